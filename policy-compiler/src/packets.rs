@@ -2,7 +2,7 @@
 //!
 //! They are made of the same match sets as rows, so they agree with the tables.
 
-use crate::common::Ranges;
+pub use crate::common::Ranges;
 use crate::image::{KEYED, OTHERS};
 use crate::model::{Family, NamedPort, PortMatch, Protocol, Rule, RuleEnd, Transport};
 use crate::rows::{EndPorts, PacketTerms, TableMatch, match_set};
@@ -190,8 +190,7 @@ mod tests {
     }
 
     fn has(packets: &Packets, source: u16, key: u16) -> bool {
-        let within = |all: &Ranges, one: u16| all.iter().any(|(a, b)| (a..=b).contains(&one));
-        packets.0[0].pairs.iter().any(|(keys, of)| within(keys, key) && within(of, source))
+        packets.0[0].pairs.iter().any(|(keys, of)| keys.contains(key) && of.contains(source))
     }
 
     proptest! {

@@ -114,8 +114,7 @@ impl<'a> Explainer<'a> {
                     kind.name() == rule.kind && kind.api_versions()[0] == rule.api_version
                 };
                 if let Some(kind) = Kind::ALL.into_iter().find(is_its) {
-                    let (namespace, called) = (rule.namespace.clone(), rule.name.clone());
-                    let key = ObjectKey { kind, namespace, name: called };
+                    let key = ObjectKey::new(kind, &rule.namespace, &rule.name);
                     rule.place = self.places.get(&name(&key)).cloned();
                 }
             }

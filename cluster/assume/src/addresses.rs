@@ -75,7 +75,7 @@ struct Blocks {
 
 impl Blocks {
     fn new(completion: &Completion<'_>, v4: bool) -> Self {
-        let pools = completion.valid().filter_map(|(_, object)| match object {
+        let pools = completion.contents.all_valid().filter_map(|(_, object)| match object {
             Object::IpPool(pool) if pool.cidr.addr().is_ipv4() == v4 => Some(pool.cidr),
             _ => None,
         });

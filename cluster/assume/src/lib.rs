@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use manx_objects::contents::{Contents, Stored};
-use manx_objects::object::{Kind, Node, Object, ObjectKey, Phase, Pod};
+use manx_objects::object::{Kind, Node, Object, ObjectKey, Pod};
 use manx_objects::problem::Place;
 use manx_objects::{State, few};
 use serde_json::Value as Json;
@@ -112,17 +112,10 @@ struct Completion<'a> {
 }
 
 impl Completion<'_> {
-    fn valid(&self) -> impl Iterator<Item = (&ObjectKey, &Object)> {
-        self.contents.objects.iter().filter_map(|(key, stored)| match &stored.state {
-            State::Valid(object) => Some((key, &**object)),
-            State::Invalid(_) => None,
-        })
-    }
-
     /// The valid pods that are not finished.
     fn pods(&self) -> impl Iterator<Item = (&ObjectKey, &Pod)> {
-        self.valid().filter_map(|(key, object)| match object {
-            Object::Pod(pod) if !is_finished(pod) => Some((key, &**pod)),
+        self.contents.all_valid().filter_map(|(key, object)| match object {
+            Object::Pod(pod) if !pod.is_finished() => Some((key, &**pod)),
             _ => None,
         })
     }
@@ -190,11 +183,6 @@ impl Completion<'_> {
     fn note(&mut self, text: String) {
         self.assumed.notes.push(text);
     }
-}
-
-/// Whether a pod has finished running.
-fn is_finished(pod: &Pod) -> bool {
-    matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed))
 }
 
 /// Joins names for a sentence.

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use manx_objects::object::{
     ContainerPort, EncapsulationMode, EndpointSlice, IpPool, Node, Object, ObjectKey, Owner, Pod,
-    Protocol,
 };
 use saphyr::{Scalar, Yaml, YamlEmitter};
 use serde_json::{Map, Value as Json, json};
@@ -148,7 +147,7 @@ fn container_port(port: &ContainerPort) -> Json {
         fields["name"] = name.as_str().into();
     }
     if let Some(of) = port.protocol {
-        fields["protocol"] = protocol(of).into();
+        fields["protocol"] = of.name().into();
     }
     fields
 }
@@ -176,7 +175,7 @@ fn of_slice(slice: &EndpointSlice) -> Json {
         .iter()
         .map(|it| {
             let name = it.name.as_deref().unwrap_or_default();
-            json!({ "name": name, "protocol": protocol(it.protocol), "port": it.port })
+            json!({ "name": name, "protocol": it.protocol.name(), "port": it.port })
         })
         .collect();
     let v6 = slice.addresses.first().is_some_and(IpAddr::is_ipv6);
@@ -186,12 +185,4 @@ fn of_slice(slice: &EndpointSlice) -> Json {
         "endpoints": endpoints,
         "ports": ports,
     })
-}
-
-fn protocol(of: Protocol) -> &'static str {
-    match of {
-        Protocol::Tcp => "TCP",
-        Protocol::Udp => "UDP",
-        Protocol::Sctp => "SCTP",
-    }
 }

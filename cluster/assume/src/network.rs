@@ -54,8 +54,7 @@ pub(crate) fn make_pools(completion: &mut Completion<'_>) {
 fn free_key(completion: &Completion<'_>, number: &mut usize) -> ObjectKey {
     loop {
         *number += 1;
-        let name = format!("assumed-{number}");
-        let key = ObjectKey { kind: Kind::IpPool, namespace: String::new(), name };
+        let key = ObjectKey::new(Kind::IpPool, "", &format!("assumed-{number}"));
         if !completion.contents.objects.contains_key(&key) {
             return key;
         }
@@ -82,7 +81,7 @@ fn outside_of_pools(completion: &Completion<'_>, v4: bool) -> Vec<IpNet> {
 }
 
 fn pools(completion: &Completion<'_>) -> Vec<IpNet> {
-    let pools = completion.valid().filter_map(|(_, object)| match object {
+    let pools = completion.contents.all_valid().filter_map(|(_, object)| match object {
         Object::IpPool(pool) => Some(pool.cidr),
         _ => None,
     });

@@ -38,7 +38,7 @@ pub(crate) fn make_nodes(completion: &mut Completion<'_>) -> Result<(), Refusal>
 
 /// The names of nodes without an object, valid or not.
 fn missing(completion: &Completion<'_>) -> BTreeSet<String> {
-    let named = completion.valid().filter_map(|(_, object)| match object {
+    let named = completion.contents.all_valid().filter_map(|(_, object)| match object {
         Object::Pod(pod) => pod.node_name.clone(),
         Object::HostEndpoint(host) => Some(host.node.clone()),
         _ => None,
@@ -46,7 +46,7 @@ fn missing(completion: &Completion<'_>) -> BTreeSet<String> {
     let known = |name: &String| completion.contents.objects.contains_key(&key_of(name));
     let missing: BTreeSet<String> = named.filter(|name| !known(name)).collect();
     let needed = completion.pods().next().is_some()
-        || completion.valid().any(|(key, _)| matches!(key.kind, Kind::Workload(_)));
+        || completion.contents.all_valid().any(|(key, _)| matches!(key.kind, Kind::Workload(_)));
     let none = completion.contents.of_kind(Kind::Node).next().is_none();
     if missing.is_empty() && none && needed {
         return (1..=NODES).map(|number| format!("node-{number}")).collect();
@@ -148,5 +148,5 @@ pub(crate) fn place_pods(completion: &mut Completion<'_>) {
 }
 
 pub(crate) fn key_of(name: &str) -> ObjectKey {
-    ObjectKey { kind: Kind::Node, namespace: String::new(), name: name.to_owned() }
+    ObjectKey::new(Kind::Node, "", name)
 }

@@ -79,10 +79,10 @@ fn services_of_slices(
 pub fn endpoint_slices(contents: &Contents) -> BTreeMap<ObjectKey, Json> {
     // Slices by other authors replace Endpoints.
     let having = services_of_slices(contents, |key| !key.name.contains(ASSUMED));
-    let services = contents.of_kind(Kind::Service).filter_map(|(key, stored)| {
-        let State::Valid(object) = &stored.state else { return None };
-        let Object::Service(service) = &**object else { return None };
-        Some((key, service))
+    let services = contents.of_kind(Kind::Service);
+    let services = services.filter_map(|(key, stored)| match stored.state.valid()? {
+        Object::Service(service) => Some((key, service)),
+        _ => None,
     });
     let slices =
         services.flat_map(|(key, service)| match contents.copied_endpoints(key, service) {
@@ -100,7 +100,7 @@ pub fn endpoint_slices(contents: &Contents) -> BTreeMap<ObjectKey, Json> {
 
 fn slice_key(service: &ObjectKey, index: usize) -> ObjectKey {
     let name = format!("{}{ASSUMED}{index}", service.name);
-    ObjectKey { kind: Kind::EndpointSlice, namespace: service.namespace.clone(), name }
+    ObjectKey { kind: Kind::EndpointSlice, name, ..service.clone() }
 }
 
 /// The slices that the cluster makes of a service's Endpoints.
@@ -120,10 +120,9 @@ fn slices(
         return Vec::new();
     }
     let mut groups: BTreeMap<(bool, Vec<(u8, u16)>), EndpointSlice> = BTreeMap::new();
-    for stored in contents.of_kind_in(Kind::Pod, &key.namespace) {
-        let (_, State::Valid(object)) = (stored.0, &stored.1.state) else { continue };
-        let Object::Pod(pod) = &**object else { continue };
-        if crate::is_finished(pod) || !selects(&service.selector, &pod.labels) {
+    for (_, stored) in contents.of_kind_in(Kind::Pod, &key.namespace) {
+        let Some(Object::Pod(pod)) = stored.state.valid() else { continue };
+        if pod.is_finished() || !selects(&service.selector, &pod.labels) {
             continue;
         }
         let ports: Vec<EndpointPort> =
@@ -152,9 +151,8 @@ fn addresses(contents: &Contents, pod: &Pod) -> BTreeSet<IpAddr> {
     if !pod.host_network {
         return pod.every_address();
     }
-    let node = pod.node_name.clone().and_then(|name| {
-        contents.valid(&ObjectKey { kind: Kind::Node, namespace: String::new(), name })
-    });
+    let node = pod.node_name.as_deref();
+    let node = node.and_then(|name| contents.valid(&ObjectKey::new(Kind::Node, "", name)));
     match node {
         Some(Object::Node(node)) => node.internal_ips.iter().copied().collect(),
         _ => BTreeSet::new(),

@@ -8,7 +8,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use manx_objects::State;
 use manx_objects::object::{Controller, Kind, Object, ObjectKey, Owner, Pod, Workload};
 
 use crate::{Completion, Options, REPLICAS};
@@ -95,14 +94,15 @@ fn make_pod(
 /// too.
 fn without_pods(completion: &Completion<'_>) -> Vec<(ObjectKey, Workload)> {
     let all: BTreeMap<&ObjectKey, &Workload> = completion
-        .valid()
+        .contents
+        .all_valid()
         .filter_map(|(key, object)| match object {
             Object::Workload(workload) => Some((key, &**workload)),
             _ => None,
         })
         .collect();
     let mut having = BTreeSet::new();
-    for (key, object) in completion.valid() {
+    for (key, object) in completion.contents.all_valid() {
         let Object::Pod(pod) = object else { continue };
         let mut next =
             pod.owner.as_ref().and_then(|owner| controlled_by(&key.namespace, owner, &all));
@@ -136,9 +136,8 @@ fn is_other_with_pods(completion: &Completion<'_>, key: &ObjectKey, workload: &W
     };
     let mut pods = completion.contents.of_kind_in(Kind::Pod, &key.namespace);
     key.kind == Kind::Workload(Controller::Other)
-        && pods.any(|(_, stored)| {
-            matches!(&stored.state, State::Valid(object) if matches!(&**object, Object::Pod(pod) if has(pod)))
-        })
+        && pods
+            .any(|(_, stored)| matches!(stored.state.valid(), Some(Object::Pod(pod)) if has(pod)))
 }
 
 /// The workload that an owner reference names. If the `ReplicaSet` of a Deployment or the Job of a `CronJob` is not in
@@ -150,8 +149,7 @@ fn controlled_by<'a>(
 ) -> Option<&'a ObjectKey> {
     let find = |kind: &str, name: &str| {
         let kind = Kind::ALL.into_iter().find(|known| known.name() == kind)?;
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        all.get_key_value(&ObjectKey { kind, namespace, name }).map(|(key, _)| *key)
+        all.get_key_value(&ObjectKey::new(kind, namespace, name)).map(|(key, _)| *key)
     };
     find(&owner.kind, &owner.name).or_else(|| {
         let (stem, _) = owner.name.rsplit_once('-')?;

@@ -8,11 +8,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use manx_dataplane::tables::ServiceHosts;
-use manx_objects::State;
 use manx_objects::contents::Contents;
-use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey, Service};
+use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey, Protocol, Service};
 
-use crate::import::protocol;
 use crate::topology::{Route, Topology};
 
 /// The most endpoints of a service's port that are hosts: policy is asked about each for every new flow.
@@ -45,17 +43,14 @@ impl Services {
         let mut slices: BTreeMap<(&str, &str), Vec<&EndpointSlice>> = BTreeMap::new();
         let mut unknown = BTreeSet::new();
         for (key, stored) in contents.of_kind(Kind::EndpointSlice) {
-            match &stored.state {
-                State::Valid(object) => {
-                    if let Object::EndpointSlice(slice) = &**object
-                        && let Some(service) = &slice.service
-                    {
-                        slices.entry((&key.namespace, service)).or_default().push(slice);
-                    }
-                }
-                State::Invalid(_) => {
-                    unknown.insert(key.namespace.as_str());
-                }
+            let Some(object) = stored.state.valid() else {
+                unknown.insert(key.namespace.as_str());
+                continue;
+            };
+            if let Object::EndpointSlice(slice) = object
+                && let Some(service) = &slice.service
+            {
+                slices.entry((&key.namespace, service)).or_default().push(slice);
             }
         }
         let mut all = Self::default();
@@ -70,8 +65,7 @@ impl Services {
             None => matches!(topology.route(*address).1, Route::Node | Route::Masquerade),
         };
         for (key, stored) in contents.of_kind(Kind::Service) {
-            if let State::Valid(object) = &stored.state
-                && let Object::Service(service) = &**object
+            if let Some(Object::Service(service)) = stored.state.valid()
                 && !unknown.contains(key.namespace.as_str())
             {
                 let slices = slices.get(&(key.namespace.as_str(), key.name.as_str()));
@@ -114,12 +108,11 @@ impl Services {
     ) {
         let mut found = Vec::new();
         for port in &service.ports {
-            let number = protocol(port.protocol).number();
+            let protocol = port.protocol.unwrap_or(Protocol::Tcp);
             let mut of_port = BTreeSet::new();
             for slice in slices {
-                let targets = slice.ports.iter().filter(|it| {
-                    it.name == port.name && protocol(Some(it.protocol)).number() == number
-                });
+                let targets =
+                    slice.ports.iter().filter(|it| it.name == port.name && it.protocol == protocol);
                 for target in targets {
                     let addresses = slice.addresses.iter();
                     let of_family = addresses.filter(|it| it.is_ipv4() == address.is_ipv4());
@@ -130,7 +123,8 @@ impl Services {
                 return;
             }
             if !of_port.is_empty() {
-                found.push(((address, number, port.port), of_port.into_iter().collect()));
+                found
+                    .push(((address, protocol.number(), port.port), of_port.into_iter().collect()));
             }
         }
         self.addresses.insert(address);

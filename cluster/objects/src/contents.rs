@@ -120,10 +120,12 @@ impl Contents {
 
     /// The valid object of a key.
     pub fn valid(&self, key: &ObjectKey) -> Option<&Object> {
-        match &self.objects.get(key)?.state {
-            State::Valid(object) => Some(object),
-            State::Invalid(_) => None,
-        }
+        self.objects.get(key)?.state.valid()
+    }
+
+    /// All valid objects.
+    pub fn all_valid(&self) -> impl Iterator<Item = (&ObjectKey, &Object)> {
+        self.objects.iter().filter_map(|(key, stored)| Some((key, stored.state.valid()?)))
     }
 
     /// The object that controls a pod in the end: the Deployment of its `ReplicaSet`, the `CronJob` of its Job.

@@ -241,10 +241,7 @@ pub(super) fn policy_protocol(cursor: &Cursor<'_>, out: &mut Findings) -> Option
 
 /// The protocol; reports if it is something else.
 pub(super) fn protocol(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Protocol> {
-    cursor.parsed(out, "TCP, UDP or SCTP", |text| match text {
-        "TCP" => Some(Protocol::Tcp),
-        "UDP" => Some(Protocol::Udp),
-        "SCTP" => Some(Protocol::Sctp),
-        _ => None,
+    cursor.parsed(out, "TCP, UDP or SCTP", |text| {
+        Protocol::ALL.into_iter().find(|protocol| protocol.name() == text)
     })
 }

@@ -60,6 +60,16 @@ pub enum State {
     Invalid(Box<Invalid>),
 }
 
+impl State {
+    /// The object, if it is valid.
+    pub fn valid(&self) -> Option<&Object> {
+        match self {
+            Self::Valid(object) => Some(object),
+            Self::Invalid(_) => None,
+        }
+    }
+}
+
 /// Reads `text`, the content of the file `file`. `Err`: it is neither YAML nor JSON, and no part of it can be used.
 pub fn read(file: &str, text: &str) -> Result<Manifest, Box<Problem>> {
     let file: Arc<str> = file.into();

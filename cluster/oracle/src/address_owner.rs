@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::addresses::{addresses, node_addresses};
-use manx_objects::State;
 use manx_objects::contents::Stored;
 use manx_objects::object::{Node, Object, ObjectKey, Pod};
 
@@ -33,8 +32,8 @@ impl<'a> Owners<'a> {
         let mut places = Places::default();
         let mut pods = Vec::new();
         for (key, stored) in objects {
-            let State::Valid(object) = &stored.state else { continue };
-            match &**object {
+            let Some(object) = stored.state.valid() else { continue };
+            match object {
                 Object::Node(node) => {
                     places.nodes.insert(&key.name, node);
                     places.of_nodes.extend(node_addresses(node));

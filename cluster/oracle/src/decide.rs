@@ -149,8 +149,7 @@ impl Oracle {
                 Profile::Empty => continue,
                 Profile::Rules(rules) => rules,
             };
-            let (kind, namespace) = (Kind::Profile, String::new());
-            let key = ObjectKey { kind, namespace, name: profile.clone() };
+            let key = ObjectKey::new(Kind::Profile, "", profile);
             let note = |rule: &Rule, _| through.push(name(&key, flow.direction, rule));
             if let Some((rule, action)) = first_match(rules, flow, watch, note) {
                 let allowed = action == Action::Allow;

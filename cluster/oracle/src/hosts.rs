@@ -7,7 +7,6 @@ use super::crossing::Crossing;
 use super::direction::Direction;
 use super::matching::in_net;
 use super::packet::Packet;
-use manx_objects::State;
 use manx_objects::contents::Stored;
 use manx_objects::object::calico::{EndpointToHost, Failsafe, FelixConfiguration};
 use manx_objects::object::{Kind, Object, ObjectKey};
@@ -52,19 +51,15 @@ impl Hosts {
     pub(super) fn new(objects: &BTreeMap<ObjectKey, Stored>) -> Self {
         let mut hosts = Self::default();
         for (key, stored) in objects {
-            match (&stored.state, key.kind) {
-                (State::Valid(object), _) => {
-                    if let Object::FelixConfiguration(wire) = &**object {
-                        hosts.configurations.insert(key.name.clone(), (**wire).clone());
-                    }
+            match (stored.state.valid(), key.kind) {
+                (Some(Object::FelixConfiguration(wire)), _) => {
+                    hosts.configurations.insert(key.name.clone(), (**wire).clone());
                 }
-                (State::Invalid(_), Kind::FelixConfiguration) => {
+                (None, Kind::FelixConfiguration) => {
                     hosts.broken_configurations.push(key.name.clone());
                 }
-                (State::Invalid(_), Kind::HostEndpoint) => {
-                    hosts.broken_endpoints.push(key.name.clone());
-                }
-                (State::Invalid(_), _) => {}
+                (None, Kind::HostEndpoint) => hosts.broken_endpoints.push(key.name.clone()),
+                (Some(_) | None, _) => {}
             }
         }
         hosts

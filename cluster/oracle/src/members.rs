@@ -316,11 +316,11 @@ impl<'a> Surroundings<'a> {
             broken: BTreeSet::new(),
         };
         for (key, stored) in objects {
-            let State::Valid(object) = &stored.state else {
+            let Some(object) = stored.state.valid() else {
                 all.broken.insert(key);
                 continue;
             };
-            match &**object {
+            match object {
                 Object::Namespace(namespace) => {
                     all.namespaces.insert(&key.name, &namespace.labels);
                 }
@@ -337,8 +337,7 @@ impl<'a> Surroundings<'a> {
     }
 
     fn is_broken(&self, kind: Kind, namespace: &str, name: &str) -> bool {
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        self.broken.contains(&ObjectKey { kind, namespace, name })
+        self.broken.contains(&ObjectKey::new(kind, namespace, name))
     }
 
     /// A namespace without a manifest has the one label that the API server gives every namespace.

@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::direction::Direction;
 use super::prepare::Preparer;
 use super::rules::Rule;
-use manx_objects::State;
 use manx_objects::contents::Stored;
-use manx_objects::object::{Kind, Object, ObjectKey};
+use manx_objects::object::{Object, ObjectKey};
 
 /// The profiles that objects define, and those that need no object.
 #[derive(Debug)]
@@ -39,9 +38,7 @@ impl Profiles {
     pub(super) fn new(objects: &BTreeMap<ObjectKey, Stored>, preparer: &Preparer<'_>) -> Self {
         let mut defined = BTreeMap::new();
         for (key, stored) in objects {
-            if let (Kind::Profile, State::Valid(object)) = (key.kind, &stored.state)
-                && let Object::Profile(wire) = &**object
-            {
+            if let Some(Object::Profile(wire)) = stored.state.valid() {
                 let rules = |listed: &[_]| -> Result<Vec<Rule>, _> {
                     let rules = listed.iter().enumerate();
                     rules.map(|(index, rule)| preparer.calico(index, rule, None)).collect()

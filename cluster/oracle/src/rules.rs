@@ -328,7 +328,7 @@ impl CalicoTerms {
 }
 
 /// Type and code together: a packet without an ICMP type matches only a rule that requires none.
-fn covers_icmp(icmp: calico::Icmp, flow: &Flow<'_>) -> bool {
+fn covers_icmp(icmp: calico::IcmpMatch, flow: &Flow<'_>) -> bool {
     let v4 = flow.v4();
     let Some(wanted) = icmp.kind else { return flow.packet.is_icmp(v4) };
     flow.packet

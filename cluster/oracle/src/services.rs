@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::matching::protocol_number;
-use manx_objects::State;
 use manx_objects::contents::Stored;
 use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey};
 
@@ -24,19 +23,17 @@ impl Services {
     pub(super) fn new(objects: &BTreeMap<ObjectKey, Stored>) -> Self {
         let mut services = Self::default();
         for (key, stored) in objects {
-            match &stored.state {
-                State::Invalid(_) if key.kind == Kind::EndpointSlice => {
+            match stored.state.valid() {
+                None if key.kind == Kind::EndpointSlice => {
                     services.broken.insert(key.namespace.clone());
                 }
-                State::Invalid(_) => {}
-                State::Valid(object) => {
-                    if let Object::EndpointSlice(slice) = &**object
-                        && let Some(service) = &slice.service
-                    {
+                Some(Object::EndpointSlice(slice)) => {
+                    if let Some(service) = &slice.service {
                         let name = (key.namespace.clone(), service.clone());
                         services.slices.entry(name).or_default().push(EndpointSlice::clone(slice));
                     }
                 }
+                Some(_) | None => {}
             }
         }
         services

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::built_in::BUILT_IN;
 use super::policies::Policy;
-use manx_objects::State;
 use manx_objects::contents::Stored;
 use manx_objects::object::calico::{Action, Order};
 use manx_objects::object::{Kind, Object, ObjectKey};
@@ -62,10 +61,9 @@ fn define(objects: &BTreeMap<ObjectKey, Stored>, name: &str) -> Tier {
             return tier(Some(order), false, passes);
         }
     }
-    let key = ObjectKey { kind: Kind::Tier, namespace: String::new(), name: name.to_owned() };
-    if let Some(Stored { state: State::Valid(object), .. }) = objects.get(&key)
-        && let Object::Tier(wire) = &**object
-    {
+    let stored = objects.get(&ObjectKey::new(Kind::Tier, "", name));
+    let object = stored.and_then(|stored| stored.state.valid());
+    if let Some(Object::Tier(wire)) = object {
         let passes = wire.default_action == Some(Action::Pass);
         return tier(wire.order.map(Order::value), false, passes);
     }

@@ -39,11 +39,11 @@ const fn peers_field(direction: Direction) -> &'static str {
 
 fn calico_term(wire: &calico::Rule, mismatch: Mismatch) -> String {
     let number = |number: Option<u8>| number.map(|n| n.to_string()).unwrap_or_default();
-    let icmp = |icmp: Option<calico::Icmp>| match icmp {
-        Some(calico::Icmp { kind: Some(kind), code: Some(code) }) => {
+    let icmp = |icmp: Option<calico::IcmpMatch>| match icmp {
+        Some(calico::IcmpMatch { kind: Some(kind), code: Some(code) }) => {
             format!("type {kind} code {code}")
         }
-        Some(calico::Icmp { kind: Some(kind), code: None }) => format!("type {kind}"),
+        Some(calico::IcmpMatch { kind: Some(kind), code: None }) => format!("type {kind}"),
         _ => "any".to_owned(),
     };
     let at = |end| match end {
@@ -129,9 +129,9 @@ fn calico_port(port: &calico::Port) -> String {
 }
 
 fn kubernetes_port(port: &object::Port) -> String {
-    let protocol = protocol_name(port.protocol.unwrap_or(object::Protocol::Tcp));
+    let protocol = port.protocol.unwrap_or(object::Protocol::Tcp);
     match &port.port {
-        None => protocol.to_owned(),
+        None => protocol.to_string(),
         Some(PortNumber::Number { port, end }) => {
             format!("{protocol} {}", range(*port, end.unwrap_or(*port)))
         }
@@ -141,19 +141,11 @@ fn kubernetes_port(port: &object::Port) -> String {
 
 fn cluster_port(protocol: &ClusterProtocol) -> String {
     match protocol {
-        ClusterProtocol::Ports { protocol, ports: None } => protocol_name(*protocol).to_owned(),
+        ClusterProtocol::Ports { protocol, ports: None } => protocol.to_string(),
         ClusterProtocol::Ports { protocol, ports: Some((first, last)) } => {
-            format!("{} {}", protocol_name(*protocol), range(*first, *last))
+            format!("{protocol} {}", range(*first, *last))
         }
         ClusterProtocol::Named(name) => name.clone(),
-    }
-}
-
-const fn protocol_name(protocol: object::Protocol) -> &'static str {
-    match protocol {
-        object::Protocol::Tcp => "TCP",
-        object::Protocol::Udp => "UDP",
-        object::Protocol::Sctp => "SCTP",
     }
 }
 

@@ -10,7 +10,6 @@ pub mod ipip_raw;
 pub mod link;
 pub mod memory;
 pub mod packet;
-pub mod pcap;
 pub mod relay;
 mod ring;
 mod sctp;

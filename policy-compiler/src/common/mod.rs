@@ -20,7 +20,7 @@ pub use ids::{ChainId, Identity, PathId};
 pub(crate) use index_table::IndexTable;
 pub(crate) use join::{LARGE_CLUSTER, join, join_with};
 pub(crate) use pinned::Pinned;
-pub(crate) use ranges::Ranges;
+pub use ranges::Ranges;
 pub(crate) use rebuild::Rebuild;
 pub use small_list::SmallList;
 pub(crate) use stable_hash::StableHasher;

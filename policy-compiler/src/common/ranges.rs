@@ -3,7 +3,7 @@
 /// Disjoint ranges, ascending, both ends included, none next to another. Most sets are one range, which needs no memory
 /// of its own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Ranges {
+pub enum Ranges {
     /// One.
     One((u16, u16)),
     /// None, or more than one.
@@ -18,12 +18,12 @@ impl Default for Ranges {
 
 impl Ranges {
     /// Every key.
-    pub(crate) const fn all() -> Self {
+    pub const fn all() -> Self {
         Self::One((0, u16::MAX))
     }
 
     /// The union of ranges in any order.
-    pub(crate) fn union(ranges: impl IntoIterator<Item = (u16, u16)>) -> Self {
+    pub fn union(ranges: impl IntoIterator<Item = (u16, u16)>) -> Self {
         let mut ranges = ranges.into_iter().filter(|(first, last)| first <= last);
         let Some(first) = ranges.next() else { return Self::default() };
         let Some(second) = ranges.next() else { return Self::One(first) };
@@ -51,7 +51,8 @@ impl Ranges {
     }
 
     /// The numbers that are not in the set.
-    pub(crate) fn complement(&self) -> Self {
+    #[must_use]
+    pub fn complement(&self) -> Self {
         let mut gaps = Vec::new();
         let mut next = Some(0);
         for (first, last) in self.iter() {
@@ -68,7 +69,8 @@ impl Ranges {
     }
 
     /// The numbers that are in both sets.
-    pub(crate) fn intersection(&self, other: &Self) -> Self {
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
         if other.is_all() {
             return self.clone();
         }
@@ -76,16 +78,24 @@ impl Ranges {
         Self::union(self.complement().iter().chain(other.complement().iter())).complement()
     }
 
+    /// Whether it is every key.
     #[inline]
-    pub(crate) fn is_all(&self) -> bool {
+    pub fn is_all(&self) -> bool {
         matches!(self, Self::One((0, u16::MAX)))
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether it is no key.
+    pub fn is_empty(&self) -> bool {
         self.slice().is_empty()
     }
 
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u16, u16)> + '_ {
+    /// Whether a key is in the set.
+    pub fn contains(&self, key: u16) -> bool {
+        self.iter().any(|(first, last)| (first..=last).contains(&key))
+    }
+
+    /// The ranges, ascending.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (u16, u16)> + '_ {
         self.slice().iter().copied()
     }
 }
@@ -94,10 +104,6 @@ impl Ranges {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    fn has(ranges: &Ranges, key: u16) -> bool {
-        ranges.iter().any(|(first, last)| (first..=last).contains(&key))
-    }
 
     proptest! {
         #[test]
@@ -110,9 +116,9 @@ mod tests {
             };
             let (x, y) = (Ranges::union(a.clone()), Ranges::union(b.clone()));
             for key in (0..22).chain(65_515..=65_535) {
-                prop_assert_eq!(has(&x, key), within(&a, key));
-                prop_assert_eq!(has(&x.complement(), key), !within(&a, key));
-                prop_assert_eq!(has(&x.intersection(&y), key), within(&a, key) && within(&b, key));
+                prop_assert_eq!(x.contains(key), within(&a, key));
+                prop_assert_eq!(x.complement().contains(key), !within(&a, key));
+                prop_assert_eq!(x.intersection(&y).contains(key), within(&a, key) && within(&b, key));
             }
             prop_assert!(x.slice().windows(2).all(|w| u32::from(w[0].1) + 1 < u32::from(w[1].0)));
         }

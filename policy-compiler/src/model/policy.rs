@@ -25,6 +25,11 @@ impl Order {
     pub fn new(order: f64) -> Option<Self> {
         (!order.is_nan()).then_some(Self(order + 0.0))
     }
+
+    /// The number.
+    pub const fn value(self) -> f64 {
+        self.0
+    }
 }
 
 impl PartialEq for Order {

@@ -145,7 +145,7 @@ fn boundaries(services: &Services) -> Vec<(usize, u16)> {
     let mut keys = Vec::new();
     for kind in 0..KINDS.len() {
         let most = if kind == OF_OTHERS { u16::from(u8::MAX) } else { u16::MAX };
-        let ends = services.0[kind].ranges().iter().flat_map(|(first, last)| [*first, *last]);
+        let ends = services.0[kind].iter().flat_map(|(first, last)| [first, last]);
         let known: &[u16] = match kind {
             OF_ICMP => &[0x0800, 0x0301],
             OF_OTHERS => &[4, 47],

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use manx_objects::State;
 use manx_objects::code::Code;
 use manx_objects::contents::Contents;
-use manx_objects::object::{Kind, Object, ObjectKey, Phase, Pod};
+use manx_objects::object::{Kind, Object, ObjectKey, Pod};
 
 use super::report::Report;
 
@@ -14,10 +13,9 @@ use super::report::Report;
 pub(super) fn check<'a>(contents: &'a Contents, report: &mut Report<'a>) {
     let mut owners: BTreeMap<IpAddr, &ObjectKey> = BTreeMap::new();
     for (key, stored) in contents.of_kind(Kind::Pod) {
-        let State::Valid(object) = &stored.state else { continue };
-        let Object::Pod(pod) = &**object else { continue };
+        let Some(Object::Pod(pod)) = stored.state.valid() else { continue };
         // A pod that has ended, or is ending, may have released its address.
-        if pod.deleting || matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed)) {
+        if pod.deleting || pod.is_finished() {
             continue;
         }
         let mut shared = None;

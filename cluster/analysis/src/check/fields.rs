@@ -159,7 +159,7 @@ impl<'o> RuleFields<'o> {
                     (
                         ClusterProtocol::Ports { protocol: of, ports },
                         PortMatch::Range { first, last },
-                    ) => protocol == Some(number(Some(*of))) && *ports == Some((*first, *last)),
+                    ) => protocol == Some(of.number()) && *ports == Some((*first, *last)),
                     _ => false,
                 };
                 let ClusterMatch::Of { protocols, .. } = &self.cluster()?.matches else {

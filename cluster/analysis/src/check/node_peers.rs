@@ -23,9 +23,8 @@ pub(super) fn check<'a>(contents: &'a Contents, scene: &Scene<'a>, report: &mut 
     if nodes.is_empty() || all.any(|(_, it)| matches!(it.state, State::Invalid(_))) {
         return;
     }
-    for (key, stored) in &contents.objects {
-        let State::Valid(object) = &stored.state else { continue };
-        let Object::ClusterNetworkPolicy(policy) = &**object else { continue };
+    for (key, object) in contents.all_valid() {
+        let Object::ClusterNetworkPolicy(policy) = object else { continue };
         for (index, rule) in policy.egress.iter().enumerate() {
             let ClusterMatch::Of { peers, .. } = &rule.matches else { continue };
             for (at, peer) in peers.iter().enumerate() {

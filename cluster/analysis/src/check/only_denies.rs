@@ -123,7 +123,7 @@ fn only(object: &Object, direction: Direction) -> Option<&'static str> {
 fn denies_everything(rules: &[model::Rule]) -> bool {
     let whole = |rule: &&model::Rule| {
         let conditions = (rule.not_protocol, rule.icmp, rule.not_icmp);
-        rule.action == model::Action::Deny
+        rule.action == Action::Deny
             && conditions == (None, None, None)
             && [&rule.source, &rule.destination].into_iter().all(is_everything)
     };

@@ -11,7 +11,6 @@ use manx_policy_compiler::model::Tier;
 use manx_policy_compiler::selector::{LabelSource, Selector};
 
 use manx_calculation::import::is_evaluated;
-use manx_objects::State;
 use manx_objects::code::Code;
 use manx_objects::contents::Contents;
 use manx_objects::object::calico::{EntityRule, HostEndpoint, Rule};
@@ -28,11 +27,10 @@ const ALWAYS_THERE: [&str; 4] = ["default", "kube-system", "kube-public", "kube-
 pub(super) fn check<'a>(contents: &'a Contents, report: &mut Report<'a>) {
     let known = Known::new(contents);
     nodes_of_pods(contents, &known, report);
-    for (key, stored) in &contents.objects {
-        let State::Valid(object) = &stored.state else { continue };
+    for (key, object) in contents.all_valid() {
         let names = &mut Names { key, report };
         known.policys_namespace(key, names);
-        match &**object {
+        match object {
             // A staged policy with the action Delete, Learn or Ignore is not evaluated.
             Object::CalicoPolicy(policy) if is_evaluated(policy.staged_action) => {
                 if let Some(tier) = &policy.tier
@@ -73,8 +71,7 @@ fn nodes_of_pods<'a>(contents: &'a Contents, known: &Known<'a>, report: &mut Rep
     }
     let mut missing: BTreeMap<&str, (&ObjectKey, usize)> = BTreeMap::new();
     for (key, stored) in contents.of_kind(Kind::Pod) {
-        let State::Valid(object) = &stored.state else { continue };
-        if let Object::Pod(pod) = &**object
+        if let Some(Object::Pod(pod)) = stored.state.valid()
             && let Some(node) = &pod.node_name
             && !known.has(Kind::Node, "", node)
         {
@@ -175,12 +172,12 @@ impl<'a> Known<'a> {
             if key.kind == Kind::ServiceAccount {
                 known.accounts.insert((&key.namespace, &key.name));
             }
-            let State::Valid(object) = &stored.state else {
+            let Some(object) = stored.state.valid() else {
                 known.global_in_doubt |=
                     matches!(key.kind, Kind::GlobalNetworkSet | Kind::HostEndpoint | Kind::Profile);
                 continue;
             };
-            match &**object {
+            match object {
                 Object::Workload(workload) => {
                     let account = workload.template.service_account.as_deref();
                     known.accounts.insert((&key.namespace, account.unwrap_or("default")));
@@ -219,8 +216,7 @@ impl<'a> Known<'a> {
     }
 
     fn has(&self, kind: Kind, namespace: &str, name: &str) -> bool {
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        self.contents.objects.contains_key(&ObjectKey { kind, namespace, name })
+        self.contents.objects.contains_key(&ObjectKey::new(kind, namespace, name))
     }
 
     fn host_endpoint(&self, host: &HostEndpoint, names: &mut Names<'_, '_>) {

@@ -106,11 +106,11 @@ impl<'a> Scene<'a> {
         let mut addresses = BTreeMap::new();
         let mut in_doubt = false;
         for (number, (key, stored)) in (0_u128..).zip(&contents.objects) {
-            let State::Valid(object) = &stored.state else {
+            let Some(object) = stored.state.valid() else {
                 in_doubt |= is_member(key.kind);
                 continue;
             };
-            let (key, pod) = match &**object {
+            let (key, pod) = match object {
                 Object::Pod(pod) => (key.clone(), &**pod),
                 Object::Workload(workload) => {
                     let pod = pod_of(key);
@@ -134,10 +134,9 @@ impl<'a> Scene<'a> {
         }
         let contents_to_be = Contents { objects, in_sync: contents.in_sync, ..Contents::default() };
         let cluster = import(&contents_to_be);
-        let policies = contents.objects.iter().filter_map(|(key, stored)| {
-            let State::Valid(object) = &stored.state else { return None };
+        let policies = contents.all_valid().filter_map(|(key, object)| {
             let policy = cluster.model.policies.get(&policy_name(key)?)?;
-            (!policy.broken).then(|| (key, &**object, Arc::clone(policy)))
+            (!policy.broken).then(|| (key, object, Arc::clone(policy)))
         });
         let policies = policies.collect();
         Self { cluster, on_host, workloads, written, addresses, contents, policies, in_doubt }
@@ -241,11 +240,8 @@ fn is_member(kind: Kind) -> bool {
 
 /// The key of a workload's pod, a name that no other pod has.
 fn pod_of(workload: &ObjectKey) -> ObjectKey {
-    ObjectKey {
-        kind: Kind::Pod,
-        namespace: workload.namespace.clone(),
-        name: format!("({} {})", workload.kind, workload.name),
-    }
+    let name = format!("({} {})", workload.kind, workload.name);
+    ObjectKey { kind: Kind::Pod, name, ..workload.clone() }
 }
 
 /// The pod as an endpoint, wherever it runs and whatever its phase is: a message about a selector should not depend on

@@ -94,9 +94,8 @@ impl<'a> Known<'a> {
             ranges: Vec::new(),
         };
         let mut local_dns = false;
-        for (key, stored) in &contents.objects {
-            let State::Valid(object) = &stored.state else { continue };
-            match &**object {
+        for (key, object) in contents.all_valid() {
+            match object {
                 Object::Pod(pod) => {
                     local_dns |= is_local_dns(&pod.labels);
                     known.others.extend(pod.pod_ips.iter().copied().chain(pod.pod_ip));

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use manx_objects::State;
 use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, Object, ObjectKey};
 use manx_oracle::Party;
@@ -48,11 +47,10 @@ fn of_service(
         return Err(only_a_name(&key, external));
     }
     let mut addresses: BTreeSet<IpAddr> = BTreeSet::new();
-    let key = |kind| ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
+    let key = |kind| ObjectKey::new(kind, namespace, name);
     let mut is_known = contents.objects.contains_key(&key(Kind::Service));
     for (_, stored) in contents.of_kind_in(Kind::EndpointSlice, namespace) {
-        if let State::Valid(object) = &stored.state
-            && let Object::EndpointSlice(slice) = &**object
+        if let Some(Object::EndpointSlice(slice)) = stored.state.valid()
             && slice.service.as_deref() == Some(name)
         {
             is_known = true;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use manx_objects::State;
 use manx_objects::contents::Contents;
-use manx_objects::object::{Kind, Object, ObjectKey, Phase};
+use manx_objects::object::{Kind, Object, ObjectKey};
 use manx_oracle::{Oracle, Party};
 
 use crate::matrix::unnamed_addresses;
@@ -103,8 +103,7 @@ impl<'a> Parties<'a> {
         if let Some(of_pod) = self.pods.get(&format!("{namespace}/{name}")) {
             return Ok(of_pod.clone());
         }
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        let key = ObjectKey { kind: Kind::Pod, namespace, name };
+        let key = ObjectKey::new(Kind::Pod, namespace, name);
         if let Some(node) = host_of(&key, self.contents)
             && let addresses @ [_, ..] = self.node(node)
         {
@@ -128,34 +127,29 @@ fn addresses_of_node(contents: &Contents, key: &ObjectKey) -> Vec<Party> {
 
 /// The node of a pod that is on its host's network.
 fn host_of<'a>(key: &ObjectKey, contents: &'a Contents) -> Option<&'a str> {
-    let State::Valid(object) = &contents.objects.get(key)?.state else { return None };
-    let Object::Pod(pod) = &**object else { return None };
+    let Object::Pod(pod) = contents.valid(key)? else { return None };
     pod.node_name.as_deref().filter(|_| pod.host_network)
 }
 
 /// The reason why a text that may name a pod names no party.
 fn no_pod(key: &ObjectKey, contents: &Contents) -> String {
-    let State::Valid(object) = (match contents.objects.get(key) {
-        None => {
-            return format!(
-                "{key} is not in the manifests; expected NAMESPACE/POD, POD of the namespace default, node/NAME, svc/NAMESPACE/NAME, outside or an address"
-            );
-        }
-        Some(stored) => &stored.state,
-    }) else {
-        return format!("{key} is not valid, so it is no endpoint and nothing passes");
+    let Some(stored) = contents.objects.get(key) else {
+        return format!(
+            "{key} is not in the manifests; expected NAMESPACE/POD, POD of the namespace default, node/NAME, svc/NAMESPACE/NAME, outside or an address"
+        );
     };
-    let Object::Pod(pod) = &**object else { return format!("{key} is no endpoint") };
+    let pod = match stored.state.valid() {
+        Some(Object::Pod(pod)) => pod,
+        Some(_) => return format!("{key} is no endpoint"),
+        None => return format!("{key} is not valid, so it is no endpoint and nothing passes"),
+    };
     let is_invalid = |kind: Kind, namespace: &str, name: &str| {
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        let stored = contents.objects.get(&ObjectKey { kind, namespace, name });
+        let stored = contents.objects.get(&ObjectKey::new(kind, namespace, name));
         stored.is_some_and(|stored| matches!(stored.state, State::Invalid(_)))
     };
     let account = pod.service_account.as_deref().unwrap_or("default");
     let why = match &pod.node_name {
-        _ if matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed)) => {
-            "it is finished, so its addresses are another's".to_owned()
-        }
+        _ if pod.is_finished() => "it is finished, so its addresses are another's".to_owned(),
         Some(node) if pod.host_network => {
             format!("it is on the network of node {node}, which has no InternalIP in the manifests")
         }

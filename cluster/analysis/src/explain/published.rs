@@ -162,7 +162,7 @@ impl Explainer<'_> {
         let Some(to) = to.first().map(Party::address) else {
             return Err(format!("{end} has no address"));
         };
-        let key = ObjectKey { kind: Kind::Node, namespace: String::new(), name: node.to_owned() };
+        let key = ObjectKey::new(Kind::Node, "", node);
         let Some(Object::Node(object)) = self.contents.valid(&key) else {
             return Err(format!("there is no valid node {node} in the manifests"));
         };

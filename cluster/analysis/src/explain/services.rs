@@ -80,8 +80,7 @@ pub(super) fn service_of<'a>(
     name: &str,
     contents: &'a Contents,
 ) -> Option<(ObjectKey, &'a Service)> {
-    let (namespace, name) = (namespace.to_owned(), name.to_owned());
-    let key = ObjectKey { kind: Kind::Service, namespace, name };
+    let key = ObjectKey::new(Kind::Service, namespace, name);
     match contents.valid(&key)? {
         Object::Service(service) => Some((key, service)),
         _ => None,
@@ -138,9 +137,8 @@ fn named(
 ) -> Option<u16> {
     let protocol = number(wanted.protocol);
     if let Some((namespace, pod)) = end.split_once('/') {
-        let (namespace, pod) = (namespace.to_owned(), pod.to_owned());
-        let key = ObjectKey { kind: Kind::Pod, namespace, name: pod };
-        let Some(Object::Pod(pod)) = contents.valid(&key) else { return None };
+        let key = ObjectKey::new(Kind::Pod, namespace, pod);
+        let Object::Pod(pod) = contents.valid(&key)? else { return None };
         let mut ports = pod.containers.iter().chain(&pod.init_containers).flatten();
         let is_it = |it: &&ContainerPort| {
             it.name.as_deref() == Some(name) && number(it.protocol) == protocol
@@ -155,8 +153,7 @@ fn named(
             && slice.addresses.contains(&address)
         {
             let ports = slice.ports.iter().filter(|it| it.name == wanted.name);
-            found
-                .extend(ports.filter(|it| number(Some(it.protocol)) == protocol).map(|it| it.port));
+            found.extend(ports.filter(|it| it.protocol.number() == protocol).map(|it| it.port));
         }
     }
     (found.len() == 1).then(|| found.pop_first()).flatten()
@@ -164,18 +161,9 @@ fn named(
 
 /// The number of a protocol; TCP if absent.
 pub(crate) fn number(protocol: Option<Protocol>) -> u8 {
-    match protocol {
-        Some(Protocol::Tcp) | None => 6,
-        Some(Protocol::Udp) => 17,
-        Some(Protocol::Sctp) => 132,
-    }
+    protocol.unwrap_or(Protocol::Tcp).number()
 }
 
 fn shown(port: &ServicePort) -> String {
-    let protocol = match port.protocol {
-        Some(Protocol::Tcp) | None => "TCP",
-        Some(Protocol::Udp) => "UDP",
-        Some(Protocol::Sctp) => "SCTP",
-    };
-    format!("{protocol} {}", port.port)
+    format!("{} {}", port.protocol.unwrap_or(Protocol::Tcp), port.port)
 }

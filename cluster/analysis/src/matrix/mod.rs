@@ -41,7 +41,7 @@ use why::Places;
 
 pub use outside::{MOST_ASKED_NETS, MOST_NETS};
 pub use parties::{LeftOut, Party, PartyKind};
-pub use services::{KINDS, Keys, OF_ICMP, OF_OTHERS, Services, packet};
+pub use services::{KINDS, OF_ICMP, OF_OTHERS, Services, packet};
 pub use view::{Block, Filter, Line, View, fold};
 pub use why::Whys;
 

@@ -8,8 +8,8 @@ use ipnet::IpNet;
 
 use manx_calculation::import::Cluster;
 use manx_objects::contents::Contents;
-use manx_objects::object::{Kind, Object, ObjectKey, Phase};
-use manx_objects::{State, few};
+use manx_objects::few;
+use manx_objects::object::{Kind, Object, ObjectKey};
 use manx_policy_compiler::model::ObjectName;
 
 use super::groups::{Group, GroupedPod, NodeKind, Place};
@@ -120,8 +120,8 @@ pub(super) fn of_pods(contents: &Contents, pods: Vec<GroupedPod>) -> Vec<Party> 
     let mut workloads: BTreeMap<Workload, Vec<GroupedPod>> = BTreeMap::new();
     let mut parties = Vec::new();
     for pod in pods {
-        let ObjectName { namespace, name } = pod.name.clone();
-        match contents.workload(&ObjectKey { kind: Kind::Pod, namespace, name }) {
+        let ObjectName { namespace, name } = &pod.name;
+        match contents.workload(&ObjectKey::new(Kind::Pod, namespace, name)) {
             Some(owner) => {
                 let key = (pod.name.namespace.clone(), owner.name, owner.kind);
                 workloads.entry(key).or_default().push(pod);
@@ -215,18 +215,16 @@ pub(super) fn left_out(contents: &Contents, cluster: &Cluster) -> Vec<LeftOut> {
             if cluster.model.endpoints.contains_key(&pod) {
                 return None;
             }
-            let why = match &stored.state {
-                State::Invalid(_) => "not valid, so nothing passes",
-                State::Valid(object) => match &**object {
-                    Object::Pod(pod) if pod.host_network => "on the host's network: it is its node",
-                    Object::Pod(pod)
-                        if matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed)) =>
-                    {
-                        "finished"
-                    }
-                    Object::Pod(pod) if pod.every_address().is_empty() => "without an address",
-                    _ => "no endpoint: released, or its namespace or service account is not valid",
-                },
+            let why = match stored.state.valid() {
+                None => "not valid, so nothing passes",
+                Some(Object::Pod(pod)) if pod.host_network => {
+                    "on the host's network: it is its node"
+                }
+                Some(Object::Pod(pod)) if pod.is_finished() => "finished",
+                Some(Object::Pod(pod)) if pod.every_address().is_empty() => "without an address",
+                Some(_) => {
+                    "no endpoint: released, or its namespace or service account is not valid"
+                }
             };
             Some(LeftOut { why, pod })
         })

@@ -5,6 +5,7 @@ use std::fmt;
 use manx_oracle::Packet;
 use manx_policy_compiler::image::{Decisions, PathId, Run};
 use manx_policy_compiler::model::{Family, ICMP, ICMPV6, Protocol};
+use manx_policy_compiler::packets::Ranges;
 
 /// Protocol numbers that have a kind of their own, so the last of [`KINDS`] never contains them.
 const OWN_KIND: [u8; 5] = [6, 17, 132, ICMP, ICMPV6];
@@ -18,84 +19,25 @@ pub const OF_ICMP: usize = 3;
 /// The kind of the other protocols among [`KINDS`].
 pub const OF_OTHERS: usize = 4;
 
-/// A set of 16-bit keys: disjoint ranges, ascending, both ends included, none next to another.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Keys(Vec<(u16, u16)>);
-
-impl Keys {
-    /// Every key.
-    pub fn all() -> Self {
-        Self(vec![(0, u16::MAX)])
-    }
-
-    /// The keys of the runs whose path `wanted` accepts.
-    fn from_runs(runs: &[Run], wanted: impl Fn(PathId) -> bool) -> Self {
-        let mut keys: Vec<(u16, u16)> = Vec::new();
-        for run in runs.iter().filter(|run| wanted(run.path)) {
-            match keys.last_mut() {
-                Some((_, last)) if *last != u16::MAX && *last + 1 == run.first => *last = run.last,
-                _ => keys.push((run.first, run.last)),
-            }
-        }
-        Self(keys)
-    }
-
-    pub fn ranges(&self) -> &[(u16, u16)] {
-        &self.0
-    }
-
-    /// Whether the set contains every key.
-    pub fn is_all(&self) -> bool {
-        self.0 == [(0, u16::MAX)]
-    }
-
-    /// Whether the set contains a key.
-    pub fn contains(&self, key: u16) -> bool {
-        self.0.iter().any(|(first, last)| (first..=last).contains(&&key))
-    }
-
-    fn complement(&self) -> Self {
-        let mut gaps = Vec::new();
-        let mut next = Some(0);
-        for (first, last) in &self.0 {
-            if let Some(next) = next.filter(|next| next < first) {
-                gaps.push((next, first - 1));
-            }
-            next = last.checked_add(1);
-        }
-        gaps.extend(next.map(|next| (next, u16::MAX)));
-        Self(gaps)
-    }
-
-    fn intersection(&self, other: &Self) -> Self {
-        let mut both = Vec::new();
-        for (first, last) in &self.0 {
-            for (other_first, other_last) in &other.0 {
-                let (first, last) = (*first.max(other_first), *last.min(other_last));
-                if first <= last {
-                    both.push((first, last));
-                }
-            }
-        }
-        Self(both)
-    }
-}
-
 /// A set of packets: keys by [kind](KINDS). Equal sets are equal values, and their texts are equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Services(pub [Keys; 5]);
+pub struct Services(pub [Ranges; 5]);
 
 impl Services {
     /// Every packet.
     pub fn all() -> Self {
-        Self(std::array::from_fn(|_| Keys::all()))
+        Self(std::array::from_fn(|_| Ranges::all()))
     }
 
     /// The packets for which `wanted` accepts a chain's path.
     pub(super) fn from_decisions(decisions: &Decisions, wanted: impl Fn(PathId) -> bool) -> Self {
         let [tcp, udp, sctp] = &decisions.ports;
         let kinds = [tcp, udp, sctp, &decisions.icmp, &decisions.others];
-        Self(kinds.map(|runs| Keys::from_runs(runs, &wanted)))
+        let wanted = |runs: &[Run]| {
+            let runs = runs.iter().filter(|run| wanted(run.path));
+            Ranges::union(runs.map(|run| (run.first, run.last)))
+        };
+        Self(kinds.map(|runs| wanted(runs)))
     }
 
     /// The packets that are in both sets.
@@ -106,12 +48,12 @@ impl Services {
 
     /// Whether no packet is in it.
     pub fn is_none(&self) -> bool {
-        self.0.iter().all(|keys| keys.0.is_empty())
+        self.0.iter().all(Ranges::is_empty)
     }
 
     /// Whether every packet is in it.
     pub fn is_all(&self) -> bool {
-        self.0.iter().all(Keys::is_all)
+        self.0.iter().all(Ranges::is_all)
     }
 
     /// Whether a packet with this key is in it.
@@ -128,9 +70,9 @@ impl Services {
     /// A packet of the set, if it has one, to a well-known port if possible.
     pub fn example(&self, family: Family) -> Option<Packet> {
         const KNOWN: [u16; 4] = [80, 443, 53, 8080];
-        let (kind, keys) = self.0.iter().enumerate().find(|(_, keys)| !keys.0.is_empty())?;
+        let (kind, keys) = self.0.iter().enumerate().find(|(_, keys)| !keys.is_empty())?;
         let known = KNOWN.into_iter().find(|port| kind < OF_ICMP && keys.contains(*port));
-        let first = keys.0.iter().map(|(first, last)| (*first).max(1).min(*last)).next();
+        let first = keys.iter().map(|(first, last)| first.max(1).min(last)).next();
         Some(packet(kind, known.or(first)?, family))
     }
 }
@@ -167,27 +109,20 @@ impl fmt::Display for Services {
 }
 
 fn listed(services: &Services) -> String {
-    let kinds = services.0.iter().enumerate().filter(|(_, keys)| !keys.0.is_empty());
+    let kinds = services.0.iter().enumerate().filter(|(_, keys)| !keys.is_empty());
     let texts = kinds.map(|(kind, keys)| {
         if keys.is_all() {
             return KINDS[kind].to_owned();
         }
-        let ranges = keys.0.iter();
+        let ranges = keys.iter();
         match kind {
             OF_ICMP => {
-                format!("ICMP {}", ranges.flat_map(|it| icmp(*it)).collect::<Vec<_>>().join(", "))
+                format!("ICMP {}", ranges.flat_map(icmp).collect::<Vec<_>>().join(", "))
             }
             OF_OTHERS => {
-                format!(
-                    "protocol {}",
-                    ranges.filter_map(|it| numbers(*it)).collect::<Vec<_>>().join(", ")
-                )
+                format!("protocol {}", ranges.filter_map(numbers).collect::<Vec<_>>().join(", "))
             }
-            _ => format!(
-                "{} {}",
-                KINDS[kind],
-                ranges.map(|it| range(*it)).collect::<Vec<_>>().join(", ")
-            ),
+            _ => format!("{} {}", KINDS[kind], ranges.map(range).collect::<Vec<_>>().join(", ")),
         }
     });
     texts.collect::<Vec<_>>().join("; ")
@@ -236,12 +171,8 @@ fn numbers((first, last): (u16, u16)) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn keys(ranges: &[(u16, u16)]) -> Keys {
-        Keys(ranges.to_vec())
-    }
-
     fn services(kinds: [&[(u16, u16)]; 5]) -> Services {
-        Services(kinds.map(keys))
+        Services(kinds.map(|ranges| Ranges::union(ranges.iter().copied())))
     }
 
     const ALL: &[(u16, u16)] = &[(0, u16::MAX)];
@@ -262,27 +193,6 @@ mod tests {
             ([none, none, none, none, ALL], "other protocols"),
         ] {
             assert_eq!(services(kinds).to_string(), text);
-        }
-    }
-
-    #[test]
-    fn set_operations_agree_with_membership() {
-        let sets = [
-            keys(&[]),
-            keys(ALL),
-            keys(&[(0, 0), (5, 9)]),
-            keys(&[(3, 6), (9, 9), (65535, 65535)]),
-            keys(&[(1, 65534)]),
-        ];
-        for one in &sets {
-            for other in &sets {
-                let (both, not) = (one.intersection(other), one.complement());
-                for key in (0..12).chain(65_530..=65_535) {
-                    assert_eq!(both.contains(key), one.contains(key) && other.contains(key));
-                    assert_eq!(not.contains(key), !one.contains(key));
-                }
-                assert_eq!(not.complement(), *one);
-            }
         }
     }
 

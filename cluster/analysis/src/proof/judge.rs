@@ -5,13 +5,11 @@ use std::net::IpAddr;
 
 use manx_policy_compiler::check::{Atoms, Bounds, Witnesses};
 use manx_policy_compiler::check::{Depth, Expected, Judge};
-use manx_policy_compiler::model::{
-    Action, Direction, L4Header, Noted, Reason, RuleName, Transport, Verdict,
-};
+use manx_policy_compiler::model::{Direction, L4Header, Noted, Reason, RuleName, Transport, Verdict};
 use manx_policy_compiler::resolve::{LocalName, Stage};
 
 use manx_calculation::import::policy_name;
-use manx_objects::object::{Kind, calico};
+use manx_objects::object::Kind;
 use manx_oracle::{Oracle, Packet, Place, Staged, VerdictReason};
 
 /// Judges from the objects alone.
@@ -126,7 +124,7 @@ impl ByObjects<'_> {
         let reasons = self.reasons(end, verdict.why);
         let through = verdict.through.iter().filter(|rule| rule.policy.kind != Kind::Profile);
         let noted = |one: &Staged| match one {
-            Staged::Rule(rule, does) => Some(Noted::Rule(rule_name(rule)?, action(*does))),
+            Staged::Rule(rule, does) => Some(Noted::Rule(rule_name(rule)?, *does)),
             Staged::TierEnd(side, policy) => {
                 Some(Noted::TierEnd(direction(*side), policy_name(policy)?.into()))
             }
@@ -217,15 +215,6 @@ pub(super) const fn packet(transport: Transport) -> Packet {
         L4Header::Icmp { kind, code } => manx_oracle::L4Header::Icmp { kind, code },
     };
     Packet { protocol: transport.protocol, l4 }
-}
-
-const fn action(action: calico::Action) -> Action {
-    match action {
-        calico::Action::Allow => Action::Allow,
-        calico::Action::Deny => Action::Deny,
-        calico::Action::Pass => Action::Pass,
-        calico::Action::Log => Action::Log,
-    }
 }
 
 fn rule_name(rule: &manx_oracle::RuleName) -> Option<RuleName> {

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use manx_policy_compiler::model::{
-    Action, Entity, Family, Hook, IcmpMatch, Labels, Model, NAMESPACE, ObjectName, Order, Policy,
-    PortMatch, Profile, Rule, RuleEnd, SERVICE_ACCOUNT,
+    Action, Entity, Family, Hook, Labels, Model, NAMESPACE, ObjectName, Order, Policy, PortMatch,
+    Profile, Rule, RuleEnd, SERVICE_ACCOUNT,
 };
 use manx_policy_compiler::selector::{Selector, SelectorError};
 
@@ -50,7 +50,7 @@ pub fn is_evaluated(action: Option<StagedAction>) -> bool {
 pub(super) fn import(wire: &calico::Policy, context: Context<'_>) -> (Policy, Option<Unknown>) {
     let mut policy = broken(Some(&wire.subject), context.namespace);
     policy.tier = wire.tier.clone().unwrap_or_else(|| DEFAULT_TIER.to_owned());
-    policy.order = wire.order.and_then(|order| Order::new(order.value())).unwrap_or(Order::LAST);
+    policy.order = wire.order.unwrap_or(Order::LAST);
     policy.hook = match (wire.do_not_track, wire.pre_dnat, wire.apply_on_forward) {
         (true, _, _) => Hook::Untracked,
         (_, true, _) => Hook::PreDnat,
@@ -168,23 +168,17 @@ fn rules(wire: &[calico::Rule], context: Context<'_>) -> Result<Vec<Rule>, Unkno
 fn rule(index: u32, wire: &calico::Rule, context: Context<'_>) -> Result<Option<Rule>, Unknown> {
     let source = end(&wire.source, context)?;
     let destination = end(&wire.destination, context)?;
-    if wire.http && wire.action != calico::Action::Deny {
+    if wire.http && wire.action != Action::Deny {
         return Ok(None);
     }
-    let icmp = |wire: calico::Icmp| IcmpMatch { kind: wire.kind, code: wire.code };
     Ok(Some(Rule {
         index,
-        action: match wire.action {
-            calico::Action::Allow => Action::Allow,
-            calico::Action::Deny => Action::Deny,
-            calico::Action::Pass => Action::Pass,
-            calico::Action::Log => Action::Log,
-        },
+        action: wire.action,
         family: wire.ip_version.map(|version| if version == 4 { Family::V4 } else { Family::V6 }),
         protocol: wire.protocol,
         not_protocol: wire.not_protocol,
-        icmp: wire.icmp.map(icmp),
-        not_icmp: wire.not_icmp.map(icmp),
+        icmp: wire.icmp,
+        not_icmp: wire.not_icmp,
         source,
         destination,
     }))

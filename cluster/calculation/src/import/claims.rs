@@ -21,7 +21,6 @@ use manx_policy_compiler::model::{AddressSet, ObjectName};
 
 use super::{Cluster, Node, member};
 use manx_ipam::block::is_for_pods;
-use manx_objects::State;
 use manx_objects::contents::Contents;
 use manx_objects::object::{Created, Kind, Object, ObjectKey, Pod};
 
@@ -107,9 +106,8 @@ fn named(pod: &Pod) -> (Vec<IpAddr>, Standing) {
     (addresses, standing)
 }
 
-fn find<'a>(contents: &'a Contents, name: &ObjectName) -> Option<&'a Pod> {
-    let ObjectName { namespace, name } = name.clone();
-    match contents.valid(&ObjectKey { kind: Kind::Pod, namespace, name })? {
+pub(super) fn find<'a>(contents: &'a Contents, name: &ObjectName) -> Option<&'a Pod> {
+    match contents.valid(&ObjectKey::new(Kind::Pod, &name.namespace, &name.name))? {
         Object::Pod(pod) => Some(pod),
         _ => None,
     }
@@ -186,8 +184,7 @@ impl Cluster {
     /// Registers the addresses that the objects of all pods name, and decides their owners. Nodes and pools are known.
     pub(super) fn claim_all(&mut self, contents: &Contents) {
         for (key, stored) in contents.of_kind(Kind::Pod) {
-            let State::Valid(object) = &stored.state else { continue };
-            let Object::Pod(pod) = &**object else { continue };
+            let Some(Object::Pod(pod)) = stored.state.valid() else { continue };
             let (addresses, standing) = named(pod);
             let name = self.place_pod(ObjectName::new(&key.namespace, &key.name), Some(pod));
             for address in addresses {

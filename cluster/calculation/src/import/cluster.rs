@@ -124,11 +124,9 @@ fn entities(wire: &[ClusterPeer], nodes: Nodes<'_>) -> Option<Vec<Entity>> {
 /// own. An entry without ports covers all ports of its protocol.
 fn by_protocol(rule: &Rule, listed: &[ClusterProtocol]) -> Vec<Rule> {
     let mut rules = Vec::new();
-    for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
+    for protocol in Protocol::ALL {
         let of_protocol = listed.iter().filter_map(|entry| match entry {
-            ClusterProtocol::Ports { protocol: of, ports }
-                if super::protocol(Some(*of)) == protocol =>
-            {
+            ClusterProtocol::Ports { protocol: of, ports } if *of == protocol => {
                 Some(ports.map(|(first, last)| PortMatch::Range { first, last }))
             }
             _ => None,

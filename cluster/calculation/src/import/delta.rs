@@ -4,7 +4,7 @@
 //! import all of them. Their other inputs (the namespaces, and the invalid objects of the cluster) must be unchanged;
 //! otherwise the whole cluster is imported anew.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use manx_policy_compiler::model::{Endpoint, Labels, Model, ObjectName, Rule};
 
 use super::cluster::names_nodes;
 use super::invalid_references::InvalidReferences;
-use super::{Cluster, Node, member, network, overlap, owners, policy_name};
+use super::{Cluster, Node, claims, member, overlap, owners, policy_name};
 use manx_objects::State;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey, Pod};
@@ -74,8 +74,8 @@ impl Cluster {
             Kind::Pod => self.apply_pod(contents, key, [before, state]),
             Kind::Service => Some(Effect::Nothing),
             Kind::EndpointSlice => Some(self.apply_slice(contents, key, [before, state])),
-            Kind::NetworkSet | Kind::GlobalNetworkSet => self.apply_set(contents, key, state),
-            Kind::Node | Kind::IpPool => self.apply_route_source(contents, key, [before, state]),
+            Kind::NetworkSet | Kind::GlobalNetworkSet => self.apply_set(contents, key, now),
+            Kind::Node | Kind::IpPool => self.apply_route_source(contents, key, now),
             kind if kind.enforced_policy() || kind.staged() => {
                 self.apply_policy(contents, key, now)
             }
@@ -89,13 +89,11 @@ impl Cluster {
             return true;
         }
         let is_there = contents.objects.contains_key(key) || {
-            let (kind, name) = (Kind::Namespace, key.namespace.clone());
-            let own = ObjectKey { kind, namespace: String::new(), name };
-            let own = contents.objects.get(&own).map(|stored| &stored.state);
+            let own = ObjectKey::new(Kind::Namespace, "", &key.namespace);
             let held = |kind: Kind| {
                 kind.namespaced() && contents.of_kind_in(kind, &key.namespace).next().is_some()
             };
-            matches!(own, Some(State::Valid(_))) || Kind::ALL.into_iter().any(held)
+            contents.valid(&own).is_some() || Kind::ALL.into_iter().any(held)
         };
         is_there && self.model.namespaces.contains_key(&key.namespace)
     }
@@ -107,7 +105,7 @@ impl Cluster {
         states: [Option<&State>; 2],
     ) -> Option<Effect> {
         let name = ObjectName::new(&key.namespace, &key.name);
-        let states = states.map(|state| match state.and_then(valid) {
+        let states = states.map(|state| match state.and_then(State::valid) {
             Some(Object::Pod(pod)) => Some(&**pod),
             _ => None,
         });
@@ -126,12 +124,8 @@ impl Cluster {
         let before: Vec<(Arc<ObjectName>, Option<Arc<Endpoint>>)> = before.collect();
         let mut pods = Vec::new();
         for (name, _) in &before {
-            let ObjectName { namespace, name: own } = (**name).clone();
-            let key = ObjectKey { kind: Kind::Pod, namespace, name: own };
-            let pod = match contents.valid(&key) {
-                Some(Object::Pod(pod)) => Some(&**pod).filter(|it| !is_broken(contents, &key, it)),
-                _ => None,
-            };
+            let key = ObjectKey::new(Kind::Pod, &name.namespace, &name.name);
+            let pod = claims::find(contents, name).filter(|it| !is_broken(contents, &key, it));
             pods.extend(self.put_pod(name, pod));
         }
         let routes =
@@ -169,31 +163,25 @@ impl Cluster {
         &mut self,
         contents: &Contents,
         key: &ObjectKey,
-        state: Option<&State>,
+        now: Option<&Stored>,
     ) -> Option<Effect> {
-        if key.kind == Kind::NetworkSet {
-            let (kind, name) = (Kind::Namespace, key.namespace.clone());
-            let own = ObjectKey { kind, namespace: String::new(), name };
-            let own = contents.objects.get(&own).map(|stored| &stored.state);
-            if matches!(own, Some(State::Invalid(_))) {
-                return None;
-            }
+        if is_invalid(contents, &ObjectKey::new(Kind::Namespace, "", &key.namespace)) {
+            return None;
         }
         let name = ObjectName::new(&key.namespace, &key.name);
-        let after = match state.and_then(valid) {
-            Some(Object::NetworkSet(set)) => Some(Arc::new(member::network_set(set))),
-            Some(_) => return None,
-            None => None,
-        };
-        let sets = &mut self.model.network_sets;
-        if sets.get(&name) == after.as_ref() {
-            return Some(Effect::Nothing);
+        let before = self.model.network_sets.remove(&name);
+        self.import_valid(key, now);
+        let after = self.model.network_sets.get(&name);
+        Some(if before.as_ref() == after { Effect::Nothing } else { Effect::Policy })
+    }
+
+    /// Imports the object, if it is there and valid.
+    fn import_valid(&mut self, key: &ObjectKey, now: Option<&Stored>) {
+        if let Some(stored) = now
+            && let Some(object) = stored.state.valid()
+        {
+            self.import_object(key, stored, object);
         }
-        match after {
-            Some(set) => sets.insert(name, set),
-            None => sets.remove(&name),
-        };
-        Some(Effect::Policy)
     }
 
     fn apply_policy(
@@ -221,42 +209,29 @@ impl Cluster {
         &mut self,
         contents: &Contents,
         key: &ObjectKey,
-        [before, state]: [Option<&State>; 2],
+        now: Option<&Stored>,
     ) -> Option<Effect> {
         if !(self.overlaps.is_empty() && self.are_pools_sound()) {
             return None;
         }
-        if let Some(Object::IpPool(before)) = before.and_then(valid) {
-            let before = network::pool(before);
-            let at = self.pools.iter().position(|pool| *pool == before)?;
-            self.pools.remove(at);
-        }
-        let blocks =
-            |nodes: &BTreeMap<String, Node>| nodes.get(&key.name).map(|node| node.plan.clone());
-        let blocks_before = blocks(&self.nodes);
-        let seen_before = self.nodes.get(&key.name).map(seen_by_policy);
-        match state.and_then(valid) {
-            Some(Object::Node(node)) => {
-                self.nodes.insert(key.name.clone(), network::node(&key.name, node));
-            }
-            Some(Object::IpPool(pool)) => {
-                let pool = network::pool(pool);
-                let at = self.pools.partition_point(|it| it.cidr <= pool.cidr);
-                self.pools.insert(at, pool);
-            }
-            _ if key.kind == Kind::Node => _ = self.nodes.remove(&key.name),
-            _ => {}
-        }
-        if !self.named_by_invalid.is_empty() || !self.claims_stand(contents) {
+        let is_node = key.kind == Kind::Node;
+        let before = if is_node { self.nodes.remove(&key.name) } else { None };
+        self.import_valid(key, now);
+        self.judge_pools(contents);
+        if !(self.are_pools_sound()
+            && self.named_by_invalid.is_empty()
+            && self.claims_stand(contents)
+            && overlap::overlaps(&self.nodes).is_empty())
+        {
             return None;
         }
-        if key.kind == Kind::Node && blocks(&self.nodes) != blocks_before {
+        let (before, after) = (before.as_ref(), self.nodes.get(&key.name).filter(|_| is_node));
+        let is_seen = before.map(seen_by_policy) != after.map(seen_by_policy);
+        if before.map(|node| &node.plan) != after.map(|node| &node.plan) {
             self.borrowed = self.all_borrowed();
         }
-        let is_clear = overlap::overlaps(&self.nodes).is_empty() && self.finds_sound(contents);
-        let is_seen = self.nodes.get(&key.name).map(seen_by_policy) != seen_before;
-        let policy = is_clear && is_seen && self.import_policies_of_nodes(contents)?;
-        is_clear.then_some(Effect::Routes { policy })
+        let policy = is_seen && self.import_policies_of_nodes(contents)?;
+        Some(Effect::Routes { policy })
     }
 
     /// Imports the policies that name nodes. Returns whether one has changed. `None` if one has a problem.
@@ -266,7 +241,7 @@ impl Cluster {
             [Kind::ClusterNetworkPolicy, Kind::AdminNetworkPolicy, Kind::BaselineAdminNetworkPolicy]
         {
             for (key, stored) in contents.of_kind(kind) {
-                if let Some(Object::ClusterNetworkPolicy(policy)) = valid(&stored.state)
+                if let Some(Object::ClusterNetworkPolicy(policy)) = stored.state.valid()
                     && names_nodes(policy)
                 {
                     changed |= self.apply_policy(contents, key, Some(stored))? == Effect::Policy;
@@ -310,27 +285,21 @@ impl Cluster {
 
 /// Whether a pod is no endpoint because its namespace or its service account is not valid.
 fn is_broken(contents: &Contents, key: &ObjectKey, pod: &Pod) -> bool {
-    let is_invalid = |owner: &ObjectKey| {
-        let owner = contents.objects.get(owner);
-        owner.is_some_and(|owner| matches!(owner.state, State::Invalid(_)))
-    };
-    owners(key, pod).iter().any(is_invalid)
+    owners(key, pod).iter().any(|owner| is_invalid(contents, owner))
+}
+
+/// Whether an object is there, and not valid.
+fn is_invalid(contents: &Contents, key: &ObjectKey) -> bool {
+    contents.objects.get(key).is_some_and(|stored| stored.state.valid().is_none())
 }
 
 /// The fields of a node that policy uses.
-fn seen_by_policy(node: &Node) -> (Labels, BTreeSet<IpAddr>) {
-    (node.labels.clone(), node.addresses.clone())
-}
-
-fn valid(state: &State) -> Option<&Object> {
-    match state {
-        State::Valid(object) => Some(&**object),
-        State::Invalid(_) => None,
-    }
+fn seen_by_policy(node: &Node) -> (&Labels, &BTreeSet<IpAddr>) {
+    (&node.labels, &node.addresses)
 }
 
 fn slice(state: &State) -> Option<&EndpointSlice> {
-    match valid(state)? {
+    match state.valid()? {
         Object::EndpointSlice(slice) => Some(slice),
         _ => None,
     }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use manx_policy_compiler::model::{Failsafe, Labels};
 
 use super::{Cluster, calico, member};
-use manx_objects::State;
 use manx_objects::contents::Contents;
 use manx_objects::object::calico::EndpointToHost;
 use manx_objects::object::{Kind, Object, ObjectKey};
@@ -18,8 +17,7 @@ impl Cluster {
         // One copy of each profile's labels, shared by all host endpoints.
         let mut labels: BTreeMap<&str, Arc<Labels>> = BTreeMap::new();
         for (key, stored) in contents.of_kind(Kind::Profile) {
-            if let State::Valid(object) = &stored.state
-                && let Object::Profile(profile) = &**object
+            if let Some(Object::Profile(profile)) = stored.state.valid()
                 && !profile.labels.is_empty()
             {
                 labels.insert(&key.name, Arc::new(profile.labels.to_map()));
@@ -47,15 +45,12 @@ impl Cluster {
         for name in
             node.map(|node| format!("node.{node}")).into_iter().chain([String::from("default")])
         {
-            let (kind, namespace) = (Kind::FelixConfiguration, String::new());
-            match contents.objects.get(&ObjectKey { kind, namespace, name }).map(|it| &it.state) {
-                Some(State::Valid(object)) => {
-                    if let Object::FelixConfiguration(felix) = &**object {
-                        told.push(felix);
-                    }
-                }
-                Some(State::Invalid(_)) => self.drops_to_node = true,
-                None => {}
+            let key = ObjectKey::new(Kind::FelixConfiguration, "", &name);
+            let Some(stored) = contents.objects.get(&key) else { continue };
+            match stored.state.valid() {
+                Some(Object::FelixConfiguration(felix)) => told.push(felix),
+                Some(_) => {}
+                None => self.drops_to_node = true,
             }
         }
         let to_host = told.iter().find_map(|felix| felix.endpoint_to_host);

@@ -111,11 +111,11 @@ fn rule(
 
 /// The rule for each protocol in `ports`, with its ports. An entry without a port covers all ports of its protocol.
 fn by_protocol(rule: &Rule, ports: &[object::Port]) -> Vec<Rule> {
-    let protocols: BTreeSet<Protocol> =
-        ports.iter().map(|port| super::protocol(port.protocol)).collect();
+    let its = |port: &object::Port| port.protocol.unwrap_or(Protocol::Tcp);
+    let protocols: BTreeSet<Protocol> = ports.iter().map(its).collect();
     let of_protocol = |protocol: Protocol| {
         let mut rule = Rule { protocol: Some(protocol.number()), ..rule.clone() };
-        let ports = ports.iter().filter(|port| super::protocol(port.protocol) == protocol);
+        let ports = ports.iter().filter(|port| its(port) == protocol);
         // `None` if one entry has no port.
         let matches: Option<Vec<PortMatch>> =
             ports.map(|port| port.port.as_ref().map(port_match)).collect();

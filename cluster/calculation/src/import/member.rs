@@ -10,11 +10,11 @@ use manx_policy_compiler::model::{
     NetworkSet, ObjectName, Protocol, ServiceEndpoints,
 };
 
-use manx_objects::object::{self, AnnotatedIps, ObjectKey, Phase, calico};
+use manx_objects::object::{self, AnnotatedIps, ObjectKey, calico};
 
 /// Whether a pod can be an endpoint: it is neither on the host's network nor finished.
 pub(super) fn takes_part(pod: &object::Pod) -> bool {
-    !pod.host_network && !matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed))
+    !pod.host_network && !pod.is_finished()
 }
 
 /// The pod's service account: `default` if it names none.
@@ -41,7 +41,7 @@ pub(super) fn endpoint(
         .filter_map(|port| {
             Some(NamedPort {
                 name: port.name.clone()?,
-                protocol: super::protocol(port.protocol),
+                protocol: port.protocol.unwrap_or(Protocol::Tcp),
                 port: port.port,
             })
         })
@@ -112,7 +112,7 @@ pub(super) fn add_slice(model: &mut Model, key: &ObjectKey, slice: &object::Endp
 pub(super) fn service_endpoints(slice: &object::EndpointSlice) -> ServiceEndpoints {
     ServiceEndpoints {
         addresses: slice.addresses.clone(),
-        ports: slice.ports.iter().map(|it| (super::protocol(Some(it.protocol)), it.port)).collect(),
+        ports: slice.ports.iter().map(|it| (it.protocol, it.port)).collect(),
     }
 }
 

@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 use manx_policy_compiler::model::{
     DefaultAction, HostEndpoint, Labels, Model, ObjectName, Order, Policy, PolicyKind, PolicyName,
-    Protocol, Tier,
+    Tier,
 };
 
 use self::calico::Context;
@@ -298,8 +298,7 @@ impl Cluster {
     fn note_overlaps(&mut self, contents: &Contents) {
         self.overlaps = overlap::overlaps(&self.nodes);
         for Overlap { outer, inner } in self.overlaps.clone() {
-            let key =
-                ObjectKey { kind: Kind::Node, namespace: String::new(), name: inner.0.clone() };
+            let key = ObjectKey::new(Kind::Node, "", &inner.0);
             if let Some(stored) = contents.objects.get(&key) {
                 let message = format!(
                     "its pod CIDR {} overlaps {} of node {}: neither is routed",
@@ -328,10 +327,9 @@ fn problem(key: &ObjectKey, place: &Place, code: Code, message: String) -> Probl
 
 /// The namespace and the service account of a pod, from which it inherits labels.
 fn owners(key: &ObjectKey, pod: &object::Pod) -> [ObjectKey; 2] {
-    let (namespace, account) = (key.namespace.clone(), member::service_account(pod).to_owned());
     [
-        ObjectKey { kind: Kind::Namespace, namespace: String::new(), name: namespace.clone() },
-        ObjectKey { kind: Kind::ServiceAccount, namespace, name: account },
+        ObjectKey::new(Kind::Namespace, "", &key.namespace),
+        ObjectKey::new(Kind::ServiceAccount, &key.namespace, member::service_account(pod)),
     ]
 }
 
@@ -368,19 +366,10 @@ pub fn policy_name(key: &ObjectKey) -> Option<PolicyName> {
 
 fn import_tier(wire: &object::calico::Tier) -> Tier {
     Tier {
-        order: wire.order.and_then(|order| Order::new(order.value())).unwrap_or(Order::LAST),
+        order: wire.order.unwrap_or(Order::LAST),
         default_action: match wire.default_action {
             Some(object::calico::Action::Pass) => DefaultAction::Pass,
             _ => DefaultAction::Deny,
         },
-    }
-}
-
-/// The protocol; TCP if absent.
-pub(crate) fn protocol(wire: Option<object::Protocol>) -> Protocol {
-    match wire {
-        None | Some(object::Protocol::Tcp) => Protocol::Tcp,
-        Some(object::Protocol::Udp) => Protocol::Udp,
-        Some(object::Protocol::Sctp) => Protocol::Sctp,
     }
 }

@@ -13,8 +13,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Cluster, Node, Pool, network, problem};
-use manx_objects::State;
+use super::{Cluster, Node, network, problem};
 use manx_objects::code::Code;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{IpPool, Kind, Object, ObjectKey};
@@ -33,9 +32,7 @@ type Pairs<'a> = Vec<(&'a Written<'a>, &'a Written<'a>)>;
 fn written(contents: &Contents) -> (Vec<Written<'_>>, bool) {
     let mut all = Vec::new();
     for (key, stored) in contents.of_kind(Kind::IpPool) {
-        if let State::Valid(object) = &stored.state
-            && let Object::IpPool(pool) = &**object
-        {
+        if let Some(Object::IpPool(pool)) = stored.state.valid() {
             all.push(Written { pool, key, stored });
         }
     }
@@ -136,14 +133,6 @@ impl Cluster {
             self.pools.push(pool);
         }
         self.pools.sort_by_key(|pool| pool.cidr);
-    }
-
-    /// Whether [`Cluster::judge_pools`] would find nothing. The pools and nodes of this are those of `contents`.
-    pub(super) fn finds_sound(&self, contents: &Contents) -> bool {
-        let (all, are_dated) = written(contents);
-        let (later, doubtful) = overlapping(&all, are_dated);
-        let holds_none = |pool: &Pool| reported_within(&self.nodes, pool.cidr).next().is_none();
-        later.is_empty() && doubtful.is_empty() && self.pools.iter().all(holds_none)
     }
 
     /// Whether each pool counted as its object says when all were judged.

@@ -3,7 +3,7 @@
 use super::super::cursor::{Cursor, Findings};
 use super::super::metadata::pairs;
 use super::super::object::PolicyType;
-use super::super::object::calico::{Action, EntityRule, Icmp, Port, Rule};
+use super::super::object::calico::{Action, EntityRule, IcmpMatch, Port, Rule};
 use super::super::problem::Cause;
 use super::super::tree::Value;
 use super::context::{Context, Family};
@@ -87,7 +87,7 @@ fn rule(cursor: &Cursor<'_>, context: Context, out: &mut Findings) -> Option<Rul
 }
 
 /// Reads `icmp` or `notICMP`. A code needs a type, both in Calico's validation and in the packet format.
-fn icmp(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Icmp> {
+fn icmp(cursor: &Cursor<'_>, out: &mut Findings) -> Option<IcmpMatch> {
     if !cursor.exact(out, &["type", "code"]) {
         return None;
     }
@@ -96,7 +96,7 @@ fn icmp(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Icmp> {
     if let (None, Some(code)) = (kind, code) {
         code.conflict(out, "a code needs a type beside it");
     }
-    Some(Icmp {
+    Some(IcmpMatch {
         kind: kind.and_then(|field| field.integer(out, "an ICMP type from 0 to 254", 0..=254)),
         code: code.and_then(|field| field.integer(out, "an ICMP code from 0 to 255", 0..=255)),
     })

@@ -2,8 +2,8 @@ use std::fmt::Write as _;
 
 use super::super::code::Code;
 use super::super::object::calico::{
-    Action, EndpointToHost, EntityRule, Failsafe, FelixConfiguration, HostEndpoint, Icmp, Order,
-    Policy, Port, Rule, ServiceAccountMatch, ServiceMatch, StagedAction, Subject, Tier,
+    Action, EndpointToHost, EntityRule, Failsafe, FelixConfiguration, HostEndpoint, IcmpMatch,
+    Order, Policy, Port, Rule, ServiceAccountMatch, ServiceMatch, StagedAction, Subject, Tier,
 };
 use super::super::object::{self, Kind, Object, PolicyType};
 use super::super::problem::Problem;
@@ -160,8 +160,8 @@ egress:
     assert_eq!(policy.ingress[0], first);
     let second = Rule {
         protocol: Some(1),
-        icmp: Some(Icmp { kind: Some(8), code: Some(0) }),
-        not_icmp: Some(Icmp { kind: None, code: None }),
+        icmp: Some(IcmpMatch { kind: Some(8), code: Some(0) }),
+        not_icmp: Some(IcmpMatch { kind: None, code: None }),
         ..plain_rule(Action::Pass)
     };
     assert_eq!(policy.ingress[1], second);

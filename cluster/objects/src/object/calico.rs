@@ -3,48 +3,14 @@
 //! Selectors are texts that are known to parse and are never empty. Protocols are IANA's numbers. Everything else is as
 //! written; absent fields are `None` or empty.
 
-use std::cmp::Ordering;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+pub use manx_policy_compiler::model::{Action, IcmpMatch, Order};
+
 use super::pairs::Pairs;
 use super::policy_type::PolicyType;
-
-/// `order`: a number, never NaN.
-#[derive(Debug, Clone, Copy)]
-pub struct Order(f64);
-
-impl Order {
-    /// `None` for NaN. Negative zero becomes zero.
-    pub fn new(order: f64) -> Option<Self> {
-        (!order.is_nan()).then_some(Self(order + 0.0))
-    }
-
-    pub fn value(self) -> f64 {
-        self.0
-    }
-}
-
-impl PartialEq for Order {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Order {}
-
-impl PartialOrd for Order {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Order {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
 
 /// `NetworkPolicy`, `GlobalNetworkPolicy` and their staged kinds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -97,41 +63,21 @@ pub enum StagedAction {
 /// A rule of a policy or a profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
+    /// `action`, in upper or lower case; `next-tier` is Pass.
     pub action: Action,
     /// `ipVersion`: 4 or 6.
     pub ip_version: Option<u8>,
     /// `protocol`, as IANA's number.
     pub protocol: Option<u8>,
     pub not_protocol: Option<u8>,
-    pub icmp: Option<Icmp>,
+    /// `icmp`. A type is 0-254, and a code comes only with a type.
+    pub icmp: Option<IcmpMatch>,
     /// `notICMP`: type and code are negated together.
-    pub not_icmp: Option<Icmp>,
+    pub not_icmp: Option<IcmpMatch>,
     pub source: EntityRule,
     pub destination: EntityRule,
     /// Whether there is an `http` match, which cannot be decided here.
     pub http: bool,
-}
-
-/// The action of a rule. It may be written in upper or lower case; `next-tier` is Pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// Allows the packet and ends the evaluation.
-    Allow,
-    /// Denies the packet and ends the evaluation.
-    Deny,
-    /// Continues with the next tier.
-    Pass,
-    /// Logs the rule and continues with the next rule.
-    Log,
-}
-
-/// `icmp` and `notICMP`. An empty one matches every ICMP packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Icmp {
-    /// `type`, 0-254.
-    pub kind: Option<u8>,
-    /// `code`, only together with a type.
-    pub code: Option<u8>,
 }
 
 /// One side of a rule: every field that is present must match.

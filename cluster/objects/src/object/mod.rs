@@ -1,7 +1,8 @@
 //! Wire objects: the contents of manifests in the terms of the Kubernetes and Calico APIs, checked but not interpreted.
 //!
 //! No defaults are applied here: an absent `policyTypes` is `None`. The import and the oracle apply the defaults
-//! independently, so that each can show the other's mistake.
+//! independently, so that each can show the other's mistake. Protocols, actions, orders and ICMP types are the compiler's
+//! types: an API and the model say the same of them.
 
 pub mod calico;
 pub mod cluster;

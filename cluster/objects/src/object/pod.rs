@@ -65,6 +65,11 @@ impl AnnotatedIps {
 }
 
 impl Pod {
+    /// Whether all its containers have ended, so that its addresses may be another's.
+    pub const fn is_finished(&self) -> bool {
+        matches!(self.phase, Some(Phase::Succeeded | Phase::Failed))
+    }
+
     /// The addresses in the pod's status, which only kubelet writes.
     pub fn reported_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let has_any = !self.host_network;

@@ -1,12 +1,6 @@
 //! Protocols and ports, as every Kubernetes kind writes them.
 
-/// A transport protocol of the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    Tcp,
-    Udp,
-    Sctp,
-}
+pub use manx_policy_compiler::model::Protocol;
 
 /// `port` and `endPort`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use crate::{Oracle, Packet, Party};
 use manx_api::trace::SideTrace;
 use manx_objects::object::calico::Action::{Allow, Deny, Log, Pass};
 use manx_objects::object::calico::{
-    EntityRule, Icmp, Port, Rule, ServiceAccountMatch, ServiceMatch,
+    EntityRule, IcmpMatch, Port, Rule, ServiceAccountMatch, ServiceMatch,
 };
 use manx_objects::object::cluster::{
     ClusterAction, ClusterMatch, ClusterPeer, ClusterProtocol, ClusterRule, ClusterTier, Pods,
@@ -193,7 +193,7 @@ fn every_term_of_calicos_rules_has_its_words() {
         Rule { http: true, ..rule(Allow) },
         Rule { protocol: Some(UDP), ..rule(Deny) },
         Rule { not_protocol: Some(TCP), ..rule(Deny) },
-        Rule { icmp: Some(Icmp { kind: Some(8), code: Some(0) }), ..rule(Deny) },
+        Rule { icmp: Some(IcmpMatch { kind: Some(8), code: Some(0) }), ..rule(Deny) },
         from(Deny, EntityRule { ports: ports(), ..end() }),
         to(Deny, EntityRule { not_ports: vec![Port::Range(80, 80)], ..end() }),
         from(Deny, EntityRule { nets: nets("10.9.0.0/16"), ..end() }),

@@ -9,7 +9,7 @@ use super::cluster::{
 use crate::{L4Header, Packet, Party};
 use manx_objects::object::calico::Action::{Allow, Deny, Log, Pass};
 use manx_objects::object::calico::{
-    EntityRule, HostEndpoint, Icmp, Port, Rule, ServiceAccountMatch, ServiceMatch, Subject,
+    EntityRule, HostEndpoint, IcmpMatch, Port, Rule, ServiceAccountMatch, ServiceMatch, Subject,
 };
 use manx_objects::object::{EndpointPort, EndpointSlice, Kind, Object, Protocol};
 
@@ -486,9 +486,12 @@ fn services_match_in_egress_address_and_port_and_in_ingress_the_address_only() {
 
 #[test]
 fn icmp_matches_by_type_and_code_and_not_icmp_negates_the_pair_as_one() {
-    let icmp =
-        |kind, code| Rule { icmp: Some(Icmp { kind, code }), protocol: Some(ICMP), ..rule(Allow) };
-    let not = |kind, code| Rule { not_icmp: Some(Icmp { kind, code }), ..rule(Allow) };
+    let icmp = |kind, code| Rule {
+        icmp: Some(IcmpMatch { kind, code }),
+        protocol: Some(ICMP),
+        ..rule(Allow)
+    };
+    let not = |kind, code| Rule { not_icmp: Some(IcmpMatch { kind, code }), ..rule(Allow) };
     let sent = |kind, code| Packet::icmp(ICMP, kind, code);
     for (rule, packet, expected) in [
         (icmp(Some(8), None), sent(8, 0), true),
@@ -514,7 +517,7 @@ fn icmp_matches_by_type_and_code_and_not_icmp_negates_the_pair_as_one() {
 
 #[test]
 fn ipv4_has_icmp_and_ipv6_has_icmpv6() {
-    let icmp = Rule { icmp: Some(Icmp { kind: Some(128), code: None }), ..rule(Allow) };
+    let icmp = Rule { icmp: Some(IcmpMatch { kind: Some(128), code: None }), ..rule(Allow) };
     let allows = |rule: &Rule, from: &str, to: &str, packet| {
         Cluster::new().policy("p", ingress("app == 'db'", vec![rule.clone()])).passes(
             &pod_at("shop", "web", from),

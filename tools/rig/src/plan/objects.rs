@@ -70,8 +70,7 @@ impl Objects {
 
     /// Writes the fields of a pod that the scheduler and the kubelet set.
     pub fn place(&mut self, pod: &PodName, node: &str, addresses: &[IpAddr]) -> Option<ObjectKey> {
-        let PodName { namespace, name } = pod.clone();
-        let id = ObjectKey { kind: Kind::Pod, namespace, name };
+        let id = ObjectKey::new(Kind::Pod, &pod.namespace, &pod.name);
         let object = self.0.get_mut(&id)?;
         object["spec"]["nodeName"] = node.into();
         if let Some(first) = addresses.first() {

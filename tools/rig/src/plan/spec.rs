@@ -6,9 +6,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use manx_api::PodName;
 use manx_calculation::import;
-use manx_objects::State;
 use manx_objects::contents::Contents;
-use manx_objects::object::{self, Object, ObjectKey, Phase};
+use manx_objects::object::{self, Object};
 use manx_policy_compiler::model::Protocol;
 
 use super::port::Port;
@@ -36,7 +35,8 @@ pub(crate) struct PodSpec {
 
 /// The Node objects in the form that the plan needs.
 pub(super) fn nodes(contents: &Contents) -> BTreeMap<String, NodeSpec> {
-    valid(contents)
+    contents
+        .all_valid()
         .filter_map(|(key, object)| match object {
             Object::Node(node) => Some((
                 key.name.clone(),
@@ -49,9 +49,10 @@ pub(super) fn nodes(contents: &Contents) -> BTreeMap<String, NodeSpec> {
 
 /// The Pod objects that are not finished.
 pub(crate) fn pods(contents: &Contents) -> BTreeMap<PodName, PodSpec> {
-    valid(contents)
+    contents
+        .all_valid()
         .filter_map(|(key, object)| match object {
-            Object::Pod(pod) if !matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed)) => {
+            Object::Pod(pod) if !pod.is_finished() => {
                 let name = PodName { namespace: key.namespace.clone(), name: key.name.clone() };
                 let ports = pod.containers.iter().flatten().map(port).collect();
                 let addresses = import::pod_addresses(pod);
@@ -61,13 +62,6 @@ pub(crate) fn pods(contents: &Contents) -> BTreeMap<PodName, PodSpec> {
             _ => None,
         })
         .collect()
-}
-
-fn valid(contents: &Contents) -> impl Iterator<Item = (&ObjectKey, &Object)> {
-    contents.objects.iter().filter_map(|(key, stored)| match &stored.state {
-        State::Valid(object) => Some((key, &**object)),
-        State::Invalid(_) => None,
-    })
 }
 
 /// The `InternalIP`s with their subnets. An address that Calico's annotation repeats has the annotation's subnet,
@@ -86,10 +80,5 @@ fn node_addresses(node: &object::Node) -> Vec<IpNet> {
 }
 
 fn port(port: &object::ContainerPort) -> Port {
-    let protocol = match port.protocol {
-        None | Some(object::Protocol::Tcp) => Protocol::Tcp,
-        Some(object::Protocol::Udp) => Protocol::Udp,
-        Some(object::Protocol::Sctp) => Protocol::Sctp,
-    };
-    Port { protocol, number: port.port }
+    Port { protocol: port.protocol.unwrap_or(Protocol::Tcp), number: port.port }
 }

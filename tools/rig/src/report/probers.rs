@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use manx_api::{Device, PodName};
+use manx_api::Device;
 use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, ObjectKey};
 use serde::{Deserialize, Serialize};
@@ -34,8 +34,7 @@ pub(crate) fn describe(cluster: &Cluster, contents: &Contents) -> Probers {
             let report = ProberReport { addresses, node: None, workload: None, device: None };
             return (prober.clone(), report);
         };
-        let PodName { namespace, name } = pod.clone();
-        let workload = contents.workload(&ObjectKey { kind: Kind::Pod, namespace, name });
+        let workload = contents.workload(&ObjectKey::new(Kind::Pod, &pod.namespace, &pod.name));
         let report = ProberReport {
             addresses,
             node: cluster.plan.node_of(pod).cloned(),

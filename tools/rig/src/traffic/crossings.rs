@@ -10,7 +10,6 @@ use crate::plan::Plan;
 use crate::plan::addresses::Addresses;
 use crate::plan::prober::Prober;
 use crate::world::underlay::UPLINK;
-use manx_objects::State;
 use manx_objects::contents::Contents;
 use manx_objects::object::{EncapsulationMode, Object};
 use manx_oracle::{Crossing, Direction, Oracle, Packet, Verdict};
@@ -98,12 +97,9 @@ impl Crossings<'_> {
     /// `CrossSubnet`, the rig's nodes on one segment share a subnet.
     fn encapsulated(&self, leaves: Option<&str>, arrives: Option<&str>, to: IpAddr) -> bool {
         let (Some(leaves), Some(arrives)) = (leaves, arrives) else { return false };
-        let pools = self.contents.objects.values().filter_map(|stored| match &stored.state {
-            State::Valid(object) => match &**object {
-                Object::IpPool(pool) => Some(pool),
-                _ => None,
-            },
-            State::Invalid(_) => None,
+        let pools = self.contents.all_valid().filter_map(|(_, object)| match object {
+            Object::IpPool(pool) => Some(pool),
+            _ => None,
         });
         let mut of_pool = pools.filter(|pool| pool.cidr.contains(&to));
         match of_pool.next().and_then(|pool| {

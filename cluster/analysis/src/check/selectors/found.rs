@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use manx_objects::State;
 use manx_objects::code::Code;
 use manx_objects::object::{Object, ObjectKey, Pairs};
 use manx_policy_compiler::model::{NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR};
@@ -46,9 +45,8 @@ pub(super) struct Matches<'m> {
 
 impl<'f, 'm> Found<'f, 'm> {
     pub(super) fn new(scene: &'m Scene<'m>, selected: &'f mut Selected<'m>) -> Self {
-        let labelled = scene.contents().objects.iter().filter_map(|(key, stored)| {
-            let State::Valid(object) = &stored.state else { return None };
-            let labels = match &**object {
+        let labelled = scene.contents().all_valid().filter_map(|(key, object)| {
+            let labels = match object {
                 Object::Workload(workload) => &workload.labels,
                 Object::Service(service) => &service.labels,
                 _ => return None,

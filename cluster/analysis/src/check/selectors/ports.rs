@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use manx_objects::code::Code;
-use manx_policy_compiler::model::PortMatch;
+use manx_policy_compiler::model::{PortMatch, Protocol};
 
 use super::Place;
 use crate::check::fields::Side;
@@ -68,10 +68,6 @@ impl<'a> Place<'_, 'a> {
 
 /// The name of a protocol.
 fn title(protocol: u8) -> String {
-    match protocol {
-        6 => "TCP".to_owned(),
-        17 => "UDP".to_owned(),
-        132 => "SCTP".to_owned(),
-        number => format!("protocol {number}"),
-    }
+    let named = Protocol::from_number(protocol);
+    named.map_or_else(|| format!("protocol {protocol}"), |protocol| protocol.to_string())
 }

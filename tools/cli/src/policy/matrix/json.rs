@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::shown::Shown;
 use crate::Error;
 use crate::output;
-use manx_analysis::matrix::{Keys, LeftOut, Matrix, Party, PartyKind, Services};
+use manx_analysis::matrix::{LeftOut, Matrix, Party, PartyKind, Services};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -152,7 +152,7 @@ impl LeftOutReport {
 impl ServicesReport {
     fn new(services: &Services) -> Self {
         let [tcp, udp, sctp, icmp, protocols] =
-            services.0.each_ref().map(|keys: &Keys| keys.ranges().to_vec());
+            services.0.each_ref().map(|keys| keys.iter().collect::<Vec<_>>());
         // The ranges of other protocols are of numbers up to 255.
         let within = |(first, last): (u16, u16)| (first, last.min(u8::MAX.into()));
         let protocols = protocols.into_iter().map(within).collect();

@@ -171,8 +171,7 @@ pub(in crate::plan) fn add(
 
 impl Wanted {
     fn means(&self, pod: &PodName, contents: &Contents) -> bool {
-        let PodName { namespace, name } = pod.clone();
-        let key = ObjectKey { kind: Kind::Pod, namespace, name };
+        let key = ObjectKey::new(Kind::Pod, &pod.namespace, &pod.name);
         match self {
             Self::Workload(namespace, name) => {
                 let workload = || contents.workload(&key).map(|owner| owner.name);
