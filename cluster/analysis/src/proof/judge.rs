@@ -5,7 +5,9 @@ use std::net::IpAddr;
 
 use manx_policy_compiler::check::{Atoms, Bounds, Witnesses};
 use manx_policy_compiler::check::{Depth, Expected, Judge};
-use manx_policy_compiler::model::{Direction, L4Header, Noted, Reason, RuleName, Transport, Verdict};
+use manx_policy_compiler::model::{
+    Direction, L4Header, Noted, Reason, RuleName, Transport, Verdict,
+};
 use manx_policy_compiler::resolve::{LocalName, Stage};
 
 use manx_calculation::import::policy_name;
