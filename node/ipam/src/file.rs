@@ -5,7 +5,7 @@
 //! lock of the agent's socket ensures that.
 //!
 //! A thread reads and writes the file, and does nothing else, so no work of another kind holds a call up. It does one
-//! call after the other. The channel to it is bounded: when the disk hangs, [`QUEUE`] calls wait and more are refused.
+//! call after the other. The channel to it is bounded: when the disk hangs, 16 calls wait and more are refused.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
