@@ -41,7 +41,7 @@ impl Agent {
             if device.matches(&attach.netns, *netns, &attach.interface) {
                 let asks = (caller, attached(device, local.addresses.clone()));
                 let taken = self.view.taken_addresses(&self.inputs, name);
-                return self.attachments.start_renewing(name, request.attach, asks, taken);
+                return self.attachments.start_renewing(name, request, asks, taken);
             }
             let after = AfterRemoval { to_release: Some(ToRelease::Lease), reply: None };
             self.begin_detach(name, after);
@@ -143,25 +143,22 @@ impl Agent {
         Some(())
     }
 
-    /// The only step for a pod that is attached already: its lease and its device have got the request's name, or not.
+    /// The only step for a pod that is attached already: its lease and its device have got the request's name, or not. If
+    /// its device was lost meanwhile, the request makes another one.
     pub(super) fn end_renewing(
         &mut self,
         name: &ObjectName,
         reserved: Result<Reservation, host_local::Error>,
     ) -> Option<()> {
-        let Renewing { caller, found, then, .. } = self.attachments.pods.end_renewing(name)?;
-        let response = match reserved.map(Reservation::commit) {
-            Ok(_) if then.is_some() => {
-                let message = "the pod's device failed meanwhile: attach it again";
-                Err(failure(ErrorKind::Internal, &message))
-            }
-            Ok(_) => Ok(found),
-            Err(error) => Err(failure(error.kind(), &error)),
-        };
-        self.attachments.reply(caller, response);
+        let Renewing { request, caller, found, then } = self.attachments.pods.end_renewing(name)?;
+        let reserved = reserved.map(Reservation::commit);
         if let Some(after) = then {
             self.begin_detach(name, after);
+            self.attachments.pods.requeue(name, request, caller);
+            return Some(());
         }
+        let response = reserved.map(|_| found).map_err(|error| failure(error.kind(), &error));
+        self.attachments.reply(caller, response);
         Some(())
     }
 

@@ -78,7 +78,7 @@ pub(super) struct Making {
 /// A repeated attachment of an attached pod.
 pub(super) struct Renewing {
     /// The request, with the new attachment id.
-    pub(super) attach: Attach,
+    pub(super) request: AttachRequest,
     pub(super) caller: Caller,
     /// The reply that describes the existing attachment.
     pub(super) found: Reply,

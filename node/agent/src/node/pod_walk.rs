@@ -67,7 +67,7 @@ impl Pods {
         self.all.values().flat_map(|pod| {
             let under_way = match &pod.state {
                 State::Reserving(reserving) => Some(&reserving.request.attach),
-                State::Renewing(_, renewing) => Some(&renewing.attach),
+                State::Renewing(_, renewing) => Some(&renewing.request.attach),
                 _ => None,
             };
             let waiting = pod.requests.iter().filter_map(|request| match request {
@@ -96,6 +96,13 @@ impl Pods {
                 requests.push_back(request);
                 Ok(())
             }
+        }
+    }
+
+    /// Queues a request of a pod with work under way before all others, because it was begun before them.
+    pub(super) fn requeue(&mut self, name: &ObjectName, request: AttachRequest, caller: Caller) {
+        if let Some(pod) = self.all.get_mut(name) {
+            pod.requests.push_front(PodRequest::Attach(Box::new(request), caller));
         }
     }
 
@@ -188,10 +195,10 @@ impl Pods {
     pub(super) fn begin_renewing(
         &mut self,
         name: &ObjectName,
-        attach: Attach,
+        request: AttachRequest,
         (caller, found): (Caller, Reply),
     ) {
-        let renewing = Box::new(Renewing { attach, caller, found, then: None });
+        let renewing = Box::new(Renewing { request, caller, found, then: None });
         self.change(name, |state| match state {
             State::Attached(pod) => State::Renewing(pod, renewing),
             other => other,

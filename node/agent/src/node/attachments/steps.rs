@@ -67,13 +67,13 @@ impl Attachments {
     pub(in crate::node) fn start_renewing(
         &mut self,
         name: &ObjectName,
-        attach: Attach,
+        request: AttachRequest,
         asks: (Caller, api::Reply),
         taken: BTreeMap<IpAddr, String>,
     ) {
-        let (addresses, wanted) = (self.addresses.clone(), request_for(&attach, taken));
-        let (restart_state, pod) = (Arc::clone(&self.restart_state), attach.pod.clone());
-        self.pods.begin_renewing(name, attach, asks);
+        let (addresses, wanted) = (self.addresses.clone(), request_for(&request.attach, taken));
+        let (restart_state, pod) = (Arc::clone(&self.restart_state), request.attach.pod.clone());
+        self.pods.begin_renewing(name, request, asks);
         let reserve = async move {
             let reserved = addresses.reserve(&wanted).await;
             Ok((reserved, addresses.leases()))

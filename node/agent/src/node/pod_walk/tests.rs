@@ -83,7 +83,7 @@ impl Walk {
             return;
         };
         if self.pods.find(&name()).is_some() {
-            self.pods.begin_renewing(&name(), request.attach, (caller, Reply::Ready));
+            self.pods.begin_renewing(&name(), *request, (caller, Reply::Ready));
         } else if self.is_known {
             self.pods.begin_reserving(&name(), *request, caller);
         } else {
@@ -106,8 +106,14 @@ impl Walk {
                 (false, _) => {}
             }
         } else if let Some(renewing) = self.pods.end_renewing(&name()) {
-            self.ended.push(number(&renewing.attach));
-            renewing.then.into_iter().for_each(|after| self.leave(after));
+            // As [`Agent::end_renewing`](crate::node::Agent) does.
+            match renewing.then {
+                None => self.ended.push(number(&renewing.request.attach)),
+                Some(after) => {
+                    self.leave(after);
+                    self.pods.requeue(&name(), renewing.request, renewing.caller);
+                }
+            }
         } else if let Some(AfterRemoval { to_release, reply }) = self.pods.end_removing(&name()) {
             match to_release {
                 Some(_) => self.pods.begin_releasing(&name(), reply),
