@@ -4,7 +4,7 @@
 //! The agent has a duplicate of each descriptor that the holder has. So the end of a holder loses nothing: the CNI plugin
 //! starts another one, which gets all of them at the next attachment. Flow records are kept while there are pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -45,6 +45,8 @@ struct Entries {
     /// Whether the holder has all entries as they are. Otherwise it may have older ones under the same names: flows of the
     /// last agent, or a device with its former sandbox.
     is_complete: bool,
+    /// The entries that the holder still has to release.
+    released: BTreeSet<String>,
     paused_until: Option<Instant>,
 }
 
@@ -111,8 +113,8 @@ impl RestartState {
     pub(crate) fn rename(&self, pod: &PodName, sandbox: &Sandbox) {
         let mut entries = lock(&self.entries);
         let Some((held, _)) = entries.pods.get_mut(pod) else { return };
-        if held.attach.sandbox.as_ref() != Some(sandbox) {
-            held.attach.sandbox = Some(sandbox.clone());
+        let before = held.attach.sandbox.replace(sandbox.clone());
+        if before.as_ref() != Some(sandbox) || !entries.is_complete {
             self.send(&mut entries, Some(pod));
         }
     }
@@ -134,13 +136,14 @@ impl RestartState {
 
     /// Sends the holder a pod's device, or all entries.
     fn send(&self, entries: &mut Entries, pod: Option<&PodName>) {
-        if entries.paused_until.is_some_and(|until| Instant::now() < until) {
-            entries.is_complete = false;
+        // The holder lacks something until it has taken all.
+        let was_complete = mem::replace(&mut entries.is_complete, false);
+        if entries.is_paused() {
             return;
         }
-        let sent = Client::connect(&self.path).and_then(|holder| entries.send(holder, pod));
-        let is_broken = matches!(sent, Err(Error::Broken { .. }));
-        entries.paused_until = is_broken.then(|| Instant::now() + PAUSE);
+        let sent = Client::connect(&self.path)
+            .and_then(|holder| entries.send(holder, pod.filter(|_| was_complete)));
+        entries.pause_after(&sent);
         self.record(sent.map_err(|error| error.to_string()));
     }
 
@@ -170,17 +173,22 @@ impl RestartState {
         if entries.pods.remove(pod).is_none() {
             return;
         }
-        let mut names = vec![holder::name(pod)];
-        if entries.pods.is_empty() {
+        let Entries { pods, flows, is_complete, released, .. } = &mut *entries;
+        released.insert(holder::name(pod));
+        if pods.is_empty() {
             self.record(Ok(()));
-            entries.is_complete = false;
-            names.extend(entries.flows.iter().map(|(note, _)| note.name()));
+            *is_complete = false;
+            released.extend(flows.iter().map(|(note, _)| note.name()));
         }
-        let released = Client::connect(&self.path)
-            .and_then(|mut holder| names.into_iter().try_for_each(|it| holder.release(it)));
-        match released {
-            Ok(()) | Err(Error::NoHolder { .. }) => {}
-            Err(error) => tracing::warn!(%pod, %error, "the holder may keep the pod's device"),
+        if entries.is_paused() {
+            return;
+        }
+        let sent = Client::connect(&self.path).and_then(|mut it| entries.send_released(&mut it));
+        entries.pause_after(&sent);
+        match sent {
+            Ok(()) => {}
+            Err(Error::NoHolder { .. }) => entries.released.clear(),
+            Err(error) => tracing::warn!(%pod, %error, "the holder keeps the pod's device for now"),
         }
     }
 
@@ -203,16 +211,36 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Entries {
-    /// Sends the holder a pod's device, and all other entries if it lacks some.
-    fn send(&mut self, mut holder: Client, pod: Option<&PodName>) -> Result<(), Error> {
+    /// Whether the holder is left alone, because it did not answer.
+    fn is_paused(&self) -> bool {
+        self.paused_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Leaves a holder alone that did not answer.
+    fn pause_after(&mut self, sent: &Result<(), Error>) {
+        let is_broken = matches!(sent, Err(Error::Broken { .. }));
+        self.paused_until = is_broken.then(|| Instant::now() + PAUSE);
+    }
+
+    /// Makes the holder release what it still has to.
+    fn send_released(&mut self, holder: &mut Client) -> Result<(), Error> {
+        while let Some(name) = self.released.first() {
+            holder.release(name.clone())?;
+            self.released.pop_first();
+        }
+        Ok(())
+    }
+
+    /// Sends the holder the device of a pod that alone has changed, and all entries if it lacks some. `None`: it may lack any.
+    fn send(&mut self, mut holder: Client, changed: Option<&PodName>) -> Result<(), Error> {
+        self.send_released(&mut holder)?;
         let mut keep_pod = |(held, queues): &(Held, Vec<OwnedFd>)| {
             let queues: Vec<BorrowedFd<'_>> = queues.iter().map(OwnedFd::as_fd).collect();
             holder.keep(&held.clone().into(), &queues)
         };
         let count = self.pods.len() + self.flows.len();
-        let was_complete = mem::replace(&mut self.is_complete, false);
-        let kept = pod.and_then(|pod| self.pods.get(pod)).map(&mut keep_pod).transpose()?;
-        if kept != Some(count) || !was_complete {
+        let kept = changed.and_then(|pod| self.pods.get(pod)).map(&mut keep_pod).transpose()?;
+        if kept != Some(count) {
             for pod in self.pods.values() {
                 keep_pod(pod)?;
             }

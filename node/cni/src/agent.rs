@@ -43,13 +43,13 @@ pub(crate) fn ensure_holder(config: &Config) {
 pub(crate) fn attached_as(
     client: &mut Client,
     is_wanted: impl Fn(&AttachmentId) -> bool,
-) -> Result<Vec<Detach>, Error> {
+) -> Result<Vec<Attachment>, Error> {
     let all = client.attachments()?.into_iter();
-    let wanted = all.filter(|it| it.id.as_ref().is_some_and(&is_wanted));
-    Ok(wanted.map(|Attachment { pod, id, .. }| Detach { pod, id }).collect())
+    Ok(all.filter(|it| it.id.as_ref().is_some_and(&is_wanted)).collect())
 }
 
 /// Detaches all of these. If one fails, the others are detached nevertheless.
-pub(crate) fn detach_all(client: &mut Client, all: Vec<Detach>) -> Result<(), Error> {
-    Error::of_all(all.into_iter().map(|it| client.detach(it)))
+pub(crate) fn detach_all(client: &mut Client, all: Vec<Attachment>) -> Result<(), Error> {
+    let detach = |Attachment { pod, id, .. }| client.detach(Detach { pod, id });
+    Error::of_all(all.into_iter().map(detach))
 }

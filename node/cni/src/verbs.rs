@@ -121,9 +121,11 @@ pub(crate) fn del(config: &Config, container: &Container) -> Result<String, Erro
     let mut client = connect(config)?;
     let known = attached_as(&mut client, |id| *id == gone)?;
     // The interface is removed here and not by the holder's closing of the last queue: that takes the kernel some 20 ms
-    // each, and the holder has one thread.
+    // each, and the holder has one thread. An attachment that is only asked for has none: the interface there is another
+    // sandbox's, which keeps it if the asked one fails.
+    let has_device = known.iter().any(|it| it.device.is_some());
     let removed = match container.netns.as_deref().filter(|it| namespace::check(it).is_ok()) {
-        Some(path) if !known.is_empty() && !config.policy_only => match netns::open(path) {
+        Some(path) if has_device && !config.policy_only => match netns::open(path) {
             Ok(netns) => pod_device::remove_tuntap(&netns, &container.interface),
             Err(_) => Ok(()),
         },

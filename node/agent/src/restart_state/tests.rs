@@ -10,6 +10,7 @@ use super::*;
 /// A holder, and the restart state of an agent.
 struct Fixture {
     state: RestartState,
+    path: PathBuf,
     folder: tempfile::TempDir,
 }
 
@@ -17,7 +18,7 @@ impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let state = RestartState::new(&folder.path().join("node.sock"));
-        let fixture = Self { state, folder };
+        let fixture = Self { path: state.path.clone(), state, folder };
         fixture.start_holder();
         fixture
     }
@@ -25,7 +26,7 @@ impl Fixture {
     fn start_holder(&self) {
         let holder = loop {
             // The former one may still be ending.
-            if let Ok(holder) = Holder::bind(&self.state.path) {
+            if let Ok(holder) = Holder::bind(&self.path) {
                 break holder;
             }
         };
@@ -35,6 +36,12 @@ impl Fixture {
     /// Whether the holder is left alone because it did not answer.
     fn rest(&self, rests: bool) {
         lock(&self.state.entries).paused_until = rests.then(|| Instant::now() + PAUSE);
+    }
+
+    /// Whether connecting to the holder, which lives, fails: here the name of its socket is too long.
+    fn fail(&mut self, fails: bool) {
+        let path = if fails { "x".repeat(200).into() } else { self.path.clone() };
+        self.state.path = path;
     }
 
     /// The pods whose devices the holder keeps, and their sandboxes.
@@ -47,7 +54,7 @@ impl Fixture {
     }
 
     fn client(&self) -> Client {
-        Client::connect(&self.state.path).unwrap()
+        Client::connect(&self.path).unwrap()
     }
 
     /// A file in place of one with flow records.
@@ -79,7 +86,7 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
-        let _ = Client::connect(&self.state.path).and_then(|mut holder| holder.end());
+        let _ = Client::connect(&self.path).and_then(|mut holder| holder.end());
     }
 }
 
@@ -149,6 +156,8 @@ enum Step {
     Release(u8),
     /// The holder is left alone from now on, or not.
     Rest(bool),
+    /// Connecting to the holder fails from now on, or not.
+    Fail(bool),
     /// The holder ends, and another one begins.
     Replace,
 }
@@ -160,6 +169,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (pod(), 0_u8..3).prop_map(|(pod, sandbox)| Step::Rename(pod, sandbox)),
         1 => pod().prop_map(Step::Release),
         2 => any::<bool>().prop_map(Step::Rest),
+        2 => any::<bool>().prop_map(Step::Fail),
         1 => Just(Step::Replace),
     ];
     prop::collection::vec(step, 0..12)
@@ -169,38 +179,39 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn when_the_holder_is_brought_a_device_it_has_all_and_each_with_its_sandbox(steps in steps()) {
-        let fixture = Fixture::new();
-        let state = &fixture.state;
+        let mut fixture = Fixture::new();
         let name = |pod: u8| format!("pod-{pod}");
         let pod = |number: u8| held(&name(number)).attach.pod;
         let mut has: BTreeMap<PodName, Option<Sandbox>> = BTreeMap::new();
         for step in steps {
             match step {
                 Step::Keep(number) => {
-                    state.keep(held(&name(number)), Ok(vec![queue()]));
+                    fixture.state.keep(held(&name(number)), Ok(vec![queue()]));
                     has.insert(pod(number), None);
                 }
                 Step::Rename(number, by) => {
-                    state.rename(&pod(number), &sandbox(by));
+                    fixture.state.rename(&pod(number), &sandbox(by));
                     has.entry(pod(number)).and_modify(|it| *it = Some(sandbox(by)));
                 }
                 Step::Release(number) => {
-                    state.release(&pod(number));
+                    fixture.state.release(&pod(number));
                     has.remove(&pod(number));
                 }
                 Step::Rest(rests) => fixture.rest(rests),
+                Step::Fail(fails) => fixture.fail(fails),
                 Step::Replace => {
                     fixture.client().end().unwrap();
                     fixture.start_holder();
                 }
             }
         }
+        fixture.fail(false);
         fixture.rest(false);
-        state.keep(held("last"), Ok(vec![queue()]));
+        fixture.state.keep(held("last"), Ok(vec![queue()]));
         has.insert(held("last").attach.pod, None);
         let mut kept = fixture.kept_pods();
         kept.sort();
         prop_assert_eq!(kept, has.into_iter().collect::<Vec<_>>());
-        prop_assert_eq!(state.problem(), None);
+        prop_assert_eq!(fixture.state.problem(), None);
     }
 }

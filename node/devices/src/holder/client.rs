@@ -2,11 +2,12 @@
 //! most.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use manx_api::descriptors;
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, socket};
 
 use super::{Call, Note, PATIENCE, Reply, Request, Response, VERSION, prepare, receive};
 
@@ -51,18 +52,34 @@ pub struct Kept {
     pub descriptors: Vec<OwnedFd>,
 }
 
+/// Connects to a socket. A listener that accepts nothing is waited for as long as for a reply.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    let stream = UnixStream::from(socket);
+    stream.set_write_timeout(Some(PATIENCE))?;
+    socket::connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(stream)
+}
+
+/// Whether this error of connecting says that nobody listens.
+fn is_absence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
 /// Whether a holder listens there.
 pub fn is_there(path: &Path) -> bool {
-    UnixStream::connect(path).is_ok()
+    connect(path).is_ok()
 }
 
 impl Client {
     /// Connects to the holder that listens at `path`.
     pub fn connect(path: &Path) -> Result<Self, Error> {
         let path = path.to_owned();
-        let stream = match UnixStream::connect(&path) {
+        let stream = match connect(&path) {
             Ok(stream) => stream,
-            Err(source) => return Err(Error::NoHolder { path, source }),
+            Err(source) if is_absence(&source) => return Err(Error::NoHolder { path, source }),
+            Err(error) => return Err(Error::Broken { path, reason: error.to_string() }),
         };
         match prepare(&stream, PATIENCE) {
             Ok(None) => Ok(Self { stream, path }),
