@@ -1,12 +1,16 @@
 //! Places other than the selector's own where an object matches its labels, and the selectors that reach these places.
 
+use manx_objects::NAMESPACE_NAME;
 use manx_objects::object::Pairs;
-use manx_policy_compiler::model::{KUBERNETES, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR};
+use manx_policy_compiler::model::{
+    KUBERNETES, LabelView, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR,
+};
 use manx_policy_compiler::selector::{LabelSource, Labels, Selector};
 
-use super::Language;
+use super::asked::Language;
+use super::skipped::SkippedKind;
 use super::why::Question;
-use crate::check::parts::{Part, Whose};
+use crate::check::parts::{Part, Whose, listed};
 use crate::check::scene::{Member, Role};
 
 impl<'m> Question<'_, 'm> {
@@ -124,6 +128,39 @@ impl<'m> Question<'_, 'm> {
                 "namespace {name} has it, and only a namespaceSelector looks at labels of namespaces"
             )
         })
+    }
+}
+
+impl Question<'_, '_> {
+    /// The skipped kinds whose pods a selector may match, for a message. `None` if there are none in the selector's place.
+    pub(super) fn makers(&self) -> Option<String> {
+        let found = self.found;
+        let places = found.scene.namespaces();
+        let looks_at = |namespace: &str| {
+            let named = Labels::from([(NAMESPACE_NAME.to_owned(), namespace.to_owned())]);
+            let labels = places.get(namespace).unwrap_or(&named);
+            self.may_be_in(namespace, labels)
+        };
+        let mut anywhere = None;
+        let makes = |skipped: &&SkippedKind<'_>| {
+            skipped.namespaces.iter().any(|namespace| match *namespace {
+                "" => *anywhere.get_or_insert_with(|| places.keys().any(|name| looks_at(name))),
+                name => looks_at(name),
+            })
+        };
+        let makers = found.skipped.iter().filter(makes);
+        let makers: Vec<String> = makers.map(|it| format!("{} ({})", it.kind, it.group)).collect();
+        (!makers.is_empty()).then(|| listed(makers, ", "))
+    }
+
+    /// Whether the selector may match a pod of a namespace, whatever labels the pod has.
+    fn may_be_in(&self, namespace: &str, labels: &Labels) -> bool {
+        let own = Labels::new();
+        let namespace = Some((namespace, labels));
+        let view =
+            LabelView { own: &own, namespace, service_account: None, pod: true, inherited: &[] };
+        let of_namespace = self.rest.iter().filter(|part| part.whose() == Whose::Namespace);
+        self.place.iter().chain(of_namespace).all(|part| part.0.matches(&view))
     }
 }
 

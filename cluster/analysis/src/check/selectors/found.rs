@@ -1,25 +1,15 @@
-//! The members that selectors may match, and the reasons why selectors match nothing. Each is calculated once.
+//! The members that selectors match, each selector asked once, and facts about the input.
 
 use std::collections::HashMap;
 
-use manx_objects::code::Code;
 use manx_objects::object::{Object, ObjectKey, Pairs};
 use manx_policy_compiler::model::{NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR};
 use manx_policy_compiler::selector::Selector;
 
+use super::asked::Asked;
 use super::skipped::{SkippedKind, skipped_kinds};
-use super::why::why;
-use super::{Asked, Language};
 use crate::check::scene::{Member, Role, Scene};
 use crate::check::selected::Selected;
-
-/// The largest number of comparisons of a part with a member that are spent on reasons. It is enough for every
-/// selector, except in very large inputs in which almost no selector matches.
-const MOST_COMPARISONS: usize = 3_000_000;
-
-/// The inputs of a reason: the selector, its policy's language, whether it is the policy's own selector, and whether
-/// the policy is cluster-wide.
-type Key = (Selector, Language, bool, bool);
 
 /// See the module.
 pub(super) struct Found<'f, 'm> {
@@ -31,8 +21,6 @@ pub(super) struct Found<'f, 'm> {
     /// Whether the input is only a part of a cluster, such as a chart's output: it has neither a Node nor kube-system.
     pub(super) is_piece: bool,
     matches: HashMap<Selector, Matches<'m>>,
-    reasons: HashMap<Key, Option<(Code, String)>>,
-    comparisons: usize,
 }
 
 /// The result of a selector: whether it matches an endpoint, and the first match of each other role.
@@ -60,8 +48,6 @@ impl<'f, 'm> Found<'f, 'm> {
             skipped: skipped_kinds(scene.contents()),
             is_piece: scene.nodes().is_empty() && !scene.namespaces().contains_key("kube-system"),
             matches: HashMap::new(),
-            reasons: HashMap::new(),
-            comparisons: 0,
         }
     }
 
@@ -111,28 +97,15 @@ impl<'f, 'm> Found<'f, 'm> {
             || (!asks_for_pods && endpoints().next().is_some())
     }
 
-    /// The reason why a selector matches nothing, and the code of the problem. `None`: the selector may be meant for
-    /// objects that the input does not contain.
-    pub(super) fn why(&mut self, asked: Asked<'_>) -> Option<(Code, String)> {
-        let of_cluster = asked.namespace.is_empty();
-        let key = (asked.selector.clone(), asked.language, asked.subject, of_cluster);
-        if let Some(reason) = self.reasons.get(&key) {
-            return reason.clone();
-        }
-        self.comparisons += self.members().len() * (asked.selector.conjuncts().len() + 1)
-            + self.labelled.len()
-            + self.scene.namespaces().len();
-        let reason = if self.comparisons > MOST_COMPARISONS {
-            let reason = "nothing in the input fits all of it".to_owned();
-            let is_meant = !asked.looks_beyond(self);
-            if !is_meant {
-                self.selected.leave_out();
+    /// Whether a peer's selector is for namespaces that the input may lack: the input is a part of a cluster, and the
+    /// selector is neither for namespaces of that part nor for members without a namespace.
+    pub(super) fn lacks_place_of(&self, asked: Asked<'_>) -> bool {
+        let has = |name: &&str| self.scene.namespaces().contains_key(*name);
+        self.is_piece
+            && !asked.subject
+            && match asked.selector.required_values(NAMESPACE) {
+                Some(names) => !names.iter().any(has),
+                None => !asked.selector.conjuncts().contains(&&Selector::not_has(NAMESPACE)),
             }
-            is_meant.then_some((Code::SelectorMatchesNothing, reason))
-        } else {
-            why(asked, self)
-        };
-        self.reasons.insert(key, reason.clone());
-        reason
     }
 }

@@ -1,5 +1,6 @@
 //! Selectors that match nothing, and named ports that no container has.
 //!
+//! - `asked`: a selector that is checked.
 //! - `found`: the members that selectors match, and facts about the input.
 //! - `why`: the requirement that no member meets, and the nearest member.
 //! - `elsewhere`: places where an object meets the requirement, and selectors that reach it there.
@@ -11,25 +12,24 @@
 //! chart's output, names pods of namespaces that it does not contain (DNS, monitoring): these are reported only if an
 //! object of the input nearly matches.
 
+mod asked;
 mod elsewhere;
 mod found;
 mod ports;
 mod skipped;
 mod why;
 
-use manx_objects::NAMESPACE_NAME;
 use manx_objects::code::Code;
-use manx_objects::object::{Object, ObjectKey, calico};
-use manx_policy_compiler::model::{
-    Direction, KUBERNETES, NAMESPACE, ORCHESTRATOR, Policy, Rule, SERVICE_ACCOUNT,
-};
-use manx_policy_compiler::selector::{LabelSource, Selector};
+use manx_objects::object::{Object, calico};
+use manx_policy_compiler::model::{Direction, Policy, Rule};
 
+use self::asked::Asked;
 use self::found::Found;
+use self::why::Reasons;
 use super::fields::{RuleFields, Side};
 use super::parts::Part;
 use super::report::Report;
-use super::scene::{Role, Scene};
+use super::scene::Scene;
 use super::selected::Selected;
 
 /// Reports selectors that match nothing, for each policy whose own namespace and names are defined.
@@ -38,13 +38,13 @@ pub(super) fn check<'a, 'm>(
     selected: &mut Selected<'m>,
     report: &mut Report<'a>,
 ) {
-    let mut found = Found::new(scene, selected);
+    let mut reasons = Reasons::new(Found::new(scene, selected));
     for (key, object, policy) in scene.policies() {
         if report.has_told(key, "metadata.namespace") {
             continue;
         }
         let asked = Asked::new(key, object, &policy.selector, true);
-        if let Some((code, message)) = asked.of_subject(&mut found) {
+        if let Some((code, message)) = asked.of_subject(&mut reasons) {
             report.tell(key, subject_field(object), code, message);
             continue;
         }
@@ -55,96 +55,18 @@ pub(super) fn check<'a, 'm>(
                 let at = Place { fields, policy, rule };
                 // A rule for several protocols is several rules with the same peers.
                 if last.replace(rule.index) != Some(rule.index) {
-                    at.peers(&mut found, report);
+                    at.peers(&mut reasons, report);
                 }
-                at.ports(found.selected, report);
+                at.ports(reasons.found.selected, report);
             }
         }
     }
 }
 
-/// The API of a policy, which determines the names of its fields.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Language {
-    Kubernetes,
-    /// `ClusterNetworkPolicy` and its older kinds.
-    Cluster,
-    Calico,
-}
-
-impl Language {
-    /// The selector of a namespace by its name.
-    fn by_name(self, namespace: &str) -> String {
-        match self {
-            Self::Calico => format!("projectcalico.org/name == \"{namespace}\""),
-            Self::Kubernetes | Self::Cluster => format!("{NAMESPACE_NAME}: {namespace}"),
-        }
-    }
-
-    /// The field that selects pods by their own labels.
-    const fn of_pods(self) -> &'static str {
-        match self {
-            Self::Calico => "selector",
-            Self::Kubernetes | Self::Cluster => "podSelector",
-        }
-    }
-
-    /// The field that lists addresses.
-    const fn of_addresses(self) -> &'static str {
-        match self {
-            Self::Kubernetes => "an ipBlock",
-            Self::Cluster => "networks",
-            Self::Calico => "nets",
-        }
-    }
-}
-
-/// A selector of a policy.
-#[derive(Clone, Copy)]
-struct Asked<'s> {
-    selector: &'s Selector,
-    language: Language,
-    /// The policy's namespace, if it has one.
-    namespace: &'s str,
-    /// Whether this is the policy's own selector. Otherwise it is a peer's.
-    subject: bool,
-}
-
-impl<'s> Asked<'s> {
-    fn new(key: &'s ObjectKey, object: &Object, selector: &'s Selector, subject: bool) -> Self {
-        let language = match object {
-            Object::NetworkPolicy(_) => Language::Kubernetes,
-            Object::ClusterNetworkPolicy(_) => Language::Cluster,
-            _ => Language::Calico,
-        };
-        Self { selector, language, namespace: &key.namespace, subject }
-    }
-
-    /// Whether the selector can match a member of this role. No policy applies to a network set.
-    fn may_mean(self, role: Role) -> bool {
-        !self.subject || role != Role::Set
-    }
-
-    /// Whether a peer's selector is for namespaces that the input may lack: the input is a part of a cluster, and the
-    /// selector is neither for namespaces of that part nor for members without a namespace.
-    fn looks_beyond(self, found: &Found<'_, '_>) -> bool {
-        let has = |name: &&str| found.scene.namespaces().contains_key(*name);
-        found.is_piece
-            && !self.subject
-            && match self.selector.required_values(NAMESPACE) {
-                Some(names) => !names.iter().any(has),
-                None => !self.selector.conjuncts().contains(&&Selector::not_has(NAMESPACE)),
-            }
-    }
-
-    /// Whether the selector has no conditions.
-    fn is_bare(self) -> bool {
-        self.selector.matches(&Bare(self.namespace))
-    }
-
+impl Asked<'_> {
     /// The problem of a policy's own selector, if there is one.
-    fn of_subject(self, found: &mut Found<'_, '_>) -> Option<(Code, String)> {
-        let matches = found.find(self.selector)?;
+    fn of_subject(self, reasons: &mut Reasons<'_, '_>) -> Option<(Code, String)> {
+        let matches = reasons.found.find(self.selector)?;
         if matches.endpoint {
             return None;
         }
@@ -171,19 +93,24 @@ impl<'s> Asked<'s> {
             let parts = Part::all(self.selector);
             let is_sure = parts.iter().any(|part| part.is_of_own_label())
                 || (parts.iter().any(|part| part.asks_for_label())
-                    && found.has_what_is_meant(self.selector));
+                    && reasons.found.has_what_is_meant(self.selector));
             let reason = format!(
                 "it fits only network sets (such as {}), to which no policy applies; a rule's source or destination selects them",
                 set.title()
             );
             return is_sure.then(|| told((Code::SelectorMatchesNothing, reason)));
         }
-        found.has_what_is_meant(self.selector).then(|| found.why(self)).flatten().map(told)
+        reasons
+            .found
+            .has_what_is_meant(self.selector)
+            .then(|| reasons.why(self))
+            .flatten()
+            .map(told)
     }
 
     /// The problem of the selector of a rule's peer, if there is one.
-    fn of_peer(self, found: &mut Found<'_, '_>) -> Option<(Code, String)> {
-        let matches = found.find(self.selector)?;
+    fn of_peer(self, reasons: &mut Reasons<'_, '_>) -> Option<(Code, String)> {
+        let matches = reasons.found.find(self.selector)?;
         if matches.endpoint || matches.set.is_some() || self.is_bare() {
             return None;
         }
@@ -195,26 +122,12 @@ impl<'s> Asked<'s> {
             );
             return Some((Code::OnlyHostNetwork, message));
         }
-        if !found.has_what_is_meant(self.selector) {
+        if !reasons.found.has_what_is_meant(self.selector) {
             return None;
         }
-        let (code, why) = found.why(self)?;
+        let (code, why) = reasons.why(self)?;
         let of_input = if code == Code::SelectorMayMatchSkipped { " of the input" } else { "" };
         Some((code, format!("matches nothing{of_input}: {why}")))
-    }
-}
-
-/// A pod without labels of its own, in a namespace: a selector that matches it has no conditions.
-struct Bare<'a>(&'a str);
-
-impl LabelSource for Bare<'_> {
-    fn label(&self, key: &str) -> Option<&str> {
-        match key {
-            NAMESPACE => Some(self.0),
-            ORCHESTRATOR => Some(KUBERNETES),
-            SERVICE_ACCOUNT => Some("default"),
-            _ => None,
-        }
     }
 }
 
@@ -243,7 +156,7 @@ struct Place<'p, 'a> {
 }
 
 impl<'a> Place<'_, 'a> {
-    fn peers(&self, found: &mut Found<'_, '_>, report: &mut Report<'a>) {
+    fn peers(&self, reasons: &mut Reasons<'_, '_>, report: &mut Report<'a>) {
         let RuleFields { key, object, .. } = self.fields;
         for side in Side::ALL {
             let end = side.of(self.rule);
@@ -252,7 +165,7 @@ impl<'a> Place<'_, 'a> {
                 let field = self.fields.peer(side, end, index);
                 let asked = Asked::new(key, object, selector, false);
                 if !report.has_told(key, &field)
-                    && let Some((code, message)) = asked.of_peer(found)
+                    && let Some((code, message)) = asked.of_peer(reasons)
                 {
                     report.tell(key, &field, code, message);
                 }

@@ -2,14 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use manx_objects::NAMESPACE_NAME;
 use manx_objects::contents::Contents;
 use manx_objects::object::{Controller, Kind, kind_and_group};
 use manx_objects::problem::Cause;
-use manx_policy_compiler::model::{LabelView, Labels};
-
-use super::why::Question;
-use crate::check::parts::{Whose, listed};
 
 /// Some kinds of a group, or all of them (`None`).
 type Kinds = Option<&'static [&'static str]>;
@@ -58,10 +53,10 @@ const WITHOUT_PODS: &[(&str, Kinds)] = &[
 
 /// A kind that is not read. An operator may make pods of its objects.
 pub(super) struct SkippedKind<'m> {
-    kind: &'m str,
-    group: &'m str,
+    pub(super) kind: &'m str,
+    pub(super) group: &'m str,
     /// The namespaces of its objects; an empty name if they may be in any.
-    namespaces: BTreeSet<&'m str>,
+    pub(super) namespaces: BTreeSet<&'m str>,
 }
 
 /// The skipped kinds of the input that an operator may make pods of. Kinds that count as workloads are left out,
@@ -88,37 +83,4 @@ pub(super) fn skipped_kinds(contents: &Contents) -> Vec<SkippedKind<'_>> {
     }
     let skipped = |((kind, group), namespaces)| SkippedKind { kind, group, namespaces };
     kinds.into_iter().map(skipped).collect()
-}
-
-/// The skipped kinds whose pods a selector may match, for a message. `None` if there are none in the selector's place.
-pub(super) fn makers(question: &Question<'_, '_>) -> Option<String> {
-    let found = question.found;
-    let places = found.scene.namespaces();
-    let looks_at = |namespace: &str| {
-        let named = Labels::from([(NAMESPACE_NAME.to_owned(), namespace.to_owned())]);
-        let labels = places.get(namespace).unwrap_or(&named);
-        question.may_be_in(namespace, labels)
-    };
-    let mut anywhere = None;
-    let makes = |skipped: &&SkippedKind<'_>| {
-        skipped.namespaces.iter().any(|namespace| match *namespace {
-            "" => *anywhere.get_or_insert_with(|| places.keys().any(|name| looks_at(name))),
-            name => looks_at(name),
-        })
-    };
-    let makers = found.skipped.iter().filter(makes);
-    let makers: Vec<String> = makers.map(|it| format!("{} ({})", it.kind, it.group)).collect();
-    (!makers.is_empty()).then(|| listed(makers, ", "))
-}
-
-impl Question<'_, '_> {
-    /// Whether the selector may match a pod of a namespace, whatever labels the pod has.
-    pub(super) fn may_be_in(&self, namespace: &str, labels: &Labels) -> bool {
-        let own = Labels::new();
-        let namespace = Some((namespace, labels));
-        let view =
-            LabelView { own: &own, namespace, service_account: None, pod: true, inherited: &[] };
-        let of_namespace = self.rest.iter().filter(|part| part.whose() == Whose::Namespace);
-        self.place.iter().chain(of_namespace).all(|part| part.0.matches(&view))
-    }
 }

@@ -1,15 +1,14 @@
 //! The reason why a selector matches nothing: the requirement that no member meets, the nearest
 //! member, and other places where an object meets it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use manx_objects::code::Code;
 use manx_policy_compiler::model::NAMESPACE;
 use manx_policy_compiler::selector::{LabelSource as _, Selector};
 
-use super::Asked;
+use super::asked::{Asked, Language};
 use super::found::Found;
-use super::skipped::makers;
 use crate::check::parts::{Nearest, Part, Whose, listed};
 use crate::check::scene::{Member, Role};
 
@@ -25,12 +24,58 @@ pub(super) struct Question<'q, 'm> {
     scope: Vec<&'m Member<'m>>,
 }
 
+/// The largest number of comparisons of a part with a member that are spent on reasons. It is enough for every
+/// selector, except in very large inputs in which almost no selector matches.
+const MOST_COMPARISONS: usize = 3_000_000;
+
+/// The inputs of a reason: the selector, its policy's language, whether it is the policy's own selector, and whether
+/// the policy is cluster-wide.
+type Key = (Selector, Language, bool, bool);
+
+/// The reasons why selectors match nothing, each found once.
+pub(super) struct Reasons<'f, 'm> {
+    pub(super) found: Found<'f, 'm>,
+    known: HashMap<Key, Option<(Code, String)>>,
+    comparisons: usize,
+}
+
+impl<'f, 'm> Reasons<'f, 'm> {
+    pub(super) fn new(found: Found<'f, 'm>) -> Self {
+        Self { found, known: HashMap::new(), comparisons: 0 }
+    }
+
+    /// The reason why a selector matches nothing, and the code of the problem. `None`: the selector may be meant for
+    /// objects that the input does not contain.
+    pub(super) fn why(&mut self, asked: Asked<'_>) -> Option<(Code, String)> {
+        let of_cluster = asked.namespace.is_empty();
+        let key = (asked.selector.clone(), asked.language, asked.subject, of_cluster);
+        if let Some(reason) = self.known.get(&key) {
+            return reason.clone();
+        }
+        self.comparisons += self.found.members().len() * (asked.selector.conjuncts().len() + 1)
+            + self.found.labelled.len()
+            + self.found.scene.namespaces().len();
+        let reason = if self.comparisons > MOST_COMPARISONS {
+            let reason = "nothing in the input fits all of it".to_owned();
+            let is_meant = !self.found.lacks_place_of(asked);
+            if !is_meant {
+                self.found.selected.leave_out();
+            }
+            is_meant.then_some((Code::SelectorMatchesNothing, reason))
+        } else {
+            why(asked, &self.found)
+        };
+        self.known.insert(key, reason.clone());
+        reason
+    }
+}
+
 /// The reason, and the code of the problem. `None`: the selector may be meant for objects that the
 /// input lacks.
-pub(super) fn why(asked: Asked<'_>, found: &Found<'_, '_>) -> Option<(Code, String)> {
+fn why(asked: Asked<'_>, found: &Found<'_, '_>) -> Option<(Code, String)> {
     let question = Question::new(asked, found);
     let reason = question.reason()?;
-    Some(match makers(&question) {
+    Some(match question.makers() {
         None => (Code::SelectorMatchesNothing, reason),
         Some(makers) => {
             let skipped = format!("objects that are skipped may make such pods: {makers}");
@@ -56,7 +101,7 @@ impl<'q, 'm> Question<'q, 'm> {
         // No selector of a rule matches a pod on its node's network.
         let near = self.scope.iter().filter(|member| member.role != Role::OnHost);
         let nearest = Nearest::among(&self.rest, near.map(|member| (*member, &member.labels)));
-        if self.asked.looks_beyond(self.found)
+        if self.found.lacks_place_of(self.asked)
             && elsewhere.is_none()
             && !nearest
                 .as_ref()
