@@ -10,7 +10,7 @@ readonly here
 work=$(mktemp -d /tmp/manx-cluster.XXXXXX)
 export MANX_CLUSTER_DIR=$work/cluster
 export MANX_CLUSTER_CACHE=${MANX_CLUSTER_CACHE:-$here/../../target/cluster}
-bad=0 checks=0
+bad=0 checks=0 kept=
 
 go -C "$here" build -o "$work/driver" .
 cp "$1" "$work/manx"
@@ -20,7 +20,8 @@ cluster() { "$work/driver" "$@"; }
 kubectl() { cluster kubectl "$@"; }
 say() { printf '%(%T)T %s\n' -1 "$*"; }
 
-# check WHAT CMD...: counts, says what was found, and goes on.
+# check WHAT CMD...: counts, says what was found, and goes on. The first wrong one keeps the logs, because a script may replace
+# the agents later.
 check() {
     local what=$1 found
     shift
@@ -30,6 +31,7 @@ check() {
     else
         bad=$((bad + 1))
         say "WRONG   $what: $found" | tee -a "${MANX_WRONG:-/dev/null}"
+        [ -n "$kept" ] || keep_logs first-wrong || true
     fi
 }
 
@@ -52,24 +54,28 @@ verdict() {
     say "$checks checks, none wrong"
 }
 
-# keep_logs: those of the cluster's programs and of the agents that are there, in a folder that stays.
+# keep_logs WHEN: those of the cluster's programs and of the pods that are there, in a folder that stays. Nodes copy the
+# logs of their pods, because the API server may be away.
 keep_logs() {
-    local kept
+    local node
     [ -d "$MANX_CLUSTER_DIR/log" ] || return 0
-    kept=$(mktemp -d "/tmp/manx-cluster-logs-$(basename "$0").XXXXXX")
-    cp -r "$MANX_CLUSTER_DIR/log/." "$kept"
-    timeout 20 "$work/driver" kubectl -n kube-system logs -l k8s-app=manx-node --prefix --tail=-1 >"$kept/agents" 2>&1 || true
-    say "the logs of the cluster are in $kept"
+    kept=${kept:-$(mktemp -d "/tmp/manx-cluster-logs-$(basename "$0").XXXXXX")}
+    mkdir -p "$kept/$1"
+    cp -r "$MANX_CLUSTER_DIR/log/." "$kept/$1"
+    for node in n1 n2; do
+        cluster exec "$node" -- cp -r /var/log/pods "$kept/$1/pods-$node" || true
+    done
+    say "the logs of the cluster are in $kept/$1"
 }
 # take_down: the cluster, as a check of its own.
 take_down() {
-    if [ "$bad" -gt 0 ]; then keep_logs; fi
+    if [ "$bad" -gt 0 ]; then keep_logs end; fi
     cluster down
     check "nothing of the cluster stays" sh -c "! [ -e '$MANX_CLUSTER_DIR' ]"
 }
 
 end() {
-    [ "$?" -eq 0 ] || keep_logs || true
+    [ "$?" -eq 0 ] || keep_logs end || true
     cluster down
     rm -rf "$work"
 }
@@ -87,4 +93,7 @@ install_manx() {
 uninstall_manx() { kubectl delete --ignore-not-found -f - <"$deploy" --timeout=60s; }
 
 trap end EXIT
+# Without these, the status that `end` sees is not that of a signal.
+trap 'exit 130' INT
+trap 'exit 143' TERM
 cluster up --nodes 2 --cni "${cni:-none}" --proxy "${MANX_CLUSTER_PROXY:-nftables}" ${up:+"$up"}

@@ -5,7 +5,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -62,8 +64,45 @@ func netpol(arguments []string) error {
 	}
 	// Where nothing is enforced but all connects, this one passes; where nothing connects, it fails.
 	const reaches = "should support allow-all policy"
-	if err := passThrough(c.specs(suite, *atOnce, reaches+"|"+focus, *skip)); err != nil {
+	focus = reaches + "|" + focus
+	names, err := exec.Command(suite, "--list-tests").Output()
+	if err != nil {
+		return err
+	}
+	if err := everyPartMatches(string(names), focus, *skip); err != nil {
+		return err
+	}
+	if err := passThrough(c.specs(suite, *atOnce, focus, *skip)); err != nil {
 		return fmt.Errorf("the specs of %q: %w", focus, err)
+	}
+	return nil
+}
+
+// everyPartMatches names the part of a focus, between two |, that matches none of the specs that run. ginkgo's
+// --fail-on-empty cannot: it sees the whole pattern, and the allow-all spec always matches that.
+func everyPartMatches(names, focus, skip string) error {
+	left, err := regexp.Compile(skip)
+	if err != nil {
+		return fmt.Errorf("--skip: %w", err)
+	}
+	var specs []string
+	for line := range strings.Lines(names) {
+		// FILE:LINE: NAME. ginkgo compares patterns with the suite's name in front of it.
+		if _, name, isSpec := strings.Cut(strings.TrimSpace(line), ": "); isSpec {
+			name = "NetworkPolicy " + name
+			if skip == "" || !left.MatchString(name) {
+				specs = append(specs, name)
+			}
+		}
+	}
+	for part := range strings.SplitSeq(focus, "|") {
+		pattern, err := regexp.Compile(part)
+		if err != nil {
+			return fmt.Errorf("the focus %q: %w: expected that each part between two | is a pattern of its own", focus, err)
+		}
+		if !slices.ContainsFunc(specs, pattern.MatchString) {
+			return fmt.Errorf("no spec matches %q, a part of the focus, among %d: `cluster netpol --list` prints their names", part, len(specs))
+		}
 	}
 	return nil
 }

@@ -85,8 +85,8 @@ func rig(arguments []string) (err error) {
 }
 
 // removeRig waits until the objects are gone, and the pods that controllers made of them: another rig may have the same
-// names. Namespaces stay, empty, because Kubernetes takes at least 5 s to delete one; a rig that has them, too, gives them
-// its own labels.
+// names. Namespaces stay, empty, because Kubernetes takes at least 5 s to delete one. A rig that has them, too, gives them
+// its own labels, and `kubectl apply` takes away those that the rig before gave them: the rigs rest on that.
 func (c *Cluster) removeRig(objects []object) error {
 	objects = slices.DeleteFunc(objects, func(it object) bool { return it["kind"] == "Namespace" })
 	if _, err := c.withInput(objects, "delete", "--ignore-not-found", "--timeout=60s", "-f", "-"); err != nil {
