@@ -56,24 +56,50 @@ impl Encapsulation {
         }
     }
 
-    /// Bytes in front of the inner packet, with an outer IPv4 header without options.
-    pub const fn header_len(self) -> usize {
+    /// The UDP port that its packets are sent to; `None`: it is not carried by UDP.
+    #[inline]
+    pub const fn udp_port(self) -> Option<u16> {
         match self {
-            Self::Ipip => ipv4::HEADER_LEN,
-            Self::Vxlan { .. } => size_of::<VxlanHeaders>(),
+            Self::Ipip => None,
+            Self::Vxlan { .. } => Some(vxlan::PORT),
+        }
+    }
+
+    /// Bytes in front of the inner packet, with an outer IPv4 header without options.
+    #[inline]
+    pub const fn header_len(self) -> usize {
+        match self.udp_port() {
+            None => ipv4::HEADER_LEN,
+            Some(_) => UDP_TUNNEL_HEADER_LEN,
         }
     }
 }
 
-/// The headers in front of a packet in a VXLAN tunnel.
+/// Whether a packet of this protocol, to this port if it has ports, is a tunnel's.
+#[inline]
+pub(crate) const fn is_tunnel(protocol: u8, destination_port: u16) -> bool {
+    protocol == protocol::IPIP || protocol == protocol::UDP && is_tunnel_port(destination_port)
+}
+
+/// Whether a UDP datagram to this port is a tunnel's.
+#[inline]
+pub(crate) const fn is_tunnel_port(destination_port: u16) -> bool {
+    matches!(destination_port, vxlan::PORT)
+}
+
+/// The headers in front of a packet in a tunnel by UDP. The tunnel's own header may be of another kind than VXLAN's, but
+/// not of another length: the socket receives faster if it knows the length at compile time.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct VxlanHeaders {
+struct UdpTunnelHeaders {
     ip: ipv4::Header,
     udp: udp::Header,
-    vxlan: vxlan::Header,
+    tunnel: [u8; vxlan::HEADER_LEN],
     frame: ethernet::Header,
 }
+
+/// Bytes in front of the inner packet in a tunnel by UDP.
+pub const UDP_TUNNEL_HEADER_LEN: usize = size_of::<UdpTunnelHeaders>();
 
 /// The hardware addresses of a link's ends. The link carries the encapsulated packets, or is the one that VXLAN
 /// emulates.
@@ -91,8 +117,8 @@ impl LinkAddresses {
     }
 }
 
-/// The longest outer header: an Ethernet header of the underlay, and VXLAN's headers.
-const OUTER_MAX: usize = ethernet::HEADER_LEN + Encapsulation::Vxlan { vni: 0 }.header_len();
+/// The longest outer header: an Ethernet header of the underlay, and the headers of a tunnel by UDP.
+const OUTER_MAX: usize = ethernet::HEADER_LEN + UDP_TUNNEL_HEADER_LEN;
 
 /// A tunnel's outer header. It is built once, and patched for each packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,9 +169,9 @@ impl Outer {
         let ip = ipv4::Header {
             version_ihl: ipv4::VERSION_IHL,
             ttl: TTL,
-            protocol: match encapsulation {
-                Encapsulation::Ipip => protocol::IPIP,
-                Encapsulation::Vxlan { .. } => protocol::UDP,
+            protocol: match encapsulation.udp_port() {
+                None => protocol::IPIP,
+                Some(_) => protocol::UDP,
             },
             source: local.octets(),
             destination: remote.octets(),
@@ -209,7 +235,7 @@ pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
             (ipv4::Header::mut_from_suffix(block).ok().map(|it| it.1), ipv4::DONT_FRAGMENT)
         }
         Encapsulation::Vxlan { .. } => {
-            let headers = VxlanHeaders::mut_from_suffix(block).ok().map(|it| it.1);
+            let headers = UdpTunnelHeaders::mut_from_suffix(block).ok().map(|it| it.1);
             let header = headers.map(|headers| {
                 headers.udp.len = (total_len - ipv4::HEADER_LEN as u16).into();
                 &mut headers.ip
@@ -478,6 +504,17 @@ mod tests {
                 let _ = decapsulate(&mut packet(&bytes), &outer);
             }
             let _ = encapsulate(&mut packet(&bytes), &Outer::ipip(LOCAL, REMOTE, None), 0);
+        }
+    }
+
+    #[test]
+    fn a_packet_is_a_tunnels_by_its_protocol_or_its_udp_port() {
+        const KINDS: [Encapsulation; Encapsulation::KINDS as usize] =
+            [Encapsulation::Ipip, Encapsulation::Vxlan { vni: 0 }];
+        for port in 0..=u16::MAX {
+            let is_known = KINDS.iter().any(|kind| kind.udp_port() == Some(port));
+            let found = [4, 6, 17].map(|protocol| is_tunnel(protocol, port));
+            assert_eq!(found, [true, false, is_known], "{port}");
         }
     }
 

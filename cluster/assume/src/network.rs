@@ -39,8 +39,7 @@ pub(crate) fn make_pools(completion: &mut Completion<'_>) {
         for net in nets {
             let key = free_key(completion, &mut number);
             let mode = if v4 { EncapsulationMode::Always } else { EncapsulationMode::Never };
-            let pool = IpPool { cidr: net, ipip_mode: Some(mode), vxlan_mode: None, created: None };
-            completion.add(key, Object::IpPool(Box::new(pool)));
+            completion.add(key, Object::IpPool(Box::new(IpPool::ipip(net, mode))));
             made.push(net.to_string());
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use manx_dataplane::encapsulation::{Encapsulation, LinkAddresses, Outer};
-use manx_dataplane::port::vxlan;
+use manx_dataplane::port::udp_tunnel;
 use manx_dataplane::tables::PortId;
 use manx_objects::object::{EncapsulationMode, IpPool};
 
@@ -35,11 +35,11 @@ impl Overlay {
 
     /// The overlay that a pool asks for, and the nodes between which it asks for it.
     pub(crate) fn of_pool(pool: &IpPool) -> (Self, EncapsulationMode) {
-        let (overlay, mode) = match pool.vxlan_mode {
-            None | Some(EncapsulationMode::Never) => (Self::Ipip, pool.ipip_mode),
-            mode => (Self::Vxlan, mode),
+        let overlay = match pool.vxlan_mode {
+            None | Some(EncapsulationMode::Never) => Self::Ipip,
+            Some(_) => Self::Vxlan,
         };
-        (overlay, mode.unwrap_or(EncapsulationMode::Never))
+        (overlay, pool.mode())
     }
 
     /// The headers around its packets. A tunnel's MTU is smaller by them than the underlay's.
@@ -52,10 +52,7 @@ impl Overlay {
 
     /// The most segments that a pod's super-packet should have, if packets of `mtu` bytes travel by this overlay.
     pub fn segments(self, mtu: u32) -> Option<u32> {
-        match self {
-            Self::Ipip => None,
-            Self::Vxlan => Some(vxlan::segments_at_once(mtu)),
-        }
+        self.encapsulation().udp_port().map(|_| udp_tunnel::segments_at_once(mtu))
     }
 
     /// The prepared outer header of a tunnel, and the port that its packets leave by. `macs` are the nodes' hardware

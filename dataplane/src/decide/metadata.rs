@@ -3,12 +3,12 @@
 
 use super::entrance::Entrance;
 use super::key::flow_key;
+use crate::encapsulation::is_tunnel_port;
 use crate::flow::{FlowKey, FlowTable, Guess, Orientation, TcpFlags};
 use crate::packet::Packet;
 use crate::parse::{Fragment, Parsed};
 use crate::tables::PortId;
 use crate::wire::address::Address;
-use crate::wire::vxlan;
 
 /// The way by which a packet came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,9 +116,10 @@ impl PacketMetadata {
             header_len: parsed.header_len,
             ttl: parsed.ttl,
             tcp_flags: TcpFlags(parsed.tcp_flags),
+            // The protocol is not asked for here; the slow path asks for it.
             is_plain: parsed.has_ports
                 && parsed.fragment == Fragment::Whole
-                && parsed.destination_port != vxlan::PORT,
+                && !is_tunnel_port(parsed.destination_port),
             is_finished,
         }
     }

@@ -8,12 +8,12 @@ use super::state::DecisionState;
 use super::tracked;
 use super::untracked::evaluate_untracked;
 use crate::drop_reason::DropReason;
+use crate::encapsulation::is_tunnel;
 use crate::fate::{Fate, Forwarding};
 use crate::flow::RuleCounters;
 use crate::icmp::ErrorKind;
 use crate::parse::{Fragment, Parsed, must_not_fragment, parse};
 use crate::tables::{NextHop, Tables};
-use crate::wire::{protocol, vxlan};
 
 /// The decision for one packet: its fate, and the counter slots of the rules that gave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,9 +80,9 @@ fn decide_unusual(
     now: u32,
 ) -> FlowDecision {
     let metadata = packet.metadata;
-    let tunnel = parsed.protocol == protocol::IPIP
-        || (parsed.protocol == protocol::UDP && parsed.destination_port == vxlan::PORT);
-    if tunnel && matches!(metadata.entrance.back(), NextHop::Endpoint(_)) {
+    if is_tunnel(parsed.protocol, parsed.destination_port)
+        && matches!(metadata.entrance.back(), NextHop::Endpoint(_))
+    {
         return FlowDecision::drop(DropReason::TunnelFromPod);
     }
     if !parsed.is_forwardable() {

@@ -14,9 +14,9 @@ pub mod relay;
 mod ring;
 mod sctp;
 pub mod tuntap;
+pub mod udp_tunnel;
 pub mod uplink;
 pub mod virtio;
-pub mod vxlan;
 
 use std::io;
 use std::os::fd::RawFd;

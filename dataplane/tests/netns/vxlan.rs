@@ -1,6 +1,7 @@
 //! VXLAN's socket, against real kernels and against the kernel's own VXLAN device.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
 use manx_dataplane::checksum::{finish, sum};
@@ -9,7 +10,7 @@ use manx_dataplane::encapsulation::{
 };
 use manx_dataplane::offload::segment::segment;
 use manx_dataplane::packet::{Checksum, Offload, Packet, Pool, SegmentKind, Segmentation};
-use manx_dataplane::port::vxlan::VxlanSocket;
+use manx_dataplane::port::udp_tunnel::UdpTunnel;
 use manx_dataplane::port::{PacketIo, Reception};
 
 use crate::namespaces::{Netns, inside, receive};
@@ -43,8 +44,12 @@ fn nodes() -> (Netns, Netns) {
     (one, two)
 }
 
-fn socket(node: &Netns, local: Ipv4Addr) -> VxlanSocket {
-    node.run(move || VxlanSocket::open(local, Reception::All).unwrap())
+fn open(local: Ipv4Addr, reception: Reception) -> io::Result<UdpTunnel> {
+    UdpTunnel::open(SocketAddrV4::new(local, 4789), reception)
+}
+
+fn socket(node: &Netns, local: Ipv4Addr) -> UdpTunnel {
+    node.run(move || open(local, Reception::All).unwrap())
 }
 
 /// The kernel's VXLAN device on node 2, which sends everything to node 1.
@@ -103,7 +108,7 @@ fn identify(packet: &mut Packet, id: u16) {
 }
 
 /// Receives packets for `count` datagrams. Returns how many packets came, and each datagram's payload.
-fn datagrams(port: &mut VxlanSocket, pool: &mut Pool, count: usize) -> (usize, Vec<Vec<u8>>) {
+fn datagrams(port: &mut UdpTunnel, pool: &mut Pool, count: usize) -> (usize, Vec<Vec<u8>>) {
     let start = Instant::now();
     let (mut packets, mut bytes) = (0, Vec::new());
     while bytes.len() < count && start.elapsed() < Duration::from_secs(2) {
@@ -314,9 +319,8 @@ fn marks_cross_and_packets_of_no_tunnel_are_refused() {
             .map(|packet| (parse_outer(packet.bytes()).unwrap().ecn as u8, packet.bytes()[1]))
             .collect();
         assert_eq!(marks, [(0, 0), (3, 3), (0, 0)]);
-        let taken =
-            two.run(|| VxlanSocket::open(NODE2, Reception::All).map(drop).unwrap_err().kind());
-        assert_eq!(taken, std::io::ErrorKind::AddrInUse);
+        let taken = two.run(|| open(NODE2, Reception::All).map(drop).unwrap_err().kind());
+        assert_eq!(taken, io::ErrorKind::AddrInUse);
     });
 }
 
@@ -359,7 +363,7 @@ fn a_quiet_socket_sends_beside_the_one_that_receives_and_gets_nothing() {
         let (one, two) = nodes();
         kernel_device(&two);
         let mut port = socket(&one, NODE1);
-        let mut quiet = one.run(|| VxlanSocket::open(NODE1, Reception::Quiet).unwrap());
+        let mut quiet = one.run(|| open(NODE1, Reception::Quiet).unwrap());
         let mut pool = Pool::new(128);
         let far = two.udp(SocketAddr::new(IN2.into(), 7002));
         let mut buffer = [0; 2000];

@@ -4,16 +4,15 @@
 //! reached by the raw socket: the kernel resolves the next hop with the first packet.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 use std::{io, iter};
 
 use manx_calculation::overlay::Overlay;
 use manx_dataplane::port::ipip_raw::IpipRaw;
+use manx_dataplane::port::udp_tunnel::UdpTunnel;
 use manx_dataplane::port::uplink::{PacketUplink, UplinkOptions};
-use manx_dataplane::port::vxlan::VxlanSocket;
 use manx_dataplane::port::{PacketIo, Reception};
-use manx_dataplane::wire::vxlan;
 use tokio::sync::watch;
 
 use super::error::Error;
@@ -90,29 +89,25 @@ pub(super) fn unused(workers: usize) -> Result<Tunnels, Lack> {
     Ok(Tunnels { raw: raw(Reception::Quiet, workers)?, packet_socket: None })
 }
 
-/// Opens the sockets that an overlay has for itself, on the underlay address `local`. `None`: it has none, but the ports
-/// of [`open`].
+/// Opens the sockets that an overlay has for itself, on the underlay address `local`: the first worker's receives, all
+/// send. `None`: it has none, but the ports of [`open`].
 pub(super) fn own_sockets(
     overlay: Overlay,
     local: Ipv4Addr,
     workers: usize,
 ) -> Option<Result<Queues, String>> {
-    match overlay {
-        Overlay::Ipip => None,
-        Overlay::Vxlan => Some(vxlan(local, workers)),
-    }
-}
-
-/// Opens VXLAN's sockets on the underlay address `local`: the first worker's receives, all send.
-fn vxlan(local: Ipv4Addr, workers: usize) -> Result<Queues, String> {
-    let opened = sockets(Reception::All, workers, |reception| VxlanSocket::open(local, reception));
-    opened.map_err(|error| {
-        let port = vxlan::PORT;
+    let encapsulation = overlay.encapsulation();
+    let local = SocketAddrV4::new(local, encapsulation.udp_port()?);
+    let opened = sockets(Reception::All, workers, |reception| UdpTunnel::open(local, reception));
+    Some(opened.map_err(|error| {
+        let name = encapsulation.name();
+        // The kernel's name of such devices.
+        let kind = name.to_lowercase();
         format!(
-            "nodes behind VXLAN cannot be reached: UDP {local}:{port} cannot be had: {error}; expected that the address is the uplink's \
-             and that no other socket has the port (a VXLAN device of the kernel's: ip -d link show type vxlan)"
+            "nodes behind {name} cannot be reached: UDP {local} cannot be had: {error}; expected that the address is the uplink's \
+             and that no other socket has the port (a {name} device of the kernel's: ip -d link show type {kind})"
         )
-    })
+    }))
 }
 
 fn raw(first: Reception, workers: usize) -> Result<Queues, Lack> {

@@ -626,7 +626,7 @@ pub struct SourceRoute {
 /// A port and its traffic.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PortStatus {
-    /// The name: `pod:namespace/name`, `host`, `forwarded`, `service`, `uplink-raw`, `uplink-packet`, `uplink-vxlan`.
+    /// The name: `pod:namespace/name`, `host`, `forwarded`, `service`, or a name that begins with `uplink-`.
     pub name: String,
     /// Packets received, super-packets counted in segments.
     pub received_packets: u64,

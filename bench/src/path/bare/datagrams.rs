@@ -11,8 +11,8 @@ use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::path::Path as FilePath;
 
 use manx_dataplane::packet::{Capabilities, Packet, Pool};
+use manx_dataplane::port::udp_tunnel::{BUFFER, segments_at_once};
 use manx_dataplane::port::virtio::{self, HEADER_LEN};
-use manx_dataplane::port::vxlan::{BUFFER, segments_at_once};
 use manx_dataplane::port::{PacketIo, Received, Transmitted};
 use manx_dataplane::sys::socket::{enlarge_buffers, set_option};
 use manx_linux::netns;

@@ -17,6 +17,20 @@ pub struct IpPool {
     pub created: Option<Created>,
 }
 
+impl IpPool {
+    /// A pool that uses IPIP between these nodes.
+    pub const fn ipip(cidr: IpNet, mode: EncapsulationMode) -> Self {
+        Self { cidr, ipip_mode: Some(mode), vxlan_mode: None, created: None }
+    }
+
+    /// The nodes between which packets to it are encapsulated, whatever the encapsulation is.
+    pub fn mode(&self) -> EncapsulationMode {
+        let modes = [self.ipip_mode, self.vxlan_mode];
+        let mode = modes.into_iter().flatten().find(|mode| *mode != EncapsulationMode::Never);
+        mode.unwrap_or(EncapsulationMode::Never)
+    }
+}
+
 /// `spec.ipipMode` and `spec.vxlanMode` of an [`IpPool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EncapsulationMode {

@@ -102,9 +102,7 @@ impl Crossings<'_> {
             _ => None,
         });
         let mut of_pool = pools.filter(|pool| pool.cidr.contains(&to));
-        match of_pool.next().and_then(|pool| {
-            pool.vxlan_mode.filter(|mode| *mode != EncapsulationMode::Never).or(pool.ipip_mode)
-        }) {
+        match of_pool.next().map(|pool| pool.mode()) {
             Some(EncapsulationMode::Always) => true,
             Some(EncapsulationMode::CrossSubnet) => {
                 let segment = |node: &str| self.plan.nodes.get(node).map(|node| node.segment);

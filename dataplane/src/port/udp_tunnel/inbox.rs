@@ -7,19 +7,20 @@
 
 use std::io;
 use std::iter::once;
-use std::net::Ipv4Addr;
+use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
 
 use zerocopy::IntoBytes;
 
-use super::headers::{HEADERS, OUTER, OuterHeaders};
+use super::headers::{HEADERS, OuterHeaders};
+use crate::encapsulation::UDP_TUNNEL_HEADER_LEN as OUTER;
 use crate::offload::join::{self, Joined, join};
 use crate::packet::{Checksum, MAX_PACKET, Offload, Packet, Pool};
 use crate::sys::udp_gso::{SEGMENTS, SuperDatagram, Vectors};
 
-/// Bytes of VXLAN's header and the inner Ethernet header.
+/// Bytes of the tunnel's own header and the inner Ethernet header.
 const TUNNEL: usize = OUTER - HEADERS;
-/// The longest headers that are received apart from their payload, VXLAN's included.
+/// The longest headers that are received apart from their payload, the tunnel's included.
 const REPEATED_MAX: usize = 256;
 /// After this many single datagrams the next one is expected to be single, too. A call with a layout gives the kernel
 /// some ninety pieces.
@@ -43,7 +44,7 @@ pub(super) struct Inbox {
 /// The layout of a super-datagram; its last datagram may be shorter.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
-    /// Bytes of headers from VXLAN's on, at most [`REPEATED_MAX`].
+    /// Bytes of headers from the tunnel's on, at most [`REPEATED_MAX`].
     repeated: usize,
     /// Bytes of payload behind them, not 0.
     size: usize,
@@ -64,7 +65,7 @@ impl Inbox {
     /// Hands up the rest of the super-datagram, until `into` holds `limit` packets. False: the pool is exhausted.
     pub(super) fn unload(
         &mut self,
-        local: Ipv4Addr,
+        local: SocketAddrV4,
         pool: &mut Pool,
         into: &mut Vec<Packet>,
         limit: usize,
@@ -91,7 +92,7 @@ impl Inbox {
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
-        local: Ipv4Addr,
+        local: SocketAddrV4,
         pool: &mut Pool,
         into: &mut Vec<Packet>,
     ) -> io::Result<()> {
@@ -227,7 +228,7 @@ impl Layout {
 fn finish(
     packet: &mut Packet,
     super_datagram: &SuperDatagram,
-    local: Ipv4Addr,
+    local: SocketAddrV4,
     len: usize,
     offload: Offload,
 ) {
@@ -249,9 +250,11 @@ fn moved(offload: Offload, by: u16) -> Offload {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
-    /// A datagram of TCP within VXLAN: sequence number, payload.
+    /// A datagram of TCP within a tunnel: sequence number, payload.
     fn datagram(sequence: u32, payload: &[u8]) -> Vec<u8> {
         let mut inner = Vec::new();
         let ip = etherparse::PacketBuilder::ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);

@@ -1,5 +1,5 @@
-//! VXLAN over an ordinary UDP socket: it needs no privilege on the underlay, and one system call carries a
-//! super-datagram of up to 64 KB, which the kernel cuts and coalesces.
+//! Tunnels by UDP, such as VXLAN, over an ordinary socket: it needs no privilege on the underlay, and one system call
+//! carries a super-datagram of up to 64 KB, which the kernel cuts and coalesces.
 //!
 //! Packets of this port start at the outer IPv4 header, as those of every tunnel port. The kernel writes the headers
 //! that really travel. It takes the destination, DSCP and ECN from a packet's outer IPv4 header, and nothing from its
@@ -9,19 +9,19 @@ mod headers;
 mod inbox;
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
-use headers::{HEADERS, OUTER, OuterHeaders};
+use headers::{HEADERS, OuterHeaders};
 use inbox::Inbox;
 use zerocopy::FromBytes;
 
 use super::{Intake, PacketIo, Received, Reception, Transmitted, filter};
+use crate::encapsulation::UDP_TUNNEL_HEADER_LEN as OUTER;
 use crate::offload::segment::Cut;
 use crate::packet::{Capabilities, Checksum, Packet, Pool, Segmentation};
 use crate::sys::socket::{self, set_option};
 use crate::sys::udp_gso::{self, SEGMENTS, Vectors};
-use crate::wire::vxlan;
 
 /// Bytes of buffer asked for each way: some sixty super-datagrams. Without privilege `net.core.rmem_max` limits them.
 pub const BUFFER: i32 = 8 << 20;
@@ -37,10 +37,11 @@ pub fn segments_at_once(mtu: u32) -> u32 {
     SEGMENTS.min(SUPER_DATAGRAM_MAX / datagram).max(1) as u32
 }
 
-/// A VXLAN socket of a node: the one bound to VXLAN's port, or a quiet one of another worker.
-pub struct VxlanSocket {
+/// A node's socket for tunnels by UDP: the one bound to their port, or a quiet one of another worker.
+pub struct UdpTunnel {
     fd: OwnedFd,
-    local: Ipv4Addr,
+    /// The node's underlay address, and the tunnels' port on every node.
+    local: SocketAddrV4,
     inbox: Inbox,
     vectors: Vectors,
     /// The headers of a super-datagram's segments.
@@ -49,25 +50,26 @@ pub struct VxlanSocket {
     cuts: bool,
 }
 
-impl VxlanSocket {
-    /// Opens a socket on the underlay address `local`, in the caller's network namespace. A quiet one sends from a port
-    /// that the kernel chooses, as VXLAN allows (RFC 7348, section 5).
+impl UdpTunnel {
+    /// Opens a socket on an underlay address of the caller's network namespace, and the [port of an
+    /// encapsulation](crate::encapsulation::Encapsulation::udp_port). It sends to the same port of other nodes. A quiet
+    /// one sends from a port that the kernel chooses, as VXLAN allows (RFC 7348, section 5).
     ///
-    /// Errors: `AddrInUse` when another socket has the port, such as a VXLAN device of the kernel; `AddrNotAvailable`
+    /// Errors: `AddrInUse` when another socket has the port, such as a tunnel device of the kernel; `AddrNotAvailable`
     /// when the namespace does not have the address.
-    pub fn open(local: Ipv4Addr, reception: Reception) -> io::Result<Self> {
+    pub fn open(local: SocketAddrV4, reception: Reception) -> io::Result<Self> {
         let owned = socket::open(libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_UDP)?;
         let fd = owned.as_fd();
-        // Sends without DF, as the kernel's own VXLAN devices do by default.
+        // Sends without DF, as the kernel's own tunnel devices do by default.
         set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)?;
         set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
         set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1)?;
         socket::enlarge_buffers(fd, BUFFER)?;
         match reception {
-            Reception::All => udp_gso::bind(fd, local, vxlan::PORT)?,
+            Reception::All => udp_gso::bind(fd, *local.ip(), local.port())?,
             Reception::Quiet => {
                 socket::attach_filter(fd, &filter::NOTHING)?;
-                udp_gso::bind(fd, local, 0)?;
+                udp_gso::bind(fd, *local.ip(), 0)?;
             }
         }
         Ok(Self {
@@ -88,9 +90,8 @@ impl VxlanSocket {
         };
         let segments = packets.iter().filter_map(|packet| packet.bytes().get(HEADERS..));
         let segment = first.len() - HEADERS;
-        retried(|| {
-            self.vectors.send(self.fd.as_fd(), envelope, vxlan::PORT, segment, segments.clone())
-        })
+        let port = self.local.port();
+        retried(|| self.vectors.send(self.fd.as_fd(), envelope, port, segment, segments.clone()))
     }
 
     /// Cuts a super-packet and sends its segments. Their headers are written into `headers`; their payload is not
@@ -111,6 +112,7 @@ impl VxlanSocket {
         let repeated = OUTER - HEADERS + cut.header_len();
         let segment = repeated + cut.payload(inner, 0).len();
         let template = &bytes[HEADERS..HEADERS + repeated];
+        let port = self.local.port();
         let (mut sent, mut doubted) = (0, false);
         while sent < cut.count() {
             let most = SEGMENTS.min(SUPER_DATAGRAM_MAX / segment).max(1);
@@ -127,7 +129,7 @@ impl VxlanSocket {
             let payloads = part.clone().map(|index| cut.payload(inner, index));
             let pieces = headers.zip(payloads).flat_map(|(headers, payload)| [headers, payload]);
             let outcome = retried(|| {
-                self.vectors.send(self.fd.as_fd(), envelope, vxlan::PORT, segment, pieces.clone())
+                self.vectors.send(self.fd.as_fd(), envelope, port, segment, pieces.clone())
             });
             match outcome {
                 Ok(()) => {
@@ -166,7 +168,7 @@ fn retried(mut send: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     }
 }
 
-impl PacketIo for VxlanSocket {
+impl PacketIo for UdpTunnel {
     fn receive(
         &mut self,
         pool: &mut Pool,

@@ -1,13 +1,12 @@
-//! The outer headers of datagrams that a VXLAN socket receives. The kernel removes the real ones; these replace them.
+//! The outer headers of datagrams that a tunnel's socket receives. The kernel removes the real ones; these replace them.
 
-use std::net::Ipv4Addr;
+use std::net::SocketAddrV4;
 
 use zerocopy::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::encapsulation::Encapsulation;
 use crate::sys::udp_gso::SuperDatagram;
-use crate::wire::{ipv4, protocol, udp, vxlan};
+use crate::wire::{ipv4, protocol, udp};
 
 /// Outer IPv4 and UDP headers.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -19,12 +18,10 @@ pub(super) struct OuterHeaders {
 
 /// Length of [`OuterHeaders`].
 pub(super) const HEADERS: usize = size_of::<OuterHeaders>();
-/// Bytes in front of the inner packet.
-pub(super) const OUTER: usize = Encapsulation::Vxlan { vni: 0 }.header_len();
 
 impl OuterHeaders {
-    /// The outer headers of one datagram of a super-datagram.
-    pub(super) fn new(datagram: &SuperDatagram, local: Ipv4Addr, payload: usize) -> Self {
+    /// The outer headers of one datagram of a super-datagram, which the socket of this address received.
+    pub(super) fn new(datagram: &SuperDatagram, local: SocketAddrV4, payload: usize) -> Self {
         let ip = ipv4::Header {
             version_ihl: ipv4::VERSION_IHL,
             dscp_ecn: datagram.tos,
@@ -32,12 +29,12 @@ impl OuterHeaders {
             ttl: 64,
             protocol: protocol::UDP,
             source: datagram.source.octets(),
-            destination: local.octets(),
+            destination: local.ip().octets(),
             ..ipv4::Header::default()
         };
         let udp = udp::Header {
             source_port: datagram.source_port.into(),
-            destination_port: vxlan::PORT.into(),
+            destination_port: local.port().into(),
             len: ((udp::HEADER_LEN + payload) as u16).into(),
             checksum: U16::ZERO,
         };
