@@ -316,14 +316,30 @@ impl Device {
         }
     }
 
+    /// The line about it in the help of commands.
+    pub const fn description(self) -> &'static str {
+        match self {
+            Self::Tun => "A TUN device inside the pod, which carries IP packets",
+            Self::Tap => "A TAP device inside the pod, which carries Ethernet frames",
+            Self::Veth => "A veth pair that the agent takes over",
+        }
+    }
+
     /// The kind of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|device| device.name() == name)
     }
 
-    /// Whether it is a device of `/dev/net/tun`. Its queues are descriptors, so another process can make it and hand it
-    /// over, and it exists as long as a process has one of them.
-    pub const fn is_tuntap(self) -> bool {
+    /// Whether another process can make it and hand it over to the agent: its queues are descriptors.
+    pub const fn can_be_handed_over(self) -> bool {
+        match self {
+            Self::Tun | Self::Tap => true,
+            Self::Veth => false,
+        }
+    }
+
+    /// Whether it exists as long as a process has one of its queues, and no longer.
+    pub const fn ends_with_queues(self) -> bool {
         match self {
             Self::Tun | Self::Tap => true,
             Self::Veth => false,

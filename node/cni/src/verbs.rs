@@ -101,8 +101,7 @@ fn attach_with_device(config: &Config, attach: Attach) -> Result<Attached, Error
         queues: reserved.queues,
         polling: Polling::Adaptive,
     };
-    let made = pod_device::make_tuntap(&netns, &path, &wanted)?;
-    let queues: Vec<OwnedFd> = made.into_iter().map(OwnedFd::from).collect();
+    let queues = pod_device::make(&netns, &path, &wanted)?;
     let queues: Vec<BorrowedFd<'_>> = queues.iter().map(AsFd::as_fd).collect();
     Ok(client.hand_over(&queues)?)
 }
@@ -126,7 +125,7 @@ pub(crate) fn del(config: &Config, container: &Container) -> Result<String, Erro
     let has_device = known.iter().any(|it| it.device.is_some());
     let removed = match container.netns.as_deref().filter(|it| namespace::check(it).is_ok()) {
         Some(path) if has_device && !config.policy_only => match netns::open(path) {
-            Ok(netns) => pod_device::remove_tuntap(&netns, &container.interface),
+            Ok(netns) => pod_device::remove(&netns, &container.interface),
             Err(_) => Ok(()),
         },
         _ => Ok(()),

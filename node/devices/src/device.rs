@@ -234,7 +234,7 @@ pub fn make(
     }
 }
 
-/// The kind of a device of `/dev/net/tun`; `None` for a veth.
+/// The kind of a device of `/dev/net/tun`; `None` for every other device.
 pub(crate) const fn kind(device: Device) -> Option<Kind> {
     match device {
         Device::Tun => Some(Kind::Tun),

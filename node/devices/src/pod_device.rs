@@ -25,6 +25,16 @@ pub enum Preference {
     Only(Device),
 }
 
+impl Preference {
+    /// The preference's name in settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Only(device) => device.name(),
+        }
+    }
+}
+
 /// A pod's interface, without its queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodDevice {
@@ -83,16 +93,11 @@ pub fn attach(
     }
 }
 
-/// Makes a TUN or TAP device as [`attach`] does, for another process to hold. The device ends with the last of its
-/// queues, whichever process has it.
+/// Makes a device as [`attach`] does, for another process to hold, and returns its queues.
 ///
 /// # Errors
-/// Those of [`attach`], and [`Error::NoQueues`] for a veth.
-pub fn make_tuntap(
-    netns: &OwnedFd,
-    path: &Path,
-    wanted: &DeviceSpec<'_>,
-) -> Result<Vec<Queue>, Error> {
+/// Those of [`attach`], and [`Error::NoQueues`] for a device that cannot be handed over.
+pub fn make(netns: &OwnedFd, path: &Path, wanted: &DeviceSpec<'_>) -> Result<Vec<OwnedFd>, Error> {
     let agent = match wanted.queues {
         1 => AgentNamespace::of_pod(netns)?,
         _ => AgentNamespace::create()?,
@@ -100,12 +105,12 @@ pub fn make_tuntap(
     device::check_free(netns.as_fd(), &place(path), wanted.interface)?;
     let (made, queues) = device::make_tuntap(&agent, netns.as_fd(), wanted)?;
     set_routes(netns.as_fd(), &made, wanted.addresses)?;
-    Ok(queues)
+    Ok(queues.into_iter().map(OwnedFd::from).collect())
 }
 
-/// Removes a device that [`make_tuntap`] made, even while workers have its queues, so that the next device can have its
-/// name at once. It is no error if there is none.
-pub fn remove_tuntap(netns: &OwnedFd, interface: &str) -> Result<(), Error> {
+/// Removes a device of any kind, even while workers have its queues, so that the next device can have its name at once.
+/// It is no error if there is none.
+pub fn remove(netns: &OwnedFd, interface: &str) -> Result<(), Error> {
     device::remove_link(netns.as_fd(), interface)
 }
 
@@ -113,7 +118,7 @@ fn place(path: &Path) -> String {
     format!("the pod's network namespace {}", path.display())
 }
 
-/// Takes over a device that [`make_tuntap`] made in another process, in the namespace of this identity.
+/// Takes over a device that [`make`] made in another process, in the namespace of this identity.
 ///
 /// # Errors
 /// [`Error::NotQueues`] if the descriptors are not the wanted number of queues, with virtio headers, of one device of
@@ -311,7 +316,7 @@ impl PodDevice {
     /// queues (including the holder's), or that process removes it.
     pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
         let Maker::Agent(made) = &self.maker else { return Ok(()) };
-        if made.device.is_tuntap()
+        if made.device.ends_with_queues()
             && let Ok(netns) = netns::open(&self.netns)
             && netns::identity(&netns).is_ok_and(|found| found == self.identity)
         {
@@ -329,24 +334,27 @@ impl PodDevice {
 /// TUN or TAP is requested, and `/dev/net/tun` makes no device in the calling thread's network namespace, which is the
 /// node's.
 pub fn choose(preference: Preference, workers: usize) -> Result<Device, Error> {
-    match (preference, manx_linux::doctor::tun()) {
-        (Preference::Only(Device::Veth), _) => Ok(Device::Veth),
-        (Preference::Only(Device::Tun | Device::Tap) | Preference::Auto, Ok(_)) => {
+    let wanted = match preference {
+        Preference::Auto => Device::Tun,
+        Preference::Only(device) => device,
+    };
+    if device::kind(wanted).is_none() {
+        return Ok(wanted);
+    }
+    match manx_linux::doctor::tun() {
+        Ok(_) => {
             if workers > 1 && tuntap::owner().is_ok_and(|owner| owner.is_none()) {
                 tracing::warn!(
                     "this user namespace knows one user: a process in a pod that may open /dev/net/tun may take a queue of the pod's \
                      device; map a second user, or run one worker"
                 );
             }
-            Ok(match preference {
-                Preference::Auto => Device::Tun,
-                Preference::Only(device) => device,
-            })
+            Ok(wanted)
         }
-        (Preference::Only(Device::Tun | Device::Tap), Err(lack)) => Err(lack.into()),
-        (Preference::Auto, Err(lack)) => {
+        Err(lack) if preference == Preference::Auto => {
             tracing::info!(reason = %lack, "pods are attached by veth");
             Ok(Device::Veth)
         }
+        Err(lack) => Err(lack.into()),
     }
 }

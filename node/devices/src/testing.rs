@@ -19,7 +19,7 @@ use manx_dataplane::worker::Polling;
 use manx_linux::netns;
 use manx_linux::testing::tun_allowed;
 
-use crate::device::{AgentNamespace, DeviceSpec, Error, Queues};
+use crate::device::{self, AgentNamespace, DeviceSpec, Error, Queues};
 use crate::pod_device::{self, PodDevice};
 
 /// A wait that is long enough for a datagram that arrives.
@@ -30,7 +30,11 @@ pub const LONG: Duration = Duration::from_secs(5);
 /// The kinds that this environment allows.
 pub fn devices() -> Vec<Device> {
     let all = Device::ALL.into_iter();
-    if tun_allowed() { all.collect() } else { all.filter(|it| !it.is_tuntap()).collect() }
+    if tun_allowed() {
+        all.collect()
+    } else {
+        all.filter(|it| device::kind(*it).is_none()).collect()
+    }
 }
 
 pub fn there(path: &Path) -> Option<netns::Identity> {

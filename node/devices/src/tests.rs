@@ -337,8 +337,7 @@ fn pods_of_one_family_know_their_gateway_and_speak() {
 fn made_elsewhere(kind: Kind, pod: &Pod, interface: &str, queues: usize) -> Vec<OwnedFd> {
     let wanted = DeviceSpec { interface, queues, device: device_of(kind), ..pod.wanted() };
     let netns = netns::open(&pod.path).unwrap();
-    let queues = pod_device::make_tuntap(&netns, &pod.path, &wanted).unwrap();
-    queues.into_iter().map(OwnedFd::from).collect()
+    pod_device::make(&netns, &pod.path, &wanted).unwrap()
 }
 
 /// Adopts the queues of `eth0` of a pod with this many queues.

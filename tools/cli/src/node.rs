@@ -3,6 +3,7 @@
 use std::env;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use manx_dataplane::flow::MAX_WORKERS;
@@ -61,8 +62,8 @@ pub struct Node {
     #[arg(long, env = "MANX_POLICY_ONLY")]
     pub policy_only: bool,
     /// How pods are attached
-    #[arg(long, env = "MANX_POD_DEVICE", value_enum, default_value_t = PodDevice::Auto)]
-    pub pod_device: PodDevice,
+    #[arg(long, env = "MANX_POD_DEVICE", value_parser = pod_device_parser(), default_value = Preference::Auto.name())]
+    pub pod_device: Preference,
     /// What a worker without packets does
     #[arg(long, env = "MANX_POLL", value_enum, default_value_t = Poll::Adaptive)]
     pub poll: Poll,
@@ -137,6 +138,17 @@ pub(super) fn parse_workers(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("expected 1 to {most}"))
 }
 
+/// Parses the kind of device by which pods are attached.
+pub(super) fn pod_device_parser() -> impl TypedValueParser<Value = Preference> {
+    let auto = PossibleValue::new(Preference::Auto.name())
+        .help("TUN where /dev/net/tun makes devices, else veth");
+    let devices =
+        Device::ALL.map(|device| PossibleValue::new(device.name()).help(device.description()));
+    let values = PossibleValuesParser::new([auto].into_iter().chain(devices));
+    // The names are those of devices, and `auto`.
+    values.map(|name| Device::named(&name).map_or(Preference::Auto, Preference::Only))
+}
+
 /// The sockets by which tunnel packets reach the uplink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum UplinkMode {
@@ -153,19 +165,6 @@ pub enum Services {
     None,
     /// kube-proxy on the node, in the mode iptables or nftables
     KubeProxy,
-}
-
-/// The kind of device by which pods are attached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PodDevice {
-    /// TUN where /dev/net/tun makes devices, else veth
-    Auto,
-    /// A TUN device inside the pod, which carries IP packets
-    Tun,
-    /// A TAP device inside the pod, which carries Ethernet frames
-    Tap,
-    /// A veth pair that the agent takes over
-    Veth,
 }
 
 /// The behaviour of a worker without packets.
@@ -218,12 +217,7 @@ fn settings(node: &Node) -> Result<manx_agent::Settings, Error> {
             Services::KubeProxy => manx_agent::settings::Services::KubeProxy,
         },
         network: if node.policy_only { Network::OtherPlugin } else { Network::Manx },
-        pod_device: match node.pod_device {
-            PodDevice::Auto => Preference::Auto,
-            PodDevice::Tun => Preference::Only(Device::Tun),
-            PodDevice::Tap => Preference::Only(Device::Tap),
-            PodDevice::Veth => Preference::Only(Device::Veth),
-        },
+        pod_device: node.pod_device,
         polling: match node.poll {
             Poll::Adaptive => Polling::Adaptive,
             Poll::Busy => Polling::Busy,

@@ -177,7 +177,8 @@ impl Agent {
         let segments = self.view.overlays().into_iter().filter_map(|it| it.segments(mtu)).min();
         let limits = DeviceLimits { mtu, segments };
         let is_callers = maker == Maker::Caller
-            && (attach.made.is_some() || self.attachments.devices.kind(&attach).is_tuntap());
+            && (attach.made.is_some()
+                || self.attachments.devices.kind(&attach).can_be_handed_over());
         match netns.filter(|_| is_callers) {
             Some(netns) => {
                 let by = (caller, netns);

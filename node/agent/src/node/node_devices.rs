@@ -51,7 +51,7 @@ impl NodeDevices {
             polling: settings.polling,
         };
         if !namespace.is_own() {
-            if pattern.device == Device::Veth {
+            if !pattern.device.can_be_handed_over() {
                 return Err(device::Error::NotAllowed.into());
             }
             tracing::info!(

@@ -9,7 +9,7 @@ mod services;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use manx_api::{AttachmentId, Device, Reservation};
@@ -244,15 +244,14 @@ fn a_reservation_ends_with_its_connection_and_only_the_devices_queues_fulfil_it(
     client.status().unwrap_err();
     let text = client.hand_over(&[null.as_fd()]).unwrap_err().to_string();
     assert!(text.contains("nothing is reserved"), "{text}");
-    let made = {
+    let queues = {
         let Reservation { device, addresses, mtu, queues, segments } = reserve(&mut client);
         assert_eq!(device, Device::Tun);
         let (interface, polling) = ("eth0", Polling::Adaptive);
         let addresses = &addresses;
         let wanted = DeviceSpec { interface, device, addresses, mtu, segments, queues, polling };
-        manx_devices::pod_device::make_tuntap(&netns, &path, &wanted).unwrap()
+        manx_devices::pod_device::make(&netns, &path, &wanted).unwrap()
     };
-    let queues: Vec<OwnedFd> = made.into_iter().map(OwnedFd::from).collect();
     let queues: Vec<_> = queues.iter().map(AsFd::as_fd).collect();
     let attached = client.hand_over(&queues).unwrap();
     assert_eq!((attached.addresses, attached.device), (reservation.addresses.clone(), Device::Tun));

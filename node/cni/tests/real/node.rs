@@ -49,6 +49,11 @@ pub(crate) const NODE: &str = "172.18.0.2";
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Whether this environment makes devices of a kind.
+fn is_allowed(device: Device) -> bool {
+    device == Device::Veth || tun_allowed()
+}
+
 /// Runs an agent until it is stopped, if this process should be one.
 pub(crate) fn be_an_agent() -> bool {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return false };
@@ -214,7 +219,7 @@ impl Node {
     /// A node with an agent, whose pods and own interfaces have this kind of device.
     pub(crate) fn start_with_device(cidrs: &[&str], device: Device) -> Option<Self> {
         let mut node = Self::new(cidrs)?;
-        if device.is_tuntap() && !tun_allowed() {
+        if !is_allowed(device) {
             return None;
         }
         node.device = Some(device);
@@ -225,7 +230,7 @@ impl Node {
     /// A node with an agent that leaves the translation of service addresses to the node.
     pub(crate) fn start_with_services(cidrs: &[&str], device: Option<Device>) -> Option<Self> {
         let mut node = Self::new(cidrs)?;
-        if device.is_some_and(Device::is_tuntap) && !tun_allowed() {
+        if device.is_some_and(|it| !is_allowed(it)) {
             return None;
         }
         node.device = device;

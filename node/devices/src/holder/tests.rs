@@ -7,7 +7,6 @@ use std::path::Path;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use manx_dataplane::port::tuntap::Queue;
 use manx_linux::testing::{namespaces_allowed, tun_allowed};
 use manx_linux::{netlink, netns, socket};
 
@@ -148,8 +147,7 @@ fn it_is_bounded_and_refuses_what_it_does_not_understand() {
 fn made(pod: &Pod, queues: usize) -> Vec<OwnedFd> {
     let wanted = DeviceSpec { queues, ..pod.wanted() };
     let netns = netns::open(&pod.path).unwrap();
-    let made: Vec<Queue> = pod_device::make_tuntap(&netns, &pod.path, &wanted).unwrap();
-    made.into_iter().map(OwnedFd::from).collect()
+    pod_device::make(&netns, &pod.path, &wanted).unwrap()
 }
 
 fn index(pod: &Pod) -> Option<u32> {
@@ -232,7 +230,7 @@ fn a_device_that_is_gone_or_in_another_namespace_is_not_taken_and_a_gone_one_is_
     holder.client().keep(&note("b", &b.path), &[null().as_fd()]).unwrap();
     thread::sleep(SOON * 5);
     assert_eq!(holder.names().len(), 2);
-    pod_device::remove_tuntap(&netns::open(&a.path).unwrap(), "eth0").unwrap();
+    pod_device::remove(&netns::open(&a.path).unwrap(), "eth0").unwrap();
     await_gone(&a);
     let start = Instant::now();
     while holder.names() != ["pod:shop/b"] {

@@ -9,8 +9,8 @@ use super::screen::Screen;
 use super::settings::{Apply, Delete, Exec, Run};
 use crate::Error;
 use crate::chosen_rig::{chosen_to_change, state};
-use crate::node::PodDevice;
 use crate::output::{Output, is_coloured, print, print_json};
+use manx_agent::pod_device::Preference;
 use manx_api::Device;
 use manx_datastore::Store;
 use manx_linux::doctor::{self, Capability};
@@ -63,7 +63,7 @@ pub(super) fn run(settings: &Run) -> Result<(), Error> {
     let report = checked?;
     let is_veth = report.probers.values().any(|prober| prober.device == Some(Device::Veth));
     if is_veth
-        && settings.pod_device == PodDevice::Auto
+        && settings.pod_device == Preference::Auto
         && let Some(lack) = environment.lack(Capability::Tun)
     {
         // The message says why pods are attached by veth pairs, and how to get TUN devices.
@@ -154,14 +154,12 @@ fn prepare(settings: &Run, mut input: Input, workdir: &Workdir) -> Result<(), Er
 }
 
 fn agent_arguments(settings: &Run) -> Vec<String> {
-    let name = |value: Option<clap::builder::PossibleValue>| {
-        value.map(|value| value.get_name().to_owned()).unwrap_or_default()
-    };
+    let uplink_mode = settings.uplink_mode.to_possible_value();
     vec![
         "--pod-device".to_owned(),
-        name(settings.pod_device.to_possible_value()),
+        settings.pod_device.name().to_owned(),
         "--uplink-mode".to_owned(),
-        name(settings.uplink_mode.to_possible_value()),
+        uplink_mode.map(|mode| mode.get_name().to_owned()).unwrap_or_default(),
         "--workers".to_owned(),
         settings.workers.to_string(),
     ]

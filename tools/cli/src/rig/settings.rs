@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::node::{PodDevice, UplinkMode, parse_workers};
+use crate::node::{UplinkMode, parse_workers, pod_device_parser};
 use crate::output::Output;
 use crate::policy::assume::Assume;
+use manx_agent::pod_device::Preference;
 use manx_rig::plan::policy_reference::PolicyReference;
 
 /// `manx rig ...`.
@@ -85,8 +86,8 @@ pub struct Run {
     #[arg(long, value_name = "POLICY")]
     pub sabotage: Vec<PolicyReference>,
     /// How pods are attached
-    #[arg(long, value_enum, default_value_t = PodDevice::Auto)]
-    pub pod_device: PodDevice,
+    #[arg(long, value_parser = pod_device_parser(), default_value = Preference::Auto.name())]
+    pub pod_device: Preference,
     /// How tunnel packets reach the uplink
     #[arg(long, value_enum, default_value_t = UplinkMode::Packet)]
     pub uplink_mode: UplinkMode,

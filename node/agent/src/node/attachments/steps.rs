@@ -149,8 +149,8 @@ impl Attachments {
     }
 
     /// Removes a pod's device on a thread. If that hangs, the device ends with its queues, which the workers give up. The
-    /// channels of `closed` end when they have closed them. A TUN or TAP device ends with its last queue, and must be gone
-    /// before the reply.
+    /// channels of `closed` end when they have closed them. A device that ends with its last queue must be gone before the
+    /// reply.
     pub(in crate::node) fn start_removing(
         &mut self,
         name: &ObjectName,
@@ -162,7 +162,7 @@ impl Attachments {
         let pod = pod_name(name);
         let restart_state = Arc::clone(&self.restart_state);
         let remove = move |namespace: &AgentNamespace| {
-            if device.device().is_tuntap() {
+            if device.device().ends_with_queues() {
                 let until = Instant::now() + CLOSE_TIMEOUT;
                 for queues in &closed {
                     // The channel carries nothing: it only ends.
