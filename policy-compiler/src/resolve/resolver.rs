@@ -368,8 +368,8 @@ impl<'m, 'k> Resolver<'m, 'k> {
         }
     }
 
-    /// `service_ports`: whether a service at this end also stands for its ports. That is so for the destination of
-    /// egress.
+    /// `service_ports`: whether a service at this end also stands for its ports; true only for the destination of an
+    /// egress rule.
     fn end(&mut self, end: &RuleEnd, service_ports: bool) -> ResolvedEnd {
         let any = [Entity::default()];
         let entities = end.entities.as_deref().unwrap_or(&any);

@@ -207,7 +207,7 @@ impl View {
         }
     }
 
-    /// Whether this is a pod of another plugin, with an address that counts as a host's until now.
+    /// Whether the key is a pod of another plugin with an address that the current services still count as a host's.
     fn is_pod_at_host_address(&self, key: &ObjectKey) -> bool {
         if self.network == Network::Manx || key.kind != Kind::Pod {
             return false;
@@ -261,7 +261,7 @@ impl View {
             }
         }
         for (address, node) in self.cluster.node_addresses() {
-            // A node that reports an address in another node's block does not own it.
+            // Another node that reports an address in one of this node's blocks does not own it.
             if is_in_set(address) && (node == self.node || !self.is_in_own_block(address)) {
                 taken.insert(address, format!("Node {node:?}"));
             }
