@@ -104,7 +104,7 @@ pub struct Calculation {
     /// The counts of the reclaimed slots that no rule has got yet. A rule that gets one counts from there.
     bases: BTreeMap<u32, u64>,
     /// The packets that reclaimed slots have counted: allowed, denied.
-    former: [u64; 2],
+    reclaimed: [u64; 2],
 }
 
 /// The revision of an endpoint's policy: the image's hash of it, and the number by which flows remember it. Two
@@ -134,7 +134,10 @@ impl Calculation {
     /// Makes the next tables.
     pub fn tables(&mut self, inputs: &Inputs<'_>) -> Tables {
         let model = &inputs.cluster.model;
-        let hosts = [inputs.interfaces.native(model), inputs.interfaces.tunnelled(model)];
+        let hosts = [
+            inputs.interfaces.uplink_host_endpoint(model),
+            inputs.interfaces.tunnel_host_endpoint(model),
+        ];
         let hosts = hosts.map(|host| host.map(|name| ObjectName::new("", name)));
         let local_names =
             inputs.locals.keys().copied().chain(hosts.iter().flatten()).cloned().collect();
@@ -255,8 +258,8 @@ impl Calculation {
 
     /// Reclaims counter slots for other rules, if too many are named only by tables that no worker uses: those up to
     /// version `unused`. `read` returns the count of a slot; the counts of reclaimed slots are added to
-    /// [`Calculation::former`]. Flows remember slots, so the next tables, which are the first that may use a reclaimed
-    /// slot for another rule, make all flows be judged again.
+    /// [`Calculation::reclaimed_count`]. Flows remember slots, so the next tables, which are the first that may use a
+    /// reclaimed slot for another rule, make all flows be judged again.
     pub fn fold(&mut self, unused: u64, read: impl Fn(u32) -> u64) {
         if self.counted.len() <= self.named + self.named.max(KEPT_SLOTS) {
             return;
@@ -270,7 +273,7 @@ impl Calculation {
         for slot in &gone {
             let Some(Counted { reason, base, .. }) = self.counted.remove(slot) else { continue };
             let total = read(*slot);
-            self.former[reason.verdict() as usize] += total.wrapping_sub(base);
+            self.reclaimed[reason.verdict() as usize] += total.wrapping_sub(base);
             self.bases.insert(*slot, total);
         }
         self.compiler.release(&gone);
@@ -313,8 +316,8 @@ impl Calculation {
     }
 
     /// The number of packets with this verdict that reclaimed slots have counted.
-    pub fn former(&self, verdict: Verdict) -> u64 {
-        self.former[verdict as usize]
+    pub fn reclaimed_count(&self, verdict: Verdict) -> u64 {
+        self.reclaimed[verdict as usize]
     }
 }
 

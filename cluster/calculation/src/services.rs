@@ -87,7 +87,7 @@ impl Services {
     }
 
     /// Whether the node translates the same addresses, with the same hosts.
-    pub fn translate_as(&self, other: &Self) -> bool {
+    pub fn has_same_translation(&self, other: &Self) -> bool {
         (&self.addresses, &self.hosts) == (&other.addresses, &other.hosts)
     }
 
@@ -98,7 +98,7 @@ impl Services {
     }
 
     /// Whether a change of this object may change the services. Pods are not considered here.
-    pub fn rest_on(key: &ObjectKey) -> bool {
+    pub fn may_be_changed_by(key: &ObjectKey) -> bool {
         matches!(key.kind, Kind::Service | Kind::EndpointSlice)
     }
 

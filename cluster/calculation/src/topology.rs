@@ -134,10 +134,10 @@ pub struct Topology {
     /// The hardware address of each node in VXLAN's inner frames, by the node's address.
     pub vxlan_macs: BTreeMap<Ipv4Addr, [u8; 6]>,
     /// Other nodes' blocks that lie in no pool, with the names of the nodes. These blocks are not reached.
-    pub unpooled: BTreeMap<IpNet, String>,
+    pub unpooled_blocks: BTreeMap<IpNet, String>,
     /// Borrowed addresses that lie in no pool. Pods reach those that pods of this node borrow. The node itself reaches
     /// none: its own table has no route for them, because the node may need the address elsewhere.
-    pub of_no_pool: BTreeSet<IpNet>,
+    pub unpooled_borrowed: BTreeSet<IpNet>,
     /// The addresses whose routes do not lead to the pods that name them.
     pub unrouted: UnroutedAddresses,
 }
@@ -172,7 +172,7 @@ pub type Reserved = BTreeMap<IpAddr, ReservedFor>;
 impl Topology {
     /// Whether another view differs only in [`Topology::prefixes`] and in what follows from these alone.
     pub(crate) fn differs_in_prefixes_alone(&self, other: &Self) -> bool {
-        let Self { prefixes: _, unpooled: _, of_no_pool: _, unrouted: _, .. } = self;
+        let Self { prefixes: _, unpooled_blocks: _, unpooled_borrowed: _, unrouted: _, .. } = self;
         let Self { vxlan_macs, senders, .. } = self;
         let Self { blocks, tunnel_addresses, addresses, underlay, .. } = self;
         (vxlan_macs, senders, blocks) == (&other.vxlan_macs, &other.senders, &other.blocks)
@@ -192,8 +192,8 @@ impl Topology {
     pub fn is_of_world(&self, address: IpAddr) -> bool {
         let (prefix, route) = self.route(address);
         let is_borrowed = || match route {
-            Route::NoRoute(NoRoute::Unpooled) => !self.unpooled.contains_key(&prefix),
-            _ => self.of_no_pool.contains(&prefix),
+            Route::NoRoute(NoRoute::Unpooled) => !self.unpooled_blocks.contains_key(&prefix),
+            _ => self.unpooled_borrowed.contains(&prefix),
         };
         route == Route::World || is_borrowed()
     }
@@ -223,7 +223,7 @@ impl Topology {
 
     /// The problems of the cluster as this node sees it.
     pub fn problems(&self) -> impl Iterator<Item = String> {
-        let blocks = self.unpooled.iter().map(|(block, node)| {
+        let blocks = self.unpooled_blocks.iter().map(|(block, node)| {
             format!(
                 "pod CIDR {block} of Node {node:?} lies in no IPPool, so it is not known whether it is behind a tunnel: \
                  not routed; make an IPPool around it (ipipMode: Never if it is not)"
@@ -233,7 +233,7 @@ impl Topology {
     }
 
     /// The desired state of the node's own namespace.
-    pub fn host(&self) -> HostNetwork {
+    pub fn host_network(&self) -> HostNetwork {
         let source = |block: &IpNet| {
             self.tunnel_addresses.iter().copied().find(|ip| ip.is_ipv4() == block.addr().is_ipv4())
         };
@@ -249,7 +249,8 @@ impl Topology {
         let own = |(prefix, route): (&IpNet, &Route)| {
             matches!(route, Route::Node | Route::Masquerade).then_some(prefix.addr())
         };
-        let in_pools = self.prefixes.iter().filter(|(prefix, _)| !self.of_no_pool.contains(prefix));
+        let in_pools =
+            self.prefixes.iter().filter(|(prefix, _)| !self.unpooled_borrowed.contains(prefix));
         HostNetwork {
             addresses: self.tunnel_addresses.clone(),
             masquerade_addresses: self.masquerade_addresses().collect(),
@@ -343,8 +344,8 @@ pub fn closed_topology(
         underlay: underlay_address(here),
         senders: seen.senders(),
         vxlan_macs,
-        unpooled: seen.unpooled(),
-        of_no_pool: seen.of_no_pool(),
+        unpooled_blocks: seen.unpooled_blocks(),
+        unpooled_borrowed: seen.unpooled_borrowed(),
         unrouted,
     })
 }

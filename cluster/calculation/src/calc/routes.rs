@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
 use manx_dataplane::tables::{
-    EncodedNextHop, Link, NextHop, Peers, TUNNELS_OF_A_NODE, Tables, Tunnel,
+    EncodedNextHop, Link, NextHop, Peers, TUNNELS_PER_NODE, Tables, Tunnel,
 };
 use manx_policy_compiler::prefix_map::PrefixMap;
 
@@ -128,7 +128,7 @@ impl RouteTables {
             self.nodes.entry(peer.address).or_insert(next);
         }
         let Some(local) = inputs.topology.underlay else { return Vec::new() };
-        let mut tunnels = vec![None; self.nodes.len() * TUNNELS_OF_A_NODE as usize];
+        let mut tunnels = vec![None; self.nodes.len() * TUNNELS_PER_NODE as usize];
         let (underlay, macs) = (inputs.underlay, &inputs.topology.vxlan_macs);
         for peer in peers {
             let made = peer.overlay.tunnel(underlay, macs, (local, peer.address));
@@ -144,7 +144,7 @@ impl RouteTables {
 
     fn tunnel_index(&self, peer: Peer) -> Option<u32> {
         let node = self.nodes.get(&peer.address)?;
-        Some(node * TUNNELS_OF_A_NODE + peer.overlay.encapsulation().kind())
+        Some(node * TUNNELS_PER_NODE + peer.overlay.encapsulation().kind())
     }
 
     fn routes(

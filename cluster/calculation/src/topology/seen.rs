@@ -122,14 +122,14 @@ impl<'a> ClusterView<'a> {
     }
 
     /// Other nodes' blocks that lie in no pool, with the names of the nodes.
-    pub(super) fn unpooled(&self) -> BTreeMap<IpNet, String> {
+    pub(super) fn unpooled_blocks(&self) -> BTreeMap<IpNet, String> {
         let unpooled = self.blocks_of_others();
         let unpooled = unpooled.filter(|(.., block)| self.pools.around(block).is_none());
         unpooled.map(|(name, _, block)| (block.trunc(), name.to_owned())).collect()
     }
 
     /// Borrowed addresses that lie in no pool.
-    pub(super) fn of_no_pool(&self) -> BTreeSet<IpNet> {
+    pub(super) fn unpooled_borrowed(&self) -> BTreeSet<IpNet> {
         let routed = self.borrowed.iter().filter(|it| it.route.is_some());
         let prefixes = routed.map(|it| IpNet::from(it.address));
         prefixes.filter(|it| self.pools.around(it).is_none()).collect()
