@@ -33,9 +33,9 @@
 //!
 //! There is no tokio here, no serde, no Kubernetes, and no decision that control has not published.
 //!
-//! **Not supported**: address translation, IPv6 in tunnels, `AF_XDP`, uplinks that the kernel does not share (what
-//! waits for these is named in `decide::untracked_fast_path`), reassembly (a later fragment follows the first, or is
-//! dropped), IPv6 jumbograms, and TCP sequence numbers: a flow is followed by its flags.
+//! **Not supported**: address translation, IPv6 in tunnels, `AF_XDP`, uplinks that the kernel does not share (the
+//! module `decide::untracked` names what is prepared for these), reassembly (a later fragment gets the decision of the
+//! first one, or is dropped), IPv6 jumbograms, and TCP sequence numbers: a flow is followed by its flags.
 
 #![warn(missing_docs)]
 

@@ -291,7 +291,8 @@ impl Body {
         self.offload.segmentation.is_none() && !self.offload.checksum.is_partial()
     }
 
-    /// The number of packets on a wire, and the longest one's length, with `header_len` bytes of headers.
+    /// The number of packets that a wire would carry for it, and the length of the longest, with `header_len` bytes of
+    /// headers.
     #[inline]
     pub fn on_a_wire(&self, header_len: usize) -> (u32, u32) {
         let Some(segmentation) = self.offload.segmentation else { return (1, self.len) };
@@ -300,7 +301,7 @@ impl Body {
         (segments, self.len.min(header_len + size))
     }
 
-    /// The number of packets on a wire.
+    /// The number of packets that a wire would carry for it.
     #[inline]
     pub fn segments(&self, header_len: usize) -> u64 {
         self.on_a_wire(header_len).0.into()

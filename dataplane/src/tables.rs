@@ -76,8 +76,8 @@ impl EncodedNextHop {
     pub const SERVICE_OR_TRANSLATED: u32 =
         NextHop::Service.encode().0 ^ NextHop::Translated.encode().0;
     /// The only bits in which the tunnels to one node differ.
-    pub const TUNNELS_OF_A_NODE: u32 =
-        NextHop::Tunnel(TUNNELS_OF_A_NODE - 1).encode().0 ^ NextHop::Tunnel(0).encode().0;
+    pub const TUNNEL_KIND_BITS: u32 =
+        NextHop::Tunnel(TUNNELS_PER_NODE - 1).encode().0 ^ NextHop::Tunnel(0).encode().0;
 }
 
 impl EncodedNextHop {
@@ -400,9 +400,9 @@ pub struct ServicePort {
 /// port.
 pub type ServiceHosts = BTreeMap<(IpAddr, u8, u16), Vec<(IpAddr, u16)>>;
 
-/// The places of the tunnels to one node: one for each kind of encapsulation, so many that they differ in bits of their
-/// own.
-pub const TUNNELS_OF_A_NODE: u32 = Encapsulation::KINDS.next_power_of_two();
+/// The number of tunnel indexes for each node: the kinds of encapsulation, rounded up to a power of two. So the indexes
+/// of one node differ in bits of their own.
+pub const TUNNELS_PER_NODE: u32 = Encapsulation::KINDS.next_power_of_two();
 
 /// The tunnels whose packets are accepted, by the address of the other end and the encapsulation.
 ///
@@ -481,7 +481,7 @@ pub struct Tables {
     /// By index; an endpoint keeps its index while it lives.
     pub endpoints: Vec<Option<Endpoint>>,
     /// By index; a peer keeps its index while it is known. Tunnels to one node are side by side: see
-    /// [`TUNNELS_OF_A_NODE`].
+    /// [`TUNNELS_PER_NODE`].
     pub tunnels: Vec<Option<Tunnel>>,
     /// The index of each peer's tunnel of each kind.
     pub peers: Peers,
@@ -581,8 +581,8 @@ impl Tables {
         stored
     }
 
-    /// The number of possible changes of the identity or next hop of two IPv4 addresses in these tables: a sum of
-    /// counts. It must be read before anything is looked up. Nothing changes in place at IPv6 addresses.
+    /// A count that grows with each change in place that may concern one of the two addresses: its identity or its next
+    /// hop. The caller must read it before it looks anything up. Nothing changes in place at IPv6 addresses.
     #[inline]
     pub fn changes(&self, addresses: [u32; 2]) -> u32 {
         self.image.changes_v4(addresses)

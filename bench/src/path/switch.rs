@@ -24,7 +24,7 @@ use crate::host::process::{Process, tail};
 use crate::host::within::WITHIN;
 use crate::host::{namespaces, programs, sys};
 
-/// The most time until a switch forwards.
+/// The longest time that a switch may take until it forwards.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// The path of the schema of Open vSwitch's database: of packages, and of a build by hand.
 const SCHEMAS: [&str; 2] =

@@ -22,7 +22,7 @@ pub(super) struct StepsRow {
     pub(super) description: &'static str,
     /// About how long it takes to measure.
     pub(super) estimate: Duration,
-    /// The most time for all steps together.
+    /// The longest time that all steps together may take.
     pub(super) goal: Duration,
 }
 

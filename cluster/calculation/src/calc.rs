@@ -1,7 +1,8 @@
-//! The calculation: cluster, topology and this node's attachments to the dataplane's tables.
+//! The calculation makes the dataplane's tables from the cluster, the topology and this node's attachments.
 //!
-//! It depends on the current state only, never on the way there, but for what must outlive a table: indexes of tunnels,
-//! the revisions by which a flow tells that its policy has changed, and what rules counted.
+//! The result depends on the current state only, never on the changes that led to it. Three things are exceptions,
+//! because they must outlive a table: the indexes of tunnels, the revisions by which a flow finds that its policy has
+//! changed, and the counts of rules.
 
 mod delta;
 mod routes;
@@ -34,17 +35,17 @@ pub use routes::own_routes;
 /// A pod that is attached to this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalPod {
-    /// Its endpoint's index, kept from attach to detach.
+    /// The index of the pod's endpoint. It stays the same from attach to detach.
     pub index: u32,
-    /// Its attachment's number, never given again.
+    /// The number of the attachment. No other attachment ever gets it.
     pub attachment: u32,
-    /// Its port.
+    /// The pod's port.
     pub port: PortId,
-    /// Its own way to the node, where another plugin has connected it.
+    /// The pod's own way to the node, if another plugin has connected the pod.
     pub host: Option<HostSide>,
-    /// The addresses it was given.
+    /// The addresses that the pod was given.
     pub addresses: Vec<IpAddr>,
-    /// Its interface's MTU.
+    /// The MTU of the pod's interface.
     pub mtu: u32,
 }
 
@@ -53,85 +54,90 @@ pub struct LocalPod {
 pub struct HostSide {
     /// The port.
     pub port: PortId,
-    /// The node's own addresses there.
+    /// The node's own addresses on this way.
     pub gateways: Vec<IpAddr>,
 }
 
-/// Everything a node's tables are made of.
+/// Everything from which a node's tables are made.
 #[derive(Debug)]
 pub struct Inputs<'a> {
-    /// What the datastore says.
+    /// The objects of the datastore, imported.
     pub cluster: &'a Cluster,
-    /// Where prefixes lead.
+    /// The route of each prefix, seen from this node.
     pub topology: &'a Topology,
     /// The attached pods.
     pub locals: &'a BTreeMap<&'a ObjectName, &'a LocalPod>,
-    /// The way to other nodes.
+    /// The ports and the MTU by which packets reach other nodes.
     pub underlay: &'a Underlay,
-    /// The way to this node and, without an `uplink`, beyond.
+    /// The link to this node. Without an `uplink` packets also leave the node by it.
     pub host: Link,
-    /// Where packets come from that this node forwards. `None`: by `host`, like its own.
+    /// The port that brings the packets that this node forwards. `None`: they come by `host`, as the node's own do.
     pub forwarded: Option<PortId>,
-    /// The way beyond this node, if the uplink is Manx's own.
+    /// The link by which packets leave the node, if the uplink is Manx's own.
     pub uplink: Option<Link>,
-    /// The addresses that the kernel takes for the node's own, on whichever interface it has them.
+    /// The addresses that the kernel takes for the node's own, on all interfaces.
     pub own_addresses: &'a BTreeSet<IpNet>,
-    /// The service addresses that the node translates, and the way there, if it does.
+    /// The service addresses that the node translates, and the link to them. `None`: it translates none.
     pub services: Option<(&'a Services, Link)>,
-    /// How connections are followed.
+    /// The settings by which connections are followed.
     pub connections: Connections,
     /// The node's own interfaces.
     pub interfaces: Interfaces<'a>,
 }
 
-/// What survives from one table to the next.
+/// The state that is kept from one version of the tables to the next.
 #[derive(Default)]
 pub struct Calculation {
     compiler: Compiler,
     route_tables: RouteTables,
     version: u64,
-    /// Of the attached pods.
+    /// The revision of each attached pod's policy.
     revisions: BTreeMap<ObjectName, Revision>,
-    /// Of what is decided at the node's own interfaces, if anything is.
+    /// The revision of the policy at the node's own interfaces, if there is one.
     host_revision: Option<Revision>,
-    /// The last number of a revision.
+    /// The number of the newest revision.
     last_revision: u32,
+    /// The counter slots that are in use or kept, by number.
     counted: BTreeMap<u32, Counted>,
-    /// How many slots the last tables name.
+    /// The number of slots that the last tables name.
     named: usize,
-    /// What slots that count nothing now had counted before.
+    /// The counts of the reclaimed slots that no rule has got yet. A rule that gets one counts from there.
     bases: BTreeMap<u32, u64>,
-    /// What folded slots have counted: allowed, denied.
-    former: [u64; 2],
+    /// The packets that reclaimed slots have counted: allowed, denied.
+    reclaimed: [u64; 2],
 }
 
-/// An endpoint's policy: the image's hash of it, and the number under which flows remember it. No two meanings have the
-/// same number, be they one pod's or those of pods that had an address one after the other.
+/// The revision of an endpoint's policy: the image's hash of it, and the number by which flows remember it. Two
+/// policies that differ never have the same number. This holds for one pod, and for pods that had an address one after
+/// the other.
 #[derive(Clone, Copy)]
 struct Revision {
     hash: u64,
     number: u32,
 }
 
-/// A slot and what it counts.
+/// The meaning of a counter slot.
 struct Counted {
     reason: Reason,
     noted: Vec<Noted>,
     /// The version of the last tables that name it.
     last: u64,
-    /// What it had counted for others before.
+    /// The packets that the slot had counted for other rules before.
     base: u64,
 }
 
-/// Slots that no tables name are kept up to as many as those that they do name, and this many at least: a policy that
-/// comes back goes on counting where it stopped.
+/// Slots that no tables name are kept, so that a policy that comes back goes on counting where it stopped. As many may be
+/// kept as the last tables name, and always this many.
 const KEPT_SLOTS: usize = 1024;
 
 impl Calculation {
     /// Makes the next tables.
     pub fn tables(&mut self, inputs: &Inputs<'_>) -> Tables {
         let model = &inputs.cluster.model;
-        let hosts = [inputs.interfaces.native(model), inputs.interfaces.tunnelled(model)];
+        let hosts = [
+            inputs.interfaces.uplink_host_endpoint(model),
+            inputs.interfaces.tunnel_host_endpoint(model),
+        ];
         let hosts = hosts.map(|host| host.map(|name| ObjectName::new("", name)));
         let local_names =
             inputs.locals.keys().copied().chain(hosts.iter().flatten()).cloned().collect();
@@ -172,8 +178,9 @@ impl Calculation {
         self.route_tables.change_in_place(tables, inputs)
     }
 
-    /// An endpoint is in the tables once the cluster knows the pod: without its labels nothing can be judged. It is
-    /// left out while its object lacks an address that the agent gave it: other nodes would not know the sender.
+    /// The attached pods' endpoints, by index. A pod has no endpoint until the cluster has its object, because its
+    /// policy depends on its labels. It has none while its object lacks an address that the agent gave it, because
+    /// other nodes would not know the sender.
     fn endpoints(&mut self, inputs: &Inputs<'_>, image: &Image) -> Vec<Option<Endpoint>> {
         self.revisions.retain(|name, _| inputs.locals.contains_key(name));
         let len = inputs.locals.values().map(|local| local.index as usize + 1).max().unwrap_or(0);
@@ -224,7 +231,7 @@ impl Calculation {
         HostPolicy { native, tunnelled, drops_to_node, revision }
     }
 
-    /// The revision of a policy with this hash: the one before if the policy is the same, else one with the next
+    /// Returns the revision of a policy with this hash: `before` if the hash is the same, else one with the next
     /// number.
     fn renumber(&mut self, before: Option<Revision>, hash: u64) -> Revision {
         if let Some(before) = before.filter(|before| before.hash == hash) {
@@ -234,7 +241,7 @@ impl Calculation {
         Revision { hash, number: self.last_revision }
     }
 
-    /// Notes what the slots of the image count.
+    /// Records what each slot of the image counts.
     fn count(&mut self, image: &Image) {
         self.named = image.paths().len();
         for path in image.paths() {
@@ -249,10 +256,10 @@ impl Calculation {
         }
     }
 
-    /// No worker uses tables up to version `unused` any more. If too many slots are named only by such, they are
-    /// folded: their counts, which `read` tells, go into [`Calculation::former`], and the slots are for other rules.
-    /// Flows remember slots, so all are judged again by the next tables, which are the first to give those slots to
-    /// others.
+    /// Reclaims counter slots for other rules, if too many are named only by tables that no worker uses: those up to
+    /// version `unused`. `read` returns the count of a slot; the counts of reclaimed slots are added to
+    /// [`Calculation::reclaimed_count`]. Flows remember slots, so the next tables, which are the first that may use a
+    /// reclaimed slot for another rule, make all flows be judged again.
     pub fn fold(&mut self, unused: u64, read: impl Fn(u32) -> u64) {
         if self.counted.len() <= self.named + self.named.max(KEPT_SLOTS) {
             return;
@@ -266,7 +273,7 @@ impl Calculation {
         for slot in &gone {
             let Some(Counted { reason, base, .. }) = self.counted.remove(slot) else { continue };
             let total = read(*slot);
-            self.former[reason.verdict() as usize] += total.wrapping_sub(base);
+            self.reclaimed[reason.verdict() as usize] += total.wrapping_sub(base);
             self.bases.insert(*slot, total);
         }
         self.compiler.release(&gone);
@@ -284,19 +291,21 @@ impl Calculation {
         self.route_tables.routes.iter().map(|(net, via)| (*net, *via))
     }
 
-    /// What a counter slot counts.
+    /// The reason whose packets a counter slot counts.
     pub fn reason(&self, slot: u32) -> Option<&Reason> {
         self.counted.get(&slot).map(|counted| &counted.reason)
     }
 
-    /// Every slot that is not folded: what it counts, and its count, made of what `read` tells.
+    /// The reason and the count of every slot that is not reclaimed. `read` returns what the workers have counted in a
+    /// slot.
     pub fn counts(&self, read: impl Fn(u32) -> u64) -> impl Iterator<Item = (&Reason, u64)> {
         self.counted
             .iter()
             .map(move |(slot, counted)| (&counted.reason, read(*slot).wrapping_sub(counted.base)))
     }
 
-    /// The packets that met each rule on the way to what decided, of the slots that are not folded.
+    /// The number of packets that met each noted rule before the rule that decided, by the slots that are not
+    /// reclaimed.
     pub fn noted(&self, read: impl Fn(u32) -> u64) -> BTreeMap<&Noted, u64> {
         let mut noted = BTreeMap::new();
         for (slot, counted) in &self.counted {
@@ -306,19 +315,19 @@ impl Calculation {
         noted
     }
 
-    /// What rules have counted whose slots are folded.
-    pub fn former(&self, verdict: Verdict) -> u64 {
-        self.former[verdict as usize]
+    /// The number of packets with this verdict that reclaimed slots have counted.
+    pub fn reclaimed_count(&self, verdict: Verdict) -> u64 {
+        self.reclaimed[verdict as usize]
     }
 }
 
-/// What judges packets of an interface that a host endpoint governs: those of forwarded ones, and all others if the
-/// uplink is Manx's own.
+/// The chains of an interface that a host endpoint governs: those for forwarded packets, and those for all other
+/// packets if the uplink is Manx's own (`owned`).
 fn interface_chains(image: &Image, host: &ObjectName, owned: bool) -> InterfaceChains {
     let chain =
         |stage, direction| image.chain_at(host, stage, direction).unwrap_or(ChainId::MISSING);
     let both = |stage| Direction::ALL.map(|direction| chain(stage, direction));
-    // Without a policy it decides nothing.
+    // A chain without a policy decides nothing.
     let asked = |chain: ChainId| {
         let decides = image.describe(chain).is_none_or(|it| !it.list.policies.is_empty());
         decides.then_some(chain)
@@ -331,7 +340,7 @@ fn interface_chains(image: &Image, host: &ObjectName, owned: bool) -> InterfaceC
     InterfaceChains { forward: both(Stage::Forward), owned: owned.then_some(rest) }
 }
 
-/// By endpoint.
+/// The link to each pod's own way to the node, by the index of the pod's endpoint.
 fn host_sides(inputs: &Inputs<'_>) -> Vec<Option<Link>> {
     let mut links = Vec::new();
     for local in inputs.locals.values() {

@@ -17,7 +17,7 @@ pub struct Interfaces<'a> {
 
 impl Interfaces<'_> {
     /// The host endpoint of the uplink, for packets without a tunnel.
-    pub fn native<'m>(&self, model: &'m Model) -> Option<&'m str> {
+    pub fn uplink_host_endpoint<'m>(&self, model: &'m Model) -> Option<&'m str> {
         let named = |host: &HostEndpoint| match (&host.interface, self.uplink) {
             (Interface::Named(name), Some(uplink)) => name == uplink,
             _ => false,
@@ -32,7 +32,7 @@ impl Interfaces<'_> {
     }
 
     /// The host endpoint of the tunnels, which are an interface that no host endpoint can name.
-    pub fn tunnelled<'m>(&self, model: &'m Model) -> Option<&'m str> {
+    pub fn tunnel_host_endpoint<'m>(&self, model: &'m Model) -> Option<&'m str> {
         self.all(model)
     }
 
@@ -92,7 +92,11 @@ mod tests {
         let addresses = [ADDRESS.parse().unwrap()];
         let here = Interfaces { node: "n1", uplink: Some("eth0"), addresses: &addresses };
         let name = |governs: Option<&str>| governs.unwrap_or("-").to_owned();
-        format!("{} {}", name(here.native(&model)), name(here.tunnelled(&model)))
+        format!(
+            "{} {}",
+            name(here.uplink_host_endpoint(&model)),
+            name(here.tunnel_host_endpoint(&model))
+        )
     }
 
     #[test]

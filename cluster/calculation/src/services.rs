@@ -1,7 +1,8 @@
-//! Service addresses as far as the node's kube-proxy translates them: cluster IPs, and which of their endpoints are hosts.
+//! The service addresses that the node's kube-proxy translates: cluster IPs, and those of their endpoints that are
+//! hosts.
 //!
-//! The other addresses of services (`externalIPs`, load balancers) are the world's: every author of a Service may give
-//! it any such address, and that must not bypass policy.
+//! The other addresses of services (`externalIPs`, load balancers) count as the world's. Every author of a Service may
+//! give it any such address, and this must not bypass policy.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -13,26 +14,28 @@ use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey, Protocol, Ser
 
 use crate::topology::{Route, Topology};
 
-/// The most endpoints of a service's port that are hosts: policy is asked about each for every new flow.
+/// The most endpoints of a service's port that may be hosts. For every new flow, policy is asked about each of them.
 const MOST_HOSTS: usize = 64;
 
-/// See the module.
+/// The service addresses that a node translates, and what is known of their endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Services {
     /// The cluster IPs that the node translates.
     pub addresses: BTreeSet<IpAddr>,
-    /// Their endpoints that are hosts.
+    /// The endpoints of these services that are hosts.
     pub hosts: Arc<ServiceHosts>,
-    /// The endpoints whose addresses have the same route as the world's. True: they are pods of another plugin.
+    /// The addresses of endpoints that have the same route as the world's. `true`: the address is a pod's of another
+    /// plugin.
     endpoints: HashMap<IpAddr, bool>,
 }
 
 impl Services {
-    /// The service addresses of a cluster, seen from a node. `is_own`: whether an address is the node's own. A cluster
-    /// IP that lies in a pool or a block, or is the node's own, is left out, and so is a service that is not fully
-    /// known: policy decides about such an address itself. `is_pod`: whether a pod has an address whose route is the
-    /// same as the world's. An address that was a pod's `before` stays one until no slice names it: a slice names a pod
-    /// for some time after the pod is gone.
+    /// The service addresses of a cluster, seen from a node. `is_own` says whether an address is the node's own.
+    /// `is_pod` says whether a pod has an address whose route is the same as the world's.
+    ///
+    /// A cluster IP that lies in a pool or a block, or is the node's own, is left out, and so is a service that is not
+    /// fully known. Policy decides about such an address itself. An address that was a pod's `before` stays a pod's
+    /// until no slice names it, because a slice names a pod for some time after the pod is gone.
     pub fn new(
         contents: &Contents,
         topology: &Topology,
@@ -84,18 +87,18 @@ impl Services {
     }
 
     /// Whether the node translates the same addresses, with the same hosts.
-    pub fn translate_as(&self, other: &Self) -> bool {
+    pub fn has_same_translation(&self, other: &Self) -> bool {
         (&self.addresses, &self.hosts) == (&other.addresses, &other.hosts)
     }
 
-    /// Whether an endpoint with this address is a pod of another plugin. `None`: no endpoint has it, or its route
-    /// decides.
+    /// Whether an endpoint with this address is a pod of another plugin. `None`: no endpoint has this address, or the
+    /// route of the address says what it is.
     pub fn is_pod(&self, address: &IpAddr) -> Option<bool> {
         self.endpoints.get(address).copied()
     }
 
-    /// Whether a change of this object may be one of these, but for pods.
-    pub fn rest_on(key: &ObjectKey) -> bool {
+    /// Whether a change of this object may change the services. Pods are not considered here.
+    pub fn may_be_changed_by(key: &ObjectKey) -> bool {
         matches!(key.kind, Kind::Service | Kind::EndpointSlice)
     }
 

@@ -1,6 +1,6 @@
-//! Where every prefix leads, seen from one node. This is computed only from the Nodes, the pools, and the addresses
-//! that pods have outside of their nodes' blocks. The worker's routes and the kernel's routes are both made from it, so
-//! they cannot disagree.
+//! The route of every prefix, seen from one node. Routes are computed only from the Nodes, the pools, and the addresses
+//! that pods have outside of their nodes' blocks. The worker's routes and the kernel's routes are both made from these,
+//! so they cannot disagree.
 
 mod longest;
 mod no_route;
@@ -28,28 +28,28 @@ const WORLD: [IpNet; 2] = [
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0)),
 ];
 
-/// Where a prefix leads.
+/// The route of a prefix: what packets to its addresses reach, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
     /// A block of this node, or an address that a pod of this node borrows: only its endpoints are reachable in it.
     Local,
     /// An address of this node itself.
     Node,
-    /// An address of this node by which it masquerades others ([`Plan`](manx_ipam::plan::Plan)). As a destination it is
-    /// like the node's own. As a source it is unknown.
+    /// An address by which this node masquerades other addresses ([`Plan`](manx_ipam::plan::Plan)). As a destination it
+    /// is like the node's own addresses. As a source it is unknown.
     Masquerade,
-    /// Another node's block or borrowed address, unencapsulated, by that node's address.
+    /// A block or borrowed address of another node. It is reached unencapsulated, by that node's address.
     Direct(IpAddr),
-    /// Another node's block or borrowed address, encapsulated to that node.
+    /// A block or borrowed address of another node. It is reached by a tunnel to that node.
     Tunnel(Peer),
-    /// Nowhere: such packets must never leave by the default route.
+    /// An address that is not reached. Packets to it must never leave by the default route.
     NoRoute(NoRoute),
-    /// Everything else.
+    /// Any other address: one of the world outside the cluster.
     World,
 }
 
 impl Route {
-    /// The far end of the tunnel that it leads through, if it does.
+    /// The far end of the tunnel, if the route leads through one.
     pub const fn tunnel(self) -> Option<Peer> {
         match self {
             Self::Tunnel(peer) => Some(peer),
@@ -70,9 +70,9 @@ pub struct Contribution {
     pub prefix: IpNet,
     /// The source.
     pub source: RouteSource,
-    /// The object that says so: a node or a pod.
+    /// The object that causes the route: a node or a pod.
     pub object: Option<String>,
-    /// Where the prefix leads by it.
+    /// The route that the source gives the prefix.
     pub route: Route,
 }
 
@@ -85,16 +85,17 @@ pub struct Peer {
     pub overlay: Overlay,
 }
 
-/// How the node itself reaches a block of pod addresses, or one that a pod borrows.
+/// The way by which the node itself reaches a block of pod addresses, or an address that a pod borrows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HostRoute {
-    /// Through Manx: what is of this node, behind a tunnel, or leads nowhere. For a tunnel `source` is the node's
-    /// tunnel address, because the far node checks that the inner source is in one of this node's blocks.
+    /// The way leads through Manx. This is so for what belongs to this node, lies behind a tunnel, or is not reached.
+    /// For a tunnel `source` is the node's tunnel address, because the far node checks that the inner source is in one
+    /// of this node's blocks.
     Manx {
-        /// The node's source address; the kernel chooses if absent.
+        /// The node's source address. `None`: the kernel chooses it.
         source: Option<IpAddr>,
     },
-    /// Unencapsulated, by the node's own routes to another node.
+    /// The way leads unencapsulated to another node, by the node's own routes.
     Node {
         /// The other node's address.
         address: IpAddr,
@@ -106,9 +107,9 @@ pub enum HostRoute {
 pub struct HostNetwork {
     /// The node's tunnel addresses.
     pub addresses: Vec<IpAddr>,
-    /// The addresses by which it masquerades others.
+    /// The addresses by which the node masquerades other addresses.
     pub masquerade_addresses: Vec<IpAddr>,
-    /// How each block and each borrowed address is reached.
+    /// The way to each block and to each borrowed address.
     pub blocks: Vec<(IpNet, HostRoute)>,
     /// The node's own addresses; no host beyond the uplink has them.
     pub own: BTreeSet<IpAddr>,
@@ -117,30 +118,31 @@ pub struct HostNetwork {
 /// One node's view of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Topology {
-    /// Prefixes and where they lead.
+    /// The route of each prefix.
     pub prefixes: BTreeMap<IpNet, Route>,
     /// This node's blocks, from which its pods get addresses.
     pub blocks: Vec<IpNet>,
-    /// The node's own addresses of its blocks, for its traffic to remote pods.
+    /// The addresses in this node's blocks that the node itself uses for its traffic to remote pods.
     pub tunnel_addresses: Vec<IpAddr>,
-    /// The node's own addresses, by which a host endpoint with `expectedIPs` finds the uplink.
+    /// The node's own addresses. A host endpoint with `expectedIPs` is matched with the uplink by them.
     pub addresses: Vec<IpAddr>,
     /// The address to which other nodes send tunnel packets.
     pub underlay: Option<Ipv4Addr>,
-    /// The nodes that send here, and by which overlay: the pools of this node's own blocks decide.
+    /// The nodes that send tunnel packets to this node, each with the overlay. The pools of this node's own blocks
+    /// choose the overlay.
     pub senders: BTreeSet<Peer>,
-    /// The hardware addresses of the nodes in VXLAN's inner frames, by the address of each node.
+    /// The hardware address of each node in VXLAN's inner frames, by the node's address.
     pub vxlan_macs: BTreeMap<Ipv4Addr, [u8; 6]>,
-    /// Other nodes' blocks that lie in no pool, with the nodes. These blocks lead nowhere.
-    pub unpooled: BTreeMap<IpNet, String>,
-    /// Borrowed addresses that lie in no pool. Pods reach those of this node, and the node itself none: its own table has
-    /// no route for them, because it may need the address elsewhere.
-    pub of_no_pool: BTreeSet<IpNet>,
-    /// The addresses that do not lead to pods that name them.
+    /// Other nodes' blocks that lie in no pool, with the names of the nodes. These blocks are not reached.
+    pub unpooled_blocks: BTreeMap<IpNet, String>,
+    /// Borrowed addresses that lie in no pool. Pods reach those that pods of this node borrow. The node itself reaches
+    /// none: its own table has no route for them, because the node may need the address elsewhere.
+    pub unpooled_borrowed: BTreeSet<IpNet>,
+    /// The addresses whose routes do not lead to the pods that name them.
     pub unrouted: UnroutedAddresses,
 }
 
-/// What a node needs an address for that is no pod's, wherever it lies.
+/// The purpose for which a node needs an address that no pod may have, wherever the address lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReservedFor {
     /// The API server.
@@ -164,13 +166,13 @@ impl fmt::Display for ReservedFor {
     }
 }
 
-/// Addresses that are no pod's, and what for.
+/// The addresses that no pod may have, with the purpose of each.
 pub type Reserved = BTreeMap<IpAddr, ReservedFor>;
 
 impl Topology {
     /// Whether another view differs only in [`Topology::prefixes`] and in what follows from these alone.
     pub(crate) fn differs_in_prefixes_alone(&self, other: &Self) -> bool {
-        let Self { prefixes: _, unpooled: _, of_no_pool: _, unrouted: _, .. } = self;
+        let Self { prefixes: _, unpooled_blocks: _, unpooled_borrowed: _, unrouted: _, .. } = self;
         let Self { vxlan_macs, senders, .. } = self;
         let Self { blocks, tunnel_addresses, addresses, underlay, .. } = self;
         (vxlan_macs, senders, blocks) == (&other.vxlan_macs, &other.senders, &other.blocks)
@@ -178,24 +180,25 @@ impl Topology {
             && *underlay == other.underlay
     }
 
-    /// The longest prefix that contains an address, and where it leads.
+    /// The longest prefix that contains an address, and the route of this prefix.
     pub fn route(&self, address: IpAddr) -> (IpNet, Route) {
         let address = IpNet::from(address);
         let found = longest(&self.prefixes, address);
         found.map_or((address, Route::World), |(prefix, route)| (prefix, *route))
     }
 
-    /// Whether an address is of the world beyond the cluster. A pod that has it in no pool does not change that.
+    /// Whether an address belongs to the world outside the cluster. A pod that has this address does not change that,
+    /// if the address lies in no pool.
     pub fn is_of_world(&self, address: IpAddr) -> bool {
         let (prefix, route) = self.route(address);
         let is_borrowed = || match route {
-            Route::NoRoute(NoRoute::Unpooled) => !self.unpooled.contains_key(&prefix),
-            _ => self.of_no_pool.contains(&prefix),
+            Route::NoRoute(NoRoute::Unpooled) => !self.unpooled_blocks.contains_key(&prefix),
+            _ => self.unpooled_borrowed.contains(&prefix),
         };
         route == Route::World || is_borrowed()
     }
 
-    /// The addresses by which this node masquerades others.
+    /// The addresses by which this node masquerades other addresses.
     pub fn masquerade_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.prefixes
             .iter()
@@ -213,14 +216,14 @@ impl Topology {
         self.receivers().union(&self.senders).copied().collect()
     }
 
-    /// The interfaces of this node, called `node`, that host endpoints may govern.
+    /// The interfaces of this node that host endpoints may govern. `node` is the node's name.
     pub fn interfaces<'a>(&'a self, node: &'a str, uplink: &'a str) -> Interfaces<'a> {
         Interfaces { node, uplink: Some(uplink), addresses: &self.addresses }
     }
 
-    /// What is wrong with the cluster as this node sees it.
+    /// The problems of the cluster as this node sees it.
     pub fn problems(&self) -> impl Iterator<Item = String> {
-        let blocks = self.unpooled.iter().map(|(block, node)| {
+        let blocks = self.unpooled_blocks.iter().map(|(block, node)| {
             format!(
                 "pod CIDR {block} of Node {node:?} lies in no IPPool, so it is not known whether it is behind a tunnel: \
                  not routed; make an IPPool around it (ipipMode: Never if it is not)"
@@ -229,8 +232,8 @@ impl Topology {
         blocks.chain(lines(&self.unrouted))
     }
 
-    /// What the node's own namespace must look like.
-    pub fn host(&self) -> HostNetwork {
+    /// The desired state of the node's own namespace.
+    pub fn host_network(&self) -> HostNetwork {
         let source = |block: &IpNet| {
             self.tunnel_addresses.iter().copied().find(|ip| ip.is_ipv4() == block.addr().is_ipv4())
         };
@@ -246,7 +249,8 @@ impl Topology {
         let own = |(prefix, route): (&IpNet, &Route)| {
             matches!(route, Route::Node | Route::Masquerade).then_some(prefix.addr())
         };
-        let in_pools = self.prefixes.iter().filter(|(prefix, _)| !self.of_no_pool.contains(prefix));
+        let in_pools =
+            self.prefixes.iter().filter(|(prefix, _)| !self.unpooled_borrowed.contains(prefix));
         HostNetwork {
             addresses: self.tunnel_addresses.clone(),
             masquerade_addresses: self.masquerade_addresses().collect(),
@@ -256,10 +260,10 @@ impl Topology {
     }
 }
 
-/// Why there is no topology: the node is not in the cluster, or cannot be used.
+/// The reason why there is no topology: the node is not in the cluster, or cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
-    /// No Node object of that name.
+    /// The datastore has no Node object of that name.
     #[error(
         "no Node named {name:?} in the datastore, which holds {}: create it, or start the agent with --name of one that exists",
         list(.found, "no Node at all")
@@ -316,8 +320,8 @@ pub fn topology(
     }
 }
 
-/// The same for an agent that starts, and has no earlier topology: while not all pools are known, nothing leads to other
-/// nodes' pods, and nothing is accepted from them.
+/// The topology for an agent that starts, and has no earlier one. While not all pools are known, other nodes' pods are
+/// not reached, and nothing is accepted from them.
 pub fn closed_topology(
     cluster: &Cluster,
     name: &str,
@@ -340,13 +344,13 @@ pub fn closed_topology(
         underlay: underlay_address(here),
         senders: seen.senders(),
         vxlan_macs,
-        unpooled: seen.unpooled(),
-        of_no_pool: seen.of_no_pool(),
+        unpooled_blocks: seen.unpooled_blocks(),
+        unpooled_borrowed: seen.unpooled_borrowed(),
         unrouted,
     })
 }
 
-/// The routes of all sources as seen from node `name`: what [`Topology::prefixes`] is made of.
+/// The routes of all sources as seen from node `name`. [`Topology::prefixes`] is made from these.
 pub fn contributions(
     cluster: &Cluster,
     name: &str,
@@ -356,8 +360,8 @@ pub fn contributions(
     Ok(seen.routes().map(Contribution::from).collect())
 }
 
-/// The same where another CNI plugin connects the pods: all but the node itself and its attached pods is the world's, and
-/// no block or pool matters.
+/// The topology for a node where another CNI plugin connects the pods. All addresses are the world's, except those of
+/// the node itself and of its attached pods. Blocks and pools do not matter.
 pub fn policy_only(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError> {
     let here = node(cluster, name)?;
     let all = policy_only_contributions(cluster, name)?;
@@ -369,7 +373,8 @@ pub fn policy_only(cluster: &Cluster, name: &str) -> Result<Topology, TopologyEr
     })
 }
 
-/// What [`contributions`] is to [`topology`].
+/// The routes of all sources if another CNI plugin connects the pods. The prefixes of [`policy_only`] are made from
+/// these.
 pub fn policy_only_contributions(
     cluster: &Cluster,
     name: &str,

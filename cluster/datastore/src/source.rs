@@ -118,7 +118,7 @@ impl Source {
         }
     }
 
-    /// The reason why objects may be out of date; `None`: they are not.
+    /// Since when objects may be out of date, and why; `None`: they are not.
     pub fn stale(&self) -> Option<Stale> {
         match self {
             Self::Directory(_) => None,

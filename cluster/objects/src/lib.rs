@@ -39,11 +39,11 @@ mod other_workload;
 mod pod;
 pub mod problem;
 mod read;
+mod revision_order;
 pub mod scalar;
 mod service;
 pub mod settings;
 mod severity;
-mod succession;
 mod syntax;
 #[cfg(test)]
 mod tests;

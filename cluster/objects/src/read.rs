@@ -13,8 +13,8 @@ use super::metadata;
 use super::object::{Kind, Object, ObjectKey};
 use super::other_workload;
 use super::problem::{Cause, Place, Problem, Severity};
+use super::revision_order::{Age, RevisionOrder};
 use super::settings;
-use super::succession::{Age, Succession};
 use super::tree::{Document, Flaw, FlawKind, Node, Position, Value, shown};
 use super::unrelated::is_unrelated;
 use super::yaml;
@@ -392,13 +392,13 @@ impl Reader<'_> {
                     self.known.insert(key, (age, entries.len()));
                 }
                 Some((known, at)) => match known.followed_by(&age, key.kind) {
-                    Succession::Later => {
+                    RevisionOrder::Later => {
                         entries[*at] = entry;
                         *known = age;
                         return;
                     }
-                    Succession::Earlier => return,
-                    Succession::Unknown => {}
+                    RevisionOrder::Earlier => return,
+                    RevisionOrder::Unknown => {}
                 },
             }
         }

@@ -57,7 +57,7 @@ impl Entrance {
     pub const fn tunnel(index: u32) -> Self {
         Self {
             back: NextHop::Tunnel(index).encode(),
-            significant_bits: !EncodedNextHop::TUNNELS_OF_A_NODE,
+            significant_bits: !EncodedNextHop::TUNNEL_KIND_BITS,
         }
     }
 

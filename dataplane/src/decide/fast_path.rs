@@ -1,4 +1,4 @@
-//! The fast path: a packet of a known flow for which nothing has changed, as nearly every packet.
+//! The fast path decides a packet of a known flow for which nothing has changed. Nearly every packet is one.
 //!
 //! Its decision and its changes to the state equal those of [`decide`](super::decide()). It makes no decision in any
 //! unusual case.

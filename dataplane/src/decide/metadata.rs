@@ -53,7 +53,7 @@ pub struct PacketMetadata {
     pub port: PortId,
     /// The number of workers that have had it before.
     pub handoffs: u8,
-    /// The number of packets on a wire; 0: it cannot be parsed.
+    /// The number of packets that a wire would carry for it; 0: it cannot be parsed.
     pub segments: u32,
     /// The length on a wire: of the packet, or of a super-packet's largest segment.
     pub unit: u32,

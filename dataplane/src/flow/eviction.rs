@@ -12,9 +12,10 @@ pub(super) const OPENING: u32 = 4;
 
 impl FlowTable {
     /// The flow that a full table evicts for a new one of `owner`. [`Owners`](super::owners::Owners) names the owner
-    /// that gives one up; its oldest flow that is not established goes. An established flow goes instead in two cases:
-    /// no other flow is left, or few are left and the oldest of them may still be answered (connections that are opened
-    /// together must not evict one another). Then the longest silent of the flows that were sampled longest ago goes.
+    /// that gives one up; its oldest flow that is not established is evicted. An established flow is evicted instead in
+    /// two cases: no other flow is left, or few are left and the oldest of them may still be answered (connections that
+    /// are opened together must not evict one another). Then some of the owner's established flows are sampled, those
+    /// first that were sampled longest ago, and the one of them that has been silent longest is evicted.
     pub(super) fn victim(&mut self, owner: Owner, now: u32) -> Option<u32> {
         let giver = self.slots.owners.victim_owner(owner);
         let queued = self.slots.oldest(giver, EvictionClass::Unestablished);

@@ -40,7 +40,7 @@ pub(crate) fn most_segments(kind: SegmentKind, unit: u32) -> u32 {
     }
 }
 
-/// The number of packets on a wire of a packet whose headers have not been read.
+/// The number of packets that a wire would carry for a packet whose headers have not been read.
 #[cold]
 pub(crate) fn segments(packet: &Packet) -> usize {
     match headers::Shape::classify(packet.bytes()) {

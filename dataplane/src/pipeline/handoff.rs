@@ -20,7 +20,7 @@ use crate::tables::PortId;
 /// different tables.
 pub(crate) struct Handoff {
     pub(crate) packet: Packet,
-    /// The number of packets on a wire.
+    /// The number of packets that a wire would carry for it.
     pub(crate) segments: u32,
     /// The port that brought it.
     pub(crate) port: PortId,

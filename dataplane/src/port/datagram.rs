@@ -67,8 +67,8 @@ impl Datagrams {
 
     /// Reads up to `limit` datagrams and appends those for which `accept` returns [`Disposition::Ours`].
     ///
-    /// The number of buffers offered follows the number of the last receive. So a quiet port does not pay for a full
-    /// batch, and a port with large packets or super-packets receives few at once.
+    /// It offers the kernel about as many buffers as the last receive brought datagrams. So a quiet port does not pay
+    /// for a full batch, and a port with large packets or super-packets receives few at once.
     pub(super) fn receive(
         &mut self,
         pool: &mut Pool,

@@ -1,4 +1,5 @@
-//! Ethernet between a pod and its node that another CNI plugin has connected. Manx stands between the two.
+//! The Ethernet frames between a pod and its node, if another CNI plugin has connected the pod. Manx stands between the
+//! two.
 //!
 //! Manx has no address there. Link messages (ARP, RFC 826; neighbour discovery, RFC 4861) are relayed unchanged, so the
 //! pod's and the node's knowledge of each other stays true without Manx. A pod may ask and answer for its own addresses

@@ -43,7 +43,7 @@ pub struct Restoration {
     pub files: Vec<FlowRecordFile>,
     /// The workers wait here for each other.
     pub barrier: Barrier,
-    /// Receives the numbers of flows from each worker after each pass.
+    /// Each worker sends its numbers of flows here after each pass.
     pub reply: Sender<io::Result<Restored>>,
 }
 

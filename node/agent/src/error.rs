@@ -72,13 +72,13 @@ pub enum Error {
     /// The capabilities could not be given up.
     #[error("the capabilities that the agent does not need cannot be given up: {0}")]
     Capabilities(io::Error),
-    /// The worker could not be started.
+    /// The workers could not be started.
     #[error("the workers could not be started: {0}")]
     Worker(io::Error),
     /// The runtime could not be made.
     #[error("the control thread's runtime could not be made: {0}")]
     Runtime(io::Error),
-    /// The worker has ended.
+    /// A worker has ended.
     #[error("a worker has ended: its share of the packets is forwarded no more")]
     WorkerGone,
     /// A port of the node itself failed. An agent without it would look alive, and pass only part of the traffic.

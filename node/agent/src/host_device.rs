@@ -37,7 +37,7 @@ const LOOPBACK: &str = "lo";
 
 /// The changes that [`HostDevice::reconcile`] made in the main table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Reconciled {
+pub struct RouteChanges {
     /// Routes that were set.
     pub set: Vec<Route>,
     /// Routes that were removed.
@@ -120,7 +120,7 @@ impl HostDevice {
 
     /// Makes the addresses of the interfaces and the routes to pods those of `desired`, and touches no others. Repeating it
     /// changes nothing.
-    pub fn reconcile(&self, desired: &HostNetwork) -> Result<Reconciled, Error> {
+    pub fn reconcile(&self, desired: &HostNetwork) -> Result<RouteChanges, Error> {
         Ok(netlink::in_netns(&self.netns, async |netlink| {
             // With another plugin Manx cannot tell by a source whether the node or a host beyond it sends. It cannot
             // refuse the source later either, because the node's NAT gives it to others' packets. So the kernel
@@ -142,7 +142,7 @@ impl HostDevice {
             for address in stale {
                 netlink.delete_address(address).await?;
             }
-            Ok(Reconciled { unreachable: routes.unreachable, ..changes })
+            Ok(RouteChanges { unreachable: routes.unreachable, ..changes })
         })?)
     }
 
@@ -240,8 +240,8 @@ async fn set_routes(
     netlink: &Netlink,
     table: u8,
     wanted: &BTreeSet<Route>,
-) -> Result<Reconciled, netlink::Error> {
-    let mut changes = Reconciled::default();
+) -> Result<RouteChanges, netlink::Error> {
+    let mut changes = RouteChanges::default();
     let present: BTreeSet<Route> = netlink.manx_routes(table).await?.into_iter().collect();
     for route in wanted.difference(&present) {
         // IPv6 keeps a route with a gateway and one without it side by side, so the old one is removed first.

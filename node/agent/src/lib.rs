@@ -84,7 +84,7 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         _ = terminate.recv() => return Ok(()),
     };
     // Both sockets answer while the objects are read, which may take long.
-    let (health_listener, refused) = match server.listen_beside(&health::path(&settings.socket)) {
+    let (health_listener, refused) = match server.listen_second(&health::path(&settings.socket)) {
         Ok(listener) => (Some(listener), None),
         Err(error) => (None, Some(error)),
     };

@@ -80,9 +80,9 @@ impl Server {
         Ok(Self { listener, listening })
     }
 
-    /// Listens at a second path, too; see [`Listening::listen_beside`].
-    pub fn listen_beside(&mut self, path: &Path) -> Result<blocking::UnixListener, socket::Error> {
-        self.listening.listen_beside(path)
+    /// Listens at a second path, too; see [`Listening::listen_second`].
+    pub fn listen_second(&mut self, path: &Path) -> Result<blocking::UnixListener, socket::Error> {
+        self.listening.listen_second(path)
     }
 
     /// Serves connections, 512 at once, until the receiver of `requests` ends.

@@ -48,7 +48,7 @@ pub struct Settings {
     /// The name of the agent's Node.
     pub name: String,
     pub datastore: Datastore,
-    /// The addresses of its health and metrics. Its health is also at a socket.
+    /// The addresses of the agent's health and metrics. The agent also serves its health at a socket.
     pub observed_at: Addresses,
     /// The path of its socket.
     pub socket: PathBuf,

@@ -523,11 +523,11 @@ pub struct PodState {
 /// Objects that may be out of date. They stay in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stale {
-    /// The time when they were last known to be up to date, in seconds since 1970.
+    /// The time since which they may be out of date, in seconds since 1970.
     pub since: u64,
     /// The time since then, in seconds.
     pub for_s: u64,
-    /// The reason why it is not known whether they still are.
+    /// The reason why they may be out of date.
     pub reason: String,
 }
 

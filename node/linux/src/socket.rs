@@ -120,7 +120,7 @@ impl Listening {
 
     /// Listens at a second path, too, in the same way. Only the process that has the first path takes the second one.
     /// So a socket that is already there belongs to a process that has ended, or is ending.
-    pub fn listen_beside(&mut self, path: &Path) -> Result<UnixListener, Error> {
+    pub fn listen_second(&mut self, path: &Path) -> Result<UnixListener, Error> {
         let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
         if is_socket(path)? {
             fs::remove_file(path).map_err(error)?;

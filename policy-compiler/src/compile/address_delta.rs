@@ -96,7 +96,7 @@ impl PeersDraft {
         self.predicate_sets.len() as u32 - 1
     }
 
-    /// Stores the class of an identity. `Err` if its index is too large.
+    /// Stores the class of an identity. `Err` if the identity's index is too large.
     fn classify(&mut self, identity: Identity, class: u32) -> Result<(), Rebuild> {
         let at = self.before.classes.index(identity) as usize;
         if at > MAX_VALUE as usize {

@@ -8,7 +8,7 @@ use super::peers::PeerTables;
 use crate::common::{Identity, PathId};
 use crate::model::{Direction, Transport};
 use crate::peers::{AddressFacts, PredicateSet, family};
-use crate::resolve::{Decided, Stage, Steps, matches};
+use crate::resolve::{DecisionPlace, Stage, Steps, matches};
 
 /// The data by which a chain is evaluated rule by rule.
 #[derive(Debug)]
@@ -55,8 +55,8 @@ impl Linear {
                 && matches(rule, self.direction, &local, &peer, transport)
         });
         match self.steps.walk(matching, |_| ())? {
-            Decided::Step(index) => *self.step_paths.get(index)?,
-            Decided::End(tier) => *self.end_paths.get(tier)?,
+            DecisionPlace::Step(index) => *self.step_paths.get(index)?,
+            DecisionPlace::End(tier) => *self.end_paths.get(tier)?,
         }
     }
 }

@@ -85,10 +85,11 @@ impl Image {
         Identity(self.peers.prefixes.lookup_v4(address))
     }
 
-    /// The number of possible changes in place at two addresses (numbers in host order): a sum of counters that only
-    /// grow (and wrap). Law: if the caller reads this before [`identity_v4`](Self::identity_v4) of the two, or
-    /// before anything else whose changes are [counted](Self::count_change_v4), and later finds the sum unchanged, what
-    /// it read is unchanged. Nothing changes in place at IPv6 addresses.
+    /// A count that grows with each change in place that may concern one of the two addresses (numbers in host order):
+    /// a sum of counters that only grow (and wrap). Law: if the caller reads this before
+    /// [`identity_v4`](Self::identity_v4) of the two, or before anything else whose changes are
+    /// [counted](Self::count_change_v4), and later finds the sum unchanged, what it read is unchanged. Nothing changes
+    /// in place at IPv6 addresses.
     #[inline]
     pub fn changes_v4(&self, addresses: [u32; 2]) -> u32 {
         self.peers.changes.sum(addresses)

@@ -16,7 +16,7 @@ impl TermsInUse {
         Self::collect(resolved, vocabulary, false)
     }
 
-    /// The terms that rules use of either end, and the families.
+    /// The terms that rules use of either end; the predicates of both address families always count as used.
     pub(crate) fn of_either_end(resolved: &Resolved, vocabulary: &Vocabulary) -> Self {
         let mut all = Self::collect(resolved, vocabulary, true);
         for family in Family::ALL {

@@ -1,6 +1,7 @@
-//! Truths: a predicate that is true of a member, or of the addresses of a class. Time and memory of a compilation grow
-//! with their number, and that may grow as the square of the length of policies and network sets: each of many sets that
-//! holds the whole world is true of each of many addresses.
+//! The number of truths of a compilation. A truth is one predicate that is true of one member, or of the addresses of
+//! one class. A compilation takes time and memory in proportion to the number of truths. This number may grow as the
+//! square of the size of policies and network sets: if each of many sets holds the whole world, each set is true of
+//! each of many addresses.
 
 use crate::model::Model;
 

@@ -92,8 +92,9 @@ impl<'m> Weights<'m> {
         Self { model, members, index, common, own: AllPrefixes::default(), ports }
     }
 
-    /// The weight of each of some terms, with the prefixes of members that are no sets and those of the terms. Prefixes
-    /// of other terms count for these.
+    /// The weight of each of these terms: first of the predicates, then of the port sets. The prefixes that count are
+    /// those of members that are no sets, and those that the terms themselves name. Prefixes that only other terms name
+    /// count for those other terms.
     pub(crate) fn of_terms(&mut self, terms: &Terms, vocabulary: &Vocabulary) -> [Vec<usize>; 2] {
         let predicates = || terms.predicates.iter().map(|it| &vocabulary.predicates[*it as usize]);
         let port_sets = || terms.port_sets.iter().map(|it| &vocabulary.port_sets[*it as usize]);

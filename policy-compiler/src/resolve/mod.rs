@@ -33,7 +33,7 @@ pub use predicate::{PortSet, PortSetId, Predicate, PredicateId};
 pub(crate) use resolver::resolve;
 pub use rule::{Ports, ResolvedEnd, ResolvedEntity, ResolvedRule};
 pub use stage::Stage;
-pub use steps::{Decided, Outcome, Step, Steps};
+pub use steps::{DecisionPlace, RuleEffect, Step, Steps};
 pub use terms::Terms;
 pub(crate) use vocabulary::Vocabulary;
 

@@ -117,7 +117,7 @@ impl OrderedPolicy {
 }
 
 impl PolicyOrder {
-    /// Refreshes the order from a model, for these endpoints. Returns the delta; `None` if anything may differ.
+    /// Refreshes the order from a model, for these endpoints. Returns the delta; `None` if everything may have changed.
     pub(super) fn refresh(
         &mut self,
         model: &Model,

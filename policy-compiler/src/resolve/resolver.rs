@@ -16,7 +16,7 @@ use super::predicate::{PortSet, PortSetId, Predicate, PredicateId};
 use super::rule::{Ports, ResolvedEnd, ResolvedEntity, ResolvedRule};
 use super::size::PricedSizes;
 use super::stage::Stage;
-use super::steps::{Outcome, Step, Steps};
+use super::steps::{RuleEffect, Step, Steps};
 use super::terms::terms_of;
 use crate::common::{Pinned, SmallList, StableHasher};
 use crate::model::{
@@ -252,7 +252,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         let tier_end = name.kind.staged().then(|| {
             let noted = Noted::TierEnd(direction, Arc::clone(name));
             let everything = Rule::every_packet(0, Action::Deny);
-            self.step(direction, &everything, Outcome::Staged(Arc::new(noted)))
+            self.step(direction, &everything, RuleEffect::Staged(Arc::new(noted)))
         });
         self.cache.insert_rules(direction, applying, steps, tier_end)
     }
@@ -348,7 +348,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
     }
 
     /// A rule as a step of tier 0.
-    fn step(&mut self, direction: Direction, rule: &Rule, outcome: Outcome) -> Step {
+    fn step(&mut self, direction: Direction, rule: &Rule, outcome: RuleEffect) -> Step {
         let rule = self.rule(direction, rule);
         Step { tier: 0, rule: Arc::new(rule), outcome }
     }
@@ -368,8 +368,8 @@ impl<'m, 'k> Resolver<'m, 'k> {
         }
     }
 
-    /// `service_ports`: whether a service at this end also stands for its ports. That is so for the destination of
-    /// egress.
+    /// `service_ports`: whether a service at this end also stands for its ports; true only for the destination of an
+    /// egress rule.
     fn end(&mut self, end: &RuleEnd, service_ports: bool) -> ResolvedEnd {
         let any = [Entity::default()];
         let entities = end.entities.as_deref().unwrap_or(&any);
@@ -478,19 +478,19 @@ impl<'m, 'k> Resolver<'m, 'k> {
     }
 }
 
-fn decide(reason: Reason) -> Outcome {
-    Outcome::Decide(Arc::new(reason.into()))
+fn decide(reason: Reason) -> RuleEffect {
+    RuleEffect::Decide(Arc::new(reason.into()))
 }
 
-fn outcome(policy: &Arc<PolicyName>, direction: Direction, rule: &Rule) -> Outcome {
+fn outcome(policy: &Arc<PolicyName>, direction: Direction, rule: &Rule) -> RuleEffect {
     let name = RuleName { policy: Arc::clone(policy), direction, index: rule.index };
     let noted = |rule: RuleName, action| Arc::new(Noted::Rule(rule, action));
     match rule.action {
-        Action::Log => Outcome::Log(noted(name, Action::Log)),
-        action if policy.kind.staged() => Outcome::Staged(noted(name, action)),
+        Action::Log => RuleEffect::Log(noted(name, Action::Log)),
+        action if policy.kind.staged() => RuleEffect::Staged(noted(name, action)),
         Action::Allow => decide(Reason::Rule(name, Verdict::Allow)),
         Action::Deny => decide(Reason::Rule(name, Verdict::Deny)),
-        Action::Pass => Outcome::Pass(noted(name, Action::Pass)),
+        Action::Pass => RuleEffect::Pass(noted(name, Action::Pass)),
     }
 }
 

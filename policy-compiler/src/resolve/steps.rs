@@ -7,7 +7,7 @@ use crate::model::{Decision, Noted, PolicyName};
 
 /// The effect of a matching rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum RuleEffect {
     /// Ends the evaluation.
     Decide(Arc<Decision>),
     /// Continues after the tier.
@@ -27,7 +27,7 @@ pub struct Step {
     /// The conditions under which it matches.
     pub rule: Arc<ResolvedRule>,
     /// The effect if it matches.
-    pub outcome: Outcome,
+    pub outcome: RuleEffect,
 }
 
 impl Step {
@@ -53,7 +53,7 @@ impl Steps {
         &'s self,
         matching: impl IntoIterator<Item = usize>,
         mut note: impl FnMut(&'s Noted),
-    ) -> Option<Decided> {
+    ) -> Option<DecisionPlace> {
         let mut tier = 0;
         let mut staged: Option<&Arc<PolicyName>> = None;
         for index in matching {
@@ -66,15 +66,16 @@ impl Steps {
             }
             tier = step.tier;
             match &step.outcome {
-                Outcome::Decide(_) => return Some(Decided::Step(index)),
-                Outcome::Pass(noted) => {
+                RuleEffect::Decide(_) => return Some(DecisionPlace::Step(index)),
+                RuleEffect::Pass(noted) => {
                     note(noted);
                     tier += 1;
                 }
                 // After its matching rule a staged policy notes nothing more.
-                Outcome::Log(noted) | Outcome::Staged(noted) if staged == Some(noted.policy()) => {}
-                Outcome::Log(noted) => note(noted),
-                Outcome::Staged(noted) => {
+                RuleEffect::Log(noted) | RuleEffect::Staged(noted)
+                    if staged == Some(noted.policy()) => {}
+                RuleEffect::Log(noted) => note(noted),
+                RuleEffect::Staged(noted) => {
                     staged = Some(noted.policy());
                     note(noted);
                 }
@@ -84,27 +85,27 @@ impl Steps {
     }
 
     /// The first decision at the ends of the tiers from `tier` up to, but not including, `to`.
-    fn end(&self, tier: u32, to: u32) -> Option<Decided> {
+    fn end(&self, tier: u32, to: u32) -> Option<DecisionPlace> {
         let ends = self.ends.get(tier as usize..to as usize)?;
         let at = ends.iter().position(Option::is_some)?;
-        Some(Decided::End(tier as usize + at))
+        Some(DecisionPlace::End(tier as usize + at))
     }
 
     /// The decision at this place, with nothing noted.
-    pub fn decision(&self, decided: Decided) -> Option<&Arc<Decision>> {
+    pub fn decision(&self, decided: DecisionPlace) -> Option<&Arc<Decision>> {
         match decided {
-            Decided::Step(index) => match &self.steps.get(index)?.outcome {
-                Outcome::Decide(decision) => Some(decision),
-                Outcome::Pass(_) | Outcome::Log(_) | Outcome::Staged(_) => None,
+            DecisionPlace::Step(index) => match &self.steps.get(index)?.outcome {
+                RuleEffect::Decide(decision) => Some(decision),
+                RuleEffect::Pass(_) | RuleEffect::Log(_) | RuleEffect::Staged(_) => None,
             },
-            Decided::End(tier) => self.ends.get(tier)?.as_ref(),
+            DecisionPlace::End(tier) => self.ends.get(tier)?.as_ref(),
         }
     }
 }
 
 /// The place of a decision in [`Steps`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decided {
+pub enum DecisionPlace {
     /// At the step of this index.
     Step(usize),
     /// At the end of the tier of this index.

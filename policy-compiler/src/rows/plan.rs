@@ -12,7 +12,7 @@ use crate::common::Rebuild;
 use crate::image::{LINEAR, LocalPredicateSets};
 use crate::model::{Direction, Family};
 use crate::peers::{PredicateSet, family};
-use crate::resolve::{Outcome, PossiblePorts, PredicateId, ResolvedEnd, ResolvedList, Step};
+use crate::resolve::{PossiblePorts, PredicateId, ResolvedEnd, ResolvedList, RuleEffect, Step};
 
 /// For up to this many rows every step is tried, and no step index is made.
 const FEW_ROWS: usize = 8;
@@ -172,7 +172,7 @@ impl PlannedChain<'_> {
             };
             keys += key.max(1);
             sources += source;
-            noted += usize::from(!matches!(outcome, Outcome::Decide(_)));
+            noted += usize::from(!matches!(outcome, RuleEffect::Decide(_)));
             if rule.peer.port_sets().next().is_some() {
                 named += local + peer;
             }

@@ -13,7 +13,7 @@ use crate::common::{ChainId, Identity, Pinned, Rebuild};
 use crate::image::{LINEAR, Linear, LocalPredicateSets, PeerTables};
 use crate::model::Decision;
 use crate::peers::{NewClass, PredicateSet, Predicates};
-use crate::resolve::{Outcome, PredicateId, Resolved, ResolvedList};
+use crate::resolve::{PredicateId, Resolved, ResolvedList, RuleEffect};
 
 /// Rows, paths and cells, kept for the next image: a chain that stays the same costs one copy of its cells.
 #[derive(Debug, Default)]
@@ -299,8 +299,8 @@ impl RowTables {
             .steps
             .iter()
             .map(|step| match &step.outcome {
-                Outcome::Decide(decision) => Some(path(decision)),
-                Outcome::Pass(_) | Outcome::Log(_) | Outcome::Staged(_) => None,
+                RuleEffect::Decide(decision) => Some(path(decision)),
+                RuleEffect::Pass(_) | RuleEffect::Log(_) | RuleEffect::Staged(_) => None,
             })
             .collect();
         let end_paths = list.steps.ends.iter().map(|end| end.as_ref().map(&mut path)).collect();

@@ -1,6 +1,6 @@
 //! The end of the rules that may matter, while matching rules are collected in order.
 
-use crate::resolve::Outcome;
+use crate::resolve::RuleEffect;
 
 /// The effect of a matching rule on the walk over the rules.
 #[derive(Debug, Clone, Copy)]
@@ -10,12 +10,12 @@ pub(super) enum StepEffect {
     GoOn,
 }
 
-impl From<&Outcome> for StepEffect {
-    fn from(outcome: &Outcome) -> Self {
+impl From<&RuleEffect> for StepEffect {
+    fn from(outcome: &RuleEffect) -> Self {
         match outcome {
-            Outcome::Decide(_) => Self::Decide,
-            Outcome::Pass(_) => Self::Pass,
-            Outcome::Log(_) | Outcome::Staged(_) => Self::GoOn,
+            RuleEffect::Decide(_) => Self::Decide,
+            RuleEffect::Pass(_) => Self::Pass,
+            RuleEffect::Log(_) | RuleEffect::Staged(_) => Self::GoOn,
         }
     }
 }

@@ -4,8 +4,9 @@ use super::expression::{Comparison, Node, Selector};
 use super::labels::LabelSource;
 
 impl Selector {
-    /// Whether the selector may match something that has `labels` and perhaps others: `may_be`: whether a label that
-    /// is not among them may be there, with this value if one is named. `false` is certain.
+    /// Whether the selector may match something that has `labels`, and perhaps other labels too. `may_be` says whether
+    /// a label that is not in `labels` may be there, and if a value is named, whether with this value. If the result is
+    /// `false`, the selector certainly does not match.
     pub fn may_match_with(
         &self,
         labels: &impl LabelSource,

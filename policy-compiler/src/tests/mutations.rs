@@ -18,7 +18,7 @@ use crate::model::*;
 use crate::peers::{ClassMap, NO_CLASS};
 use crate::prefix_map::PrefixMap;
 use crate::reference::prove;
-use crate::resolve::{Outcome, Steps};
+use crate::resolve::{RuleEffect, Steps};
 
 fn cluster() -> Cluster {
     Cluster::new()
@@ -444,7 +444,7 @@ fn slot(image: &mut Image, chain: ChainId, at: usize) -> &mut Option<PathId> {
 fn behind_the_last_word(steps: &Steps, at: usize) -> bool {
     let passes = |tier: usize| {
         let mut of_tier = steps.steps.iter().filter(|step| step.tier as usize == tier);
-        of_tier.any(|step| matches!(step.outcome, Outcome::Pass(_)))
+        of_tier.any(|step| matches!(step.outcome, RuleEffect::Pass(_)))
     };
     let tier = match steps.steps.get(at) {
         Some(step) => step.tier as usize,

@@ -79,7 +79,7 @@ impl Input {
         (self.sent.clone(), self.start)
     }
 
-    /// The number of packets on a wire that it stands for.
+    /// The number of packets that a wire would carry for it.
     pub fn units(&self) -> u64 {
         let Some(segmentation) = self.offload.segmentation else { return 1 };
         let headers = self.read.map(|read| read.headers(self.packet()));

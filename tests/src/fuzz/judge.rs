@@ -138,7 +138,7 @@ impl Judge {
         }
     }
 
-    /// Judges all outputs. Returns the number of packets on a wire that they stand for.
+    /// Judges all outputs. Returns the number of packets that a wire would carry for them.
     fn judge_outputs(
         &self,
         law: &Law<'_>,

@@ -21,7 +21,7 @@ use crate::host::process::{self, Process, tail};
 pub const AGENT: &str = "agent";
 /// The folder of the manifests that all agents read.
 pub(super) const MANIFESTS: &str = "manifests";
-/// The most time of an agent to start, and to enforce its objects.
+/// The longest time that an agent may take to start, and to enforce its objects.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The command line of an agent: that of `manx node`, and the namespace of its node.

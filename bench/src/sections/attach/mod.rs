@@ -29,7 +29,7 @@ use rows::{FIGURES, HEAD, NAME, PODS};
 const ROUND: Duration = Duration::from_secs(8);
 /// The time for which the policy changes before the first pod is attached.
 const LEAD: Duration = Duration::from_millis(500);
-/// The most time to attach all at once, as a part of the time one after the other.
+/// The longest time that attaching all at once may take, as a part of the time of attaching one after the other.
 const LONGER: Goal = Goal::AtMost(1.0);
 
 /// The row of this section.

@@ -14,7 +14,7 @@ const BETWEEN_CHANGES: Duration = Duration::from_millis(100);
 /// The time between an answer of the agent and the next request.
 const BETWEEN_REQUESTS: Duration = Duration::from_millis(2);
 
-/// The most time from a change to its publication.
+/// The longest time that the publication of a change may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The times of the agent's actions.

@@ -19,14 +19,14 @@ use crate::path::traffic::{self, PingPong, TcpStreams, WARM_UP};
 use crate::report::statistics::percentile;
 use crate::run::Settings;
 
-/// The most time for which an attacker runs after a measurement.
+/// The longest time that an attacker may run after a measurement.
 const MARGIN: Duration = Duration::from_secs(10);
-/// The most time of the agent for the packets that an attacker leaves behind: the buffers of veths hold millions of
-/// segments.
+/// The longest time that the agent may take for the packets that an attacker leaves behind. The buffers of veths hold
+/// millions of segments.
 const SETTLE: Duration = Duration::from_secs(5);
 /// The attacker's packets are handled when none has come for so long.
 pub(super) const QUIET: Duration = Duration::from_millis(100);
-/// The most time until the neighbour's packets pass again after an attack.
+/// The longest time that it may take after an attack until the neighbour's packets pass again.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
 /// See the module. It is built for one row.

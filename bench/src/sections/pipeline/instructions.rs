@@ -26,7 +26,8 @@ pub(super) const ROWS: [Row; 9] = [
     ("encap-1k", &[Stage::Decapsulate]),
     ("decap-1", &[]),
 ];
-/// The packets of two runs. The difference of their costs is that of the packets, because both contain the same setup.
+/// The numbers of packets of the two runs. Both runs contain the same setup, so the difference of their costs is the
+/// cost of the additional packets.
 const PACKETS: [u64; 2] = [20_000, 60_000];
 /// Valgrind counts while a function of this name runs: [`Setup::more`](super::setup::Setup::more).
 const COUNTING: &str = "--toggle-collect=*Setup*more*";

@@ -17,7 +17,7 @@ use crate::path::traffic;
 use crate::report::goal::Goal;
 use crate::report::statistics::Pair;
 
-/// The most time until a halted path carries packets again.
+/// The longest time that a halted path may take until it carries packets again.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
 /// The traffic and the measured quantity.

@@ -1,8 +1,8 @@
 //! Routes and tunnels.
 //!
-//! They are made anew where a node, a block, an attachment or the underlay has changed. A change of some IPv4 routes
-//! alone, to next hops that the tables in use have, is stored in these: no tables are published, and only flows
-//! from and to the addresses of those routes look up where they go.
+//! They are made anew if a node, a block, an attachment or the underlay has changed. If only some IPv4 routes have
+//! changed, to next hops that the tables in use have, the change is stored in these tables. Then no tables are
+//! published, and only flows from and to the addresses of those routes look up their next hops again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
 use manx_dataplane::tables::{
-    EncodedNextHop, Link, NextHop, Peers, TUNNELS_OF_A_NODE, Tables, Tunnel,
+    EncodedNextHop, Link, NextHop, Peers, TUNNELS_PER_NODE, Tables, Tunnel,
 };
 use manx_policy_compiler::prefix_map::PrefixMap;
 
@@ -18,34 +18,34 @@ use super::Inputs;
 use crate::overlay::Underlay;
 use crate::topology::{self, Peer, Route, RouteSource, Topology};
 
-/// Routes are stored by the /24.
+/// The length of the prefixes by which changed routes are stored in place.
 const BLOCK: u8 = 24;
-/// A larger prefix is not stored in place.
+/// The shortest prefix whose route can change in place. It is the largest in addresses.
 const LARGEST_IN_PLACE: u8 = 18;
-/// The most /24 that one change stores in place.
+/// The most blocks of length /24 that one change stores in place.
 const MOST_IN_PLACE: usize = 1 << (BLOCK - LARGEST_IN_PLACE);
 
-/// See the module.
+/// The routes and tunnels of the last tables, and the inputs from which they were made.
 #[derive(Debug)]
 pub(super) struct RouteTables {
     /// The number of each node to which there has been a tunnel.
     nodes: BTreeMap<Ipv4Addr, u32>,
     inputs: Option<RouteInputs>,
     pub(super) routes: BTreeMap<IpNet, NextHop>,
-    /// The same as numbers.
+    /// The same routes, as the numbers that the dataplane looks up.
     pub(super) map: Arc<PrefixMap>,
-    /// By index.
+    /// The tunnels, by index.
     pub(super) tunnels: Vec<Option<Tunnel>>,
     /// The index of each sender's tunnel.
     pub(super) peers: Peers,
 }
 
-/// What they rest on.
+/// The inputs from which routes and tunnels are made.
 #[derive(Debug, PartialEq)]
 struct RouteInputs {
     topology: Topology,
     underlay: Underlay,
-    /// Where the addresses of attached pods lead, and the node's own on their links.
+    /// The next hops of the attached pods' addresses, and of the node's own addresses on their links.
     attached: Vec<(IpAddr, NextHop)>,
     own_addresses: BTreeSet<IpNet>,
     /// The service addresses that the node translates.
@@ -53,7 +53,7 @@ struct RouteInputs {
 }
 
 impl Default for RouteTables {
-    /// To nowhere.
+    /// No address has a route.
     fn default() -> Self {
         Self {
             nodes: BTreeMap::new(),
@@ -94,8 +94,8 @@ impl RouteTables {
         self.inputs = Some(RouteInputs { topology, underlay, attached, own_addresses, services });
     }
 
-    /// Stores in `tables`, which are in use, that routes have changed. `false`: more has changed, or too much, and new
-    /// tables have to be made, whatever has been stored already.
+    /// Stores the changed routes in `tables`, which are in use. Returns `false` if more than routes or too many routes
+    /// have changed. Then new tables must be made, even if some routes are stored already.
     pub(super) fn change_in_place(&mut self, tables: &Tables, inputs: &Inputs<'_>) -> bool {
         let Some(before) = self.inputs.take() else { return false };
         let attached = attached(inputs);
@@ -128,7 +128,7 @@ impl RouteTables {
             self.nodes.entry(peer.address).or_insert(next);
         }
         let Some(local) = inputs.topology.underlay else { return Vec::new() };
-        let mut tunnels = vec![None; self.nodes.len() * TUNNELS_OF_A_NODE as usize];
+        let mut tunnels = vec![None; self.nodes.len() * TUNNELS_PER_NODE as usize];
         let (underlay, macs) = (inputs.underlay, &inputs.topology.vxlan_macs);
         for peer in peers {
             let made = peer.overlay.tunnel(underlay, macs, (local, peer.address));
@@ -144,7 +144,7 @@ impl RouteTables {
 
     fn tunnel_index(&self, peer: Peer) -> Option<u32> {
         let node = self.nodes.get(&peer.address)?;
-        Some(node * TUNNELS_OF_A_NODE + peer.overlay.encapsulation().kind())
+        Some(node * TUNNELS_PER_NODE + peer.overlay.encapsulation().kind())
     }
 
     fn routes(
@@ -187,7 +187,8 @@ fn of_node<'a>(
     kernel.chain(services).chain(attached)
 }
 
-/// The routes of these inputs that only the node itself knows, with their sources, which come after those of the topology.
+/// The routes of these inputs that only the node itself knows, with their sources. These sources come after those of
+/// the topology.
 pub fn own_routes(inputs: &Inputs<'_>) -> Vec<(IpNet, RouteSource, NextHop)> {
     of_node(inputs, &attached(inputs)).collect()
 }
@@ -197,7 +198,8 @@ fn services<'a>(inputs: &Inputs<'a>) -> &'a BTreeSet<IpAddr> {
     inputs.services.map_or(&NONE, |(services, _)| &services.addresses)
 }
 
-/// The addresses of the attached pods, and before them those that the node has on their links, and where each leads.
+/// The addresses that the node has on the attached pods' links, then the addresses of these pods, each with its next
+/// hop.
 fn attached(inputs: &Inputs<'_>) -> Vec<(IpAddr, NextHop)> {
     let gateways = inputs.locals.values().filter_map(|local| local.host.as_ref());
     let gateways = gateways.flat_map(|host| &host.gateways).map(|it| (*it, NextHop::Node));
@@ -208,7 +210,8 @@ fn attached(inputs: &Inputs<'_>) -> Vec<(IpAddr, NextHop)> {
     gateways.chain(addresses).collect()
 }
 
-/// The /24 in which routes differ. `None`: one that differs is of IPv6, or there are more than can be stored in place.
+/// The blocks of length /24 in which routes differ. `None`: a route of IPv6 differs, or more routes differ than can be
+/// stored in place.
 fn differing_blocks(
     before: &BTreeMap<IpNet, NextHop>,
     after: &BTreeMap<IpNet, NextHop>,
@@ -238,7 +241,7 @@ fn next_hops(routes: &BTreeMap<IpNet, NextHop>, block: Ipv4Net) -> [EncodedNextH
     let mut next_hops = [around.copied().unwrap_or(NextHop::NoRoute).encode(); 256];
     let [first, last] = [(block.network(), BLOCK + 1), (block.broadcast(), 32)]
         .map(|(address, length)| IpNet::V4(Ipv4Net::new_assert(address, length)));
-    // A prefix comes before those that lie in it.
+    // A prefix sorts before the prefixes that lie in it.
     for (prefix, next_hop) in routes.range(first..=last) {
         let IpNet::V4(prefix) = prefix else { continue };
         let [from, to] = [prefix.network(), prefix.broadcast()].map(|at| at.octets()[3] as usize);

@@ -109,8 +109,9 @@ fn churn_of_policies_is_bounded_and_no_packet_is_counted_for_another_rule() {
     assert!(counters.len() < 2 * KEPT_SLOTS, "{} slots", counters.len());
     let read = |slot| counters.get(&slot).copied().unwrap_or(0);
     let now: u64 = calculation.counts(read).map(|(_, count)| count).sum();
-    let former = calculation.former(Verdict::Allow) + calculation.former(Verdict::Deny);
-    assert_eq!(now + former, packets);
+    let reclaimed =
+        calculation.reclaimed_count(Verdict::Allow) + calculation.reclaimed_count(Verdict::Deny);
+    assert_eq!(now + reclaimed, packets);
     let of_stays =
         calculation.counts(read).filter(|(r, _)| r.to_string().contains("default/stays"));
     assert_eq!(of_stays.map(|(_, count)| count).sum::<u64>(), stays);

@@ -25,7 +25,7 @@ struct Written<'a> {
     stored: &'a Stored,
 }
 
-/// Pools that share addresses, each with another one.
+/// Pairs of pools that share addresses.
 type Pairs<'a> = Vec<(&'a Written<'a>, &'a Written<'a>)>;
 
 /// All pools that can be read, the oldest first, and whether it is known of all how old they are.

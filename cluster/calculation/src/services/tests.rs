@@ -74,16 +74,16 @@ fn what_is_not_fully_known_or_is_a_pods_or_a_nodes_address_is_not_translated() {
         web.clone() + &slice("other", "10.0.0.300", "{port: 80}"),
     ] {
         let found = services(std::slice::from_ref(&wrong));
-        assert!(found.translate_as(&Services::default()), "{wrong}: {found:?}");
+        assert!(found.has_same_translation(&Services::default()), "{wrong}: {found:?}");
     }
     // node-local DNS, or kube-proxy in the mode ipvs: a process of the node may answer.
     let own = BTreeSet::from(["10.96.0.7".parse().unwrap()]);
     let none = Services::default();
-    assert!(services_beside(std::slice::from_ref(&web), &own).translate_as(&none));
+    assert!(services_beside(std::slice::from_ref(&web), &own).has_same_translation(&none));
     let hosts: Vec<String> = (0..=MOST_HOSTS).map(|n| format!("192.0.2.{n}")).collect();
     let many =
         |hosts: &[String]| services(&[web.clone(), slice("web", &hosts.join(", "), "{port: 80}")]);
-    assert!(many(&hosts).translate_as(&none));
+    assert!(many(&hosts).has_same_translation(&none));
     assert_eq!(many(&hosts[1..]).addresses.len(), 1);
 }
 
@@ -113,7 +113,7 @@ fn behind_another_plugin_its_pods_are_no_hosts_however_many() {
     let known: Vec<_> = asked.iter().map(|it| found.is_pod(it)).collect();
     assert_eq!(known, [Some(true), Some(false), None, None], "a node's own, and nobody's");
     let closed = Services::new(&contents, &topology, own, &none, |_| false);
-    assert!(!closed.translate_as(&found) && closed.translate_as(&closed.clone()));
+    assert!(!closed.has_same_translation(&found) && closed.has_same_translation(&closed.clone()));
     let (with_pods, found) = (found, closed);
     assert_eq!(
         shown(&found),
@@ -121,11 +121,11 @@ fn behind_another_plugin_its_pods_are_no_hosts_however_many() {
     );
     // A pod that is gone while its slice is not: until no slice names it.
     let still = Services::new(&contents, &topology, own, &with_pods, |_| false);
-    assert!(still.translate_as(&with_pods));
+    assert!(still.has_same_translation(&with_pods));
     let without = Contents::from_texts([("cluster.yaml", NODES)]);
     let gone = Services::new(&without, &topology, own, &still, |_| false);
     let back = Services::new(&contents, &topology, own, &gone, |_| false);
-    assert!(back.translate_as(&found));
+    assert!(back.has_same_translation(&found));
 }
 
 /// A pod's status may name any address; the node that routes it must not be the one that ends a service.

@@ -1,4 +1,4 @@
-//! A cluster as one node sees it: what each source of routes says, and what follows from that.
+//! A cluster as one node sees it: the routes of each source, and what follows from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,7 +22,7 @@ pub(super) struct SourceRoute<'a> {
     pub(super) route: Route,
 }
 
-/// Which object says so.
+/// The object that causes a route.
 #[derive(Clone, Copy)]
 enum Named<'a> {
     Node(&'a str),
@@ -54,7 +54,7 @@ pub(super) struct ClusterView<'a> {
 struct BorrowedAddress<'a> {
     address: IpAddr,
     pod: &'a ObjectName,
-    /// `None`: it leads to no pod.
+    /// The route to the pod. `None`: the pod does not get this address.
     route: Option<Route>,
     unrouted: Option<NoRouteToPod>,
 }
@@ -121,15 +121,15 @@ impl<'a> ClusterView<'a> {
         others.flat_map(|(name, node)| node.plan.blocks().iter().map(move |it| (&**name, node, it)))
     }
 
-    /// Other nodes' blocks that lie in no pool, with the nodes.
-    pub(super) fn unpooled(&self) -> BTreeMap<IpNet, String> {
+    /// Other nodes' blocks that lie in no pool, with the names of the nodes.
+    pub(super) fn unpooled_blocks(&self) -> BTreeMap<IpNet, String> {
         let unpooled = self.blocks_of_others();
         let unpooled = unpooled.filter(|(.., block)| self.pools.around(block).is_none());
         unpooled.map(|(name, _, block)| (block.trunc(), name.to_owned())).collect()
     }
 
     /// Borrowed addresses that lie in no pool.
-    pub(super) fn of_no_pool(&self) -> BTreeSet<IpNet> {
+    pub(super) fn unpooled_borrowed(&self) -> BTreeSet<IpNet> {
         let routed = self.borrowed.iter().filter(|it| it.route.is_some());
         let prefixes = routed.map(|it| IpNet::from(it.address));
         prefixes.filter(|it| self.pools.around(it).is_none()).collect()
@@ -143,8 +143,8 @@ impl<'a> ClusterView<'a> {
         unrouted.collect()
     }
 
-    /// The nodes that send tunnel packets here. The destination's pool chooses the encapsulation, so one prefix stands for
-    /// all of a pool and family.
+    /// The nodes that send tunnel packets to this node. The destination's pool chooses the encapsulation, so one prefix
+    /// stands for all prefixes of the same pool and family.
     pub(super) fn senders(&self) -> BTreeSet<Peer> {
         let borrowed = self.borrowed.iter().filter(|it| it.route == Some(Route::Local));
         let borrowed = borrowed.map(|it| IpNet::from(it.address));
@@ -165,7 +165,7 @@ impl<'a> ClusterView<'a> {
     }
 }
 
-/// The pools, as many blocks ask for theirs.
+/// The pools, ordered so that the pool of a block is found quickly.
 struct Pools<'a> {
     by_cidr: BTreeMap<IpNet, &'a Pool>,
     /// Whether all pools are known.
@@ -184,9 +184,9 @@ impl<'a> Pools<'a> {
     }
 }
 
-/// How `remote`'s `block` is reached from `here`, as its pool says. A block outside all pools leads nowhere. Calico
-/// would send it unencapsulated; but then, if a pool is removed while its blocks are in use, the traffic of its tunnels
-/// would go over the bare underlay, and hosts there could send with its pods' addresses.
+/// The route from `here` to a `block` of `remote`. The block's pool decides. A block outside all pools is not reached.
+/// Calico would send to it unencapsulated. But then, if a pool is removed while its blocks are in use, the traffic of
+/// its tunnels would go over the bare underlay, and hosts there could send with its pods' addresses.
 fn route_to(pools: &Pools<'_>, here: &Node, remote: &Node, block: &IpNet) -> Route {
     let address = |v4: bool| remote.internal_ips.iter().copied().find(|ip| ip.is_ipv4() == v4);
     let Some(next_hop) = address(block.addr().is_ipv4()) else {
@@ -213,8 +213,8 @@ fn route_to(pools: &Pools<'_>, here: &Node, remote: &Node, block: &IpNet) -> Rou
     }
 }
 
-/// The blocks that two other nodes claim: neither gets them. This node's own blocks are not included: a claim to these
-/// is an error.
+/// The blocks that two other nodes claim; neither node gets them. If another node claims a block of this node, the
+/// result is an error.
 fn contested(cluster: &Cluster, name: &str) -> Result<BTreeSet<IpNet>, TopologyError> {
     let mut contested = BTreeSet::new();
     for Overlap { outer, inner } in &cluster.overlaps {
@@ -280,7 +280,7 @@ fn borrowed<'a>(
     all
 }
 
-/// The addresses that pods name and do not have.
+/// The addresses that pods name but do not have.
 pub(super) fn unheld(cluster: &Cluster) -> UnroutedAddresses {
     let unheld = cluster.unheld().into_iter();
     unheld.map(|(of, why)| (of, NoRouteToPod::Unheld(why))).collect()

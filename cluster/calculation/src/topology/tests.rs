@@ -54,7 +54,7 @@ fn a_host_endpoint_found_by_address_outlives_the_node_object() {
     let last = topology(&cluster, "a", &Reserved::new()).unwrap();
     cluster.nodes.remove("a");
     assert!(topology(&cluster, "a", &Reserved::new()).is_err());
-    assert_eq!(last.interfaces("a", "eth0").native(&cluster.model), Some("uplink"));
+    assert_eq!(last.interfaces("a", "eth0").uplink_host_endpoint(&cluster.model), Some("uplink"));
 }
 
 fn route(ipip: EncapsulationMode, prefix: &str) -> Route {
@@ -100,8 +100,9 @@ fn what_no_node_has_of_a_pool_leads_nowhere_and_own_addresses_to_the_node() {
     assert_eq!(route(EncapsulationMode::Always, "10.244.1.1/32"), Route::Node);
     assert_eq!(route(EncapsulationMode::Always, "172.18.0.2/32"), Route::Node);
     assert_eq!(route(EncapsulationMode::Always, "10.244.1.0/32"), Route::Masquerade);
-    let desired =
-        topology(&cluster(EncapsulationMode::Always), "a", &Reserved::new()).unwrap().host();
+    let desired = topology(&cluster(EncapsulationMode::Always), "a", &Reserved::new())
+        .unwrap()
+        .host_network();
     let masquerade: IpAddr = "10.244.1.0".parse().unwrap();
     assert_eq!(desired.masquerade_addresses, [masquerade]);
     assert!(desired.own.contains(&masquerade), "no host beyond the uplink has it");
@@ -174,7 +175,7 @@ fn a_block_whose_pool_is_removed_leads_nowhere_until_a_pool_is_around_it_again()
     let block: IpNet = "10.244.2.0/24".parse().unwrap();
     assert_eq!(seen.prefixes[&block], Route::NoRoute(NoRoute::Unpooled));
     // The node's own routes do not reach it either.
-    assert!(seen.host().blocks.contains(&(block, HostRoute::Manx { source: None })));
+    assert!(seen.host_network().blocks.contains(&(block, HostRoute::Manx { source: None })));
     let problems: Vec<String> = seen.problems().collect();
     assert_eq!(problems.len(), 2, "{problems:?}");
     assert!(problems[0].contains("10.244.2.0/24 of Node \"b\" lies in no IPPool"));
@@ -272,7 +273,7 @@ fn an_address_of_a_node_or_one_that_is_reserved_is_never_a_pods() {
     for reserved in ["10.244.9.53", "10.244.9.54"] {
         assert_eq!(route(reserved), Route::NoRoute(NoRoute::Unclaimed));
         let prefix: IpNet = reserved.parse::<IpAddr>().unwrap().into();
-        assert!(seen.host().blocks.iter().all(|(block, _)| *block != prefix));
+        assert!(seen.host_network().blocks.iter().all(|(block, _)| *block != prefix));
     }
     assert_eq!(seen.unrouted.len(), 7, "{:?}", seen.unrouted);
     insta::assert_snapshot!(seen.problems().collect::<Vec<_>>().join("\n"), @r#"
@@ -291,7 +292,7 @@ fn the_nodes_own_table_has_no_route_for_an_address_outside_of_pools() {
         ("10.244.9.1", "a"),
         ("10.244.9.2", "b"),
     ]);
-    let host = topology(&cluster, "a", &Reserved::new()).unwrap().host();
+    let host = topology(&cluster, "a", &Reserved::new()).unwrap().host_network();
     let prefixes: Vec<String> = host.blocks.iter().map(|(net, _)| net.to_string()).collect();
     assert!(!prefixes.iter().any(|net| net.starts_with("192.0.2.")), "{prefixes:?}");
     for inside in ["10.244.9.1/32", "10.244.9.2/32"] {
@@ -428,7 +429,8 @@ fn a_pool_around_nodes_takes_no_host_from_the_nodes_own_table() {
     assert_eq!(route("172.18.7.7"), Route::NoRoute(NoRoute::HoldsNodes));
     let to = Peer { address: [172, 18, 0, 2].into(), overlay: Overlay::Ipip };
     assert_eq!(route("172.18.9.3"), Route::Tunnel(to));
-    let of_host: Vec<IpNet> = seen.host().blocks.into_iter().map(|(block, _)| block).collect();
+    let of_host: Vec<IpNet> =
+        seen.host_network().blocks.into_iter().map(|(block, _)| block).collect();
     let expected = ["10.244.0.0/16", "10.244.0.0/24", "10.244.1.0/24", "172.18.9.0/24"];
     assert_eq!(of_host, expected.map(|block| block.parse().unwrap()));
 }

@@ -138,7 +138,7 @@ impl Followed {
         &mut self.objects
     }
 
-    /// The reason why objects may be out of date; `None`: they are not.
+    /// Since when objects may be out of date, and why; `None`: they are not.
     pub(crate) fn stale(&self) -> Option<Stale> {
         self.objects.stale()
     }

@@ -62,7 +62,8 @@ pub(super) fn entity(
         service_alone(cursor, &field, side, out);
     }
     intent::empty_condition(cursor, "ports", "port", out);
-    // If the address has another condition, an empty list here is what templates write when there is nothing to add.
+    // Templates write an empty list when they have nothing to add. So an empty list is reported only if no other field
+    // limits the address.
     if !has_address(&entity) {
         intent::empty_condition(cursor, "nets", "address", out);
         if let Some(accounts) = cursor.field("serviceAccounts") {

@@ -97,7 +97,7 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         let changes = host.reconcile(&desired).unwrap();
         assert_eq!((changes.set.len(), changes.removed.len()), (2, 1), "{changes:?}");
         desired.addresses = vec![v6];
-        assert_eq!(host.reconcile(&desired).unwrap(), Reconciled::default());
+        assert_eq!(host.reconcile(&desired).unwrap(), RouteChanges::default());
         let addresses = netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
             netlink.addresses().await
         });

@@ -42,7 +42,7 @@ pub(super) struct Calculated {
     pub(super) tables: Arc<Tables>,
     /// The routes of these tables.
     pub(super) routes: Vec<(IpNet, NextHop)>,
-    /// The number of pods that were changed in tables in use.
+    /// The number of pod changes that were made in tables in use.
     pub(super) changed_in_place: u64,
     /// The number of times that routes were changed in tables in use.
     pub(super) routes_changed_in_place: u64,

@@ -216,7 +216,7 @@ impl Inputs {
         self.reserved.iter().map(|(address, what)| (*address, *what)).chain(servers)
     }
 
-    /// Records whether the agent's service account exists.
+    /// Remembers that the account was seen, if it exists now.
     pub(super) fn check_account(&mut self) {
         self.account.check(self.source.contents());
     }

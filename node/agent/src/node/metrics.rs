@@ -75,7 +75,8 @@ impl Agent {
             workers: workers.iter().map(worker).collect(),
             flow_capacity: Dataplane::flow_capacity() as u64,
             rules: current_rules(self).filter(|rule| rule.packets > 0).collect(),
-            former: [Verdict::Allow, Verdict::Deny].map(|verdict| calculation.former(verdict)),
+            former: [Verdict::Allow, Verdict::Deny]
+                .map(|verdict| calculation.reclaimed_count(verdict)),
             denied_flows: dataplane.denials.noted(),
             unreported_flows: workers.sum(|counters| counters.reports_lost.read()),
         }

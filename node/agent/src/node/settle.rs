@@ -1,9 +1,9 @@
 //! Settling: the agent's state follows its inputs, in one order: objects → cluster → place → services → tables.
 //!
-//! The control loop settles once a turn. Apart from the first import at the start, only settling takes these steps. The
-//! result depends on the inputs alone: any order and any batches of the same changes lead to the same state. There are
-//! two exceptions. A cluster in which the node has no place leaves the last topology in force. A service endpoint behind
-//! another plugin stays a pod until no slice names it.
+//! The control loop settles once a turn. Apart from the first import and place at the start, only settling takes these
+//! steps. The result depends on the inputs alone: any order and any batches of the same changes lead to the same state.
+//! There are two exceptions. A cluster in which the node has no place leaves the last topology in force. A service
+//! endpoint behind another plugin stays a pod until no slice names it.
 
 use std::sync::Arc;
 use std::time::Instant;

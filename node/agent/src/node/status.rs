@@ -367,7 +367,7 @@ fn flows(Agent { calculated, dataplane, .. }: &Agent, now: u64) -> Vec<FlowStatu
 fn rules(agent: &Agent) -> Vec<RuleCount> {
     let calculation = &agent.calculated.calculation;
     let former = [Verdict::Allow, Verdict::Deny].map(|verdict| {
-        rule_count("rules that are gone".to_owned(), verdict, calculation.former(verdict))
+        rule_count("rules that are gone".to_owned(), verdict, calculation.reclaimed_count(verdict))
     });
     current_rules(agent).chain(former).filter(|rule| rule.packets > 0).collect()
 }

@@ -57,7 +57,7 @@ type Placed = (Topology, Option<TopologyError>);
 
 /// The node's own addresses: those that its kernel has, and those of Manx's interfaces.
 fn own_addresses(inputs: &Inputs, topology: &Topology) -> BTreeSet<IpNet> {
-    let HostNetwork { addresses, masquerade_addresses, .. } = topology.host();
+    let HostNetwork { addresses, masquerade_addresses, .. } = topology.host_network();
     let own = addresses.into_iter().chain(masquerade_addresses).map(IpNet::from);
     own.chain(inputs.own_addresses().iter().copied()).collect()
 }
@@ -175,7 +175,7 @@ impl View {
     /// The addresses and routes that the node's namespace should have. All the node's addresses are refused as sources of
     /// packets from beyond the uplink.
     pub(super) fn host_network(&self) -> HostNetwork {
-        let mut host = self.topology.host();
+        let mut host = self.topology.host_network();
         host.own.extend(self.own_addresses.iter().map(IpNet::addr));
         host
     }
@@ -192,7 +192,7 @@ impl View {
         let is_pod = |address: &IpAddr| pods.contains(address);
         let is_own = |address: &IpAddr| is_own(&self.own_addresses, address);
         let services = Services::new(inputs.contents(), &self.topology, is_own, before, is_pod);
-        let differs = !before.translate_as(&services);
+        let differs = !before.has_same_translation(&services);
         self.services = Some(services);
         differs
     }
@@ -200,14 +200,14 @@ impl View {
     /// Whether the changes may affect the service addresses that the node translates.
     pub(super) fn affects_services(&self, changes: &Changes) -> bool {
         match changes {
-            Changes::Objects(objects) => {
-                objects.keys().any(|key| Services::rest_on(key) || self.is_pod_at_host_address(key))
-            }
+            Changes::Objects(objects) => objects
+                .keys()
+                .any(|key| Services::may_be_changed_by(key) || self.is_pod_at_host_address(key)),
             Changes::Everything => true,
         }
     }
 
-    /// Whether this is a pod of another plugin, with an address that counts as a host's until now.
+    /// Whether the key is a pod of another plugin with an address that the current services still count as a host's.
     fn is_pod_at_host_address(&self, key: &ObjectKey) -> bool {
         if self.network == Network::Manx || key.kind != Kind::Pod {
             return false;
@@ -261,7 +261,7 @@ impl View {
             }
         }
         for (address, node) in self.cluster.node_addresses() {
-            // A node that reports an address in another node's block does not own it.
+            // Another node that reports an address in one of this node's blocks does not own it.
             if is_in_set(address) && (node == self.node || !self.is_in_own_block(address)) {
                 taken.insert(address, format!("Node {node:?}"));
             }

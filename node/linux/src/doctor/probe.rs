@@ -1,4 +1,4 @@
-//! The checks by trying, in child processes that end afterwards, so that nothing is left behind.
+//! Checks that try the action itself, each in a child process, so that nothing remains.
 
 use std::fs;
 use std::io;

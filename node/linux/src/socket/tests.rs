@@ -51,14 +51,14 @@ fn a_second_name_is_taken_by_who_has_the_first_and_goes_with_it() {
     // A stale socket of a process that has not ended yet, with its descriptors.
     let _stale = UnixListener::bind(&beside).unwrap();
     let mut listening = Listening::bind(&path).unwrap();
-    let listener = listening.listen_beside(&beside).unwrap();
+    let listener = listening.listen_second(&beside).unwrap();
     UnixStream::connect(&beside).unwrap();
     listener.accept().unwrap();
     assert_eq!(fs::metadata(&beside).unwrap().mode() & 0o777, 0o600);
     drop((listening, listener));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     fs::write(&beside, "precious").unwrap();
-    let refused = Listening::bind(&path).unwrap().listen_beside(&beside);
+    let refused = Listening::bind(&path).unwrap().listen_second(&beside);
     assert!(matches!(refused, Err(Error::NotASocket(_))));
     assert_eq!(fs::read_to_string(&beside).unwrap(), "precious");
 }

@@ -1,7 +1,8 @@
 //! The lines of `docs/policy-semantics.md` about manifests, each with manifests that show it: the reference and the
 //! rows, over the imported text, agree with the line, and the oracle agrees in every cell of the tables.
 //!
-//! The policy compiler tests order and matching alone, line by line (`tests/semantics`); `pipeline` tests packets.
+//! The policy compiler's own tests (`tests/semantics`) show order and matching line by line, without manifests;
+//! `pipeline` tests packets.
 
 mod endpoints;
 mod order;

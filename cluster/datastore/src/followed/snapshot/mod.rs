@@ -33,7 +33,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// A message to the writer.
 enum WriterMessage {
     Change(Change),
-    /// All changes up to this time, in seconds since 1970, were sent.
+    /// The state was complete at this time, in seconds since 1970.
     Complete(u64),
 }
 

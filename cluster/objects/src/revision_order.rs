@@ -19,7 +19,7 @@ pub(super) struct Age {
 
 /// The relation of a document to an earlier one of the same text with the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Succession {
+pub(super) enum RevisionOrder {
     /// A later state of the object, or the object that has taken its name.
     Later,
     /// An earlier state of the object.
@@ -47,21 +47,21 @@ impl Age {
     /// An object with another `uid` is a successor, unless its version or its time of creation is earlier. Objects
     /// whose absence allows more (policies) have no successors, because a policy would be lost if one file contains two
     /// clusters.
-    pub(super) fn followed_by(&self, next: &Self, kind: Kind) -> Succession {
+    pub(super) fn followed_by(&self, next: &Self, kind: Kind) -> RevisionOrder {
         let versions = self.version.zip(next.version);
         if self.uid == next.uid {
             return match versions {
-                Some((this, next)) if next < this => Succession::Earlier,
-                _ => Succession::Later,
+                Some((this, next)) if next < this => RevisionOrder::Earlier,
+                _ => RevisionOrder::Later,
             };
         }
         let may_follow = !(kind.enforced_policy() || kind.opens_if_absent())
             && versions.is_none_or(|(this, next)| this < next);
         let created = self.created.zip(next.created);
         if may_follow && created.is_none_or(|(this, next)| this <= next) {
-            Succession::Later
+            RevisionOrder::Later
         } else {
-            Succession::Unknown
+            RevisionOrder::Unknown
         }
     }
 }
