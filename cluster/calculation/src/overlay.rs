@@ -25,7 +25,7 @@ impl Overlay {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::Ipip, Self::Vxlan];
 
-    /// The name of the port that its packets arrive at.
+    /// The name of the port of its own socket.
     pub const fn port(self) -> &'static str {
         match self {
             Self::Ipip => "uplink-raw",
@@ -97,4 +97,18 @@ pub struct Underlay {
     pub next_hops: BTreeMap<Ipv4Addr, [u8; 6]>,
     /// The sockets of overlays that have one of their own, once a tunnel needs it.
     pub sockets: Sockets,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_overlay_is_another_kind_of_encapsulation() {
+        let kinds = Overlay::ALL.map(|it| it.encapsulation().kind());
+        assert_eq!(BTreeSet::from(kinds).len(), Overlay::ALL.len());
+        assert!(kinds.iter().all(|kind| *kind < Encapsulation::KINDS));
+    }
 }

@@ -71,8 +71,11 @@ impl Ranges {
     /// The numbers that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
-        if other.is_all() {
+        if other.is_all() || self.is_empty() {
             return self.clone();
+        }
+        if self.is_all() || other.is_empty() {
+            return other.clone();
         }
         // A and B = not (not A or not B).
         Self::union(self.complement().iter().chain(other.complement().iter())).complement()

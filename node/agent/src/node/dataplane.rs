@@ -67,7 +67,7 @@ impl Dataplane {
         let attach_forwarded = |device| ports.attach("forwarded", device);
         let forwarded = own.forwarded.map(attach_forwarded).transpose()?;
         let service = own.service.map(|device| ports.attach("service", device)).transpose()?;
-        let raw = ports.attach("uplink-raw", tunnels.raw)?;
+        let raw = ports.attach(Overlay::Ipip.port(), tunnels.raw)?;
         let packet_socket = match tunnels.packet_socket {
             Some((queues, mac)) => Some((ports.attach("uplink-packet", queues)?, mac)),
             None => None,
@@ -121,7 +121,7 @@ impl Dataplane {
         needed.retain(|overlay| !open.contains_key(overlay));
         self.socket_faults.retain(|overlay, _| needed.contains(overlay));
         let Some(local) = view.topology.underlay else { return Sockets::new() };
-        let open = |overlay: Overlay| {
+        let open_one = |overlay: Overlay| {
             let sockets = uplink::own_sockets(overlay, local, self.ports.workers.len())?;
             let opened = sockets.and_then(|sockets| {
                 let port = self.ports.attach(overlay.port(), sockets);
@@ -131,7 +131,7 @@ impl Dataplane {
             let fault = self.socket_faults.entry(overlay).or_default();
             Some((overlay, fault.record(opened)?))
         };
-        needed.into_iter().filter_map(open).collect()
+        needed.into_iter().filter_map(open_one).collect()
     }
 
     /// The reasons why sockets are not open.
