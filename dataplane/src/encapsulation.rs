@@ -87,8 +87,8 @@ pub(crate) const fn is_tunnel_port(destination_port: u16) -> bool {
     matches!(destination_port, vxlan::PORT)
 }
 
-/// The headers in front of a packet in a tunnel by UDP. The tunnel's own header may be of another kind than VXLAN's, but
-/// not of another length: the socket receives faster if it knows the length at compile time.
+/// The headers in front of a packet in a tunnel by UDP. The tunnel's own header is as long as VXLAN's, whatever its kind
+/// is: the socket receives faster because the length is known at compile time.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct UdpTunnelHeaders {
