@@ -90,8 +90,8 @@ pub(crate) const fn is_tunnel_port(destination_port: u16) -> bool {
 // A kind beyond them would have the index of another node's tunnel.
 const _: () = assert!(Encapsulation::Vxlan { vni: 0 }.kind() + 1 == Encapsulation::KINDS);
 
-/// The headers in front of a packet in a tunnel by UDP. The tunnel's own header may be of another kind than VXLAN's, but
-/// not of another length: the socket receives faster if it knows the length at compile time.
+/// The headers in front of a packet in a tunnel by UDP. The tunnel's own header is as long as VXLAN's, whatever its kind
+/// is: the socket receives faster because the length is known at compile time.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct UdpTunnelHeaders {

@@ -211,7 +211,7 @@ impl Kind {
     }
 
     /// Whether an agent follows the kind at an API server. All kinds are followed but those from which the cluster makes
-    /// others: pods from workloads, EndpointSlices from Endpoints.
+    /// others: pods from workloads, `EndpointSlices` from `Endpoints`.
     pub const fn is_followed(self) -> bool {
         !matches!(self, Self::Endpoints | Self::Workload(_))
     }

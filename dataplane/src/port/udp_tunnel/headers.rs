@@ -1,4 +1,5 @@
-//! The outer headers of datagrams that a tunnel's socket receives. The kernel removes the real ones; these replace them.
+//! The outer headers of datagrams that a socket of tunnels receives. The kernel removes the real ones; these replace
+//! them.
 
 use std::net::SocketAddrV4;
 
