@@ -33,8 +33,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use manx_policy_compiler::model::{
-    DefaultAction, HostEndpoint, Labels, Model, ObjectName, Order, Policy, PolicyKind, PolicyName,
-    Tier,
+    DefaultAction, HostEndpoint, Labels, Model, ObjectName, Order, Policy, PolicyName, Tier,
 };
 
 use self::calico::Context;
@@ -335,33 +334,7 @@ fn owners(key: &ObjectKey, pod: &object::Pod) -> [ObjectKey; 2] {
 
 /// The model's name of a policy; `None` if the object is no policy.
 pub fn policy_name(key: &ObjectKey) -> Option<PolicyName> {
-    let kind = match key.kind {
-        Kind::ClusterNetworkPolicy => PolicyKind::Cluster,
-        Kind::AdminNetworkPolicy => PolicyKind::Admin,
-        Kind::BaselineAdminNetworkPolicy => PolicyKind::BaselineAdmin,
-        Kind::CalicoNetworkPolicy => PolicyKind::Calico,
-        Kind::GlobalNetworkPolicy => PolicyKind::Global,
-        Kind::StagedNetworkPolicy => PolicyKind::StagedCalico,
-        Kind::StagedGlobalNetworkPolicy => PolicyKind::StagedGlobal,
-        Kind::StagedKubernetesNetworkPolicy => PolicyKind::StagedKubernetes,
-        Kind::NetworkPolicy => PolicyKind::Kubernetes,
-        Kind::Namespace
-        | Kind::Node
-        | Kind::Pod
-        | Kind::ServiceAccount
-        | Kind::Service
-        | Kind::Endpoints
-        | Kind::EndpointSlice
-        | Kind::Workload(_)
-        | Kind::IpPool
-        | Kind::Tier
-        | Kind::NetworkSet
-        | Kind::GlobalNetworkSet
-        | Kind::HostEndpoint
-        | Kind::Profile
-        | Kind::FelixConfiguration => return None,
-    };
-    Some(PolicyName::new(kind, &key.namespace, &key.name))
+    Some(PolicyName::new(key.kind.policy_kind()?, &key.namespace, &key.name))
 }
 
 fn import_tier(wire: &object::calico::Tier) -> Tier {

@@ -36,7 +36,7 @@ mod served_tests;
 mod writer;
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -62,35 +62,14 @@ use crate::followed::{
     Event, Events, Followed, Follower, Objects, Pause, Server, Stale, Waiting, Waits,
 };
 
-/// The kinds from which policy, routes and addresses are made.
-const FOLLOWED: [Kind; 22] = [
-    Kind::Namespace,
-    Kind::Node,
-    Kind::Pod,
-    Kind::ServiceAccount,
-    Kind::Service,
-    Kind::EndpointSlice,
-    Kind::NetworkPolicy,
-    Kind::ClusterNetworkPolicy,
-    Kind::AdminNetworkPolicy,
-    Kind::BaselineAdminNetworkPolicy,
-    Kind::IpPool,
-    Kind::CalicoNetworkPolicy,
-    Kind::GlobalNetworkPolicy,
-    Kind::StagedNetworkPolicy,
-    Kind::StagedGlobalNetworkPolicy,
-    Kind::StagedKubernetesNetworkPolicy,
-    Kind::Tier,
-    Kind::NetworkSet,
-    Kind::GlobalNetworkSet,
-    Kind::HostEndpoint,
-    Kind::Profile,
-    Kind::FelixConfiguration,
-];
+/// The kinds that are followed.
+static FOLLOWED: LazyLock<Vec<Kind>> =
+    LazyLock::new(|| Kind::ALL.into_iter().filter(|kind| kind.is_followed()).collect());
+static SERVER: LazyLock<Server> =
+    LazyLock::new(|| Server { name: "the API server", kinds: &FOLLOWED });
 
 /// The time between two checks that the server answers.
 const PROBE: Duration = Duration::from_secs(5);
-const SERVER: Server = Server { name: "the API server", kinds: &FOLLOWED };
 
 /// The objects of an API server. See the module.
 #[derive(Debug)]
@@ -131,7 +110,7 @@ impl ApiServer {
         // A mistake in the settings is reported at once; later it would be a fault that may pass.
         let url = access.config().await?.cluster_url;
         let (server, host): (Arc<str>, _) = (url.to_string().into(), url.host().map(str::to_owned));
-        let (mut followed, events) = Followed::new(SERVER, state.as_deref());
+        let (mut followed, events) = Followed::new(*SERVER, state.as_deref());
         let to_write = PendingWrites {
             node,
             addresses: Arc::default(),
@@ -269,7 +248,7 @@ fn speak(access: &Access, server: &Arc<str>, events: &Events, to_write: &Pending
         Err(error) => return tracing::error!(%error, "the API server cannot be followed"),
     };
     runtime.block_on(async {
-        let mut positions = FOLLOWED.map(Position::new);
+        let mut positions: Vec<_> = FOLLOWED.iter().copied().map(Position::new).collect();
         let mut pause = Pause::default();
         // Each connection ends when the server does not answer; the next one reads certificates and tokens anew.
         while let Err(reason) =

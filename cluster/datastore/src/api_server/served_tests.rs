@@ -145,7 +145,7 @@ fn a_start_beside_a_server_that_does_not_serve_a_kind_yet_uses_the_last_state() 
         // The last agent still has its file, and a reader keeps a file locked for a moment.
         until(&mut last, |_| {
             fs::copy(&state, &probe).unwrap();
-            Snapshot::open(&probe, SERVER, &Trouble::default()).1.is_some()
+            Snapshot::open(&probe, *SERVER, &Trouble::default()).1.is_some()
         })
         .await;
         fs::copy(&probe, &copy).unwrap();
@@ -407,7 +407,7 @@ fn a_damaged_state_is_set_aside_and_said_and_the_next_one_is_whole() {
         drop(server);
         let loaded = loop {
             let trouble = Trouble::default();
-            let (_, loaded) = Snapshot::open(&state, SERVER, &trouble);
+            let (_, loaded) = Snapshot::open(&state, *SERVER, &trouble);
             match trouble.text() {
                 None => break loaded,
                 Some(text) => assert!(text.contains("another process"), "{text}"),

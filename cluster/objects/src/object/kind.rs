@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use manx_policy_compiler::model::PolicyKind;
+
 use super::controller::Controller;
 
 /// The API versions of Calico's kinds.
@@ -173,17 +175,45 @@ impl Kind {
         )
     }
 
+    /// The kind of policy that objects of the kind are; `None`: they are no policies.
+    pub const fn policy_kind(self) -> Option<PolicyKind> {
+        match self {
+            Self::NetworkPolicy => Some(PolicyKind::Kubernetes),
+            Self::ClusterNetworkPolicy => Some(PolicyKind::Cluster),
+            Self::AdminNetworkPolicy => Some(PolicyKind::Admin),
+            Self::BaselineAdminNetworkPolicy => Some(PolicyKind::BaselineAdmin),
+            Self::CalicoNetworkPolicy => Some(PolicyKind::Calico),
+            Self::GlobalNetworkPolicy => Some(PolicyKind::Global),
+            Self::StagedNetworkPolicy => Some(PolicyKind::StagedCalico),
+            Self::StagedGlobalNetworkPolicy => Some(PolicyKind::StagedGlobal),
+            Self::StagedKubernetesNetworkPolicy => Some(PolicyKind::StagedKubernetes),
+            Self::Namespace
+            | Self::Node
+            | Self::Pod
+            | Self::ServiceAccount
+            | Self::Service
+            | Self::Endpoints
+            | Self::EndpointSlice
+            | Self::Workload(_)
+            | Self::IpPool
+            | Self::Tier
+            | Self::NetworkSet
+            | Self::GlobalNetworkSet
+            | Self::HostEndpoint
+            | Self::Profile
+            | Self::FelixConfiguration => None,
+        }
+    }
+
     /// Whether objects of the kind are policies that are enforced.
     pub const fn enforced_policy(self) -> bool {
-        matches!(
-            self,
-            Self::NetworkPolicy
-                | Self::ClusterNetworkPolicy
-                | Self::AdminNetworkPolicy
-                | Self::BaselineAdminNetworkPolicy
-                | Self::CalicoNetworkPolicy
-                | Self::GlobalNetworkPolicy
-        )
+        self.policy_kind().is_some() && !self.staged()
+    }
+
+    /// Whether an agent follows the kind at an API server. All kinds are followed but those from which the cluster makes
+    /// others: pods from workloads, `EndpointSlice`s from Endpoints.
+    pub const fn is_followed(self) -> bool {
+        !matches!(self, Self::Endpoints | Self::Workload(_))
     }
 
     /// Whether policies may allow more if an object of the kind is missing.
