@@ -260,7 +260,7 @@ impl Calculation {
     /// version `unused`. `read` returns the count of a slot; the counts of reclaimed slots are added to
     /// [`Calculation::reclaimed_count`]. Flows remember slots, so the next tables, which are the first that may use a
     /// reclaimed slot for another rule, make all flows be judged again.
-    pub fn fold(&mut self, unused: u64, read: impl Fn(u32) -> u64) {
+    pub fn reclaim_slots(&mut self, unused: u64, read: impl Fn(u32) -> u64) {
         if self.counted.len() <= self.named + self.named.max(KEPT_SLOTS) {
             return;
         }

@@ -177,7 +177,7 @@ impl Dataplane {
         }
         self.retirements.remove(&version);
         self.ports.ids.retired(version);
-        calculation.fold(version, |slot| self.ports.workers.rule_count(slot));
+        calculation.reclaim_slots(version, |slot| self.ports.workers.rule_count(slot));
     }
 
     /// Starts a capture of a port, which the request names by its own name or its pod's.
