@@ -99,7 +99,8 @@ fn churn_of_policies_is_bounded_and_no_packet_is_counted_for_another_rule() {
         }
         if used.len() > BEHIND {
             let retired = used.pop_front().unwrap();
-            calculation.reclaim_slots(retired.version, |slot| counters.get(&slot).copied().unwrap_or(0));
+            calculation
+                .reclaim_slots(retired.version, |slot| counters.get(&slot).copied().unwrap_or(0));
         }
         folds += u32::from(calculation.counted.len() < before);
         assert!(calculation.counted.len() <= 2 * KEPT_SLOTS, "{}", calculation.counted.len());
