@@ -299,7 +299,8 @@ fn attachment_ids(tables: &Tables, ends: &FlowEnds) -> [u32; 2] {
 }
 
 /// Writes the decision and its policy stamp into a flow.
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "every new flow; restoring and judging again are rare")]
 pub(super) fn write_decision(
     entry: &mut FlowMut<'_>,
     tables: &Tables,

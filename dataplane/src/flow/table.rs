@@ -490,7 +490,11 @@ impl FlowTable {
         Found(self.find_in(self.alternate_bucket(hash), hash, key))
     }
 
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "twice in one function, which every packet of the slow path calls"
+    )]
     fn find_in(&self, bucket: usize, hash: u64, key: &FlowKey) -> Option<u32> {
         let line = &self.buckets[bucket];
         let mut slots = line.ways_with_tag(tag(hash)).map(|way| line.slots[way]);
