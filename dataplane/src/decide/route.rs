@@ -39,7 +39,6 @@ pub(super) fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
 }
 
 /// The rest of routing, except for the packet size: checks the link and the hop limit.
-#[inline]
 pub(super) fn route<'a>(
     tables: &'a Tables,
     metadata: &PacketMetadata,
@@ -53,7 +52,7 @@ pub(super) fn route<'a>(
             _ => answer(DropReason::HostUnreachable, ErrorKind::HostUnreachable),
         };
     };
-    if rewrite.decrements_ttl && metadata.ttl <= 1 {
+    if expires(metadata, rewrite) {
         return answer(DropReason::TtlExceeded, ErrorKind::TimeExceeded);
     }
     Fate::Forward(Forwarding { link, rewrite })
@@ -67,8 +66,13 @@ pub(super) fn forward_if_fits<'a>(
     pair: NextHopPair,
     rewrite: Rewrite,
 ) -> Option<Forwarding<'a>> {
-    match route(tables, metadata, pair, rewrite) {
-        Fate::Forward(forwarding) if metadata.unit <= forwarding.link.mtu => Some(forwarding),
-        _ => None,
-    }
+    let link = tables.link(NextHop::decode(pair.to))?;
+    let fits = metadata.unit <= link.mtu && !expires(metadata, rewrite);
+    fits.then_some(Forwarding { link, rewrite })
+}
+
+/// Whether the hop limit of a packet ends here.
+#[inline]
+fn expires(metadata: &PacketMetadata, rewrite: Rewrite) -> bool {
+    rewrite.decrements_ttl && metadata.ttl <= 1
 }

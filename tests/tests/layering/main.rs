@@ -223,6 +223,25 @@ fn what_is_calculated_from_a_clusters_objects_alone_reaches_no_file_and_no_clock
     assert!(!reached([datastore]).is_empty(), "and sees what does reach the system");
 }
 
+/// Orders, actions and ICMP types of objects are the compiler's types. The oracle reads the values that they hold, and
+/// uses nothing that they decide.
+#[test]
+fn the_oracle_judges_by_code_of_its_own() {
+    let decides = |folder: &str| {
+        let sources = files(&sources_of(folder)).into_iter();
+        let sources = sources.filter(|path| !path.components().any(|it| it.as_os_str() == "tests"));
+        let texts = sources.map(|path| (fs::read_to_string(&path).unwrap(), path));
+        let words = ["manx_policy_compiler", "Order::LAST", "Order::KUBERNETES", ".covers("];
+        let found = texts.flat_map(|(text, path)| {
+            let found = words.into_iter().filter(|word| text.contains(word));
+            found.map(|word| format!("{word} in {}", path.display())).collect::<Vec<_>>()
+        });
+        found.collect::<Vec<String>>()
+    };
+    assert_eq!(decides("cluster/oracle"), [""; 0]);
+    assert!(!decides("cluster/calculation").is_empty(), "and sees what does use them");
+}
+
 /// The folders of crates of `cluster`, `node` and `tools`, in the order of the layers, and the crates of the workspace
 /// that each depends on.
 const FOLDERS: &[(&str, &[&str])] = &[
