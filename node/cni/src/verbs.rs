@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use manx_api::client::{self, Client};
-use manx_api::{Attach, Attached, Attachment, AttachmentId, Detach, ErrorKind};
+use manx_api::{Attach, Attached, Attachment, AttachmentId, Detach, ErrorKind, PodName};
 use manx_dataplane::worker::Polling;
 use manx_devices::device::{self, DeviceSpec};
 use manx_devices::pod_device;
@@ -119,19 +119,25 @@ pub(crate) fn del(config: &Config, container: &Container) -> Result<String, Erro
     }
     let mut client = connect(config)?;
     let known = attached_as(&mut client, |id| *id == gone)?;
-    // The interface is removed here and not by the holder's closing of the last queue: that takes the kernel some 20 ms
-    // each, and the holder has one thread. An attachment that is only asked for has none: the interface there is another
-    // sandbox's, which keeps it if the asked one fails.
-    let has_device = known.iter().any(|it| it.device.is_some());
-    let removed = match container.netns.as_deref().filter(|it| namespace::check(it).is_ok()) {
-        Some(path) if has_device && !config.policy_only => match netns::open(path) {
-            Ok(netns) => pod_device::remove(&netns, &container.interface),
-            Err(_) => Ok(()),
-        },
-        _ => Ok(()),
+    let pods: Vec<PodName> = known.iter().map(|it| it.pod.clone()).collect();
+    let netns = container.netns.as_deref().filter(|it| namespace::check(it).is_ok());
+    let netns = netns.filter(|_| !config.policy_only && !pods.is_empty());
+    let netns = netns.and_then(|path| netns::open(path).ok());
+    let remove = || match &netns {
+        Some(netns) => pod_device::remove(netns, &container.interface),
+        None => Ok(()),
     };
+    // The interface is removed here and not by the holder's closing of the last queue: that takes the kernel some 20 ms
+    // each, and the holder has one thread. While the attachment is only asked for, the interface is another sandbox's,
+    // which keeps it if the attachment fails.
+    let is_own = known.iter().any(|it| it.device.is_some());
+    let removed = if is_own { remove() } else { Ok(()) };
     detach_all(&mut client, known)?;
     removed?;
+    let is_anothers = |it: &Attachment| it.device.is_some() && pods.contains(&it.pod);
+    if !is_own && netns.is_some() && !client.attachments()?.iter().any(is_anothers) {
+        remove()?;
+    }
     Ok(String::new())
 }
 

@@ -544,6 +544,12 @@ impl Running {
         Self(node.inside(|| command.spawn().unwrap()))
     }
 
+    /// Kills it, as a runtime does that has given up on it.
+    pub(crate) fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
     pub(crate) fn end(self) -> Said {
         Said::new(&self.0.wait_with_output().unwrap())
     }

@@ -544,28 +544,46 @@ fn the_next_agent_has_a_device_for_the_sandbox_that_was_attached_last() {
     assert_eq!(a.index(), None);
 }
 
-#[test]
-fn a_removal_finds_the_attachment_that_gives_a_pod_another_name() {
-    let Some(node) = Node::start(&BOTH) else { return };
+/// A removal of an attachment that would give a pod another name, while the disk hangs. Then writing succeeds, or not.
+/// Returns the node and the pod.
+fn remove_while_it_renews(succeeds: bool) -> Option<(Node, Pod)> {
+    let node = Node::start(&BOTH)?;
     let a = Pod::attach(&node, "a");
-    let [leases, aside] =
-        ["node.addresses", "aside"].map(|name| node.folder.path().join("run").join(name));
+    let [leases, aside, new] = ["node.addresses", "aside", "node.addresses.new"]
+        .map(|name| node.folder.path().join("run").join(name));
     // A disk that hangs: whoever reads this waits for somebody who writes.
     fs::rename(&leases, &aside).unwrap();
     mkfifo(&leases, Mode::S_IRWXU).unwrap();
     let again = Call { container: "second", ..a.call() };
     let adding = node.start_call("ADD", &again);
     expect_others(&node, &["a"], "kept under a new name");
+    adding.kill();
     let removing = node.start_call("DEL", &again);
     thread::sleep(Duration::from_millis(500));
-    let disk = fs::OpenOptions::new().write(true).open(&leases).unwrap();
-    fs::rename(&aside, &leases).unwrap();
-    drop(disk);
-    // Its device may have been removed meanwhile.
-    drop(adding.end());
+    assert!(a.index().is_some(), "as long as another sandbox may keep it");
+    if !succeeds {
+        fs::create_dir(new).unwrap();
+    }
+    // The agent reads what there was, and puts a new file in this one's place.
+    fs::write(&leases, fs::read(&aside).unwrap()).unwrap();
     removing.end().result();
+    Some((node, a))
+}
+
+#[test]
+fn a_removal_finds_the_attachment_that_gives_a_pod_another_name() {
+    let Some((node, a)) = remove_while_it_renews(true) else { return };
     assert_eq!(node.attachments(), []);
     assert_eq!(a.index(), None);
+    expect_others(&node, &[], "");
+}
+
+#[test]
+fn a_removal_of_an_attachment_that_fails_leaves_the_other_sandbox_its_interface() {
+    let Some((node, a)) = remove_while_it_renews(false) else { return };
+    let left: Vec<_> = node.attachments().into_iter().map(|it| (it.pod.name, it.device)).collect();
+    assert_eq!(left, [("a".to_owned(), Some(Device::Tun))]);
+    assert!(a.index().is_some());
     expect_others(&node, &[], "");
 }
 
