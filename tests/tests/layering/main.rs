@@ -239,7 +239,7 @@ fn the_oracle_judges_by_code_of_its_own() {
         found.collect::<Vec<String>>()
     };
     assert_eq!(decides("cluster/oracle"), [""; 0]);
-    assert!(!decides("cluster/calculation").is_empty(), "and sees what does use them");
+    assert!(!decides("policy-compiler").is_empty(), "and sees who does");
 }
 
 /// The folders of crates of `cluster`, `node` and `tools`, in the order of the layers, and the crates of the workspace
