@@ -6,8 +6,9 @@
 //! ```
 //! The two lines of an entry lie in two arrays, because most packets need only the first line: so no line that is not
 //! needed is fetched, or takes room in a cache. Entries are dense, so a thousand flows touch the pages of a thousand
-//! entries, whatever the capacity. There are at least two ways for each entry, and an entry goes to its alternate
-//! bucket when its first one is nearly full. So a pair of buckets is practically never full before the table is.
+//! entries, whatever the capacity. The buckets have at least two places for each entry, and an entry goes to its
+//! alternate bucket when its first one is nearly full. So the table is practically always full before both buckets of
+//! a hash are.
 //!
 //! When the table is full, an owner that has its share or more gives up a flow: the oldest that is not established, and
 //! only then an established one that was silent for long. So a flood of SYNs replaces itself, and takes nothing from

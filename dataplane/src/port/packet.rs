@@ -1,5 +1,5 @@
-//! AF_PACKET on the host's end of a veth pair: attaches a pod that keeps its kernel's own device. Two of them are the
-//! two sides of a [relay](super::relay), where another plugin has made the pair.
+//! A port that is an AF_PACKET socket on the host's end of a veth pair, for a pod that keeps its kernel's own device. If
+//! another plugin has made the pair, two such sockets are the two sides of a [relay](super::relay).
 //!
 //! A packet socket receives copies, and the kernel handles every frame as well. So the host's end lies in a network
 //! namespace without addresses, IPv6 and forwarding, where the kernel can do nothing with them.

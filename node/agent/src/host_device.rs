@@ -227,8 +227,8 @@ impl PodRoutes {
         Ok(routes)
     }
 
-    /// All routes for one table; those through Manx lead to `entry`. Each table needs all of them, because a pool's prefix
-    /// contains blocks that are reached in other ways.
+    /// All routes for one of the kernel's tables. Those that go through Manx lead to `entry`. A table with only a pool's
+    /// prefix would also catch the pool's blocks that are reached in other ways, so each table gets those routes, too.
     fn through(&self, entry: &CreatedDevice) -> BTreeSet<Route> {
         let through_manx = self.through_manx.iter().map(|(net, source)| entry.route(*net, *source));
         through_manx.chain(self.by_node.iter().copied()).collect()

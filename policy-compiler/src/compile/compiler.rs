@@ -270,7 +270,7 @@ impl Compiler {
 enum Exceeded {
     /// The number of truths.
     Truths,
-    /// The price of rules.
+    /// The estimated cost to compile the rules of policies that have a namespace (`resolve/price.rs`).
     Price,
 }
 

@@ -1,8 +1,9 @@
-//! Lines that lead only to paths: a leaf holds up to seventeen intervals, where a [`Line`](super::Line) holds ten.
+//! Leaves: lines whose intervals all lead to paths. A leaf stores sixteen intervals and can imply a seventeenth; a
+//! [`Line`](super::Line) holds ten.
 //!
-//! Nearly all policies allow some ports and treat all others alike, so the last interval leads to the same path as the
-//! first, and so do packets without a key. A leaf relies on that: a packet without a key gets the path of key 0, and
-//! a seventeenth interval gets the path of the first.
+//! Nearly all policies allow some ports and treat all others alike. So the last interval leads to the same path as the
+//! first, and so does a packet that does not show its key (its port, for instance). A leaf relies on this: it stores
+//! neither the path of a seventeenth interval nor that of packets without a key. Both get the path of the first.
 
 use super::target::{Interval, NO_KEY, Target};
 use crate::common::PathId;

@@ -85,7 +85,9 @@ impl RowScratch {
         row
     }
 
-    /// The target of a table: sweeps over its keys with the match sets that contain each key.
+    /// Makes one table of the row, and returns what the row has to point to. It goes through the table's keys (ports, for
+    /// instance) in ascending order, knows at each key which match sets contain it, and begins a new interval where the
+    /// decision changes.
     fn table_target<'d>(
         &mut self,
         table: usize,

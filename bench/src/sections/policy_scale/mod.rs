@@ -50,7 +50,7 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
     Ok(())
 }
 
-/// Adds the figures of one row to the run.
+/// One row of this section, and the run of the bench to which its figures are added.
 struct Sheet<'a> {
     run: &'a mut Run,
     row: &'static Row,

@@ -24,8 +24,9 @@ pub(super) struct Question<'q, 'm> {
     scope: Vec<&'m Member<'m>>,
 }
 
-/// The largest number of comparisons of a part with a member that are spent on reasons. It is enough for every
-/// selector, except in very large inputs in which almost no selector matches.
+/// The most comparisons that are made to find out why selectors match nothing. One comparison tests one part of a
+/// selector with one pod or other member. It is enough for every selector, except in very large inputs in which almost
+/// no selector matches. Beyond it the reason is a general one.
 const MOST_COMPARISONS: usize = 3_000_000;
 
 /// The inputs of a reason: the selector, its policy's language, whether it is the policy's own selector, and whether
