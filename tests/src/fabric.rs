@@ -557,13 +557,8 @@ impl Fabric {
         };
         let services =
             Services::new(&self.contents, &topology, |_| false, &Services::default(), is_pod);
-        let underlay = Underlay {
-            mtu: MTU,
-            raw: RAW,
-            packet_socket: None,
-            next_hops: BTreeMap::new(),
-            sockets: BTreeMap::from([(Overlay::Vxlan, RAW)]),
-        };
+        let sockets = BTreeMap::from([(Overlay::Vxlan, RAW)]);
+        let underlay = Underlay { sockets, ..Underlay::new(MTU, RAW) };
         let host = Link::native(HOST, MTU);
         let Node { calculation, locals, tables, is_policy_only, .. } = &mut self.nodes[node];
         let has_forwarded = !(self.owns_uplink || *is_policy_only);

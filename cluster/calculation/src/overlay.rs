@@ -99,6 +99,13 @@ pub struct Underlay {
     pub sockets: Sockets,
 }
 
+impl Underlay {
+    /// An underlay with the raw socket alone.
+    pub const fn new(mtu: u32, raw: PortId) -> Self {
+        Self { mtu, raw, packet_socket: None, next_hops: BTreeMap::new(), sockets: Sockets::new() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;

@@ -208,7 +208,7 @@ mod tests {
     fn a_disk_that_hangs_has_so_many_calls_wait_and_refuses_more() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("addresses");
-        // Whoever reads this waits for somebody who writes.
+        // Reading a pipe waits until another process writes to it.
         mkfifo(&path, Mode::S_IRWXU).unwrap();
         let store = FileStore::new(&path, key()).unwrap();
         let poll = || {

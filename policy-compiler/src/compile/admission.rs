@@ -104,7 +104,7 @@ impl Admission {
 
 /// The terms that the policies of a namespace use.
 struct NamespaceTerms<'n> {
-    /// The part of a bound that it takes: of the two bounds, the one of which it takes more.
+    /// The larger of its parts of the two bounds: truths and price.
     part: f64,
     namespace: &'n str,
     terms: Terms,

@@ -37,7 +37,7 @@ pub struct Model {
     pub profiles: Tracked<BTreeMap<String, Arc<Profile>>>,
     /// Ports that host endpoint policy never closes.
     pub failsafe: Failsafe,
-    /// Addresses of which too little is known: all traffic to and from them is denied.
+    /// Addresses of pods that are not valid, and of no other pod: all traffic to and from them is denied.
     pub unknown: Tracked<BTreeSet<IpAddr>>,
 }
 

@@ -135,13 +135,7 @@ impl Node {
     /// Makes tables of the present cluster.
     pub(crate) fn calculate(&mut self) -> Result<Tables, Failure> {
         let topology = topology(&self.cluster, NAME, &Reserved::new())?;
-        let underlay = Underlay {
-            mtu: MTU,
-            raw: RAW,
-            packet_socket: None,
-            next_hops: BTreeMap::new(),
-            sockets: BTreeMap::new(),
-        };
+        let underlay = Underlay::new(MTU, RAW);
         Ok(self.calculation.tables(&Inputs {
             cluster: &self.cluster,
             topology: &topology,

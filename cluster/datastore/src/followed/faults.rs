@@ -1,4 +1,4 @@
-//! The faults because of which objects may be out of date.
+//! The faults that may leave objects out of date.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;

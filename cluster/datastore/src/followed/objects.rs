@@ -44,7 +44,7 @@ pub(crate) struct Objects {
     restored: Option<SystemTime>,
     /// The kinds that were not listed yet.
     missing: BTreeSet<Kind>,
-    /// The faults because of which objects may be out of date.
+    /// The faults that may leave objects out of date.
     faults: Faults,
 }
 

@@ -77,13 +77,7 @@ impl Dataplane {
             host: Link::native(host, uplink_mtu),
             forwarded,
             service: service.map(|port| Link::native(port, uplink_mtu)),
-            underlay: Underlay {
-                mtu: uplink_mtu,
-                raw,
-                packet_socket,
-                next_hops,
-                sockets: Sockets::new(),
-            },
+            underlay: Underlay { packet_socket, next_hops, ..Underlay::new(uplink_mtu, raw) },
         };
         let dataplane = Self {
             ports,

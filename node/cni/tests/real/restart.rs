@@ -551,7 +551,7 @@ fn remove_while_it_renews(succeeds: bool) -> Option<(Node, Pod)> {
     let a = Pod::attach(&node, "a");
     let [leases, aside, new] = ["node.addresses", "aside", "node.addresses.new"]
         .map(|name| node.folder.path().join("run").join(name));
-    // A disk that hangs: whoever reads this waits for somebody who writes.
+    // A pipe in place of a disk that hangs: reading it waits until the test writes to it.
     fs::rename(&leases, &aside).unwrap();
     mkfifo(&leases, Mode::S_IRWXU).unwrap();
     let again = Call { container: "second", ..a.call() };

@@ -214,13 +214,8 @@ struct Node {
 impl Node {
     fn new(directory: &Path, verify_tables: bool) -> Self {
         let port = |number| Link::native(PortId(number), 1500);
-        let underlay = Underlay {
-            mtu: 1500,
-            raw: PortId(2),
-            packet_socket: Some((PortId(3), [2; 6])),
-            next_hops: BTreeMap::new(),
-            sockets: Sockets::new(),
-        };
+        let packet_socket = Some((PortId(3), [2; 6]));
+        let underlay = Underlay { packet_socket, ..Underlay::new(1500, PortId(2)) };
         let own = OwnPorts { host: port(0), forwarded: None, service: Some(port(1)), underlay };
         Self {
             inputs: Inputs::new(Source::open_directory(directory).unwrap()),
