@@ -57,6 +57,7 @@ pub mod port;
 pub mod port_table;
 pub mod report;
 pub mod rewrite;
+pub mod services;
 pub mod stage;
 mod stopwatch;
 pub mod sys;

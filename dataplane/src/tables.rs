@@ -16,6 +16,7 @@ use manx_policy_compiler::prefix_map::PrefixMap;
 use zerocopy::FromZeros;
 
 use crate::encapsulation::{Encapsulation, Outer};
+use crate::services::ServiceTable;
 use crate::wire::address::Address;
 
 /// A port of the worker. The number is the port's from attach to detach, and is given to another only when no tables in
@@ -482,7 +483,7 @@ pub struct Tables {
     pub endpoints: Vec<Option<Endpoint>>,
     /// By index; a peer keeps its index while it is known. Tunnels to one node are side by side: see
     /// [`TUNNELS_PER_NODE`].
-    pub tunnels: Vec<Option<Tunnel>>,
+    pub tunnels: Arc<[Option<Tunnel>]>,
     /// The index of each peer's tunnel of each kind.
     pub peers: Peers,
     /// The address to which other nodes send tunnel packets.
@@ -493,6 +494,8 @@ pub struct Tables {
     pub uplink: Option<Link>,
     /// The port at which the node translates service addresses, if it does.
     pub service: Option<ServicePort>,
+    /// The services that Manx translates, if it does.
+    pub services: Option<Arc<ServiceTable>>,
     /// By port number.
     pub roles: Vec<Role>,
     /// The link of each endpoint to the node, by its index, where another plugin connects the endpoints. Manx stands
@@ -516,12 +519,13 @@ impl Tables {
             image: Arc::new(Image::default()),
             routes: Arc::new(PrefixMap::new(NextHop::NoRoute.encode().0)),
             endpoints: Vec::new(),
-            tunnels: Vec::new(),
+            tunnels: Arc::default(),
             peers: Peers::default(),
             underlay_address: None,
             host: None,
             uplink: None,
             service: None,
+            services: None,
             roles: Vec::new(),
             host_sides: Vec::new(),
             host_policy: HostPolicy::default(),

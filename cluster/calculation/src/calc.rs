@@ -151,7 +151,7 @@ impl Calculation {
             host_policy: self.host_policy(inputs, &image, hosts),
             image,
             routes: Arc::clone(&self.route_tables.map),
-            tunnels: self.route_tables.tunnels.clone(),
+            tunnels: Arc::clone(&self.route_tables.tunnels),
             peers: self.route_tables.peers.clone(),
             underlay_address: inputs.topology.underlay,
             host: Some(inputs.host),
@@ -159,6 +159,7 @@ impl Calculation {
             service: inputs
                 .services
                 .map(|(services, link)| ServicePort { link, hosts: Arc::clone(&services.hosts) }),
+            services: None,
             roles: roles(inputs),
             host_sides: host_sides(inputs),
             connections: inputs.connections,

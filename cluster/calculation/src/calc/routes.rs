@@ -35,7 +35,7 @@ pub(super) struct RouteTables {
     /// The same routes, as the numbers that the dataplane looks up.
     pub(super) map: Arc<PrefixMap>,
     /// The tunnels, by index.
-    pub(super) tunnels: Vec<Option<Tunnel>>,
+    pub(super) tunnels: Arc<[Option<Tunnel>]>,
     /// The index of each sender's tunnel.
     pub(super) peers: Peers,
 }
@@ -60,7 +60,7 @@ impl Default for RouteTables {
             inputs: None,
             routes: BTreeMap::new(),
             map: Arc::new(PrefixMap::new(NextHop::NoRoute.encode().0)),
-            tunnels: Vec::new(),
+            tunnels: Arc::default(),
             peers: Peers::default(),
         }
     }
@@ -80,7 +80,7 @@ impl RouteTables {
         if stand {
             return;
         }
-        self.tunnels = self.tunnels(inputs);
+        self.tunnels = self.tunnels(inputs).into();
         self.routes = self.routes(inputs, &attached);
         let senders = inputs.topology.senders.iter().filter_map(|&peer| {
             let key = (peer.address, peer.overlay.encapsulation());
@@ -105,7 +105,7 @@ impl RouteTables {
             && before.services == *services(inputs)
             && before.topology.differs_in_prefixes_alone(inputs.topology)
             && Arc::ptr_eq(&self.map, &tables.routes)
-            && self.tunnels(inputs) == self.tunnels;
+            && self.tunnels(inputs)[..] == *self.tunnels;
         if !is_alike {
             return false;
         }

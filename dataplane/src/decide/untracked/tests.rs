@@ -142,7 +142,7 @@ fn tables() -> Tables {
     Tables {
         version: 7,
         endpoints: vec![endpoint(0), endpoint(1)],
-        tunnels: vec![Some(tunnel)],
+        tunnels: [Some(tunnel)].into(),
         routes: Arc::new(PrefixMap::build(0, routes)),
         host: Some(Link::native(PortId(8), 1500)),
         uplink: Some(Link::native(PortId(9), 1400)),

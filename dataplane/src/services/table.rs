@@ -1,0 +1,202 @@
+//! The table of services: frontends with their backends, and the addresses that backends have.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use ahash::RandomState;
+
+use crate::wire::address::Address;
+
+/// What a client's packet names: an address of a service, a protocol and a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrontendKey {
+    /// The address, mostly a cluster IP.
+    pub address: Address,
+    /// The IP protocol number: TCP, UDP or SCTP.
+    pub protocol: u8,
+    /// The port.
+    pub port: u16,
+}
+
+/// The place where a new connection goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Backend {
+    /// Its address.
+    pub address: Address,
+    /// Its port.
+    pub port: u16,
+}
+
+/// What becomes of a new connection that no backend may get (Kubernetes documentation, "Virtual IPs and service
+/// proxies").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WithoutBackend {
+    /// The client is told: no endpoint is there.
+    #[default]
+    Refuse,
+    /// Nothing: a traffic policy `Local` finds none on this node.
+    Drop,
+}
+
+/// One address, protocol and port of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frontend {
+    /// Names the service's port: the same for all its addresses, and for no other port of a service. Clients keep their
+    /// backend by it.
+    pub id: u64,
+    /// The backends that a new connection may get, each once.
+    pub backends: Box<[Backend]>,
+    /// The seconds after its last new connection for which a client keeps its backend. `None`: each connection gets one
+    /// by chance (`sessionAffinity: None`).
+    pub affinity: Option<u32>,
+    /// For a connection while there is no backend.
+    pub without_backend: WithoutBackend,
+}
+
+/// The services that Manx translates.
+#[derive(Debug, Clone, Default)]
+pub struct ServiceTable {
+    frontends: Parts<FrontendKey, Arc<Frontend>>,
+    addresses: Parts<Address, ()>,
+    gone: u32,
+}
+
+impl ServiceTable {
+    /// The frontend that a packet names, if a service has it.
+    #[inline]
+    pub fn frontend(&self, key: &FrontendKey) -> Option<&Arc<Frontend>> {
+        self.frontends.get(key)
+    }
+
+    /// All frontends, in no order.
+    pub fn frontends(&self) -> impl Iterator<Item = (&FrontendKey, &Arc<Frontend>)> {
+        self.frontends.iter()
+    }
+
+    /// Whether a backend's address exists. While it does, the connections to it go on, whether or not a new one may get
+    /// it.
+    #[inline]
+    pub fn has_address(&self, address: Address) -> bool {
+        self.addresses.get(&address).is_some()
+    }
+
+    /// The number of addresses that have gone so far. Connections look for their backend again when it grows.
+    #[inline]
+    pub fn gone(&self) -> u32 {
+        self.gone
+    }
+
+    /// Sets a frontend, or removes it (`None`).
+    pub fn set_frontend(&mut self, key: FrontendKey, frontend: Option<Arc<Frontend>>) {
+        self.frontends.set(key, frontend);
+    }
+
+    /// Adds an address that exists, or removes one that has gone.
+    pub fn set_address(&mut self, address: Address, exists: bool) {
+        let before = self.has_address(address);
+        if before != exists {
+            self.addresses.set(address, exists.then_some(()));
+            self.gone = self.gone.wrapping_add(u32::from(before));
+        }
+    }
+}
+
+/// A map in parts. A copy shares all parts until one of its entries is set: a table of 100,000 addresses is copied and
+/// changed in some microseconds.
+#[derive(Debug, Clone)]
+struct Parts<K, V> {
+    random: RandomState,
+    parts: Vec<Arc<HashMap<K, V, RandomState>>>,
+}
+
+/// The number of parts: with 100,000 entries 100 of them are copied when one is set.
+const PARTS: usize = 1024;
+
+impl<K, V> Default for Parts<K, V> {
+    fn default() -> Self {
+        let random = RandomState::new();
+        let empty = Arc::new(HashMap::with_hasher(random.clone()));
+        Self { random, parts: vec![empty; PARTS] }
+    }
+}
+
+impl<K: Eq + Hash + Clone, V: Clone> Parts<K, V> {
+    /// The part that holds a key. Parts and their places are chosen by different bits.
+    #[inline]
+    fn part(&self, key: &K) -> usize {
+        self.random.hash_one(key).rotate_left(20) as usize % PARTS
+    }
+
+    #[inline]
+    fn get(&self, key: &K) -> Option<&V> {
+        self.parts[self.part(key)].get(key)
+    }
+
+    fn set(&mut self, key: K, value: Option<V>) {
+        let at = self.part(&key);
+        let part = Arc::make_mut(&mut self.parts[at]);
+        match value {
+            Some(value) => part.insert(key, value),
+            None => part.remove(&key),
+        };
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.parts.iter().flat_map(|part| part.iter())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::net::Ipv4Addr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn address(n: u32) -> Address {
+        Ipv4Addr::from_bits(0x0a00_0000 + n).into()
+    }
+
+    proptest! {
+        /// A table holds what was set last, each copy of it what had been set when it was made, and every address that
+        /// went is counted once.
+        #[test]
+        fn a_table_holds_what_was_set_and_its_copies_stay_as_they_were(
+            steps in prop::collection::vec((0u32..40, prop::option::of(0u64..5)), 0..100),
+        ) {
+            let mut table = ServiceTable::default();
+            let mut model = BTreeMap::new();
+            let mut copies = Vec::new();
+            let mut gone = 0;
+            for (n, id) in steps {
+                copies.push((table.clone(), model.clone()));
+                let key = FrontendKey { address: address(n), protocol: 6, port: 80 };
+                let frontend = id.map(|id| Frontend {
+                    id, backends: Box::default(), affinity: None, without_backend: WithoutBackend::Refuse,
+                });
+                table.set_frontend(key, frontend.map(Arc::new));
+                table.set_address(address(n), id.is_some());
+                let before = match id {
+                    Some(id) => model.insert(n, id),
+                    None => model.remove(&n),
+                };
+                gone += u32::from(before.is_some() && id.is_none());
+                prop_assert_eq!(table.gone(), gone);
+            }
+            copies.push((table, model));
+            for (table, model) in copies {
+                let found: BTreeMap<_, _> = table.frontends().map(|(key, it)| (key.address, it.id)).collect();
+                let expected = model.iter().map(|(n, id)| (address(*n), *id)).collect();
+                prop_assert_eq!(found, expected);
+                for n in 0..40 {
+                    let key = FrontendKey { address: address(n), protocol: 6, port: 80 };
+                    prop_assert_eq!(table.frontend(&key).map(|it| it.id), model.get(&n).copied());
+                    prop_assert_eq!(table.has_address(address(n)), model.contains_key(&n));
+                }
+            }
+        }
+    }
+}
