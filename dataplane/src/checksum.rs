@@ -73,6 +73,12 @@ pub const fn add(one: u64, other: u64) -> u64 {
     sum + carry as u64
 }
 
+/// What changes a sum if words change from `before` to `after`: to subtract m is to add ~m ([`adjust`]).
+#[inline]
+pub const fn difference(before: u64, after: u64) -> u64 {
+    add(!before, after)
+}
+
 /// The sum of the same bytes at an offset that is one byte larger.
 #[inline]
 pub const fn swap(sum: u32) -> u32 {

@@ -46,7 +46,17 @@ pub struct PortCounters {
     pub sent_packets: Counter,
     /// Bytes handed to the device, from the (outer) IP header on.
     pub sent_bytes: Counter,
-    drops: [Counter; DropReason::ALL.len()],
+    drops: Drops,
+}
+
+/// By reason.
+#[derive(Debug)]
+struct Drops([Counter; DropReason::ALL.len()]);
+
+impl Default for Drops {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Counter::default()))
+    }
 }
 
 impl PortCounters {
@@ -54,7 +64,7 @@ impl PortCounters {
     /// that were to leave by this port and that its device refused; a super-packet counts as its segments.
     #[inline]
     pub fn dropped(&self, reason: DropReason) -> &Counter {
-        &self.drops[reason as usize]
+        &self.drops.0[reason as usize]
     }
 }
 

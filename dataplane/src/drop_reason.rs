@@ -46,6 +46,19 @@ drop_reasons! {
     ServiceSource = "service-source",
     /// From a service address to which no pod has sent.
     ServiceWithoutFlow = "service-without-flow",
+    /// To a service address at a port that the service does not have. The sender is told.
+    ServiceWithoutPort = "service-without-port",
+    /// To a service that has no endpoint for new connections. The sender is told, unless the service's traffic policy keeps
+    /// its packets on this node.
+    ServiceWithoutBackend = "service-without-backend",
+    /// A connection through a service whose endpoint exists no more. The client is told.
+    BackendGone = "backend-gone",
+    /// Another connection, which is translated, has these addresses and ports.
+    ConnectionTaken = "connection-taken",
+    /// No source port is free for a connection that is translated.
+    NoFreePort = "no-free-port",
+    /// A fragment of an SCTP packet whose port is translated: its checksum covers the whole packet.
+    SctpFragment = "sctp-fragment",
     /// A tunnel packet from an address that is no node's, or not addressed to this node.
     UnknownTunnelPeer = "unknown-tunnel-peer",
     /// A tunnel packet whose inner source does not belong to the sending node.

@@ -3,7 +3,7 @@
 use crate::drop_reason::DropReason;
 use crate::flow::WorkerId;
 use crate::icmp::ErrorKind;
-use crate::rewrite::Rewrite;
+use crate::rewrite::{Rewrite, Translation};
 use crate::tables::Link;
 
 /// The forwarding of a packet.
@@ -19,8 +19,8 @@ pub struct Forwarding<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Fate<'a> {
-    /// It is forwarded.
-    Forward(Forwarding<'a>),
+    /// It is forwarded, and translated before if there is a translation.
+    Forward(Forwarding<'a>, Option<Translation>),
     /// It is dropped without an ICMP error.
     Drop(DropReason),
     /// It is dropped, and an ICMP error is sent to its sender.
@@ -30,6 +30,8 @@ pub enum Fate<'a> {
         /// The ICMP error to the sender.
         error: ErrorKind,
     },
+    /// It is dropped, and its sender is told that nobody is there: by RST for TCP, else by "port unreachable".
+    Refuse(DropReason),
     /// Another worker has its flow and decides.
     Handoff(WorkerId),
 }

@@ -29,6 +29,8 @@ pub enum ErrorKind {
     TimeExceeded,
     /// No host has the address.
     HostUnreachable,
+    /// Nobody listens at the port.
+    PortUnreachable,
 }
 
 /// Builds the error about `offending`, from the address `ours`; `None`: no error may be sent, or there is no buffer.
@@ -77,6 +79,7 @@ fn build_error_v4(
         ErrorKind::TooBig { mtu } => (icmpv4::kind::UNREACHABLE, 4, mtu.min(0xffff) as u16),
         ErrorKind::TimeExceeded => (icmpv4::kind::TIME_EXCEEDED, 0, 0),
         ErrorKind::HostUnreachable => (icmpv4::kind::UNREACHABLE, 1, 0),
+        ErrorKind::PortUnreachable => (icmpv4::kind::UNREACHABLE, 3, 0),
     };
     let headers_len = ipv4::HEADER_LEN + icmpv4::HEADER_LEN;
     let quote = &whole[..whole.len().min(MAX_V4 - headers_len)];
@@ -95,7 +98,7 @@ fn build_error_v4(
     let mut icmp = icmpv4::Header { kind, code, mtu: mtu.into(), ..icmpv4::Header::default() };
     let sum = checksum::sum(icmp.as_bytes()) + checksum::sum(quote);
     icmp.checksum = checksum::finish(sum).into();
-    concatenate(pool, &[ip.with_checksum().as_bytes(), icmp.as_bytes(), quote])
+    pool.concatenate(&[ip.with_checksum().as_bytes(), icmp.as_bytes(), quote])
 }
 
 fn build_error_v6(
@@ -109,6 +112,7 @@ fn build_error_v6(
         ErrorKind::TooBig { mtu } => (icmpv6::kind::PACKET_TOO_BIG, 0, mtu),
         ErrorKind::TimeExceeded => (icmpv6::kind::TIME_EXCEEDED, 0, 0),
         ErrorKind::HostUnreachable => (icmpv6::kind::UNREACHABLE, 3, 0),
+        ErrorKind::PortUnreachable => (icmpv6::kind::UNREACHABLE, 4, 0),
     };
     let quote = &whole[..whole.len().min(MAX_V6 - ipv6::HEADER_LEN - icmpv6::HEADER_LEN)];
     let len = (icmpv6::HEADER_LEN + quote.len()) as u16;
@@ -119,19 +123,7 @@ fn build_error_v6(
         + checksum::sum(icmp.as_bytes())
         + checksum::sum(quote);
     icmp.checksum = checksum::finish(sum).into();
-    concatenate(pool, &[&ip, icmp.as_bytes(), quote])
-}
-
-/// A packet of these parts, in this order.
-fn concatenate(pool: &mut Pool, parts: &[&[u8]]) -> Option<Packet> {
-    let mut packet = pool.take()?;
-    let mut end = 0;
-    for part in parts {
-        packet.room_mut()[end..end + part.len()].copy_from_slice(part);
-        end += part.len();
-    }
-    packet.set_len(end);
-    Some(packet)
+    pool.concatenate(&[&ip, icmp.as_bytes(), quote])
 }
 
 /// The packet that an ICMP error is about, as its sender sent it: the receiver of the error is the source.
@@ -149,6 +141,8 @@ pub struct Quoted {
     pub destination_port: u16,
     /// As in [`Parsed::icmp`].
     pub icmp: Option<(u8, u8)>,
+    /// The beginning of its upper layer, in bytes from its first.
+    pub transport_offset: u16,
 }
 
 /// Reads the packet that an ICMP error quotes (IPv4 types 3, 4, 11, 12; IPv6 types 1 to 4).
@@ -190,6 +184,7 @@ fn parse_quoted_v4(quote: &[u8]) -> Option<Quoted> {
         source_port,
         destination_port,
         icmp: message,
+        transport_offset: ip.header_len() as u16,
     })
 }
 
@@ -217,6 +212,7 @@ fn parse_quoted_v6(quote: &[u8]) -> Option<Quoted> {
         source_port,
         destination_port,
         icmp: message,
+        transport_offset: (ipv6::HEADER_LEN + walked.offset) as u16,
     })
 }
 

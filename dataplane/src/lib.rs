@@ -56,6 +56,7 @@ pub mod policy;
 pub mod port;
 pub mod port_table;
 pub mod report;
+pub mod reset;
 pub mod rewrite;
 pub mod services;
 pub mod stage;

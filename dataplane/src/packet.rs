@@ -362,6 +362,18 @@ impl Pool {
         Some(packet)
     }
 
+    /// A packet of these parts, in this order, at most [`MAX_PACKET`] together.
+    pub fn concatenate(&mut self, parts: &[&[u8]]) -> Option<Packet> {
+        let mut packet = self.take()?;
+        let mut end = 0;
+        for part in parts {
+            packet.room_mut()[end..end + part.len()].copy_from_slice(part);
+            end += part.len();
+        }
+        packet.set_len(end);
+        Some(packet)
+    }
+
     /// Gives a packet's buffer back.
     #[inline]
     pub fn put(&mut self, packet: Packet) {

@@ -1,13 +1,14 @@
 //! The changes to a flow's packets: data that the decision returns, and that one place applies.
 
+mod translation;
+
 use crate::parse::decrement_ttl;
 use crate::tables::NextHopPair;
 
-/// The changes to a packet that is forwarded. The fast path, the slow path, later fragments and ICMP errors get them
-/// from the decision on their flow; the pipeline applies them when it forwards.
-///
-/// They depend on the flow's two next hops alone. A translation will take its addresses from the flow's
-/// [second key](crate::flow::SecondKey); nothing is translated yet.
+pub use translation::Translation;
+
+/// The changes to a packet that is forwarded, but for its [`Translation`], which few have. The fast path, the slow path,
+/// later fragments and ICMP errors get both from the decision on their flow; the pipeline applies them when it forwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rewrite {
     /// The hop limit (TTL) goes down by one.

@@ -27,6 +27,7 @@ use manx_dataplane::packet::Offload;
 use manx_dataplane::pipeline::{RestorePass, Restored, Sizes};
 use manx_dataplane::port::memory::{self, FarSide, Frame};
 use manx_dataplane::report::Report;
+use manx_dataplane::services::ServiceTable;
 use manx_dataplane::sys::shared_file::SharedFile;
 use manx_dataplane::tables::{Connections, Link, PortId, Tables};
 use manx_dataplane::wire::protocol;
@@ -380,6 +381,8 @@ pub struct Fabric {
     pub own_addresses: BTreeSet<IpNet>,
     /// Whether the nodes translate service addresses, behind [`SERVICE`].
     translates_services: bool,
+    /// The services that Manx translates itself on both nodes, from the next publication on.
+    pub services: Option<Arc<ServiceTable>>,
     /// The encapsulation between the nodes, from the next manifests on.
     pub overlay: Overlay,
     offload: fn(&ObjectName) -> Capabilities,
@@ -401,6 +404,7 @@ impl Fabric {
             owns_uplink: false,
             own_addresses: BTreeSet::new(),
             translates_services: false,
+            services: None,
             overlay: Overlay::Ipip,
             offload: |_| Capabilities::ALL,
         }
@@ -436,6 +440,30 @@ impl Fabric {
         }
         fabric.apply(yaml);
         fabric
+    }
+
+    /// Like [`Self::new`], with nodes on which Manx translates these services itself. The manifests name their addresses.
+    pub fn translating(yaml: &str, services: ServiceTable) -> Self {
+        Self::closed().into_translating(yaml, services)
+    }
+
+    /// As [`Self::translating`], from a fabric without tables.
+    pub fn into_translating(self, yaml: &str, services: ServiceTable) -> Self {
+        let services = Some(Arc::new(services));
+        let mut fabric = Self { translates_services: true, services, ..self };
+        fabric.apply(yaml);
+        fabric
+    }
+
+    /// Publishes the same tables with other services, and the same version.
+    pub fn set_services(&mut self, services: ServiceTable) {
+        self.services = Some(Arc::new(services));
+        for node in &mut self.nodes {
+            let tables = Tables { services: self.services.clone(), ..Tables::clone(&node.tables) };
+            node.tables = Arc::new(tables);
+            let tables = Arc::clone(&node.tables);
+            node.send_command(|| Command::Publish(Arc::clone(&tables)));
+        }
     }
 
     /// Like [`Self::new`], with pods that another plugin connects.
@@ -516,7 +544,14 @@ impl Fabric {
 
     /// The next tables of a node.
     pub fn tables(&mut self, node: usize) -> Tables {
-        self.calculate(node, None, |calculation, _, inputs| calculation.tables(inputs))
+        let tables =
+            self.calculate(node, None, |calculation, _, inputs| calculation.tables(inputs));
+        match &self.services {
+            None => tables,
+            Some(services) => {
+                Tables { service: None, services: Some(Arc::clone(services)), ..tables }
+            }
+        }
     }
 
     /// Stores a route to `prefix` in the tables that a node uses. Returns whether these tables can take the change.

@@ -62,7 +62,7 @@ fn in_the_child() -> ! {
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
     let settings = Settings { sizes, polling: Polling::Adaptive, core: None };
     let (reports, _kept) = crossbeam::channel::unbounded();
-    let mut worker = spawn("worker", settings, SharedState::alone(), reports).unwrap();
+    let mut worker = spawn("worker", settings, SharedState::alone().unwrap(), reports).unwrap();
     worker.begin();
     let attach = Command::Attach(PortId(0), Box::new(Broken), Arc::new(PortCounters::default()));
     worker.commands().send(attach);

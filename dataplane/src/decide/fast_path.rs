@@ -9,7 +9,6 @@ use super::route::forward_if_fits;
 use super::state::DecisionState;
 use crate::fate::Forwarding;
 use crate::flow::{RuleCounters, Verdict};
-use crate::rewrite::Rewrite;
 use crate::tables::Tables;
 
 /// Decides a packet of a known flow whose slot has been [guessed](crate::flow::FlowTable::guess): its forwarding, and
@@ -40,7 +39,7 @@ pub fn fast_path<'a>(
     if !stands || !metadata.entrance.admits(pair.from) {
         return None;
     }
-    let forwarding = forward_if_fits(tables, metadata, pair, Rewrite::between(pair))?;
+    let forwarding = forward_if_fits(tables, metadata, pair)?;
     entry.count_packet(direction, metadata.segments, metadata.total_len.into(), now);
     Some((forwarding, entry.counters))
 }

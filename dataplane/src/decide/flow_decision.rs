@@ -3,7 +3,7 @@
 use crate::drop_reason::DropReason;
 use crate::flow::{RuleCounters, WorkerId};
 use crate::policy::{NO_SLOT, PolicyVerdict};
-use crate::rewrite::Rewrite;
+use crate::rewrite::Translation;
 use crate::tables::NextHopPair;
 
 /// The decision for a flow, and the slots of the rules that gave it. The later fragments of a packet follow the
@@ -17,9 +17,11 @@ pub struct FlowDecision {
 /// The fate of the packets of a flow, as far as it does not depend on the single packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// They are forwarded between these next hops, with these changes.
-    Forward(NextHopPair, Rewrite),
+    /// They are forwarded between these next hops, and translated if there is a translation.
+    Forward(NextHopPair, Option<Translation>),
     Drop(DropReason),
+    /// They are dropped, and the sender is told that nobody is there.
+    Refuse(DropReason),
     /// Another worker has the flow and decides.
     Handoff(WorkerId),
 }
@@ -33,6 +35,10 @@ impl FlowDecision {
         Self::without_rules(Outcome::Drop(reason))
     }
 
+    pub(super) const fn refuse(reason: DropReason) -> Self {
+        Self::without_rules(Outcome::Refuse(reason))
+    }
+
     pub(super) const fn hand_off(to: WorkerId) -> Self {
         Self::without_rules(Outcome::Handoff(to))
     }
@@ -41,10 +47,20 @@ impl FlowDecision {
     #[inline]
     pub(super) fn from_verdict(pair: NextHopPair, verdict: &PolicyVerdict) -> Self {
         let outcome = match verdict.denied {
-            None => Outcome::Forward(pair, Rewrite::between(pair)),
+            None => Outcome::Forward(pair, None),
             Some(reason) => Outcome::Drop(reason),
         };
         Self { outcome, rules: verdict.rules }
+    }
+
+    /// The same decision for packets that are translated if they are forwarded.
+    #[inline]
+    pub(super) fn translated(self, translation: Translation) -> Self {
+        let outcome = match self.outcome {
+            Outcome::Forward(pair, _) => Outcome::Forward(pair, Some(translation)),
+            other => other,
+        };
+        Self { outcome, ..self }
     }
 
     /// Whether its packets go on.

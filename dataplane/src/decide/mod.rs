@@ -14,6 +14,7 @@ mod service;
 mod slow_path;
 mod state;
 mod tracked;
+mod translated;
 mod untracked;
 mod untracked_hook;
 
@@ -27,5 +28,6 @@ pub use restore::{RestoreOutcome, restore};
 pub use service::ServiceBudgets;
 pub use slow_path::{Decision, decide};
 pub use state::DecisionState;
+pub use translated::translated_fast_path;
 pub use untracked::untracked_fast_path;
 pub use untracked_hook::{UntrackedHookCache, UntrackedVerdict};

@@ -6,8 +6,10 @@ use super::route::connects;
 use super::service;
 use super::state::DecisionState;
 use super::tracked::{evaluate, flow_owner, write_decision};
-use crate::flow::{Evicted, FlowEntry, FlowRecord};
-use crate::tables::Tables;
+use super::translated;
+use crate::flow::{DirectedKey, Epoch, FlowEntry, FlowRecord, KeyTaken, TwoKeys};
+use crate::policy::{FlowEnds, PolicyVerdict};
+use crate::tables::{NextHopPair, Tables};
 
 /// The outcome of restoring a flow of the agent's last process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,19 +41,15 @@ pub fn restore(
     if !(source.is_forwardable() && destination.is_forwardable()) {
         return RestoreOutcome::Ended;
     }
-    let epoch = current_epoch(tables, key.v4_addresses());
-    let found = lookup_ends(tables, source, destination);
-    let (pair, ends) = by_return_path(tables, record.return_path, found);
+    let Some(((pair, ends), verdict, epoch)) = judge(tables, record) else {
+        return RestoreOutcome::Ended;
+    };
     let leads = service::refusal(pair).is_none()
         && connects(tables, ends.from, ends.to)
-        && pair.from != pair.to
+        && (pair.from != pair.to || record.second.is_some())
         && tables.link(ends.from).is_some()
         && tables.link(ends.to).is_some();
-    if !leads {
-        return RestoreOutcome::Ended;
-    }
-    let verdict = evaluate(tables, &ends, (destination, transport(key, record.original)));
-    if verdict.denied.is_some() {
+    if !leads || verdict.denied.is_some() {
         return RestoreOutcome::Ended;
     }
     let hash = state.flows.hash(key);
@@ -63,11 +61,45 @@ pub fn restore(
     if !(may_claim || state.flows.has_shard(hash)) || state.flows.claim(hash, found).is_some() {
         return RestoreOutcome::Elsewhere;
     }
+    let second = record.second.map(|second| state.flows.claim_second_key(second, found, now));
+    let second = match second.transpose() {
+        Ok(second) => second,
+        Err(taken) => {
+            state.flows.unclaim(hash, found);
+            return match taken {
+                KeyTaken::Worker(_) => RestoreOutcome::Elsewhere,
+                KeyTaken::Flow => RestoreOutcome::Ended,
+            };
+        }
+    };
     let evicted = state.flows.insert(hash, found, flow_owner(&ends), now, |entry| {
         entry.replace(flow);
         write_decision(entry, tables, (pair, &ends), &verdict);
         entry.epoch = epoch;
     });
-    state.evictions += u64::from(evicted.is_some_and(Evicted::is_live));
+    let for_second = second.and_then(|second| {
+        let stored = state.flows.find(hash, key);
+        state.flows.add_second_key(stored, second, now)
+    });
+    let live = [evicted, for_second].into_iter().flatten().filter(|it| it.is_live());
+    state.evictions += live.count() as u64;
     RestoreOutcome::Here
+}
+
+/// The ends of a flow and the verdict on it, by these tables. `None`: its backend is gone.
+fn judge(
+    tables: &Tables,
+    record: &FlowRecord,
+) -> Option<((NextHopPair, FlowEnds), PolicyVerdict, Epoch)> {
+    let FlowRecord { key, original, return_path, .. } = *record;
+    if let Some(second) = record.second {
+        let keys = TwoKeys { first: DirectedKey { key, original }, second };
+        return translated::judge_restored(tables, &keys, return_path);
+    }
+    let ((source, _), (destination, _)) = (key.source(original), key.destination(original));
+    let epoch = current_epoch(tables, key.v4_addresses());
+    let found = lookup_ends(tables, source, destination);
+    let (pair, ends) = by_return_path(tables, return_path, found);
+    let verdict = evaluate(tables, &ends, (destination, transport(&key, original)));
+    Some(((pair, ends), verdict, epoch))
 }

@@ -43,9 +43,9 @@ pub(super) fn route<'a>(
     tables: &'a Tables,
     metadata: &PacketMetadata,
     pair: NextHopPair,
-    rewrite: Rewrite,
-) -> Fate<'a> {
-    let answer = |reason, error| Fate::Answer { reason, error };
+) -> Result<Forwarding<'a>, Fate<'a>> {
+    let answer = |reason, error| Err(Fate::Answer { reason, error });
+    let rewrite = Rewrite::between(pair);
     let Some(link) = tables.link(NextHop::decode(pair.to)) else {
         return match NextHop::decode(pair.to) {
             NextHop::NoRoute => answer(DropReason::NoRoute, ErrorKind::HostUnreachable),
@@ -55,7 +55,7 @@ pub(super) fn route<'a>(
     if expires(metadata, rewrite) {
         return answer(DropReason::TtlExceeded, ErrorKind::TimeExceeded);
     }
-    Fate::Forward(Forwarding { link, rewrite })
+    Ok(Forwarding { link, rewrite })
 }
 
 /// Forwards a packet that rules allow. `None`: it must be answered, or does not fit.
@@ -64,8 +64,8 @@ pub(super) fn forward_if_fits<'a>(
     tables: &'a Tables,
     metadata: &PacketMetadata,
     pair: NextHopPair,
-    rewrite: Rewrite,
 ) -> Option<Forwarding<'a>> {
+    let rewrite = Rewrite::between(pair);
     let link = tables.link(NextHop::decode(pair.to))?;
     let fits = metadata.unit <= link.mtu && !expires(metadata, rewrite);
     fits.then_some(Forwarding { link, rewrite })

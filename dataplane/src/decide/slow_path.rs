@@ -14,6 +14,7 @@ use crate::flow::RuleCounters;
 use crate::icmp::ErrorKind;
 use crate::parse::{Fragment, Parsed, must_not_fragment, parse};
 use crate::tables::{NextHop, Tables};
+use crate::wire::protocol;
 
 /// The decision for one packet: its fate, and the counter slots of the rules that gave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,16 +37,18 @@ pub fn decide<'a>(
 ) -> Decision<'a> {
     let decision = decide_flow(tables, state, packet, now);
     let fate = match decision.outcome {
-        Outcome::Forward(pair, rewrite) => match route(tables, packet.metadata, pair, rewrite) {
-            Fate::Forward(Forwarding { link, .. })
+        Outcome::Forward(pair, translation) => match route(tables, packet.metadata, pair) {
+            Err(fate) => fate,
+            Ok(Forwarding { link, .. })
                 if packet.metadata.unit > link.mtu && must_not_fragment(packet.packet.bytes()) =>
             {
                 let error = ErrorKind::TooBig { mtu: link.mtu };
                 Fate::Answer { reason: DropReason::TooBig, error }
             }
-            fate => fate,
+            Ok(forwarding) => Fate::Forward(forwarding, translation),
         },
         Outcome::Drop(reason) => Fate::Drop(reason),
+        Outcome::Refuse(reason) => Fate::Refuse(reason),
         Outcome::Handoff(to) => Fate::Handoff(to),
     };
     Decision { fate, rules: decision.rules }
@@ -101,7 +104,7 @@ fn decide_unusual(
     match parsed.fragment {
         Fragment::Whole => first(state),
         Fragment::First { .. } => {
-            let decision = first(state);
+            let decision = untranslatable(first(state), parsed);
             if !matches!(decision.outcome, Outcome::Handoff(_)) {
                 state.fragments.insert(parsed, entrance, epoch, decision, now);
             }
@@ -120,5 +123,18 @@ fn decide_unusual(
                 (Some(None) | None, _) => FlowDecision::drop(DropReason::FragmentWithoutFirst),
             }
         }
+    }
+}
+
+/// Drops the first fragment of an SCTP packet whose ports would change: its checksum covers all fragments.
+fn untranslatable(decision: FlowDecision, parsed: &Parsed) -> FlowDecision {
+    let ports = [parsed.source_port, parsed.destination_port];
+    match decision.outcome {
+        Outcome::Forward(_, Some(translation))
+            if parsed.protocol == protocol::SCTP && !translation.keeps_ports(ports) =>
+        {
+            FlowDecision::drop(DropReason::SctpFragment)
+        }
+        _ => decision,
     }
 }

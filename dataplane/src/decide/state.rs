@@ -1,11 +1,16 @@
 //! The state that decisions keep between packets.
 
+use std::sync::Arc;
+
+use ahash::RandomState;
+
 use super::address_lookup::SourceCache;
 use super::flow_decision::FlowDecision;
 use super::service::ServiceBudgets;
 use super::untracked_hook::UntrackedHookCache;
 use crate::flow::{FlowTable, WorkerId};
 use crate::fragment::FragmentTracker;
+use crate::services::Affinities;
 
 /// The state that a worker keeps between packets.
 pub struct DecisionState {
@@ -19,8 +24,22 @@ pub struct DecisionState {
     pub fragments: FragmentTracker<FlowDecision>,
     /// The rest of each endpoint's budget of new flows to service addresses.
     pub service_budgets: ServiceBudgets,
+    /// The backend that each client of a service got last. All workers share it.
+    pub affinities: Arc<Affinities>,
+    /// Random numbers, and how many were drawn.
+    pub random: (RandomState, u64),
     /// The number of live flows that were evicted for others.
     pub evictions: u64,
     /// The worker that gets the next packet whose state may be at any worker, and the number of other workers.
     pub next_worker: (WorkerId, u8),
+}
+
+impl DecisionState {
+    /// A random number that no sender can foresee.
+    #[inline]
+    pub(super) fn chance(&mut self) -> u32 {
+        let (random, drawn) = &mut self.random;
+        *drawn += 1;
+        random.hash_one(*drawn) as u32
+    }
 }

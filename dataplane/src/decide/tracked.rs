@@ -9,6 +9,7 @@ use super::metadata::{PacketMetadata, PacketRef};
 use super::route::connects;
 use super::service;
 use super::state::DecisionState;
+use super::translated;
 use crate::drop_reason::DropReason;
 use crate::flow::{
     Admission, Epoch, Evicted, FlowDirection, FlowMut, FlowTable, Found, Owner, Verdict,
@@ -35,6 +36,9 @@ pub(super) fn decide_tracked(
             Some(owner) => FlowDecision::hand_off(owner),
         };
     };
+    if entry.has_two_keys() {
+        return known_by_two_keys(tables, state, metadata, found, now);
+    }
     let direction = entry.direction(name.orientation);
     if direction == FlowDirection::Original
         && metadata.entrance.is_other_sender(entry.next_hop_pair(direction).from)
@@ -52,11 +56,26 @@ pub(super) fn decide_tracked(
     open_flow(tables, state, metadata, place, now)
 }
 
+#[cold]
+#[inline(never)]
+fn known_by_two_keys(
+    tables: &Tables,
+    state: &mut DecisionState,
+    metadata: &PacketMetadata,
+    found: Found,
+    now: u32,
+) -> FlowDecision {
+    match state.flows.two_keys(found) {
+        Some(keys) => translated::decide_known(tables, state, metadata, (found, keys), now),
+        None => FlowDecision::drop(DropReason::NoTables),
+    }
+}
+
 /// Decides a packet without a flow. If it is allowed, its flow is inserted, where there is a `place` for it. A packet
 /// of an endpoint to itself by its own port makes no flow: it is always allowed, in either direction, and would cost
 /// the table two entries.
 #[inline(never)]
-fn open_flow(
+pub(super) fn open_flow(
     tables: &Tables,
     state: &mut DecisionState,
     metadata: &PacketMetadata,
@@ -73,6 +92,11 @@ fn open_flow(
     let (pair, ends) = by_return_path(tables, metadata.entrance.return_path(), found);
     if !metadata.entrance.admits_flow(pair, FlowDirection::Original) {
         return FlowDecision::drop(metadata.entrance.refusal(pair.to));
+    }
+    if ends.to == NextHop::Service
+        && let (Some(services), Some(found)) = (&tables.services, place)
+    {
+        return translated::open_to_service(tables, services, state, metadata, (ends, found), now);
     }
     if let Some(reason) = service::refusal(pair) {
         return FlowDecision::drop(reason);
@@ -204,13 +228,13 @@ fn refresh(tables: &Tables, entry: &mut FlowMut<'_>, judge: bool) -> PolicyVerdi
     {
         return verdict;
     }
-    refresh_stale(tables, entry, epoch, judge)
+    refresh_untranslated(tables, entry, epoch, judge)
 }
 
 /// The verdict that an entry holds. `None`: the flow was denied by something else than a rule, which an entry does
 /// not hold.
 #[inline]
-fn cached_verdict(entry: &FlowMut<'_>) -> Option<PolicyVerdict> {
+pub(super) fn cached_verdict(entry: &FlowMut<'_>) -> Option<PolicyVerdict> {
     let rules = entry.counters;
     let (denied, slot) = match entry.verdict {
         Verdict::Allow => return Some(PolicyVerdict { denied: None, rules }),
@@ -222,24 +246,40 @@ fn cached_verdict(entry: &FlowMut<'_>) -> Option<PolicyVerdict> {
 
 /// As [`refresh`], if something may have changed.
 #[inline(never)]
-fn refresh_stale(
+fn refresh_untranslated(
     tables: &Tables,
     entry: &mut FlowMut<'_>,
     epoch: Epoch,
     judge: bool,
 ) -> PolicyVerdict {
-    let (source, _) = entry.key().source(entry.original());
-    let (destination, _) = entry.key().destination(entry.original());
+    let (key, original) = (entry.key(), entry.original());
+    let ((source, _), (destination, _)) = (key.source(original), key.destination(original));
     let found = lookup_ends(tables, source, destination);
     let before = entry.next_hop_pair(FlowDirection::Original);
     let (pair, ends) = by_return_path(tables, ReturnPath::of(before.from), found);
-    let leads_as_before = has_same_next_hops(tables, entry, pair, &ends);
+    let asked = (destination, transport(&key, original));
+    let evaluate = || evaluate(tables, &ends, asked);
+    refresh_stale(tables, entry, (pair, &ends), epoch, judge, evaluate)
+}
+
+/// Brings a flow up to date whose ends have been looked up in these tables: it keeps its verdict while nothing has changed
+/// that this rests on, or policy is evaluated.
+#[inline]
+pub(super) fn refresh_stale(
+    tables: &Tables,
+    entry: &mut FlowMut<'_>,
+    (pair, ends): (NextHopPair, &FlowEnds),
+    epoch: Epoch,
+    judge: bool,
+    evaluate: impl FnOnce() -> PolicyVerdict,
+) -> PolicyVerdict {
+    let leads_as_before = has_same_next_hops(tables, entry, pair, ends);
     if !judge
         && leads_as_before
         && connects(tables, ends.from, ends.to)
         // Its verdict rests on endpoints that the stamp does not name.
         && ends.to != NextHop::Service
-        && policy::policy_stamp(tables, &ends) == entry.second.policy_stamp
+        && policy::policy_stamp(tables, ends) == entry.second.policy_stamp
         && let Some(verdict) = cached_verdict(entry)
     {
         entry.epoch = epoch;
@@ -247,7 +287,7 @@ fn refresh_stale(
     }
     let is_kept = !judge && keeps_established(tables, entry) && leads_as_before;
     let verdict = if connects(tables, ends.from, ends.to) {
-        evaluate(tables, &ends, (destination, transport(&entry.key(), entry.original())))
+        evaluate()
     } else {
         PolicyVerdict::without_rules(Some(DropReason::NoRoute))
     };
@@ -257,13 +297,13 @@ fn refresh_stale(
     } else {
         verdict
     };
-    write_decision(entry, tables, (pair, &ends), &verdict);
+    write_decision(entry, tables, (pair, ends), &verdict);
     entry.epoch = epoch;
     verdict
 }
 
 /// Whether a connection outlives a policy that denies it now.
-fn keeps_established(tables: &Tables, entry: &FlowMut<'_>) -> bool {
+pub(super) fn keeps_established(tables: &Tables, entry: &FlowMut<'_>) -> bool {
     tables.connections.established == Established::Keep
         && entry.verdict == Verdict::Allow
         && entry.state().is_answered()
@@ -360,9 +400,18 @@ pub(super) fn decide_icmp_error(
     let (key, orientation) =
         key_from_parts(quoted.source, quoted.destination, ports, quoted.protocol, quoted.icmp);
     let hash = flows.hash(&key);
-    let Some(mut entry) = flows.lookup(hash, &key, now) else {
+    let found = flows.find(hash, &key);
+    let Some(mut entry) = flows.live_entry(found, now) else {
         return flows.other_worker(hash).map_or(unmatched, FlowDecision::hand_off);
     };
+    if entry.has_two_keys() {
+        let of_flow = flows.two_keys(found).and_then(|keys| {
+            translated::decide_error(tables, flows, (found, keys), (&key, orientation), now)
+        });
+        let admitted = of_flow
+            .filter(|(direction, pair, _)| packet.metadata.entrance.admits_flow(*pair, *direction));
+        return admitted.map_or(unmatched, |(_, _, decision)| decision);
+    }
     // The error travels against the quoted packet.
     let direction = entry.direction(orientation).reverse();
     let verdict = refresh(tables, &mut entry, false);

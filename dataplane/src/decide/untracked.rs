@@ -21,7 +21,6 @@ use crate::drop_reason::DropReason;
 use crate::fate::Forwarding;
 use crate::flow::{FlowKey, Orientation, RuleCounters};
 use crate::policy::{self, PolicyVerdict, PolicyViews};
-use crate::rewrite::Rewrite;
 use crate::tables::{NextHopPair, Tables};
 
 /// Decides a packet before its flow is looked up. Its decision equals that of [`decide`](super::decide()), and it
@@ -40,7 +39,7 @@ pub fn untracked_fast_path<'a>(
         UntrackedVerdict::Tracked => return UntrackedVerdict::Tracked,
         UntrackedVerdict::SlowPath => return UntrackedVerdict::SlowPath,
     };
-    match forward_if_fits(tables, metadata, pair, Rewrite::between(pair)) {
+    match forward_if_fits(tables, metadata, pair) {
         Some(forwarding) => UntrackedVerdict::Allow((forwarding, rules)),
         None => UntrackedVerdict::SlowPath,
     }

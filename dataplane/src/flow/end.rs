@@ -4,7 +4,7 @@
 use crossbeam::channel::{Sender, TrySendError};
 
 use super::entry::FlowEntry;
-use super::second_key::SecondKey;
+use super::second_key::DirectedKey;
 
 /// The reason why a flow has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -15,6 +15,8 @@ pub enum EndReason {
     Evicted,
     /// It was live, and the same connection was opened again.
     Replaced,
+    /// Its backend is gone.
+    BackendGone,
     /// Policy or routes no longer allow it. If they allow it again, it has another end, which counts from its opening.
     Denied,
 }
@@ -25,7 +27,7 @@ pub struct FlowEnd {
     /// Its last state: its key, its traffic, the rules that allowed it, when it was last seen.
     pub flow: FlowEntry,
     /// Its second key, if it had one.
-    pub second_key: Option<SecondKey>,
+    pub second_key: Option<DirectedKey>,
     /// The reason for its end.
     pub reason: EndReason,
     /// The number of earlier ends that found no room in the channel, and were lost.

@@ -147,7 +147,7 @@ impl FirstLine {
 
     /// Whether the entry has another key as well ([`two_keys`](super::two_keys)).
     #[inline]
-    pub(super) fn has_two_keys(&self) -> bool {
+    pub(crate) fn has_two_keys(&self) -> bool {
         self.key_words[1] & HAS_ANOTHER != 0
     }
 

@@ -72,7 +72,9 @@ impl<'a> FlowMut<'a> {
     /// What the next process has to know of it.
     #[inline]
     pub fn record(&self) -> FlowRecord {
+        let second = self.first.has_two_keys().then_some(()).and(self.list_slot.as_ref());
         FlowRecord {
+            second: second.map(|(slots, slot)| slots.second_keys[*slot as usize].second_key()),
             key: self.key(),
             original: self.first.original,
             state: self.first.state,

@@ -18,6 +18,18 @@ pub enum Orientation {
     HighToLow = 1,
 }
 
+impl Orientation {
+    /// The other one.
+    #[inline]
+    #[must_use]
+    pub const fn reverse(self) -> Self {
+        match self {
+            Self::LowToHigh => Self::HighToLow,
+            Self::HighToLow => Self::LowToHigh,
+        }
+    }
+}
+
 /// The canonical 5-tuple: `(low, low_port) <= (high, high_port)`, so that both directions of a connection give one key.
 ///
 /// Protocols without ports carry 0; for ICMP see [`FlowKey::query`] and [`FlowKey::message`].

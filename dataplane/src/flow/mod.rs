@@ -8,7 +8,7 @@
 //!   [`Owner`] has its share of a full table.
 //! - A [`FlowRecord`] is the part of a flow that outlives the process, if the table keeps records.
 //! - A [`FlowEnd`] reports to a listener that a flow has ended, and its traffic.
-//! - A [`SecondKey`] is the key of a translated flow's packets behind the translation.
+//! - [`TwoKeys`] are those of a translated flow: of its packets before the translation, and behind it.
 //! - [`Shards`] say which worker has a flow, if several workers have a table each.
 //!
 //! Nothing here classifies, routes or sends.
@@ -39,8 +39,8 @@ pub use flow_mut::FlowMut;
 pub use key::{FlowKey, Orientation};
 pub use owners::Owner;
 pub use record::{FlowRecord, FlowRecordFile, MAX_AGE, NoRecords};
-pub use second_key::SecondKey;
+pub use second_key::DirectedKey;
 pub use shards::{MAX_WORKERS, Shards, WorkerId};
 pub use state::{Admission, FlowDirection, FlowState, TcpFlags};
 pub use table::{Evicted, FlowTable, Found, Guess, HashSeed, Victims};
-pub use two_keys::{ClaimedKey, KeyTaken};
+pub use two_keys::{ClaimedKey, KeyTaken, PlaceInFlow, TwoKeys};

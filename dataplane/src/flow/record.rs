@@ -5,13 +5,16 @@
 //! show: the connection, the side that opened it, and its progress.
 //!
 //! ```text
-//! file:   header · record of slot 0 · record of slot 1 · ...          (each six words of eight bytes)
-//! header: magic and layout · bytes of a record · 0 ...
+//! file:   header · records of slots 0, 1, ... · second keys of slots 0, 1, ...   (each six words of eight bytes)
+//! header: magic and layout · bytes of a record · number of slots · 0 ...
 //! record: mark · the key's two words · its three words of IPv6 (IPv4: anything)
-//! mark:   0: no flow; else state + 1 · orientation << 8 · translated << 16 · seen << 32
+//! second key: 0 · as in a record
+//! mark:   0: no flow; else state + 1 · orientation << 8 · return path << 16 · second key << 24 · seen << 32
+//! second key in the mark: 0: none; else orientation + 1
 //! ```
 //! The process may be killed between any two stores. The mark is cleared before the other words change, and set after.
-//! So there is the whole record or none.
+//! So there is the whole record or none. Of a flow with two keys the second one lies apart, so that other flows take no memory
+//! for it.
 
 use std::io;
 use std::sync::Arc;
@@ -21,6 +24,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use zerocopy::FromZeros;
 
 use super::key::{FlowKey, Orientation};
+use super::second_key::DirectedKey;
 use super::state::FlowState;
 use crate::sys::memory::ZeroedPages;
 use crate::sys::shared_file::SharedFile;
@@ -39,6 +43,8 @@ pub struct FlowRecord {
     pub seen: u32,
     /// The component that its first packet passed before it was judged.
     pub return_path: ReturnPath,
+    /// Its key behind a translation, if it is translated.
+    pub second: Option<DirectedKey>,
 }
 
 const WORDS: usize = 6;
@@ -47,8 +53,9 @@ type Words = [u64; WORDS];
 
 /// "manxflow" and the number of the layout above. Read with the other byte order it is something else.
 const MAGIC: u64 = 0x6d61_6e78_666c_6f77 ^ LAYOUT;
-const LAYOUT: u64 = 1;
-const HEADER: Words = [MAGIC, RECORD_BYTES as u64, 0, 0, 0, 0];
+const LAYOUT: u64 = 2;
+/// The beginning of the header.
+const HEADER: [u64; 2] = [MAGIC, RECORD_BYTES as u64];
 
 /// The most seconds by which a record may be older than the last packet of its flow: the time in which each entry of a
 /// table is aged once.
@@ -63,48 +70,74 @@ impl FlowRecord {
         (self.state as u64 + 1)
             | (self.original as u64) << 8
             | (self.return_path as u64) << 16
+            | self.second.map_or(0, |it| it.original as u64 + 1) << 24
             | u64::from(self.seen) << 32
     }
 
-    /// The record in these words, which may be anything. `None`: there is none that a table could have written.
-    fn from_words([mark, first, second, a, b, c]: Words) -> Option<Self> {
+    /// The record in these words, which may be anything; `second` reads those of its second key. `None`: there is none
+    /// that a table could have written.
+    fn from_words(words: Words, second: impl FnOnce() -> Option<Words>) -> Option<Self> {
+        let mark = words[0];
         let state = *FlowState::ALL.get((mark as u8).checked_sub(1)? as usize)?;
-        let original = match mark >> 8 & 0xff {
-            0 => Orientation::LowToHigh,
-            1 => Orientation::HighToLow,
-            _ => return None,
+        let second = match mark >> 24 & 0xff {
+            0 => None,
+            orientation => Some((key(second()?)?, self::orientation(orientation - 1)?)),
         };
-        let short = FlowKey::from_words([first, second], [0; 3]);
-        let key = FlowKey::from_words([first, second], [a, b, c]);
         let record = Self {
-            key: if short.is_v6() { key } else { short },
-            original,
+            key: key(words)?,
+            original: orientation(mark >> 8 & 0xff)?,
             state,
             seen: (mark >> 32) as u32,
             return_path: *ReturnPath::ALL.get((mark >> 16 & 0xff) as usize)?,
+            second: second.map(|(key, original)| DirectedKey { key, original }),
         };
-        let is_written_so = record.key.is_canonical()
-            && state.is_of(record.key.protocol())
-            && record.mark() == mark;
+        let is_of_one_flow = record.second.is_none_or(|second| {
+            second.key != record.key && second.key.protocol() == record.key.protocol()
+        });
+        let is_written_so =
+            is_of_one_flow && state.is_of(record.key.protocol()) && record.mark() == mark;
         is_written_so.then_some(record)
     }
+}
+
+fn orientation(number: u64) -> Option<Orientation> {
+    match number {
+        0 => Some(Orientation::LowToHigh),
+        1 => Some(Orientation::HighToLow),
+        _ => None,
+    }
+}
+
+/// The key in a record's words, if it is one of a packet.
+fn key([_, first, second, a, b, c]: Words) -> Option<FlowKey> {
+    let short = FlowKey::from_words([first, second], [0; 3]);
+    let key = if short.is_v6() { FlowKey::from_words([first, second], [a, b, c]) } else { short };
+    key.is_canonical().then_some(key)
 }
 
 #[derive(Debug, FromZeros)]
 #[repr(transparent)]
 struct AtomicWords([AtomicU64; WORDS]);
 
-/// Replaces the content of a slot by a record, by these stores.
+/// Replaces the content of a slot by a record, by these stores. Words from [`WORDS`] on are those of the second key.
 #[inline]
 fn put(record: &FlowRecord, mut store: impl FnMut(usize, u64)) {
-    let ([first, second], v6) = record.key.words();
     store(0, 0);
-    store(1, first);
-    store(2, second);
-    if record.key.is_v6() {
-        (3..).zip(v6).for_each(|(word, value)| store(word, value));
+    put_key(&record.key, |word, value| store(word, value));
+    if let Some(second) = &record.second {
+        put_key(&second.key, |word, value| store(WORDS + word, value));
     }
     store(0, record.mark());
+}
+
+#[inline]
+fn put_key(key: &FlowKey, mut store: impl FnMut(usize, u64)) {
+    let ([first, second], v6) = key.words();
+    store(1, first);
+    store(2, second);
+    if key.is_v6() {
+        (3..).zip(v6).for_each(|(word, value)| store(word, value));
+    }
 }
 
 /// The records of a table's flows, by slot.
@@ -117,8 +150,8 @@ pub(super) struct FlowRecords {
 impl FlowRecords {
     /// No records yet, and room for those of `capacity` slots. A record takes memory when its slot is first used.
     pub(super) fn new(capacity: usize) -> io::Result<Self> {
-        let (words, file) = ZeroedPages::<AtomicWords>::shared(capacity + 1, "manx-flows")?;
-        for (word, value) in words[0].0.iter().zip(HEADER) {
+        let (words, file) = ZeroedPages::<AtomicWords>::shared(1 + 2 * capacity, "manx-flows")?;
+        for (word, value) in words[0].0.iter().zip(HEADER.into_iter().chain([capacity as u64])) {
             word.store(value, Relaxed);
         }
         Ok(Self { words, file: Arc::new(file) })
@@ -131,9 +164,13 @@ impl FlowRecords {
 
     #[inline]
     pub(super) fn write(&self, slot: u32, record: &FlowRecord) {
-        let AtomicWords(words) = &self.words[slot as usize + 1];
+        let AtomicWords(words) = &self.words[1 + slot as usize];
+        let AtomicWords(of_second) = &self.words[1 + self.words.len() / 2 + slot as usize];
         // Release: no store is seen before those before it.
-        put(record, |word, value| words[word].store(value, Release));
+        put(record, |word, value| match word.checked_sub(WORDS) {
+            None => words[word].store(value, Release),
+            Some(word) => of_second[word].store(value, Release),
+        });
     }
 
     /// As [`FlowRecords::write`] where the key is the same; if there is no record yet, does nothing.
@@ -165,7 +202,11 @@ pub enum NoRecords {
 
 /// The flow records of another process. Their content is not trusted.
 #[derive(Debug)]
-pub struct FlowRecordFile(SharedFile);
+pub struct FlowRecordFile {
+    file: SharedFile,
+    /// The number of slots.
+    slots: u64,
+}
 
 impl FlowRecordFile {
     /// Opens the records of this file. Errors: it has another layout, or cannot be read.
@@ -173,27 +214,36 @@ impl FlowRecordFile {
         let mut bytes = [0; RECORD_BYTES];
         file.read_at(&mut bytes, 0)?;
         match words(&bytes) {
-            HEADER => Ok(Self(file)),
+            [first, second, slots, ..] if [first, second] == HEADER => Ok(Self { file, slots }),
             [first, second, ..] => Err(NoRecords::Header([first, second])),
         }
+    }
+
+    /// The words at a place in the file: that of the header is 0.
+    fn words_at(&self, place: u64) -> Option<Words> {
+        let mut bytes = [0; RECORD_BYTES];
+        let found = self.file.read_at(&mut bytes, place.checked_mul(RECORD_BYTES as u64)?).ok()?;
+        (found == RECORD_BYTES).then(|| words(&bytes))
     }
 
     /// Reads the records of up to `slots` slots. Returns how many slots hold something else than a record.
     pub fn read(&self, slots: usize, mut each: impl FnMut(FlowRecord)) -> io::Result<usize> {
         // Slots are used from the first on, and the file has a hole where none was. The hole may begin within the last
         // record, because one of IPv4 does not fill its words.
-        let end = self.0.first_hole()?.saturating_add(RECORD_BYTES as u64);
-        let end = end.min((slots as u64).saturating_add(1).saturating_mul(RECORD_BYTES as u64));
+        let end = self.file.first_hole()?.saturating_add(RECORD_BYTES as u64);
+        let slots = (slots as u64).min(self.slots);
+        let end = end.min(slots.saturating_add(1).saturating_mul(RECORD_BYTES as u64));
         let (mut at, mut spoiled) = (RECORD_BYTES as u64, 0);
         let mut chunk = vec![0; CHUNK * RECORD_BYTES];
         while at < end {
-            let found = self.0.read_at(&mut chunk, at)?.min((end - at) as usize);
+            let found = self.file.read_at(&mut chunk, at)?.min((end - at) as usize);
             let (records, _) = chunk[..found].as_chunks::<RECORD_BYTES>();
             if records.is_empty() {
                 break;
             }
-            for bytes in records {
-                match FlowRecord::from_words(words(bytes)) {
+            for (bytes, place) in records.iter().zip(at / RECORD_BYTES as u64..) {
+                let second = || self.words_at(place.checked_add(self.slots)?);
+                match FlowRecord::from_words(words(bytes), second) {
                     Some(record) => each(record),
                     None => spoiled += usize::from(words(bytes)[0] != 0),
                 }
@@ -219,10 +269,10 @@ mod tests {
     use super::*;
     use crate::wire::address::Address;
 
-    /// The words of a record.
-    fn words_of(record: &FlowRecord) -> Words {
-        let mut words = [0; WORDS];
-        put(record, |word, value| words[word] = value);
+    /// The words of a record, and of its second key.
+    fn words_of(record: &FlowRecord) -> [Words; 2] {
+        let mut words = [[0; WORDS]; 2];
+        put(record, |word, value| words[word / WORDS][word % WORDS] = value);
         words
     }
 
@@ -230,8 +280,8 @@ mod tests {
         let end = || (any::<[u8; 16]>(), any::<u16>());
         let parts = (end(), end(), any::<(bool, bool, u8, u32)>());
         let states = (0..FlowState::ALL.len(), prop::sample::select(&ReturnPath::ALL[..]));
-        (parts, states).prop_map(
-            |((low, high, (is_v4, turned, other, seen)), (state, return_path))| {
+        (parts, states, prop::option::of(end())).prop_map(
+            |((low, high, (is_v4, turned, other, seen)), (state, return_path), backend)| {
                 let state = FlowState::ALL[state];
                 let v4 = |bytes: [u8; 16]| Address::v4([bytes[0], bytes[1], bytes[2], bytes[3]]);
                 let address = |bytes| if is_v4 { v4(bytes) } else { Address::v6(bytes) };
@@ -240,7 +290,13 @@ mod tests {
                 let (key, _) = FlowKey::new(low.0, high.0, low.1, high.1, protocol.unwrap_or(132));
                 let original =
                     [Orientation::LowToHigh, Orientation::HighToLow][usize::from(turned)];
-                FlowRecord { key, original, state, seen, return_path }
+                let second = backend.map(|(backend, port)| {
+                    let (key, original) =
+                        FlowKey::new(low.0, address(backend), low.1, port, key.protocol());
+                    DirectedKey { key, original }
+                });
+                let second = second.filter(|second| second.key != key);
+                FlowRecord { key, original, state, seen, return_path, second }
             },
         )
     }
@@ -261,13 +317,14 @@ mod tests {
         fn a_process_that_is_killed_between_two_stores_leaves_a_whole_record_or_none(
             before in records(), after in records(),
         ) {
-            let place = AtomicWords::new_zeroed();
-            let found = || FlowRecord::from_words(std::array::from_fn(|at| place.0[at].load(Relaxed)));
+            let place = [AtomicWords::new_zeroed(), AtomicWords::new_zeroed()];
+            let words = |at: usize| std::array::from_fn(|word| place[at].0[word].load(Relaxed));
+            let found = || FlowRecord::from_words(words(0), || Some(words(1)));
             for (old, new) in [(None, before), (Some(before), after)] {
                 let mut all = Vec::new();
                 put(&new, |word, value| all.push((word, value)));
                 for done in 0..=all.len() {
-                    let store = |word: usize, value| place.0[word].store(value, Relaxed);
+                    let store = |word: usize, value| place[word / WORDS].0[word % WORDS].store(value, Relaxed);
                     if let Some(old) = &old {
                         put(old, store);
                     }
@@ -288,9 +345,15 @@ mod tests {
         fn what_is_read_was_written_or_is_none_that_a_table_writes(
             mut all: Vec<[u64; 6]>, records in prop::collection::vec(records(), 0..8), slots in 0..20usize,
         ) {
-            all.extend(records.iter().map(words_of));
+            let mut seconds = vec![[0; WORDS]; all.len()];
+            for record in &records {
+                let [words, second] = words_of(record);
+                all.push(words);
+                seconds.push(second);
+            }
             let mut file = tempfile::tempfile().unwrap();
-            for word in std::iter::once(&HEADER).chain(&all).flatten() {
+            let header = [HEADER[0], HEADER[1], all.len() as u64, 0, 0, 0];
+            for word in std::iter::once(&header).chain(&all).chain(&seconds).flatten() {
                 file.write_all(&word.to_ne_bytes()).unwrap();
             }
             file.write_all(b"torn").unwrap();
@@ -299,7 +362,7 @@ mod tests {
             prop_assert!(found.len() + spoiled <= slots.min(all.len()));
             for record in &found {
                 let len = if record.key.is_v6() { WORDS } else { 3 };
-                let is_there = all.iter().any(|words| words[..len] == words_of(record)[..len]);
+                let is_there = all.iter().any(|words| words[..len] == words_of(record)[0][..len]);
                 prop_assert!(is_there, "{:?}", record);
             }
             let (whole, _) = read(&file, usize::MAX);
@@ -318,6 +381,7 @@ mod tests {
             state: FlowState::SynSent,
             seen: 7,
             return_path: ReturnPath::None,
+            second: None,
         };
         let records = FlowRecords::new(3000).unwrap();
         let file = open(&records);

@@ -1,13 +1,14 @@
-//! The second key of a flow whose packets are translated, and the cache line that holds it, next to the entry.
+//! The keys of a flow whose packets are translated: a key and the flow's direction in it, and the cache line that holds
+//! the second one, next to the entry.
 
 use zerocopy::FromZeros;
 
 use super::key::{FlowKey, Orientation};
 
-/// The second key of a flow, and how the packets of its original direction lie in it.
+/// A key of a flow, and how the packets of the flow's original direction lie in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SecondKey {
-    /// The key behind the translation.
+pub struct DirectedKey {
+    /// The key.
     pub key: FlowKey,
     /// The orientation, in this key, of the flow's original direction.
     pub original: Orientation,
@@ -27,7 +28,7 @@ pub(super) struct SecondKeyLine {
 const _: () = assert!(size_of::<SecondKeyLine>() == 64);
 
 impl SecondKeyLine {
-    pub(super) fn new(second: SecondKey, place: u32) -> Self {
+    pub(super) fn new(second: DirectedKey, place: u32) -> Self {
         let (words, v6) = second.key.words();
         Self { words, v6, place, original: second.original }
     }
@@ -37,7 +38,7 @@ impl SecondKeyLine {
         key.has_words(&self.words, &self.v6)
     }
 
-    pub(super) fn second_key(&self) -> SecondKey {
-        SecondKey { key: FlowKey::from_words(self.words, self.v6), original: self.original }
+    pub(super) fn second_key(&self) -> DirectedKey {
+        DirectedKey { key: FlowKey::from_words(self.words, self.v6), original: self.original }
     }
 }

@@ -51,7 +51,7 @@ impl HashSeed {
 
 /// The slot at which a flow probably is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Guess(u32);
+pub struct Guess(pub(super) u32);
 
 impl Guess {
     /// No guess: the flow is probably not in the table.
@@ -267,7 +267,7 @@ impl FlowTable {
     }
 
     #[inline]
-    fn entry_mut(&mut self, slot: u32) -> FlowMut<'_> {
+    pub(super) fn entry_mut(&mut self, slot: u32) -> FlowMut<'_> {
         let (first, second) = (&mut self.first_lines, &mut self.second_lines);
         let queued = Some((&mut self.slots, slot));
         FlowMut::from_lines(&mut first[slot as usize], &mut second[slot as usize], queued)

@@ -37,7 +37,7 @@ fn open(n: u32, protocol: u8, flags: TcpFlags, now: u32) -> FlowEntry {
 
 fn record_in(state: FlowState) -> FlowRecord {
     let (original, return_path) = (Orientation::HighToLow, ReturnPath::None);
-    FlowRecord { key: key(1, TCP).0, original, state, seen: 100, return_path }
+    FlowRecord { key: key(1, TCP).0, original, state, seen: 100, return_path, second: None }
 }
 
 /// The flows that the next process reads in the table's records.

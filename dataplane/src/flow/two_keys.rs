@@ -16,10 +16,12 @@
 
 use super::bucket::{Place, tag};
 use super::end::EndReason;
-use super::key::FlowKey;
-use super::second_key::{SecondKey, SecondKeyLine};
+use super::flow_mut::FlowMut;
+use super::key::{FlowKey, Orientation};
+use super::second_key::{DirectedKey, SecondKeyLine};
 use super::shards::WorkerId;
-use super::table::{Evicted, FlowTable, Found};
+use super::state::FlowDirection;
+use super::table::{Evicted, FlowTable, Found, Guess};
 
 /// Why a flow cannot have a second key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,12 +32,58 @@ pub enum KeyTaken {
     Worker(WorkerId),
 }
 
+/// A packet's place in a flow that has both keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlaceInFlow {
+    /// A packet of the flow: its direction, and the key and orientation with which it goes on.
+    Own(FlowDirection, FlowKey, Orientation),
+    /// As a reply, but with the key of packets before the translation: the translation would have changed it.
+    UntranslatedReply,
+    /// In the original direction, but with the key of packets behind the translation: another connection, whose replies
+    /// could not be told from this one's.
+    OtherConnection,
+}
+
+/// The two keys of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TwoKeys {
+    /// The key before the translation.
+    pub first: DirectedKey,
+    /// The key behind it.
+    pub second: DirectedKey,
+}
+
+impl TwoKeys {
+    /// The place of a packet that found the flow by one of its keys.
+    #[inline]
+    pub fn place(&self, key: &FlowKey, orientation: Orientation) -> PlaceInFlow {
+        let Self { first, second } = self;
+        let is_first = *key == first.key;
+        let is_original = orientation == if is_first { first.original } else { second.original };
+        match (is_first, is_original) {
+            (true, true) => PlaceInFlow::Own(FlowDirection::Original, second.key, second.original),
+            (false, false) => {
+                PlaceInFlow::Own(FlowDirection::Reply, first.key, first.original.reverse())
+            }
+            (true, false) => PlaceInFlow::UntranslatedReply,
+            (false, true) => PlaceInFlow::OtherConnection,
+        }
+    }
+}
+
 /// A second key that is claimed for a flow.
 #[derive(Debug)]
 #[must_use = "its shard is open: FlowTable::add_second_key or FlowTable::release_second_key follows"]
 pub struct ClaimedKey {
-    second: SecondKey,
+    second: DirectedKey,
     hash: u64,
+}
+
+impl ClaimedKey {
+    /// The key.
+    pub fn key(&self) -> DirectedKey {
+        self.second
+    }
 }
 
 impl FlowTable {
@@ -43,7 +91,7 @@ impl FlowTable {
     /// key and has expired is removed. Call it after [`FlowTable::claim`] of the first key.
     pub fn claim_second_key(
         &mut self,
-        second: SecondKey,
+        second: DirectedKey,
         Found(own): Found,
         now: u32,
     ) -> Result<ClaimedKey, KeyTaken> {
@@ -70,7 +118,8 @@ impl FlowTable {
     }
 
     /// Gives a flow that was stored just now, and that has one key, the second one that was claimed for it. Returns what
-    /// was evicted for it.
+    /// was evicted for it. If there is no place for it after all, the flow is removed: it must not be taken for one that is
+    /// not translated.
     pub fn add_second_key(
         &mut self,
         Found(slot): Found,
@@ -91,19 +140,55 @@ impl FlowTable {
         // The victim left a place if there was none.
         let Some(place) = self.free_place(hash, chosen) else {
             self.release_second_key(ClaimedKey { second, hash });
+            self.remove(slot, now, EndReason::Evicted);
             return evicted;
         };
         self.set_tag(hash, place, slot);
         let line = SecondKeyLine::new(second, place.to_bits());
         self.slots.second_keys[slot as usize] = line;
         self.first_lines[slot as usize].set_two_keys(true);
+        self.entry_mut(slot).write_record();
         evicted
     }
 
     /// The second key of a flow, if it has one.
-    pub fn second_key(&self, Found(slot): Found) -> Option<SecondKey> {
+    pub fn second_key(&self, Found(slot): Found) -> Option<DirectedKey> {
         let slot = slot? as usize;
         self.first_lines[slot].has_two_keys().then(|| self.slots.second_keys[slot].second_key())
+    }
+
+    /// Both keys of a flow, if it has two.
+    #[inline]
+    pub fn two_keys(&self, found: Found) -> Option<TwoKeys> {
+        let second = self.second_key(found)?;
+        let slot = found.0? as usize;
+        let line = &self.first_lines[slot];
+        let key = line.key(&self.second_lines[slot]);
+        Some(TwoKeys { first: DirectedKey { key, original: line.original() }, second })
+    }
+
+    /// As [`FlowTable::lookup_guessed`], for flows with two keys.
+    #[inline]
+    pub fn lookup_guessed_two_keys(
+        &mut self,
+        key: &FlowKey,
+        Guess(guess): Guess,
+        now: u32,
+    ) -> Option<(FlowMut<'_>, TwoKeys)> {
+        ((guess as usize) < self.capacity()).then_some(())?;
+        let found = Found(Some(guess));
+        let keys = self.two_keys(found)?;
+        if keys.first.key != *key && keys.second.key != *key {
+            return None;
+        }
+        Some((self.live_entry(found, now)?, keys))
+    }
+
+    /// Removes a flow that was found: its backend is gone.
+    pub fn remove_without_backend(&mut self, Found(slot): Found, now: u32) {
+        if let Some(slot) = slot {
+            self.remove(slot, now, EndReason::BackendGone);
+        }
     }
 
     /// Whether the entry in a slot, which has two keys, has this one.
@@ -165,9 +250,9 @@ mod tests {
         FlowKey::new(address(n + 3), address(3 * 1000 + n % 3), 1000, port, TCP)
     }
 
-    fn second_of(n: u32) -> SecondKey {
+    fn second_of(n: u32) -> DirectedKey {
         let (key, original) = key(n);
-        SecondKey { key, original }
+        DirectedKey { key, original }
     }
 
     /// What the table should hold: the second key of each flow, by the first, and when the flow was opened.
@@ -320,7 +405,7 @@ mod tests {
         // The oldest of all is the one that gets a second key.
         let oldest = table.find(table.hash(&keys[0].0), &keys[0].0);
         let (key, original) = keys[2 * WAYS];
-        let claimed = table.claim_second_key(SecondKey { key, original }, oldest, 16).unwrap();
+        let claimed = table.claim_second_key(DirectedKey { key, original }, oldest, 16).unwrap();
         assert_eq!(table.add_second_key(oldest, claimed, 16), Some(Evicted::Unestablished));
         assert_eq!(table.find(table.hash(&key), &key), oldest);
         assert_eq!(table.find(table.hash(&keys[0].0), &keys[0].0), oldest);

@@ -7,8 +7,12 @@ use super::*;
 use crate::parse::parse;
 use crate::wire::{Malformed, arbitrary};
 
-const ERRORS: [ErrorKind; 3] =
-    [ErrorKind::TooBig { mtu: 1480 }, ErrorKind::TimeExceeded, ErrorKind::HostUnreachable];
+const ERRORS: [ErrorKind; 4] = [
+    ErrorKind::TooBig { mtu: 1480 },
+    ErrorKind::TimeExceeded,
+    ErrorKind::HostUnreachable,
+    ErrorKind::PortUnreachable,
+];
 
 fn ours(v4: bool) -> Address {
     let v6 = IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]);
@@ -57,6 +61,7 @@ proptest! {
                         Header::FragmentationNeeded { next_hop_mtu: 1480 }),
                     ErrorKind::TimeExceeded => Icmpv4Type::TimeExceeded(Code::TtlExceededInTransit),
                     ErrorKind::HostUnreachable => Icmpv4Type::DestinationUnreachable(Header::Host),
+                    ErrorKind::PortUnreachable => Icmpv4Type::DestinationUnreachable(Header::Port),
                 };
                 prop_assert_eq!(icmp.icmp_type(), expected);
                 icmp.payload().to_vec()
@@ -70,6 +75,7 @@ proptest! {
                     ErrorKind::TooBig { mtu } => Icmpv6Type::PacketTooBig { mtu },
                     ErrorKind::TimeExceeded => Icmpv6Type::TimeExceeded(Code::HopLimitExceeded),
                     ErrorKind::HostUnreachable => Icmpv6Type::DestinationUnreachable(Unreachable::Address),
+                    ErrorKind::PortUnreachable => Icmpv6Type::DestinationUnreachable(Unreachable::Port),
                 };
                 prop_assert_eq!(icmp.icmp_type(), expected);
                 icmp.payload().to_vec()

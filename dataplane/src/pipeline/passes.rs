@@ -26,6 +26,7 @@ use crate::fragment::FragmentTracker;
 use crate::packet::Packet;
 use crate::port::Intake;
 use crate::report::Report;
+use crate::services::Affinities;
 use crate::stage::Stage;
 use crate::sys::memory::prefetch;
 use crate::sys::shared_file::SharedFile;
@@ -63,7 +64,7 @@ const AHEAD: usize = 16;
 impl Pipeline {
     pub(crate) fn new(
         sizes: Sizes,
-        shards: Option<Arc<Shards>>,
+        (shards, affinities): (Option<Arc<Shards>>, Arc<Affinities>),
         mesh: &WorkerMesh,
         reports: Sender<Report>,
         counters: Arc<WorkerCounters>,
@@ -81,6 +82,8 @@ impl Pipeline {
                 untracked_hooks: UntrackedHookCache::default(),
                 fragments: FragmentTracker::new(sizes.fragments),
                 service_budgets: ServiceBudgets::default(),
+                affinities,
+                random: (RandomState::new(), 0),
                 evictions: 0,
                 next_worker: mesh.next_worker(),
             },

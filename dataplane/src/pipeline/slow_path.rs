@@ -6,15 +6,17 @@ use std::net::IpAddr;
 use super::context::Context;
 use super::handoff::Handoff;
 use super::passes::Pipeline;
-use crate::decide::{Decision, PacketMetadata, PacketRef, decide};
+use crate::decide::{self, Decision, PacketMetadata, PacketRef, decide};
 use crate::drop_reason::DropReason;
 use crate::fate::Fate;
-use crate::flow::{RuleCounters, WorkerId};
+use crate::flow::{Guess, RuleCounters, WorkerId};
 use crate::icmp::{self, ErrorKind};
 use crate::packet::Packet;
 use crate::parse::parse;
 use crate::report::{Denied, Report};
+use crate::reset::build_reset;
 use crate::tables::{Link, NextHop, Role};
+use crate::wire::protocol;
 
 /// The most denials that may wait for control. Further ones are lost and counted.
 const REPORTS_WAITING: usize = 8192;
@@ -29,15 +31,35 @@ impl Pipeline {
         metadata: &PacketMetadata,
     ) -> bool {
         let (port, segments) = (metadata.port, u64::from(metadata.segments));
-        let packet_ref = PacketRef { packet: &packet, metadata };
         let now = context.seconds();
+        let header_len = metadata.header_len.into();
+        if metadata.flow.guess != Guess::NONE
+            && let Some((forwarding, translation, rules)) =
+                decide::translated_fast_path(context.tables, &mut self.state, metadata, now)
+        {
+            self.counters.rules.decided(rules, segments);
+            let forwarding = (forwarding, &translation);
+            let forwarded =
+                context.forward_translated(packet, header_len, forwarding, metadata.is_finished);
+            if let Err(reason) = forwarded {
+                context.count_drops(port, reason, segments);
+            }
+            return false;
+        }
+        let packet_ref = PacketRef { packet: &packet, metadata };
         let Decision { fate, rules } = decide(context.tables, &mut self.state, &packet_ref, now);
         self.counters.rules.decided(rules, segments);
         match fate {
-            Fate::Forward(forwarding) => {
+            Fate::Forward(forwarding, translation) => {
                 let is_ready = is_ready(&packet, forwarding.link);
-                let header_len = metadata.header_len.into();
-                if let Err(reason) = context.forward(packet, header_len, forwarding, is_ready) {
+                let forwarded = match translation {
+                    None => context.forward(packet, header_len, forwarding, is_ready),
+                    Some(translation) => {
+                        let forwarding = (forwarding, &translation);
+                        context.forward_translated(packet, header_len, forwarding, is_ready)
+                    }
+                };
+                if let Err(reason) = forwarded {
                     context.count_drops(port, reason, segments);
                 }
             }
@@ -48,13 +70,15 @@ impl Pipeline {
             }
             Fate::Answer { reason, error } => {
                 context.count_drops(port, reason, segments);
-                let answer = self.icmp_error(context, &packet_ref, error);
+                let answer = self.answer(context, &packet_ref, Answer::Error(error));
                 context.pool.put(packet);
-                if let Some((answer, back)) = answer {
-                    let is_ready = is_ready(&answer, back);
-                    // An answer that cannot be sent is not counted: the packet that it is about is counted already.
-                    let _ = context.output(answer, 0, back, is_ready);
-                }
+                send_answer(context, answer);
+            }
+            Fate::Refuse(reason) => {
+                context.count_drops(port, reason, segments);
+                let answer = self.answer(context, &packet_ref, Answer::Refusal);
+                context.pool.put(packet);
+                send_answer(context, answer);
             }
             Fate::Handoff(to) => return hand_off(context, packet, metadata, to),
         }
@@ -100,14 +124,14 @@ impl Pipeline {
         let _ = self.reports.send(Report::Denied(denied));
     }
 
-    /// Builds the ICMP error to the sender of a dropped packet, if RFC 1122 or RFC 4443 and the sender's budget allow
+    /// Builds the answer to the sender of a dropped packet, if RFC 1122, RFC 4443 or RFC 9293 and the sender's budget allow
     /// one.
     #[inline(never)]
-    fn icmp_error<'a>(
+    fn answer<'a>(
         &mut self,
         context: &mut Context<'a>,
         PacketRef { packet, metadata }: &PacketRef<'_>,
-        error: ErrorKind,
+        answer: Answer,
     ) -> Option<(Packet, &'a Link)> {
         let parsed = parse(packet.bytes()).ok()?;
         let router = if parsed.is_v4() {
@@ -115,19 +139,43 @@ impl Pipeline {
         } else {
             context.tables.router_v6.map(IpAddr::V6)
         };
-        let (router, back) = (router?, context.tables.link(metadata.entrance.back())?);
+        let back = context.tables.link(metadata.entrance.back())?;
         let sender = self.senders.hash_one(parsed.source);
         let budgets = &mut context.ports.slot(metadata.port)?.budgets;
-        let budget = match error {
-            ErrorKind::TooBig { .. } => &mut budgets.too_big,
-            ErrorKind::TimeExceeded | ErrorKind::HostUnreachable => &mut budgets.errors,
+        let budget = match answer {
+            Answer::Error(ErrorKind::TooBig { .. }) => &mut budgets.too_big,
+            Answer::Error(_) | Answer::Refusal => &mut budgets.errors,
         };
         if !budget.allow(sender, context.now) {
             return None;
         }
-        let answer =
-            icmp::build_error(packet.bytes(), &parsed, error, router.into(), context.pool)?;
-        Some((answer, back))
+        let error = match answer {
+            Answer::Error(error) => error,
+            Answer::Refusal if parsed.protocol == protocol::TCP => {
+                let reset = build_reset(packet.bytes(), &parsed, context.pool)?;
+                return Some((reset, back));
+            }
+            Answer::Refusal => ErrorKind::PortUnreachable,
+        };
+        let error =
+            icmp::build_error(packet.bytes(), &parsed, error, router?.into(), context.pool)?;
+        Some((error, back))
+    }
+}
+
+/// The answer to the sender of a dropped packet.
+#[derive(Debug, Clone, Copy)]
+enum Answer {
+    Error(ErrorKind),
+    /// Nobody is there ([`Fate::Refuse`]).
+    Refusal,
+}
+
+fn send_answer(context: &mut Context<'_>, answer: Option<(Packet, &Link)>) {
+    if let Some((answer, back)) = answer {
+        let is_ready = is_ready(&answer, back);
+        // An answer that cannot be sent is not counted: the packet that it is about is counted already.
+        let _ = context.output(answer, 0, back, is_ready);
     }
 }
 

@@ -4,8 +4,21 @@
 //!   last by setting what has changed; what is alike is shared.
 //! - A [`Frontend`] is one address, protocol and port of a service, with its [`Backend`]s.
 //!
+//! - [`choose`] chooses the backend of a new connection, by chance or by the client's [affinity](Affinities).
+//!
 //! Nothing here opens a flow or changes a packet.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+mod affinity;
+mod choice;
 mod table;
 
+pub use affinity::Affinities;
+pub use choice::choose;
 pub use table::{Backend, Frontend, FrontendKey, ServiceTable, WithoutBackend};
+
+/// The source behind the translation of an endpoint that reaches itself through a service: its gateway.
+pub const HAIRPIN_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+/// The same for IPv6.
+pub const HAIRPIN_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);

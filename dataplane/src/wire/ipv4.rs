@@ -1,5 +1,7 @@
 //! IPv4 (RFC 791; DSCP RFC 2474; ECN RFC 3168).
 
+use std::mem::offset_of;
+
 use zerocopy::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -34,6 +36,8 @@ pub struct Header {
 
 /// Length of a header without options.
 pub const HEADER_LEN: usize = size_of::<Header>();
+/// The checksum's offset in the header.
+pub const CHECKSUM_OFFSET: usize = offset_of!(Header, checksum);
 /// Version and length of a header without options.
 pub const VERSION_IHL: u8 = 0x45;
 /// In the word of flags and offset: must not be fragmented.

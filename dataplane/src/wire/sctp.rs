@@ -1,5 +1,7 @@
-//! SCTP's common header (RFC 9260, section 3.1). Its checksum is a CRC-32C over the packet without
-//! addresses: a forwarder never changes the bytes that it covers.
+//! SCTP's common header (RFC 9260, section 3.1). Its checksum is a CRC-32C (appendix A) over the packet without
+//! addresses: a forwarder changes the bytes that it covers only if it translates ports.
+
+use std::mem::offset_of;
 
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -21,10 +23,46 @@ pub struct Header {
 /// Length of the common header.
 pub const HEADER_LEN: usize = size_of::<Header>();
 
+/// The checksum's offset in the header.
+pub const CHECKSUM_OFFSET: usize = offset_of!(Header, checksum);
+
+/// The polynomial 0x1edc6f41, its bits in the order of transmission.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+const TABLE: [u32; 256] = table();
+
 /// A packet. Its payload is the chunks.
 pub type View = super::view::View<Header>;
 
 impl super::view::Header for Header {}
+
+/// Computes the checksum of a packet from its common header on, and stores it. `None`: the header is cut short.
+pub fn fill_checksum(bytes: &mut [u8]) -> Option<()> {
+    let place = CHECKSUM_OFFSET..CHECKSUM_OFFSET + size_of::<U32>();
+    bytes.get_mut(place.clone())?.fill(0);
+    let crc = crc32c(bytes);
+    bytes[place].copy_from_slice(&crc.to_le_bytes());
+    Some(())
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |crc, &byte| (crc >> 8) ^ TABLE[usize::from(crc as u8 ^ byte)])
+}
+
+const fn table() -> [u32; 256] {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = byte as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 == 1 { (crc >> 1) ^ POLYNOMIAL } else { crc >> 1 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+}
 
 #[cfg(test)]
 mod tests {
@@ -49,5 +87,13 @@ mod tests {
         assert_eq!(view.checksum.get(), 0x0506_0708);
         assert_eq!(view.payload(), [1]);
         assert!(View::new_checked(&[0; 11]).is_err());
+    }
+
+    #[test]
+    fn the_crc_is_castagnolis() {
+        // The check value of the catalogue of CRCs, and RFC 3720, B.4.
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);
     }
 }

@@ -7,6 +7,7 @@ use super::closer::Closer;
 use crate::flow::{MAX_WORKERS, Shards};
 use crate::pipeline::Sizes;
 use crate::pipeline::handoff::WorkerMesh;
+use crate::services::Affinities;
 
 /// Whether an idle worker sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,6 +34,7 @@ pub struct Settings {
 pub struct SharedState {
     pub(super) mesh: WorkerMesh,
     pub(super) shards: Option<Arc<Shards>>,
+    pub(super) affinities: Arc<Affinities>,
     pub(super) closer: Closer,
 }
 
@@ -42,15 +44,22 @@ impl SharedState {
     pub fn for_workers(workers: usize, sizes: Sizes) -> io::Result<Vec<Self>> {
         let workers = workers.clamp(1, MAX_WORKERS);
         if workers == 1 {
-            return Ok(vec![Self::alone()]);
+            return Ok(vec![Self::alone()?]);
         }
         let shards = Arc::new(Shards::new(sizes.flows * workers)?);
-        let share = |mesh| Self { mesh, shards: Some(Arc::clone(&shards)), ..Self::alone() };
+        let affinities = Arc::new(Affinities::new()?);
+        let share = |mesh| Self {
+            mesh,
+            shards: Some(Arc::clone(&shards)),
+            affinities: Arc::clone(&affinities),
+            closer: Closer::default(),
+        };
         Ok(WorkerMesh::new(workers, sizes.buffers).into_iter().map(share).collect())
     }
 
     /// The shared state of a single worker: nothing is shared.
-    pub fn alone() -> Self {
-        Self { mesh: WorkerMesh::alone(), shards: None, closer: Closer::default() }
+    pub fn alone() -> io::Result<Self> {
+        let affinities = Arc::new(Affinities::new()?);
+        Ok(Self { mesh: WorkerMesh::alone(), shards: None, affinities, closer: Closer::default() })
     }
 }

@@ -62,7 +62,7 @@ fn noise() -> Box<dyn PacketIo> {
 }
 
 fn worker() -> (Worker, Sender<Command>, Receiver<Report>) {
-    worker_with(SharedState::alone())
+    worker_with(SharedState::alone().unwrap())
 }
 
 fn worker_with(share: SharedState) -> (Worker, Sender<Command>, Receiver<Report>) {
@@ -363,7 +363,7 @@ fn a_worker_does_not_sleep_while_a_port_has_more_packets() {
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
     let settings = Settings { sizes, polling: Polling::Adaptive, core: None };
     let (sender, _reports) = unbounded();
-    let mut worker = spawn("rubbish", settings, SharedState::alone(), sender).unwrap();
+    let mut worker = spawn("rubbish", settings, SharedState::alone().unwrap(), sender).unwrap();
     worker.begin();
     let (reader, _writer) = io::pipe().unwrap();
     let (done, is_done) = unbounded();

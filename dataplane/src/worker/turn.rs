@@ -114,7 +114,7 @@ impl Worker {
         reports: Sender<Report>,
         counters: Arc<WorkerCounters>,
     ) -> io::Result<Self> {
-        let SharedState { mesh, shards, closer } = share;
+        let SharedState { mesh, shards, affinities, closer } = share;
         let poller = Poller::new()?;
         mesh.set_waker(poller.waker());
         Ok(Self {
@@ -124,7 +124,7 @@ impl Worker {
             tables: Arc::new(Tables::closed()),
             pipeline: Pipeline::new(
                 settings.sizes,
-                shards,
+                (shards, affinities),
                 &mesh,
                 reports.clone(),
                 Arc::clone(&counters),

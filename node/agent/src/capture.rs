@@ -212,7 +212,8 @@ mod tests {
         };
         let (reports, _) = crossbeam::channel::unbounded();
         let mut worker =
-            worker::spawn("capture-test", settings, SharedState::alone(), reports).unwrap();
+            worker::spawn("capture-test", settings, SharedState::alone().unwrap(), reports)
+                .unwrap();
         worker.begin();
         let (port, far) = memory::pair(Capabilities::ALL, 64);
         let attach = Command::Attach(PORT, Box::new(port), Arc::new(PortCounters::default()));

@@ -97,7 +97,7 @@ mod tests {
         };
         let counters = Arc::new(WorkerCounters::default());
         let mut worker =
-            Worker::new(settings, SharedState::alone(), obeyed, sender, counters).unwrap();
+            Worker::new(settings, SharedState::alone().unwrap(), obeyed, sender, counters).unwrap();
         let mut ids = PortIds::default();
         let mut version = 0;
         let closed = Tables::closed();

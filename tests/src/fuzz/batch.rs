@@ -16,7 +16,7 @@ pub struct Output {
 }
 
 /// The counters of a node.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct Counts {
     pub received: u64,
     pub sent: u64,
@@ -24,6 +24,13 @@ pub struct Counts {
     pub portless: u64,
     pub handoffs: u64,
     pub evictions: u64,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        let drops = [0; DropReason::ALL.len()];
+        Self { received: 0, sent: 0, drops, portless: 0, handoffs: 0, evictions: 0 }
+    }
 }
 
 impl Counts {

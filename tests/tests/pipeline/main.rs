@@ -22,5 +22,6 @@ mod policy_only;
 mod services;
 mod states;
 mod succession;
+mod translated;
 mod vxlan;
 mod workers;

@@ -80,7 +80,7 @@ impl Node {
     /// A node with tables and ports, and without flows.
     pub(crate) fn new(shape: Shape) -> Result<Self, Failure> {
         let sizes = Sizes { flows: shape.flows, buffers: BUFFERS, ..Sizes::default() };
-        Self::one_of_several(shape, sizes, SharedState::alone())
+        Self::one_of_several(shape, sizes, SharedState::alone()?)
     }
 
     /// One of several workers of a node, each with these sizes. `share`: the state that they share.

@@ -34,7 +34,7 @@ impl Row {
     /// The node with its flows, after one round of its packets. A receiver accepts each of these.
     pub(crate) fn set_up(&self) -> Result<Setup, Failure> {
         let sizes = Sizes { flows: self.table_size(), buffers: BUFFERS, ..Sizes::default() };
-        self.set_up_part(sizes, SharedState::alone(), 0..self.flows())
+        self.set_up_part(sizes, SharedState::alone()?, 0..self.flows())
     }
 
     /// As `set_up`, for one of several workers, with its part of the flows.

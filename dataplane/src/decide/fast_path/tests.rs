@@ -1,26 +1,40 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
+use ahash::RandomState;
 use manx_policy_compiler::image::ChainId;
 use proptest::prelude::*;
 
 use super::*;
 use crate::decide::{
-    Arrival, Decision, Entrance, PacketRef, ServiceBudgets, SourceCache, UntrackedHookCache, decide,
+    Arrival, Decision, Entrance, PacketRef, ServiceBudgets, SourceCache, UntrackedHookCache,
+    decide, translated, translated_fast_path,
 };
 use crate::fate::Fate;
 use crate::flow::RuleCounters;
-use crate::flow::{FlowDirection, FlowEntry, FlowTable, HashSeed, Orientation, Owner, TcpFlags};
+use crate::flow::{
+    DirectedKey, FlowDirection, FlowEntry, FlowKey, FlowTable, HashSeed, Orientation, Owner,
+    TcpFlags, TwoKeys,
+};
 use crate::fragment::FragmentTracker;
 use crate::packet::Pool;
 use crate::parse::parse;
+use crate::rewrite::Translation;
+use crate::services::{Affinities, ServiceTable};
 use crate::tables::Link;
 use crate::tables::{EncodedNextHop, Endpoint, NextHop, PortId};
 use crate::wire::address::Address;
 use crate::wire::{ipv4, ipv6, protocol, put, vxlan};
 
-const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
-const ADDRESSES6: [Ipv6Addr; 2] =
-    [Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2)];
+/// The client, the server, and the backend of a service at the server's address.
+const ADDRESSES: [Ipv4Addr; 3] =
+    [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), Ipv4Addr::new(10, 0, 0, 3)];
+const ADDRESSES6: [Ipv6Addr; 3] = [
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1),
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2),
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 3),
+];
+const BACKEND_PORT: u16 = 8080;
 /// When the packet comes.
 const NOW: u32 = 10_000;
 
@@ -44,6 +58,37 @@ struct Case {
     len: usize,
     dont_fragment: bool,
     entrance: u32,
+    is_translated: bool,
+    /// The packet has the key of the other side of the translation.
+    has_other_key: bool,
+}
+
+impl Case {
+    /// The ends of the packet, as places in the lists of addresses and ports.
+    fn ends(&self) -> [usize; 2] {
+        let server = 1 + usize::from(self.is_translated && (self.is_reply ^ self.has_other_key));
+        if self.is_reply { [server, 0] } else { [0, server] }
+    }
+
+    fn ports(&self) -> [u16; 3] {
+        [1000, self.port, BACKEND_PORT]
+    }
+
+    fn addresses(&self) -> [Address; 3] {
+        if self.is_v6 {
+            ADDRESSES6.map(|address| Address::v6(address.octets()))
+        } else {
+            ADDRESSES.map(Address::from)
+        }
+    }
+
+    /// The key of packets between the client and this end.
+    fn key(&self, server: usize) -> DirectedKey {
+        let (addresses, ports) = (self.addresses(), self.ports());
+        let (key, original) =
+            FlowKey::new(addresses[0], addresses[server], ports[0], ports[server], upper(self));
+        DirectedKey { key, original }
+    }
 }
 
 /// Seldom something else.
@@ -73,10 +118,13 @@ prop_compose! {
         len in mostly(100, 60usize..1600),
         dont_fragment: bool,
         entrance in mostly(2, 0u32..2),
+        is_translated: bool,
+        has_other_key in mostly(false, Just(true)),
     ) -> Case {
         let entrance = if entrance == 2 { hops[usize::from(is_reply)] } else { entrance };
         Case {
             before, silent, verdict, is_current, hops, is_v6, is_tcp, port, flags, is_reply, ttl, len, dont_fragment, entrance,
+            is_translated, has_other_key,
         }
     }
 }
@@ -88,7 +136,16 @@ fn tables() -> Tables {
         Some(Endpoint { attachment, link, ingress, egress, revision: 1 })
     };
     let host = Some(Link::native(PortId(9), 1400));
-    Tables { version: 7, endpoints: vec![endpoint(1), endpoint(2)], host, ..Tables::closed() }
+    let mut services = ServiceTable::default();
+    services.set_address(ADDRESSES[2].into(), true);
+    services.set_address(Address::v6(ADDRESSES6[2].octets()), true);
+    Tables {
+        version: 7,
+        endpoints: vec![endpoint(1), endpoint(2)],
+        host,
+        services: Some(Arc::new(services)),
+        ..Tables::closed()
+    }
 }
 
 fn hop(number: u32) -> EncodedNextHop {
@@ -103,7 +160,7 @@ fn upper(case: &Case) -> u8 {
 
 fn packet(case: &Case) -> Vec<u8> {
     let mut bytes = vec![0; case.len];
-    let [from, to] = if case.is_reply { [1, 0] } else { [0, 1] };
+    let [from, to] = case.ends();
     let start = if case.is_v6 { ipv6::HEADER_LEN } else { ipv4::HEADER_LEN };
     let upper_len = (case.len - start) as u16;
     if case.is_v6 {
@@ -120,7 +177,7 @@ fn packet(case: &Case) -> Vec<u8> {
         bytes[12..16].copy_from_slice(&ADDRESSES[from].octets());
         bytes[16..20].copy_from_slice(&ADDRESSES[to].octets());
     }
-    let ports = [1000u16, case.port].map(u16::to_be_bytes);
+    let ports = case.ports().map(u16::to_be_bytes);
     let header = &mut bytes[start..];
     put(header, 0..4, &[ports[from], ports[to]].concat());
     if case.is_tcp {
@@ -137,12 +194,8 @@ fn packet(case: &Case) -> Vec<u8> {
 fn state(case: &Case, tables: &Tables) -> DecisionState {
     let seed = HashSeed::fixed(1);
     let mut flows = FlowTable::new(16, seed).unwrap();
-    let [from, to] = if case.is_v6 {
-        ADDRESSES6.map(|address| Address::v6(address.octets()))
-    } else {
-        ADDRESSES.map(Address::from)
-    };
-    let (key, original) = crate::flow::FlowKey::new(from, to, 1000, case.port, upper(case));
+    let first = case.key(1);
+    let DirectedKey { key, original } = first;
     let then = NOW - case.silent;
     let flags = |flags| TcpFlags(if case.is_tcp { flags } else { 0 });
     let mut entry = FlowEntry::open(key, original, flags(case.before[0].1), then);
@@ -153,10 +206,20 @@ fn state(case: &Case, tables: &Tables) -> DecisionState {
     entry.verdict = case.verdict;
     entry.next_hops = [hop(case.hops[1]), hop(case.hops[0])];
     entry.counters = RuleCounters { egress: 3, ingress: 4 };
-    entry.epoch = current_epoch(tables, key.v4_addresses());
+    let keys = TwoKeys { first, second: case.key(2) };
+    entry.epoch = if case.is_translated {
+        translated::epoch(tables, &keys)
+    } else {
+        current_epoch(tables, key.v4_addresses())
+    };
     entry.epoch.version ^= u32::from(!case.is_current);
     let hash = flows.hash(&key);
     flows.insert(hash, flows.find(hash, &key), Owner::NODE, then, |place| place.replace(entry));
+    if case.is_translated {
+        let found = flows.find(hash, &key);
+        let claimed = flows.claim_second_key(keys.second, found, then).unwrap();
+        assert_eq!(flows.add_second_key(found, claimed, then), None);
+    }
     let next = (crate::flow::WorkerId(0), 0);
     let fragments = FragmentTracker::new(1);
     DecisionState {
@@ -165,6 +228,8 @@ fn state(case: &Case, tables: &Tables) -> DecisionState {
         untracked_hooks: UntrackedHookCache::default(),
         fragments,
         service_budgets: ServiceBudgets::default(),
+        affinities: Arc::new(Affinities::new().unwrap()),
+        random: (RandomState::with_seed(1), 0),
         evictions: 0,
         next_worker: next,
     }
@@ -187,12 +252,26 @@ fn metadata(bytes: &[u8], case: &Case, flows: &FlowTable) -> PacketMetadata {
     metadata
 }
 
+/// The fast path that such a packet takes.
+fn fast<'a>(
+    tables: &'a Tables,
+    state: &mut DecisionState,
+    metadata: &PacketMetadata,
+) -> Option<(Forwarding<'a>, Option<Translation>, RuleCounters)> {
+    if let Some((forwarding, rules)) = fast_path(tables, state, metadata, NOW) {
+        return Some((forwarding, None, rules));
+    }
+    let (forwarding, translation, rules) = translated_fast_path(tables, state, metadata, NOW)?;
+    Some((forwarding, Some(translation), rules))
+}
+
 #[test]
 fn a_packet_of_a_live_flow_takes_the_fast_path_in_both_directions() {
     let tables = tables();
     let all =
         [(false, false, false), (true, true, false), (false, true, true), (true, false, true)];
-    for (is_reply, is_tcp, is_v6) in all {
+    let all = all.into_iter().flat_map(|it| [(it, false), (it, true)]);
+    for ((is_reply, is_tcp, is_v6), is_translated) in all {
         let case = Case {
             before: vec![(false, TcpFlags::SYN.0), (true, 0x12), (false, 0x10)],
             silent: 1,
@@ -208,11 +287,14 @@ fn a_packet_of_a_live_flow_takes_the_fast_path_in_both_directions() {
             len: 1500,
             dont_fragment: true,
             entrance: u32::from(is_reply),
+            is_translated,
+            has_other_key: false,
         };
         let mut state = state(&case, &tables);
         let metadata = metadata(&packet(&case), &case, &state.flows);
         assert_eq!(metadata.flow.orientation == Orientation::LowToHigh, !is_reply);
-        let (forwarding, _) = fast_path(&tables, &mut state, &metadata, NOW).unwrap();
+        let (forwarding, translation, _) = fast(&tables, &mut state, &metadata).unwrap();
+        assert_eq!(translation.is_some(), is_translated);
         assert_eq!(
             (forwarding.link.port, forwarding.rewrite.decrements_ttl),
             (PortId(2 - u16::from(is_reply)), true)
@@ -225,19 +307,20 @@ proptest! {
     fn the_fast_path_equals_the_slow_path_and_leaves_the_same_state(case in case()) {
         let tables = tables();
         let bytes = packet(&case);
-        let (mut fast, mut slow) = (state(&case, &tables), state(&case, &tables));
-        let before = flow_of(&fast);
-        let metadata = metadata(&bytes, &case, &fast.flows);
-        let forwarding = fast_path(&tables, &mut fast, &metadata, NOW);
-        let Some((forwarding, counted)) = forwarding else {
-            prop_assert_eq!(flow_of(&fast), before, "the fast path changed a flow that it did not decide");
+        let (mut quick, mut slow) = (state(&case, &tables), state(&case, &tables));
+        let before = flow_of(&quick);
+        let metadata = metadata(&bytes, &case, &quick.flows);
+        let forwarding = fast(&tables, &mut quick, &metadata);
+        let Some((forwarding, translation, counted)) = forwarding else {
+            prop_assert_eq!(flow_of(&quick), before, "the fast path changed a flow that it did not decide");
             return Ok(());
         };
         let packet = Pool::new(1).take_filled(&bytes).unwrap();
         let packet = PacketRef { packet: &packet, metadata: &metadata };
         let Decision { fate, rules } = decide(&tables, &mut slow, &packet, NOW);
         prop_assert!(metadata.unit <= forwarding.link.mtu);
-        prop_assert_eq!((fate, rules), (Fate::Forward(forwarding), counted));
-        prop_assert_eq!(flow_of(&fast), flow_of(&slow));
+        prop_assert_eq!((fate, rules), (Fate::Forward(forwarding, translation), counted));
+        prop_assert!(!case.has_other_key || !case.is_translated);
+        prop_assert_eq!(flow_of(&quick), flow_of(&slow));
     }
 }

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use ahash::RandomState;
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::ChainId;
 use manx_policy_compiler::model::{
@@ -26,6 +27,7 @@ use crate::fragment::FragmentTracker;
 use crate::packet::Pool;
 use crate::parse::parse;
 use crate::policy::FlowEnds;
+use crate::services::Affinities;
 use crate::tables::{
     Endpoint, HostPolicy, InterfaceChains, Link, NextHop, OwnedChains, PortId, Role, Tunnel,
 };
@@ -276,6 +278,8 @@ fn state() -> DecisionState {
         untracked_hooks: UntrackedHookCache::default(),
         fragments: FragmentTracker::new(1),
         service_budgets: ServiceBudgets::default(),
+        affinities: Arc::new(Affinities::new().unwrap()),
+        random: (RandomState::with_seed(1), 0),
         evictions: 0,
         next_worker: (WorkerId(0), 0),
     }
@@ -381,7 +385,7 @@ fn the_fast_path_equals_the_slow_path_and_tracked_packets_are_decided_as_without
             match said {
                 UntrackedVerdict::Allow((forwarding, rules)) => {
                     prop_assert!(metadata.unit <= forwarding.link.mtu && fresh.flows.is_empty());
-                    let going = Decision { fate: Fate::Forward(forwarding), rules };
+                    let going = Decision { fate: Fate::Forward(forwarding, None), rules };
                     prop_assert_eq!(decision, going);
                 }
                 UntrackedVerdict::Tracked => {

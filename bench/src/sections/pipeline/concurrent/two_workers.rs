@@ -48,7 +48,8 @@ fn measure(name: &str, rounds: usize) -> Result<Outcome, Failure> {
     let row = Row::find(name).ok_or("a row that is not there")?;
     let mut alone = [row.set_up()?];
     let sizes = Sizes { flows: row.table_size(), buffers: BUFFERS, ..Sizes::default() };
-    let mut apart = parts(row, sizes, (0..WORKERS).map(|_| SharedState::alone()).collect())?;
+    let mut apart =
+        parts(row, sizes, (0..WORKERS).map(|_| SharedState::alone()).collect::<Result<_, _>>()?)?;
     let mut together = parts(row, sizes, SharedState::for_workers(WORKERS as usize, sizes)?)?;
     let [first, others @ ..] = &mut together[..] else { return Err("no workers".into()) };
     // The workers of a node use the same tables.
