@@ -53,6 +53,8 @@ drop_reasons! {
     ServiceWithoutBackend = "service-without-backend",
     /// A connection through a service whose endpoint exists no more. The client is told.
     BackendGone = "backend-gone",
+    /// To a port of this node's address that is Manx's, and that no service and no flow has.
+    UnknownPort = "unknown-port",
     /// Another connection, which is translated, has these addresses and ports.
     ConnectionTaken = "connection-taken",
     /// No source port is free for a connection that is translated.

@@ -19,8 +19,10 @@ pub struct Forwarding<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Fate<'a> {
-    /// It is forwarded, and translated before if there is a translation.
-    Forward(Forwarding<'a>, Option<Translation>),
+    /// It is forwarded.
+    Forward(Forwarding<'a>),
+    /// It is translated and forwarded.
+    Translate(Forwarding<'a>, Translation),
     /// It is dropped without an ICMP error.
     Drop(DropReason),
     /// It is dropped, and an ICMP error is sent to its sender.

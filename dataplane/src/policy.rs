@@ -82,6 +82,7 @@ pub fn policy_stamp(tables: &Tables, ends: &FlowEnds) -> PolicyStamp {
         }
         NextHop::Service
         | NextHop::Translated
+        | NextHop::ManxPorts
         | NextHop::HostSide(_)
         | NextHop::NoRoute
         | NextHop::Unreachable => 0,
@@ -192,6 +193,7 @@ pub fn evaluate_policy(
         | NextHop::Tunnel(_)
         | NextHop::Service
         | NextHop::Translated
+        | NextHop::ManxPorts
         | NextHop::HostSide(_)
         | NextHop::NoRoute
         | NextHop::Unreachable => return evaluation.verdict,

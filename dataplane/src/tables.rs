@@ -48,6 +48,9 @@ pub enum NextHop {
     /// Of a source: an address of this node in a packet that the node forwards. The node's kernel has masqueraded the
     /// sender, and nothing says who that is: it has none of the node's rights. No route holds it.
     Forwarded,
+    /// Of a packet with an address of this node and a port that is Manx's: what is behind the node, and the node's own
+    /// processes, by the port of [`ManxPorts`]. No route holds it.
+    ManxPorts,
     /// The node and everything beyond it, by the link of one endpoint that another plugin has connected: an index into
     /// [`Tables::host_sides`]. No route holds it: see [`ReturnPath::next_hops`].
     HostSide(u32),
@@ -69,6 +72,10 @@ impl EncodedNextHop {
     pub const TRANSLATED: Self = NextHop::Translated.encode();
     /// An address of this node in a packet that it forwards.
     pub const FORWARDED: Self = NextHop::Forwarded.encode();
+    /// The world behind the node.
+    pub const HOST: Self = NextHop::Host.encode();
+    /// What is behind the ports of this node that are Manx's.
+    pub const MANX_PORTS: Self = NextHop::ManxPorts.encode();
     /// The only bit in which [`NextHop::Host`] and [`NextHop::Forwarded`] differ.
     pub const HOST_OR_FORWARDED: u32 = NextHop::Host.encode().0 ^ NextHop::Forwarded.encode().0;
     /// The only bit in which [`NextHop::Host`] and [`NextHop::Service`] differ.
@@ -129,6 +136,7 @@ impl NextHop {
             Self::HostSide(index) => (6, index),
             Self::Forwarded => (3, 2),
             Self::Translated => (3, 3),
+            Self::ManxPorts => (3, 4),
         };
         EncodedNextHop((index & INDEX) << KIND_BITS | kind)
     }
@@ -144,6 +152,7 @@ impl NextHop {
                 1 => Self::Service,
                 2 => Self::Forwarded,
                 3 => Self::Translated,
+                4 => Self::ManxPorts,
                 _ => Self::NoRoute,
             },
             4 => Self::Endpoint(code >> KIND_BITS & INDEX),
@@ -167,11 +176,14 @@ pub enum ReturnPath {
     /// The node, which forwarded them to [`Role::Forwarded`], and masqueraded them if they come from its own address:
     /// [`NextHop::Forwarded`].
     Forwarded,
+    /// The node, which led them to [`Role::ManxPorts`]: [`NextHop::ManxPorts`].
+    ManxPorts,
 }
 
 impl ReturnPath {
     /// By their number.
-    pub const ALL: [Self; 4] = [Self::None, Self::Service, Self::Node, Self::Forwarded];
+    pub const ALL: [Self; 5] =
+        [Self::None, Self::Service, Self::Node, Self::Forwarded, Self::ManxPorts];
 
     /// The return path of packets whose flow has this next hop for their source. If that is no endpoint, the result has
     /// no meaning.
@@ -181,6 +193,7 @@ impl ReturnPath {
             NextHop::Translated => Self::Service,
             NextHop::HostSide(_) => Self::Node,
             NextHop::Forwarded => Self::Forwarded,
+            NextHop::ManxPorts => Self::ManxPorts,
             _ => Self::None,
         }
     }
@@ -197,6 +210,11 @@ impl ReturnPath {
             }
             None if self == Self::Forwarded && pair.from == EncodedNextHop::NODE => {
                 NextHopPair { from: EncodedNextHop::FORWARDED, ..pair }
+            }
+            None if self == Self::ManxPorts
+                && matches!(pair.from, EncodedNextHop::NODE | EncodedNextHop::HOST) =>
+            {
+                NextHopPair { from: EncodedNextHop::MANX_PORTS, ..pair }
             }
             _ => pair,
         };
@@ -291,6 +309,8 @@ pub enum Role {
     Forwarded,
     /// Packets from the node's translation of service addresses.
     Service,
+    /// Packets to ports of the node's own addresses that are Manx's ([`ManxPorts`]).
+    ManxPorts,
     /// Packets from beyond the node: the uplink, where Manx owns it.
     Uplink,
     /// Encapsulated packets of other nodes.
@@ -364,6 +384,7 @@ impl HostPolicy {
             | NextHop::Node
             | NextHop::Service
             | NextHop::Translated
+            | NextHop::ManxPorts
             | NextHop::HostSide(_)
             | NextHop::NoRoute
             | NextHop::Unreachable => None,
@@ -395,6 +416,43 @@ pub struct ServicePort {
     pub link: Link,
     /// The node may take packets to these itself, so policy is asked about each before the translation.
     pub hosts: Arc<ServiceHosts>,
+}
+
+/// The ports of the node's own addresses that are Manx's: those of the way out, and those of services. Routing rules of
+/// the node lead packets to them to a port of Manx's own, and the node's kernel routes what Manx sends by it with the
+/// node's address.
+#[derive(Debug, Clone)]
+pub struct ManxPorts {
+    /// The link to the node by this port.
+    pub link: Link,
+    /// The ports of the way out, the first and the last: they take the place of a source's port.
+    pub egress: (u16, u16),
+    /// The addresses of the way out, of IPv4 and of IPv6: they take the place of a source's address.
+    pub addresses: [Option<Address>; 2],
+    /// Whose address they take the place of: by address, [`ManxPorts::ASKS`] and [`ManxPorts::STAYS`].
+    pub masquerade: Arc<PrefixMap>,
+}
+
+impl ManxPorts {
+    /// The value of addresses whose packets to the world get the node's address (`natOutgoing` of their pool).
+    pub const ASKS: u32 = 1;
+    /// The value of addresses that see everybody's own address, as those in pools do. It is added to the other value.
+    pub const STAYS: u32 = 2;
+
+    /// The address that takes the place of this one's family.
+    #[inline]
+    pub fn address_of(&self, family: Address) -> Option<Address> {
+        self.addresses[usize::from(!family.is_v4())]
+    }
+
+    /// Whether the world sees the node's address in packets between these two.
+    pub fn masquerades(&self, source: Address, destination: Address) -> bool {
+        let value = |address: Address| match address.to_v4() {
+            Some(v4) => self.masquerade.lookup_v4(v4.to_bits()),
+            None => self.masquerade.lookup_v6(address.to_bits()),
+        };
+        value(source) & Self::ASKS != 0 && value(destination) & Self::STAYS == 0
+    }
 }
 
 /// The endpoints of services that are hosts, not pods: address and port of each, by the service's address, protocol and
@@ -496,6 +554,8 @@ pub struct Tables {
     pub service: Option<ServicePort>,
     /// The services that Manx translates, if it does.
     pub services: Option<Arc<ServiceTable>>,
+    /// The node's ports that are Manx's, if it translates.
+    pub manx_ports: Option<ManxPorts>,
     /// By port number.
     pub roles: Vec<Role>,
     /// The link of each endpoint to the node, by its index, where another plugin connects the endpoints. Manx stands
@@ -526,6 +586,7 @@ impl Tables {
             uplink: None,
             service: None,
             services: None,
+            manx_ports: None,
             roles: Vec::new(),
             host_sides: Vec::new(),
             host_policy: HostPolicy::default(),
@@ -614,6 +675,7 @@ impl Tables {
             NextHop::Host => self.uplink.as_ref().or(self.host.as_ref()),
             NextHop::Endpoint(index) => Some(&self.endpoint(index)?.link),
             NextHop::Service | NextHop::Translated => Some(&self.service.as_ref()?.link),
+            NextHop::ManxPorts => Some(&self.manx_ports.as_ref()?.link),
             // Never bare, never to another node.
             NextHop::Tunnel(index) => {
                 Some(&self.tunnel(index)?.link).filter(|link| link.tunnel == Some(index))
@@ -639,6 +701,7 @@ mod tests {
             NextHop::Service,
             NextHop::Translated,
             NextHop::Forwarded,
+            NextHop::ManxPorts,
             NextHop::HostSide(7),
         ] {
             assert_eq!(NextHop::decode(next_hop.encode()), next_hop);

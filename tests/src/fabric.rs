@@ -29,12 +29,13 @@ use manx_dataplane::port::memory::{self, FarSide, Frame};
 use manx_dataplane::report::Report;
 use manx_dataplane::services::ServiceTable;
 use manx_dataplane::sys::shared_file::SharedFile;
-use manx_dataplane::tables::{Connections, Link, PortId, Tables};
+use manx_dataplane::tables::{Connections, Link, ManxPorts, PortId, Role, Tables};
 use manx_dataplane::wire::protocol;
 use manx_dataplane::worker::{Command, Polling, Restoration, Settings, SharedState, Worker};
 use manx_objects::contents::Contents;
 use manx_objects::object::EncapsulationMode;
 use manx_policy_compiler::model::{ObjectName, Reason};
+use manx_policy_compiler::prefix_map::PrefixMap;
 
 pub const NODES: [&str; 2] = ["node-1", "node-2"];
 /// The nodes' addresses on the underlay.
@@ -48,6 +49,8 @@ pub const HOST: PortId = PortId(0);
 pub const RAW: PortId = PortId(1);
 /// The port for packets to and from service addresses, which the node translates.
 pub const SERVICE: PortId = PortId(201);
+/// The port of the nodes' ports that are Manx's.
+pub const MANX: PortId = PortId(203);
 /// The port for packets that a node forwards, if Manx connects the pods and does not own the uplink.
 pub const FORWARDED: PortId = PortId(202);
 /// The uplink's port of nodes that own their uplink.
@@ -383,6 +386,8 @@ pub struct Fabric {
     translates_services: bool,
     /// The services that Manx translates itself on both nodes, from the next publication on.
     pub services: Option<Arc<ServiceTable>>,
+    /// The nodes' ports that are Manx's, from the next publication on: behind [`MANX`].
+    pub manx_ports: Option<ManxPorts>,
     /// The encapsulation between the nodes, from the next manifests on.
     pub overlay: Overlay,
     offload: fn(&ObjectName) -> Capabilities,
@@ -405,6 +410,7 @@ impl Fabric {
             own_addresses: BTreeSet::new(),
             translates_services: false,
             services: None,
+            manx_ports: None,
             overlay: Overlay::Ipip,
             offload: |_| Capabilities::ALL,
         }
@@ -453,6 +459,30 @@ impl Fabric {
         let mut fabric = Self { translates_services: true, services, ..self };
         fabric.apply(yaml);
         fabric
+    }
+
+    /// Like [`Self::translating`], with ports of the nodes that are Manx's: packets to the world get the node's address and
+    /// one of these ports if their source lies in `asks` and their destination not in `stays`.
+    pub fn with_manx_ports(
+        yaml: &str,
+        services: ServiceTable,
+        egress: (u16, u16),
+        (asks, stays): (&[&str], &[&str]),
+    ) -> Self {
+        let mut values: BTreeMap<IpNet, u32> = BTreeMap::new();
+        for (nets, value) in [(asks, ManxPorts::ASKS), (stays, ManxPorts::STAYS)] {
+            for net in nets {
+                *values.entry(net.parse().unwrap()).or_default() |= value;
+            }
+        }
+        let masquerade = Arc::new(PrefixMap::build(0, values));
+        let link = Link::native(MANX, MTU);
+        let manx_ports = Some(ManxPorts { link, egress, addresses: [None; 2], masquerade });
+        let mut fabric = Self { manx_ports, ..Self::closed() };
+        for node in &mut fabric.nodes {
+            node.attach(MANX, Capabilities::ALL);
+        }
+        fabric.into_translating(yaml, services)
     }
 
     /// Publishes the same tables with other services, and the same version.
@@ -546,12 +576,19 @@ impl Fabric {
     pub fn tables(&mut self, node: usize) -> Tables {
         let tables =
             self.calculate(node, None, |calculation, _, inputs| calculation.tables(inputs));
-        match &self.services {
+        let mut tables = match &self.services {
             None => tables,
             Some(services) => {
                 Tables { service: None, services: Some(Arc::clone(services)), ..tables }
             }
+        };
+        if let Some(ports) = &self.manx_ports {
+            tables.roles.resize(MANX.0 as usize + 1, Role::Closed);
+            tables.roles[MANX.0 as usize] = Role::ManxPorts;
+            let addresses = [Some(UNDERLAY[node].into()), Some(underlay_v6(node).into())];
+            tables.manx_ports = Some(ManxPorts { addresses, ..ports.clone() });
         }
+        tables
     }
 
     /// Stores a route to `prefix` in the tables that a node uses. Returns whether these tables can take the change.

@@ -160,6 +160,7 @@ impl Calculation {
                 .services
                 .map(|(services, link)| ServicePort { link, hosts: Arc::clone(&services.hosts) }),
             services: None,
+            manx_ports: None,
             roles: roles(inputs),
             host_sides: host_sides(inputs),
             connections: inputs.connections,

@@ -33,6 +33,9 @@ impl Entrance {
         back: EncodedNextHop::SERVICE,
         significant_bits: !EncodedNextHop::SERVICE_OR_TRANSLATED,
     };
+    /// The node's ports that are Manx's: the node and the world, as [`NextHop::ManxPorts`].
+    pub const MANX_PORTS: Self =
+        Self { back: EncodedNextHop::MANX_PORTS, significant_bits: u32::MAX };
     /// The host port where the world is behind the uplink: the node.
     pub const NODE: Self = Self { back: NextHop::Node.encode(), significant_bits: u32::MAX };
     /// The uplink: the world.
@@ -68,6 +71,7 @@ impl Entrance {
             NextHop::Service => ReturnPath::Service,
             NextHop::HostSide(_) => ReturnPath::Node,
             NextHop::Forwarded => ReturnPath::Forwarded,
+            NextHop::ManxPorts => ReturnPath::ManxPorts,
             _ => ReturnPath::None,
         }
     }
@@ -130,8 +134,8 @@ mod tests {
     #[test]
     fn each_port_of_the_node_admits_what_may_come_there_and_nothing_else() {
         use NextHop::{
-            Endpoint, Forwarded, Host, HostSide, NoRoute, Node, Service, Translated, Tunnel,
-            Unreachable,
+            Endpoint, Forwarded, Host, HostSide, ManxPorts, NoRoute, Node, Service, Translated,
+            Tunnel, Unreachable,
         };
         let all = [
             NoRoute,
@@ -141,6 +145,7 @@ mod tests {
             Forwarded,
             Service,
             Translated,
+            ManxPorts,
             Endpoint(0),
             Endpoint(2),
             Tunnel(0),
@@ -151,6 +156,7 @@ mod tests {
             (Entrance::HOST, &[Node, Host, Service][..]),
             (Entrance::FORWARDED, &[Host, Forwarded]),
             (Entrance::SERVICE, &[Service, Translated]),
+            (Entrance::MANX_PORTS, &[ManxPorts]),
             (Entrance::NODE, &[Node]),
             (Entrance::UPLINK, &[Host]),
             (Entrance::NOWHERE, &[]),

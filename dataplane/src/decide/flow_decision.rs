@@ -17,8 +17,10 @@ pub struct FlowDecision {
 /// The fate of the packets of a flow, as far as it does not depend on the single packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// They are forwarded between these next hops, and translated if there is a translation.
-    Forward(NextHopPair, Option<Translation>),
+    /// They are forwarded between these next hops.
+    Forward(NextHopPair),
+    /// They are translated and forwarded.
+    Translate(NextHopPair, Translation),
     Drop(DropReason),
     /// They are dropped, and the sender is told that nobody is there.
     Refuse(DropReason),
@@ -47,7 +49,7 @@ impl FlowDecision {
     #[inline]
     pub(super) fn from_verdict(pair: NextHopPair, verdict: &PolicyVerdict) -> Self {
         let outcome = match verdict.denied {
-            None => Outcome::Forward(pair, None),
+            None => Outcome::Forward(pair),
             Some(reason) => Outcome::Drop(reason),
         };
         Self { outcome, rules: verdict.rules }
@@ -57,7 +59,7 @@ impl FlowDecision {
     #[inline]
     pub(super) fn translated(self, translation: Translation) -> Self {
         let outcome = match self.outcome {
-            Outcome::Forward(pair, _) => Outcome::Forward(pair, Some(translation)),
+            Outcome::Forward(pair) => Outcome::Translate(pair, translation),
             other => other,
         };
         Self { outcome, ..self }
@@ -66,6 +68,6 @@ impl FlowDecision {
     /// Whether its packets go on.
     #[inline]
     pub(super) const fn forwards(&self) -> bool {
-        matches!(self.outcome, Outcome::Forward(..))
+        matches!(self.outcome, Outcome::Forward(_) | Outcome::Translate(..))
     }
 }

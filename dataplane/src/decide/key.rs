@@ -44,6 +44,22 @@ pub(super) fn key_from_parts(
     }
 }
 
+/// The key with other ends of the packets that have this key and orientation. An ICMP query's port is its identifier, and
+/// its destination has none.
+pub(super) fn key_with_ends(
+    key: &FlowKey,
+    orientation: Orientation,
+    source: (Address, u16),
+    destination: (Address, u16),
+) -> (FlowKey, Orientation) {
+    let protocol = key.protocol();
+    let (icmp, ports) = match l4_without_ports(*key, orientation) {
+        L4Header::Icmp { kind, code } => (Some((kind, code)), [source.1; 2]),
+        _ => (None, [source.1, destination.1]),
+    };
+    key_from_parts(source.0, destination.0, ports, protocol, icmp)
+}
+
 /// The type of the reply to an ICMP query, or of the query to a reply; and whether this is the query.
 pub(super) fn icmp_query(source: Address, upper: u8, kind: u8) -> Option<(u8, bool)> {
     match (upper, source.is_v4()) {
@@ -54,7 +70,8 @@ pub(super) fn icmp_query(source: Address, upper: u8, kind: u8) -> Option<(u8, bo
 }
 
 /// The protocol and L4 header of a packet with this key and orientation, as policy judges them.
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "every new flow")]
 pub(super) fn transport(key: &FlowKey, orientation: Orientation) -> Transport {
     let protocol = key.protocol();
     let l4 = if Protocol::from_number(protocol).is_some() {

@@ -14,7 +14,9 @@ use crate::tables::{NextHop, NextHopPair, Tables};
 #[inline]
 pub(super) fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
     match (from, to) {
-        (NextHop::Service | NextHop::Translated | NextHop::HostSide(_), _) => false,
+        (NextHop::Service | NextHop::Translated | NextHop::ManxPorts | NextHop::HostSide(_), _) => {
+            false
+        }
         (NextHop::Endpoint(_), _)
         | (_, NextHop::Endpoint(_) | NextHop::Unreachable | NextHop::NoRoute)
         | (NextHop::Node | NextHop::Forwarded, NextHop::Tunnel(_))
@@ -33,6 +35,7 @@ pub(super) fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
             | NextHop::Tunnel(_)
             | NextHop::Service
             | NextHop::Translated
+            | NextHop::ManxPorts
             | NextHop::HostSide(_),
         ) => false,
     }
@@ -59,7 +62,8 @@ pub(super) fn route<'a>(
 }
 
 /// Forwards a packet that rules allow. `None`: it must be answered, or does not fit.
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "nearly every packet")]
 pub(super) fn forward_if_fits<'a>(
     tables: &'a Tables,
     metadata: &PacketMetadata,

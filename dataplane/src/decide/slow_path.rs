@@ -13,7 +13,7 @@ use crate::fate::{Fate, Forwarding};
 use crate::flow::RuleCounters;
 use crate::icmp::ErrorKind;
 use crate::parse::{Fragment, Parsed, must_not_fragment, parse};
-use crate::tables::{NextHop, Tables};
+use crate::tables::{NextHop, NextHopPair, Tables};
 use crate::wire::protocol;
 
 /// The decision for one packet: its fate, and the counter slots of the rules that gave it.
@@ -37,21 +37,35 @@ pub fn decide<'a>(
 ) -> Decision<'a> {
     let decision = decide_flow(tables, state, packet, now);
     let fate = match decision.outcome {
-        Outcome::Forward(pair, translation) => match route(tables, packet.metadata, pair) {
+        Outcome::Forward(pair) => match forward(tables, packet, pair) {
+            Ok(forwarding) => Fate::Forward(forwarding),
             Err(fate) => fate,
-            Ok(Forwarding { link, .. })
-                if packet.metadata.unit > link.mtu && must_not_fragment(packet.packet.bytes()) =>
-            {
-                let error = ErrorKind::TooBig { mtu: link.mtu };
-                Fate::Answer { reason: DropReason::TooBig, error }
-            }
-            Ok(forwarding) => Fate::Forward(forwarding, translation),
+        },
+        Outcome::Translate(pair, translation) => match forward(tables, packet, pair) {
+            Ok(forwarding) => Fate::Translate(forwarding, translation),
+            Err(fate) => fate,
         },
         Outcome::Drop(reason) => Fate::Drop(reason),
         Outcome::Refuse(reason) => Fate::Refuse(reason),
         Outcome::Handoff(to) => Fate::Handoff(to),
     };
     Decision { fate, rules: decision.rules }
+}
+
+/// The forwarding of a packet that policy allows. Errors: it has another fate.
+#[inline]
+fn forward<'a>(
+    tables: &'a Tables,
+    PacketRef { packet, metadata }: &PacketRef<'_>,
+    pair: NextHopPair,
+) -> Result<Forwarding<'a>, Fate<'a>> {
+    let forwarding = route(tables, metadata, pair)?;
+    let mtu = forwarding.link.mtu;
+    if metadata.unit > mtu && must_not_fragment(packet.bytes()) {
+        let error = ErrorKind::TooBig { mtu };
+        return Err(Fate::Answer { reason: DropReason::TooBig, error });
+    }
+    Ok(forwarding)
 }
 
 #[inline]
@@ -130,7 +144,7 @@ fn decide_unusual(
 fn untranslatable(decision: FlowDecision, parsed: &Parsed) -> FlowDecision {
     let ports = [parsed.source_port, parsed.destination_port];
     match decision.outcome {
-        Outcome::Forward(_, Some(translation))
+        Outcome::Translate(_, translation)
             if parsed.protocol == protocol::SCTP && !translation.keeps_ports(ports) =>
         {
             FlowDecision::drop(DropReason::SctpFragment)

@@ -93,10 +93,11 @@ pub(super) fn open_flow(
     if !metadata.entrance.admits_flow(pair, FlowDirection::Original) {
         return FlowDecision::drop(metadata.entrance.refusal(pair.to));
     }
-    if ends.to == NextHop::Service
-        && let (Some(services), Some(found)) = (&tables.services, place)
+    if let Some(found) = place
+        && translated::may_open(tables, ends.to)
+        && let Some(decision) = translated::open(tables, state, metadata, (pair, ends, found), now)
     {
-        return translated::open_to_service(tables, services, state, metadata, (ends, found), now);
+        return decision;
     }
     if let Some(reason) = service::refusal(pair) {
         return FlowDecision::drop(reason);
@@ -334,6 +335,7 @@ fn attachment_ids(tables: &Tables, ends: &FlowEnds) -> [u32; 2] {
         | NextHop::Tunnel(_)
         | NextHop::Service
         | NextHop::Translated
+        | NextHop::ManxPorts
         | NextHop::HostSide(_) => 0,
     })
 }

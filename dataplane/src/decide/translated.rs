@@ -1,14 +1,16 @@
-//! Flows that are translated: opened by the table of services, found by either of their keys, judged by what is behind the
-//! translation.
+//! Flows that are translated: to a backend of a service, and to the world with the node's address as their source. They are
+//! found by either of their keys, and judged by their client and by what is behind the translation.
 //!
 //! A flow's backend is chosen when the flow opens, and stays its backend. It is given up only when its address exists no
 //! more: then TCP's client is told, and for other protocols the next packet chooses anew.
 
-use manx_policy_compiler::model::{L4Header, Transport};
+use std::net::IpAddr;
+
+use manx_policy_compiler::model::{L4Header, Protocol, Transport};
 
 use super::address_lookup::{by_return_path, current_epoch, lookup_ends};
 use super::flow_decision::FlowDecision;
-use super::key::transport;
+use super::key::{key_with_ends, transport};
 use super::metadata::PacketMetadata;
 use super::route::{connects, forward_if_fits};
 use super::state::DecisionState;
@@ -24,66 +26,75 @@ use crate::flow::{
 };
 use crate::policy::{self, FlowEnds, PolicyVerdict, PolicyView, PolicyViews, UntrackedAllows};
 use crate::rewrite::Translation;
-use crate::services::{
-    Backend, FrontendKey, HAIRPIN_V4, HAIRPIN_V6, ServiceTable, WithoutBackend, choose,
-};
-use crate::tables::{NextHop, NextHopPair, ReturnPath, Tables};
+use crate::services::{FrontendKey, HAIRPIN_V4, HAIRPIN_V6, WithoutBackend, choose};
+use crate::tables::{EncodedNextHop, NextHop, NextHopPair, ReturnPath, Tables};
 use crate::wire::address::Address;
 use crate::wire::protocol;
 
-/// The source ports that are tried for a flow until one is free behind the translation.
+/// The ports that are tried for a flow until one is free behind the translation.
 const PORT_TRIES: u32 = 32;
-/// The first port that may take the place of a client's.
-const FIRST_PORT: u16 = 1024;
+/// The ports that may take the place of a client's, the first and the last.
+const CLIENT_PORTS: (u16, u16) = (1024, u16::MAX);
 
-/// Opens the flow of a packet to a service address, if policy allows it to the backend that is chosen. `asked`: the ends
-/// of the packet as it came. `found`: the place for the flow.
+/// Whether the packets of flows to this next hop may be translated.
+#[inline]
+pub(super) fn may_open(tables: &Tables, to: NextHop) -> bool {
+    match to {
+        NextHop::Service | NextHop::Node => tables.services.is_some(),
+        NextHop::Host => tables.manx_ports.is_some(),
+        _ => false,
+    }
+}
+
+/// Opens the flow of a packet that is translated, if policy allows it: to a service's address, to a port of the node's that
+/// a service has, or to the world. The packet comes with its next hops, its ends, and the place for its flow. `None`: it is
+/// not translated.
 #[inline(never)]
-pub(super) fn open_to_service(
+pub(super) fn open(
     tables: &Tables,
-    services: &ServiceTable,
     state: &mut DecisionState,
     metadata: &PacketMetadata,
-    (asked, found): (FlowEnds, Found),
+    (asked_pair, asked, found): (NextHopPair, FlowEnds, Found),
     now: u32,
-) -> FlowDecision {
+) -> Option<FlowDecision> {
     let name = &metadata.flow;
     let first = DirectedKey { key: name.key, original: name.orientation };
-    let protocol = name.key.protocol();
-    if protocol == protocol::TCP && !metadata.tcp_flags.opens() {
-        // Nobody knows the backend of this connection.
-        return FlowDecision::refuse(DropReason::TcpWithoutFlow);
-    }
-    let (client, client_port) = name.key.source(name.orientation);
-    let (address, port) = name.key.destination(name.orientation);
-    let Some(frontend) = services.frontend(&FrontendKey { address, protocol, port }) else {
-        return FlowDecision::refuse(DropReason::ServiceWithoutPort);
+    let client = name.key.source(name.orientation);
+    let asked_for = name.key.destination(name.orientation);
+    let destination = match choose_destination(tables, state, metadata, (asked_pair, &asked), now) {
+        Ok(destination) => destination,
+        Err(refused) => return refused,
     };
-    let chance = state.chance();
-    let Some(backend) = choose(frontend, &state.affinities, client, chance, now) else {
-        return match frontend.without_backend {
-            WithoutBackend::Refuse => FlowDecision::refuse(DropReason::ServiceWithoutBackend),
-            WithoutBackend::Drop => FlowDecision::drop(DropReason::ServiceWithoutBackend),
-        };
-    };
-    let of_backend = state.source_cache.lookup_ends(tables, client, backend.address);
-    let (pair, ends) = by_return_path(tables, metadata.entrance.return_path(), of_backend);
-    if ends.to == NextHop::Service || !connects(tables, ends.from, ends.to) {
-        return FlowDecision::drop(DropReason::NoRoute);
+    let of_destination = state.source_cache.lookup_ends(tables, client.0, destination.0);
+    let (pair, ends) = by_return_path(tables, metadata.entrance.return_path(), of_destination);
+    let is_service = destination != asked_for;
+    let source = source_behind(tables, &ends, [client.0, destination.0], is_service);
+    if source == Ok(SourceBehind::Client) && !is_service {
+        return None;
     }
-    let source = source_behind(&ends, client, backend.address);
-    let second = second_key((source, client_port), backend, protocol);
+    let leads = match source {
+        // Somebody else's backend must not be a service's address: it would be translated for ever.
+        _ if ends.to == NextHop::Service => false,
+        Ok(SourceBehind::Client | SourceBehind::Gateway(_)) => connects(tables, ends.from, ends.to),
+        Ok(SourceBehind::Node(..)) => true,
+        Err(NoAddress) => false,
+    };
+    let (Ok(source), true) = (source, leads) else {
+        return Some(FlowDecision::drop(DropReason::NoRoute));
+    };
+    let pair = source.leave(pair);
+    let second = source.second_key(&first, client.1, destination);
     let keys = TwoKeys { first, second };
     let verdict = evaluate(tables, &keys, asked, ends);
-    if verdict.denied.is_some() || tables.link(ends.to).is_none() {
-        return FlowDecision::from_verdict(pair, &verdict);
+    if verdict.denied.is_some() || tables.link(NextHop::decode(pair.to)).is_none() {
+        return Some(FlowDecision::from_verdict(pair, &verdict));
     }
     if let Some(owner) = state.flows.claim(name.hash, found) {
-        return FlowDecision::hand_off(owner);
+        return Some(FlowDecision::hand_off(owner));
     }
-    let Some(claimed) = claim_second_key(state, found, second, now) else {
+    let Some(claimed) = claim_second_key(state, found, (&first, source, destination), now) else {
         state.flows.unclaim(name.hash, found);
-        return FlowDecision::drop(DropReason::NoFreePort);
+        return Some(FlowDecision::drop(DropReason::NoFreePort));
     };
     let second = claimed.key();
     let epoch = epoch(tables, &TwoKeys { first, second });
@@ -98,18 +109,128 @@ pub(super) fn open_to_service(
     let live = [evicted, for_second].into_iter().flatten().filter(|it| it.is_live());
     state.evictions += live.count() as u64;
     let translation = Translation { key: second.key, orientation: second.original };
-    FlowDecision::from_verdict(pair, &verdict).translated(translation)
+    Some(FlowDecision::from_verdict(pair, &verdict).translated(translation))
 }
 
-/// The source of a flow's packets behind the translation: the client, so that the backend sees him. If both are one
-/// endpoint, it is the endpoint's gateway, because an endpoint takes nothing from the outside that has its own address.
-fn source_behind(ends: &FlowEnds, client: Address, backend: Address) -> Address {
-    if !is_hairpin(ends) {
-        client
-    } else if backend.is_v4() {
-        HAIRPIN_V4.into()
-    } else {
-        std::net::IpAddr::V6(HAIRPIN_V6).into()
+/// The destination of a new flow behind its translation: a backend, if a service has the address and port that it asks
+/// for, else those. Errors: the decision on a flow that is not opened; `None`: it is not translated.
+fn choose_destination(
+    tables: &Tables,
+    state: &mut DecisionState,
+    metadata: &PacketMetadata,
+    (pair, ends): (NextHopPair, &FlowEnds),
+    now: u32,
+) -> Result<(Address, u16), Option<FlowDecision>> {
+    let name = &metadata.flow;
+    let (address, port) = name.key.destination(name.orientation);
+    if ends.to == NextHop::Host {
+        return Ok((address, port));
+    }
+    let protocol = name.key.protocol();
+    let frontend = tables
+        .services
+        .as_ref()
+        .and_then(|services| services.frontend(&FrontendKey { address, protocol, port }));
+    let Some(frontend) = frontend else {
+        return Err(without_frontend(tables, pair, ends, (protocol, port)));
+    };
+    if protocol == protocol::TCP && !metadata.tcp_flags.opens() {
+        // Nobody knows the backend of this connection.
+        return Err(Some(FlowDecision::refuse(DropReason::TcpWithoutFlow)));
+    }
+    let (client, _) = name.key.source(name.orientation);
+    let chance = state.chance();
+    match choose(frontend, &state.affinities, client, chance, now) {
+        Some(backend) => Ok((backend.address, backend.port)),
+        None => Err(Some(match frontend.without_backend {
+            WithoutBackend::Refuse => FlowDecision::refuse(DropReason::ServiceWithoutBackend),
+            WithoutBackend::Drop => FlowDecision::drop(DropReason::ServiceWithoutBackend),
+        })),
+    }
+}
+
+/// The decision on a new flow to an address and port that no service has.
+fn without_frontend(
+    tables: &Tables,
+    pair: NextHopPair,
+    ends: &FlowEnds,
+    (protocol, port): (u8, u16),
+) -> Option<FlowDecision> {
+    let is_for_manx = pair.from == EncodedNextHop::MANX_PORTS;
+    if ends.to == NextHop::Service {
+        return Some(FlowDecision::refuse(DropReason::ServiceWithoutPort));
+    }
+    let egress = tables.manx_ports.as_ref().map_or((0, 0), |ports| ports.egress);
+    let is_of_way_out = (egress.0..=egress.1).contains(&port);
+    let has_ports = Protocol::from_number(protocol).is_some();
+    match (is_for_manx, has_ports) {
+        (false, _) => None,
+        // The node's kernel has this message, too.
+        (true, false) => Some(FlowDecision::drop(DropReason::NotOurs)),
+        // Nothing tells whether a port of the way out is in use (RFC 5382, section 4.3).
+        (true, true) if is_of_way_out => Some(FlowDecision::drop(DropReason::UnknownPort)),
+        (true, true) => Some(FlowDecision::refuse(DropReason::UnknownPort)),
+    }
+}
+
+/// The source of a flow's packets behind the translation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SourceBehind {
+    /// The client, so that the other end sees him.
+    Client,
+    /// The client's gateway, if an endpoint reaches itself: it takes nothing from the outside that has its own address.
+    Gateway(Address),
+    /// The node, with a port of these: its answers come back to the node.
+    Node(Address, (u16, u16)),
+}
+
+/// The node has no address of the family that could take a source's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct NoAddress;
+
+/// The source of a flow behind its translation, by the client and the destination. It is the node where the pool of a pod
+/// asks for it; and where a service has led a client that is no pod to a backend that is none, because the answers have to
+/// come back here.
+fn source_behind(
+    tables: &Tables,
+    ends: &FlowEnds,
+    [client, destination]: [Address; 2],
+    is_service: bool,
+) -> Result<SourceBehind, NoAddress> {
+    if is_hairpin(ends) {
+        let (v4, v6) = (HAIRPIN_V4.into(), IpAddr::V6(HAIRPIN_V6).into());
+        return Ok(SourceBehind::Gateway(if client.is_v4() { v4 } else { v6 }));
+    }
+    let Some(ports) = &tables.manx_ports else { return Ok(SourceBehind::Client) };
+    let by_node = match (ends.from, ends.to) {
+        (NextHop::Endpoint(_), NextHop::Host) => ports.masquerades(client, destination),
+        (NextHop::Node | NextHop::Host, NextHop::Node | NextHop::Host) => is_service,
+        _ => false,
+    };
+    if !by_node {
+        return Ok(SourceBehind::Client);
+    }
+    let address = ports.address_of(client).ok_or(NoAddress)?;
+    Ok(SourceBehind::Node(address, ports.egress))
+}
+
+impl SourceBehind {
+    /// The next hops of packets with this source behind the translation, where routes lead by `pair`.
+    fn leave(self, pair: NextHopPair) -> NextHopPair {
+        match self {
+            Self::Node(..) => NextHopPair { to: EncodedNextHop::MANX_PORTS, ..pair },
+            Self::Client | Self::Gateway(_) => pair,
+        }
+    }
+
+    /// The second key of a flow with this first one, this source port and this destination.
+    fn second_key(self, first: &DirectedKey, port: u16, to: (Address, u16)) -> DirectedKey {
+        let source = match self {
+            Self::Client => first.key.source(first.original).0,
+            Self::Gateway(address) | Self::Node(address, _) => address,
+        };
+        let (key, original) = key_with_ends(&first.key, first.original, (source, port), to);
+        DirectedKey { key, original }
     }
 }
 
@@ -118,28 +239,27 @@ fn is_hairpin(ends: &FlowEnds) -> bool {
     matches!(ends.from, NextHop::Endpoint(_)) && ends.from == ends.to
 }
 
-fn second_key(source: (Address, u16), backend: Backend, protocol: u8) -> DirectedKey {
-    let (key, original) = FlowKey::new(source.0, backend.address, source.1, backend.port, protocol);
-    DirectedKey { key, original }
-}
-
-/// Claims a second key: this one, or the same with another source port if another flow or worker has it.
+/// Claims a second key for a flow with this first key, source and destination behind the translation: with the client's
+/// own port, or with another one if another flow or worker has that key. The node's ports are taken at random.
 fn claim_second_key(
     state: &mut DecisionState,
     found: Found,
-    second: DirectedKey,
+    (first, source, destination): (&DirectedKey, SourceBehind, (Address, u16)),
     now: u32,
 ) -> Option<ClaimedKey> {
-    let ((source, mut port), (address, to)) =
-        (second.key.source(second.original), second.key.destination(second.original));
+    let (_, own) = first.key.source(first.original);
+    let (own, (least, last)) = match source {
+        SourceBehind::Client | SourceBehind::Gateway(_) => (Some(own), CLIENT_PORTS),
+        SourceBehind::Node(_, ports) => (None, ports),
+    };
+    let ports = u32::from(last.saturating_sub(least)) + 1;
+    let mut next = own;
     for _ in 0..PORT_TRIES {
-        let backend = Backend { address, port: to };
-        let second = second_key((source, port), backend, second.key.protocol());
+        let port = next.take().unwrap_or_else(|| least + (state.chance() % ports) as u16);
+        let second = source.second_key(first, port, destination);
         if let Ok(claimed) = state.flows.claim_second_key(second, found, now) {
             return Some(claimed);
         }
-        let ports = u32::from(u16::MAX - FIRST_PORT) + 1;
-        port = FIRST_PORT + (state.chance() % ports) as u16;
     }
     None
 }
@@ -177,10 +297,15 @@ pub(super) fn epoch(tables: &Tables, keys: &TwoKeys) -> Epoch {
     Epoch { version, changes: changes.wrapping_add(gone) }
 }
 
-/// The ends that policy judges, if the packets of the original direction took this path before.
+/// The ends that policy judges, and the next hops, if the packets of the original direction took this path before.
 fn judged_ends(tables: &Tables, keys: &TwoKeys, path: ReturnPath) -> (NextHopPair, FlowEnds) {
+    let TwoKeys { first, second } = keys;
     let [source, destination] = judged_addresses(keys);
-    by_return_path(tables, path, lookup_ends(tables, source, destination))
+    let (pair, ends) = by_return_path(tables, path, lookup_ends(tables, source, destination));
+    let by_node = first.key.source(first.original).0 != second.key.source(second.original).0
+        && !is_hairpin(&ends);
+    let pair = if by_node { NextHopPair { to: EncodedNextHop::MANX_PORTS, ..pair } } else { pair };
+    (pair, ends)
 }
 
 /// The ends of the flow before its translation, with the same source.
@@ -192,6 +317,13 @@ fn asked_ends(tables: &Tables, keys: &TwoKeys, ends: &FlowEnds) -> FlowEnds {
 
 /// A flow's backend has no address any more.
 struct BackendGone;
+
+/// Whether the destination of a flow behind its translation still exists, as far as a service has chosen it.
+fn has_destination(tables: &Tables, TwoKeys { first, second }: &TwoKeys) -> bool {
+    let (address, _) = second.key.destination(second.original);
+    let is_backend = address != first.key.destination(first.original).0;
+    !is_backend || tables.services.as_ref().is_some_and(|services| services.has_address(address))
+}
 
 /// Brings a translated flow up to date with the tables, as [`tracked`](super::tracked) does others.
 fn refresh(
@@ -207,8 +339,7 @@ fn refresh(
     {
         return Ok(verdict);
     }
-    let [_, backend] = judged_addresses(keys);
-    if !tables.services.as_ref().is_some_and(|services| services.has_address(backend)) {
+    if !has_destination(tables, keys) {
         return Err(BackendGone);
     }
     let path = ReturnPath::of(entry.next_hop_pair(FlowDirection::Original).from);
@@ -348,8 +479,7 @@ pub(super) fn judge_restored(
     path: ReturnPath,
 ) -> Option<((NextHopPair, FlowEnds), PolicyVerdict, Epoch)> {
     let epoch = epoch(tables, keys);
-    let [_, backend] = judged_addresses(keys);
-    tables.services.as_ref()?.has_address(backend).then_some(())?;
+    has_destination(tables, keys).then_some(())?;
     let (pair, ends) = judged_ends(tables, keys, path);
     let verdict = evaluate(tables, keys, asked_ends(tables, keys, &ends), ends);
     Some(((pair, ends), verdict, epoch))

@@ -31,6 +31,7 @@ pub(crate) fn entrance(tables: &Tables, role: Role) -> Result<Option<Entrance>, 
         Role::Host => Ok(Some(Entrance::HOST)),
         Role::Forwarded => Ok(Some(Entrance::FORWARDED)),
         Role::Service => Ok(Some(Entrance::SERVICE)),
+        Role::ManxPorts => Ok(Some(Entrance::MANX_PORTS)),
         Role::Uplink | Role::Underlay => Ok(None),
     }
 }

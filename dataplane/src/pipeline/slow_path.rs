@@ -50,15 +50,17 @@ impl Pipeline {
         let Decision { fate, rules } = decide(context.tables, &mut self.state, &packet_ref, now);
         self.counters.rules.decided(rules, segments);
         match fate {
-            Fate::Forward(forwarding, translation) => {
+            Fate::Forward(forwarding) => {
                 let is_ready = is_ready(&packet, forwarding.link);
-                let forwarded = match translation {
-                    None => context.forward(packet, header_len, forwarding, is_ready),
-                    Some(translation) => {
-                        let forwarding = (forwarding, &translation);
-                        context.forward_translated(packet, header_len, forwarding, is_ready)
-                    }
-                };
+                if let Err(reason) = context.forward(packet, header_len, forwarding, is_ready) {
+                    context.count_drops(port, reason, segments);
+                }
+            }
+            Fate::Translate(forwarding, translation) => {
+                let is_ready = is_ready(&packet, forwarding.link);
+                let forwarding = (forwarding, &translation);
+                let forwarded =
+                    context.forward_translated(packet, header_len, forwarding, is_ready);
                 if let Err(reason) = forwarded {
                     context.count_drops(port, reason, segments);
                 }

@@ -1,20 +1,23 @@
 //! A translation: other addresses and ports for a packet.
 //!
-//! Checksums are adjusted (RFC 1624), so a packet that was damaged before stays so. SCTP's is a CRC over the whole packet
-//! and is computed anew. A later fragment has no ports and gets addresses alone. Of an ICMP error the quoted packet is
+//! An ICMP query's identifier is its port. Checksums are adjusted (RFC 1624), so a packet that was damaged before stays so.
+//! SCTP's is a CRC over the whole packet and is computed anew. A later fragment has no ports and gets addresses alone. Of an
+//! ICMP error the quoted packet is
 //! translated, and the error's own addresses follow from it (RFC 5508, section 4.2).
 
 use crate::checksum::{add, difference, finish, fold, fold64, sum};
 use crate::flow::{FlowKey, Orientation};
 use crate::icmp::{self, Quoted};
 use crate::packet::Packet;
-use crate::parse::{Parsed, parse};
+use crate::parse::{Fragment, Parsed, parse};
 use crate::wire::address::Address;
-use crate::wire::{Malformed, icmpv4, ipv4, protocol, sctp, tcp, udp};
+use crate::wire::{Malformed, icmpv4, icmpv6, ipv4, protocol, sctp, tcp, udp};
 
 /// Where the addresses stand in each family's header: the source, then the destination.
 const ADDRESSES_V4: usize = 12;
 const ADDRESSES_V6: usize = 8;
+/// Where the identifier of an ICMP query stands.
+const IDENTIFIER: usize = 4;
 
 /// The addresses and ports that a packet gets, as the key and orientation that it goes on with. For an ICMP error they
 /// are those of the packet that it quotes.
@@ -49,9 +52,13 @@ impl Translation {
             return self.apply_to_error(packet, &parsed, &quoted).ok_or(Malformed);
         }
         let sums = if packet.offload.checksum.is_partial() { Sums::Partial } else { Sums::Whole };
-        let transport = parsed.has_ports.then_some((parsed.transport_offset, parsed.protocol));
+        let upper = match parsed.fragment {
+            Fragment::Later { .. } => Upper::Nothing,
+            Fragment::Whole | Fragment::First { .. } => Upper::new(parsed.protocol, parsed.icmp()),
+        };
         let bytes = packet.bytes_mut().get_mut(..parsed.total_len.into()).ok_or(Malformed)?;
-        put_ends(bytes, parsed.is_v4(), transport, self.ends(), sums).ok_or(Malformed)
+        let place = (parsed.transport_offset.into(), upper);
+        put_ends(bytes, parsed.is_v4(), place, self.ends(), sums).ok_or(Malformed)
     }
 
     fn apply_to_error(&self, packet: &mut Packet, error: &Parsed, quoted: &Quoted) -> Option<()> {
@@ -64,9 +71,9 @@ impl Translation {
         let addresses = put_addresses(bytes, error.is_v4(), from, source.0)?;
         let quote = bytes.get_mut(error.header_len.into()..error.total_len.into())?;
         let before = sum(quote);
-        let transport = matches!(quoted.protocol, protocol::TCP | protocol::UDP | protocol::SCTP)
-            .then_some((quoted.transport_offset, quoted.protocol));
-        put_ends(quote, error.is_v4(), transport, [source, destination], Sums::Quoted)?;
+        let upper = Upper::new(quoted.protocol, quoted.icmp);
+        let place = (quoted.transport_offset.into(), upper);
+        put_ends(quote, error.is_v4(), place, [source, destination], Sums::Quoted)?;
         let of_quote = difference(before.into(), sum(quote).into());
         let changed = match (error.is_v4(), is_partial) {
             (true, true) => return Some(()),
@@ -76,6 +83,42 @@ impl Translation {
         };
         let message = bytes.get_mut(error.transport_offset.into()..)?;
         adjust(message, icmpv4::CHECKSUM_OFFSET, changed, is_partial)
+    }
+}
+
+/// What stands behind the IP header, as far as a translation changes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Upper {
+    /// Ports.
+    Tcp,
+    /// Ports, and a checksum that may be absent.
+    Udp,
+    /// Ports, and a checksum without addresses.
+    Sctp,
+    /// ICMP, whose checksum is without addresses. A query has an identifier: the port of the side that asks.
+    Icmp(Option<Asks>),
+    /// `ICMPv6`: the same, with addresses in the checksum.
+    Icmpv6(Option<Asks>),
+    /// Nothing that changes.
+    Nothing,
+}
+
+/// Whether an ICMP query asks, or answers.
+type Asks = bool;
+
+impl Upper {
+    fn new(protocol: u8, icmp: Option<(u8, u8)>) -> Self {
+        let query = |of: fn(u8) -> Option<(u8, bool)>| {
+            icmp.filter(|(_, code)| *code == 0).and_then(|(kind, _)| of(kind)).map(|(_, asks)| asks)
+        };
+        match protocol {
+            protocol::TCP => Self::Tcp,
+            protocol::UDP => Self::Udp,
+            protocol::SCTP => Self::Sctp,
+            protocol::ICMPV4 => Self::Icmp(query(icmpv4::kind::query)),
+            protocol::ICMPV6 => Self::Icmpv6(query(icmpv6::kind::query)),
+            _ => Self::Nothing,
+        }
     }
 }
 
@@ -90,50 +133,73 @@ enum Sums {
     Quoted,
 }
 
-/// Puts addresses and, if it has a `transport` header (its place and protocol), ports into a packet from its IP header
-/// on.
+/// Puts addresses, and ports or an identifier, into a packet from its IP header on. `upper`: its place, and what is there.
 #[inline]
 fn put_ends(
     bytes: &mut [u8],
     is_v4: bool,
-    transport: Option<(u16, u8)>,
+    (offset, upper): (usize, Upper),
     [source, destination]: [End; 2],
     sums: Sums,
 ) -> Option<()> {
     let addresses = put_addresses(bytes, is_v4, source.0, destination.0)?;
-    let Some((offset, protocol)) = transport else { return Some(()) };
-    let segment = bytes.get_mut(offset.into()..)?;
-    let ports = segment.first_chunk_mut()?;
-    let before = u32::from_be_bytes(*ports);
-    let after = u32::from(source.1) << 16 | u32::from(destination.1);
-    *ports = after.to_be_bytes();
-    let field = match protocol {
-        protocol::TCP => tcp::CHECKSUM_OFFSET,
-        protocol::UDP => udp::CHECKSUM_OFFSET,
-        _ if sums == Sums::Quoted || before == after => return Some(()),
-        _ => return sctp::fill_checksum(segment),
+    if upper == Upper::Nothing {
+        return Some(());
+    }
+    let segment = bytes.get_mut(offset..)?;
+    let ports = match upper {
+        Upper::Icmp(asks) | Upper::Icmpv6(asks) => put_identifier(segment, asks, source.1)?,
+        _ => put_ports(segment, source.1, destination.1)?,
+    };
+    let (field, with_addresses) = match upper {
+        Upper::Tcp => (tcp::CHECKSUM_OFFSET, true),
+        Upper::Udp => (udp::CHECKSUM_OFFSET, true),
+        Upper::Icmp(_) => (icmpv4::CHECKSUM_OFFSET, false),
+        Upper::Icmpv6(_) => (icmpv6::CHECKSUM_OFFSET, true),
+        Upper::Sctp if sums == Sums::Quoted || ports.is_none() => return Some(()),
+        Upper::Sctp => return sctp::fill_checksum(segment),
+        Upper::Nothing => return Some(()),
     };
     if sums == Sums::Quoted && segment.len() < field + 2 {
         return Some(());
     }
-    if protocol == protocol::UDP && sums != Sums::Partial {
-        let no_checksum = [0; 2];
-        if segment.get(field..field + 2)? == no_checksum {
-            return Some(());
-        }
-        adjust(segment, field, add(addresses, difference(before.into(), after.into())), false)?;
-        let written = segment.get_mut(field..field + 2)?;
-        if *written == no_checksum {
-            // Zero says that there is no checksum (RFC 768).
-            written.fill(0xff);
-        }
+    let is_absent = |segment: &[u8]| segment.get(field..field + 2) == Some(&[0; 2]);
+    let may_be_absent = upper == Upper::Udp && sums != Sums::Partial;
+    if may_be_absent && is_absent(segment) {
         return Some(());
     }
-    let changed = match sums {
-        Sums::Partial => addresses,
-        Sums::Whole | Sums::Quoted => add(addresses, difference(before.into(), after.into())),
+    let of_addresses = if with_addresses { addresses } else { 0 };
+    let changed = match (sums, ports) {
+        (Sums::Whole | Sums::Quoted, Some(ports)) => add(of_addresses, ports),
+        (Sums::Partial, _) | (_, None) => of_addresses,
     };
-    adjust(segment, field, changed, sums == Sums::Partial)
+    adjust(segment, field, changed, sums == Sums::Partial)?;
+    if may_be_absent && is_absent(segment) {
+        // Zero says that there is no checksum (RFC 768).
+        segment.get_mut(field..field + 2)?.fill(0xff);
+    }
+    Some(())
+}
+
+/// Puts ports into a header. Returns the change of its sum, if they differ from those that were there.
+#[inline]
+fn put_ports(segment: &mut [u8], source: u16, destination: u16) -> Option<Option<u64>> {
+    let field = segment.first_chunk_mut()?;
+    let before = u32::from_be_bytes(*field);
+    let after = u32::from(source) << 16 | u32::from(destination);
+    *field = after.to_be_bytes();
+    Some((before != after).then(|| difference(before.into(), after.into())))
+}
+
+/// Puts the identifier of a query into an ICMP header. The port of the side that asks is the identifier, and that of the
+/// other side its complement ([`FlowKey::query`]).
+fn put_identifier(segment: &mut [u8], asks: Option<Asks>, source: u16) -> Option<Option<u64>> {
+    let Some(asks) = asks else { return Some(None) };
+    let field = segment.get_mut(IDENTIFIER..)?.first_chunk_mut()?;
+    let before = u16::from_be_bytes(*field);
+    let after = if asks { source } else { !source };
+    *field = after.to_be_bytes();
+    Some((before != after).then(|| difference(before.into(), after.into())))
 }
 
 /// Puts both addresses into a header, and adjusts the checksum of IPv4's. Returns the change of the pseudo-header's sum.

@@ -5,6 +5,7 @@ mod buffers;
 mod change;
 mod closed;
 mod connections;
+mod egress;
 mod errors;
 mod explained;
 mod flows;

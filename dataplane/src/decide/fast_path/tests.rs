@@ -319,7 +319,11 @@ proptest! {
         let packet = PacketRef { packet: &packet, metadata: &metadata };
         let Decision { fate, rules } = decide(&tables, &mut slow, &packet, NOW);
         prop_assert!(metadata.unit <= forwarding.link.mtu);
-        prop_assert_eq!((fate, rules), (Fate::Forward(forwarding, translation), counted));
+        let expected = match translation {
+            None => Fate::Forward(forwarding),
+            Some(translation) => Fate::Translate(forwarding, translation),
+        };
+        prop_assert_eq!((fate, rules), (expected, counted));
         prop_assert!(!case.has_other_key || !case.is_translated);
         prop_assert_eq!(flow_of(&quick), flow_of(&slow));
     }

@@ -385,7 +385,7 @@ fn the_fast_path_equals_the_slow_path_and_tracked_packets_are_decided_as_without
             match said {
                 UntrackedVerdict::Allow((forwarding, rules)) => {
                     prop_assert!(metadata.unit <= forwarding.link.mtu && fresh.flows.is_empty());
-                    let going = Decision { fate: Fate::Forward(forwarding, None), rules };
+                    let going = Decision { fate: Fate::Forward(forwarding), rules };
                     prop_assert_eq!(decision, going);
                 }
                 UntrackedVerdict::Tracked => {

@@ -17,12 +17,25 @@ fn ends() -> impl Strategy<Value = [([u8; 16], u16); 2]> {
     })
 }
 
-fn translation(is_v4: bool, ends: [([u8; 16], u16); 2], protocol: u8) -> Translation {
+/// The translation to these ends. An echo has one identifier, the first port.
+fn translation(
+    is_v4: bool,
+    ends: [([u8; 16], u16); 2],
+    transport: &Transport,
+    protocol: u8,
+) -> Translation {
     let [from, to] = ends.map(|(bytes, port)| {
         let v4 = [bytes[12], bytes[13], bytes[14], bytes[15]];
         (if is_v4 { Address::v4(v4) } else { Address::v6(bytes) }, port)
     });
-    let (key, orientation) = FlowKey::new(from.0, to.0, from.1, to.1, protocol);
+    let (key, orientation) = match (transport, is_v4) {
+        (Transport::Echo { reply, .. }, _) => {
+            let (request, answer) = if is_v4 { (8, 0) } else { (128, 129) };
+            let types = if *reply { [answer, request] } else { [request, answer] };
+            FlowKey::query(from.0, to.0, from.1, types, !reply, protocol)
+        }
+        _ => FlowKey::new(from.0, to.0, from.1, to.1, protocol),
+    };
     Translation { key, orientation }
 }
 
@@ -48,15 +61,15 @@ fn with_ends(
         Transport::Udp(source, destination) | Transport::Sctp(source, destination) => {
             (*source, *destination) = (from.1, to.1);
         }
-        Transport::Echo { .. } | Transport::Other(_) => {}
+        Transport::Echo { reply, id, .. } => *id = if *reply { !from.1 } else { from.1 },
+        Transport::Other(_) => {}
     }
     (headers, transport)
 }
 
-/// A packet with ports.
+/// A packet with ports or an identifier.
 fn packet() -> impl Strategy<Value = (IpHeaders, Transport, Vec<u8>)> {
-    let has_ports =
-        |transport: &Transport| !matches!(transport, Transport::Echo { .. } | Transport::Other(_));
+    let has_ports = |transport: &Transport| !matches!(transport, Transport::Other(_));
     arbitrary::described()
         .prop_filter("it has ports", move |(_, transport, _)| has_ports(transport))
 }
@@ -64,7 +77,7 @@ fn packet() -> impl Strategy<Value = (IpHeaders, Transport, Vec<u8>)> {
 fn payload<'a>(bytes: &'a [u8], headers: &IpHeaders, transport: &Transport) -> &'a [u8] {
     let upper = match transport {
         Transport::Tcp(header) => header.header_len(),
-        Transport::Udp(..) => 8,
+        Transport::Udp(..) | Transport::Echo { .. } => 8,
         _ => 12,
     };
     &bytes[headers.header_len() + upper..]
@@ -77,7 +90,7 @@ proptest! {
         (headers, transport, bytes) in packet(), ends in ends(),
     ) {
         let parsed = parse(&bytes).unwrap();
-        let new = translation(parsed.is_v4(), ends, parsed.protocol);
+        let new = translation(parsed.is_v4(), ends, &transport, parsed.protocol);
         let (headers, transport) = with_ends(&headers, &transport, &new);
         let mut expected = arbitrary::build(&headers, &transport, payload(&bytes, &headers, &transport));
         if let Transport::Sctp(..) = transport {
@@ -100,7 +113,7 @@ proptest! {
             Transport::Udp(..) => udp::CHECKSUM_OFFSET,
             _ => return Ok(()),
         };
-        let new = translation(parsed.is_v4(), ends, parsed.protocol);
+        let new = translation(parsed.is_v4(), ends, &transport, parsed.protocol);
         let mut pool = Pool::new(2);
         let mut finished = pool.take_filled(&bytes).unwrap();
         new.apply(&mut finished).unwrap();
@@ -123,7 +136,7 @@ proptest! {
     ) {
         let parsed = parse(&bytes).unwrap();
         let is_v4 = parsed.is_v4();
-        let [old, new] = [old, new].map(|ends| translation(is_v4, ends, parsed.protocol));
+        let [old, new] = [old, new].map(|ends| translation(is_v4, ends, &transport, parsed.protocol));
         let mut pool = Pool::new(4);
         let mut sent = pool.take_filled(&bytes).unwrap();
         old.apply(&mut sent).unwrap();
@@ -158,7 +171,7 @@ fn a_later_fragment_gets_addresses_alone() {
     bytes[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
     ipv4::View::new_checked_mut(&mut bytes[..]).unwrap().fill_checksum();
     let ends = [([10; 16], 1000), ([10; 16], 80)];
-    let new = translation(true, ends, protocol::UDP);
+    let new = translation(true, ends, &Transport::Udp(0, 0), protocol::UDP);
     let mut packet = Pool::new(1).take_filled(&bytes).unwrap();
     new.apply(&mut packet).unwrap();
     let parsed = parse(packet.bytes()).unwrap();
@@ -173,7 +186,8 @@ fn a_datagram_without_a_checksum_gets_none() {
     bytes[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
     bytes[ipv4::HEADER_LEN + 5] = 12;
     ipv4::View::new_checked_mut(&mut bytes[..]).unwrap().fill_checksum();
-    let new = translation(true, [([10; 16], 1000), ([10; 16], 80)], protocol::UDP);
+    let new =
+        translation(true, [([10; 16], 1000), ([10; 16], 80)], &Transport::Udp(0, 0), protocol::UDP);
     let mut packet = Pool::new(1).take_filled(&bytes).unwrap();
     new.apply(&mut packet).unwrap();
     assert_eq!(packet.bytes()[ipv4::HEADER_LEN + udp::CHECKSUM_OFFSET..][..2], [0; 2]);

@@ -1,0 +1,326 @@
+//! The way out: packets to the world get the node's address and a port of the node's. And the other way round: packets to
+//! ports of the node's address that are Manx's.
+
+use std::sync::Arc;
+
+use etherparse::{SlicedPacket, TransportSlice};
+use manx_dataplane::drop_reason::DropReason;
+use manx_dataplane::services::{Backend, Frontend, FrontendKey, ServiceTable, WithoutBackend};
+use manx_tests::fabric::{
+    Delivery, FORWARDED, Fabric, HOST, MANX, RAW, ROUTER, SIZES, UNDERLAY, pod, policy,
+};
+use manx_tests::packet::{ICMP, TCP, Tuple, UDP, addresses, assert_whole, tunnelled};
+
+const CLIENT: &str = "10.1.0.1";
+const CLIENT6: &str = "fd00:1::1";
+const OTHER: &str = "10.1.0.2";
+const FAR: &str = "10.2.0.1";
+const WORLD: &str = "192.0.2.7";
+const WORLD6: &str = "2001:db8::7";
+const PORTS: (u16, u16) = (61_000, 65_534);
+const POOLS: [&str; 2] = ["10.0.0.0/8", "fd00::/16"];
+const NODE_PORT: u16 = 30_080;
+
+fn cluster(policies: &str) -> String {
+    pod("shop/client", 0, "{app: client}", &[CLIENT, CLIENT6])
+        + &pod("shop/other", 0, "{app: other}", &[OTHER])
+        + &pod("shop/far", 1, "{app: far}", &[FAR])
+        + "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {clusterIP: 10.96.0.7, ports: [{port: 80}]}\n---\n"
+        + policies
+}
+
+fn services(frontends: &[(&str, u16, &str, u16)]) -> ServiceTable {
+    let mut table = ServiceTable::default();
+    for ((address, port, backend, behind), id) in frontends.iter().zip(1..) {
+        let [address, backend] =
+            [address, backend].map(|it| it.parse::<std::net::IpAddr>().unwrap());
+        let backend = Backend { address: backend.into(), port: *behind };
+        table.set_address(backend.address, true);
+        for protocol in [TCP, UDP] {
+            let key = FrontendKey { address: address.into(), protocol, port: *port };
+            let frontend = Frontend {
+                id,
+                backends: [backend].into(),
+                affinity: None,
+                without_backend: WithoutBackend::Refuse,
+            };
+            table.set_frontend(key, Some(Arc::new(frontend)));
+        }
+    }
+    table
+}
+
+fn fabric_of(policies: &str, table: ServiceTable, ports: (u16, u16)) -> Fabric {
+    Fabric::with_manx_ports(&cluster(policies), table, ports, (&POOLS, &POOLS))
+}
+
+fn fabric() -> Fabric {
+    fabric_of("", ServiceTable::default(), PORTS)
+}
+
+fn node() -> String {
+    UNDERLAY[0].to_string()
+}
+
+fn only(out: Vec<Delivery>) -> Delivery {
+    assert_eq!(out.len(), 1, "{out:?}");
+    let only = out.into_iter().next().unwrap();
+    assert_whole(&only.frame.bytes);
+    only
+}
+
+/// Source and destination with ports; an echo's identifier stands for both.
+fn ends(bytes: &[u8]) -> [(String, u16); 2] {
+    let (source, destination) = addresses(bytes);
+    let ports = match SlicedPacket::from_ip(bytes).unwrap().transport.unwrap() {
+        TransportSlice::Tcp(tcp) => (tcp.source_port(), tcp.destination_port()),
+        TransportSlice::Udp(udp) => (udp.source_port(), udp.destination_port()),
+        TransportSlice::Icmpv4(icmp) => {
+            let id = u16::from_be_bytes([icmp.bytes5to8()[0], icmp.bytes5to8()[1]]);
+            (id, id)
+        }
+        other => panic!("{other:?}"),
+    };
+    [(source.to_string(), ports.0), (destination.to_string(), ports.1)]
+}
+
+/// A pod asks the world. Returns the packet as it leaves, as a connection.
+fn leaves(fabric: &mut Fabric, pod: &str, asked: Tuple) -> Tuple {
+    let out = only(fabric.send(pod, &asked.opening()));
+    assert_eq!((out.node, out.port), (0, MANX), "{:?}", fabric.nodes[0].drops());
+    let [(source, port), (destination, _)] = ends(&out.frame.bytes);
+    assert_eq!(destination, asked.destination.to_string());
+    Tuple { source: source.parse().unwrap(), source_port: port, ..asked }
+}
+
+fn dropped(fabric: &Fabric, port: manx_dataplane::tables::PortId, reason: DropReason) -> u64 {
+    fabric.nodes[0].dropped(port, reason)
+}
+
+#[test]
+fn the_world_sees_the_node_and_its_answers_find_the_pod() {
+    for protocol in [TCP, UDP, ICMP] {
+        let mut fabric = fabric();
+        let asked = Tuple::new(CLIENT, WORLD, protocol, 443);
+        let behind = leaves(&mut fabric, "shop/client", asked);
+        assert_eq!(behind.source.to_string(), node());
+        assert!((PORTS.0..=PORTS.1).contains(&behind.source_port), "{behind:?}");
+        for (packet, answer) in
+            [(asked.opening(), behind.answer()), (asked.opening(), behind.answer())]
+        {
+            let out = only(fabric.send("shop/client", &packet));
+            assert_eq!(ends(&out.frame.bytes)[0], (node(), behind.source_port));
+            let out = only(fabric.send_at(0, MANX, &answer));
+            assert_eq!((out.node, out.port), fabric.port("shop/client"));
+            let [from, to] = ends(&out.frame.bytes);
+            assert_eq!(from.0, WORLD);
+            assert_eq!(to, (CLIENT.to_owned(), asked.source_port));
+        }
+    }
+    let mut fabric = fabric();
+    let out = only(fabric.send("shop/client", &Tuple::new(CLIENT6, WORLD6, TCP, 443).opening()));
+    assert_eq!((out.port, ends(&out.frame.bytes)[0].0.as_str()), (MANX, "fd18::2"));
+}
+
+#[test]
+fn only_what_a_pool_asks_for_is_translated() {
+    for (pools, stays) in [(&[][..], &[][..]), (&["10.0.0.0/8"], &["10.0.0.0/8", "192.0.2.0/24"])] {
+        let mut fabric =
+            Fabric::with_manx_ports(&cluster(""), ServiceTable::default(), PORTS, (pools, stays));
+        let out = only(fabric.send("shop/client", &Tuple::new(CLIENT, WORLD, TCP, 443).opening()));
+        assert_eq!((out.port, ends(&out.frame.bytes)[0].0.as_str()), (HOST, CLIENT));
+    }
+    let mut fabric = fabric();
+    let out = only(fabric.send("shop/client", &Tuple::new(CLIENT, FAR, TCP, 443).opening()));
+    assert_eq!(ends(&out.frame.bytes)[0].0, CLIENT);
+    // What another node brings by its tunnel goes no further, and neither does what the world sends through this node.
+    let transit = Tuple::new(FAR, WORLD, TCP, 443).opening();
+    assert_eq!(fabric.send_at(0, RAW, &tunnelled(UNDERLAY[1], UNDERLAY[0], &transit, 0)).len(), 0);
+    assert_eq!(dropped(&fabric, RAW, DropReason::NoRoute), 1);
+    let through = Tuple::new(WORLD, "192.0.2.8", TCP, 443).opening();
+    for port in [HOST, FORWARDED] {
+        assert_eq!(fabric.send_at(0, port, &through).len(), 0);
+    }
+}
+
+#[test]
+fn policy_judges_the_pod_and_not_the_node() {
+    let spec = |net| {
+        format!(
+            "{{podSelector: {{}}, policyTypes: [Egress], egress: [{{to: [{{ipBlock: {{cidr: {net}}}}}]}}]}}"
+        )
+    };
+    for (net, passes) in [("192.0.2.0/24", true), ("172.18.0.0/16", false)] {
+        let policies = policy("shop/p", &spec(net));
+        let mut fabric = fabric_of(&policies, ServiceTable::default(), PORTS);
+        let out = fabric.send("shop/client", &Tuple::new(CLIENT, WORLD, UDP, 53).opening());
+        assert_eq!(out.len(), usize::from(passes), "{net}");
+    }
+}
+
+#[test]
+fn a_port_serves_one_flow_to_each_destination_and_a_full_range_refuses() {
+    let mut fabric = fabric_of("", ServiceTable::default(), (61_000, 61_001));
+    let asked = |from: &str, port| Tuple::new(from, WORLD, UDP, 53).from_port(port);
+    let mut ports: Vec<u16> = [("shop/client", CLIENT), ("shop/other", OTHER)]
+        .into_iter()
+        .map(|(pod, from)| leaves(&mut fabric, pod, asked(from, 1000)).source_port)
+        .collect();
+    let answers = [("shop/client", ports[0]), ("shop/other", ports[1])];
+    for (pod, port) in answers {
+        let behind = Tuple::new(&node(), WORLD, UDP, 53).from_port(port);
+        let out = only(fabric.send_at(0, MANX, &behind.answer()));
+        assert_eq!((out.node, out.port), fabric.port(pod));
+    }
+    ports.sort_unstable();
+    assert_eq!(ports, [61_000, 61_001]);
+    assert_eq!(fabric.send("shop/client", &asked(CLIENT, 1001).opening()).len(), 0);
+    let (_, client) = fabric.port("shop/client");
+    assert_eq!(dropped(&fabric, client, DropReason::NoFreePort), 1);
+    // Another destination may have the same ports.
+    let elsewhere = Tuple::new(CLIENT, "192.0.2.8", UDP, 53).from_port(1000);
+    leaves(&mut fabric, "shop/client", elsewhere);
+    // A flow that has expired gives its port back.
+    fabric.nodes[0].now += std::time::Duration::from_secs(1000);
+    leaves(&mut fabric, "shop/client", asked(CLIENT, 1001));
+}
+
+#[test]
+fn nobody_reaches_a_port_of_the_way_out_without_a_flow() {
+    let mut fabric = fabric();
+    let behind = leaves(&mut fabric, "shop/client", Tuple::new(CLIENT, WORLD, UDP, 53));
+    let stranger = Tuple { destination: "192.0.2.8".parse().unwrap(), ..behind };
+    for protocol in [TCP, UDP] {
+        let unsolicited = Tuple { protocol, ..stranger }.reversed();
+        assert_eq!(fabric.send_at(0, MANX, &unsolicited.opening()).len(), 0, "nor an answer");
+    }
+    assert_eq!(dropped(&fabric, MANX, DropReason::UnknownPort), 2);
+    // A port without a service is refused as one of the kernel's would be.
+    let out = only(fabric.send_at(0, MANX, &Tuple::new(WORLD, &node(), TCP, NODE_PORT).opening()));
+    assert_eq!((out.port, ends(&out.frame.bytes)[0].clone()), (MANX, (node(), NODE_PORT)));
+    // A pod's address from outside, and messages that are the kernel's own.
+    let forged = Tuple::new(OTHER, &node(), TCP, NODE_PORT).opening();
+    assert_eq!(fabric.send_at(0, MANX, &forged).len(), 0);
+    assert_eq!(dropped(&fabric, MANX, DropReason::SourceSpoofed), 1);
+    let ping = Tuple::new(WORLD, &node(), ICMP, 0).opening();
+    assert_eq!(fabric.send_at(0, MANX, &ping).len(), 0);
+    assert_eq!(dropped(&fabric, MANX, DropReason::NotOurs), 1);
+}
+
+#[test]
+fn a_node_port_leads_to_a_pod_that_sees_the_client() {
+    let table = || services(&[(&node(), NODE_PORT, OTHER, 8080)]);
+    let rule = format!("{{from: [{{ipBlock: {{cidr: {WORLD}/32}}}}], ports: [{{port: 8080}}]}}");
+    let policies = policy("shop/p", &format!("{{podSelector: {{}}, ingress: [{rule}]}}"));
+    let mut fabric = fabric_of(&policies, table(), PORTS);
+    for (source, passes) in [(WORLD, true), ("192.0.2.8", false)] {
+        let asked = Tuple::new(source, &node(), TCP, NODE_PORT);
+        let out = fabric.send_at(0, MANX, &asked.opening());
+        assert_eq!(out.len(), usize::from(passes), "{source}");
+        if !passes {
+            continue;
+        }
+        let out = only(out);
+        assert_eq!((out.node, out.port), fabric.port("shop/other"));
+        assert_eq!(ends(&out.frame.bytes)[0], (source.to_owned(), asked.source_port));
+        let behind = Tuple::new(source, OTHER, TCP, 8080);
+        let out = only(fabric.send("shop/other", &behind.answer()));
+        assert_eq!(
+            (out.node, out.port),
+            (0, MANX),
+            "the kernel sends nothing from its address else"
+        );
+        assert_eq!(ends(&out.frame.bytes)[0], (node(), NODE_PORT));
+        only(fabric.send_at(0, MANX, &asked.data(b"x")));
+    }
+    // A pod of the node, and the node's own processes.
+    let mut fabric = fabric_of("", table(), PORTS);
+    let asked = Tuple::new(CLIENT, &node(), TCP, NODE_PORT);
+    let out = only(fabric.send("shop/client", &asked.opening()));
+    assert_eq!((out.node, out.port), fabric.port("shop/other"));
+    let own = Tuple::new(&node(), &node(), TCP, NODE_PORT);
+    let out = only(fabric.send_at(0, MANX, &own.opening()));
+    assert_eq!((out.node, out.port), fabric.port("shop/other"));
+    let out = only(fabric.send("shop/other", &Tuple::new(&node(), OTHER, TCP, 8080).answer()));
+    assert_eq!((out.port, ends(&out.frame.bytes)[0].clone()), (MANX, (node(), NODE_PORT)));
+    // Other ports of the node are its own.
+    let out = only(fabric.send("shop/client", &Tuple::new(CLIENT, &node(), TCP, 22).opening()));
+    assert_eq!((out.port, ends(&out.frame.bytes)[1].clone()), (HOST, (node(), 22)));
+}
+
+/// A service whose backends are hosts: this one, and another one.
+#[test]
+fn a_backend_that_is_a_host_answers_to_the_node_unless_a_pod_asks_its_own() {
+    let api = UNDERLAY[1].to_string();
+    for (backend, from_pod) in [(node(), CLIENT.to_owned()), (api, node())] {
+        let table = services(&[("10.96.0.7", 80, &backend, 6443)]);
+        let mut fabric = fabric_of("", table, PORTS);
+        let asked = Tuple::new(CLIENT, "10.96.0.7", TCP, 80);
+        let out = only(fabric.send("shop/client", &asked.opening()));
+        let [(source, port), to] = ends(&out.frame.bytes);
+        assert_eq!((&source, &to), (&from_pod, &(backend.clone(), 6443)));
+        let way = if source == CLIENT { HOST } else { MANX };
+        assert_eq!(out.port, way);
+        let answer = Tuple::new(&source, &backend, TCP, 6443).from_port(port).answer();
+        let out = only(fabric.send_at(0, way, &answer));
+        assert_eq!((out.node, out.port), fabric.port("shop/client"));
+        assert_eq!(ends(&out.frame.bytes)[0], ("10.96.0.7".to_owned(), 80));
+        // The node's own processes, from the address of its port.
+        let router = ROUTER[0].to_string();
+        let asked = Tuple::new(&router, "10.96.0.7", TCP, 80);
+        let out = only(fabric.send_at(0, HOST, &asked.opening()));
+        let [(source, port), to] = ends(&out.frame.bytes);
+        assert_eq!((out.port, source, to), (MANX, node(), (backend.clone(), 6443)));
+        let answer = Tuple::new(&node(), &backend, TCP, 6443).from_port(port).answer();
+        let out = only(fabric.send_at(0, MANX, &answer));
+        assert_eq!(out.port, HOST);
+        let [from, to] = ends(&out.frame.bytes);
+        assert_eq!((from, to), (("10.96.0.7".to_owned(), 80), (router, asked.source_port)));
+    }
+}
+
+#[test]
+fn an_error_about_what_left_reaches_the_pod_as_one_about_what_it_sent() {
+    use etherparse::icmpv4::DestUnreachableHeader::Port;
+    use etherparse::{Icmpv4Type, PacketBuilder};
+    for protocol in [TCP, UDP, ICMP] {
+        let mut fabric = fabric();
+        let asked = Tuple::new(CLIENT, WORLD, protocol, 443);
+        let behind = leaves(&mut fabric, "shop/client", asked);
+        for router in ["198.51.100.9", WORLD] {
+            let router: std::net::Ipv4Addr = router.parse().unwrap();
+            let mut error = Vec::new();
+            PacketBuilder::ipv4(router.octets(), UNDERLAY[0].octets(), 64)
+                .icmpv4(Icmpv4Type::DestinationUnreachable(Port))
+                .write(&mut error, &behind.opening()[..28])
+                .unwrap();
+            let out = only(fabric.send_at(0, MANX, &error));
+            assert_eq!((out.node, out.port), fabric.port("shop/client"));
+            let (source, destination) = addresses(&out.frame.bytes);
+            assert_eq!((source, destination), (router.into(), asked.source));
+            let quote = &out.frame.bytes[28..];
+            assert_eq!(quote[12..28], asked.opening()[12..28], "addresses, ports, identifier");
+        }
+    }
+}
+
+#[test]
+fn the_next_agent_keeps_the_ports_of_flows() {
+    for protocol in [TCP, UDP] {
+        let mut fabric = fabric();
+        let asked = |n| Tuple::new(CLIENT, WORLD, protocol, 443).from_port(1000 + n);
+        let behind: Vec<Tuple> =
+            (0..20).map(|n| leaves(&mut fabric, "shop/client", asked(n))).collect();
+        for tuple in &behind {
+            only(fabric.send_at(0, MANX, &tuple.answer()));
+        }
+        let restored = fabric.nodes[0].replace_workers(2, SIZES, true);
+        assert_eq!((restored.flows, restored.ended, restored.spoiled), (20, 0, 0));
+        for (n, tuple) in (0..).zip(&behind) {
+            let out = only(fabric.send_at(0, MANX, &tuple.reversed().data(b"y")));
+            assert_eq!(ends(&out.frame.bytes)[1], (CLIENT.to_owned(), 1000 + n));
+            let out = only(fabric.send("shop/client", &asked(n).data(b"x")));
+            assert_eq!(ends(&out.frame.bytes)[0], (node(), tuple.source_port));
+        }
+    }
+}
