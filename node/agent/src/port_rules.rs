@@ -294,6 +294,13 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_has_lost_its_own_addresses_gets_them_back_first() {
+        let wanted = rules(Family::V4, &["192.0.2.1"]);
+        let first = steps(&BTreeSet::new(), &wanted).into_iter().next();
+        assert_eq!(first, Some(Step::Add(Rule::of_local(MOVED_LOCAL, Family::V4))));
+    }
+
+    #[test]
     fn a_rule_of_the_kernels_that_a_program_has_set_again_is_left_alone() {
         let again = Rule { made_by: 3, ..Rule::of_local(0, Family::V4) };
         let known = [again.clone()].into();
