@@ -7,7 +7,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use manx_api::Device;
+use manx_dataplane::checksum::{fold, sum};
 use manx_dataplane::packet::{Packet, Pool};
+use manx_dataplane::port::PacketIo;
+use manx_dataplane::port::icmp_raw::IcmpRaw;
 use manx_dataplane::worker::Polling;
 use manx_devices::device::Queues;
 use manx_linux::netlink::{Action, LOCAL, MAIN, Peer, PortRange, Veth};
@@ -23,6 +26,7 @@ const LONG: Duration = Duration::from_secs(5);
 const NODE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 const WORLD: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
 
+const ICMP: u8 = 1;
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 
@@ -181,41 +185,45 @@ fn arrive(queues: &mut Queues, patience: Duration) -> Vec<Ends> {
     all
 }
 
-/// A UDP packet with a checksum that the receiver takes.
-fn datagram(from: (&str, u16), to: (&str, u16), data: &[u8]) -> Vec<u8> {
-    let sum = |bytes: &[u8]| {
-        let words = bytes.chunks(2);
-        words.map(|it| u32::from(it[0]) << 8 | u32::from(*it.get(1).unwrap_or(&0))).sum::<u32>()
-    };
-    let folded = |sum: u32| {
-        let once = (sum & 0xffff) + (sum >> 16);
-        !((once & 0xffff) + (once >> 16)) as u16
-    };
-    let octets = |address: &str| match ip(address) {
+fn octets(address: &str) -> Vec<u8> {
+    match ip(address) {
         IpAddr::V4(it) => it.octets().to_vec(),
         IpAddr::V6(it) => it.octets().to_vec(),
-    };
-    let len = 8 + data.len() as u16;
-    let mut segment = [from.1, to.1, len, 0].map(u16::to_be_bytes).concat();
-    segment.extend(data);
-    let both = [octets(from.0), octets(to.0)].concat();
-    let check = folded(sum(&both) + u32::from(UDP) + u32::from(len) + sum(&segment));
-    segment[6..8].copy_from_slice(&check.to_be_bytes());
-    let mut packet = if both.len() == 8 {
-        let mut header = vec![0x45, 0, 0, 0, 0, 1, 0, 0, 64, UDP, 0, 0];
-        header[2..4].copy_from_slice(&(20 + len).to_be_bytes());
-        header.extend(&both);
-        let check = folded(sum(&header));
-        header[10..12].copy_from_slice(&check.to_be_bytes());
+    }
+}
+
+/// A checksum that the receiver takes (RFC 1071).
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    (!fold(sum(bytes))).to_be_bytes()
+}
+
+/// A packet of IP.
+fn packet(protocol: u8, from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
+    let ends = [octets(from), octets(to)].concat();
+    let len = payload.len() as u16;
+    let header = if ends.len() == 8 {
+        let [high, low] = (20 + len).to_be_bytes();
+        let mut header = vec![0x45, 0, high, low, 0, 1, 0, 0, 64, protocol, 0, 0];
+        header.extend(&ends);
+        let check = checksum(&header);
+        header[10..12].copy_from_slice(&check);
         header
     } else {
         let [high, low] = len.to_be_bytes();
-        let mut header = vec![0x60, 0, 0, 0, high, low, UDP, 64];
-        header.extend(&both);
-        header
+        [vec![0x60, 0, 0, 0, high, low, protocol, 64], ends].concat()
     };
-    packet.extend(segment);
-    packet
+    [&header, payload].concat()
+}
+
+fn datagram(from: (&str, u16), to: (&str, u16), data: &[u8]) -> Vec<u8> {
+    let len = 8 + data.len() as u16;
+    let mut segment = [from.1, to.1, len, 0].map(u16::to_be_bytes).concat();
+    segment.extend(data);
+    let pseudo_header =
+        [octets(from.0), octets(to.0), len.to_be_bytes().to_vec(), vec![0, UDP]].concat();
+    let check = checksum(&[&pseudo_header[..], &segment].concat());
+    segment[6..8].copy_from_slice(&check);
+    packet(UDP, from.0, to.0, &segment)
 }
 
 fn send(queues: &mut Queues, bytes: &[u8]) {
@@ -517,4 +525,38 @@ fn a_loose_check_of_sources_lets_translated_packets_pass() {
     let server = in_world(&place, || udp(WORLD[0], 53));
     send(&mut queues, &datagram((NODE[0], 61000), (WORLD[0], 53), b"out"));
     assert!(heard(&server).is_some());
+}
+
+#[test]
+fn what_the_world_reports_about_translated_packets_is_copied() {
+    if !namespaces_allowed() || !tun_allowed() {
+        return;
+    }
+    let place = Place::new();
+    let (device, mut queues) = place.attach().unwrap();
+    device.reconcile(&desired()).unwrap();
+    let mut reports = in_node(&place, || IcmpRaw::open().unwrap());
+    let mut pool = Pool::new(8);
+    let mut next = || {
+        let mut batch = Vec::new();
+        let end = Instant::now() + LONG;
+        while batch.is_empty() && Instant::now() < end {
+            let _ = reports.receive(&mut pool, &mut batch, 8).unwrap();
+        }
+        batch.remove(0).bytes()[20..].to_vec()
+    };
+    // No socket of the world's listens there.
+    let sent = datagram((NODE[0], 61000), (WORLD[0], 9), b"out");
+    send(&mut queues, &sent);
+    let report = next();
+    assert_eq!(report[..2], [3, 3], "port unreachable");
+    assert_eq!(ends(&report[8..]), ends(&sent));
+    // The identifier of an echo request is the way back to its pod.
+    let mut echo = vec![8, 0, 0, 0, 0xee, 0x48, 0, 1];
+    let check = checksum(&echo);
+    echo[2..4].copy_from_slice(&check);
+    send(&mut queues, &packet(ICMP, NODE[0], WORLD[0], &echo));
+    let answer = next();
+    assert_eq!((answer[0], &answer[4..]), (0, &echo[4..]));
+    assert_eq!(arrive(&mut queues, SHORT), []);
 }
