@@ -64,6 +64,11 @@ pub(crate) struct Interfaces<'a> {
     pub(crate) outside: &'a BTreeSet<String>,
 }
 
+/// The kernel's rules of a family without Manx.
+pub(crate) fn unmoved(family: Family) -> BTreeSet<Rule> {
+    [Rule::of_local(KERNELS, family)].into()
+}
+
 /// All rules of a family that should be at Manx's preferences and at the kernel's. A family without addresses has the
 /// kernel's alone.
 pub(crate) fn wanted(
@@ -74,7 +79,7 @@ pub(crate) fn wanted(
 ) -> BTreeSet<Rule> {
     let addresses = desired.of(family);
     if addresses.is_empty() {
-        return [Rule::of_local(KERNELS, family)].into();
+        return unmoved(family);
     }
     let from_manx = Rule {
         interface: Some(interfaces.manx.to_owned()),
@@ -247,7 +252,7 @@ mod tests {
         ip rule pref 3 to 192.0.2.1/32 ipproto sctp dport 61000-65534 lookup 79 proto 77
         ip rule pref 4 lookup local proto 2
         ");
-        assert_eq!(rules(Family::V6, &["192.0.2.1"]), [Rule::of_local(0, Family::V6)].into());
+        assert_eq!(rules(Family::V6, &["192.0.2.1"]), unmoved(Family::V6));
         assert_eq!(rules(Family::V6, &["192.0.2.1", "2001:db8::1"]).len(), all.len());
     }
 
@@ -304,7 +309,7 @@ mod tests {
     fn a_rule_of_the_kernels_that_a_program_has_set_again_is_left_alone() {
         let again = Rule { made_by: 3, ..Rule::of_local(0, Family::V4) };
         let known = [again.clone()].into();
-        assert_eq!(steps(&known, &[Rule::of_local(0, Family::V4)].into()), []);
+        assert_eq!(steps(&known, &unmoved(Family::V4)), []);
         let last = steps(&known, &rules(Family::V4, &["192.0.2.1"])).pop();
         assert_eq!(last, Some(Step::Delete(again)));
     }

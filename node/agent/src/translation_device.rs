@@ -12,12 +12,14 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 
 use manx_devices::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, OpenDevice};
-use manx_linux::netlink::{self, Family, Netlink, PORTS_TABLE, Route, Rule, TRANSLATED_TABLE};
+use manx_linux::netlink::{
+    self, Family, ListedRoute, Netlink, PORTS_TABLE, Route, Rule, TRANSLATED_TABLE,
+};
 use manx_linux::netns::{self, sysctl};
 
 use crate::host_device;
@@ -117,16 +119,15 @@ impl TranslationDevice {
         settings: TranslationSettings,
     ) -> Result<(Self, OpenDevice), Error> {
         let netns = netns::current()?;
-        netlink::in_netns(&netns, async |netlink| {
-            let checked = check_free(&netlink).await?;
-            // It would send what Manx has translated back to Manx.
-            netlink.set_table_rule(TRANSLATED_TABLE, None).await?;
-            Ok(checked)
-        })??;
         netns::run_in(&netns, || {
             check_reverse_path()?;
             Ok::<_, Error>(port_reservation::check_apart(settings.ports.egress)?)
         })??;
+        netlink::in_netns(&netns, async |netlink| check_free(&netlink).await)??;
+        netlink::in_netns(&netns, async |netlink| {
+            // The rule of kube-proxy's service port would send what Manx has translated back to Manx.
+            netlink.set_table_rule(TRANSLATED_TABLE, None).await
+        })?;
         let wanted = DeviceSpec { interface: NAME, ..*like };
         let (made, held) = device::make(agent, netns.as_fd(), "the node", &wanted)?;
         let port = Self { netns, made, settings };
@@ -157,7 +158,6 @@ impl TranslationDevice {
     }
 
     fn set_settings(&self) -> Result<Vec<String>, Error> {
-        check_reverse_path()?;
         let mut set = Vec::new();
         // Sources of translated packets are the node's own, or are reached by another interface.
         for (name, value) in [("accept_local", "1"), ("rp_filter", "0")] {
@@ -176,50 +176,68 @@ impl TranslationDevice {
 
     /// Makes rules, routes and settings those of `desired`, and touches no others. Repeating it changes nothing. So its
     /// findings are what others have done since.
+    ///
+    /// # Errors
+    /// The first one. Everything else is done nevertheless, and the next call tries again.
     pub fn reconcile(&self, desired: &Desired) -> Result<Findings, Error> {
-        let mut findings = Findings { set: self.set_up()?, ..Findings::default() };
-        netlink::in_netns(&self.netns, async |netlink| {
+        let mut findings = Findings::default();
+        let ruled = netlink::in_netns(&self.netns, async |netlink| {
             let outside = outside(&netlink).await?;
-            let interfaces = Interfaces { manx: NAME, outside: &outside };
-            for family in Family::ALL {
-                let routes: BTreeSet<Route> = desired
-                    .of(family)
-                    .into_iter()
-                    .map(|address| self.made.route(address.into(), Some(address)))
-                    .collect();
-                let rules = port_rules::wanted(family, desired, self.settings.ports, interfaces);
-                // Rules lead to routes: routes are set before them and removed after them.
-                if !routes.is_empty() {
-                    set_routes(&netlink, family, &routes, &mut findings).await?;
-                }
-                set_rules(&netlink, family, &rules, &mut findings).await?;
-                remove_routes(&netlink, family, &routes, &mut findings).await?;
-            }
-            Ok(())
-        })?;
+            let [v4, v6] = Family::ALL;
+            // Neither family waits for the other.
+            let v4 = self.reconcile_family(&netlink, v4, desired, &outside, &mut findings).await;
+            let v6 = self.reconcile_family(&netlink, v6, desired, &outside, &mut findings).await;
+            v4.and(v6)
+        });
+        findings.set.extend(self.set_up()?);
+        match netns::run_in(&self.netns, check_reverse_path)? {
+            Err(error @ Error::StrictReversePath) => findings.foreign.push(error.to_string()),
+            other => other?,
+        }
+        ruled?;
         Ok(findings)
+    }
+
+    async fn reconcile_family(
+        &self,
+        netlink: &Netlink,
+        family: Family,
+        desired: &Desired,
+        outside: &BTreeSet<String>,
+        findings: &mut Findings,
+    ) -> Result<(), netlink::Error> {
+        let addresses = desired.of(family).into_iter();
+        let routes: BTreeSet<Route> =
+            addresses.map(|address| self.made.route(address.into(), Some(address))).collect();
+        let interfaces = Interfaces { manx: NAME, outside };
+        let rules = port_rules::wanted(family, desired, self.settings.ports, interfaces);
+        // Rules lead to routes: routes are set before them and removed after them. A route that cannot be set, because the
+        // node has lost the address, keeps no rule from being set again.
+        let routed = set_routes(netlink, family, &routes, findings).await;
+        set_rules(netlink, family, &rules, findings).await?;
+        remove_routes(netlink, family, &routes, findings).await?;
+        routed
     }
 
     /// Removes everything that [`remove`] removes, and what is left of the interface after its queues are closed.
     pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
-        netns::run_in(&self.netns, || remove(&self.settings))??;
+        netns::run_in(&self.netns, || remove(&self.settings.record))??;
         Ok(self.made.remove(agent)?)
     }
 }
 
 /// Removes the rules, routes and reserved ports that Manx has set in the calling thread's namespace, whichever process
-/// has set them. Repeating it changes nothing.
-pub fn remove(settings: &TranslationSettings) -> Result<(), Error> {
+/// has set them; `record` is that of its [`TranslationSettings`]. Repeating it changes nothing.
+pub fn remove(record: &Path) -> Result<(), Error> {
     netlink::in_netns(netns::current()?, async |netlink| {
+        let mut findings = Findings::default();
         for family in Family::ALL {
-            let interfaces = Interfaces { manx: NAME, outside: &BTreeSet::new() };
-            let none = port_rules::wanted(family, &Desired::default(), settings.ports, interfaces);
-            set_rules(&netlink, family, &none, &mut Findings::default()).await?;
-            remove_routes(&netlink, family, &BTreeSet::new(), &mut Findings::default()).await?;
+            set_rules(&netlink, family, &port_rules::unmoved(family), &mut findings).await?;
+            remove_routes(&netlink, family, &BTreeSet::new(), &mut findings).await?;
         }
         Ok(())
     })?;
-    Ok(port_reservation::give_back(&settings.record)?)
+    Ok(port_reservation::give_back(record)?)
 }
 
 /// Refuses what other programs have put where Manx's rules and routes are to be.
@@ -227,13 +245,12 @@ async fn check_free(netlink: &Netlink) -> Result<Result<(), Error>, netlink::Err
     for family in Family::ALL {
         let listed = netlink.rules(family).await?;
         let present = Present::new(&listed);
-        if let Some(rule) = present.foreign.into_iter().next() {
-            return Ok(Err(Error::ForeignRule(rule)));
+        if let Some(rule) = present.foreign.first() {
+            return Ok(Err(Error::ForeignRule(rule.clone())));
         }
         // A kernel without IPv6 has no rules of it.
-        if !listed.is_empty() && !Present::new(&listed).has_local() {
-            let local =
-                listed.iter().filter(|it| it.rule.as_ref().is_some_and(|it| it.is_of_local()));
+        if !listed.is_empty() && !present.has_local() {
+            let local = listed.iter().filter(|it| it.rule.as_ref().is_some_and(Rule::is_of_local));
             return Ok(Err(Error::LocalMoved(local.map(ToString::to_string).collect())));
         }
         let routes = netlink.table_routes(PORTS_TABLE, family).await?;
@@ -288,19 +305,22 @@ async fn set_rules(
     Ok(())
 }
 
-/// Sets the routes that a family's table lacks, and its end.
+/// Sets the routes that a family's table lacks, and its end. A table without routes needs none.
 async fn set_routes(
     netlink: &Netlink,
     family: Family,
     wanted: &BTreeSet<Route>,
     findings: &mut Findings,
 ) -> Result<(), netlink::Error> {
+    if wanted.is_empty() {
+        return Ok(());
+    }
     let present = netlink.table_routes(PORTS_TABLE, family).await?;
     if !present.iter().any(|route| route.is_end() && route.is_manx()) {
         netlink.end_table(PORTS_TABLE, family).await?;
         findings.set.push(format!("ip route table {PORTS_TABLE} blackhole default ({family:?})"));
     }
-    let present: BTreeSet<Route> = present.iter().filter_map(|it| it.route()).collect();
+    let present: BTreeSet<Route> = present.iter().filter_map(ListedRoute::route).collect();
     for route in wanted.difference(&present) {
         netlink.replace_route_in(PORTS_TABLE, route).await?;
         findings.set.push(format!("ip route table {PORTS_TABLE} {} dev {NAME}", route.destination));

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use futures_util::TryStreamExt;
 use rtnetlink::IpVersion;
+use rtnetlink::packet_core::{DefaultNla, Nla};
 use rtnetlink::packet_route::IpProtocol;
 use rtnetlink::packet_route::route::RouteProtocol;
 use rtnetlink::packet_route::rule::{
@@ -195,6 +196,7 @@ impl Rule {
                 // The table again, and a setting that matches nothing: "suppress nothing".
                 RuleAttribute::Table(number) if *number == u32::from(table) => {}
                 RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
+                RuleAttribute::Other(other) if is_whole_port(other) => {}
                 _ => return None,
             }
         }
@@ -211,6 +213,17 @@ impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_message(&self.message(), f)
     }
+}
+
+/// Whether it is the mask of a rule with a single port, which matches the whole number. Newer kernels (6.15) add it.
+fn is_whole_port(attribute: &DefaultNla) -> bool {
+    const DESTINATION_MASK: u16 = 29;
+    let mut value = [0; 2];
+    if attribute.kind() != DESTINATION_MASK || attribute.value_len() != value.len() {
+        return false;
+    }
+    attribute.emit_value(&mut value);
+    value == [0xff; 2]
 }
 
 fn family(message: &RuleMessage) -> Option<Family> {
@@ -248,7 +261,7 @@ impl fmt::Display for ListedRule {
 fn write_message(message: &RuleMessage, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     use RuleAttribute::{
         Destination, DestinationPortRange, FwMark, FwMask, Goto, Iifname, IpProtocol as Transport,
-        Oifname, Priority, Protocol, Source, SourcePortRange, SuppressPrefixLen, Table,
+        Oifname, Other, Priority, Protocol, Source, SourcePortRange, SuppressPrefixLen, Table,
     };
     let RuleHeader { dst_len, src_len, tos, table, action, flags, .. } = message.header;
     let six = if family(message) == Some(Family::V6) { "-6 " } else { "" };
@@ -277,6 +290,7 @@ fn write_message(message: &RuleMessage, f: &mut fmt::Formatter<'_>) -> fmt::Resu
             Goto(to) => does.push(format!("goto {to}")),
             Protocol(by) => does.push(format!("proto {}", u8::from(*by))),
             SuppressPrefixLen(u32::MAX) => {}
+            Other(other) if is_whole_port(other) => {}
             other => matches.push((9, format!("{other:?}"))),
         }
     }
