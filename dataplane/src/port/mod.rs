@@ -6,6 +6,7 @@ pub mod capture;
 mod datagram;
 mod filter;
 mod gateway;
+pub mod icmp_raw;
 pub mod ipip_raw;
 pub mod link;
 pub mod memory;

@@ -9,6 +9,8 @@ mod node;
 mod own_addresses;
 mod pod_work;
 mod port_ids;
+mod port_reservation;
+mod port_rules;
 mod privileges;
 mod reserved;
 mod restart_state;
@@ -16,6 +18,7 @@ pub mod server;
 mod service_device;
 pub mod settings;
 mod start;
+pub mod translation_device;
 mod uplink;
 mod verify;
 

@@ -24,6 +24,8 @@ pub enum Capability {
     PacketSockets,
     /// Raw IP sockets of protocol 4.
     RawSockets,
+    /// Routing rules that name ports, before the rule for the node's own addresses.
+    PortRules,
     /// The kernel does not decapsulate IPIP itself.
     NoIpipModule,
     Ipv6,
@@ -46,6 +48,7 @@ impl Capability {
             Self::TunUdpOffload => "tun-udp-offload",
             Self::PacketSockets => "packet-sockets",
             Self::RawSockets => "raw-sockets",
+            Self::PortRules => "port-rules",
             Self::NoIpipModule => "no-ipip-module",
             Self::Ipv6 => "ipv6",
             Self::IoUring => "io-uring",
@@ -66,6 +69,7 @@ impl Capability {
             Self::Kernel
             | Self::Tun
             | Self::TunUdpOffload
+            | Self::PortRules
             | Self::Ipv6
             | Self::IoUring
             | Self::Cores => false,

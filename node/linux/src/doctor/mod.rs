@@ -11,6 +11,7 @@ mod lack;
 mod machine;
 mod namespaces;
 mod probe;
+mod rules;
 pub mod sandbox;
 mod sockets;
 mod tun;

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::unistd::geteuid;
 
 use super::lack::{Capability, Check, Lack};
-use super::{namespaces, sandbox, sockets, tun};
+use super::{namespaces, rules, sandbox, sockets, tun};
 use crate::netlink::{self, Peer, Veth};
 use crate::netns::{self, sysctl};
 
@@ -71,6 +71,7 @@ pub fn probe_inside() -> ProbeResults {
         found.extend(try_tun());
         found.push((Capability::PacketSockets, try_packet_sockets()));
         found.push((Capability::RawSockets, try_raw_sockets()));
+        found.push((Capability::PortRules, rules::try_port_rules()));
         found.push((Capability::Ipv6, try_ipv6()));
     }
     found

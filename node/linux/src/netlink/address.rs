@@ -2,7 +2,9 @@
 
 use futures_util::TryStreamExt;
 use ipnet::IpNet;
-use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use rtnetlink::packet_route::address::{
+    AddressAttribute, AddressFlags, AddressMessage, AddressScope,
+};
 
 use super::{Error, Netlink};
 
@@ -38,6 +40,15 @@ impl Netlink {
             let attributes = &mut request.message_mut().attributes;
             attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
         }
+        request.execute().await.map_err(Error::request(|| {
+            format!("interface {index} cannot be given the address {net}")
+        }))
+    }
+
+    /// Like [`Self::add_address`], for an address that the kernel never chooses as a source for another host (scope host).
+    pub async fn add_unused_address(&self, index: u32, net: IpNet) -> Result<(), Error> {
+        let mut request = self.handle.address().add(index, net.addr(), net.prefix_len()).replace();
+        request.message_mut().header.scope = AddressScope::Host;
         request.execute().await.map_err(Error::request(|| {
             format!("interface {index} cannot be given the address {net}")
         }))

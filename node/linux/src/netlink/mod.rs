@@ -15,20 +15,24 @@
 
 mod address;
 mod config;
+mod family;
 mod link;
 mod neighbour;
 mod route;
 mod rule;
+mod rule_list;
 
 use std::io;
 use std::os::fd::AsFd;
 
 pub use self::address::Address;
 pub use self::config::InterfaceConfig;
+pub use self::family::Family;
 pub use self::link::{Link, Peer, Veth};
 pub use self::neighbour::{Neighbour, NextHop};
-pub use self::route::{MAIN, MANX_PROTOCOL, Route};
-pub use self::rule::{OWN_TABLE, Refusal, TRANSLATED_TABLE};
+pub use self::route::{ListedRoute, MAIN, MANX_PROTOCOL, Route};
+pub use self::rule::{OWN_TABLE, PORTS_TABLE, Refusal, TRANSLATED_TABLE};
+pub use self::rule_list::{Action, LOCAL, ListedRule, PortRange, Rule, Transport};
 
 use crate::netns;
 

@@ -1,6 +1,7 @@
 //! Routes.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures_util::TryStreamExt;
@@ -12,6 +13,7 @@ use rtnetlink::packet_route::route::{
     RouteType,
 };
 
+use super::family::Family;
 use super::{Error, Netlink};
 
 /// The protocol number of Manx's routes. By this number Manx finds its own routes and touches no others (`ip route show
@@ -99,11 +101,62 @@ impl Route {
     }
 }
 
+/// A route of any program.
+#[derive(Debug, Clone)]
+pub struct ListedRoute {
+    message: RouteMessage,
+}
+
+impl ListedRoute {
+    /// Whether Manx made it.
+    pub fn is_manx(&self) -> bool {
+        self.message.header.protocol == RouteProtocol::Other(MANX_PROTOCOL)
+    }
+
+    /// The route, if it leads to an interface.
+    pub fn route(&self) -> Option<Route> {
+        let unicast = self.message.header.kind == RouteType::Unicast;
+        Route::from_message(&self.message).filter(|_| unicast)
+    }
+
+    /// Whether it drops what no other route of its table leads to.
+    pub fn is_end(&self) -> bool {
+        self.message.header.kind == RouteType::BlackHole
+            && self.message.header.destination_prefix_length == 0
+    }
+}
+
+impl fmt::Display for ListedRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RouteHeader { kind, destination_prefix_length: len, protocol, .. } =
+            self.message.header;
+        let to = self.message.attributes.iter().find_map(|attribute| match attribute {
+            RouteAttribute::Destination(to) => ip(to),
+            _ => None,
+        });
+        let table = self.message.header.table;
+        write!(f, "ip route table {table} {kind:?} ")?;
+        match to {
+            Some(to) => write!(f, "{to}/{len}")?,
+            None => write!(f, "default")?,
+        }
+        write!(f, " proto {}", u8::from(protocol))
+    }
+}
+
 pub(super) fn ip(address: &RouteAddress) -> Option<IpAddr> {
     match address {
         RouteAddress::Inet(v4) => Some(IpAddr::V4(*v4)),
         RouteAddress::Inet6(v6) => Some(IpAddr::V6(*v6)),
         _ => None,
+    }
+}
+
+/// The message of a default route, or of a request for the routes of a family.
+fn default_message(family: Family) -> RouteMessage {
+    match family {
+        Family::V4 => RouteMessageBuilder::<Ipv4Addr>::new().build(),
+        Family::V6 => RouteMessageBuilder::<Ipv6Addr>::new().build(),
     }
 }
 
@@ -156,6 +209,46 @@ impl Netlink {
                 && message.header.table == table
         };
         self.routes(is_manx).await
+    }
+
+    /// The routes of a table below 256 in this family, of all programs.
+    pub async fn table_routes(&self, table: u8, family: Family) -> Result<Vec<ListedRoute>, Error> {
+        let all = self.handle.route().get(default_message(family)).execute();
+        let all = match (all.try_collect::<Vec<_>>().await, family) {
+            // The kernel may lack IPv6.
+            (Err(_), Family::V6) => Vec::new(),
+            (all, _) => all.map_err(Error::request(|| "the routes cannot be listed".to_owned()))?,
+        };
+        let is_wanted = |message: &RouteMessage| {
+            let RouteHeader { address_family, table: of, flags, .. } = message.header;
+            let same =
+                (address_family, of) == (default_message(family).header.address_family, table);
+            // A cloned one is what the kernel has learned about a destination.
+            same && !flags.contains(RouteFlags::Cloned)
+        };
+        Ok(all.into_iter().filter(is_wanted).map(|message| ListedRoute { message }).collect())
+    }
+
+    /// Makes a table below 256 drop what none of its routes leads to. Otherwise the kernel would ask the next table.
+    pub async fn end_table(&self, table: u8, family: Family) -> Result<(), Error> {
+        let mut message = default_message(family);
+        message.header.table = table;
+        message.header.protocol = RouteProtocol::Other(MANX_PROTOCOL);
+        message.header.kind = RouteType::BlackHole;
+        message.header.scope = RouteScope::Universe;
+        self.handle.route().add(message).replace().execute().await.map_err(Error::request(|| {
+            format!("table {table} cannot be made to drop what none of its routes leads to")
+        }))
+    }
+
+    /// Deletes a listed route. It is no error if the route does not exist.
+    pub async fn delete_listed(&self, route: &ListedRoute) -> Result<(), Error> {
+        match self.handle.route().del(route.message.clone()).execute().await {
+            Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ESRCH => {
+                Ok(())
+            }
+            other => other.map_err(Error::request(|| format!("{route} cannot be deleted"))),
+        }
     }
 
     /// The gateways of all default routes, in any table, of both families.

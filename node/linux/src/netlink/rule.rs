@@ -59,6 +59,8 @@ impl Refusal {
 pub const TRANSLATED_TABLE: u8 = 77;
 /// The table for packets that the node itself sends. The kernel treats them as coming in by `lo`.
 pub const OWN_TABLE: u8 = 78;
+/// The table for packets to those ports of the node's own addresses that are Manx's.
+pub const PORTS_TABLE: u8 = 79;
 
 impl Netlink {
     /// Makes the kernel use `table`, one below 256, before the main table, but only for packets that come in by this

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 
@@ -189,4 +190,48 @@ fn refusals_are_told_in_words() {
     bridge lo cannot be made: File exists (os error 17)
     the route to 10.0.0.0/8 by interface 1 cannot be set: Network is down (os error 100)
     ");
+}
+
+#[test]
+fn rules_are_added_read_back_and_deleted() {
+    if !namespaces_allowed() {
+        return;
+    }
+    let netns = netns::create().unwrap();
+    in_netns(&netns, async |netlink| {
+        for (family, address) in Family::ALL.into_iter().zip([ip("192.0.2.1"), ip("2001:db8::1")]) {
+            let before = netlink.rules(family).await?;
+            let ports =
+                |first, last| PortRange::new(first, last).map(|range| (Transport::Sctp, range));
+            let plain = Rule::new(7, family, Action::Lookup(PORTS_TABLE));
+            let rules = [
+                plain.clone(),
+                Rule { ports: ports(61000, 65534), ..plain.clone() },
+                Rule { ports: ports(8080, 8080), to: Some(address), ..plain.clone() },
+                Rule { from: Some(address), interface: Some("eth7".to_owned()), ..plain },
+                Rule { from: Some(address), ..Rule::new(8, family, Action::Drop) },
+                Rule::of_local(9, family),
+            ];
+            for rule in &rules {
+                netlink.add_rule(rule).await?;
+                netlink.add_rule(rule).await?;
+            }
+            let found: BTreeSet<Rule> =
+                netlink.rules(family).await?.into_iter().filter_map(|it| it.rule).collect();
+            for rule in &rules {
+                assert!(found.contains(rule), "{rule} is not in {found:#?}");
+                netlink.delete_rule(rule).await?;
+                netlink.delete_rule(rule).await?;
+            }
+            let after = netlink.rules(family).await?;
+            let text = |rules: &[ListedRule]| rules.iter().map(ToString::to_string).collect();
+            let [before, after]: [Vec<String>; 2] = [text(&before), text(&after)];
+            assert_eq!(before, after);
+        }
+        Ok(())
+    })
+    .unwrap();
+    for (first, last) in [(0, 1), (1, 65535), (2, 1)] {
+        assert_eq!(PortRange::new(first, last), None);
+    }
 }

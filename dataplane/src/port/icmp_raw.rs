@@ -1,0 +1,89 @@
+//! A raw socket of ICMP (RFC 792): copies of what the network reports about packets with the node's own address as their
+//! source, and of the answers to echo requests.
+//!
+//! Such messages name no port, so no routing rule brings them. The kernel gives each raw socket a copy, and handles the
+//! message itself, too: it finds no socket of its own for a port of Manx's and does nothing.
+//!
+//! IPv4 only. A raw socket of `ICMPv6` receives the message without its IPv6 header, so its addresses have to be asked for
+//! (`IPV6_RECVPKTINFO`).
+
+use std::io;
+use std::os::fd::{AsFd, RawFd};
+
+use super::datagram::{Datagrams, HeadLen};
+use super::link::{ethertype, packet_len};
+use super::{Disposition, PacketIo, Received, Transmitted};
+use crate::checksum::{fold, sum};
+use crate::packet::{Capabilities, Offload, Packet, Pool};
+use crate::sys::socket;
+
+/// Bytes of buffer asked for. Messages are short, and a node limits those that it sends.
+const BUFFER: i32 = 1 << 20;
+
+/// The socket option for the types that a raw socket of ICMP does not receive: a bit for each (raw(7)).
+const ICMP_FILTER: i32 = 1;
+
+/// The types that are received: echo reply, destination unreachable, time exceeded, parameter problem.
+const TYPES: [u8; 4] = [0, 3, 11, 12];
+
+/// A raw socket of ICMP. Packets start at the IPv4 header. It sends nothing.
+#[derive(Debug)]
+pub struct IcmpRaw {
+    datagrams: Datagrams,
+}
+
+impl IcmpRaw {
+    /// Opens a socket in the caller's network namespace.
+    ///
+    /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace.
+    pub fn open() -> io::Result<Self> {
+        let owned = socket::open(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP)?;
+        let passed = TYPES.into_iter().fold(0_u32, |bits, of| bits | 1 << of);
+        let refused = (!passed).cast_signed();
+        socket::set_option(owned.as_fd(), libc::SOL_RAW, ICMP_FILTER, refused)?;
+        socket::enlarge_buffers(owned.as_fd(), BUFFER)?;
+        let heads = HeadLen { receive: 0, transmit: 0 };
+        Ok(Self { datagrams: Datagrams::new(owned, heads) })
+    }
+}
+
+impl PacketIo for IcmpRaw {
+    fn receive(
+        &mut self,
+        pool: &mut Pool,
+        into: &mut Vec<Packet>,
+        limit: usize,
+    ) -> io::Result<Received> {
+        self.datagrams.receive(pool, into, limit, |_, packet, _| {
+            let Some(len) = packet_len(ethertype::IPV4, packet.bytes()) else {
+                return Disposition::Malformed;
+            };
+            packet.set_len(len);
+            packet.offload = Offload::default();
+            // The kernel copies a message before it verifies the checksum.
+            if is_intact(packet.bytes()) { Disposition::Ours } else { Disposition::Malformed }
+        })
+    }
+
+    fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted> {
+        self.datagrams.transmit(pool, packets, |_, _| None, |_| false)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.datagrams.raw_fd())
+    }
+
+    fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
+        self
+    }
+}
+
+/// Whether the checksum of the message behind the IPv4 header is right (RFC 1071).
+fn is_intact(packet: &[u8]) -> bool {
+    let header_len = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
+    packet.get(header_len..).is_some_and(|message| fold(sum(message)) == u16::MAX)
+}

@@ -1,0 +1,316 @@
+//! The routing rules by which ports of the node's own addresses are Manx's, as data: what is wanted, and in which order
+//! what differs is changed.
+//!
+//! | preference | rule | |
+//! |---|---|---|
+//! | 1 | `iif manx1 lookup local` | what Manx sends to the node goes to its processes, and not back |
+//! | 2 | `iif eth0 from NODE blackhole` | nobody outside sends as the node |
+//! | 3 | `to NODE ipproto tcp dport 61000-65534 lookup 79` | what comes to these ports goes to Manx, from outside and from the node's own processes |
+//! | 4 | `lookup local` | everything else, as before |
+//!
+//! The kernel has its rule for the table `local` at preference 0. While that is there, no rule above is asked. So it is
+//! deleted last and added first: whatever step fails, the node's own connections work.
+//!
+//! Why is rule 2 needed? For IPv4 the kernel refuses a source that is the node's own address, but it asks the rules what
+//! is the node's own. A source port in a range of rule 3 would pass. For IPv6 it does not refuse such sources at all.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+
+use manx_linux::netlink::{
+    Action, Family, LOCAL, ListedRule, MANX_PROTOCOL, PORTS_TABLE, PortRange, Rule, Transport,
+};
+
+/// The preference of the kernel's own rule for the table `local`.
+const KERNELS: u32 = 0;
+const FROM_MANX: u32 = 1;
+const FORGED: u32 = 2;
+const PORTS: u32 = 3;
+/// The last preference that is Manx's.
+pub(crate) const MOVED_LOCAL: u32 = 4;
+
+/// The ports that are Manx's on the node's addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ManxPorts {
+    /// Source ports of translated connections of pods to the world (`--egress-ports`).
+    pub egress: PortRange,
+    pub node_ports: PortRange,
+}
+
+/// The addresses whose ports are to be Manx's. Each is an address of the node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Desired {
+    /// The addresses that stand for pods in the world.
+    pub egress: BTreeSet<IpAddr>,
+    /// The addresses at which services have node ports.
+    pub node_ports: BTreeSet<IpAddr>,
+}
+
+impl Desired {
+    /// The addresses of a family.
+    pub(crate) fn of(&self, family: Family) -> BTreeSet<IpAddr> {
+        let all = self.egress.union(&self.node_ports);
+        all.copied().filter(|address| Family::of(*address) == family).collect()
+    }
+}
+
+/// The interfaces that rules name.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Interfaces<'a> {
+    /// Manx's own, by which translated packets come.
+    pub(crate) manx: &'a str,
+    /// Those by which other machines and containers can send.
+    pub(crate) outside: &'a BTreeSet<String>,
+}
+
+/// The kernel's rules of a family without Manx.
+pub(crate) fn unmoved(family: Family) -> BTreeSet<Rule> {
+    [Rule::of_local(KERNELS, family)].into()
+}
+
+/// All rules of a family that should be at Manx's preferences and at the kernel's. A family without addresses has the
+/// kernel's alone.
+pub(crate) fn wanted(
+    family: Family,
+    desired: &Desired,
+    ports: ManxPorts,
+    interfaces: Interfaces<'_>,
+) -> BTreeSet<Rule> {
+    let addresses = desired.of(family);
+    if addresses.is_empty() {
+        return unmoved(family);
+    }
+    let from_manx = Rule {
+        interface: Some(interfaces.manx.to_owned()),
+        ..Rule::new(FROM_MANX, family, Action::Lookup(LOCAL))
+    };
+    let mut rules: BTreeSet<Rule> = [from_manx, Rule::of_local(MOVED_LOCAL, family)].into();
+    for address in addresses {
+        let address = Some(address);
+        rules.extend(interfaces.outside.iter().map(|name| Rule {
+            interface: Some(name.clone()),
+            from: address,
+            ..Rule::new(FORGED, family, Action::Drop)
+        }));
+    }
+    for (addresses, range) in
+        [(&desired.egress, ports.egress), (&desired.node_ports, ports.node_ports)]
+    {
+        for address in addresses.iter().filter(|address| Family::of(**address) == family) {
+            rules.extend(Transport::ALL.map(|transport| Rule {
+                to: Some(*address),
+                ports: Some((transport, range)),
+                ..Rule::new(PORTS, family, Action::Lookup(PORTS_TABLE))
+            }));
+        }
+    }
+    rules
+}
+
+/// The rules at Manx's preferences and at the kernel's, of one family.
+#[derive(Debug, Default)]
+pub(crate) struct Present {
+    /// Manx's rules, and the kernel's for the table `local`.
+    pub(crate) known: BTreeSet<Rule>,
+    /// The text of each other rule.
+    pub(crate) foreign: Vec<String>,
+}
+
+impl Present {
+    pub(crate) fn new(listed: &[ListedRule]) -> Self {
+        let mut present = Self::default();
+        for listed in listed.iter().filter(|it| it.preference <= MOVED_LOCAL) {
+            match &listed.rule {
+                Some(rule) if is_known(rule) => {
+                    present.known.insert(rule.clone());
+                }
+                _ => present.foreign.push(listed.to_string()),
+            }
+        }
+        present
+    }
+
+    /// Whether the node's own addresses are found by the kernel's rule, or by the one that Manx has put in its place. It is
+    /// false if another program has moved the kernel's rule.
+    pub(crate) fn has_local(&self) -> bool {
+        self.known.iter().any(Rule::is_of_local)
+    }
+
+    /// Whether there is any rule of Manx's.
+    pub(crate) fn has_manx(&self) -> bool {
+        has_manx(&self.known)
+    }
+}
+
+/// Whether any of the rules is Manx's, and not the kernel's.
+pub(crate) fn has_manx(rules: &BTreeSet<Rule>) -> bool {
+    rules.iter().any(|rule| rule.preference != KERNELS)
+}
+
+/// Whether it is a rule of Manx's, or the kernel's for the table `local`.
+fn is_known(rule: &Rule) -> bool {
+    match rule.preference {
+        KERNELS => rule.is_of_local(),
+        MOVED_LOCAL => *rule == Rule::of_local(MOVED_LOCAL, rule.family),
+        _ => rule.made_by == MANX_PROTOCOL,
+    }
+}
+
+/// A change of one rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    Add(Rule),
+    Delete(Rule),
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Add(rule) | Self::Delete(rule) => rule.fmt(f),
+        }
+    }
+}
+
+/// What leads from the known rules to the wanted ones. After each step the node finds its own addresses, and no port goes
+/// to Manx without the rules against forged sources:
+///
+/// 1. Rules for the table `local` are added, then the others, in the order in which the kernel asks them.
+/// 2. Rules are deleted in the opposite order, so the kernel's is the last.
+pub(crate) fn steps(known: &BTreeSet<Rule>, wanted: &BTreeSet<Rule>) -> Vec<Step> {
+    // The kernel's rule may have been set again by a program under another name.
+    let is_same = |a: &Rule, b: &Rule| {
+        a == b || (a.preference == b.preference && a.is_of_local() && b.is_of_local())
+    };
+    let is_in = |rules: &BTreeSet<Rule>, rule: &Rule| rules.iter().any(|it| is_same(it, rule));
+    let missing = wanted.iter().filter(|rule| !is_in(known, rule)).cloned();
+    let (local, others): (Vec<Rule>, Vec<Rule>) = missing.partition(Rule::is_of_local);
+    let stale = known.iter().rev().filter(|rule| !is_in(wanted, rule)).cloned();
+    local.into_iter().chain(others).map(Step::Add).chain(stale.map(Step::Delete)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::sample::subsequence;
+
+    use super::*;
+
+    const MANX: &str = "manx1";
+
+    fn ports() -> ManxPorts {
+        ManxPorts {
+            egress: PortRange::new(61000, 65534).unwrap(),
+            node_ports: PortRange::new(30000, 32767).unwrap(),
+        }
+    }
+
+    fn desired(addresses: &[&str]) -> Desired {
+        let all: BTreeSet<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
+        Desired { egress: all.clone(), node_ports: all }
+    }
+
+    fn rules(family: Family, addresses: &[&str]) -> BTreeSet<Rule> {
+        let outside = ["eth0".to_owned()].into();
+        wanted(family, &desired(addresses), ports(), Interfaces { manx: MANX, outside: &outside })
+    }
+
+    /// A packet to the node's own address.
+    struct ToNode {
+        interface: &'static str,
+        from: IpAddr,
+        to: IpAddr,
+        port: u16,
+    }
+
+    /// What the rules do with a packet, as the kernel does it: the first that matches and has a route decides.
+    fn decide(rules: &BTreeSet<Rule>, packet: &ToNode) -> Option<Action> {
+        let matches = |rule: &&Rule| {
+            rule.interface.as_deref().is_none_or(|name| name == packet.interface)
+                && rule.from.is_none_or(|from| from == packet.from)
+                && rule.to.is_none_or(|to| to == packet.to)
+                && rule.ports.is_none_or(|(transport, range)| {
+                    transport == Transport::Tcp
+                        && (range.first()..=range.last()).contains(&packet.port)
+                })
+        };
+        rules.iter().find(matches).map(|rule| rule.action)
+    }
+
+    #[test]
+    fn the_rules_of_a_node_in_the_words_of_ip() {
+        let all = rules(Family::V4, &["192.0.2.1"]);
+        let text: Vec<String> = all.iter().map(ToString::to_string).collect();
+        insta::assert_snapshot!(text.join("\n"), @r"
+        ip rule pref 1 iif manx1 lookup local proto 77
+        ip rule pref 2 from 192.0.2.1/32 iif eth0 blackhole proto 77
+        ip rule pref 3 to 192.0.2.1/32 ipproto tcp dport 30000-32767 lookup 79 proto 77
+        ip rule pref 3 to 192.0.2.1/32 ipproto tcp dport 61000-65534 lookup 79 proto 77
+        ip rule pref 3 to 192.0.2.1/32 ipproto udp dport 30000-32767 lookup 79 proto 77
+        ip rule pref 3 to 192.0.2.1/32 ipproto udp dport 61000-65534 lookup 79 proto 77
+        ip rule pref 3 to 192.0.2.1/32 ipproto sctp dport 30000-32767 lookup 79 proto 77
+        ip rule pref 3 to 192.0.2.1/32 ipproto sctp dport 61000-65534 lookup 79 proto 77
+        ip rule pref 4 lookup local proto 2
+        ");
+        assert_eq!(rules(Family::V6, &["192.0.2.1"]), unmoved(Family::V6));
+        assert_eq!(rules(Family::V6, &["192.0.2.1", "2001:db8::1"]).len(), all.len());
+    }
+
+    proptest! {
+        /// From any rules to any: after each step ordinary packets of the node are the node's, and nobody outside sends
+        /// as the node to a port of Manx's.
+        #[test]
+        fn no_step_takes_the_nodes_own_connections_away(
+            before in subsequence(vec!["192.0.2.1", "192.0.2.2"], 0..=2),
+            after in subsequence(vec!["192.0.2.1", "192.0.2.2"], 0..=2),
+            lost in subsequence((1..4).collect::<Vec<u32>>(), 0..=3),
+            with_kernels: bool,
+        ) {
+            let mut known = rules(Family::V4, &before);
+            let unspoiled = lost.is_empty();
+            // Another program has removed rules, but not those that the node lives by.
+            known.retain(|rule| !lost.contains(&rule.preference));
+            if with_kernels {
+                known.insert(Rule::of_local(0, Family::V4));
+            }
+            let wanted = rules(Family::V4, &after);
+            let steps = steps(&known, &wanted);
+            let mut now = known;
+            for step in [None].into_iter().chain(steps.into_iter().map(Some)) {
+                match step {
+                    Some(Step::Add(rule)) => prop_assert!(now.insert(rule)),
+                    Some(Step::Delete(rule)) => prop_assert!(now.remove(&rule)),
+                    None => {}
+                }
+                for node in ["192.0.2.1", "192.0.2.2"].map(|text| text.parse::<IpAddr>().unwrap()) {
+                    let world = "198.51.100.1".parse().unwrap();
+                    for (interface, from) in [("eth0", world), ("lo", node), (MANX, world), (MANX, node)] {
+                        let ssh = ToNode { interface, from, to: node, port: 22 };
+                        prop_assert_eq!(decide(&now, &ssh), Some(Action::Lookup(LOCAL)));
+                    }
+                    let forged = ToNode { interface: "eth0", from: node, to: node, port: 30080 };
+                    if unspoiled {
+                        prop_assert_ne!(decide(&now, &forged), Some(Action::Lookup(PORTS_TABLE)));
+                    }
+                }
+            }
+            prop_assert_eq!(now, wanted);
+        }
+    }
+
+    #[test]
+    fn a_node_that_has_lost_its_own_addresses_gets_them_back_first() {
+        let wanted = rules(Family::V4, &["192.0.2.1"]);
+        let first = steps(&BTreeSet::new(), &wanted).into_iter().next();
+        assert_eq!(first, Some(Step::Add(Rule::of_local(MOVED_LOCAL, Family::V4))));
+    }
+
+    #[test]
+    fn a_rule_of_the_kernels_that_a_program_has_set_again_is_left_alone() {
+        let again = Rule { made_by: 3, ..Rule::of_local(0, Family::V4) };
+        let known = [again.clone()].into();
+        assert_eq!(steps(&known, &unmoved(Family::V4)), []);
+        let last = steps(&known, &rules(Family::V4, &["192.0.2.1"])).pop();
+        assert_eq!(last, Some(Step::Delete(again)));
+    }
+}

@@ -1,0 +1,354 @@
+//! The port of Manx's own translation: `manx1` in the node's namespace.
+//!
+//! - Manx writes packets with the node's address as their source. The node's kernel routes them out, or delivers them to
+//!   a process of the node.
+//! - Packets to ports of the node's addresses that are Manx's come to it instead of to the node's sockets, from outside
+//!   and from the node's own processes ([`crate::port_rules`]).
+//!
+//! Rules, routes and reserved ports outlive the agent. While no agent runs, `manx1` is gone, and the table of the ports
+//! drops what comes: a connection waits for the next agent, and no socket of the node answers it. [`remove`] takes them
+//! away. It finds them in the kernel, so any process can call it.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+
+use manx_devices::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, OpenDevice};
+use manx_linux::netlink::{
+    self, Family, ListedRoute, Netlink, PORTS_TABLE, Route, Rule, TRANSLATED_TABLE,
+};
+use manx_linux::netns::{self, sysctl};
+
+use crate::host_device;
+use crate::port_reservation;
+pub use crate::port_reservation::Error as PortsError;
+use crate::port_rules::{self, Interfaces, MOVED_LOCAL, Present, Step};
+pub use crate::port_rules::{Desired, ManxPorts};
+use crate::service_device::NAME;
+
+/// An address for `manx1` alone. No other machine can send to it, and the kernel chooses it for no packet. An interface without any
+/// IPv4 address fails even the loose check of sources (`fib_validate_source`), which `net.ipv4.conf.all.rp_filter`
+/// may ask for.
+const OWN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
+
+const ALL_RP_FILTER: &str = "ipv4/conf/all/rp_filter";
+
+/// The reason why the port cannot be made, kept or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another program has a rule in front of the node's own addresses.
+    #[error(
+        "another program has a routing rule at a preference of Manx's (0 to {MOVED_LOCAL}): found ({0}), expected none but \
+         pref 0 lookup local; delete it (ip rule del …), or give it a preference above {MOVED_LOCAL}"
+    )]
+    ForeignRule(String),
+    /// Another program has moved the rule for the node's own addresses.
+    #[error(
+        "the routing rule for the node's own addresses is not in its place: found {}, expected (ip rule pref 0 lookup local); \
+         stop the program that has moved it, and set it back (ip rule add pref 0 lookup local)", found(.0)
+    )]
+    LocalMoved(Vec<String>),
+    /// Another program uses Manx's table.
+    #[error(
+        "another program uses routing table {PORTS_TABLE}, which is Manx's: found ({0}), expected nothing; delete it \
+         (ip route flush table {PORTS_TABLE})"
+    )]
+    ForeignRoute(String),
+    /// The kernel would drop what Manx has translated, as forged.
+    #[error(
+        "net.ipv4.conf.all.rp_filter is 1, so the kernel would drop what Manx has translated: expected 0 or 2 for --services manx; \
+         sysctl -w net.ipv4.conf.all.rp_filter=2"
+    )]
+    StrictReversePath,
+    /// Ports cannot be reserved or given back.
+    #[error(transparent)]
+    Ports(#[from] port_reservation::Error),
+    #[error(transparent)]
+    Device(#[from] device::Error),
+    #[error(transparent)]
+    Netlink(#[from] netlink::Error),
+}
+
+impl From<netns::Error> for Error {
+    fn from(error: netns::Error) -> Self {
+        Self::Netlink(error.into())
+    }
+}
+
+fn found(rules: &[String]) -> String {
+    if rules.is_empty() { "none".to_owned() } else { format!("({})", rules.join("), (")) }
+}
+
+/// What the port is for.
+#[derive(Debug, Clone)]
+pub struct TranslationSettings {
+    pub ports: ManxPorts,
+    /// The file that records which ports Manx has reserved, in a folder that exists.
+    pub record: PathBuf,
+}
+
+/// What a reconciliation changed or saw. Nothing in it means that all was as it should be.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Findings {
+    /// What was missing and has been set.
+    pub set: Vec<String>,
+    /// What was there, is not wanted, and has been removed.
+    pub removed: Vec<String>,
+    /// What another program has put where it disturbs Manx. It stays.
+    pub foreign: Vec<String>,
+}
+
+/// `manx1` for Manx's own translation, without its queues.
+#[derive(Debug)]
+pub struct TranslationDevice {
+    netns: OwnedFd,
+    made: CreatedDevice,
+    settings: TranslationSettings,
+}
+
+impl TranslationDevice {
+    /// Makes `manx1` in the calling thread's namespace, which is the node's, and reserves the ports. Its other properties
+    /// are those of `like`, the host port's device. No packet comes to it before [`Self::reconcile`], unless an agent
+    /// before this one has left its rules.
+    pub fn attach(
+        agent: &AgentNamespace,
+        like: &DeviceSpec<'_>,
+        settings: TranslationSettings,
+    ) -> Result<(Self, OpenDevice), Error> {
+        let netns = netns::current()?;
+        netns::run_in(&netns, || {
+            check_reverse_path()?;
+            Ok::<_, Error>(port_reservation::check_apart(settings.ports.egress)?)
+        })??;
+        netlink::in_netns(&netns, async |netlink| check_free(&netlink).await)??;
+        netlink::in_netns(&netns, async |netlink| {
+            // The rule of kube-proxy's service port would send what Manx has translated back to Manx.
+            netlink.set_table_rule(TRANSLATED_TABLE, None).await
+        })?;
+        let wanted = DeviceSpec { interface: NAME, ..*like };
+        let (made, held) = device::make(agent, netns.as_fd(), "the node", &wanted)?;
+        let port = Self { netns, made, settings };
+        match port.set_up() {
+            Ok(_) => Ok((port, held)),
+            Err(error) => {
+                // The first error is the one to report.
+                let _ = port.made.remove(agent);
+                Err(error)
+            }
+        }
+    }
+
+    /// Sets the interface's settings, gives it its address and reserves the ports. Returns what was not so before.
+    fn set_up(&self) -> Result<Vec<String>, Error> {
+        let mut set = netns::run_in(&self.netns, || self.set_settings())??;
+        let own = IpNet::from(IpAddr::V4(OWN));
+        let added = netlink::in_netns(&self.netns, async |netlink| {
+            let present = netlink.addresses().await?;
+            if present.iter().any(|it| (it.index, it.net) == (self.made.index, own)) {
+                return Ok(false);
+            }
+            netlink.add_unused_address(self.made.index, own).await?;
+            Ok(true)
+        })?;
+        set.extend(added.then(|| format!("{own} on {NAME}")));
+        Ok(set)
+    }
+
+    fn set_settings(&self) -> Result<Vec<String>, Error> {
+        let mut set = Vec::new();
+        // Sources of translated packets are the node's own, or are reached by another interface.
+        for (name, value) in [("accept_local", "1"), ("rp_filter", "0")] {
+            let key = format!("ipv4/conf/{NAME}/{name}");
+            if sysctl::read(&key).map_err(netlink::Error::from)? != value {
+                sysctl::set(&key, value).map_err(netlink::Error::from)?;
+                set.push(format!("{key} = {value}"));
+            }
+        }
+        let ManxPorts { egress, node_ports } = self.settings.ports;
+        if port_reservation::reserve(&[egress, node_ports], &self.settings.record)? {
+            set.push(format!("{egress} and {node_ports} in ip_local_reserved_ports"));
+        }
+        Ok(set)
+    }
+
+    /// Makes rules, routes and settings those of `desired`, and touches no others. Repeating it changes nothing. So its
+    /// findings are what others have done since.
+    ///
+    /// # Errors
+    /// The first one. Everything else is done nevertheless, and the next call tries again.
+    pub fn reconcile(&self, desired: &Desired) -> Result<Findings, Error> {
+        let mut findings = Findings::default();
+        let ruled = netlink::in_netns(&self.netns, async |netlink| {
+            let outside = outside(&netlink).await?;
+            let [v4, v6] = Family::ALL;
+            // Neither family waits for the other.
+            let v4 = self.reconcile_family(&netlink, v4, desired, &outside, &mut findings).await;
+            let v6 = self.reconcile_family(&netlink, v6, desired, &outside, &mut findings).await;
+            v4.and(v6)
+        });
+        findings.set.extend(self.set_up()?);
+        match netns::run_in(&self.netns, check_reverse_path)? {
+            Err(error @ Error::StrictReversePath) => findings.foreign.push(error.to_string()),
+            other => other?,
+        }
+        ruled?;
+        Ok(findings)
+    }
+
+    async fn reconcile_family(
+        &self,
+        netlink: &Netlink,
+        family: Family,
+        desired: &Desired,
+        outside: &BTreeSet<String>,
+        findings: &mut Findings,
+    ) -> Result<(), netlink::Error> {
+        let addresses = desired.of(family).into_iter();
+        let routes: BTreeSet<Route> =
+            addresses.map(|address| self.made.route(address.into(), Some(address))).collect();
+        let interfaces = Interfaces { manx: NAME, outside };
+        let rules = port_rules::wanted(family, desired, self.settings.ports, interfaces);
+        // Rules lead to routes: routes are set before them and removed after them. A route that cannot be set, because the
+        // node has lost the address, keeps no rule from being set again.
+        let routed = set_routes(netlink, family, &routes, findings).await;
+        set_rules(netlink, family, &rules, findings).await?;
+        remove_routes(netlink, family, &routes, findings).await?;
+        routed
+    }
+
+    /// Removes everything that [`remove`] removes, and what is left of the interface after its queues are closed.
+    pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
+        netns::run_in(&self.netns, || remove(&self.settings.record))??;
+        Ok(self.made.remove(agent)?)
+    }
+}
+
+/// Removes the rules, routes and reserved ports that Manx has set in the calling thread's namespace, whichever process
+/// has set them; `record` is that of its [`TranslationSettings`]. Repeating it changes nothing.
+pub fn remove(record: &Path) -> Result<(), Error> {
+    netlink::in_netns(netns::current()?, async |netlink| {
+        let mut findings = Findings::default();
+        for family in Family::ALL {
+            set_rules(&netlink, family, &port_rules::unmoved(family), &mut findings).await?;
+            remove_routes(&netlink, family, &BTreeSet::new(), &mut findings).await?;
+        }
+        Ok(())
+    })?;
+    Ok(port_reservation::give_back(record)?)
+}
+
+/// Refuses what other programs have put where Manx's rules and routes are to be.
+async fn check_free(netlink: &Netlink) -> Result<Result<(), Error>, netlink::Error> {
+    for family in Family::ALL {
+        let listed = netlink.rules(family).await?;
+        let present = Present::new(&listed);
+        if let Some(rule) = present.foreign.first() {
+            return Ok(Err(Error::ForeignRule(rule.clone())));
+        }
+        // A kernel without IPv6 has no rules of it.
+        if !listed.is_empty() && !present.has_local() {
+            let local = listed.iter().filter(|it| it.rule.as_ref().is_some_and(Rule::is_of_local));
+            return Ok(Err(Error::LocalMoved(local.map(ToString::to_string).collect())));
+        }
+        let routes = netlink.table_routes(PORTS_TABLE, family).await?;
+        if let Some(route) = routes.iter().find(|route| !route.is_manx()) {
+            return Ok(Err(Error::ForeignRoute(route.to_string())));
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// The kernel uses the larger of this value and the interface's (`ip-sysctl.rst`).
+fn check_reverse_path() -> Result<(), Error> {
+    match sysctl::read(ALL_RP_FILTER).map_err(netlink::Error::from)?.as_str() {
+        "1" => Err(Error::StrictReversePath),
+        _ => Ok(()),
+    }
+}
+
+/// The interfaces by which others can send packets to the node: all but `lo`, Manx's, and the ports of bridges.
+async fn outside(netlink: &Netlink) -> Result<BTreeSet<String>, netlink::Error> {
+    let own = [host_device::NAME, NAME, host_device::FORWARDED];
+    let links = netlink.links().await?.into_iter();
+    let outside = links.filter(|it| !it.loopback && it.master.is_none());
+    Ok(outside.map(|it| it.name).filter(|name| !own.contains(&name.as_str())).collect())
+}
+
+async fn set_rules(
+    netlink: &Netlink,
+    family: Family,
+    wanted: &BTreeSet<Rule>,
+    findings: &mut Findings,
+) -> Result<(), netlink::Error> {
+    let listed = netlink.rules(family).await?;
+    let present = Present::new(&listed);
+    findings.foreign.extend(present.foreign.iter().cloned());
+    // Where Manx has nothing and wants nothing, another program may have moved the kernel's rule.
+    if !present.has_manx() && !port_rules::has_manx(wanted) {
+        return Ok(());
+    }
+    for step in port_rules::steps(&present.known, wanted) {
+        match &step {
+            Step::Add(rule) => {
+                netlink.add_rule(rule).await?;
+                findings.set.push(step.to_string());
+            }
+            Step::Delete(rule) => {
+                netlink.delete_rule(rule).await?;
+                findings.removed.push(step.to_string());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sets the routes that a family's table lacks, and its end. A table without routes needs none.
+async fn set_routes(
+    netlink: &Netlink,
+    family: Family,
+    wanted: &BTreeSet<Route>,
+    findings: &mut Findings,
+) -> Result<(), netlink::Error> {
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let present = netlink.table_routes(PORTS_TABLE, family).await?;
+    if !present.iter().any(|route| route.is_end() && route.is_manx()) {
+        netlink.end_table(PORTS_TABLE, family).await?;
+        findings.set.push(format!("ip route table {PORTS_TABLE} blackhole default ({family:?})"));
+    }
+    let present: BTreeSet<Route> = present.iter().filter_map(ListedRoute::route).collect();
+    for route in wanted.difference(&present) {
+        netlink.replace_route_in(PORTS_TABLE, route).await?;
+        findings.set.push(format!("ip route table {PORTS_TABLE} {} dev {NAME}", route.destination));
+    }
+    Ok(())
+}
+
+/// Removes the routes of Manx's in a family's table that are not wanted, and its end if none is.
+async fn remove_routes(
+    netlink: &Netlink,
+    family: Family,
+    wanted: &BTreeSet<Route>,
+    findings: &mut Findings,
+) -> Result<(), netlink::Error> {
+    for route in netlink.table_routes(PORTS_TABLE, family).await? {
+        let stays = match route.route() {
+            Some(it) => wanted.contains(&it),
+            None => route.is_end() && !wanted.is_empty(),
+        };
+        if !route.is_manx() {
+            findings.foreign.push(route.to_string());
+        } else if !stays {
+            netlink.delete_listed(&route).await?;
+            findings.removed.push(route.to_string());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,604 @@
+//! A node and the world, joined by a veth: packets at `manx1`, and sockets at both ends.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use manx_api::Device;
+use manx_dataplane::checksum::{fold, sum};
+use manx_dataplane::packet::{Packet, Pool};
+use manx_dataplane::port::PacketIo;
+use manx_dataplane::port::icmp_raw::IcmpRaw;
+use manx_dataplane::worker::Polling;
+use manx_devices::device::Queues;
+use manx_linux::netlink::{Action, LOCAL, MAIN, Peer, PortRange, Veth};
+use manx_linux::testing::{namespaces_allowed, tun_allowed};
+
+use super::*;
+
+/// Long enough for a packet that arrives.
+const SHORT: Duration = Duration::from_millis(200);
+/// Long enough for everything that arrives at all.
+const LONG: Duration = Duration::from_secs(5);
+
+const NODE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+const WORLD: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
+
+const ICMP: u8 = 1;
+const UDP: u8 = 17;
+const TCP: u8 = 6;
+
+fn range(first: u16, last: u16) -> PortRange {
+    PortRange::new(first, last).unwrap()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn desired() -> Desired {
+    let all: BTreeSet<IpAddr> = NODE.map(ip).into();
+    Desired { egress: all.clone(), node_ports: all }
+}
+
+/// The namespaces of a node and of the world, and the node's `manx1`.
+struct Place {
+    node: OwnedFd,
+    world: OwnedFd,
+    agent: AgentNamespace,
+    settings: TranslationSettings,
+    _folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let (node, world) = (netns::create().unwrap(), netns::create().unwrap());
+        let peer = Peer { name: "eth0", netns: Some(world.as_fd()), mac: None, index: None };
+        let veth = Veth { name: "eth0", mac: None, index: None, mtu: 1500, peer };
+        netlink::in_netns(&node, async |netlink| netlink.add_veth(&veth).await).unwrap();
+        for (netns, addresses) in [(&node, NODE), (&world, WORLD)] {
+            netlink::in_netns(netns, async |netlink| {
+                sysctl::apply(sysctl::FORWARD)?;
+                sysctl::make_ipv6_static("eth0")?;
+                for name in ["lo", "eth0"] {
+                    let link = netlink.existing(name).await?;
+                    netlink.set_up(link.index).await?;
+                }
+                let link = netlink.existing("eth0").await?;
+                for (address, len) in addresses.into_iter().zip([24, 64]) {
+                    let net = IpNet::new(ip(address), len).unwrap();
+                    netlink.add_address(link.index, net).await?;
+                }
+                Ok(())
+            })
+            .unwrap();
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let ports = ManxPorts { egress: range(61000, 65534), node_ports: range(30000, 32767) };
+        let settings = TranslationSettings { ports, record: folder.path().join("reserved-ports") };
+        let agent = AgentNamespace::create().unwrap();
+        Self { node, world, agent, settings, _folder: folder }
+    }
+
+    fn attach(&self) -> Result<(TranslationDevice, Queues), Error> {
+        let like = DeviceSpec {
+            interface: "manx0",
+            addresses: &[],
+            mtu: 1500,
+            segments: None,
+            device: Device::Tun,
+            queues: 1,
+            polling: Polling::Adaptive,
+        };
+        let made =
+            in_node(self, || TranslationDevice::attach(&self.agent, &like, self.settings.clone()));
+        made.map(|(device, held)| (device, held.queues))
+    }
+
+    /// All rules and routes, and the settings that Manx may change.
+    fn state(&self) -> BTreeMap<String, String> {
+        let routes = netlink::in_netns(&self.node, async |netlink| {
+            let mut all = Vec::new();
+            for family in Family::ALL {
+                for table in [PORTS_TABLE, LOCAL, MAIN] {
+                    all.extend(netlink.table_routes(table, family).await?);
+                }
+            }
+            Ok(all.iter().map(ToString::to_string).collect::<Vec<String>>())
+        });
+        let mut state = in_node(self, || {
+            let folders = ["ipv4", "ipv4/conf/all", "ipv4/conf/eth0", "ipv6/conf/all"];
+            let files = folders
+                .into_iter()
+                .flat_map(|folder| std::fs::read_dir(format!("/proc/sys/net/{folder}")).unwrap());
+            let paths = files.map(|file| file.unwrap().path());
+            // Some can only be written.
+            let read = paths.filter_map(|it| Some((std::fs::read_to_string(&it).ok()?, it)));
+            read.map(|(text, path)| (path.display().to_string(), text))
+                .collect::<BTreeMap<String, String>>()
+        });
+        state.insert("routes".to_owned(), routes.unwrap().join("\n"));
+        state.insert("rules".to_owned(), self.rules().join("\n"));
+        state
+    }
+
+    fn rules(&self) -> Vec<String> {
+        let list = async |netlink: Netlink| {
+            let mut all = netlink.rules(Family::V4).await?;
+            all.extend(netlink.rules(Family::V6).await?);
+            Ok(all.iter().map(ToString::to_string).collect())
+        };
+        netlink::in_netns(&self.node, list).unwrap()
+    }
+}
+
+fn in_node<T: Send>(place: &Place, work: impl FnOnce() -> T + Send) -> T {
+    netns::run_in(&place.node, work).unwrap()
+}
+
+fn in_world<T: Send>(place: &Place, work: impl FnOnce() -> T + Send) -> T {
+    netns::run_in(&place.world, work).unwrap()
+}
+
+fn udp(address: &str, port: u16) -> UdpSocket {
+    let socket = UdpSocket::bind((ip(address), port)).unwrap();
+    socket.set_read_timeout(Some(LONG)).unwrap();
+    socket
+}
+
+/// Whether nothing comes for a time.
+fn hears_nothing(socket: &UdpSocket) -> bool {
+    socket.set_read_timeout(Some(SHORT)).unwrap();
+    let nothing = heard(socket).is_none();
+    socket.set_read_timeout(Some(LONG)).unwrap();
+    nothing
+}
+
+/// What a socket receives, and from whom.
+fn heard(socket: &UdpSocket) -> Option<(Vec<u8>, SocketAddr)> {
+    let mut bytes = [0; 64];
+    let (len, from) = socket.recv_from(&mut bytes).ok()?;
+    Some((bytes[..len].to_vec(), from))
+}
+
+/// The protocol and the ends of a packet.
+type Ends = (u8, SocketAddr, SocketAddr);
+
+fn ends(packet: &[u8]) -> Option<Ends> {
+    let word = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
+    let (protocol, from, to, at) = if packet[0] >> 4 == 4 {
+        let address = |at: usize| IpAddr::from(*packet[at..].first_chunk::<4>().unwrap());
+        (packet[9], address(12), address(16), usize::from(packet[0] & 15) * 4)
+    } else {
+        let address = |at: usize| IpAddr::from(*packet[at..].first_chunk::<16>().unwrap());
+        (packet[6], address(8), address(24), 40)
+    };
+    let has_ports = [TCP, UDP].contains(&protocol);
+    has_ports.then(|| (protocol, (from, word(at)).into(), (to, word(at + 2)).into()))
+}
+
+/// The packets of TCP and UDP that come to the queue within a time, at least one if there is one within [`LONG`].
+fn arrive(queues: &mut Queues, patience: Duration) -> Vec<Ends> {
+    let mut pool = Pool::new(64);
+    let mut batch = Vec::new();
+    let end = Instant::now() + patience;
+    let mut all = Vec::new();
+    while Instant::now() < end && all.is_empty() {
+        let _ = queues[0].receive(&mut pool, &mut batch, 32).unwrap();
+        all.extend(batch.drain(..).filter_map(|packet: Packet| ends(packet.bytes())));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    all
+}
+
+fn octets(address: &str) -> Vec<u8> {
+    match ip(address) {
+        IpAddr::V4(it) => it.octets().to_vec(),
+        IpAddr::V6(it) => it.octets().to_vec(),
+    }
+}
+
+/// A checksum that the receiver takes (RFC 1071).
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    (!fold(sum(bytes))).to_be_bytes()
+}
+
+/// A packet of IP.
+fn packet(protocol: u8, from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
+    let ends = [octets(from), octets(to)].concat();
+    let len = payload.len() as u16;
+    let header = if ends.len() == 8 {
+        let [high, low] = (20 + len).to_be_bytes();
+        let mut header = vec![0x45, 0, high, low, 0, 1, 0, 0, 64, protocol, 0, 0];
+        header.extend(&ends);
+        let check = checksum(&header);
+        header[10..12].copy_from_slice(&check);
+        header
+    } else {
+        let [high, low] = len.to_be_bytes();
+        [vec![0x60, 0, 0, 0, high, low, protocol, 64], ends].concat()
+    };
+    [&header, payload].concat()
+}
+
+fn datagram(from: (&str, u16), to: (&str, u16), data: &[u8]) -> Vec<u8> {
+    let len = 8 + data.len() as u16;
+    let mut segment = [from.1, to.1, len, 0].map(u16::to_be_bytes).concat();
+    segment.extend(data);
+    let pseudo_header =
+        [octets(from.0), octets(to.0), len.to_be_bytes().to_vec(), vec![0, UDP]].concat();
+    let check = checksum(&[&pseudo_header[..], &segment].concat());
+    segment[6..8].copy_from_slice(&check);
+    packet(UDP, from.0, to.0, &segment)
+}
+
+fn send(queues: &mut Queues, bytes: &[u8]) {
+    let mut pool = Pool::new(1);
+    let packet = pool.take_filled(bytes).unwrap();
+    let _ = queues[0].transmit(&mut pool, &mut vec![packet]).unwrap();
+}
+
+fn connect(to: (&str, u16)) -> TcpStream {
+    TcpStream::connect_timeout(&(ip(to.0), to.1).into(), LONG).unwrap()
+}
+
+/// Whether a connection gets no answer at all.
+fn waits_in_vain(to: (&str, u16)) -> bool {
+    let tried = TcpStream::connect_timeout(&(ip(to.0), to.1).into(), SHORT);
+    tried.is_err_and(|error| error.kind() == std::io::ErrorKind::TimedOut)
+}
+
+/// A line goes over a new connection and comes back.
+fn is_served(listener: &TcpListener, client: TcpStream) -> bool {
+    let (mut server, mut client) = (listener.accept().unwrap().0, client);
+    let mut bytes = [0; 4];
+    client.write_all(b"ping").unwrap();
+    server.read_exact(&mut bytes).unwrap();
+    server.write_all(b"pong").unwrap();
+    client.read_exact(&mut bytes).unwrap();
+    &bytes == b"pong"
+}
+
+#[test]
+fn ports_of_manx_go_to_manx_and_the_nodes_own_connections_are_left_alone() {
+    if !namespaces_allowed() || !tun_allowed() {
+        return;
+    }
+    let place = Place::new();
+    let before = place.state();
+    // A connection of the node's that stands already, as ssh does.
+    let ssh = in_node(&place, || TcpListener::bind((ip(NODE[0]), 22)).unwrap());
+    let standing = in_world(&place, || connect((NODE[0], 22)));
+    let (device, mut queues) = place.attach().unwrap();
+    device.reconcile(&desired()).unwrap();
+    assert_eq!(device.reconcile(&desired()).unwrap(), Findings::default(), "again changes nothing");
+    assert!(is_served(&ssh, standing));
+
+    for (node, world) in NODE.into_iter().zip(WORLD) {
+        let address = |text: &str, port: u16| SocketAddr::from((ip(text), port));
+        let server = in_world(&place, || udp(world, 53));
+        // Out, with the node's address as the source, and back.
+        send(&mut queues, &datagram((node, 61000), (world, 53), b"out"));
+        assert_eq!(heard(&server), Some((b"out".to_vec(), address(node, 61000))));
+        for port in [61000, 65534, 30000, 32767] {
+            server.send_to(b"back", (ip(node), port)).unwrap();
+            let there = vec![(UDP, address(world, 53), address(node, port))];
+            assert_eq!(arrive(&mut queues, LONG), there);
+        }
+        // The kernel answers neither: the client waits, and is not refused.
+        for port in [61000, 30080] {
+            assert!(in_world(&place, || waits_in_vain((node, port))), "{node} {port}");
+            let (protocol, _, to) = arrive(&mut queues, LONG)[0];
+            assert_eq!((protocol, to), (TCP, address(node, port)));
+        }
+        // A socket of the node's at such a port gets nothing.
+        let shadowed = in_node(&place, || udp(node, 30081));
+        server.send_to(b"?", (ip(node), 30081)).unwrap();
+        assert_eq!(arrive(&mut queues, LONG).len(), 1);
+        assert!(hears_nothing(&shadowed));
+
+        // A process of the node at a node port of its own.
+        let own = in_node(&place, || udp(node, 0));
+        own.send_to(b"own", (ip(node), 30080)).unwrap();
+        let from = own.local_addr().unwrap();
+        assert_eq!(arrive(&mut queues, LONG), [(UDP, from, address(node, 30080))]);
+        send(&mut queues, &datagram((node, 30080), (node, from.port()), b"answer"));
+        assert_eq!(heard(&own), Some((b"answer".to_vec(), address(node, 30080))));
+        // The kernel chooses the address that was asked as the source.
+        let unbound = in_node(&place, || {
+            let socket = UdpSocket::bind(if node.contains(':') { "[::]:0" } else { "0.0.0.0:0" });
+            let socket = socket.unwrap();
+            socket.connect((ip(node), 30080)).unwrap();
+            socket
+        });
+        assert_eq!(unbound.local_addr().unwrap().ip(), ip(node));
+
+        // A backend on this node, for a client behind the node's address, and for one in the world.
+        let backend = in_node(&place, || udp(node, 8080));
+        for (client, port) in [(node, 61001), (world, 999)] {
+            send(&mut queues, &datagram((client, port), (node, 8080), b"ask"));
+            assert_eq!(heard(&backend), Some((b"ask".to_vec(), address(client, port))));
+        }
+        backend.send_to(b"tell", (ip(node), 61001)).unwrap();
+        let answer = [(UDP, address(node, 8080), address(node, 61001))];
+        assert_eq!(arrive(&mut queues, LONG), answer);
+
+        // The node's own connections, in and out and to itself.
+        let listener = in_node(&place, || TcpListener::bind((ip(node), 2222)).unwrap());
+        assert!(is_served(&listener, in_world(&place, || connect((node, 2222)))));
+        assert!(is_served(&listener, in_node(&place, || connect((node, 2222)))));
+        let listener = in_world(&place, || TcpListener::bind((ip(world), 443)).unwrap());
+        assert!(is_served(&listener, in_node(&place, || connect((world, 443)))));
+        assert_eq!(arrive(&mut queues, SHORT), []);
+    }
+
+    // Another process removes it all.
+    drop(queues);
+    in_node(&place, || remove(&place.settings.record).unwrap());
+    let after = place.state();
+    for (key, value) in &before {
+        assert_eq!(after.get(key), Some(value), "{key}");
+    }
+    in_node(&place, || remove(&place.settings.record).unwrap());
+    assert_eq!(place.state(), after);
+    assert_eq!(after, before);
+}
+
+#[test]
+fn nobody_outside_sends_as_the_node() {
+    if !namespaces_allowed() || !tun_allowed() {
+        return;
+    }
+    let place = Place::new();
+    let (device, mut queues) = place.attach().unwrap();
+    device.reconcile(&desired()).unwrap();
+    // The world's own manx1 forges: its packets go by eth0.
+    let forger = Place { node: place.world.try_clone().unwrap(), ..Place::new() };
+    let (_forging, mut forgers) = forger.attach().unwrap();
+    for (node, world) in NODE.into_iter().zip(WORLD) {
+        let socket = in_node(&place, || udp(node, 53));
+        send(&mut forgers, &datagram((world, 1), (node, 53), b"right"));
+        assert!(heard(&socket).is_some(), "the way is open");
+        for port in [1, 61000, 30000] {
+            send(&mut forgers, &datagram((node, port), (node, 53), b"forged"));
+            assert!(hears_nothing(&socket), "{node} {port}");
+            send(&mut forgers, &datagram((node, port), (node, 30080), b"forged"));
+            assert_eq!(arrive(&mut queues, SHORT), [], "{node} {port}");
+        }
+    }
+}
+
+#[test]
+fn what_an_agent_leaves_behind_is_closed_and_the_next_one_goes_on() {
+    if !namespaces_allowed() || !tun_allowed() {
+        return;
+    }
+    let place = Place::new();
+    let (device, queues) = place.attach().unwrap();
+    device.reconcile(&desired()).unwrap();
+    // As after a kill: the queues close, and nothing else is done.
+    drop(queues);
+    for node in NODE {
+        let socket = in_node(&place, || udp(node, 30081));
+        in_world(&place, || {
+            assert!(waits_in_vain((node, 30080)), "{node}");
+            let client = UdpSocket::bind(if node.contains(':') { "[::]:0" } else { "0.0.0.0:0" });
+            client.unwrap().send_to(b"?", (ip(node), 30081)).unwrap();
+        });
+        assert!(hears_nothing(&socket));
+        assert!(in_node(&place, || TcpStream::connect((ip(node), 30080))).is_err());
+        let listener = in_node(&place, || TcpListener::bind((ip(node), 22)).unwrap());
+        assert!(is_served(&listener, in_world(&place, || connect((node, 22)))));
+    }
+    let (device, mut queues) = place.attach().unwrap();
+    let findings = device.reconcile(&desired()).unwrap();
+    assert_eq!(
+        (findings.set.len(), &findings.removed[..]),
+        (2, &[][..]),
+        "two routes: {findings:?}"
+    );
+    let server = in_world(&place, || udp(WORLD[0], 53));
+    server.send_to(b"back", (ip(NODE[0]), 61000)).unwrap();
+    assert_eq!(arrive(&mut queues, LONG).len(), 1);
+    // An address goes.
+    let only = [ip(NODE[1])].into();
+    device.reconcile(&Desired { egress: only, ..Desired::default() }).unwrap();
+    server.send_to(b"back", (ip(NODE[0]), 61000)).unwrap();
+    assert_eq!(arrive(&mut queues, SHORT), []);
+    let local = place.rules().into_iter().filter(|it| it.contains("lookup local proto 2"));
+    assert_eq!(
+        local.collect::<Vec<String>>(),
+        ["ip rule pref 0 lookup local proto 2", "ip -6 rule pref 4 lookup local proto 2"]
+    );
+    drop(queues);
+    device.detach(&place.agent).unwrap();
+}
+
+#[test]
+fn what_others_have_removed_is_set_again_and_what_they_have_added_is_told() {
+    if !namespaces_allowed() || !tun_allowed() {
+        return;
+    }
+    let place = Place::new();
+    let (device, _queues) = place.attach().unwrap();
+    device.reconcile(&desired()).unwrap();
+    let all = place.rules();
+    let foreign = Rule { made_by: 4, ..Rule::new(3, Family::V4, Action::Lookup(99)) };
+    netlink::in_netns(&place.node, async |netlink| {
+        // As a manager of the network does with rules that it does not know.
+        for rule in netlink.rules(Family::V4).await?.into_iter().filter_map(|it| it.rule) {
+            if rule.preference < MOVED_LOCAL {
+                netlink.delete_rule(&rule).await?;
+            }
+        }
+        for route in netlink.table_routes(PORTS_TABLE, Family::V4).await? {
+            netlink.delete_listed(&route).await?;
+        }
+        sysctl::set("ipv4/conf/manx1/rp_filter", "2")?;
+        sysctl::set("ipv4/conf/all/rp_filter", "1")?;
+        sysctl::set("ipv4/ip_local_reserved_ports", "\n")?;
+        netlink.add_rule(&foreign).await
+    })
+    .unwrap();
+    let findings = device.reconcile(&desired()).unwrap();
+    insta::assert_snapshot!(findings.set.join("\n"), @r"
+    ip route table 79 blackhole default (V4)
+    ip route table 79 192.0.2.1/32 dev manx1
+    ip rule pref 1 iif manx1 lookup local proto 77
+    ip rule pref 2 from 192.0.2.1/32 iif eth0 blackhole proto 77
+    ip rule pref 3 to 192.0.2.1/32 ipproto tcp dport 30000-32767 lookup 79 proto 77
+    ip rule pref 3 to 192.0.2.1/32 ipproto tcp dport 61000-65534 lookup 79 proto 77
+    ip rule pref 3 to 192.0.2.1/32 ipproto udp dport 30000-32767 lookup 79 proto 77
+    ip rule pref 3 to 192.0.2.1/32 ipproto udp dport 61000-65534 lookup 79 proto 77
+    ip rule pref 3 to 192.0.2.1/32 ipproto sctp dport 30000-32767 lookup 79 proto 77
+    ip rule pref 3 to 192.0.2.1/32 ipproto sctp dport 61000-65534 lookup 79 proto 77
+    ipv4/conf/manx1/rp_filter = 0
+    61000-65534 and 30000-32767 in ip_local_reserved_ports
+    ");
+    let strict = Error::StrictReversePath.to_string();
+    assert_eq!(findings.foreign, ["ip rule pref 3 lookup 99 proto 4", &strict]);
+    let now = place.rules().into_iter().filter(|rule| !findings.foreign.contains(rule));
+    assert_eq!(now.collect::<Vec<String>>(), all);
+}
+
+#[test]
+fn what_another_program_has_is_refused_and_left_alone() {
+    if !namespaces_allowed() || !tun_allowed() {
+        return;
+    }
+    let place = Place::new();
+    let mut told = Vec::new();
+    let mut refused = |prepare: &(dyn Fn() + Sync)| {
+        in_node(&place, prepare);
+        let before = place.state();
+        told.push(place.attach().map(|_| ()).unwrap_err().to_string());
+        assert_eq!(place.state(), before);
+    };
+    let change = |steps: &[Step]| {
+        netlink::in_netns(&place.node, async |netlink| {
+            for step in steps {
+                match step {
+                    Step::Add(rule) => netlink.add_rule(rule).await?,
+                    Step::Delete(rule) => netlink.delete_rule(rule).await?,
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+    };
+    let foreign = Rule {
+        made_by: 4,
+        interface: Some("eth7".to_owned()),
+        ..Rule::new(2, Family::V6, Action::Lookup(99))
+    };
+    refused(&|| change(&[Step::Add(foreign.clone())]));
+    let moved = |preference| Rule::of_local(preference, Family::V4);
+    refused(&|| {
+        let moves = [Step::Add(moved(100)), Step::Delete(moved(0))];
+        change(&[&[Step::Delete(foreign.clone())][..], &moves].concat());
+    });
+    let route = |verb: &str| {
+        let arguments = ["route", verb, "blackhole", "default", "table", "79", "proto", "static"];
+        assert!(Command::new("ip").args(arguments).status().unwrap().success());
+    };
+    refused(&|| {
+        change(&[Step::Add(moved(0)), Step::Delete(moved(100))]);
+        route("add");
+    });
+    refused(&|| {
+        route("delete");
+        sysctl::set("ipv4/conf/all/rp_filter", "1").unwrap();
+    });
+    refused(&|| {
+        sysctl::set("ipv4/conf/all/rp_filter", "0").unwrap();
+        sysctl::set("ipv4/ip_local_port_range", "1024 65000").unwrap();
+    });
+    insta::assert_snapshot!(told.join("\n"), @r#"
+    another program has a routing rule at a preference of Manx's (0 to 4): found (ip -6 rule pref 2 iif eth7 lookup 99 proto 4), expected none but pref 0 lookup local; delete it (ip rule del …), or give it a preference above 4
+    the routing rule for the node's own addresses is not in its place: found (ip rule pref 100 lookup local proto 2), expected (ip rule pref 0 lookup local); stop the program that has moved it, and set it back (ip rule add pref 0 lookup local)
+    another program uses routing table 79, which is Manx's: found (ip route table 79 BlackHole default proto 4), expected nothing; delete it (ip route flush table 79)
+    net.ipv4.conf.all.rp_filter is 1, so the kernel would drop what Manx has translated: expected 0 or 2 for --services manx; sysctl -w net.ipv4.conf.all.rp_filter=2
+    the ports for the way out, 61000-65534 (--egress-ports), are also for the node's own processes (net.ipv4.ip_local_port_range is "1024 65000"): expected ranges without a common port; choose others by --egress-ports, or sysctl -w net.ipv4.ip_local_port_range="32768 60999"
+    "#);
+}
+
+#[test]
+fn a_loose_check_of_sources_lets_translated_packets_pass() {
+    if !namespaces_allowed() || !tun_allowed() {
+        return;
+    }
+    let place = Place::new();
+    in_node(&place, || sysctl::set("ipv4/conf/all/rp_filter", "2").unwrap());
+    let (device, mut queues) = place.attach().unwrap();
+    device.reconcile(&desired()).unwrap();
+    let backend = in_node(&place, || udp(NODE[0], 8080));
+    send(&mut queues, &datagram((WORLD[0], 999), (NODE[0], 8080), b"ask"));
+    assert!(heard(&backend).is_some());
+    let server = in_world(&place, || udp(WORLD[0], 53));
+    send(&mut queues, &datagram((NODE[0], 61000), (WORLD[0], 53), b"out"));
+    assert!(heard(&server).is_some());
+}
+
+#[test]
+fn what_the_world_reports_about_translated_packets_is_copied() {
+    if !namespaces_allowed() || !tun_allowed() {
+        return;
+    }
+    let place = Place::new();
+    let (device, mut queues) = place.attach().unwrap();
+    device.reconcile(&desired()).unwrap();
+    let mut reports = in_node(&place, || IcmpRaw::open().unwrap());
+    let mut pool = Pool::new(8);
+    let mut next = || {
+        let mut batch = Vec::new();
+        let end = Instant::now() + LONG;
+        while batch.is_empty() && Instant::now() < end {
+            let _ = reports.receive(&mut pool, &mut batch, 8).unwrap();
+        }
+        batch.remove(0).bytes()[20..].to_vec()
+    };
+    // No socket of the world's listens there.
+    let sent = datagram((NODE[0], 61000), (WORLD[0], 9), b"out");
+    send(&mut queues, &sent);
+    let report = next();
+    assert_eq!(report[..2], [3, 3], "port unreachable");
+    assert_eq!(ends(&report[8..]), ends(&sent));
+    // The identifier of an echo request is the way back to its pod.
+    let mut echo = vec![8, 0, 0, 0, 0xee, 0x48, 0, 1];
+    let check = checksum(&echo);
+    echo[2..4].copy_from_slice(&check);
+    send(&mut queues, &packet(ICMP, NODE[0], WORLD[0], &echo));
+    let answer = next();
+    assert_eq!((answer[0], &answer[4..]), (0, &echo[4..]));
+    assert_eq!(arrive(&mut queues, SHORT), []);
+}
+
+#[test]
+fn an_address_that_the_node_does_not_have_is_an_error_and_keeps_nothing_else_back() {
+    if !namespaces_allowed() || !tun_allowed() {
+        return;
+    }
+    let place = Place::new();
+    let (device, mut queues) = place.attach().unwrap();
+    device.reconcile(&desired()).unwrap();
+    netlink::in_netns(&place.node, async |netlink| {
+        // The most that another program can do to the node.
+        for family in Family::ALL {
+            netlink.delete_rule(&Rule::of_local(MOVED_LOCAL, family)).await?;
+        }
+        Ok(())
+    })
+    .unwrap();
+    let node_ports = ["192.0.2.9", NODE[0], NODE[1]].map(ip).into();
+    let wrong = Desired { node_ports, ..desired() };
+    assert!(device.reconcile(&wrong).unwrap_err().to_string().contains("192.0.2.9"));
+    let local = Family::ALL.map(|family| Rule::of_local(MOVED_LOCAL, family).to_string());
+    assert!(local.iter().all(|rule| place.rules().contains(rule)));
+    for (node, world) in NODE.into_iter().zip(WORLD) {
+        let server = in_world(&place, || udp(world, 53));
+        server.send_to(b"back", (ip(node), 61000)).unwrap();
+        assert_eq!(arrive(&mut queues, LONG).len(), 1);
+    }
+}
