@@ -26,6 +26,8 @@ pub enum Kind {
     Endpoints,
     /// `discovery.k8s.io/v1` `EndpointSlice`.
     EndpointSlice,
+    /// `networking.k8s.io/v1` `ServiceCIDR`.
+    ServiceCidr,
     /// A workload: its controller makes pods.
     Workload(Controller),
     /// `networking.k8s.io/v1` NetworkPolicy.
@@ -64,7 +66,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds that are read. [`Controller::Other`] stands for kinds that are not.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::Namespace,
         Self::Node,
         Self::Pod,
@@ -72,6 +74,7 @@ impl Kind {
         Self::Service,
         Self::Endpoints,
         Self::EndpointSlice,
+        Self::ServiceCidr,
         Self::Workload(Controller::Deployment),
         Self::Workload(Controller::StatefulSet),
         Self::Workload(Controller::DaemonSet),
@@ -108,6 +111,7 @@ impl Kind {
             Self::Service => "Service",
             Self::Endpoints => "Endpoints",
             Self::EndpointSlice => "EndpointSlice",
+            Self::ServiceCidr => "ServiceCIDR",
             Self::Workload(controller) => controller.name(),
             Self::NetworkPolicy | Self::CalicoNetworkPolicy => "NetworkPolicy",
             Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
@@ -138,7 +142,7 @@ impl Kind {
             | Self::Endpoints => &["v1"],
             Self::EndpointSlice => &["discovery.k8s.io/v1"],
             Self::Workload(controller) => controller.api_versions(),
-            Self::NetworkPolicy => &["networking.k8s.io/v1"],
+            Self::ServiceCidr | Self::NetworkPolicy => &["networking.k8s.io/v1"],
             Self::ClusterNetworkPolicy => {
                 &["policy.networking.k8s.io/v1alpha2", "policy.networking.k8s.io/v1beta1"]
             }
@@ -194,6 +198,7 @@ impl Kind {
             | Self::Service
             | Self::Endpoints
             | Self::EndpointSlice
+            | Self::ServiceCidr
             | Self::Workload(_)
             | Self::IpPool
             | Self::Tier
@@ -242,6 +247,7 @@ impl Kind {
             Self::EndpointSlice => {
                 "until it is valid, policies that name a service of its namespace deny all traffic of what they select"
             }
+            Self::ServiceCidr => "until it is valid, its ranges are not known",
             Self::Workload(_) => "until it is valid, no pods are made of it",
             Self::NetworkPolicy => {
                 "until it is valid, the pods that it may select are isolated both ways, and it allows nothing"
@@ -289,6 +295,7 @@ impl Kind {
             | Self::NetworkSet => true,
             Self::Namespace
             | Self::Node
+            | Self::ServiceCidr
             | Self::ClusterNetworkPolicy
             | Self::AdminNetworkPolicy
             | Self::BaselineAdminNetworkPolicy
