@@ -120,8 +120,7 @@ fn slices(
     if service.selector.is_empty() || service.external_name.is_some() {
         return Vec::new();
     }
-    let mut groups: BTreeMap<(bool, Vec<(u8, u16)>), (Vec<EndpointPort>, Endpoints)> =
-        BTreeMap::new();
+    let mut groups: BTreeMap<(bool, Vec<(u8, u16)>), Group> = BTreeMap::new();
     for (_, stored) in contents.of_kind_in(Kind::Pod, &key.namespace) {
         let Some(Object::Pod(pod)) = stored.state.valid() else { continue };
         if pod.is_finished() || !selects(&service.selector, &pod.labels) {
@@ -137,7 +136,7 @@ fn slices(
         }
     }
     let slices = groups.into_values().enumerate();
-    let slice = |(index, (ports, endpoints)): (usize, (_, Endpoints))| {
+    let slice = |(index, (ports, endpoints)): (usize, Group)| {
         let slice = EndpointSlice {
             service: Some(key.name.clone()),
             addresses: endpoints.keys().copied().collect(),
@@ -148,6 +147,9 @@ fn slices(
     };
     slices.map(slice).collect()
 }
+
+/// The ports and the endpoints of a slice.
+type Group = (Vec<EndpointPort>, Endpoints);
 
 /// The endpoints of a slice, by their addresses.
 type Endpoints = BTreeMap<IpAddr, SliceEndpoint>;

@@ -40,7 +40,7 @@ pub(super) fn decode(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings)
         endpoints = field.items(out, |item, out| {
             let found = endpoint_addresses(item, family, out)?;
             addresses.extend(&found);
-            endpoint(item, *found.first()?, &mut shared, out)
+            Some(endpoint(item, *found.first()?, &mut shared, out))
         });
     }
     EndpointSlice {
@@ -97,7 +97,7 @@ fn endpoint(
     address: IpAddr,
     shared: &mut Shared,
     out: &mut Findings,
-) -> Option<SliceEndpoint> {
+) -> SliceEndpoint {
     let node = cursor.field("nodeName").and_then(|field| field.filled(out, "a node's name"));
     let node = node.map(|name| share(&mut shared.nodes, name.into()));
     let hints = cursor.field("hints").and_then(|field| hints(&field, out));
@@ -112,7 +112,7 @@ fn endpoint(
     let ready = ready.unwrap_or(true);
     let serving = serving.unwrap_or(ready);
     let terminating = terminating.unwrap_or(false);
-    Some(SliceEndpoint { address, ready, serving, terminating, node, hints })
+    SliceEndpoint { address, ready, serving, terminating, node, hints }
 }
 
 /// Reads for which nodes and zones an endpoint is meant; `None`: for no particular ones.

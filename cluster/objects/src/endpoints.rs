@@ -89,7 +89,7 @@ mod tests {
         )
     }
 
-    /// Of these, 192.0.2.2 is not ready and fd00::1 is on a node.
+    /// Of these, 192.0.2.2 is not ready and `fd00::1` is on a node.
     fn endpoint(address: &str) -> SliceEndpoint {
         let ready = address != "192.0.2.2";
         SliceEndpoint {

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use super::cursor::{Cursor, Findings};
 use super::metadata::{Metadata, pairs};
 use super::network_policy::{number, protocol};
-use super::object::{PortNumber, Service, ServiceAccount, ServiceCidr, ServicePort, ServiceType};
+use super::object::{
+    ClientAffinity, PortNumber, Service, ServiceAccount, ServiceCidr, ServicePort, ServiceType,
+};
 use super::syntax::{ADDRESS, CIDR, PORT_NAME, PORT_NUMBER, address, cidr, is_port_name};
 use super::tree::Value;
 
@@ -146,7 +148,7 @@ fn traffic(spec: &Cursor<'_>, service: &mut Service, out: &mut Findings) {
             _ => None,
         })
     });
-    service.client_ip_affinity = affinity == Some(true);
+    let mut timeout = None;
     if let Some(config) = spec.field("sessionAffinityConfig")
         && config.mapping(out, &["clientIP"], &[])
         && let Some(client) = config.field("clientIP")
@@ -154,8 +156,9 @@ fn traffic(spec: &Cursor<'_>, service: &mut Service, out: &mut Findings) {
         && let Some(field) = client.field("timeoutSeconds")
     {
         let expected = format!("a number of seconds from 1 to {MOST_AFFINITY}, which is a day");
-        service.affinity_timeout = field.integer(out, &expected, 1..=MOST_AFFINITY.into());
+        timeout = field.integer(out, &expected, 1..=MOST_AFFINITY.into());
     }
+    service.client_affinity = (affinity == Some(true)).then_some(ClientAffinity { timeout });
     if let Some(field) = spec.field("loadBalancerSourceRanges") {
         // The API server, too, accepts spaces round a range.
         service.source_ranges =
@@ -279,10 +282,13 @@ mod tests {
         let ranges: Vec<_> = found.source_ranges.iter().map(ToString::to_string).collect();
         assert_eq!(ranges, ["192.0.2.0/24", "fd00::/8"]);
         assert!(found.created.is_some() && found.keeps_clients && found.internal_local);
-        assert!(found.client_ip_affinity);
         assert_eq!(
-            (found.service_type, found.affinity_timeout, found.health_check_port),
-            (Some(ServiceType::LoadBalancer), Some(86_400), Some(31_000))
+            (found.service_type, found.client_affinity, found.health_check_port),
+            (
+                Some(ServiceType::LoadBalancer),
+                Some(ClientAffinity { timeout: Some(86_400) }),
+                Some(31_000)
+            )
         );
         let absent =
             service("healthCheckNodePort: 0, type: '', sessionAffinity: None", "").unwrap();

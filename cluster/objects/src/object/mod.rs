@@ -35,8 +35,8 @@ pub use policy_type::PolicyType;
 pub use pool::{EncapsulationMode, IpPool};
 pub use port::{PortNumber, Protocol};
 pub use service::{
-    EndpointPort, EndpointSlice, Endpoints, Hints, Service, ServiceCidr, ServicePort, ServiceType,
-    SliceEndpoint,
+    ClientAffinity, EndpointPort, EndpointSlice, Endpoints, Hints, Service, ServiceCidr,
+    ServicePort, ServiceType, SliceEndpoint,
 };
 pub use workload::{Numbers, Workload, kind_and_group};
 

@@ -40,14 +40,19 @@ pub struct Service {
     /// `spec.internalTrafficPolicy: Local`: clients in the cluster get endpoints of their own node only.
     pub internal_local: bool,
     /// `spec.sessionAffinity: ClientIP`: a client gets the endpoint that it had before.
-    pub client_ip_affinity: bool,
-    /// `spec.sessionAffinityConfig.clientIP.timeoutSeconds`, 1-86400: the time after its last new connection for which a
-    /// client keeps its endpoint. 10800 if absent.
-    pub affinity_timeout: Option<u32>,
+    pub client_affinity: Option<ClientAffinity>,
     /// `spec.clusterIP: None`: clients reach its endpoints at their own addresses and ports.
     pub headless: bool,
     /// `spec.externalName` if `spec.type` is `ExternalName`: DNS answers with this name, and there are no endpoints.
     pub external_name: Option<String>,
+}
+
+/// `spec.sessionAffinityConfig.clientIP` of a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientAffinity {
+    /// `timeoutSeconds`, 1-86400: the time after its last new connection for which a client keeps its endpoint. 10800 if
+    /// absent.
+    pub timeout: Option<u32>,
 }
 
 /// `spec.type` of a service.
