@@ -18,9 +18,11 @@ mod backends;
 mod frontends;
 mod named_addresses;
 mod omission;
+mod ranges;
 
 pub use frontends::Frontends;
 pub use omission::Omission;
+pub use ranges::{RangeProblem, ServiceRanges};
 
 /// The most endpoints of a service's port that may be hosts. For every new flow, policy is asked about each of them.
 const MOST_HOSTS: usize = 64;

@@ -116,13 +116,13 @@ impl Frontends {
     }
 
     /// Follows changes that led to `contents`; all changes before were followed. `admits` says whether an address may be
-    /// a service's: it lies in no pool and block, and is no node's.
+    /// a service's: it lies in no pool and block, and is no node's. Returns whether other addresses have a frontend now.
     pub fn follow(
         &mut self,
         contents: &Contents,
         changes: &Changes,
         admits: impl Fn(IpAddr) -> bool,
-    ) {
+    ) -> bool {
         let changed = match changes {
             Changes::Objects(objects) => self.note_objects(
                 contents,
@@ -132,16 +132,17 @@ impl Frontends {
             ),
             Changes::Everything => self.note_everything(contents),
         };
-        self.compile_all(contents, changed, admits);
         self.store_named_addresses();
+        self.compile_all(contents, changed, admits)
     }
 
-    /// Compiles the Services again for which `admits` has another answer than before.
-    pub fn readmit(&mut self, contents: &Contents, admits: impl Fn(IpAddr) -> bool) {
+    /// Compiles the Services again for which `admits` has another answer than before. Returns whether other addresses
+    /// have a frontend now.
+    pub fn readmit(&mut self, contents: &Contents, admits: impl Fn(IpAddr) -> bool) -> bool {
         let differs = |it: &Compiled| it.addresses.iter().any(|(at, was)| admits(*at) != *was);
         let changed = self.services.iter().filter(|(_, service)| differs(service));
         let changed = changed.map(|(name, _)| ObjectName::clone(name)).collect();
-        self.compile_all(contents, changed, admits);
+        self.compile_all(contents, changed, admits)
     }
 
     /// Notes changed objects, each with its state before, and returns the Services that have to be compiled.
@@ -218,7 +219,7 @@ impl Frontends {
         contents: &Contents,
         services: BTreeSet<ObjectName>,
         admits: impl Fn(IpAddr) -> bool,
-    ) {
+    ) -> bool {
         let mut touched = BTreeSet::new();
         for name in services {
             let name = Arc::new(name);
@@ -244,9 +245,11 @@ impl Frontends {
                 self.services.insert(name, compiled);
             }
         }
+        let mut differs = false;
         for key in touched {
-            self.store(key);
+            differs |= self.store(key);
         }
+        differs
     }
 
     /// Compiles a Service to frontends. `None`: nothing of it is translated.
@@ -356,8 +359,9 @@ impl Frontends {
         }
     }
 
-    /// Stores in the table who has a key now.
-    fn store(&mut self, key: FrontendKey) {
+    /// Stores in the table who has a key now. Returns whether its address has a frontend now and had none, or the other
+    /// way round.
+    fn store(&mut self, key: FrontendKey) -> bool {
         let claims = self.claims.get(&key).map_or(&[][..], Vec::as_slice);
         if claims.len() > 1 {
             self.contested.insert(key);
@@ -372,9 +376,9 @@ impl Frontends {
         let first = FrontendKey { protocol: 0, port: 0, ..key };
         let last = FrontendKey { protocol: u8::MAX, port: u16::MAX, ..key };
         if self.claims.range(first..=last).next().is_some() {
-            self.addresses.insert(key.address.to_ip());
+            self.addresses.insert(key.address.to_ip())
         } else {
-            self.addresses.remove(&key.address.to_ip());
+            self.addresses.remove(&key.address.to_ip())
         }
     }
 

@@ -242,12 +242,16 @@ impl Kind {
             Self::ServiceAccount => {
                 "until it is valid, nothing passes the pods that run as this service account"
             }
-            Self::Service => "policy reads a service's endpoints from its EndpointSlices only",
+            Self::Service => {
+                "until it is valid, it is not translated; policy reads a service's endpoints from its EndpointSlices only"
+            }
             Self::Endpoints => "until it is valid, the endpoints of its service are not known",
             Self::EndpointSlice => {
-                "until it is valid, policies that name a service of its namespace deny all traffic of what they select"
+                "until it is valid, policies that name a service of its namespace deny all traffic of what they select, and where Manx translates services those of its namespace are refused"
             }
-            Self::ServiceCidr => "until it is valid, its ranges are not known",
+            Self::ServiceCidr => {
+                "until it is valid, nodes that translate services have no routes to its ranges"
+            }
             Self::Workload(_) => "until it is valid, no pods are made of it",
             Self::NetworkPolicy => {
                 "until it is valid, the pods that it may select are isolated both ways, and it allows nothing"

@@ -232,11 +232,11 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
                 }
             }
             let admits = |address| !closed.contains(&address);
-            if readmits {
-                frontends.readmit(&contents, admits);
-            }
+            let had = frontends.addresses().clone();
+            let readmitted = readmits && frontends.readmit(&contents, admits);
             let changes = if everything { Changes::Everything } else { changes };
-            frontends.follow(&contents, &changes, admits);
+            let followed = frontends.follow(&contents, &changes, admits);
+            prop_assert!(readmitted || followed || had == *frontends.addresses());
 
             let now = seen(&frontends);
             let (expected, rules): (BTreeMap<_, _>, Vec<_>) = expected(&contents, admits)
