@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use ipnet::IpNet;
-use manx_calculation::calc::{Calculation, HostSide, Inputs, LocalPod};
+use manx_calculation::calc::{Calculation, HostSide, Inputs, LocalPod, Translation};
 use manx_calculation::import::{Cluster, Node as NodeObject, Plan, Pool, import};
 use manx_calculation::interfaces::Interfaces;
 use manx_calculation::overlay::{Overlay, Underlay};
@@ -643,7 +643,11 @@ impl Fabric {
             forwarded: has_forwarded.then_some(FORWARDED),
             uplink: self.owns_uplink.then_some(Link::native(UPLINK, MTU)),
             own_addresses: &self.own_addresses,
-            services: self.translates_services.then_some((&services, Link::native(SERVICE, MTU))),
+            services: if self.translates_services {
+                Translation::KubeProxy(&services, Link::native(SERVICE, MTU))
+            } else {
+                Translation::Nobody
+            },
             connections: self.connections,
             interfaces: Interfaces {
                 node: NODES[node],

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use manx_objects::object::{
     ContainerPort, EncapsulationMode, EndpointSlice, IpPool, Node, Object, ObjectKey, Owner, Pod,
+    SliceEndpoint,
 };
 use saphyr::{Scalar, Yaml, YamlEmitter};
 use serde_json::{Map, Value as Json, json};
@@ -167,9 +168,20 @@ fn of_pool(pool: &IpPool) -> Json {
     json!({ "spec": spec })
 }
 
+/// An endpoint. It has no hints, and does not terminate: nothing in manifests says so.
+fn of_endpoint(endpoint: &SliceEndpoint) -> Json {
+    let mut fields = json!({ "addresses": [endpoint.address] });
+    if !endpoint.ready {
+        fields["conditions"] = json!({ "ready": false });
+    }
+    if let Some(node) = &endpoint.node {
+        fields["nodeName"] = (**node).into();
+    }
+    fields
+}
+
 fn of_slice(slice: &EndpointSlice) -> Json {
-    let endpoints: Json =
-        slice.addresses.iter().map(|address| json!({ "addresses": [address] })).collect();
+    let endpoints: Json = slice.endpoints.iter().map(of_endpoint).collect();
     let ports: Json = slice
         .ports
         .iter()

@@ -7,12 +7,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use manx_objects::State;
 use manx_objects::contents::Contents;
 use manx_objects::object::{
     EndpointPort, EndpointSlice, Kind, Object, ObjectKey, Pairs, Pod, PortNumber, Protocol,
-    Service, ServicePort,
+    Service, ServicePort, SliceEndpoint,
 };
 
 use serde_json::Value as Json;
@@ -119,7 +120,7 @@ fn slices(
     if service.selector.is_empty() || service.external_name.is_some() {
         return Vec::new();
     }
-    let mut groups: BTreeMap<(bool, Vec<(u8, u16)>), EndpointSlice> = BTreeMap::new();
+    let mut groups: BTreeMap<(bool, Vec<(u8, u16)>), Group> = BTreeMap::new();
     for (_, stored) in contents.of_kind_in(Kind::Pod, &key.namespace) {
         let Some(Object::Pod(pod)) = stored.state.valid() else { continue };
         if pod.is_finished() || !selects(&service.selector, &pod.labels) {
@@ -129,17 +130,34 @@ fn slices(
             service.ports.iter().filter_map(|port| target(port, pod)).collect();
         let numbers = ports.iter().map(|it| (it.protocol as u8, it.port)).collect();
         for address in addresses(contents, pod) {
-            let slice = groups.entry((address.is_ipv6(), Vec::clone(&numbers)));
-            let slice = slice.or_insert_with(|| EndpointSlice {
-                service: Some(key.name.clone()),
-                addresses: BTreeSet::new(),
-                ports: ports.clone(),
-            });
-            slice.addresses.insert(address);
+            let group = groups.entry((address.is_ipv6(), Vec::clone(&numbers)));
+            let (_, endpoints) = group.or_insert_with(|| (ports.clone(), Endpoints::new()));
+            endpoints.entry(address).or_insert_with(|| endpoint(address, pod));
         }
     }
     let slices = groups.into_values().enumerate();
-    slices.map(|(index, slice)| (slice_key(key, index), slice)).collect()
+    let slice = |(index, (ports, endpoints)): (usize, Group)| {
+        let slice = EndpointSlice {
+            service: Some(key.name.clone()),
+            addresses: endpoints.keys().copied().collect(),
+            endpoints: endpoints.into_values().collect(),
+            ports,
+        };
+        (slice_key(key, index), slice)
+    };
+    slices.map(slice).collect()
+}
+
+/// The ports and the endpoints of a slice.
+type Group = (Vec<EndpointPort>, Endpoints);
+
+/// The endpoints of a slice, by their addresses.
+type Endpoints = BTreeMap<IpAddr, SliceEndpoint>;
+
+/// A pod that serves: manifests do not say which pods are ready.
+fn endpoint(address: IpAddr, pod: &Pod) -> SliceEndpoint {
+    let node = pod.node_name.as_deref().map(Arc::from);
+    SliceEndpoint { address, ready: true, serving: true, terminating: false, node, hints: None }
 }
 
 fn selects(selector: &Pairs, labels: &Pairs) -> bool {

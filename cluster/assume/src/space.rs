@@ -147,6 +147,7 @@ impl Space {
             }
             Object::HostEndpoint(host) => self.addresses.extend(&host.expected_ips),
             Object::IpPool(pool) => self.blocks.push(pool.cidr),
+            Object::ServiceCidr(ranges) => self.blocks.extend(&ranges.cidrs),
             Object::NetworkSet(set) => self.name(&set.nets, &[]),
             Object::NetworkPolicy(policy) => {
                 let rules = policy.ingress.iter().chain(&policy.egress).flatten();

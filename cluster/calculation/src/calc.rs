@@ -25,7 +25,7 @@ use manx_policy_compiler::resolve::Stage;
 use crate::import::Cluster;
 use crate::interfaces::Interfaces;
 use crate::overlay::Underlay;
-use crate::services::Services;
+use crate::services::{Frontends, ServiceRanges, Services};
 use crate::topology::Topology;
 
 pub use delta::NextStep;
@@ -77,12 +77,23 @@ pub struct Inputs<'a> {
     pub uplink: Option<Link>,
     /// The addresses that the kernel takes for the node's own, on all interfaces.
     pub own_addresses: &'a BTreeSet<IpNet>,
-    /// The service addresses that the node translates, and the link to them. `None`: it translates none.
-    pub services: Option<(&'a Services, Link)>,
+    /// The service addresses, and who translates them.
+    pub services: Translation<'a>,
     /// The settings by which connections are followed.
     pub connections: Connections,
     /// The node's own interfaces.
     pub interfaces: Interfaces<'a>,
+}
+
+/// Who translates service addresses, and which ones.
+#[derive(Debug, Clone, Copy)]
+pub enum Translation<'a> {
+    /// Nobody: they are addresses of the world.
+    Nobody,
+    /// The node's kube-proxy, behind this link.
+    KubeProxy(&'a Services, Link),
+    /// Manx. Addresses of the ranges that no service has are refused.
+    Manx(&'a Frontends, &'a ServiceRanges),
 }
 
 /// The state that is kept from one version of the tables to the next.
@@ -156,10 +167,16 @@ impl Calculation {
             underlay_address: inputs.topology.underlay,
             host: Some(inputs.host),
             uplink: inputs.uplink,
-            service: inputs
-                .services
-                .map(|(services, link)| ServicePort { link, hosts: Arc::clone(&services.hosts) }),
-            services: None,
+            service: match inputs.services {
+                Translation::KubeProxy(services, link) => {
+                    Some(ServicePort { link, hosts: Arc::clone(&services.hosts) })
+                }
+                Translation::Nobody | Translation::Manx(..) => None,
+            },
+            services: match inputs.services {
+                Translation::Manx(frontends, _) => Some(Arc::clone(frontends.table())),
+                Translation::Nobody | Translation::KubeProxy(..) => None,
+            },
             manx_ports: None,
             roles: roles(inputs),
             host_sides: host_sides(inputs),
@@ -370,7 +387,7 @@ fn roles(inputs: &Inputs<'_>) -> Vec<Role> {
     if let Some(uplink) = inputs.uplink {
         set(uplink.port, Role::Uplink);
     }
-    if let Some((_, service)) = inputs.services {
+    if let Translation::KubeProxy(_, service) = inputs.services {
         set(service.port, Role::Service);
     }
     set(inputs.underlay.raw, Role::Underlay);

@@ -5,7 +5,7 @@
 //! - [`overlay`]: the kinds of tunnels, in one table.
 //! - [`import`]: objects to the validated model. An object that is not valid fails closed.
 //! - [`topology`]: the route of every prefix, seen from one node.
-//! - [`services`]: service addresses that the node's kube-proxy translates.
+//! - [`services`]: service addresses that the node's kube-proxy translates, and the table of those that Manx translates.
 //! - [`calc`]: the tables of the dataplane, made anew or changed in place.
 //!
 //! Everything here is calculated from its arguments: no files, no clock, no system call. The oracle, which judges the

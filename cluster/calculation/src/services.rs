@@ -1,5 +1,5 @@
 //! The service addresses that the node's kube-proxy translates: cluster IPs, and those of their endpoints that are
-//! hosts.
+//! hosts. [`Frontends`] are the services that Manx translates itself.
 //!
 //! The other addresses of services (`externalIPs`, load balancers) count as the world's. Every author of a Service may
 //! give it any such address, and this must not bypass policy.
@@ -13,6 +13,16 @@ use manx_objects::contents::Contents;
 use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey, Protocol, Service};
 
 use crate::topology::{Route, Topology};
+
+mod backends;
+mod frontends;
+mod named_addresses;
+mod omission;
+mod ranges;
+
+pub use frontends::Frontends;
+pub use omission::Omission;
+pub use ranges::{RangeProblem, ServiceRanges};
 
 /// The most endpoints of a service's port that may be hosts. For every new flow, policy is asked about each of them.
 const MOST_HOSTS: usize = 64;

@@ -4,7 +4,8 @@ use super::cursor::{Cursor, Findings};
 use super::invalid::Invalid;
 use super::metadata::Metadata;
 use super::object::{Kind, Object, Subject};
-use super::{calico, cluster, endpoints, namespace, network_policy, node, pod, service, workload};
+use super::{calico, cluster, endpoint_slice, endpoints, namespace, network_policy, node, pod};
+use super::{service, workload};
 
 /// Decodes the object as far as it can be read, and returns its known parts if it is not valid.
 pub(super) fn decode(
@@ -31,8 +32,9 @@ pub(super) fn decode(
             Some(Object::Endpoints(Box::new(endpoints::decode(root, name, &metadata, out))))
         }
         Kind::EndpointSlice => {
-            Some(Object::EndpointSlice(Box::new(service::endpoint_slice(root, &metadata, out))))
+            Some(Object::EndpointSlice(Box::new(endpoint_slice::decode(root, &metadata, out))))
         }
+        Kind::ServiceCidr => Some(Object::ServiceCidr(service::service_cidr(root, out))),
         Kind::Workload(controller) => workload::decode(root, controller, metadata, out)
             .map(|workload| Object::Workload(Box::new(workload))),
         Kind::IpPool => {

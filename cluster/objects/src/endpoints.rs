@@ -3,13 +3,13 @@
 //! Source: Kubernetes documentation, "`EndpointSlices`", section "`EndpointSlice` mirroring", and the controller of that
 //! name.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::cursor::{Cursor, Findings};
+use super::endpoint_slice::port;
 use super::metadata::Metadata;
-use super::object::{EndpointSlice, Endpoints};
-use super::service::port;
+use super::object::{EndpointSlice, Endpoints, SliceEndpoint};
 use super::syntax::{ADDRESS, address};
 
 /// The label of Endpoints that are not copied.
@@ -20,9 +20,9 @@ const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 const MOST_ADDRESSES: usize = 1000;
 
 const SUBSET: &[&str] = &["addresses", "notReadyAddresses", "ports"];
-const ADDRESS_IGNORED: &[&str] = &["hostname", "nodeName", "targetRef"];
+const ADDRESS_IGNORED: &[&str] = &["hostname", "targetRef"];
 
-/// Reads Endpoints. As with slices, it does not matter whether an address is ready.
+/// Reads Endpoints.
 pub(super) fn decode(
     root: &Cursor<'_>,
     name: &str,
@@ -42,28 +42,34 @@ fn subset(cursor: &Cursor<'_>, name: &str, out: &mut Findings) -> Option<Vec<End
     if !cursor.mapping(out, SUBSET, &[]) {
         return None;
     }
-    let mut addresses: Vec<IpAddr> = Vec::new();
-    for key in ["addresses", "notReadyAddresses"] {
+    let mut endpoints = Vec::new();
+    for (key, ready) in [("addresses", true), ("notReadyAddresses", false)] {
         if let Some(field) = cursor.field(key) {
-            addresses.extend(field.items(out, |item, out| {
-                if !item.mapping(out, &["ip"], ADDRESS_IGNORED) {
-                    return None;
-                }
-                item.required(out, "ip", ADDRESS)?.parsed(out, ADDRESS, address)
-            }));
+            endpoints.extend(field.items(out, |item, out| endpoint(item, ready, out)));
         }
     }
-    addresses.truncate(MOST_ADDRESSES);
+    endpoints.truncate(MOST_ADDRESSES);
     let ports = cursor.field("ports").map(|field| field.items(out, port)).unwrap_or_default();
-    let (v4, v6): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) =
-        addresses.into_iter().partition(IpAddr::is_ipv4);
-    let of_family = [v4, v6].into_iter().filter(|addresses| !addresses.is_empty());
-    let slice = |addresses| EndpointSlice {
+    let (v4, v6): (Vec<_>, Vec<_>) =
+        endpoints.into_iter().partition(|endpoint| endpoint.address.is_ipv4());
+    let of_family = [v4, v6].into_iter().filter(|endpoints| !endpoints.is_empty());
+    let slice = |endpoints: Vec<SliceEndpoint>| EndpointSlice {
         service: Some(name.to_owned()),
-        addresses,
+        addresses: endpoints.iter().map(|endpoint| endpoint.address).collect(),
+        endpoints: endpoints.into(),
         ports: ports.clone(),
     };
     Some(of_family.map(slice).collect())
+}
+
+fn endpoint(cursor: &Cursor<'_>, ready: bool, out: &mut Findings) -> Option<SliceEndpoint> {
+    if !cursor.mapping(out, &["ip", "nodeName"], ADDRESS_IGNORED) {
+        return None;
+    }
+    let address: IpAddr = cursor.required(out, "ip", ADDRESS)?.parsed(out, ADDRESS, address)?;
+    let node = cursor.field("nodeName").and_then(|field| field.filled(out, "a node's name"));
+    let node = node.map(Arc::from);
+    Some(SliceEndpoint { address, ready, serving: ready, terminating: false, node, hints: None })
 }
 
 #[cfg(test)]
@@ -83,16 +89,30 @@ mod tests {
         )
     }
 
+    /// Of these, 192.0.2.2 is not ready and `fd00::1` is on a node.
+    fn endpoint(address: &str) -> SliceEndpoint {
+        let ready = address != "192.0.2.2";
+        SliceEndpoint {
+            address: address.parse().unwrap(),
+            ready,
+            serving: ready,
+            terminating: false,
+            node: (address == "fd00::1").then(|| "n1".into()),
+            hints: None,
+        }
+    }
+
     #[test]
     fn a_subset_is_a_slice_of_each_family_whether_its_addresses_are_ready_or_not() {
         let found = slices(&endpoints(
             "",
-            "{addresses: [{ip: 192.0.2.1}, {ip: 'fd00::1', hostname: a}], notReadyAddresses: [{ip: 192.0.2.2}], \
+            "{addresses: [{ip: 192.0.2.1}, {ip: 'fd00::1', hostname: a, nodeName: n1}], notReadyAddresses: [{ip: 192.0.2.2}], \
              ports: [{name: sql, port: 5432}]}, {addresses: [{ip: 192.0.2.3}]}",
         ));
         let slice = |addresses: &[&str], ports: &[EndpointPort]| EndpointSlice {
             service: Some("db".to_owned()),
             addresses: addresses.iter().map(|it| it.parse().unwrap()).collect(),
+            endpoints: addresses.iter().map(|it| endpoint(it)).collect(),
             ports: ports.to_vec(),
         };
         let sql =

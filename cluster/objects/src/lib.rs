@@ -23,6 +23,7 @@ pub mod code;
 pub mod contents;
 mod cursor;
 mod decode;
+mod endpoint_slice;
 mod endpoints;
 mod few;
 mod intent;

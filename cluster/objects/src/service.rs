@@ -1,20 +1,15 @@
-//! Service accounts, services and their endpoints: the part that policy needs.
+//! Service accounts, services, and the ranges of services' addresses.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::code::Code;
 use super::cursor::{Cursor, Findings};
 use super::metadata::{Metadata, pairs};
 use super::network_policy::{number, protocol};
 use super::object::{
-    EndpointPort, EndpointSlice, PortNumber, Protocol, Service, ServiceAccount, ServicePort,
+    ClientAffinity, PortNumber, Service, ServiceAccount, ServiceCidr, ServicePort, ServiceType,
 };
-use super::syntax::{ADDRESS, PORT_NAME, PORT_NUMBER, address, is_port_name};
+use super::syntax::{ADDRESS, CIDR, PORT_NAME, PORT_NUMBER, address, cidr, is_port_name};
 use super::tree::Value;
-
-/// The label of an `EndpointSlice` that names its service.
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 const SERVICE_ACCOUNT_IGNORED: &[&str] =
     &["automountServiceAccountToken", "imagePullSecrets", "secrets"];
@@ -24,26 +19,28 @@ const SERVICE_SPEC: &[&str] = &[
     "externalIPs",
     "externalName",
     "externalTrafficPolicy",
-    "loadBalancerIP",
-    "ports",
-    "selector",
-    "type",
-];
-const SERVICE_SPEC_IGNORED: &[&str] = &[
-    "allocateLoadBalancerNodePorts",
     "healthCheckNodePort",
     "internalTrafficPolicy",
+    "loadBalancerIP",
+    "loadBalancerSourceRanges",
+    "ports",
+    "selector",
+    "sessionAffinity",
+    "sessionAffinityConfig",
+    "type",
+];
+/// Of these, `publishNotReadyAddresses` and `trafficDistribution` are for the controller of `EndpointSlices`: the slices
+/// say what follows from them.
+const SERVICE_SPEC_IGNORED: &[&str] = &[
+    "allocateLoadBalancerNodePorts",
     "ipFamilies",
     "ipFamilyPolicy",
     "loadBalancerClass",
-    "loadBalancerSourceRanges",
     "publishNotReadyAddresses",
-    "sessionAffinity",
-    "sessionAffinityConfig",
     "trafficDistribution",
 ];
-const ENDPOINT_IGNORED: &[&str] =
-    &["conditions", "deprecatedTopology", "hints", "hostname", "nodeName", "targetRef", "zone"];
+/// The most seconds of `sessionAffinityConfig.clientIP.timeoutSeconds`: a day.
+const MOST_AFFINITY: u32 = 86_400;
 
 /// Reads a service account.
 pub(super) fn service_account(
@@ -55,17 +52,11 @@ pub(super) fn service_account(
     ServiceAccount { labels: metadata.labels }
 }
 
-/// Reads a service. The values `None` and the empty text are not addresses.
+/// Reads a service.
 pub(super) fn service(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) -> Service {
     root.mapping(out, &["apiVersion", "kind", "metadata", "spec", "status"], &[]);
-    let mut service = Service { labels: metadata.labels, ..Service::default() };
-    let single = |item: &Cursor<'_>, out: &mut Findings| {
-        let address = item.parsed(out, ADDRESS, |text| match text {
-            "None" | "" => Some(None),
-            text => address(text).map(Some),
-        });
-        address.flatten()
-    };
+    let mut service =
+        Service { labels: metadata.labels, created: metadata.created, ..Service::default() };
     if let Some(spec) = root.field("spec")
         && spec.mapping(out, SERVICE_SPEC, SERVICE_SPEC_IGNORED)
     {
@@ -75,27 +66,21 @@ pub(super) fn service(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings)
         if let Some(field) = spec.field("ports") {
             service.ports = field.items(out, service_port);
         }
-        let traffic = spec.field("externalTrafficPolicy");
-        let keeps = traffic.and_then(|field| {
-            field.parsed(out, "Cluster or Local", |text| match text {
-                "Local" => Some(true),
-                "Cluster" | "" => Some(false),
-                _ => None,
-            })
-        });
-        service.keeps_clients = keeps == Some(true);
         let cluster_ip = spec.field("clusterIP").map(|field| &field.node.value);
         service.headless = matches!(cluster_ip, Some(Value::String(text)) if text == "None");
-        let text = |key| match &spec.field(key)?.node.value {
-            Value::String(text) => Some(text.clone()),
-            _ => None,
-        };
-        if text("type").as_deref() == Some("ExternalName") {
-            service.external_name = text("externalName");
+        service.service_type = service_type(&spec, out);
+        if service.service_type == Some(ServiceType::ExternalName)
+            && let Some(field) = spec.field("externalName")
+            && let Value::String(name) = &field.node.value
+        {
+            service.external_name = Some(name.clone());
         }
-        let one = |key, out: &mut Findings| spec.field(key).and_then(|field| single(&field, out));
+        traffic(&spec, &mut service, out);
+        let one = |key, out: &mut Findings| {
+            spec.field(key).and_then(|field| address_or_none(&field, out))
+        };
         let several = |key, out: &mut Findings| {
-            spec.field(key).map(|field| field.items(out, single)).unwrap_or_default()
+            spec.field(key).map(|field| field.items(out, address_or_none)).unwrap_or_default()
         };
         service.cluster_ips.extend(one("clusterIP", out));
         service.cluster_ips.extend(several("clusterIPs", out));
@@ -109,14 +94,111 @@ pub(super) fn service(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings)
         && balancer.mapping(out, &["ingress"], &[])
         && let Some(ingress) = balancer.field("ingress")
     {
-        service.addresses.extend(ingress.items(out, |item, out| {
-            if !item.mapping(out, &["ip"], &["hostname", "ipMode", "ports"]) {
-                return None;
+        for (address, is_vip) in ingress.items(out, load_balancer_address) {
+            service.addresses.insert(address);
+            if is_vip {
+                service.load_balancer_vips.insert(address);
             }
-            single(&item.field("ip")?, out)
-        }));
+        }
     }
     service
+}
+
+/// An address. The texts `None` and the empty one are none.
+fn address_or_none(field: &Cursor<'_>, out: &mut Findings) -> Option<IpAddr> {
+    let address = field.parsed(out, ADDRESS, |text| match text {
+        "None" | "" => Some(None),
+        text => address(text).map(Some),
+    });
+    address.flatten()
+}
+
+fn service_type(spec: &Cursor<'_>, out: &mut Findings) -> Option<ServiceType> {
+    let expected = "ClusterIP, NodePort, LoadBalancer or ExternalName";
+    let field = spec.field("type")?;
+    let found = field.parsed(out, expected, |text| match text {
+        "" => Some(None),
+        "ClusterIP" => Some(Some(ServiceType::ClusterIp)),
+        "NodePort" => Some(Some(ServiceType::NodePort)),
+        "LoadBalancer" => Some(Some(ServiceType::LoadBalancer)),
+        "ExternalName" => Some(Some(ServiceType::ExternalName)),
+        _ => None,
+    });
+    found.flatten()
+}
+
+/// Reads which endpoints a client may get, and which clients are served.
+fn traffic(spec: &Cursor<'_>, service: &mut Service, out: &mut Findings) {
+    let local = |key, out: &mut Findings| {
+        let policy = spec.field(key).and_then(|field| {
+            field.parsed(out, "Cluster or Local", |text| match text {
+                "Local" => Some(true),
+                "Cluster" | "" => Some(false),
+                _ => None,
+            })
+        });
+        policy == Some(true)
+    };
+    service.keeps_clients = local("externalTrafficPolicy", out);
+    service.internal_local = local("internalTrafficPolicy", out);
+    let affinity = spec.field("sessionAffinity").and_then(|field| {
+        field.parsed(out, "None or ClientIP", |text| match text {
+            "ClientIP" => Some(true),
+            "None" | "" => Some(false),
+            _ => None,
+        })
+    });
+    let mut timeout = None;
+    if let Some(config) = spec.field("sessionAffinityConfig")
+        && config.mapping(out, &["clientIP"], &[])
+        && let Some(client) = config.field("clientIP")
+        && client.mapping(out, &["timeoutSeconds"], &[])
+        && let Some(field) = client.field("timeoutSeconds")
+    {
+        let expected = format!("a number of seconds from 1 to {MOST_AFFINITY}, which is a day");
+        timeout = field.integer(out, &expected, 1..=MOST_AFFINITY.into());
+    }
+    service.client_affinity = (affinity == Some(true)).then_some(ClientAffinity { timeout });
+    if let Some(field) = spec.field("loadBalancerSourceRanges") {
+        // The API server, too, accepts spaces round a range.
+        service.source_ranges =
+            field.items(out, |item, out| item.parsed(out, CIDR, |text| cidr(text.trim())));
+    }
+    let port = spec.field("healthCheckNodePort").filter(is_not_zero);
+    service.health_check_port = port.and_then(|field| number(&field, out, PORT_NUMBER));
+}
+
+/// Whether a number is not the 0 that stands for an absent one.
+fn is_not_zero(field: &Cursor<'_>) -> bool {
+    field.node.value != Value::Integer(0)
+}
+
+/// An address of a load balancer, and whether nodes translate it (`ipMode: VIP`). One that has only a host name is none.
+fn load_balancer_address(item: &Cursor<'_>, out: &mut Findings) -> Option<(IpAddr, bool)> {
+    if !item.mapping(out, &["ip", "ipMode"], &["hostname", "ports"]) {
+        return None;
+    }
+    let mode = item.field("ipMode").and_then(|field| {
+        field.parsed(out, "VIP or Proxy", |text| match text {
+            "VIP" => Some(true),
+            "Proxy" => Some(false),
+            _ => None,
+        })
+    });
+    Some((address_or_none(&item.field("ip")?, out)?, mode != Some(false)))
+}
+
+/// Reads ranges of services' addresses.
+pub(super) fn service_cidr(root: &Cursor<'_>, out: &mut Findings) -> ServiceCidr {
+    root.mapping(out, &["apiVersion", "kind", "metadata", "spec"], &["status"]);
+    let mut cidrs = Vec::new();
+    if let Some(spec) = root.required(out, "spec", "a mapping with cidrs")
+        && spec.mapping(out, &["cidrs"], &[])
+        && let Some(field) = spec.required(out, "cidrs", "a list of one or two CIDRs")
+    {
+        cidrs = field.items(out, |item, out| item.parsed(out, CIDR, cidr).map(|net| net.trunc()));
+    }
+    ServiceCidr { cidrs }
 }
 
 fn service_port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<ServicePort> {
@@ -124,11 +206,11 @@ fn service_port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<ServicePort> 
     if !cursor.mapping(out, read, &["appProtocol"]) {
         return None;
     }
-    let name = cursor.field("name").and_then(|field| field.string(out, "a name"));
+    let name = cursor.field("name").and_then(|field| field.filled(out, "a name"));
     let protocol = cursor.field("protocol").and_then(|field| protocol(&field, out));
     let port = cursor.required(out, "port", PORT_NUMBER);
     let target = cursor.field("targetPort").and_then(|field| target(&field, out));
-    let node_port = cursor.field("nodePort").filter(|it| it.node.value != Value::Integer(0));
+    let node_port = cursor.field("nodePort").filter(is_not_zero);
     let node_port = node_port.and_then(|field| number(&field, out, PORT_NUMBER));
     let port = number(&port?, out, PORT_NUMBER)?;
     Some(ServicePort { name: name.map(str::to_owned), protocol, port, target, node_port })
@@ -147,83 +229,22 @@ fn target(field: &Cursor<'_>, out: &mut Findings) -> Option<PortNumber> {
     }
 }
 
-/// Reads some endpoints of a service. Domain names among them are not addresses.
-pub(super) fn endpoint_slice(
-    root: &Cursor<'_>,
-    metadata: &Metadata,
-    out: &mut Findings,
-) -> EndpointSlice {
-    let read = &["apiVersion", "kind", "metadata", "addressType", "endpoints", "ports"];
-    root.mapping(out, read, &[]);
-    let types = "IPv4, IPv6 or FQDN";
-    let family = root.required(out, "addressType", types).and_then(|field| {
-        field.parsed(out, types, |text| match text {
-            "IPv4" => Some(Some(Family::V4)),
-            "IPv6" => Some(Some(Family::V6)),
-            "FQDN" => Some(None),
-            _ => None,
-        })
-    });
-    let mut addresses = BTreeSet::new();
-    if let (Some(endpoints), Some(Some(family))) = (root.field("endpoints"), family) {
-        let of_all = endpoints.items(out, |item, out| endpoint(item, family, out));
-        addresses.extend(of_all.into_iter().flatten());
-    }
-    EndpointSlice {
-        service: metadata.labels.get(SERVICE_NAME).cloned(),
-        addresses,
-        ports: root.field("ports").map(|field| field.items(out, port)).unwrap_or_default(),
-    }
-}
-
-/// The kind of a slice's addresses.
-#[derive(Debug, Clone, Copy)]
-enum Family {
-    V4,
-    V6,
-}
-
-fn endpoint(cursor: &Cursor<'_>, family: Family, out: &mut Findings) -> Option<Vec<IpAddr>> {
-    if !cursor.mapping(out, &["addresses"], ENDPOINT_IGNORED) {
-        return None;
-    }
-    let addresses = cursor.required(out, "addresses", "a list of addresses")?;
-    let (expected, v4) = match family {
-        Family::V4 => ("an IPv4 address, as the addressType says", true),
-        Family::V6 => ("an IPv6 address, as the addressType says", false),
-    };
-    let of_family = |text: &str| address(text).filter(|address| address.is_ipv4() == v4);
-    Some(addresses.items(out, |item, out| item.parsed(out, expected, of_family)))
-}
-
-/// Reads a port. In Kubernetes an entry without a number means every port; in Calico, and so here, it means none.
-pub(super) fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<EndpointPort> {
-    if !cursor.mapping(out, &["name", "protocol", "port"], &["appProtocol"]) {
-        return None;
-    }
-    let name = cursor.field("name").and_then(|field| field.string(out, "a name"));
-    let name = name.filter(|name| !name.is_empty()).map(str::to_owned);
-    let protocol = match cursor.field("protocol") {
-        Some(field) if field.node.value != Value::String(String::new()) => protocol(&field, out)?,
-        _ => Protocol::Tcp,
-    };
-    let Some(field) = cursor.field("port") else {
-        let message = "has no number: rules that name the service match nothing by it";
-        cursor.told(out, Code::PortWithoutNumber, message);
-        return None;
-    };
-    Some(EndpointPort { name, protocol, port: number(&field, out, PORT_NUMBER)? })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::State;
-    use super::super::object::{EndpointPort, Object, Protocol};
-    use super::super::read;
-    use super::super::tests::{invalid, only, problems};
+    use super::super::object::Object;
+    use super::super::tests::{invalid, only};
+    use super::*;
 
-    fn port(protocol: Protocol, port: u16) -> EndpointPort {
-        EndpointPort { name: None, protocol, port }
+    fn service(spec: &str, status: &str) -> Option<Service> {
+        let text = format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: 9web, creationTimestamp: '2026-01-31T09:30:00Z'}}, \
+             spec: {{{spec}}}, status: {{{status}}}}}"
+        );
+        if invalid(&text).is_some() {
+            return None;
+        }
+        let Object::Service(service) = only(&text) else { panic!("{text}") };
+        Some(*service)
     }
 
     #[test]
@@ -247,6 +268,60 @@ mod tests {
     }
 
     #[test]
+    fn a_service_says_which_endpoints_a_client_gets_and_which_clients_are_served() {
+        let found = service(
+            "type: LoadBalancer, internalTrafficPolicy: Local, externalTrafficPolicy: Local, sessionAffinity: ClientIP, \
+             sessionAffinityConfig: {clientIP: {timeoutSeconds: 86400}}, healthCheckNodePort: 31000, \
+             loadBalancerSourceRanges: [' 192.0.2.0/24', 'fd00::/8'], trafficDistribution: PreferSameZone",
+            "loadBalancer: {ingress: [{ip: 198.51.100.1}, {ip: 198.51.100.2, ipMode: VIP}, {ip: 198.51.100.3, ipMode: Proxy}]}",
+        )
+        .unwrap();
+        let vips: Vec<_> = found.load_balancer_vips.iter().map(ToString::to_string).collect();
+        assert_eq!(vips, ["198.51.100.1", "198.51.100.2"]);
+        assert_eq!(found.addresses.len(), 3);
+        let ranges: Vec<_> = found.source_ranges.iter().map(ToString::to_string).collect();
+        assert_eq!(ranges, ["192.0.2.0/24", "fd00::/8"]);
+        assert!(found.created.is_some() && found.keeps_clients && found.internal_local);
+        assert_eq!(
+            (found.service_type, found.client_affinity, found.health_check_port),
+            (
+                Some(ServiceType::LoadBalancer),
+                Some(ClientAffinity { timeout: Some(86_400) }),
+                Some(31_000)
+            )
+        );
+        let absent =
+            service("healthCheckNodePort: 0, type: '', sessionAffinity: None", "").unwrap();
+        assert_eq!(absent, Service { created: found.created, ..Service::default() });
+        for wrong in [
+            "type: Balancer",
+            "internalTrafficPolicy: local",
+            "sessionAffinity: Client",
+            "sessionAffinityConfig: {clientIP: {timeoutSeconds: 0}}",
+            "sessionAffinityConfig: {clientIP: {timeoutSeconds: 86401}}",
+            "loadBalancerSourceRanges: [192.0.2.1]",
+            "healthCheckNodePort: 65536",
+        ] {
+            assert_eq!(service(wrong, ""), None, "{wrong}");
+        }
+        let of_another_mode = "loadBalancer: {ingress: [{ip: 198.51.100.3, ipMode: DSR}]}";
+        assert_eq!(service("", of_another_mode), None);
+    }
+
+    #[test]
+    fn ranges_of_services_have_no_host_bits() {
+        let text = "{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: kubernetes}, \
+                    spec: {cidrs: [10.96.0.1/12, 'fd00::/112']}, status: {}}";
+        let Object::ServiceCidr(found) = only(text) else { panic!("ranges") };
+        let cidrs: Vec<_> = found.cidrs.iter().map(ToString::to_string).collect();
+        assert_eq!(cidrs, ["10.96.0.0/12", "fd00::/112"]);
+        for wrong in ["10.96.0.1", "10.96.0.0/33"] {
+            assert!(invalid(&text.replace("10.96.0.1/12", wrong)).is_some(), "{wrong}");
+        }
+        assert!(invalid(&text.replace("cidrs:", "cidr:")).is_some());
+    }
+
+    #[test]
     fn a_service_account_has_labels() {
         let Object::ServiceAccount(account) = only(
             "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: a, labels: {b: c}}\nsecrets: []\n",
@@ -254,47 +329,5 @@ mod tests {
             panic!("a service account")
         };
         assert_eq!(account.labels.get("b").unwrap(), "c");
-    }
-
-    #[test]
-    fn a_port_of_a_slice_without_a_number_is_none_and_is_warned_of() {
-        let text = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
-             metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}\naddressType: IPv4\n\
-             endpoints: []\nports: [{protocol: UDP}, {port: 80}]\n";
-        let manifest = read("file.yaml", text).unwrap();
-        let State::Valid(object) = &manifest.entries[0].state else { panic!("it is valid") };
-        let Object::EndpointSlice(slice) = &**object else { panic!("a slice") };
-        assert_eq!(slice.ports, [port(Protocol::Tcp, 80)]);
-        let told = "warning[port-without-number]: ports[0]: has no number: rules that name the service match nothing by it";
-        assert!(problems(text).starts_with(told), "{}", problems(text));
-    }
-
-    #[test]
-    fn an_endpoint_slice_names_its_service_and_domain_names_are_no_addresses() {
-        let slice = |family: &str, address: &str| {
-            let text = format!(
-                "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
-                 metadata: {{name: web-1, labels: {{kubernetes.io/service-name: web}}}}\naddressType: {family}\n\
-                 endpoints: [{{addresses: [{address}], conditions: {{ready: false}}}}]\n\
-                 ports: [{{port: 80}}, {{name: '', port: 53, protocol: UDP}}]\n"
-            );
-            invalid(&text).is_none().then(|| only(&text))
-        };
-        let Some(Object::EndpointSlice(read)) = slice("IPv4", "10.0.0.1") else { panic!() };
-        assert_eq!(read.service.as_deref(), Some("web"));
-        assert_eq!(read.addresses, ["10.0.0.1".parse().unwrap()].into());
-        let ports = [port(Protocol::Tcp, 80), port(Protocol::Udp, 53)];
-        assert_eq!(read.ports, ports);
-        let Some(Object::EndpointSlice(read)) = slice("FQDN", "example.com") else { panic!() };
-        assert!(read.addresses.is_empty());
-        assert!(slice("IPv6", "'fd00::1'").is_some());
-        for (family, address) in [
-            ("IPv4", "example.com"),
-            ("IPv4", "'fd00::1'"),
-            ("IPv6", "10.0.0.1"),
-            ("IPv5", "10.0.0.1"),
-        ] {
-            assert!(slice(family, address).is_none(), "{family} {address}");
-        }
     }
 }

@@ -24,7 +24,7 @@ const GROUPS: &[(&str, Kinds)] = &[
         ]),
     ),
     ("apps", Some(&["ControllerRevision"])),
-    ("networking.k8s.io", Some(&["Ingress", "IngressClass", "IPAddress", "ServiceCIDR"])),
+    ("networking.k8s.io", Some(&["Ingress", "IngressClass", "IPAddress"])),
     ("admissionregistration.k8s.io", None),
     ("apiextensions.k8s.io", None),
     ("apiregistration.k8s.io", None),

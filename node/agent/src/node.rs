@@ -17,6 +17,7 @@ mod detach;
 mod inputs;
 mod metrics;
 mod node_devices;
+mod node_services;
 mod pod_request;
 mod pod_state;
 mod pod_walk;
@@ -125,7 +126,6 @@ impl Agent {
     /// Puts the last changes into force, and sends the replies that wait for that. The control loop calls this once a turn,
     /// after the event.
     pub(super) fn settle(&mut self, now: Instant) {
-        let before = self.calculated.tables.version;
         let Self { inputs, view, attachments, calculated, dataplane, .. } = self;
         let settled = settle(
             inputs,
@@ -140,10 +140,9 @@ impl Agent {
             if let Some(flows) = self.last_flows.take() {
                 self.restore_flows(flows, &tables);
             }
-            self.dataplane.ports.workers.publish(&tables);
-        }
-        if let Some(received) = received {
-            self.dataplane.note_change(received, before, self.calculated.tables.version);
+            self.dataplane.publish(tables, received);
+        } else if let Some(received) = received {
+            self.dataplane.note_change_in_place(received);
         }
         self.check_expected(now);
         self.attachments.send_replies();

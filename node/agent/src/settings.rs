@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use ipnet::IpNet;
 use manx_dataplane::tables::Connections;
 use manx_dataplane::worker::Polling;
 
@@ -27,12 +28,14 @@ pub enum Datastore {
 }
 
 /// The program that translates service addresses to endpoints.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Services {
     /// No program: a service address is an address of the world.
     None,
     /// kube-proxy, in the node's kernel.
     KubeProxy,
+    /// Manx. The ranges of cluster IPs count if the cluster has no `ServiceCIDR`.
+    Manx(Vec<IpNet>),
 }
 
 /// The owner of the pod network, which makes interfaces, gives out addresses and reaches other nodes.

@@ -475,6 +475,9 @@ pub struct Status {
     pub known_endpoints: usize,
     /// The number of policies in the tables.
     pub known_policies: usize,
+    /// The number of services' addresses with a port that Manx translates; absent if it translates none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frontends: Option<usize>,
     /// The endpoints of this node.
     pub endpoints: Vec<EndpointStatus>,
     /// The pods of this node that are not simply attached.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use ipnet::IpNet;
 
 use manx_dataplane::flow::MAX_WORKERS;
 use manx_dataplane::tables::{self, Connections};
@@ -58,6 +59,9 @@ pub struct Node {
     /// Who translates the addresses of services to endpoints
     #[arg(long, env = "MANX_SERVICES", value_enum, default_value_t = Services::None)]
     pub services: Services,
+    /// Range of cluster IPs, for --services manx in a cluster without ServiceCIDR objects
+    #[arg(long, env = "MANX_SERVICE_CIDR", value_name = "CIDR,...", value_delimiter = ',')]
+    pub service_cidr: Vec<IpNet>,
     /// Only judge: another CNI plugin connects the pods, gives them addresses, and reaches other nodes
     #[arg(long, env = "MANX_POLICY_ONLY")]
     pub policy_only: bool,
@@ -99,6 +103,24 @@ impl Node {
         name.filter(|name| !name.is_empty()).ok_or_else(|| {
             Error::Invalid("no node is named: expected --name NODE (NODENAME)".to_owned())
         })
+    }
+
+    /// Who translates services, with what that needs.
+    fn services(&self) -> Result<manx_agent::settings::Services, Error> {
+        let invalid = |message: &str| Err(Error::Invalid(message.to_owned()));
+        if self.services != Services::Manx && !self.service_cidr.is_empty() {
+            return invalid(
+                "--service-cidr (MANX_SERVICE_CIDR) is for --services manx (MANX_SERVICES): set both or neither",
+            );
+        }
+        match self.services {
+            Services::None => Ok(manx_agent::settings::Services::None),
+            Services::KubeProxy => Ok(manx_agent::settings::Services::KubeProxy),
+            Services::Manx if self.policy_only => invalid(
+                "--services manx is for a network of Manx: beside another plugin (--policy-only) expected --services kube-proxy or none",
+            ),
+            Services::Manx => Ok(manx_agent::settings::Services::Manx(self.service_cidr.clone())),
+        }
     }
 
     /// The socket on which the agent listens.
@@ -165,6 +187,8 @@ pub enum Services {
     None,
     /// kube-proxy on the node, in the mode iptables or nftables
     KubeProxy,
+    /// Manx itself
+    Manx,
 }
 
 /// The behaviour of a worker without packets.
@@ -212,10 +236,7 @@ fn settings(node: &Node) -> Result<manx_agent::Settings, Error> {
         socket,
         uplink: node.uplink.clone(),
         packet_socket: node.uplink_mode == UplinkMode::Packet,
-        services: match node.services {
-            Services::None => manx_agent::settings::Services::None,
-            Services::KubeProxy => manx_agent::settings::Services::KubeProxy,
-        },
+        services: node.services()?,
         network: if node.policy_only { Network::OtherPlugin } else { Network::Manx },
         pod_device: node.pod_device,
         polling: match node.poll {

@@ -90,6 +90,7 @@ fn render(status: &manx_api::Status) -> String {
         warnings,
         known_endpoints,
         known_policies,
+        frontends,
         endpoints,
         other_pods,
         routes,
@@ -110,6 +111,9 @@ fn render(status: &manx_api::Status) -> String {
         text,
         "datastore {sync} at {datastore}: {known_endpoints} endpoints, {known_policies} policies; tables published {tables} times, changed in place {changed_in_place} times for pods and {routes_changed_in_place} times for routes"
     );
+    if let Some(frontends) = frontends {
+        let _ = writeln!(text, "services translated by Manx: {frontends} addresses with a port");
+    }
     if let Some(manx_api::Stale { for_s, reason, .. }) = stale {
         let age = duration(Duration::from_secs(*for_s));
         let _ = writeln!(text, "STALE for {age}: what was known stays in force: {reason}");
@@ -335,6 +339,7 @@ mod tests {
             warnings: vec!["hosts.yaml, HostEndpoint h: in part NOT ENFORCED".to_owned()],
             known_endpoints: 6,
             known_policies: 3,
+            frontends: Some(5),
             endpoints: vec![
                 manx_api::EndpointStatus {
                     pod: manx_api::PodName { namespace: "default".to_owned(), name: "web".to_owned() },

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use manx_calculation::calc::{Calculation, Inputs, LocalPod};
+use manx_calculation::calc::{Calculation, Inputs, LocalPod, Translation};
 use manx_calculation::import::Cluster;
 use manx_calculation::interfaces::Interfaces;
 
@@ -44,7 +44,7 @@ impl Node {
             forwarded: None,
             own_addresses: &BTreeSet::new(),
             uplink: None,
-            services: None,
+            services: Translation::Nobody,
             connections: Connections::default(),
             interfaces: Interfaces { node: NODE, uplink: None, addresses: &[] },
         };

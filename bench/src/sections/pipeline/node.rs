@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use manx_calculation::calc::{Calculation, Inputs, LocalPod};
+use manx_calculation::calc::{Calculation, Inputs, LocalPod, Translation};
 use manx_calculation::import::Cluster;
 use manx_calculation::interfaces::Interfaces;
 use manx_calculation::overlay::Underlay;
@@ -145,7 +145,7 @@ impl Node {
             forwarded: None,
             own_addresses: &BTreeSet::new(),
             uplink: self.owns_uplink.then_some(Link::native(UPLINK, MTU)),
-            services: None,
+            services: Translation::Nobody,
             connections: Connections::default(),
             interfaces: Interfaces {
                 node: NAME,

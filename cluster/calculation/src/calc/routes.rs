@@ -14,7 +14,7 @@ use manx_dataplane::tables::{
 };
 use manx_policy_compiler::prefix_map::PrefixMap;
 
-use super::Inputs;
+use super::{Inputs, Translation};
 use crate::overlay::Underlay;
 use crate::topology::{self, Peer, Route, RouteSource, Topology};
 
@@ -48,8 +48,8 @@ struct RouteInputs {
     /// The next hops of the attached pods' addresses, and of the node's own addresses on their links.
     attached: Vec<(IpAddr, NextHop)>,
     own_addresses: BTreeSet<IpNet>,
-    /// The service addresses that the node translates.
-    services: BTreeSet<IpAddr>,
+    /// The service addresses that are translated.
+    services: Vec<IpNet>,
 }
 
 impl Default for RouteTables {
@@ -75,7 +75,7 @@ impl RouteTables {
                 && of.underlay == *inputs.underlay
                 && of.topology == *inputs.topology
                 && of.own_addresses == *inputs.own_addresses
-                && of.services == *services(inputs)
+                && of.services.iter().copied().eq(services(inputs))
         });
         if stand {
             return;
@@ -90,7 +90,8 @@ impl RouteTables {
         let routes = self.routes.iter().map(|(net, via)| (*net, via.encode().0));
         self.map = Arc::new(PrefixMap::build(NextHop::NoRoute.encode().0, routes));
         let (topology, underlay) = (inputs.topology.clone(), inputs.underlay.clone());
-        let (own_addresses, services) = (inputs.own_addresses.clone(), services(inputs).clone());
+        let own_addresses = inputs.own_addresses.clone();
+        let services = services(inputs).collect();
         self.inputs = Some(RouteInputs { topology, underlay, attached, own_addresses, services });
     }
 
@@ -102,7 +103,6 @@ impl RouteTables {
         let is_alike = before.attached == attached
             && before.underlay == *inputs.underlay
             && before.own_addresses == *inputs.own_addresses
-            && before.services == *services(inputs)
             && before.topology.differs_in_prefixes_alone(inputs.topology)
             && Arc::ptr_eq(&self.map, &tables.routes)
             && self.tunnels(inputs)[..] == *self.tunnels;
@@ -117,7 +117,8 @@ impl RouteTables {
             return false;
         }
         self.routes = routes;
-        self.inputs = Some(RouteInputs { topology: inputs.topology.clone(), ..before });
+        let (topology, services) = (inputs.topology.clone(), services(inputs).collect());
+        self.inputs = Some(RouteInputs { topology, services, ..before });
         true
     }
 
@@ -175,8 +176,7 @@ fn of_node<'a>(
 ) -> impl Iterator<Item = (IpNet, RouteSource, NextHop)> + use<'a> {
     let kernel = inputs.own_addresses.iter();
     let kernel = kernel.map(|net| (*net, RouteSource::KernelAddress, NextHop::Node));
-    let services = services(inputs).iter();
-    let services = services.map(|it| (IpNet::from(*it), RouteSource::Service, NextHop::Service));
+    let services = services(inputs).map(|it| (it, RouteSource::Service, NextHop::Service));
     let attached = attached.iter().map(|(address, via)| {
         let source = match via {
             NextHop::Endpoint(_) => RouteSource::Pod,
@@ -193,9 +193,15 @@ pub fn own_routes(inputs: &Inputs<'_>) -> Vec<(IpNet, RouteSource, NextHop)> {
     of_node(inputs, &attached(inputs)).collect()
 }
 
-fn services<'a>(inputs: &Inputs<'a>) -> &'a BTreeSet<IpAddr> {
-    static NONE: BTreeSet<IpAddr> = BTreeSet::new();
-    inputs.services.map_or(&NONE, |(services, _)| &services.addresses)
+/// The service addresses that are translated, and their ranges.
+fn services<'a>(inputs: &Inputs<'a>) -> impl Iterator<Item = IpNet> + use<'a> {
+    let (addresses, ranges) = match inputs.services {
+        Translation::Nobody => (None, None),
+        Translation::KubeProxy(services, _) => (Some(&services.addresses), None),
+        Translation::Manx(frontends, ranges) => (Some(frontends.addresses()), Some(&ranges.nets)),
+    };
+    let addresses = addresses.into_iter().flatten().map(|it| IpNet::from(*it));
+    addresses.chain(ranges.into_iter().flatten().copied())
 }
 
 /// The addresses that the node has on the attached pods' links, then the addresses of these pods, each with its next

@@ -56,7 +56,7 @@ fn tables(
         forwarded: None,
         own_addresses: &BTreeSet::new(),
         uplink: None,
-        services: None,
+        services: Translation::Nobody,
         connections: Connections::default(),
         interfaces: Interfaces { node: "node-1", uplink: None, addresses: &[] },
     })

@@ -72,7 +72,7 @@ impl Cluster {
         }
         match key.kind {
             Kind::Pod => self.apply_pod(contents, key, [before, state]),
-            Kind::Service => Some(Effect::Nothing),
+            Kind::Service | Kind::ServiceCidr => Some(Effect::Nothing),
             Kind::EndpointSlice => Some(self.apply_slice(contents, key, [before, state])),
             Kind::NetworkSet | Kind::GlobalNetworkSet => self.apply_set(contents, key, now),
             Kind::Node | Kind::IpPool => self.apply_route_source(contents, key, now),

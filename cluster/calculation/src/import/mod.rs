@@ -203,6 +203,7 @@ impl Cluster {
             Object::Pod(_)
             | Object::IpPool(_)
             | Object::Service(_)
+            | Object::ServiceCidr(_)
             | Object::Endpoints(_)
             | Object::Workload(_)
             | Object::NetworkPolicy(_)

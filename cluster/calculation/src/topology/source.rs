@@ -28,7 +28,7 @@ pub enum RouteSource {
     NodeAddress,
     /// An address that the node's kernel has.
     KernelAddress,
-    /// A service address that the node translates.
+    /// A service address that is translated, or a range of them.
     Service,
     /// The node's own end of the link of a pod that another plugin has connected.
     Gateway,

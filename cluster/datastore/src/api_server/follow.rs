@@ -142,7 +142,7 @@ impl Position {
         installed: &mut watch::Receiver<Definitions>,
     ) -> Result<(), End> {
         let Some(resource) = self.find(connection, installed).await? else {
-            if !resource::comes_by_crd(self.kind) {
+            if !resource::may_be_missing(self.kind) {
                 let reason = format!("the server serves no {}", self.kind);
                 return Err(End::Failed(reason));
             }

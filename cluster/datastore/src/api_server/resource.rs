@@ -59,7 +59,7 @@ impl Resources {
     }
 }
 
-/// Finds the resource of a kind; `None`: the server has none, because its CRD is not installed. If the server has
+/// Finds the resource of a kind; `None`: the server has none ([`may_be_missing`]). If the server has
 /// several versions of it, the first one of [`served_versions`] is used.
 ///
 /// A kind without policies opens what they close, so it is missing only when the server has said so in three ways, and
@@ -169,7 +169,12 @@ fn get(path: &str) -> kube::Result<hyper::Request<Vec<u8>>> {
     Request::new(path).list(&ListParams::default()).map_err(Error::BuildRequest)
 }
 
-/// Whether a server may lack the kind.
+/// Whether a server may lack the kind: its CRD is not installed, or the server is older than Kubernetes 1.33.
+pub(super) fn may_be_missing(kind: Kind) -> bool {
+    comes_by_crd(kind) || kind == Kind::ServiceCidr
+}
+
+/// Whether a CRD brings the kind.
 pub(super) fn comes_by_crd(kind: Kind) -> bool {
     let groups = ["projectcalico.org/", "policy.networking.k8s.io/"];
     kind.api_versions().iter().all(|version| groups.iter().any(|group| version.contains(group)))

@@ -26,6 +26,8 @@ pub enum Kind {
     Endpoints,
     /// `discovery.k8s.io/v1` `EndpointSlice`.
     EndpointSlice,
+    /// `networking.k8s.io/v1` `ServiceCIDR`.
+    ServiceCidr,
     /// A workload: its controller makes pods.
     Workload(Controller),
     /// `networking.k8s.io/v1` NetworkPolicy.
@@ -64,7 +66,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds that are read. [`Controller::Other`] stands for kinds that are not.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::Namespace,
         Self::Node,
         Self::Pod,
@@ -72,6 +74,7 @@ impl Kind {
         Self::Service,
         Self::Endpoints,
         Self::EndpointSlice,
+        Self::ServiceCidr,
         Self::Workload(Controller::Deployment),
         Self::Workload(Controller::StatefulSet),
         Self::Workload(Controller::DaemonSet),
@@ -108,6 +111,7 @@ impl Kind {
             Self::Service => "Service",
             Self::Endpoints => "Endpoints",
             Self::EndpointSlice => "EndpointSlice",
+            Self::ServiceCidr => "ServiceCIDR",
             Self::Workload(controller) => controller.name(),
             Self::NetworkPolicy | Self::CalicoNetworkPolicy => "NetworkPolicy",
             Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
@@ -138,7 +142,7 @@ impl Kind {
             | Self::Endpoints => &["v1"],
             Self::EndpointSlice => &["discovery.k8s.io/v1"],
             Self::Workload(controller) => controller.api_versions(),
-            Self::NetworkPolicy => &["networking.k8s.io/v1"],
+            Self::ServiceCidr | Self::NetworkPolicy => &["networking.k8s.io/v1"],
             Self::ClusterNetworkPolicy => {
                 &["policy.networking.k8s.io/v1alpha2", "policy.networking.k8s.io/v1beta1"]
             }
@@ -194,6 +198,7 @@ impl Kind {
             | Self::Service
             | Self::Endpoints
             | Self::EndpointSlice
+            | Self::ServiceCidr
             | Self::Workload(_)
             | Self::IpPool
             | Self::Tier
@@ -237,10 +242,15 @@ impl Kind {
             Self::ServiceAccount => {
                 "until it is valid, nothing passes the pods that run as this service account"
             }
-            Self::Service => "policy reads a service's endpoints from its EndpointSlices only",
+            Self::Service => {
+                "until it is valid, it is not translated; policy reads a service's endpoints from its EndpointSlices only"
+            }
             Self::Endpoints => "until it is valid, the endpoints of its service are not known",
             Self::EndpointSlice => {
-                "until it is valid, policies that name a service of its namespace deny all traffic of what they select"
+                "until it is valid, policies that name a service of its namespace deny all traffic of what they select, and where Manx translates services those of its namespace are refused"
+            }
+            Self::ServiceCidr => {
+                "until it is valid, nodes that translate services have no routes to its ranges"
             }
             Self::Workload(_) => "until it is valid, no pods are made of it",
             Self::NetworkPolicy => {
@@ -289,6 +299,7 @@ impl Kind {
             | Self::NetworkSet => true,
             Self::Namespace
             | Self::Node
+            | Self::ServiceCidr
             | Self::ClusterNetworkPolicy
             | Self::AdminNetworkPolicy
             | Self::BaselineAdminNetworkPolicy

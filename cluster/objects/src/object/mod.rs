@@ -34,7 +34,10 @@ pub use pod::{AnnotatedIps, ContainerPort, Owner, Phase, Pod};
 pub use policy_type::PolicyType;
 pub use pool::{EncapsulationMode, IpPool};
 pub use port::{PortNumber, Protocol};
-pub use service::{EndpointPort, EndpointSlice, Endpoints, Service, ServicePort};
+pub use service::{
+    ClientAffinity, EndpointPort, EndpointSlice, Endpoints, Hints, Service, ServiceCidr,
+    ServicePort, ServiceType, SliceEndpoint,
+};
 pub use workload::{Numbers, Workload, kind_and_group};
 
 /// A valid object.
@@ -49,6 +52,8 @@ pub enum Object {
     Endpoints(Box<Endpoints>),
     /// Some of a service's endpoints.
     EndpointSlice(Box<EndpointSlice>),
+    /// Ranges of services' addresses.
+    ServiceCidr(ServiceCidr),
     /// A controller's template of pods. The key's kind tells the controller.
     Workload(Box<Workload>),
     /// A Kubernetes policy, also a staged one.

@@ -445,6 +445,7 @@ fn slice(addresses: &[&str], ports: &[(Protocol, u16)]) -> Object {
     Object::EndpointSlice(Box::new(EndpointSlice {
         service: Some("db".to_owned()),
         addresses,
+        endpoints: Box::default(),
         ports: ports
             .iter()
             .map(|&(protocol, port)| EndpointPort { name: None, protocol, port })

@@ -9,10 +9,11 @@ use manx_dataplane::tables::{Connections, Link, NextHop, PortId, Tables};
 use manx_policy_compiler::model::ObjectName;
 
 use super::inputs::Inputs;
+use super::node_services::NodeServices;
 use super::view::View;
 use crate::verify::Verifier;
 use manx_api::Verification;
-use manx_calculation::calc::{self, Calculation, LocalPod, NextStep};
+use manx_calculation::calc::{self, Calculation, LocalPod, NextStep, Translation};
 use manx_calculation::overlay::Underlay;
 use manx_calculation::topology::RouteSource;
 use manx_objects::contents::Changes;
@@ -135,6 +136,19 @@ impl Calculated {
         stored
     }
 
+    /// The tables in use with the services of now, if these have changed. They share everything else, and have the same
+    /// version: no flow looks up its ends again, and nothing is left to prove.
+    pub(super) fn replace_services(&mut self, view: &View) -> Option<Arc<Tables>> {
+        let now = view.services.manx()?.frontends.table();
+        let before = self.tables.services.as_ref()?;
+        if Arc::ptr_eq(before, now) || !view.cluster.in_sync {
+            return None;
+        }
+        let services = Some(Arc::clone(now));
+        self.tables = Arc::new(Tables { services, ..Tables::clone(&self.tables) });
+        Some(Arc::clone(&self.tables))
+    }
+
     /// The routes that do not come from objects, with their sources.
     pub(super) fn own_routes(
         &mut self,
@@ -160,7 +174,15 @@ impl Calculated {
             forwarded: *forwarded,
             uplink: None,
             own_addresses: &view.own_addresses,
-            services: view.services.as_ref().zip(*service),
+            services: match (&view.services, *service) {
+                (NodeServices::KubeProxy(services), Some(link)) => {
+                    Translation::KubeProxy(services, link)
+                }
+                (NodeServices::Manx(services), _) => {
+                    Translation::Manx(&services.frontends, &services.ranges)
+                }
+                (NodeServices::Nobody | NodeServices::KubeProxy(_), _) => Translation::Nobody,
+            },
             connections: self.connections,
             interfaces: view.topology.interfaces(&view.node, &view.uplink),
         };

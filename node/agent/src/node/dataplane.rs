@@ -1,6 +1,6 @@
 //! The dataplane: the workers, their ports, and their reports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::port::capture::CopyBudget;
 use manx_dataplane::port::link::ETHERNET_LEN;
 use manx_dataplane::report::Report;
-use manx_dataplane::tables::{Link, PortId};
+use manx_dataplane::tables::{Link, PortId, Tables};
 use manx_dataplane::worker::{self, Workers};
 
 use super::calculated::OwnPorts;
@@ -33,9 +33,8 @@ use manx_observe::latency::Latencies;
 pub(super) struct Dataplane {
     pub(super) ports: Ports,
     reports: Receiver<Report>,
-    /// The number of workers that have handed tables back, and the time of the last one, by the tables' version. A worker
-    /// that has not handed them back may still use them.
-    retirements: BTreeMap<u64, (usize, Instant)>,
+    /// The tables that workers may use, the oldest first.
+    published: VecDeque<Published>,
     pub(super) denials: Denials,
     /// The memory for waiting copies, which all captures share.
     captures: Arc<CopyBudget>,
@@ -43,9 +42,24 @@ pub(super) struct Dataplane {
     packet_socket: Option<PortId>,
     /// The reason why an overlay's socket is not open although a tunnel needs it.
     pub(super) socket_faults: BTreeMap<Overlay, Fault>,
-    /// The time when a change was received that not every worker uses yet, by the version of the tables before.
-    pending_changes: BTreeMap<u64, Instant>,
     latencies: Latencies,
+}
+
+/// Tables that were published, and that some worker may still use.
+struct Published {
+    tables: Arc<Tables>,
+    /// The number of workers that have handed them back.
+    handed_back: usize,
+    /// The time when the last one of them did.
+    last: Option<Instant>,
+    /// The time when a change was received that the next tables bring into force.
+    change: Option<Instant>,
+}
+
+impl Published {
+    fn new(tables: Arc<Tables>) -> Self {
+        Self { tables, handed_back: 0, last: None, change: None }
+    }
 }
 
 impl Dataplane {
@@ -82,12 +96,12 @@ impl Dataplane {
         let dataplane = Self {
             ports,
             reports,
-            retirements: BTreeMap::new(),
+            // Workers begin with closed tables of their own.
+            published: VecDeque::from([Published::new(Arc::new(Tables::closed()))]),
             denials: Denials::default(),
             captures: capture::copy_budget(),
             packet_socket: packet_socket.map(|(port, _)| port),
             socket_faults: BTreeMap::new(),
-            pending_changes: BTreeMap::new(),
             latencies,
         };
         Ok((dataplane, own))
@@ -98,14 +112,18 @@ impl Dataplane {
         Sizes::default().flows
     }
 
-    /// Records that a change is in force. If `version` is `before`, it is in the tables that were in use. Otherwise it is in
-    /// newer tables, which all workers use when each has handed back those of version `before`.
-    pub(super) fn note_change(&mut self, received: Instant, before: u64, version: u64) {
-        if version == before {
-            self.latencies.changed(received.elapsed());
-        } else {
-            self.pending_changes.insert(before, received);
+    /// Publishes tables. They bring a change into force that was `received`, when every worker has handed back those before.
+    pub(super) fn publish(&mut self, tables: Arc<Tables>, received: Option<Instant>) {
+        self.ports.workers.publish(&tables);
+        if let Some(before) = self.published.back_mut() {
+            before.change = received;
         }
+        self.published.push_back(Published::new(tables));
+    }
+
+    /// Records that a change is in force in the tables that were in use.
+    pub(super) fn note_change_in_place(&self, received: Instant) {
+        self.latencies.changed(received.elapsed());
     }
 
     /// Opens the sockets of overlays that tunnels need and that are not open. Until a socket is open its tunnels lead
@@ -149,29 +167,41 @@ impl Dataplane {
                 Report::PortLost(port, error) => lost.push((port, error)),
                 Report::PollFailed(error) => tracing::error!(%error, "epoll failed"),
                 Report::Retired(tables, at) => {
-                    self.count_retirement(calculation, tables.version, at);
+                    self.count_retirement(calculation, &tables, at);
                 }
             }
         }
         lost
     }
 
-    /// Counts that a worker has handed tables back. Each worker does so in the order of publication. So when the last one
-    /// hands tables back, no worker uses these or earlier ones.
-    fn count_retirement(&mut self, calculation: &mut Calculation, version: u64, at: Instant) {
-        let (handed_back, last) = self.retirements.entry(version).or_insert((0, at));
-        *handed_back += 1;
-        *last = at.max(*last);
-        if *handed_back < self.ports.workers.len() {
+    /// Counts that a worker has handed tables back `at` this time. Each worker does so in the order of publication. So when
+    /// the last one hands tables back, no worker uses these or earlier ones.
+    fn count_retirement(
+        &mut self,
+        calculation: &mut Calculation,
+        tables: &Arc<Tables>,
+        at: Instant,
+    ) {
+        let is_handed_back = |it: &Published| {
+            Arc::ptr_eq(&it.tables, tables) || (it.tables.version, tables.version) == (0, 0)
+        };
+        let Some(place) = self.published.iter().position(is_handed_back) else { return };
+        let Some(published) = self.published.get_mut(place) else { return };
+        published.handed_back += 1;
+        published.last = published.last.max(Some(at));
+        if published.handed_back < self.ports.workers.len() {
             return;
         }
-        let last = *last;
-        if let Some(received) = self.pending_changes.remove(&version) {
+        if let (Some(received), Some(last)) = (published.change, published.last) {
             self.latencies.changed(last.saturating_duration_since(received));
         }
-        self.retirements.remove(&version);
-        self.ports.ids.retired(version);
-        calculation.reclaim_slots(version, |slot| self.ports.workers.rule_count(slot));
+        self.published.drain(..=place);
+        // Tables that differ in services alone have one version. Workers may use others of it.
+        let version = tables.version;
+        if self.published.front().is_some_and(|next| next.tables.version > version) {
+            self.ports.ids.retired(version);
+            calculation.reclaim_slots(version, |slot| self.ports.workers.rule_count(slot));
+        }
     }
 
     /// Starts a capture of a port, which the request names by its own name or its pod's.

@@ -40,6 +40,14 @@ fn affects_api_servers(changes: &Changes) -> bool {
     }
 }
 
+/// Whether a range of cluster IPs may have changed, to which the node has routes.
+fn affects_service_ranges(changes: &Changes) -> bool {
+    match changes {
+        Changes::Objects(objects) => objects.keys().any(|key| key.kind == Kind::ServiceCidr),
+        Changes::Everything => true,
+    }
+}
+
 /// See the module.
 pub(crate) struct Inputs {
     /// The source of the objects.
@@ -71,7 +79,7 @@ pub(super) struct Unsettled {
 
 impl Unsettled {
     fn add(&mut self, changes: Changes) {
-        self.place |= affects_api_servers(&changes);
+        self.place |= affects_api_servers(&changes) || affects_service_ranges(&changes);
         self.objects = Some(match self.objects.take() {
             Some(before) => before.then(changes),
             None => changes,

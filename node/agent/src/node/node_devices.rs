@@ -61,7 +61,7 @@ impl NodeDevices {
         let (host, held) =
             HostDevice::attach(&namespace, &pattern, &uplink.name, settings.network)?;
         let (service, service_queues) = match settings.services {
-            Services::None => (None, None),
+            Services::None | Services::Manx(_) => (None, None),
             Services::KubeProxy => {
                 let (device, held) = ServiceDevice::attach(&namespace, &pattern)?;
                 (Some(device), Some(held))

@@ -12,6 +12,7 @@ use manx_dataplane::tables::Tables;
 
 use super::calculated::{Calculated, Locals};
 use super::inputs::{Inputs, Unsettled};
+use super::node_services::ServiceChange;
 use super::view::View;
 use manx_calculation::calc::NextStep;
 use manx_calculation::overlay::Sockets;
@@ -21,7 +22,8 @@ use manx_calculation::overlay::Sockets;
 pub(super) struct Settled {
     /// Whether the place of the node may have changed.
     pub(super) placed: bool,
-    /// Tables to publish. `None`: those in use include all changes, or stay because the new ones are refuted.
+    /// Tables to publish: new ones, or those in use with other services. `None`: those in use include all changes, or stay
+    /// because the new ones are refuted.
     pub(super) tables: Option<Arc<Tables>>,
     /// The time when the first change of objects that is in force now was received.
     pub(super) received: Option<Instant>,
@@ -39,7 +41,6 @@ pub(super) fn settle(
     open_sockets: impl FnOnce(&View, &Sockets) -> Sockets,
 ) -> Settled {
     let Unsettled { objects, received, mut place, mut tables, socket } = inputs.take_unsettled();
-    let mut services = false;
     if let Some(changes) = &objects {
         match calculated.apply_delta(inputs, view, changes) {
             NextStep::Nothing(_) => {}
@@ -52,7 +53,6 @@ pub(super) fn settle(
                 (place, tables) = (true, true);
             }
         }
-        services = view.affects_services(changes);
     }
     if place {
         if let Err(error) = view.place(inputs) {
@@ -66,15 +66,18 @@ pub(super) fn settle(
         tables |= !opened.is_empty();
         sockets.extend(opened);
     }
-    tables |= (place || services) && view.update_services(inputs);
+    let services = view.update_services(inputs, objects.as_ref(), place);
+    tables |= services == ServiceChange::Tables;
+    let routes = place || services == ServiceChange::Addresses;
     if tables {
         calculated.own.underlay.next_hops.clone_from(inputs.next_hops());
     }
-    let made = if tables || (place && !calculated.change_routes(view, locals)) {
+    let made = if tables || (routes && !calculated.change_routes(view, locals)) {
         calculated.calculate_tables(inputs, view, locals)
     } else {
         None
     };
+    let made = made.or_else(|| calculated.replace_services(view));
     let received = received.filter(|_| !calculated.is_refuted());
     Settled { placed: place, tables: made, received }
 }

@@ -14,6 +14,7 @@ use manx_policy_compiler::model::{self, Direction, Noted, ObjectName, Verdict};
 
 use super::Agent;
 use super::inputs::Inputs;
+use super::node_services::ManxServices;
 use super::pod_request::{object_name, pod_name};
 use super::pod_state::AttachedPod;
 use super::ports::Port;
@@ -33,6 +34,8 @@ use manx_objects::{State, few};
 
 /// The time that a status waits for the workers' flows.
 const FLOWS_TIMEOUT: Duration = Duration::from_millis(500);
+/// The most warnings about what is left out of services.
+const MOST_OMISSIONS: usize = 20;
 
 impl Agent {
     pub(super) fn status(&self) -> Status {
@@ -52,6 +55,7 @@ impl Agent {
             warnings: warnings(self),
             known_endpoints: view.cluster.model.endpoints.len(),
             known_policies: view.cluster.model.policies.len(),
+            frontends: calculated.tables.services.as_ref().map(|it| it.frontends().count()),
             endpoints: endpoints(self),
             other_pods: other_pods(self),
             routes: routes(self),
@@ -173,6 +177,7 @@ fn warnings(Agent { inputs, view, calculated, attachments, served, .. }: &Agent)
         .chain(attachments.restart_state.problem())
         .chain(served.problems())
         .chain(left_out(&calculated.calculation))
+        .chain(view.services.manx().into_iter().flat_map(services))
         .chain(refused)
         .chain(attachments.not_judged(view).map(|pod| {
             format!(
@@ -181,6 +186,22 @@ fn warnings(Agent { inputs, view, calculated, attachments, served, .. }: &Agent)
             )
         }))
         .collect()
+}
+
+/// Warnings about services that clients do not reach, or not as their authors may believe.
+fn services(ManxServices { frontends, ranges, .. }: &ManxServices) -> impl Iterator<Item = String> {
+    let mut omissions = frontends.omissions();
+    let told: Vec<String> = omissions
+        .by_ref()
+        .take(MOST_OMISSIONS)
+        .map(|(service, omission)| format!("Service {service}: {omission}"))
+        .collect();
+    let untold = match omissions.count() {
+        0 => None,
+        more => Some(format!("{more} more of services are left out")),
+    };
+    let ranges = ranges.problems.iter().map(ToString::to_string);
+    ranges.chain(told).chain(untold)
 }
 
 /// A warning about the pods that have no tables, because their policies are too large.

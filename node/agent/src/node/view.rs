@@ -1,5 +1,5 @@
 //! The view of this node, derived from the inputs: the cluster that the objects describe, the place of the node in it,
-//! and the service addresses that it translates.
+//! and the services that it translates.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::IpNet;
 
 use super::inputs::Inputs;
+use super::node_services::{NodeServices, ServiceChange};
 use crate::error::Error;
 use crate::own_addresses::is_own;
 use crate::settings::{self, Network, Settings};
@@ -48,8 +49,8 @@ pub(crate) struct View {
     /// The node's own addresses on all interfaces, including addresses of Manx's interfaces that the kernel does not have
     /// yet.
     pub(super) own_addresses: BTreeSet<IpNet>,
-    /// The service addresses that the node translates, if it does.
-    pub(super) services: Option<Services>,
+    /// The services, as they are translated here.
+    pub(super) services: NodeServices,
 }
 
 /// A topology, and the reason if it lacks the other nodes' pods.
@@ -64,7 +65,7 @@ fn own_addresses(inputs: &Inputs, topology: &Topology) -> BTreeSet<IpNet> {
 
 impl View {
     /// The view before anything is imported.
-    pub(super) fn new(node: &str, network: Network, services: settings::Services) -> Self {
+    pub(super) fn new(node: &str, network: Network, services: &settings::Services) -> Self {
         Self {
             node: node.to_owned(),
             network,
@@ -73,17 +74,14 @@ impl View {
             topology: Topology::default(),
             is_closed: false,
             own_addresses: BTreeSet::new(),
-            services: match services {
-                settings::Services::None => None,
-                settings::Services::KubeProxy => Some(Services::default()),
-            },
+            services: NodeServices::new(node, services),
         }
     }
 
     /// Makes the first view. A node that has no place in the cluster does not start, nor does one whose directory cannot be
     /// read completely.
     pub(crate) fn open(settings: &Settings, inputs: &mut Inputs) -> Result<Self, Error> {
-        let mut view = Self::new(&settings.name, settings.network, settings.services);
+        let mut view = Self::new(&settings.name, settings.network, &settings.services);
         let cluster = import_for(inputs.contents(), &view.node);
         if let settings::Datastore::Directory(path) = &settings.datastore
             && !cluster.in_sync
@@ -94,6 +92,7 @@ impl View {
         view.set_cluster(inputs, cluster);
         inputs.note_imported();
         view.place(inputs)?;
+        view.update_services(inputs, Some(&Changes::Everything), true);
         Ok(view)
     }
 
@@ -127,6 +126,9 @@ impl View {
             (self.topology, self.is_closed) = (topology, closed.is_some());
         });
         self.own_addresses = own_addresses(inputs, &self.topology);
+        if let NodeServices::Manx(services) = &mut self.services {
+            services.place(inputs.contents(), &self.cluster);
+        }
         placed
     }
 
@@ -177,46 +179,46 @@ impl View {
     pub(super) fn host_network(&self) -> HostNetwork {
         let mut host = self.topology.host_network();
         host.own.extend(self.own_addresses.iter().map(IpNet::addr));
+        if let Some(services) = self.services.manx() {
+            let is_own = |address: &IpAddr| is_own(&self.own_addresses, address);
+            host.blocks.extend(services.host_routes(&self.topology, is_own));
+        }
         host
     }
 
-    /// Updates the service addresses that the node translates, if it translates any. Returns whether they have changed.
-    pub(super) fn update_services(&mut self, inputs: &Inputs) -> bool {
-        let Some(before) = &self.services else { return false };
-        let endpoints = self.cluster.model.endpoints.values();
-        let pods: HashSet<&IpAddr> = match self.network {
-            // No list is needed: routes lead to Manx's pods.
-            Network::Manx => HashSet::new(),
-            Network::OtherPlugin => endpoints.flat_map(|it| &it.addresses).collect(),
-        };
-        let is_pod = |address: &IpAddr| pods.contains(address);
+    /// Updates the services after changes of objects, and of the node's place if `placed`.
+    pub(super) fn update_services(
+        &mut self,
+        inputs: &Inputs,
+        changes: Option<&Changes>,
+        placed: bool,
+    ) -> ServiceChange {
         let is_own = |address: &IpAddr| is_own(&self.own_addresses, address);
-        let services = Services::new(inputs.contents(), &self.topology, is_own, before, is_pod);
-        let differs = !before.has_same_translation(&services);
-        self.services = Some(services);
-        differs
-    }
-
-    /// Whether the changes may affect the service addresses that the node translates.
-    pub(super) fn affects_services(&self, changes: &Changes) -> bool {
-        match changes {
-            Changes::Objects(objects) => objects
-                .keys()
-                .any(|key| Services::may_be_changed_by(key) || self.is_pod_at_host_address(key)),
-            Changes::Everything => true,
+        match &mut self.services {
+            NodeServices::Nobody => ServiceChange::None,
+            NodeServices::Manx(services) => {
+                services.update(inputs.contents(), changes, placed, &self.topology, is_own)
+            }
+            NodeServices::KubeProxy(before) => {
+                let affects =
+                    |changes| affects_services(changes, &self.cluster, self.network, before);
+                if !placed && !changes.is_some_and(affects) {
+                    return ServiceChange::None;
+                }
+                let endpoints = self.cluster.model.endpoints.values();
+                let pods: HashSet<&IpAddr> = match self.network {
+                    // No list is needed: routes lead to Manx's pods.
+                    Network::Manx => HashSet::new(),
+                    Network::OtherPlugin => endpoints.flat_map(|it| &it.addresses).collect(),
+                };
+                let is_pod = |address: &IpAddr| pods.contains(address);
+                let services =
+                    Services::new(inputs.contents(), &self.topology, is_own, before, is_pod);
+                let differs = !before.has_same_translation(&services);
+                *before = services;
+                if differs { ServiceChange::Tables } else { ServiceChange::None }
+            }
         }
-    }
-
-    /// Whether the key is a pod of another plugin with an address that the current services still count as a host's.
-    fn is_pod_at_host_address(&self, key: &ObjectKey) -> bool {
-        if self.network == Network::Manx || key.kind != Kind::Pod {
-            return false;
-        }
-        let pod = self.cluster.model.endpoints.get(&ObjectName::new(&key.namespace, &key.name));
-        let is_host = |it: &IpAddr| {
-            self.services.as_ref().and_then(|services| services.is_pod(it)) == Some(false)
-        };
-        pod.is_some_and(|pod| pod.addresses.iter().any(is_host))
     }
 
     /// The first of these addresses that the pod may not have, and its owner: it is reserved or a node's, or kubelet has
@@ -303,6 +305,29 @@ impl View {
     }
 }
 
+/// Whether the changes may affect the service addresses that kube-proxy translates.
+fn affects_services(
+    changes: &Changes,
+    cluster: &Cluster,
+    network: Network,
+    services: &Services,
+) -> bool {
+    // A pod of another plugin with an address that the current services still count as a host's.
+    let is_pod_at_host_address = |key: &ObjectKey| {
+        if network == Network::Manx || key.kind != Kind::Pod {
+            return false;
+        }
+        let pod = cluster.model.endpoints.get(&ObjectName::new(&key.namespace, &key.name));
+        pod.is_some_and(|pod| pod.addresses.iter().any(|it| services.is_pod(it) == Some(false)))
+    };
+    match changes {
+        Changes::Objects(objects) => objects
+            .keys()
+            .any(|key| Services::may_be_changed_by(key) || is_pod_at_host_address(key)),
+        Changes::Everything => true,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use manx_datastore::Source;
@@ -320,7 +345,7 @@ mod tests {
     fn placed(folder: &tempfile::TempDir, pools: &str) -> (Inputs, View) {
         std::fs::write(folder.path().join("all.yaml"), format!("{NODES}{pools}")).unwrap();
         let mut inputs = Inputs::new(Source::open_directory(folder.path()).unwrap());
-        let mut view = View::new("n1", Network::Manx, settings::Services::None);
+        let mut view = View::new("n1", Network::Manx, &settings::Services::None);
         view.import(&mut inputs);
         view.place(&inputs).unwrap();
         (inputs, view)

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
-use crate::calc::{Calculation, LocalPod};
+use crate::calc::{Calculation, LocalPod, Translation};
 use crate::import::Cluster;
 use crate::interfaces::Interfaces;
 use crate::overlay::Overlay;
@@ -58,7 +58,7 @@ fn with_inputs<T>(topology: &Topology, then: impl FnOnce(&Inputs<'_>) -> T) -> T
         forwarded: None,
         own_addresses: &BTreeSet::new(),
         uplink: None,
-        services: None,
+        services: Translation::Nobody,
         connections: Connections::default(),
         interfaces: Interfaces { node: "node", uplink: None, addresses: &[] },
     })

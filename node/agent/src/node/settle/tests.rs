@@ -16,6 +16,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
 use crate::node::calculated::OwnPorts;
+use crate::node::node_services::NodeServices;
 use crate::settings::{Network, Services};
 use manx_calculation::calc::LocalPod;
 use manx_calculation::overlay::{Overlay, Underlay};
@@ -101,6 +102,21 @@ const OBJECTS: &[(&str, &[&str])] = &[
         &[
             "{apiVersion: v1, kind: Service, metadata: {name: s, namespace: a}, spec: {clusterIP: 10.96.0.9, ports: [{port: 80}]}}",
             "{apiVersion: v1, kind: Service, metadata: {name: s, namespace: a}, spec: {clusterIP: 10.1.0.9, ports: [{port: 80}]}}",
+            "{apiVersion: v1, kind: Service, metadata: {name: s, namespace: a}, spec: {clusterIP: 10.96.0.9, internalTrafficPolicy: Local, ports: [{port: 80}]}}",
+        ],
+    ),
+    (
+        "service-2",
+        &[
+            "{apiVersion: v1, kind: Service, metadata: {name: t, namespace: a}, spec: {clusterIPs: [10.96.0.9, 10.96.0.8], ports: [{port: 80}, {name: dns, port: 53, protocol: UDP}]}}",
+            "{apiVersion: v1, kind: Service, metadata: {name: t, namespace: a}, spec: {clusterIPs: [172.18.0.3, 'fd00:96::1'], ports: [{port: 80}]}}",
+        ],
+    ),
+    (
+        "service-range",
+        &[
+            "{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: kubernetes}, spec: {cidrs: [10.96.0.0/24]}}",
+            "{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: kubernetes}, spec: {cidrs: [10.96.0.0/24, 172.18.0.0/16]}}",
         ],
     ),
     (
@@ -108,6 +124,9 @@ const OBJECTS: &[(&str, &[&str])] = &[
         &[
             "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: s-1, namespace: a, labels: {kubernetes.io/service-name: s}}, addressType: IPv4, endpoints: [{addresses: [172.18.0.3]}], ports: [{port: 80, protocol: TCP}]}",
             "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: s-1, namespace: a, labels: {kubernetes.io/service-name: s}}, addressType: IPv4, endpoints: [{addresses: [10.1.0.2]}], ports: [{port: 80, protocol: TCP}]}",
+            "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: s-1, namespace: a, labels: {kubernetes.io/service-name: s}}, addressType: IPv4, endpoints: [{addresses: [10.1.0.2], nodeName: n1}, {addresses: [10.2.0.9], conditions: {ready: false}}], ports: [{port: 80, protocol: TCP}]}",
+            "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: s-1, namespace: a, labels: {kubernetes.io/service-name: t}}, addressType: IPv4, endpoints: [{addresses: [10.2.0.9], nodeName: n2}, {addresses: [198.51.100.1]}], ports: [{port: 80, protocol: TCP}]}",
+            "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: s-1, namespace: a, labels: {kubernetes.io/service-name: s}}, addressType: IPv4, endpoints: [{addresses: [nowhere]}]}",
         ],
     ),
     (
@@ -149,7 +168,9 @@ const ADDRESSES: &[&str] = &[
     "10.9.0.1",
     "10.9.0.7",
     "10.9.9.9",
+    "10.96.0.8",
     "10.96.0.9",
+    "10.96.0.200",
     "127.0.0.1",
     "172.17.0.1",
     "172.18.0.2",
@@ -157,6 +178,7 @@ const ADDRESSES: &[&str] = &[
     "172.18.0.9",
     "198.51.100.1",
     "fd00::1",
+    "fd00:96::1",
 ];
 
 /// The addresses that the agent has given pods of this node, by the pod.
@@ -176,9 +198,14 @@ enum Event {
     Socket(bool),
 }
 
+/// The versions of an object.
+fn texts(name: &str) -> &'static [&'static str] {
+    OBJECTS.iter().find(|(known, _)| *known == name).unwrap().1
+}
+
 /// A version of an object.
 fn text(name: &str, at: usize) -> &'static str {
-    OBJECTS.iter().find(|(known, _)| *known == name).unwrap().1[at]
+    texts(name)[at]
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -187,9 +214,12 @@ fn event() -> impl Strategy<Value = Event> {
         text.prop_map(move |text| Event::Object(name, text))
     });
     let pod = (0..HERE.len(), prop::bool::weighted(0.7));
+    let slices = texts("slice");
+    let slice = prop::option::weighted(0.9, prop::sample::select(slices));
     // The pod borrows another address, and no policy asks for it: mostly some routes change, and nothing else.
     let moves = prop::sample::select(vec![1, 3]);
     prop_oneof![
+        3 => slice.prop_map(|it| Event::Object("slice", it)),
         6 => object,
         3 => moves.prop_map(|at| Event::Object("there", Some(text("there", at)))),
         1 => prop::sample::select(OWN).prop_map(Event::Own),
@@ -212,14 +242,15 @@ struct Node {
 }
 
 impl Node {
-    fn new(directory: &Path, verify_tables: bool) -> Self {
+    fn new(directory: &Path, verify_tables: bool, services: &Services) -> Self {
         let port = |number| Link::native(PortId(number), 1500);
         let packet_socket = Some((PortId(3), [2; 6]));
         let underlay = Underlay { packet_socket, ..Underlay::new(1500, PortId(2)) };
-        let own = OwnPorts { host: port(0), forwarded: None, service: Some(port(1)), underlay };
+        let service = (*services == Services::KubeProxy).then(|| port(1));
+        let own = OwnPorts { host: port(0), forwarded: None, service, underlay };
         Self {
             inputs: Inputs::new(Source::open_directory(directory).unwrap()),
-            view: View::new("n1", Network::Manx, Services::KubeProxy),
+            view: View::new("n1", Network::Manx, services),
             calculated: Calculated::new(
                 own,
                 Connections::default(),
@@ -320,13 +351,25 @@ impl Node {
             let kinds = [Overlay::Ipip, Overlay::Vxlan].map(Overlay::encapsulation);
             kinds.map(|kind| tables.peers.tunnel(node, kind).map(NextHop::Tunnel).map(via))
         });
-        let services = view.services.as_ref().map(|it| (&it.addresses, &it.hosts));
+        let services = match &view.services {
+            NodeServices::Nobody => String::new(),
+            NodeServices::KubeProxy(it) => format!("{:?} {:?}", it.addresses, it.hosts),
+            NodeServices::Manx(it) => {
+                let omissions: Vec<_> = it.frontends.omissions().collect();
+                format!("{:?} {:?} {omissions:?}", it.frontends.addresses(), it.ranges)
+            }
+        };
         let hosts = tables.service.as_ref().map(|it| &it.hosts);
+        let frontends = tables.services.as_ref().map(|it| {
+            let all: BTreeMap<_, _> = it.frontends().collect();
+            let exists = |text: &&&str| it.has_address(text.parse::<IpAddr>().unwrap().into());
+            (all, ADDRESSES.iter().filter(exists).collect::<Vec<_>>())
+        });
         for (name, what) in [
             ("policy", format!("{:016x}", tables.image.canonical_hash())),
             ("topology", format!("{:?}", view.topology)),
             ("own addresses", format!("{:?}", view.own_addresses)),
-            ("services", format!("{services:?}, in tables {hosts:?}")),
+            ("services", format!("{services}, in tables {hosts:?} {frontends:?}")),
             ("host network", format!("{:?}", self.host_network)),
             ("senders", format!("{senders:?}")),
         ] {
@@ -357,19 +400,22 @@ fn write(directory: &Path, name: &str, text: Option<&str>) {
 fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _entered = runtime.enter();
-    let [published, in_place, nothing, tunnels] = [const { Cell::new(0) }; 4];
+    let [published, shared, in_place, nothing, tunnels] = [const { Cell::new(0) }; 5];
     let begin = OBJECTS.iter().map(|(_, texts)| prop::option::weighted(0.7, 0..texts.len()));
     let begin = begin.collect::<Vec<_>>();
     let batches = vec(prop_oneof![1 => vec(event(), 1), 1 => vec(event(), 2..6)], 1..16);
     let config = Config { cases: 96, failure_persistence: None, ..Config::default() };
     let verify = prop::bool::weighted(0.25);
-    let run = |(begin, batches, verify): (Vec<Option<usize>>, Vec<Vec<Event>>, bool)| {
+    let range = "10.96.0.0/16".parse().unwrap();
+    let services = prop::sample::select(vec![Services::KubeProxy, Services::Manx(vec![range])]);
+    type Run = (Vec<Option<usize>>, Vec<Vec<Event>>, bool, Services);
+    let run = |(begin, batches, verify, services): Run| {
         let directory = tempfile::tempdir().unwrap();
         write(directory.path(), "node-1", Some(NODE));
         for ((name, texts), at) in OBJECTS.iter().zip(begin) {
             write(directory.path(), name, at.map(|at| texts[at]));
         }
-        let mut node = Node::new(directory.path(), verify);
+        let mut node = Node::new(directory.path(), verify, &services);
         node.settle();
         // The last event of each kind counts.
         let mut last = BTreeMap::new();
@@ -387,14 +433,20 @@ fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
                 };
                 last.insert(of, event.clone());
             }
+            let before = Arc::clone(&node.calculated.tables);
             let settled = node.settle();
             let what = match settled.tables {
+                Some(now) if now.version == before.version => {
+                    prop_assert!(Arc::ptr_eq(&now.image, &before.image));
+                    prop_assert!(Arc::ptr_eq(&now.routes, &before.routes));
+                    &shared
+                }
                 Some(_) => &published,
                 None if node.calculated.routes_changed_in_place > routes => &in_place,
                 None => &nothing,
             };
             what.set(what.get() + 1);
-            let mut fresh = Node::new(directory.path(), verify);
+            let mut fresh = Node::new(directory.path(), verify, &services);
             // A socket stays open, or is not.
             fresh.calculated.own.underlay.sockets = node.calculated.own.underlay.sockets.clone();
             for event in last.values() {
@@ -415,9 +467,9 @@ fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
         prop_assert!(!settled.placed && settled.tables.is_none());
         Ok(())
     };
-    TestRunner::new(config).run(&(begin, batches, verify), run).unwrap();
-    let counts = [&published, &in_place, &nothing, &tunnels].map(Cell::get);
-    let least = counts[..3].iter().sum::<u32>() / 100;
+    TestRunner::new(config).run(&(begin, batches, verify, services), run).unwrap();
+    let counts = [&published, &shared, &in_place, &nothing, &tunnels].map(Cell::get);
+    let least = counts[..4].iter().sum::<u32>() / 100;
     assert!(counts.iter().all(|count| *count > least), "not every way is taken: {counts:?}");
 }
 
@@ -428,7 +480,7 @@ fn objects_that_are_not_read_whole_lead_to_no_tables() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path(), "node-1", Some(NODE));
     write(directory.path(), "broken", Some("{"));
-    let mut node = Node::new(directory.path(), false);
+    let mut node = Node::new(directory.path(), false, &Services::KubeProxy);
     assert!(node.settle().tables.is_none());
     assert_eq!(node.calculated.tables.role(PortId(0)), Role::Closed);
     node.happen(directory.path(), &Event::Object("broken", None));
@@ -447,7 +499,7 @@ fn unrouted(version_of_q: usize, event: (&'static str, usize)) -> [Vec<String>; 
     for (name, at) in all.into_iter().chain([q]) {
         write(directory.path(), name, Some(text(name, at)));
     }
-    let mut node = Node::new(directory.path(), false);
+    let mut node = Node::new(directory.path(), false, &Services::KubeProxy);
     node.settle();
     let reasons =
         |node: &Node| node.view.topology.unrouted.values().map(|it| format!("{it:?}")).collect();

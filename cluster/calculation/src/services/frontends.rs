@@ -1,0 +1,490 @@
+//! The services that Manx translates, compiled to the dataplane's table and kept up to date by changes of objects.
+//!
+//! A frontend is a cluster IP, or a load balancer's address that nodes translate, with a port of the Service. Left alone
+//! are Services that are headless or of type `ExternalName`, and those that a label gives to another proxy.
+//!
+//! The table depends on the present objects only, never on the changes that led to them; only the number of addresses
+//! that have gone counts changes. What is not known is closed: a Service that is not valid has no frontend, and while a
+//! slice of a namespace is not valid, connections to all its Services are refused.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use manx_dataplane::services::{Frontend, FrontendKey, ServiceTable, WithoutBackend};
+use manx_objects::State;
+use manx_objects::contents::{Changes, Contents};
+use manx_objects::object::{
+    Created, EndpointSlice, Kind, Object, ObjectKey, Protocol, Service, ServicePort, ServiceType,
+};
+use manx_policy_compiler::model::ObjectName;
+use sha1::{Digest, Sha1};
+
+use super::backends::{Candidate, Here, TrafficPolicy, can_be_backend, select};
+use super::named_addresses::NamedAddresses;
+use super::omission::Omission;
+
+/// The label that leaves a Service to another proxy.
+const OTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
+/// The label of headless Services. As kube-proxy, Manx leaves every Service alone that has it.
+const HEADLESS: &str = "service.kubernetes.io/headless";
+/// The label of a node's zone.
+const ZONE: &str = "topology.kubernetes.io/zone";
+/// The seconds of session affinity if a Service does not say (Kubernetes API, `ClientIPConfig`).
+const AFFINITY: u32 = 10_800;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Frontends {
+    here: Here,
+    table: Arc<ServiceTable>,
+    /// The addresses that have a frontend.
+    addresses: BTreeSet<IpAddr>,
+    services: HashMap<Arc<ObjectName>, Compiled>,
+    claims: BTreeMap<FrontendKey, Claims>,
+    /// The keys that several Services claim.
+    contested: BTreeSet<FrontendKey>,
+    /// The Services of which something is left out.
+    omissions: BTreeMap<Arc<ObjectName>, BTreeSet<Omission>>,
+    slices: Slices,
+    named: NamedAddresses,
+}
+
+/// A Service with frontends, as it was compiled.
+#[derive(Debug)]
+struct Compiled {
+    rank: Arc<Rank>,
+    /// Its addresses, each with whether it may be a frontend's.
+    addresses: Box<[(IpAddr, bool)]>,
+    keys: Box<[FrontendKey]>,
+}
+
+/// The place of a Service among those that have the same address, protocol and port. The smallest gets the connections.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    is_of_unknown_age: bool,
+    created: Option<Created>,
+    name: Arc<ObjectName>,
+}
+
+/// The Services that have one address, protocol and port, the first one first.
+type Claims = Vec<(Arc<Rank>, Arc<Frontend>)>;
+
+/// The valid slices of each Service, and the namespaces with slices that are not valid.
+#[derive(Debug, Default)]
+struct Slices {
+    of_services: HashMap<ObjectName, BTreeMap<String, Arc<Object>>>,
+    /// The number of slices that are not valid.
+    broken: HashMap<String, usize>,
+}
+
+impl Frontends {
+    /// The frontends of a cluster without objects, as clients of node `node` see them.
+    pub fn new(node: &str) -> Self {
+        let here = Here { node: node.to_owned(), zone: None };
+        Self { here, ..Self::default() }
+    }
+
+    /// The table. A change makes another one, which shares with this one what is alike.
+    pub fn table(&self) -> &Arc<ServiceTable> {
+        &self.table
+    }
+
+    /// The addresses that have a frontend.
+    pub fn addresses(&self) -> &BTreeSet<IpAddr> {
+        &self.addresses
+    }
+
+    /// The Services of which something is left out, in order, each with what it is.
+    pub fn omissions(&self) -> impl Iterator<Item = (&ObjectName, Omission)> {
+        let of_services = self
+            .omissions
+            .iter()
+            .flat_map(|(name, all)| all.iter().map(|omission| (&**name, omission.clone())));
+        let taken = self.contested.iter().flat_map(|key| {
+            let claims = self.claims.get(key).map_or(&[][..], Vec::as_slice);
+            let first = claims.first().map(|(rank, _)| ObjectName::clone(&rank.name));
+            claims
+                .iter()
+                .skip(1)
+                .zip(first.into_iter().cycle())
+                .map(|((rank, _), by)| (&*rank.name, Omission::Taken { key: *key, by }))
+        });
+        let mut all: Vec<_> = of_services.chain(taken).collect();
+        all.sort();
+        all.into_iter()
+    }
+
+    /// Follows changes that led to `contents`; all changes before were followed. `admits` says whether an address may be
+    /// a service's: it lies in no pool and block, and is no node's. Returns whether other addresses have a frontend now.
+    pub fn follow(
+        &mut self,
+        contents: &Contents,
+        changes: &Changes,
+        admits: impl Fn(IpAddr) -> bool,
+    ) -> bool {
+        let changed = match changes {
+            Changes::Objects(objects) => self.note_objects(
+                contents,
+                objects
+                    .iter()
+                    .map(|(key, before)| (key, before.as_ref().map(|stored| &stored.state))),
+            ),
+            Changes::Everything => self.note_everything(contents),
+        };
+        self.store_named_addresses();
+        self.compile_all(contents, changed, admits)
+    }
+
+    /// Compiles the Services again for which `admits` has another answer than before. Returns whether other addresses
+    /// have a frontend now.
+    pub fn readmit(&mut self, contents: &Contents, admits: impl Fn(IpAddr) -> bool) -> bool {
+        let differs = |it: &Compiled| it.addresses.iter().any(|(at, was)| admits(*at) != *was);
+        let changed = self.services.iter().filter(|(_, service)| differs(service));
+        let changed = changed.map(|(name, _)| ObjectName::clone(name)).collect();
+        self.compile_all(contents, changed, admits)
+    }
+
+    /// Notes changed objects, each with its state before, and returns the Services that have to be compiled.
+    fn note_objects<'a>(
+        &mut self,
+        contents: &Contents,
+        objects: impl Iterator<Item = (&'a ObjectKey, Option<&'a State>)>,
+    ) -> BTreeSet<ObjectName> {
+        let mut changed = BTreeSet::new();
+        for (key, before) in objects {
+            let now = contents.objects.get(key).map(|stored| &stored.state);
+            if before == now {
+                continue;
+            }
+            match key.kind {
+                Kind::Service => {
+                    changed.insert(ObjectName::new(&key.namespace, &key.name));
+                }
+                Kind::EndpointSlice => {
+                    let was_broken = self.slices.is_broken(&key.namespace);
+                    changed.extend(before.and_then(|state| self.slices.remove(key, state)));
+                    changed.extend(now.and_then(|state| self.slices.add(key, state)));
+                    if self.slices.is_broken(&key.namespace) != was_broken {
+                        changed.extend(all_services(contents, Some(&key.namespace)));
+                    }
+                }
+                _ => {}
+            }
+            if matches!(key.kind, Kind::EndpointSlice | Kind::Pod | Kind::Node) {
+                // Added first, so that an address that stays is never gone.
+                if let Some(state) = now {
+                    self.named.add(state);
+                }
+                if let Some(state) = before {
+                    self.named.remove(state);
+                }
+            }
+        }
+        if self.note_zone(contents) {
+            changed.extend(all_services(contents, None));
+        }
+        changed
+    }
+
+    /// Notes all objects, and returns the Services that are and were there.
+    fn note_everything(&mut self, contents: &Contents) -> BTreeSet<ObjectName> {
+        self.note_zone(contents);
+        self.slices = Slices::default();
+        self.named.clear();
+        for kind in [Kind::EndpointSlice, Kind::Pod, Kind::Node] {
+            for (key, stored) in contents.of_kind(kind) {
+                if kind == Kind::EndpointSlice {
+                    self.slices.add(key, &stored.state);
+                }
+                self.named.add(&stored.state);
+            }
+        }
+        let before = self.services.keys().map(|name| ObjectName::clone(name));
+        before.chain(all_services(contents, None)).collect()
+    }
+
+    /// Notes the zone of this node, and returns whether it has changed.
+    fn note_zone(&mut self, contents: &Contents) -> bool {
+        let key = ObjectKey::new(Kind::Node, "", &self.here.node);
+        let zone = match contents.valid(&key) {
+            Some(Object::Node(node)) => node.labels.get(ZONE).cloned(),
+            _ => None,
+        };
+        std::mem::replace(&mut self.here.zone, zone) != self.here.zone
+    }
+
+    fn compile_all(
+        &mut self,
+        contents: &Contents,
+        services: BTreeSet<ObjectName>,
+        admits: impl Fn(IpAddr) -> bool,
+    ) -> bool {
+        let mut touched = BTreeSet::new();
+        for name in services {
+            let name = Arc::new(name);
+            let mut omissions = BTreeSet::new();
+            let mut frontends = BTreeMap::new();
+            let compiled = self.compile(contents, &name, &admits, (&mut frontends, &mut omissions));
+            if omissions.is_empty() {
+                self.omissions.remove(&name);
+            } else {
+                self.omissions.insert(Arc::clone(&name), omissions);
+            }
+            if let Some(before) = self.services.remove(&name) {
+                for key in before.keys {
+                    self.drop_claim(key, &name);
+                    touched.insert(key);
+                }
+            }
+            if let Some(compiled) = compiled {
+                for (key, frontend) in frontends {
+                    self.claim(key, (Arc::clone(&compiled.rank), frontend));
+                    touched.insert(key);
+                }
+                self.services.insert(name, compiled);
+            }
+        }
+        let mut differs = false;
+        for key in touched {
+            differs |= self.store(key);
+        }
+        differs
+    }
+
+    /// Compiles a Service to frontends. `None`: nothing of it is translated.
+    fn compile(
+        &self,
+        contents: &Contents,
+        name: &Arc<ObjectName>,
+        admits: impl Fn(IpAddr) -> bool,
+        (frontends, omissions): (
+            &mut BTreeMap<FrontendKey, Arc<Frontend>>,
+            &mut BTreeSet<Omission>,
+        ),
+    ) -> Option<Compiled> {
+        let key = ObjectKey::new(Kind::Service, &name.namespace, &name.name);
+        let Some(Object::Service(service)) = contents.valid(&key) else { return None };
+        if !is_translated(service) {
+            return None;
+        }
+        let cluster_ips = service.cluster_ips.iter().map(|it| (*it, service.internal_local));
+        // In the cluster, clients of a load balancer's address get any endpoint.
+        let vips = service.load_balancer_vips.iter().map(|it| (*it, false));
+        let balances = service.service_type == Some(ServiceType::LoadBalancer);
+        let addresses: BTreeMap<IpAddr, bool> =
+            vips.filter(|_| balances).chain(cluster_ips).collect();
+        let admitted = |(address, is_local)| (address, is_local, admits(address));
+        let addresses: Vec<(IpAddr, bool, bool)> = addresses.into_iter().map(admitted).collect();
+        for port in &service.ports {
+            // Addresses of one family whose clients get the same endpoints share their frontend.
+            let mut made: BTreeMap<(bool, bool), Arc<Frontend>> = BTreeMap::new();
+            for &(address, is_local, is_admitted) in &addresses {
+                if !is_admitted {
+                    omissions.insert(Omission::Address(address));
+                    continue;
+                }
+                let ends = (address.is_ipv4(), is_local);
+                let frontend = made.entry(ends).or_insert_with(|| {
+                    Arc::new(self.frontend((name, service), port, ends, omissions))
+                });
+                frontends
+                    .entry(frontend_key(address, port))
+                    .or_insert_with(|| Arc::clone(frontend));
+            }
+        }
+        let rank = Rank {
+            is_of_unknown_age: service.created.is_none(),
+            created: service.created,
+            name: Arc::clone(name),
+        };
+        Some(Compiled {
+            rank: Arc::new(rank),
+            addresses: addresses
+                .into_iter()
+                .map(|(at, _, is_admitted)| (at, is_admitted))
+                .collect(),
+            keys: frontends.keys().copied().collect(),
+        })
+    }
+
+    /// The frontend of a Service's port for its addresses of a family. `is_local`: only endpoints of this node count.
+    fn frontend(
+        &self,
+        (name, service): (&ObjectName, &Service),
+        port: &ServicePort,
+        (is_v4, is_local): (bool, bool),
+        omissions: &mut BTreeSet<Omission>,
+    ) -> Frontend {
+        let affinity = service.client_affinity.map(|it| it.timeout.unwrap_or(AFFINITY));
+        let id = id(name, port);
+        if self.slices.is_broken(&name.namespace) {
+            omissions.insert(Omission::Endpoints);
+            let without_backend = WithoutBackend::Refuse;
+            return Frontend { id, backends: Box::default(), affinity, without_backend };
+        }
+        let mut candidates = Vec::new();
+        for slice in self.slices.of(name) {
+            let ports = slice.ports.iter().filter(|it| {
+                it.name == port.name && it.protocol == port.protocol.unwrap_or(Protocol::Tcp)
+            });
+            for target in ports {
+                let endpoints = slice.endpoints.iter();
+                for endpoint in endpoints.filter(|it| it.address.is_ipv4() == is_v4) {
+                    if can_be_backend(endpoint.address) {
+                        candidates.push(Candidate { endpoint, port: target.port });
+                    } else {
+                        omissions.insert(Omission::Backend(endpoint.address));
+                    }
+                }
+            }
+        }
+        let policy = if is_local { TrafficPolicy::Local } else { TrafficPolicy::Cluster };
+        let (backends, without_backend) = select(&candidates, policy, &self.here);
+        Frontend { id, backends, affinity, without_backend }
+    }
+
+    fn claim(&mut self, key: FrontendKey, claim: (Arc<Rank>, Arc<Frontend>)) {
+        let claims = self.claims.entry(key).or_insert_with(|| Vec::with_capacity(1));
+        let at = claims.partition_point(|(rank, _)| *rank < claim.0);
+        claims.insert(at, claim);
+    }
+
+    fn drop_claim(&mut self, key: FrontendKey, service: &ObjectName) {
+        if let Some(claims) = self.claims.get_mut(&key) {
+            claims.retain(|(rank, _)| *rank.name != *service);
+            if claims.is_empty() {
+                self.claims.remove(&key);
+            }
+        }
+    }
+
+    /// Stores in the table who has a key now. Returns whether its address has a frontend now and had none, or the other
+    /// way round.
+    fn store(&mut self, key: FrontendKey) -> bool {
+        let claims = self.claims.get(&key).map_or(&[][..], Vec::as_slice);
+        if claims.len() > 1 {
+            self.contested.insert(key);
+        } else {
+            self.contested.remove(&key);
+        }
+        let frontend = claims.first().map(|(_, frontend)| frontend);
+        if frontend != self.table.frontend(&key) {
+            let frontend = frontend.cloned();
+            Arc::make_mut(&mut self.table).set_frontend(key, frontend);
+        }
+        let first = FrontendKey { protocol: 0, port: 0, ..key };
+        let last = FrontendKey { protocol: u8::MAX, port: u16::MAX, ..key };
+        if self.claims.range(first..=last).next().is_some() {
+            self.addresses.insert(key.address.to_ip())
+        } else {
+            self.addresses.remove(&key.address.to_ip())
+        }
+    }
+
+    fn store_named_addresses(&mut self) {
+        for (address, is_named) in self.named.take_changed() {
+            let address = address.into();
+            if self.table.has_address(address) != is_named {
+                Arc::make_mut(&mut self.table).set_address(address, is_named);
+            }
+        }
+    }
+}
+
+impl Slices {
+    /// Adds a slice, and returns the Service that it belongs to.
+    fn add(&mut self, key: &ObjectKey, state: &State) -> Option<ObjectName> {
+        let State::Valid(object) = state else {
+            *self.broken.entry(key.namespace.clone()).or_default() += 1;
+            return None;
+        };
+        let service = service_of(key, object)?;
+        let slices = self.of_services.entry(service.clone()).or_default();
+        slices.insert(key.name.clone(), Arc::clone(object));
+        Some(service)
+    }
+
+    /// Removes a slice, and returns the Service that it belonged to.
+    fn remove(&mut self, key: &ObjectKey, state: &State) -> Option<ObjectName> {
+        let State::Valid(object) = state else {
+            if let Some(count) = self.broken.get_mut(&key.namespace) {
+                *count -= 1;
+                if *count == 0 {
+                    self.broken.remove(&key.namespace);
+                }
+            }
+            return None;
+        };
+        let service = service_of(key, object)?;
+        if let Some(slices) = self.of_services.get_mut(&service) {
+            slices.remove(&key.name);
+            if slices.is_empty() {
+                self.of_services.remove(&service);
+            }
+        }
+        Some(service)
+    }
+
+    /// Whether a slice of the namespace is not valid.
+    fn is_broken(&self, namespace: &str) -> bool {
+        self.broken.contains_key(namespace)
+    }
+
+    fn of(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
+        let slices = self.of_services.get(service).into_iter().flat_map(BTreeMap::values);
+        slices.filter_map(|object| match &**object {
+            Object::EndpointSlice(slice) => Some(&**slice),
+            _ => None,
+        })
+    }
+}
+
+/// The Service of a slice.
+fn service_of(key: &ObjectKey, slice: &Object) -> Option<ObjectName> {
+    match slice {
+        Object::EndpointSlice(slice) => {
+            Some(ObjectName::new(&key.namespace, slice.service.as_deref()?))
+        }
+        _ => None,
+    }
+}
+
+/// All Services, or those of a namespace.
+fn all_services<'a>(
+    contents: &'a Contents,
+    namespace: Option<&str>,
+) -> impl Iterator<Item = ObjectName> + use<'a> {
+    let all = match namespace {
+        Some(namespace) => {
+            let services = contents.of_kind_in(Kind::Service, namespace);
+            services.map(|(key, _)| key).collect::<Vec<_>>()
+        }
+        None => contents.of_kind(Kind::Service).map(|(key, _)| key).collect(),
+    };
+    all.into_iter().map(|key| ObjectName::new(&key.namespace, &key.name))
+}
+
+/// Whether clients reach a Service by translation, and nobody else translates it.
+fn is_translated(service: &Service) -> bool {
+    !service.headless
+        && service.service_type != Some(ServiceType::ExternalName)
+        && ![OTHER_PROXY, HEADLESS].iter().any(|label| service.labels.contains_key(label))
+}
+
+fn frontend_key(address: IpAddr, port: &ServicePort) -> FrontendKey {
+    let protocol = port.protocol.unwrap_or(Protocol::Tcp).number();
+    FrontendKey { address: address.into(), protocol, port: port.port }
+}
+
+/// The number of a Service's port. It is the same on every node, after a restart and in every version, and nobody can
+/// make a Service whose number is another one's.
+fn id(service: &ObjectName, port: &ServicePort) -> u64 {
+    let name = port.name.as_deref().unwrap_or_default();
+    // Neither a namespace nor a Service's name has a slash.
+    let hash = Sha1::digest(format!("{}/{}/{name}", service.namespace, service.name));
+    hash.iter().take(8).fold(0, |id, byte| id << 8 | u64::from(*byte))
+}
+
+#[cfg(test)]
+mod tests;

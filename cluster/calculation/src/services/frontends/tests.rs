@@ -1,0 +1,359 @@
+//! Any order and any batches of changes lead to the table that all of them at once lead to, from nothing; and this table
+//! is what the rules say, written down a second time.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use manx_dataplane::services::Backend;
+use manx_objects::contents::Stored;
+use manx_objects::object::{ClientAffinity, EndpointPort, Hints, Node, Pod, SliceEndpoint};
+use manx_objects::problem::Place;
+use proptest::collection::{btree_set, vec};
+use proptest::option::{of, weighted};
+use proptest::prelude::*;
+use proptest::sample::select as one_of;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::*;
+use reference::{Seen, expected, is_named};
+
+mod reference;
+
+/// Addresses that services have.
+const ADDRESSES: &[&str] = &["10.96.0.1", "10.96.0.2", "192.0.2.9", "fd00:96::1"];
+/// Addresses that endpoints, pods and nodes have.
+const ENDS: &[&str] = &["10.0.0.1", "10.0.0.2", "10.0.0.3", "172.18.0.2", "127.0.0.1", "fd00::1"];
+const NODES: &[&str] = &["n1", "n2"];
+const ZONES: &[&str] = &["za", "zb"];
+const NAMESPACES: &[&str] = &["a", "a", "a", "b"];
+const NAMES: &[&str] = &["s", "t"];
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn ips(texts: &BTreeSet<&'static str>) -> BTreeSet<IpAddr> {
+    texts.iter().map(|it| ip(it)).collect()
+}
+
+fn stored(state: State) -> Stored {
+    let place = Place { file: "".into(), document: 0, at: None };
+    Stored { state, place: Arc::new(place) }
+}
+
+fn valid(object: Object) -> State {
+    State::Valid(Arc::new(object))
+}
+
+/// A pod as it is read, with these addresses.
+fn pod(addresses: Vec<IpAddr>) -> Pod {
+    let text = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: []}}";
+    let manifest = manx_objects::read("a.yaml", text).unwrap();
+    let Some(Object::Pod(pod)) = manifest.entries[0].state.valid() else { panic!("a pod") };
+    Pod { pod_ips: addresses, ..(**pod).clone() }
+}
+
+fn port() -> impl Strategy<Value = ServicePort> {
+    let port = |name: Option<&str>, protocol, port| ServicePort {
+        name: name.map(str::to_owned),
+        protocol,
+        port,
+        target: None,
+        node_port: None,
+    };
+    one_of(vec![
+        port(None, None, 80),
+        port(Some("http"), Some(Protocol::Tcp), 80),
+        port(Some("dns"), Some(Protocol::Udp), 53),
+        port(Some("sctp"), Some(Protocol::Sctp), 80),
+    ])
+}
+
+fn service() -> impl Strategy<Value = Service> {
+    let kind = one_of(vec![
+        None,
+        Some(ServiceType::LoadBalancer),
+        Some(ServiceType::LoadBalancer),
+        Some(ServiceType::ExternalName),
+    ]);
+    let created = one_of(vec!["", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]);
+    let labels = one_of(vec!["", "", "", "", OTHER_PROXY, HEADLESS]);
+    let addresses = || btree_set(one_of(ADDRESSES), 1..3);
+    let rest = (any::<bool>(), of(of(1..9u32)), prop::bool::weighted(0.1));
+    (kind, created, labels, vec(port(), 1..3), [addresses(), addresses()], rest).prop_map(
+        |(service_type, created, label, ports, [cluster_ips, vips], rest)| {
+            let (internal_local, affinity, headless) = rest;
+            let labels = Some((label.to_owned(), String::new())).filter(|_| !label.is_empty());
+            Service {
+                labels: labels.into_iter().collect(),
+                created: Created::parse(created),
+                service_type,
+                ports,
+                cluster_ips: ips(&cluster_ips),
+                load_balancer_vips: ips(&vips),
+                internal_local,
+                client_affinity: affinity.map(|timeout| ClientAffinity { timeout }),
+                headless,
+                ..Service::default()
+            }
+        },
+    )
+}
+
+fn names(of: &'static [&'static str]) -> impl Strategy<Value = Box<[Box<str>]>> {
+    btree_set(one_of(of), 0..=2).prop_map(|it| it.into_iter().map(Box::from).collect())
+}
+
+fn endpoint(hinted: f64) -> impl Strategy<Value = SliceEndpoint> {
+    let conditions = one_of(vec![
+        [true, true, false],
+        [true, true, false],
+        [false, true, true],
+        [false, false, true],
+        [false, false, false],
+    ]);
+    let hints = weighted(hinted, (names(NODES), names(ZONES)));
+    (one_of(ENDS), conditions, of(one_of(NODES)), hints).prop_map(
+        |(address, [ready, serving, terminating], node, hints)| {
+            let hints = hints.map(|(nodes, zones)| Arc::new(Hints { nodes, zones }));
+            let node = node.map(Arc::from);
+            SliceEndpoint { address: ip(address), ready, serving, terminating, node, hints }
+        },
+    )
+}
+
+fn slice() -> impl Strategy<Value = EndpointSlice> {
+    let ports = vec(port(), 2..5).prop_map(|all| {
+        let number = |it: &ServicePort| 8000 + it.port;
+        let port = |it: ServicePort| EndpointPort {
+            port: number(&it),
+            name: it.name,
+            protocol: it.protocol.unwrap_or(Protocol::Tcp),
+        };
+        all.into_iter().map(port).collect()
+    });
+    let endpoints = prop_oneof![vec(endpoint(0.3), 0..6), vec(endpoint(0.95), 1..4)];
+    (weighted(0.9, one_of(NAMES)), endpoints, ports).prop_map(|(service, endpoints, ports)| {
+        EndpointSlice {
+            service: service.map(str::to_owned),
+            addresses: endpoints.iter().map(|it| it.address).collect(),
+            endpoints: endpoints.into(),
+            ports,
+        }
+    })
+}
+
+fn node() -> impl Strategy<Value = Node> {
+    (of(one_of(ZONES)), btree_set(one_of(ENDS), 0..2)).prop_map(|(zone, addresses)| Node {
+        labels: zone.map(|zone| (ZONE.to_owned(), zone.to_owned())).into_iter().collect(),
+        pod_cidrs: Vec::new(),
+        internal_ips: ips(&addresses).into_iter().collect(),
+        external_ips: Vec::new(),
+        calico_address: None,
+        vxlan_mac: None,
+    })
+}
+
+/// A change: of an object, or of the addresses that are no service's.
+#[derive(Debug, Clone)]
+enum Event {
+    Object(ObjectKey, Option<State>),
+    NotAdmitted(BTreeSet<&'static str>),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let state = |object: BoxedStrategy<Object>| {
+        prop_oneof![
+            24 => object.prop_map(|it| Some(valid(it))),
+            4 => Just(None),
+            1 => Just(Some(State::Invalid(Box::default()))),
+        ]
+    };
+    let key = |kind, namespaces: &'static [&'static str], names: &'static [&'static str]| {
+        (one_of(namespaces), one_of(names))
+            .prop_map(move |(namespace, name): (&str, &str)| ObjectKey::new(kind, namespace, name))
+    };
+    let services = service().prop_map(|it| Object::Service(Box::new(it))).boxed();
+    let slices = slice().prop_map(|it| Object::EndpointSlice(Box::new(it))).boxed();
+    let nodes = node().prop_map(|it| Object::Node(Box::new(it))).boxed();
+    let pods = btree_set(one_of(ENDS), 0..2)
+        .prop_map(|it| Object::Pod(Box::new(pod(ips(&it).into_iter().collect()))))
+        .boxed();
+    let object = |(key, state)| Event::Object(key, state);
+    prop_oneof![
+        5 => (key(Kind::Service, NAMESPACES, NAMES), state(services)).prop_map(object),
+        8 => (key(Kind::EndpointSlice, NAMESPACES, &["x", "y", "z", "s"]), state(slices)).prop_map(object),
+        2 => (key(Kind::Node, &[""], NODES), state(nodes)).prop_map(object),
+        2 => (key(Kind::Pod, NAMESPACES, NAMES), state(pods)).prop_map(object),
+        1 => btree_set(one_of(ADDRESSES), 0..2).prop_map(Event::NotAdmitted),
+    ]
+}
+
+fn seen(frontends: &Frontends) -> BTreeMap<FrontendKey, Seen> {
+    let table = frontends.table().frontends();
+    let of = |it: &Frontend| {
+        let backends: BTreeSet<Backend> = it.backends.iter().copied().collect();
+        assert_eq!(backends.len(), it.backends.len(), "each once");
+        (backends, it.affinity, it.without_backend)
+    };
+    table.map(|(key, frontend)| (*key, of(frontend))).collect()
+}
+
+fn apply(contents: &mut Contents, key: &ObjectKey, state: Option<&State>) -> Option<Stored> {
+    match state {
+        Some(state) => contents.objects.insert(key.clone(), stored(state.clone())),
+        None => contents.objects.remove(key),
+    }
+}
+
+#[test]
+fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
+    let counts = RefCell::new(BTreeMap::new());
+    let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
+    let batches =
+        (vec(event(), 0..60), vec((vec(event(), 1..5), prop::bool::weighted(0.1)), 1..10));
+    let run = |(begin, batches): (Vec<Event>, Vec<(Vec<Event>, bool)>)| {
+        let (mut contents, mut closed) = (Contents::default(), BTreeSet::new());
+        let mut frontends = Frontends::new("n1");
+        let begin = std::iter::once((begin, true));
+        for (batch, everything) in begin.chain(batches) {
+            let gone = frontends.table().gone();
+            let before: Vec<IpAddr> =
+                ENDS.iter().map(|it| ip(it)).filter(|it| is_named(&contents, *it)).collect();
+            let mut changes = Changes::Objects(BTreeMap::new());
+            let mut readmits = false;
+            for event in batch {
+                match event {
+                    Event::Object(key, state) => {
+                        let before = apply(&mut contents, &key, state.as_ref());
+                        changes = changes.then(Changes::Objects(BTreeMap::from([(key, before)])));
+                    }
+                    Event::NotAdmitted(all) => (closed, readmits) = (ips(&all), true),
+                }
+            }
+            let admits = |address| !closed.contains(&address);
+            let had = frontends.addresses().clone();
+            let readmitted = readmits && frontends.readmit(&contents, admits);
+            let changes = if everything { Changes::Everything } else { changes };
+            let followed = frontends.follow(&contents, &changes, admits);
+            prop_assert!(readmitted || followed || had == *frontends.addresses());
+
+            let now = seen(&frontends);
+            let (expected, rules): (BTreeMap<_, _>, Vec<_>) = expected(&contents, admits)
+                .into_iter()
+                .map(|(key, (seen, rule))| ((key, seen), rule))
+                .unzip();
+            prop_assert_eq!(&now, &expected);
+            let addresses: BTreeSet<IpAddr> = now.keys().map(|it| it.address.to_ip()).collect();
+            prop_assert_eq!(frontends.addresses(), &addresses);
+            for address in ENDS.iter().map(|it| ip(it)) {
+                let is_there = frontends.table().has_address(address.into());
+                prop_assert_eq!(is_there, is_named(&contents, address), "{}", address);
+            }
+            let lost = before.iter().filter(|it| !is_named(&contents, **it)).count() as u32;
+            prop_assert_eq!(frontends.table().gone() - gone, lost);
+            let mut fresh = Frontends::new("n1");
+            fresh.follow(&contents, &Changes::Everything, admits);
+            prop_assert_eq!(&now, &seen(&fresh));
+            let all =
+                |it: &Frontends| it.omissions().map(|(name, it)| (name.clone(), it)).collect();
+            let [omitted, of_fresh]: [Vec<_>; 2] = [all(&frontends), all(&fresh)];
+            prop_assert_eq!(&omitted, &of_fresh);
+            let words = |it: &Omission| -> String {
+                format!("{it:?}").chars().take_while(char::is_ascii_alphabetic).collect()
+            };
+            let of_frontend =
+                |it: &Seen| [format!("{:?}", it.2), format!("{} backends", it.0.len().min(3))];
+            let all = rules.iter().map(|rule| format!("{rule:?}"));
+            let all = all.chain(now.values().flat_map(of_frontend));
+            for what in all.chain(omitted.iter().map(|(_, it)| words(it))) {
+                *counts.borrow_mut().entry(what).or_insert(0) += 1;
+            }
+        }
+        Ok(())
+    };
+    TestRunner::new(config).run(&batches, run).unwrap();
+    let counts = counts.into_inner();
+    assert!(counts.len() == 18 && counts.values().all(|count| *count > 20), "{counts:?}");
+}
+
+/// A cluster of manifests, as node `n1` sees it.
+fn compiled(text: &str) -> Frontends {
+    let contents = Contents::from_texts([("a.yaml", text)]);
+    let mut frontends = Frontends::new("n1");
+    let admits = |address: IpAddr| !address.to_string().starts_with("10.244.");
+    frontends.follow(&contents, &Changes::Everything, admits);
+    frontends
+}
+
+#[test]
+fn a_service_of_manifests_has_its_frontends_and_what_is_left_out_is_told() {
+    let found = compiled(
+        "
+{apiVersion: v1, kind: Service, metadata: {name: web, namespace: a, creationTimestamp: '2026-01-01T00:00:00Z'},
+ spec: {type: LoadBalancer, clusterIPs: [10.96.0.7, 'fd00::7'], clusterIP: 10.96.0.7, externalIPs: [198.51.100.7], sessionAffinity: ClientIP,
+        ports: [{name: http, port: 80, targetPort: 8080}, {name: dns, port: 53, protocol: UDP}]},
+ status: {loadBalancer: {ingress: [{ip: 192.0.2.7}, {ip: 192.0.2.8, ipMode: Proxy}]}}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: thief, namespace: b}, spec: {clusterIP: 10.96.0.7, ports: [{port: 80}, {port: 81}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: pods, namespace: b}, spec: {clusterIP: 10.244.0.7, ports: [{port: 80}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-1, namespace: a, labels: {kubernetes.io/service-name: web}},
+ addressType: IPv4, endpoints: [{addresses: [10.0.0.2]}, {addresses: [10.0.0.1]}, {addresses: [10.0.0.3], conditions: {ready: false}},
+ {addresses: [169.254.169.254]}], ports: [{name: http, port: 8080}]}
+",
+    );
+    let mut lines: Vec<String> = found
+        .table()
+        .frontends()
+        .map(|(FrontendKey { address, protocol, port }, it)| {
+            let backends: Vec<_> =
+                it.backends.iter().map(|it| format!("{}:{}", it.address, it.port)).collect();
+            let affinity = it.affinity.map(|seconds| format!(" for {seconds} s"));
+            let id = it.id >> 48;
+            format!(
+                "{address} {protocol}/{port}: {backends:?}{} {id:04x}",
+                affinity.unwrap_or_default()
+            )
+        })
+        .collect();
+    lines.sort();
+    insta::assert_snapshot!(lines.join("\n"), @r#"
+    10.96.0.7 17/53: [] for 10800 s 78e6
+    10.96.0.7 6/80: ["10.0.0.1:8080", "10.0.0.2:8080"] for 10800 s 72cd
+    10.96.0.7 6/81: [] 4773
+    192.0.2.7 17/53: [] for 10800 s 78e6
+    192.0.2.7 6/80: ["10.0.0.1:8080", "10.0.0.2:8080"] for 10800 s 72cd
+    fd00::7 17/53: [] for 10800 s 78e6
+    fd00::7 6/80: [] for 10800 s 72cd
+    "#);
+    let told: Vec<_> =
+        found.omissions().map(|(name, it)| format!("Service {name}: {it}")).collect();
+    insta::assert_snapshot!(told.join("\n"), @"
+    Service a/web: its endpoint 169.254.169.254 gets no connections, because it is loopback, link-local, multicast or reserved: correct the EndpointSlice
+    Service b/pods: its address 10.244.0.7 is a node's or lies in a pool of pods, so it is not translated: give it one of the service range
+    Service b/thief: Service a/web, which is older, has 10.96.0.7 with TCP port 80, too, and gets the connections: give one of them another address or port
+    ");
+    let exists = |address: &str| found.table().has_address(ip(address).into());
+    assert!(exists("10.0.0.3") && !exists("169.254.169.254"));
+}
+
+#[test]
+fn the_number_of_a_services_port_is_the_same_for_ever() {
+    let port = |name: Option<&str>| ServicePort {
+        name: name.map(str::to_owned),
+        protocol: None,
+        port: 80,
+        target: None,
+        node_port: None,
+    };
+    let web = ObjectName::new("a", "web");
+    assert_eq!(id(&web, &port(None)), 0x4bc0_5c94_42da_cd97);
+    let others = [
+        id(&web, &port(Some("http"))),
+        id(&ObjectName::new("b", "web"), &port(None)),
+        id(&ObjectName::new("a", "we"), &port(Some("b"))),
+    ];
+    assert!(others.iter().all(|it| *it != id(&web, &port(None))), "{others:?}");
+}

@@ -1,0 +1,163 @@
+//! The rules of frontends, written down a second time, plainly.
+
+use super::*;
+
+/// The rule that chose the backends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rule {
+    Ready,
+    Leaving,
+    ForNode,
+    ForZone,
+    Local,
+    Elsewhere,
+    Nowhere,
+    Unknown,
+}
+
+/// A frontend in words that can be compared: its backends as a set.
+pub(super) type Seen = (BTreeSet<Backend>, Option<u32>, WithoutBackend);
+
+/// The age of a Service, the oldest first: whether its time is not known, its time, its name.
+type Age = (bool, Option<Created>, ObjectKey);
+
+/// What clients find at each address and port; and which rule chose the backends of a frontend that has some, or why it has
+/// none.
+pub(super) fn expected(
+    contents: &Contents,
+    admits: impl Fn(IpAddr) -> bool,
+) -> BTreeMap<FrontendKey, (Seen, Rule)> {
+    let mut all: BTreeMap<FrontendKey, BTreeMap<Age, (Seen, Rule)>> = BTreeMap::new();
+    for (key, object) in contents.all_valid() {
+        let Object::Service(service) = object else { continue };
+        let is_left_alone = service.headless
+            || service.service_type == Some(ServiceType::ExternalName)
+            || service.labels.contains_key(OTHER_PROXY)
+            || service.labels.contains_key(HEADLESS);
+        if is_left_alone {
+            continue;
+        }
+        let mut addresses: BTreeSet<(IpAddr, bool)> =
+            service.cluster_ips.iter().map(|it| (*it, service.internal_local)).collect();
+        if service.service_type == Some(ServiceType::LoadBalancer) {
+            let others = service.load_balancer_vips.difference(&service.cluster_ips);
+            addresses.extend(others.map(|it| (*it, false)));
+        }
+        for port in &service.ports {
+            for (address, local) in &addresses {
+                if !admits(*address) {
+                    continue;
+                }
+                let claimed = FrontendKey {
+                    address: (*address).into(),
+                    protocol: port.protocol.unwrap_or(Protocol::Tcp).number(),
+                    port: port.port,
+                };
+                let (backends, without, rule) = match ends(contents, key, port, *address) {
+                    Some(ends) => chosen(contents, &ends, *local),
+                    None => (BTreeSet::new(), WithoutBackend::Refuse, Rule::Unknown),
+                };
+                let affinity = service.client_affinity.map(|it| it.timeout.unwrap_or(10_800));
+                let age = (service.created.is_none(), service.created, key.clone());
+                let found = ((backends, affinity, without), rule);
+                all.entry(claimed).or_default().entry(age).or_insert(found);
+            }
+        }
+    }
+    let oldest = all.into_iter().map(|(key, mut claims)| (key, claims.pop_first()));
+    oldest.filter_map(|(key, found)| Some((key, found?.1))).collect()
+}
+
+/// An endpoint at a port, and the backend that it is.
+type End<'a> = (&'a SliceEndpoint, Backend);
+
+/// The endpoints of a Service's port for an address; `None`: they are not known.
+fn ends<'a>(
+    contents: &'a Contents,
+    service: &ObjectKey,
+    port: &ServicePort,
+    address: IpAddr,
+) -> Option<Vec<End<'a>>> {
+    let mut ends = Vec::new();
+    for (_, stored) in contents.of_kind_in(Kind::EndpointSlice, &service.namespace) {
+        let Object::EndpointSlice(slice) = stored.state.valid()? else { continue };
+        if slice.service.as_ref() != Some(&service.name) {
+            continue;
+        }
+        for target in &slice.ports {
+            for end in &*slice.endpoints {
+                if target.name == port.name
+                    && target.protocol == port.protocol.unwrap_or(Protocol::Tcp)
+                    && end.address.is_ipv4() == address.is_ipv4()
+                    && !end.address.is_loopback()
+                {
+                    ends.push((end, Backend { address: end.address.into(), port: target.port }));
+                }
+            }
+        }
+    }
+    Some(ends)
+}
+
+/// The backends for clients of node `n1`; `local`: of its own only.
+fn chosen(
+    contents: &Contents,
+    ends: &[End<'_>],
+    local: bool,
+) -> (BTreeSet<Backend>, WithoutBackend, Rule) {
+    let zone = match contents.valid(&ObjectKey::new(Kind::Node, "", "n1")) {
+        Some(Object::Node(node)) => node.labels.get(ZONE).map(String::as_str),
+        _ => None,
+    };
+    let among = |counts: &dyn Fn(&SliceEndpoint) -> bool| -> BTreeSet<Backend> {
+        ends.iter().filter(|(end, _)| counts(end)).map(|(_, it)| *it).collect()
+    };
+    let ready = among(&|it| it.ready);
+    let leaving = among(&|it| it.serving && it.terminating);
+    let without = WithoutBackend::Refuse;
+    if local {
+        let here = |it: &SliceEndpoint| it.node.as_deref() == Some("n1");
+        let local_ready = among(&|it| here(it) && it.ready);
+        let local_leaving = among(&|it| here(it) && it.serving && it.terminating);
+        let found = if local_ready.is_empty() { local_leaving } else { local_ready };
+        return if !found.is_empty() {
+            (found, without, Rule::Local)
+        } else if ready.is_empty() && leaving.is_empty() {
+            (found, without, Rule::Nowhere)
+        } else {
+            (found, WithoutBackend::Drop, Rule::Elsewhere)
+        };
+    }
+    let all_hinted = |has: &dyn Fn(&Hints) -> bool| {
+        let mut all = ends.iter().filter(|(end, _)| end.ready);
+        all.all(|(end, _)| end.hints.as_deref().is_some_and(has))
+    };
+    let hinted = |is_for: &dyn Fn(&Hints) -> bool| {
+        among(&|it| it.ready && it.hints.as_deref().is_some_and(is_for))
+    };
+    let of_node = hinted(&|it| it.nodes.iter().any(|it| **it == *"n1"));
+    let of_zone = hinted(&|it| it.zones.iter().any(|it| Some(&**it) == zone));
+    if ready.is_empty() {
+        let rule = if leaving.is_empty() { Rule::Nowhere } else { Rule::Leaving };
+        (leaving, without, rule)
+    } else if all_hinted(&|it| !it.nodes.is_empty()) && !of_node.is_empty() {
+        (of_node, without, Rule::ForNode)
+    } else if all_hinted(&|it| !it.zones.is_empty()) && !of_zone.is_empty() {
+        (of_zone, without, Rule::ForZone)
+    } else {
+        (ready, without, Rule::Ready)
+    }
+}
+
+/// Whether a valid object names an address.
+pub(super) fn is_named(contents: &Contents, address: IpAddr) -> bool {
+    let names = |object: &Object| match object {
+        Object::Pod(pod) => pod.pod_ips.contains(&address),
+        Object::Node(node) => node.internal_ips.contains(&address),
+        Object::EndpointSlice(slice) => {
+            slice.service.is_some() && slice.addresses.contains(&address) && !address.is_loopback()
+        }
+        _ => false,
+    };
+    contents.all_valid().any(|(_, object)| names(object))
+}

@@ -1,0 +1,152 @@
+//! The ranges from which cluster IPs are taken.
+//!
+//! The node's own processes reach cluster IPs by routes of these ranges to Manx. Manx has the same routes: an address in a
+//! range that no Service has is refused, and never goes back to the node, which would send it to Manx again.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use manx_objects::contents::Contents;
+use manx_objects::object::{Kind, Object};
+
+use crate::import::Cluster;
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ServiceRanges {
+    /// The ranges.
+    pub nets: BTreeSet<IpNet>,
+    /// The reasons why others are none.
+    pub problems: Vec<RangeProblem>,
+}
+
+/// Why there is no range, or why a range is not used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RangeProblem {
+    /// Neither the objects nor the settings have one.
+    Unknown,
+    /// Addresses in it are other ones.
+    Overlap {
+        /// The range.
+        range: IpNet,
+        /// What lies in it, or around it.
+        other: String,
+    },
+}
+
+impl fmt::Display for RangeProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str(
+                "the ranges of cluster IPs are not known, so the node's own processes do not reach services: the cluster has \
+                 no ServiceCIDR; start the agent with --service-cidr (MANX_SERVICE_CIDR) and the API server's \
+                 --service-cluster-ip-range",
+            ),
+            Self::Overlap { range, other } => write!(
+                f,
+                "the range {range} of cluster IPs overlaps {other}, so it has no route, and the node's own processes do not \
+                 reach its services: give services a range of their own"
+            ),
+        }
+    }
+}
+
+impl ServiceRanges {
+    /// The ranges of the `ServiceCIDRs`; if there are none, the `configured` ones. A range that holds addresses of nodes
+    /// or pods is none: its route would take them away.
+    pub fn new(contents: &Contents, configured: &[IpNet], cluster: &Cluster) -> Self {
+        let objects = contents.of_kind(Kind::ServiceCidr);
+        let of_objects = objects.filter_map(|(_, stored)| match stored.state.valid()? {
+            Object::ServiceCidr(ranges) => Some(&ranges.cidrs),
+            _ => None,
+        });
+        let mut all: BTreeSet<IpNet> = of_objects.flatten().copied().collect();
+        if all.is_empty() {
+            all.extend(configured.iter().map(IpNet::trunc));
+        }
+        let mut ranges = Self::default();
+        if all.is_empty() {
+            ranges.problems.push(RangeProblem::Unknown);
+        }
+        for range in all {
+            match overlapping(range, cluster) {
+                Some(other) => ranges.problems.push(RangeProblem::Overlap { range, other }),
+                None => _ = ranges.nets.insert(range),
+            }
+        }
+        ranges
+    }
+}
+
+/// What a range overlaps that is not for services.
+fn overlapping(range: IpNet, cluster: &Cluster) -> Option<String> {
+    let overlaps = |net: &IpNet| range.contains(net) || net.contains(&range);
+    let pool = cluster.pools.iter().find(|pool| overlaps(&pool.cidr));
+    let of_node = || {
+        cluster.nodes.iter().find_map(|(name, node)| {
+            let holds = |address: &&IpAddr| range.contains(*address);
+            let address = node.addresses.iter().find(holds).copied().map(IpNet::from);
+            let block = node.plan.blocks().iter().find(|block| overlaps(block)).copied();
+            let net = address.or(block)?;
+            Some(format!("{net} of Node {name}"))
+        })
+    };
+    pool.map(|pool| format!("the IPPool {}", pool.cidr)).or_else(of_node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::import_for;
+
+    const NODE: &str = "{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.244.1.0/24}, \
+                        status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}\n---\n";
+
+    fn ranges(objects: &str, configured: &[&str]) -> (Vec<String>, Vec<String>) {
+        let text = format!("{NODE}{objects}");
+        let contents = Contents::from_texts([("a.yaml", text.as_str())]);
+        let configured: Vec<IpNet> = configured.iter().map(|it| it.parse().unwrap()).collect();
+        let found = ServiceRanges::new(&contents, &configured, &import_for(&contents, "n1"));
+        let words = |it: &dyn fmt::Display| it.to_string();
+        let nets = found.nets.iter().map(|it| words(it)).collect();
+        (nets, found.problems.iter().map(|it| words(it)).collect())
+    }
+
+    fn service_cidr(name: &str, cidrs: &str) -> String {
+        format!(
+            "{{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {{name: {name}}}, spec: {{cidrs: [{cidrs}]}}}}\n---\n"
+        )
+    }
+
+    #[test]
+    fn objects_say_the_ranges_or_else_the_settings_do() {
+        let objects = [
+            service_cidr("a", "10.96.0.0/12, 'fd00:96::/112'"),
+            service_cidr("b", "10.112.0.0/16"),
+        ];
+        let (nets, problems) = ranges(&objects.concat(), &["192.0.2.0/24"]);
+        assert_eq!(nets, ["10.96.0.0/12", "10.112.0.0/16", "fd00:96::/112"]);
+        assert!(problems.is_empty());
+        assert_eq!(ranges("", &["10.96.0.1/12"]).0, ["10.96.0.0/12"]);
+        let (nets, problems) = ranges("", &[]);
+        assert!(nets.is_empty());
+        insta::assert_snapshot!(problems.join("\n"), @"the ranges of cluster IPs are not known, so the node's own processes do not reach services: the cluster has no ServiceCIDR; start the agent with --service-cidr (MANX_SERVICE_CIDR) and the API server's --service-cluster-ip-range");
+    }
+
+    #[test]
+    fn a_range_that_holds_nodes_or_pods_is_none() {
+        let pool = "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.96.128.0/17}}\n";
+        let all =
+            ["172.16.0.0/12", "10.244.0.0/16", "10.244.1.128/25", "10.96.0.0/16", "10.97.0.0/16"];
+        let (nets, problems) = ranges(pool, &all);
+        assert_eq!(nets, ["10.97.0.0/16"]);
+        insta::assert_snapshot!(problems.join("\n"), @"
+        the range 10.96.0.0/16 of cluster IPs overlaps the IPPool 10.96.128.0/17, so it has no route, and the node's own processes do not reach its services: give services a range of their own
+        the range 10.244.0.0/16 of cluster IPs overlaps 10.244.1.0/24 of Node n1, so it has no route, and the node's own processes do not reach its services: give services a range of their own
+        the range 10.244.1.128/25 of cluster IPs overlaps 10.244.1.0/24 of Node n1, so it has no route, and the node's own processes do not reach its services: give services a range of their own
+        the range 172.16.0.0/12 of cluster IPs overlaps 172.18.0.2/32 of Node n1, so it has no route, and the node's own processes do not reach its services: give services a range of their own
+        ");
+    }
+}

@@ -1,0 +1,104 @@
+//! The services of the cluster as this node translates them, by whichever program does so.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use manx_objects::contents::{Changes, Contents};
+
+use crate::settings;
+use manx_calculation::import::Cluster;
+use manx_calculation::services::{Frontends, ServiceRanges, Services};
+use manx_calculation::topology::{HostRoute, Topology};
+
+/// See the module.
+pub(super) enum NodeServices {
+    /// No program translates them.
+    Nobody,
+    KubeProxy(Services),
+    Manx(Box<ManxServices>),
+}
+
+/// The services that Manx translates.
+pub(super) struct ManxServices {
+    pub(super) frontends: Frontends,
+    pub(super) ranges: ServiceRanges,
+    /// The ranges of the settings.
+    configured: Vec<IpNet>,
+    /// The addresses of all nodes, which are no services'.
+    of_nodes: HashSet<IpAddr>,
+}
+
+/// What has changed of service addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ServiceChange {
+    /// At most what clients find at the addresses.
+    None,
+    /// The addresses that are translated.
+    Addresses,
+    /// Endpoints by which policy decides before kube-proxy translates.
+    Tables,
+}
+
+impl NodeServices {
+    pub(super) fn new(node: &str, settings: &settings::Services) -> Self {
+        match settings {
+            settings::Services::None => Self::Nobody,
+            settings::Services::KubeProxy => Self::KubeProxy(Services::default()),
+            settings::Services::Manx(configured) => Self::Manx(Box::new(ManxServices {
+                frontends: Frontends::new(node),
+                ranges: ServiceRanges::default(),
+                configured: configured.clone(),
+                of_nodes: HashSet::new(),
+            })),
+        }
+    }
+
+    /// What Manx translates, if it does.
+    pub(super) fn manx(&self) -> Option<&ManxServices> {
+        match self {
+            Self::Manx(services) => Some(services),
+            Self::Nobody | Self::KubeProxy(_) => None,
+        }
+    }
+}
+
+impl ManxServices {
+    /// Follows a change of the nodes, the pools or the ranges.
+    pub(super) fn place(&mut self, contents: &Contents, cluster: &Cluster) {
+        self.of_nodes = cluster.node_addresses().into_keys().collect();
+        self.ranges = ServiceRanges::new(contents, &self.configured, cluster);
+    }
+
+    /// Follows changes of objects, and of the node's place if `placed`.
+    pub(super) fn update(
+        &mut self,
+        contents: &Contents,
+        changes: Option<&Changes>,
+        placed: bool,
+        topology: &Topology,
+        is_own: impl Fn(&IpAddr) -> bool,
+    ) -> ServiceChange {
+        let Self { frontends, of_nodes, .. } = self;
+        let admits = |address: IpAddr| {
+            topology.is_of_world(address) && !is_own(&address) && !of_nodes.contains(&address)
+        };
+        let followed = changes.is_some_and(|it| frontends.follow(contents, it, admits));
+        let readmitted = placed && frontends.readmit(contents, admits);
+        if followed || readmitted { ServiceChange::Addresses } else { ServiceChange::None }
+    }
+
+    /// The node's own routes to the ranges. The node's processes send from an address that the node has (`own`), so that
+    /// hosts can answer.
+    pub(super) fn host_routes<'a>(
+        &'a self,
+        topology: &'a Topology,
+        is_own: impl Fn(&IpAddr) -> bool + 'a,
+    ) -> impl Iterator<Item = (IpNet, HostRoute)> + 'a {
+        self.ranges.nets.iter().map(move |range| {
+            let is_v4 = range.addr().is_ipv4();
+            let mut own = topology.addresses.iter().filter(|it| it.is_ipv4() == is_v4);
+            (*range, HostRoute::Manx { source: own.find(|it| is_own(it)).copied() })
+        })
+    }
+}
