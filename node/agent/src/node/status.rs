@@ -318,7 +318,9 @@ pub(super) fn leads_to(agent: &Agent, next_hop: NextHop) -> String {
         NextHop::NoRoute => "nowhere".to_owned(),
         NextHop::Unreachable => "unreachable".to_owned(),
         NextHop::Node => "node".to_owned(),
-        NextHop::Host | NextHop::Forwarded | NextHop::HostSide(_) => "host".to_owned(),
+        NextHop::Host | NextHop::Forwarded | NextHop::HostSide(_) | NextHop::ManxPorts => {
+            "host".to_owned()
+        }
         NextHop::Service | NextHop::Translated => "service".to_owned(),
         NextHop::Endpoint(index) => endpoint(index),
         NextHop::Tunnel(index) => tunnel(index),
