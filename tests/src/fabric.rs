@@ -540,6 +540,7 @@ impl Fabric {
             cidr: "10.244.0.0/16".parse().unwrap(),
             overlay: self.overlay,
             mode: EncapsulationMode::Always,
+            nat_outgoing: false,
             holds_nodes: false,
         }];
     }

@@ -14,9 +14,10 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use manx_dataplane::tables::{
-    Connections, Endpoint, HostPolicy, InterfaceChains, Link, NextHop, OwnedChains, PortId, Role,
-    ServicePort, Tables,
+    Connections, Endpoint, HostPolicy, InterfaceChains, Link, ManxPorts, NextHop, OwnedChains,
+    PortId, Role, ServicePort, Tables,
 };
+use manx_dataplane::wire::address::Address;
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::{ChainId, Image};
 use manx_policy_compiler::model::{Direction, Noted, ObjectName, Reason, Verdict};
@@ -93,7 +94,18 @@ pub enum Translation<'a> {
     /// The node's kube-proxy, behind this link.
     KubeProxy(&'a Services, Link),
     /// Manx. Addresses of the ranges that no service has are refused.
-    Manx(&'a Frontends, &'a ServiceRanges),
+    Manx(&'a Frontends, &'a ServiceRanges, Option<ManxPort>),
+}
+
+/// The port of the node for Manx's own translation.
+#[derive(Debug, Clone, Copy)]
+pub struct ManxPort {
+    /// The link to the node by it.
+    pub link: Link,
+    /// The ports of the way out, the first and the last.
+    pub egress: (u16, u16),
+    /// The addresses by which the world sees pods, of IPv4 and of IPv6.
+    pub addresses: [Option<IpAddr>; 2],
 }
 
 /// The state that is kept from one version of the tables to the next.
@@ -174,10 +186,18 @@ impl Calculation {
                 Translation::Nobody | Translation::Manx(..) => None,
             },
             services: match inputs.services {
-                Translation::Manx(frontends, _) => Some(Arc::clone(frontends.table())),
+                Translation::Manx(frontends, ..) => Some(Arc::clone(frontends.table())),
                 Translation::Nobody | Translation::KubeProxy(..) => None,
             },
-            manx_ports: None,
+            manx_ports: match inputs.services {
+                Translation::Manx(_, _, Some(port)) => Some(ManxPorts {
+                    link: port.link,
+                    egress: port.egress,
+                    addresses: port.addresses.map(|address| address.map(Address::from)),
+                    masquerade: Arc::clone(&self.route_tables.masquerade),
+                }),
+                Translation::Nobody | Translation::KubeProxy(..) | Translation::Manx(..) => None,
+            },
             roles: roles(inputs),
             host_sides: host_sides(inputs),
             connections: inputs.connections,
@@ -387,8 +407,10 @@ fn roles(inputs: &Inputs<'_>) -> Vec<Role> {
     if let Some(uplink) = inputs.uplink {
         set(uplink.port, Role::Uplink);
     }
-    if let Translation::KubeProxy(_, service) = inputs.services {
-        set(service.port, Role::Service);
+    match inputs.services {
+        Translation::KubeProxy(_, service) => set(service.port, Role::Service),
+        Translation::Manx(_, _, Some(port)) => set(port.link.port, Role::ManxPorts),
+        Translation::Nobody | Translation::Manx(..) => {}
     }
     set(inputs.underlay.raw, Role::Underlay);
     if let Some((packet_socket, _)) = inputs.underlay.packet_socket {

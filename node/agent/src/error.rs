@@ -22,6 +22,9 @@ pub enum Error {
     /// The objects cannot be read.
     #[error(transparent)]
     Source(#[from] SourceError),
+    /// The node's ports that are to be Manx's.
+    #[error(transparent)]
+    Ports(#[from] crate::translation_device::Error),
     /// No interface has the node's address.
     #[error(
         "no interface has an address of Node {node} ({}): found {}; name the interface that leads to the other nodes by --uplink, or \
@@ -99,6 +102,7 @@ impl Error {
             | Self::Namespace(_)
             | Self::Shelter(_)
             | Self::Lack(_)
+            | Self::Ports(_)
             | Self::NodePortLost { .. } => ErrorKind::Environment,
             Self::Topology(_)
             | Self::Source(_)

@@ -32,7 +32,7 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::net::Ipv4Addr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 
@@ -57,6 +57,9 @@ use manx_linux::netlink;
 use manx_observe::Observer;
 use manx_observe::served::Served;
 
+/// The time after which what another program has changed of the routing rules is set back.
+const CHECK_PORTS: Duration = Duration::from_secs(10);
+
 pub(super) struct Agent {
     pub(super) inputs: Inputs,
     pub(super) view: View,
@@ -66,6 +69,8 @@ pub(super) struct Agent {
     /// The nodes that are reached by an IPIP tunnel. The task that looks for the next hops to them receives this.
     peers: watch::Sender<BTreeSet<Ipv4Addr>>,
     started: Instant,
+    /// When the routing rules of the node's ports that are Manx's are looked at next.
+    check_ports: Instant,
     /// An error that ends the agent at the next tick.
     failed: Option<Error>,
     /// The flow records of the last agent, by worker, until there are tables to judge them by.
@@ -106,6 +111,7 @@ impl Agent {
             dataplane,
             peers: watch::Sender::default(),
             started: Instant::now(),
+            check_ports: Instant::now() + CHECK_PORTS,
             failed: None,
             last_flows: Some(flows),
             served: observer.served.clone(),
@@ -132,7 +138,10 @@ impl Agent {
             view,
             calculated,
             &attachments.locals(),
-            |view| attachments.devices.reconcile_host(&view.host_network()),
+            |view| {
+                attachments.devices.reconcile_host(&view.host_network());
+                attachments.devices.reconcile_ports(&view.port_addresses());
+            },
             |view, open| dataplane.open_sockets(view, open),
         );
         let Settled { placed, tables, received } = settled;
@@ -158,6 +167,10 @@ impl Agent {
         self.read_reports();
         self.inputs.check_account();
         self.dataplane.ports.restore_devices(now);
+        if now >= self.check_ports {
+            self.check_ports = now + CHECK_PORTS;
+            self.attachments.devices.reconcile_ports(&self.view.port_addresses());
+        }
         if self.dataplane.socket_faults().next().is_some() {
             self.inputs.retry_socket();
         }
@@ -259,6 +272,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        self.attachments.devices.remove_host();
+        let keeps_ports = self.inputs.has_account() && !self.is_removed();
+        self.attachments.devices.remove_host(keeps_ports);
     }
 }

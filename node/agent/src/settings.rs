@@ -6,8 +6,10 @@ use ipnet::IpNet;
 use manx_dataplane::tables::Connections;
 use manx_dataplane::worker::Polling;
 
+pub use crate::port_rules::ManxPorts;
 use manx_datastore::api_server::Access;
 use manx_devices::pod_device;
+pub use manx_linux::netlink::PortRange;
 use manx_objects::object::ObjectKey;
 pub use manx_observe::Addresses;
 
@@ -34,8 +36,16 @@ pub enum Services {
     None,
     /// kube-proxy, in the node's kernel.
     KubeProxy,
-    /// Manx. The ranges of cluster IPs count if the cluster has no `ServiceCIDR`.
-    Manx(Vec<IpNet>),
+    Manx(Translation),
+}
+
+/// The settings of Manx's own translation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Translation {
+    /// The ranges of cluster IPs. They count if the cluster has no `ServiceCIDR`.
+    pub ranges: Vec<IpNet>,
+    /// The ports of the node's addresses that are Manx's.
+    pub ports: ManxPorts,
 }
 
 /// The owner of the pod network, which makes interfaces, gives out addresses and reaches other nodes.

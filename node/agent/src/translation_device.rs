@@ -219,6 +219,11 @@ impl TranslationDevice {
         routed
     }
 
+    /// Removes what is left of the interface after its queues are closed. The rest stays for the next agent.
+    pub fn close(&self, agent: &AgentNamespace) -> Result<(), Error> {
+        Ok(self.made.remove(agent)?)
+    }
+
     /// Removes everything that [`remove`] removes, and what is left of the interface after its queues are closed.
     pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
         netns::run_in(&self.netns, || remove(&self.settings.record))??;

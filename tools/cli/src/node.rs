@@ -16,7 +16,7 @@ use super::log::{self, LogFormat};
 use super::observed::{self, ObserveOptions};
 use super::{Error, socket, supervise};
 use manx_agent::pod_device::Preference;
-use manx_agent::settings::Network;
+use manx_agent::settings::{ManxPorts, Network, PortRange, Translation};
 use manx_api::Device;
 
 /// The settings of the node agent.
@@ -62,6 +62,12 @@ pub struct Node {
     /// Range of cluster IPs, for --services manx in a cluster without ServiceCIDR objects
     #[arg(long, env = "MANX_SERVICE_CIDR", value_name = "CIDR,...", value_delimiter = ',')]
     pub service_cidr: Vec<IpNet>,
+    /// Ports of the node's addresses that take the place of pods' ports on the way out, for --services manx
+    #[arg(long, env = "MANX_EGRESS_PORTS", value_name = "FIRST-LAST", value_parser = port_range, default_value = "61000-65534")]
+    pub egress_ports: PortRange,
+    /// The API server's --service-node-port-range, for --services manx
+    #[arg(long, env = "MANX_NODE_PORTS", value_name = "FIRST-LAST", value_parser = port_range, default_value = "30000-32767")]
+    pub node_ports: PortRange,
     /// Only judge: another CNI plugin connects the pods, gives them addresses, and reaches other nodes
     #[arg(long, env = "MANX_POLICY_ONLY")]
     pub policy_only: bool,
@@ -119,7 +125,11 @@ impl Node {
             Services::Manx if self.policy_only => invalid(
                 "--services manx is for a network of Manx: beside another plugin (--policy-only) expected --services kube-proxy or none",
             ),
-            Services::Manx => Ok(manx_agent::settings::Services::Manx(self.service_cidr.clone())),
+            Services::Manx => {
+                let ports = ManxPorts { egress: self.egress_ports, node_ports: self.node_ports };
+                let ranges = self.service_cidr.clone();
+                Ok(manx_agent::settings::Services::Manx(Translation { ranges, ports }))
+            }
         }
     }
 
@@ -178,6 +188,15 @@ pub enum UplinkMode {
     Raw,
     /// A packet socket on the interface, beside the node's own stack
     Packet,
+}
+
+/// A range of ports, such as `61000-65534`.
+fn port_range(text: &str) -> Result<PortRange, String> {
+    let bounds = text.split_once('-').and_then(|(first, last)| {
+        let port = |text: &str| text.trim().parse::<u16>().ok();
+        PortRange::new(port(first)?, port(last)?)
+    });
+    bounds.ok_or_else(|| "expected FIRST-LAST, between 1 and 65534, such as 61000-65534".to_owned())
 }
 
 /// The program that translates the addresses of services.

@@ -61,6 +61,7 @@ fn populate(cluster: &mut Cluster, nodes: u32) -> Result<(), Failure> {
             cidr: format!("{pool}/10").parse()?,
             overlay: Overlay::Ipip,
             mode,
+            nat_outgoing: false,
             holds_nodes: false,
         });
     }

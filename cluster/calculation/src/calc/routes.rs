@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
 use manx_dataplane::tables::{
-    EncodedNextHop, Link, NextHop, Peers, TUNNELS_PER_NODE, Tables, Tunnel,
+    EncodedNextHop, Link, ManxPorts, NextHop, Peers, TUNNELS_PER_NODE, Tables, Tunnel,
 };
 use manx_policy_compiler::prefix_map::PrefixMap;
 
@@ -38,6 +38,8 @@ pub(super) struct RouteTables {
     pub(super) tunnels: Arc<[Option<Tunnel>]>,
     /// The index of each sender's tunnel.
     pub(super) peers: Peers,
+    /// Whose packets to the world get the node's address ([`ManxPorts::masquerade`]).
+    pub(super) masquerade: Arc<PrefixMap>,
 }
 
 /// The inputs from which routes and tunnels are made.
@@ -50,6 +52,8 @@ struct RouteInputs {
     own_addresses: BTreeSet<IpNet>,
     /// The service addresses that are translated.
     services: Vec<IpNet>,
+    /// The pools, by what becomes of their addresses on the way out.
+    pools: Vec<(IpNet, u32)>,
 }
 
 impl Default for RouteTables {
@@ -62,6 +66,7 @@ impl Default for RouteTables {
             map: Arc::new(PrefixMap::new(NextHop::NoRoute.encode().0)),
             tunnels: Arc::default(),
             peers: Peers::default(),
+            masquerade: Arc::new(PrefixMap::new(0)),
         }
     }
 }
@@ -76,6 +81,7 @@ impl RouteTables {
                 && of.topology == *inputs.topology
                 && of.own_addresses == *inputs.own_addresses
                 && of.services.iter().copied().eq(services(inputs))
+                && of.pools.iter().copied().eq(pools(inputs))
         });
         if stand {
             return;
@@ -91,8 +97,10 @@ impl RouteTables {
         self.map = Arc::new(PrefixMap::build(NextHop::NoRoute.encode().0, routes));
         let (topology, underlay) = (inputs.topology.clone(), inputs.underlay.clone());
         let own_addresses = inputs.own_addresses.clone();
-        let services = services(inputs).collect();
-        self.inputs = Some(RouteInputs { topology, underlay, attached, own_addresses, services });
+        let (services, pools) = (services(inputs).collect(), pools(inputs).collect::<Vec<_>>());
+        self.masquerade = Arc::new(PrefixMap::build(0, pools.iter().copied()));
+        self.inputs =
+            Some(RouteInputs { topology, underlay, attached, own_addresses, services, pools });
     }
 
     /// Stores the changed routes in `tables`, which are in use. Returns `false` if more than routes or too many routes
@@ -103,6 +111,7 @@ impl RouteTables {
         let is_alike = before.attached == attached
             && before.underlay == *inputs.underlay
             && before.own_addresses == *inputs.own_addresses
+            && before.pools.iter().copied().eq(pools(inputs))
             && before.topology.differs_in_prefixes_alone(inputs.topology)
             && Arc::ptr_eq(&self.map, &tables.routes)
             && self.tunnels(inputs)[..] == *self.tunnels;
@@ -193,12 +202,20 @@ pub fn own_routes(inputs: &Inputs<'_>) -> Vec<(IpNet, RouteSource, NextHop)> {
     of_node(inputs, &attached(inputs)).collect()
 }
 
+/// The pools, each with its value of [`ManxPorts::masquerade`]. A pod outside of all pools keeps its address.
+fn pools<'a>(inputs: &Inputs<'a>) -> impl Iterator<Item = (IpNet, u32)> + use<'a> {
+    let value = |asks: bool| ManxPorts::STAYS + if asks { ManxPorts::ASKS } else { 0 };
+    inputs.cluster.pools.iter().map(move |pool| (pool.cidr, value(pool.nat_outgoing)))
+}
+
 /// The service addresses that are translated, and their ranges.
 fn services<'a>(inputs: &Inputs<'a>) -> impl Iterator<Item = IpNet> + use<'a> {
     let (addresses, ranges) = match inputs.services {
         Translation::Nobody => (None, None),
         Translation::KubeProxy(services, _) => (Some(&services.addresses), None),
-        Translation::Manx(frontends, ranges) => (Some(frontends.addresses()), Some(&ranges.nets)),
+        Translation::Manx(frontends, ranges, _) => {
+            (Some(frontends.addresses()), Some(&ranges.nets))
+        }
     };
     let addresses = addresses.into_iter().flatten().map(|it| IpNet::from(*it));
     addresses.chain(ranges.into_iter().flatten().copied())

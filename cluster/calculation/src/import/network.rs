@@ -39,6 +39,8 @@ pub struct Pool {
     pub overlay: Overlay,
     /// The nodes between which they are encapsulated.
     pub mode: EncapsulationMode,
+    /// Whether its addresses are seen as their node's outside of all pools.
+    pub nat_outgoing: bool,
     /// Whether it holds addresses of nodes that lie in no block. Then its blocks are routed as it says, and the rest of
     /// its addresses is no route of the node's own: otherwise the node would lose those nodes.
     pub holds_nodes: bool,
@@ -80,5 +82,6 @@ pub(super) fn node(name: &str, node: &object::Node) -> Node {
 
 pub(super) fn pool(pool: &object::IpPool) -> Pool {
     let (overlay, mode) = Overlay::of_pool(pool);
-    Pool { cidr: pool.cidr, overlay, mode, holds_nodes: false }
+    let nat_outgoing = pool.nat_outgoing;
+    Pool { cidr: pool.cidr, overlay, mode, nat_outgoing, holds_nodes: false }
 }

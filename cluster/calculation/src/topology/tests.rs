@@ -32,6 +32,7 @@ fn cluster(ipip: EncapsulationMode) -> Cluster {
             cidr: "10.244.0.0/16".parse().unwrap(),
             overlay: Overlay::Ipip,
             mode: ipip,
+            nat_outgoing: false,
             holds_nodes: false,
         }],
         ..Cluster::default()
@@ -219,6 +220,7 @@ fn a_borrowed_address_leads_to_its_pods_node_as_its_own_pool_says() {
         cidr: "10.7.0.0/16".parse().unwrap(),
         overlay: Overlay::Ipip,
         mode: EncapsulationMode::Never,
+        nat_outgoing: false,
         holds_nodes: false,
     };
     cluster.pools.push(plain);
@@ -318,6 +320,7 @@ fn a_borrowed_address_in_a_tunnels_pool_makes_other_nodes_senders() {
         cidr: "10.7.0.0/16".parse().unwrap(),
         overlay: Overlay::Vxlan,
         mode: EncapsulationMode::Always,
+        nat_outgoing: false,
         holds_nodes: false,
     };
     cluster.pools.push(tunnels);

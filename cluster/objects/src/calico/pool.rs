@@ -56,10 +56,9 @@ pub(in super::super) fn ip_pool(
         field.parsed(out, expected, |text| ["Automatic", "Manual"].contains(&text).then_some(()));
     }
     check_uses(&spec, [ipip_mode, vxlan_mode], out);
-    if let Some(field) = spec.field("natOutgoing") {
-        field.boolean(out);
-    }
-    Some(IpPool { cidr: cidr?, ipip_mode, vxlan_mode, created })
+    let nat_outgoing = spec.field("natOutgoing").and_then(|field| field.boolean(out));
+    let nat_outgoing = nat_outgoing.unwrap_or(false);
+    Some(IpPool { cidr: cidr?, ipip_mode, vxlan_mode, nat_outgoing, created })
 }
 
 fn encapsulation_mode(

@@ -13,6 +13,8 @@ pub struct IpPool {
     pub ipip_mode: Option<EncapsulationMode>,
     /// `spec.vxlanMode`; Never if absent, and also if `ipipMode` is not Never.
     pub vxlan_mode: Option<EncapsulationMode>,
+    /// `spec.natOutgoing`: outside of all pools its addresses are seen as their node's.
+    pub nat_outgoing: bool,
     /// `metadata.creationTimestamp`.
     pub created: Option<Created>,
 }
@@ -20,7 +22,8 @@ pub struct IpPool {
 impl IpPool {
     /// A pool that uses IPIP between these nodes.
     pub const fn ipip(cidr: IpNet, mode: EncapsulationMode) -> Self {
-        Self { cidr, ipip_mode: Some(mode), vxlan_mode: None, created: None }
+        let ipip_mode = Some(mode);
+        Self { cidr, ipip_mode, vxlan_mode: None, nat_outgoing: false, created: None }
     }
 
     /// The nodes between which packets to it are encapsulated, whatever the encapsulation is.

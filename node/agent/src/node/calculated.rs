@@ -13,7 +13,7 @@ use super::node_services::NodeServices;
 use super::view::View;
 use crate::verify::Verifier;
 use manx_api::Verification;
-use manx_calculation::calc::{self, Calculation, LocalPod, NextStep, Translation};
+use manx_calculation::calc::{self, Calculation, LocalPod, ManxPort, NextStep, Translation};
 use manx_calculation::overlay::Underlay;
 use manx_calculation::topology::RouteSource;
 use manx_objects::contents::Changes;
@@ -178,8 +178,13 @@ impl Calculated {
                 (NodeServices::KubeProxy(services), Some(link)) => {
                     Translation::KubeProxy(services, link)
                 }
-                (NodeServices::Manx(services), _) => {
-                    Translation::Manx(&services.frontends, &services.ranges)
+                (NodeServices::Manx(services), link) => {
+                    let port = link.map(|link| ManxPort {
+                        link,
+                        egress: services.egress,
+                        addresses: view.outward_addresses(),
+                    });
+                    Translation::Manx(&services.frontends, &services.ranges, port)
                 }
                 (NodeServices::Nobody | NodeServices::KubeProxy(_), _) => Translation::Nobody,
             },

@@ -229,6 +229,11 @@ impl Inputs {
         self.account.check(self.source.contents());
     }
 
+    /// Whether the agent learns that Manx was removed: it knows its service account.
+    pub(super) fn has_account(&self) -> bool {
+        self.account.key.is_some()
+    }
+
     /// Whether the agent's service account was deleted, and so Manx removed from the cluster.
     pub(super) fn is_account_deleted(&self) -> bool {
         self.account.is_deleted(self.contents())

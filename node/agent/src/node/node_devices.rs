@@ -6,13 +6,18 @@ use manx_dataplane::encapsulation::Encapsulation;
 
 use crate::error::Error;
 use crate::host_device::{self, HostDevice};
+use crate::port_rules::Desired;
 use crate::service_device::ServiceDevice;
 use crate::settings::{Services, Settings};
+use crate::translation_device::{Findings, TranslationDevice, TranslationSettings};
 use manx_api::{Attach, Device};
 use manx_calculation::topology::{HostNetwork, Topology};
 use manx_devices::device::{self, AgentNamespace, DeviceSpec, OpenDevice};
 use manx_devices::pod_device;
 use manx_linux::netlink;
+
+/// The name's end of the file, beside the socket, that says which ports Manx has reserved.
+const RESERVED_PORTS: &str = "reserved-ports";
 
 /// See the module.
 pub(super) struct NodeDevices {
@@ -20,7 +25,15 @@ pub(super) struct NodeDevices {
     /// The specification of the node's own device, with the uplink's MTU. Pods' devices differ in name, addresses and MTU.
     pub(super) pattern: DeviceSpec<'static>,
     host: HostDevice,
-    service: Option<ServiceDevice>,
+    service: Option<ServicePort>,
+}
+
+/// The port `manx1`.
+enum ServicePort {
+    /// Of the translation by kube-proxy.
+    KubeProxy(ServiceDevice),
+    /// Of Manx's own.
+    Manx(TranslationDevice),
 }
 
 /// The queues of the node's own devices, for the workers.
@@ -29,7 +42,7 @@ pub(super) struct OwnDevices {
     pub(super) host: OpenDevice,
     /// The queues of the port of forwarded packets, in a network of Manx.
     pub(super) forwarded: Option<OpenDevice>,
-    /// The queues of the service port, if the node translates service addresses.
+    /// The queues of the service port, if service addresses are translated.
     pub(super) service: Option<OpenDevice>,
 }
 
@@ -60,11 +73,17 @@ impl NodeDevices {
         }
         let (host, held) =
             HostDevice::attach(&namespace, &pattern, &uplink.name, settings.network)?;
-        let (service, service_queues) = match settings.services {
-            Services::None | Services::Manx(_) => (None, None),
+        let (service, service_queues) = match &settings.services {
+            Services::None => (None, None),
             Services::KubeProxy => {
                 let (device, held) = ServiceDevice::attach(&namespace, &pattern)?;
-                (Some(device), Some(held))
+                (Some(ServicePort::KubeProxy(device)), Some(held))
+            }
+            Services::Manx(translation) => {
+                let record = settings.socket.with_extension(RESERVED_PORTS);
+                let wanted = TranslationSettings { ports: translation.ports, record };
+                let (device, held) = TranslationDevice::attach(&namespace, &pattern, wanted)?;
+                (Some(ServicePort::Manx(device)), Some(held))
             }
         };
         let own = OwnDevices { host: held.own, forwarded: held.forwarded, service: service_queues };
@@ -94,10 +113,44 @@ impl NodeDevices {
         }
     }
 
-    /// Removes the node's own addresses, routes and rules.
-    pub(super) fn remove_host(&self) {
-        if let Some(Err(error)) = self.service.as_ref().map(|it| it.detach(&self.namespace)) {
-            tracing::warn!(%error, "the rule of the service port could not be removed");
+    /// Makes the rules by which ports of the node come to Manx those of `desired`, if Manx translates. Whoever has changed
+    /// them since is told of.
+    pub(super) fn reconcile_ports(&self, desired: &Desired) {
+        let Some(ServicePort::Manx(device)) = &self.service else { return };
+        match device.reconcile(desired) {
+            Ok(Findings { foreign, .. }) => {
+                for rule in foreign {
+                    tracing::error!(
+                        rule,
+                        "another program has put this where Manx's routing rules are"
+                    );
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "ports of the node do not come to Manx as they should");
+            }
+        }
+    }
+
+    /// Removes the node's own addresses, routes and rules. `keeps_ports`: another agent follows, and until then what comes to
+    /// the node's ports that are Manx's must not come to the node's sockets.
+    pub(super) fn remove_host(&self, keeps_ports: bool) {
+        match &self.service {
+            None => {}
+            Some(ServicePort::KubeProxy(device)) => {
+                if let Err(error) = device.detach(&self.namespace) {
+                    tracing::warn!(%error, "the rule of the service port could not be removed");
+                }
+            }
+            Some(ServicePort::Manx(device)) => {
+                let removed = match keeps_ports {
+                    true => device.close(&self.namespace),
+                    false => device.detach(&self.namespace),
+                };
+                if let Err(error) = removed {
+                    tracing::warn!(%error, "the rules of the node's ports could not be removed");
+                }
+            }
         }
         if let Err(error) = self.host.detach(&self.namespace) {
             tracing::warn!(%error, "the node's own routes could not be removed");

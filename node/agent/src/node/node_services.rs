@@ -25,6 +25,8 @@ pub(super) struct ManxServices {
     pub(super) ranges: ServiceRanges,
     /// The ranges of the settings.
     configured: Vec<IpNet>,
+    /// The ports of the way out, the first and the last.
+    pub(super) egress: (u16, u16),
     /// The addresses of all nodes, which are no services'.
     of_nodes: HashSet<IpAddr>,
 }
@@ -45,10 +47,11 @@ impl NodeServices {
         match settings {
             settings::Services::None => Self::Nobody,
             settings::Services::KubeProxy => Self::KubeProxy(Services::default()),
-            settings::Services::Manx(configured) => Self::Manx(Box::new(ManxServices {
+            settings::Services::Manx(settings) => Self::Manx(Box::new(ManxServices {
                 frontends: Frontends::new(node),
                 ranges: ServiceRanges::default(),
-                configured: configured.clone(),
+                configured: settings.ranges.clone(),
+                egress: (settings.ports.egress.first(), settings.ports.egress.last()),
                 of_nodes: HashSet::new(),
             })),
         }

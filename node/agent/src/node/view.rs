@@ -10,6 +10,7 @@ use super::inputs::Inputs;
 use super::node_services::{NodeServices, ServiceChange};
 use crate::error::Error;
 use crate::own_addresses::is_own;
+use crate::port_rules::Desired;
 use crate::settings::{self, Network, Settings};
 use manx_calculation::import::{Cluster, import_for};
 use manx_calculation::overlay::Overlay;
@@ -184,6 +185,21 @@ impl View {
             host.blocks.extend(services.host_routes(&self.topology, is_own));
         }
         host
+    }
+
+    /// The addresses by which the world sees this node's pods, of IPv4 and of IPv6: the first of the Node's addresses that its
+    /// kernel has.
+    pub(super) fn outward_addresses(&self) -> [Option<IpAddr>; 2] {
+        [true, false].map(|is_v4| {
+            let mut own = self.topology.addresses.iter().filter(|it| it.is_ipv4() == is_v4);
+            own.find(|it| is_own(&self.own_addresses, it)).copied()
+        })
+    }
+
+    /// The addresses of this node with ports that are Manx's.
+    pub(super) fn port_addresses(&self) -> Desired {
+        let addresses: BTreeSet<IpAddr> = self.outward_addresses().into_iter().flatten().collect();
+        Desired { egress: addresses.clone(), node_ports: addresses }
     }
 
     /// Updates the services after changes of objects, and of the node's place if `placed`.

@@ -17,7 +17,7 @@ use proptest::test_runner::{Config, TestRunner};
 use super::*;
 use crate::node::calculated::OwnPorts;
 use crate::node::node_services::NodeServices;
-use crate::settings::{Network, Services};
+use crate::settings::{ManxPorts, Network, PortRange, Services, Translation};
 use manx_calculation::calc::LocalPod;
 use manx_calculation::overlay::{Overlay, Underlay};
 use manx_calculation::topology::{HostNetwork, ReservedFor};
@@ -407,7 +407,10 @@ fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
     let config = Config { cases: 96, failure_persistence: None, ..Config::default() };
     let verify = prop::bool::weighted(0.25);
     let range = "10.96.0.0/16".parse().unwrap();
-    let services = prop::sample::select(vec![Services::KubeProxy, Services::Manx(vec![range])]);
+    let port = |first, last| PortRange::new(first, last).unwrap();
+    let ports = ManxPorts { egress: port(61_000, 65_534), node_ports: port(30_000, 32_767) };
+    let translation = Translation { ranges: vec![range], ports };
+    let services = prop::sample::select(vec![Services::KubeProxy, Services::Manx(translation)]);
     type Run = (Vec<Option<usize>>, Vec<Vec<Event>>, bool, Services);
     let run = |(begin, batches, verify, services): Run| {
         let directory = tempfile::tempdir().unwrap();
