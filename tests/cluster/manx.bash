@@ -1,6 +1,6 @@
-# Sourced: a cluster of two nodes with kube-proxy for Manx to be installed in, and checks that are counted. $1 and $2 are the
-# static programs manx and manx-cni. MANX_CLUSTER_CACHE is the folder of the cluster's programs, which must be built;
-# MANX_CLUSTER_PROXY is kube-proxy's mode, nftables or iptables. Where $cni is set, that plugin connects the pods; where $up is
+# Sourced: a cluster of two nodes for Manx to be installed in, and checks that are counted. $1 and $2 are the static programs
+# manx and manx-cni. MANX_CLUSTER_CACHE is the folder of the cluster's programs, which must be built; MANX_CLUSTER_PROXY is
+# kube-proxy's mode, nftables or iptables, or none: then Manx translates services. Where $cni is set, that plugin connects the pods; where $up is
 # set, it is a flag more for the cluster. What is wrong also goes to the file MANX_WRONG, if that is set.
 set -euo pipefail
 
@@ -10,6 +10,7 @@ readonly here
 work=$(mktemp -d /tmp/manx-cluster.XXXXXX)
 export MANX_CLUSTER_DIR=$work/cluster
 export MANX_CLUSTER_CACHE=${MANX_CLUSTER_CACHE:-$here/../../target/cluster}
+readonly proxy=${MANX_CLUSTER_PROXY:-nftables}
 bad=0 checks=0 kept=
 
 go -C "$here" build -o "$work/driver" .
@@ -84,6 +85,14 @@ end() {
 install_manx() {
     deploy=$here/../../deploy/${1:-manx.yaml}
     cluster image docker.io/library/manx:latest "$work/manx" "$work/manx-cni"
+    if [ "$proxy" = none ]; then
+        # Nobody leads to the API server's cluster IP before the agents run.
+        kubectl -n kube-system get configmap kubernetes-services-endpoint >/dev/null 2>&1 ||
+            kubectl -n kube-system create configmap kubernetes-services-endpoint \
+                --from-literal=KUBERNETES_SERVICE_HOST=10.99.0.1 --from-literal=KUBERNETES_SERVICE_PORT=6443
+        sed 's/MANX_SERVICES, value: kube-proxy/MANX_SERVICES, value: manx/' "$deploy" >"$work/deploy.yaml"
+        deploy=$work/deploy.yaml
+    fi
     kubectl apply --warnings-as-errors -f - <"$deploy"
     check "the DaemonSet is ready on both nodes" kubectl -n kube-system rollout status daemonset/manx-node --timeout=90s
     check "the nodes are ready" kubectl wait --for=condition=Ready node --all --timeout=60s
@@ -96,4 +105,4 @@ trap end EXIT
 # Without these, the status that `end` sees is not that of a signal.
 trap 'exit 130' INT
 trap 'exit 143' TERM
-cluster up --nodes 2 --cni "${cni:-none}" --proxy "${MANX_CLUSTER_PROXY:-nftables}" ${up:+"$up"}
+cluster up --nodes 2 --cni "${cni:-none}" --proxy "$proxy" ${up:+"$up"}

@@ -29,9 +29,10 @@ END
     done
 }
 
-# Nodes do it themselves, as docs/install.md says: natOutgoing is not implemented.
+# Nodes do it themselves, as docs/install.md says, where Manx does not translate.
 masquerade() {
     local node
+    [ "$proxy" != none ] || return 0
     for node in n1 n2; do
         cluster exec "$node" -- nft -f - <<'END'
 table ip outgoing {

@@ -15,6 +15,8 @@ pub struct DefaultPool {
     pub cidr: String,
     /// Its `ipipMode`.
     pub ipip: &'static str,
+    /// Its `natOutgoing`.
+    pub nat_outgoing: bool,
 }
 
 /// Makes the pool unless there is one, of any name. Returns whether it was made.
@@ -26,7 +28,9 @@ pub(crate) async fn make_first(
         return Ok(false);
     }
     let key = ObjectKey { kind: Kind::IpPool, namespace: String::new(), name: NAME.to_owned() };
-    let object = json!({ "spec": { "cidr": pool.cidr, "ipipMode": pool.ipip } });
+    let object = json!({
+        "spec": { "cidr": pool.cidr, "ipipMode": pool.ipip, "natOutgoing": pool.nat_outgoing },
+    });
     match writes.create(&key, object).await {
         Ok(_) => Ok(true),
         // Another writer was first.

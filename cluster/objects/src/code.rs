@@ -164,8 +164,6 @@ codes! {
         "A host endpoint's policies are enforced for forwarded traffic only." None;
     ProtectionNotDone "protection-not-done" Warning
         "A setting promises protection that Manx does not give." None;
-    NoNatOutgoing "no-nat-outgoing" Warning
-        "A pool asks for NAT of what its pods send to the outside, which Manx does not do." None;
     NoVxlanOfIpv6 "no-vxlan-of-ipv6" Warning
         "A pool asks for VXLAN between IPv6 addresses, which Manx does not do."
         Some("say vxlanMode: Never, if the nodes' network routes IPv6 itself");

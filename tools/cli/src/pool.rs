@@ -20,6 +20,9 @@ pub struct Pool {
     /// Between which nodes it uses IPIP
     #[arg(long, env = "CALICO_IPV4POOL_IPIP", value_enum, default_value_t = Ipip::Always)]
     pub ipip: Ipip,
+    /// Whether its pods are seen as their node outside of all pools
+    #[arg(long, env = "CALICO_IPV4POOL_NAT_OUTGOING", value_name = "true|false", action = clap::ArgAction::Set, default_value_t = true)]
+    pub nat_outgoing: bool,
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take it for the command's own description")]
     pub server: ServerOptions,
@@ -47,11 +50,15 @@ pub fn run(pool: &Pool) -> Result<(), Error> {
             Ipip::CrossSubnet => "CrossSubnet",
             Ipip::Never => "Never",
         },
+        nat_outgoing: pool.nat_outgoing,
     };
     let made = make_first_pool(&pool.server.access(), &wanted)
         .map_err(|error| Error::Failed(error.to_string()))?;
     output::print(&if made {
-        format!("made the first IPPool: {}, ipipMode: {}\n", wanted.cidr, wanted.ipip)
+        format!(
+            "made the first IPPool: {}, ipipMode: {}, natOutgoing: {}\n",
+            wanted.cidr, wanted.ipip, wanted.nat_outgoing
+        )
     } else {
         "the cluster has an IPPool: none was made\n".to_owned()
     })

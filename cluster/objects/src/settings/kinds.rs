@@ -1,8 +1,6 @@
 //! The fields of the other kinds, and annotations.
 
-use super::super::code::Code::{
-    HostPolicyNotEnforced, NoNatOutgoing, ProtectionNotDone, SettingWithoutEffect,
-};
+use super::super::code::Code::{HostPolicyNotEnforced, ProtectionNotDone, SettingWithoutEffect};
 use super::effect::Effect::{Heeded, NotDone as Told, Quiet};
 use super::effect::Unless::{Boolean, Empty, Items, Texts};
 use super::effect::{NotDone, Row};
@@ -17,12 +15,7 @@ pub(super) const IP_POOL: &[Row] = &[
     ),
     (
         &["natOutgoing"],
-        Told(NotDone {
-            code: NoNatOutgoing,
-            unless: Boolean(false),
-            message: "is not done: what pods of this pool send to outside keeps their own addresses",
-            help: "say natOutgoing: false, and let the nodes' network do it",
-        }),
+        Heeded("with `--services manx`; an agent without it has a warning in `manx status`"),
     ),
     (
         &["disabled"],

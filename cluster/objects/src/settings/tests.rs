@@ -211,7 +211,7 @@ fn what_calicos_installer_writes_is_quiet_but_for_flow_logs() {
         [("spec.flowLogsGoldmaneServer".to_owned(), "setting-without-effect")]
     );
     let pool = "{allowedUses: [Workload, Tunnel], assignmentMode: Automatic, blockSize: 26, cidr: 10.0.0.0/16, \
-                disableBGPExport: true, ipipMode: Always, natOutgoing: false, nodeSelector: all(), vxlanMode: Never}";
+                disableBGPExport: true, ipipMode: Always, natOutgoing: true, nodeSelector: all(), vxlanMode: Never}";
     assert_eq!(told(&object("IPPool", "pods", pool)), []);
 }
 

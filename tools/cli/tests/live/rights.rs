@@ -367,7 +367,10 @@ fn check_first_pool(server: &Server) {
         server.kubectl(&["get", "ippools.projectcalico.org", "-o", spec], "")
     };
     assert_eq!(found(), "");
-    assert_eq!(make("10.7.0.0/16"), "made the first IPPool: 10.7.0.0/16, ipipMode: Always\n");
+    assert_eq!(
+        make("10.7.0.0/16"),
+        "made the first IPPool: 10.7.0.0/16, ipipMode: Always, natOutgoing: true\n"
+    );
     assert_eq!(found(), "default-ipv4-ippool 10.7.0.0/16 Always\n");
     assert_eq!(make("10.8.0.0/16"), "the cluster has an IPPool: none was made\n");
     assert_eq!(found(), "default-ipv4-ippool 10.7.0.0/16 Always\n");

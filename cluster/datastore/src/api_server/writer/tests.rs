@@ -177,7 +177,8 @@ fn what_is_not_written_says_why() {
 fn the_first_pool_is_made_once_whoever_comes_and_is_an_object_of_the_served_version() {
     run(async {
         let server = server();
-        let pool = DefaultPool { cidr: "10.0.0.0/16".to_owned(), ipip: "Always" };
+        let pool =
+            DefaultPool { cidr: "10.0.0.0/16".to_owned(), ipip: "Always", nat_outgoing: true };
         let (one, other) = (writer(&server).await, writer(&server).await);
         let (one, other) = tokio::join!(make_first(&one, &pool), make_first(&other, &pool));
         assert_eq!(usize::from(one.unwrap()) + usize::from(other.unwrap()), 1);
