@@ -29,9 +29,9 @@ use crate::port_rules::{self, Interfaces, MOVED_LOCAL, Present, Step};
 pub use crate::port_rules::{Desired, ManxPorts};
 use crate::service_device::NAME;
 
-/// An address for `manx1` alone. No other machine can send to it, and the kernel chooses it for no packet. An interface without any
-/// IPv4 address fails even the loose check of sources (`fib_validate_source`), which `net.ipv4.conf.all.rp_filter`
-/// may ask for.
+/// An address for `manx1` alone. No other machine can send to it, and the kernel chooses it for no packet. Without any
+/// IPv4 address an interface fails even the loose check of sources (`fib_validate_source`), which
+/// `net.ipv4.conf.all.rp_filter` may ask for.
 const OWN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
 
 const ALL_RP_FILTER: &str = "ipv4/conf/all/rp_filter";
