@@ -3,7 +3,7 @@
 //! - Manx writes packets with the node's address as their source. The node's kernel routes them out, or delivers them to
 //!   a process of the node.
 //! - Packets to ports of the node's addresses that are Manx's come to it instead of to the node's sockets, from outside
-//!   and from the node's own processes ([`crate::port_rules`]).
+//!   and from the node's own processes (`port_rules`).
 //!
 //! Rules, routes and reserved ports outlive the agent. While no agent runs, `manx1` is gone, and the table of the ports
 //! drops what comes: a connection waits for the next agent, and no socket of the node answers it. [`remove`] takes them
