@@ -1,7 +1,8 @@
 //! Classic BPF programs that the kernel runs over a frame before it enters a socket's queue.
 //!
 //! A packet socket's program sees the frame from its Ethernet header on. The kernel has already removed an outer VLAN
-//! tag and remembers it. A raw socket's program sees the packet from its IP header on.
+//! tag and remembers it. A raw socket's program sees the packet from its IP header on, and one of IPv6
+//! from behind it.
 
 use super::link::ethertype;
 use crate::sys::socket::Instruction;
@@ -22,6 +23,10 @@ const WHOLE: u32 = u32::MAX;
 const PROTOCOL_IPIP: u32 = 4;
 /// More-fragments and the offset. Both are 0 in a whole packet (RFC 791, 3.1).
 const FRAGMENT_BITS: u32 = 0x3fff;
+
+const ECHO_REPLY_V6: u32 = 129;
+/// Set in the types that are no errors.
+const INFORMATION_V6: u32 = 0x80;
 
 /// Passes nothing.
 pub(super) const NOTHING: [Instruction; 1] = [give(0)];
@@ -46,6 +51,16 @@ pub(super) const TUNNEL: [Instruction; 12] = [
     give(0),
 ];
 
+/// Passes errors of `ICMPv6` and echo replies, of the messages that a raw socket sees without their IPv6 header (RFC 4443,
+/// section 2.1).
+pub(super) const REPORTS: [Instruction; 5] = [
+    load(LOAD_BYTE, 0),
+    equal(ECHO_REPLY_V6, 1, 0),
+    Instruction { code: JUMP_ANY_BIT, jump_true: 1, jump_false: 0, operand: INFORMATION_V6 },
+    give(WHOLE),
+    give(0),
+];
+
 const fn load(code: u16, operand: u32) -> Instruction {
     Instruction { code, jump_true: 0, jump_false: 0, operand }
 }
@@ -65,7 +80,7 @@ mod tests {
     /// The rule of the kernel (`bpf_check_classic`), which refuses any other program.
     #[test]
     fn every_jump_lands_inside_and_every_path_returns() {
-        for program in [&NOTHING[..], &UNTAGGED, &TUNNEL] {
+        for program in [&NOTHING[..], &UNTAGGED, &TUNNEL, &REPORTS] {
             assert_eq!(program.last().map(|i| i.code), Some(RETURN));
             for (at, i) in program
                 .iter()

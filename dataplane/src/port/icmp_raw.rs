@@ -4,8 +4,7 @@
 //! Such messages name no port, so no routing rule brings them. The kernel gives each raw socket a copy, and handles the
 //! message itself, too: it finds no socket of its own for a port of Manx's and does nothing.
 //!
-//! IPv4 only. A raw socket of `ICMPv6` receives the message without its IPv6 header, so its addresses have to be asked for
-//! (`IPV6_RECVPKTINFO`).
+//! IPv4 only; [`icmpv6_raw`](super::icmpv6_raw) is for IPv6.
 
 use std::io;
 use std::os::fd::{AsFd, RawFd};

@@ -7,6 +7,7 @@ mod datagram;
 mod filter;
 mod gateway;
 pub mod icmp_raw;
+pub mod icmpv6_raw;
 pub mod ipip_raw;
 pub mod link;
 pub mod memory;

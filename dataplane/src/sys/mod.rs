@@ -6,6 +6,7 @@
     reason = "the one place where this crate talks to the kernel without the standard library"
 )]
 
+pub mod addressed;
 pub mod batch;
 pub mod capabilities;
 pub mod clock;

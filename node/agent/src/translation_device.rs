@@ -3,7 +3,7 @@
 //! - Manx writes packets with the node's address as their source. The node's kernel routes them out, or delivers them to
 //!   a process of the node.
 //! - Packets to ports of the node's addresses that are Manx's come to it instead of to the node's sockets, from outside
-//!   and from the node's own processes ([`crate::port_rules`]).
+//!   and from the node's own processes (`port_rules`).
 //!
 //! Rules, routes and reserved ports outlive the agent. While no agent runs, `manx1` is gone, and the table of the ports
 //! drops what comes: a connection waits for the next agent, and no socket of the node answers it. [`remove`] takes them
@@ -29,9 +29,9 @@ use crate::port_rules::{self, Interfaces, MOVED_LOCAL, Present, Step};
 pub use crate::port_rules::{Desired, ManxPorts};
 use crate::service_device::NAME;
 
-/// An address for `manx1` alone. No other machine can send to it, and the kernel chooses it for no packet. An interface without any
-/// IPv4 address fails even the loose check of sources (`fib_validate_source`), which `net.ipv4.conf.all.rp_filter`
-/// may ask for.
+/// An address for `manx1` alone. No other machine can send to it, and the kernel chooses it for no packet. Without any
+/// IPv4 address an interface fails even the loose check of sources (`fib_validate_source`), which
+/// `net.ipv4.conf.all.rp_filter` may ask for.
 const OWN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
 
 const ALL_RP_FILTER: &str = "ipv4/conf/all/rp_filter";

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 
 use futures_util::TryStreamExt;
 use rtnetlink::IpVersion;
@@ -63,6 +64,24 @@ impl PortRange {
 
     pub const fn last(self) -> u16 {
         self.last
+    }
+}
+
+/// A text is no range of ports that a rule can name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no range of ports: expected one like 61000-65534, from 1 to 65534 (no routing rule can name 65535)"
+)]
+pub struct NoPortRange(String);
+
+impl FromStr for PortRange {
+    type Err = NoPortRange;
+
+    fn from_str(text: &str) -> Result<Self, NoPortRange> {
+        let ends = text.split_once('-').and_then(|(first, last)| {
+            Self::new(first.trim().parse().ok()?, last.trim().parse().ok()?)
+        });
+        ends.ok_or_else(|| NoPortRange(text.to_owned()))
     }
 }
 

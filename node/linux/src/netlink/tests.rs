@@ -231,7 +231,15 @@ fn rules_are_added_read_back_and_deleted() {
         Ok(())
     })
     .unwrap();
-    for (first, last) in [(0, 1), (1, 65535), (2, 1)] {
-        assert_eq!(PortRange::new(first, last), None);
+}
+
+#[test]
+fn a_range_of_ports_is_one_that_a_rule_can_name() {
+    for text in ["1-1", "30000-32767", "1-65534"] {
+        assert_eq!(text.parse::<PortRange>().unwrap().to_string(), text);
     }
+    for text in ["0-1", "1-65535", "2-1", "7", "a-b", ""] {
+        assert!(text.parse::<PortRange>().is_err(), "{text}");
+    }
+    insta::assert_snapshot!("61000-65535".parse::<PortRange>().unwrap_err(), @r#""61000-65535" is no range of ports: expected one like 61000-65534, from 1 to 65534 (no routing rule can name 65535)"#);
 }
