@@ -186,6 +186,28 @@ node_times_out() {
 }
 node_is_answered() { cluster exec "$1" -- curl -sS --max-time 2 "http://$2/hostname"; }
 
+# no_netfilter NODE: no program has put a rule of nftables or iptables into the node's kernel, and no connection is tracked.
+no_netfilter() {
+    local found
+    found=$(cluster exec "$1" -- sh -c 'nft list ruleset 2>/dev/null; cat /proc/net/nf_conntrack 2>/dev/null | head -3')
+    [ -z "$found" ] || { echo "$found"; return 1; }
+}
+# check_way_out, after check_services, where Manx translates: what is behind the nodes, the API server, is the world.
+check_way_out() {
+    local node from
+    for from in web-n1 web-n2; do
+        check "$from reaches the world" eventually 10 connects "$from" 10.99.0.1:6443
+    done
+    for node in n1 n2; do
+        check "$node itself reaches service web by its address" node_is_answered "$node" "$(service web):80"
+        check "$node itself reaches the API server by its service" \
+            cluster exec "$node" -- curl -ksS --max-time 2 https://10.96.0.1/healthz
+        check "a service's port that is none is refused on $node" \
+            sh -c "'$work/driver' exec $node -- curl -sS --max-time 2 http://$(service web):81 2>&1 | grep -i refused"
+        check "nothing is in netfilter on $node" no_netfilter "$node"
+    done
+}
+
 # check_node_ports, after check_services, where Manx connects the pods: kube-proxy masquerades who asks a node port, so that
 # nobody is let in by the label, and only a rule for the address that stands for the masqueraded lets them in.
 check_node_ports() {
@@ -254,7 +276,7 @@ status_has() { cluster exec "$1" -- "$work/manx" status --socket /run/manx/node.
 # What Manx has on a node: files of the plugin, the holder, and what it does to the node's network.
 traces() {
     cluster exec "$1" -- sh -c 'ls /opt/cni/bin /etc/cni/net.d; pgrep -ax manx-cni; ip link; ip route show table all; ip rule
-        echo all told' | grep -e manx -e 'lookup 77' -e 'lookup 78' -e 'all told'
+        echo all told' | grep -e manx -e 'lookup 7[789]' -e 'all told'
 }
 no_traces() {
     local found
@@ -264,7 +286,9 @@ no_traces() {
 has_traces() {
     local found trace
     found=$(traces "$1")
-    for trace in "$2" 'manx-cni hold' manx0: manx2: 'lookup 77' 'lookup 78'; do
+    local translation='lookup 77'
+    [ "$proxy" != none ] || translation='lookup 79'
+    for trace in "$2" 'manx-cni hold' manx0: manx2: "$translation" 'lookup 78'; do
         [[ $found == *$trace* ]] || { echo "no $trace in: $found"; return 1; }
     done
 }

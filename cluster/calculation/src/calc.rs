@@ -106,6 +106,8 @@ pub struct ManxPort {
     pub egress: (u16, u16),
     /// The addresses by which the world sees pods, of IPv4 and of IPv6.
     pub addresses: [Option<IpAddr>; 2],
+    /// The ports that bring ICMP messages about packets with these addresses.
+    pub icmp: [Option<PortId>; 2],
 }
 
 /// The state that is kept from one version of the tables to the next.
@@ -409,7 +411,10 @@ fn roles(inputs: &Inputs<'_>) -> Vec<Role> {
     }
     match inputs.services {
         Translation::KubeProxy(_, service) => set(service.port, Role::Service),
-        Translation::Manx(_, _, Some(port)) => set(port.link.port, Role::ManxPorts),
+        Translation::Manx(_, _, Some(port)) => {
+            let ports = [Some(port.link.port)].into_iter().chain(port.icmp).flatten();
+            ports.for_each(|port| set(port, Role::ManxPorts));
+        }
         Translation::Nobody | Translation::Manx(..) => {}
     }
     set(inputs.underlay.raw, Role::Underlay);

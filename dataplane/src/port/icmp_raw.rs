@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, RawFd};
 
 use super::datagram::{Datagrams, HeadLen};
 use super::link::{ethertype, packet_len};
-use super::{Disposition, PacketIo, Received, Transmitted};
+use super::{Disposition, PacketIo, Received, Reception, Transmitted};
 use crate::checksum::{fold, sum};
 use crate::packet::{Capabilities, Offload, Packet, Pool};
 use crate::sys::socket;
@@ -35,9 +35,12 @@ impl IcmpRaw {
     /// Opens a socket in the caller's network namespace.
     ///
     /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace.
-    pub fn open() -> io::Result<Self> {
+    pub fn open(reception: Reception) -> io::Result<Self> {
         let owned = socket::open(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP)?;
-        let passed = TYPES.into_iter().fold(0_u32, |bits, of| bits | 1 << of);
+        let passed = match reception {
+            Reception::All => TYPES.into_iter().fold(0_u32, |bits, of| bits | 1 << of),
+            Reception::Quiet => 0,
+        };
         let refused = (!passed).cast_signed();
         socket::set_option(owned.as_fd(), libc::SOL_RAW, ICMP_FILTER, refused)?;
         socket::enlarge_buffers(owned.as_fd(), BUFFER)?;

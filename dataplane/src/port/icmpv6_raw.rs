@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use super::filter;
-use super::{Disposition, PacketIo, Received, Transmitted};
+use super::{Disposition, PacketIo, Received, Reception, Transmitted};
 use crate::packet::{Capabilities, Offload, Packet, Pool};
 use crate::sys::{addressed, socket};
 use crate::wire::ipv6;
@@ -28,9 +28,13 @@ impl Icmpv6Raw {
     ///
     /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace; `Unsupported` or another from a kernel without
     /// IPv6.
-    pub fn open() -> io::Result<Self> {
+    pub fn open(reception: Reception) -> io::Result<Self> {
         let fd = socket::open(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_ICMPV6)?;
-        socket::attach_filter(fd.as_fd(), &filter::REPORTS)?;
+        let filter = match reception {
+            Reception::All => &filter::REPORTS[..],
+            Reception::Quiet => &filter::NOTHING[..],
+        };
+        socket::attach_filter(fd.as_fd(), filter)?;
         addressed::ask_for_destinations(fd.as_fd())?;
         socket::enlarge_buffers(fd.as_fd(), BUFFER)?;
         Ok(Self { fd })

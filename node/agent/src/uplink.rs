@@ -9,6 +9,8 @@ use std::time::Duration;
 use std::{io, iter};
 
 use manx_calculation::overlay::Overlay;
+use manx_dataplane::port::icmp_raw::IcmpRaw;
+use manx_dataplane::port::icmpv6_raw::Icmpv6Raw;
 use manx_dataplane::port::ipip_raw::IpipRaw;
 use manx_dataplane::port::udp_tunnel::UdpTunnel;
 use manx_dataplane::port::uplink::{PacketUplink, UplinkOptions};
@@ -108,6 +110,14 @@ pub(super) fn own_sockets(
              and that no other socket has the port (a {name} device of the kernel's: ip -d link show type {kind})"
         )
     }))
+}
+
+/// Opens the sockets by which reports about packets with the node's own address come, of IPv4 and of IPv6. `None`: the
+/// kernel has no IPv6.
+pub(super) fn report_sockets(workers: usize) -> Result<[Option<Queues>; 2], Lack> {
+    let v4 = sockets(Reception::All, workers, IcmpRaw::open);
+    let v4 = v4.map_err(|error| doctor::raw_sockets_refused(&error))?;
+    Ok([Some(v4), sockets(Reception::All, workers, Icmpv6Raw::open).ok()])
 }
 
 fn raw(first: Reception, workers: usize) -> Result<Queues, Lack> {

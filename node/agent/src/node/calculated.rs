@@ -29,6 +29,8 @@ pub(super) struct OwnPorts {
     pub(super) forwarded: Option<PortId>,
     /// The link to the node's translation of service addresses.
     pub(super) service: Option<Link>,
+    /// The ports of ICMP messages about packets with the node's own address, of IPv4 and of IPv6.
+    pub(super) icmp: [Option<PortId>; 2],
     /// The ports of tunnels.
     pub(super) underlay: Underlay,
 }
@@ -164,7 +166,7 @@ impl Calculated {
         view: &'a View,
         locals: &'a Locals<'a>,
     ) -> (&'a mut Calculation, calc::Inputs<'a>) {
-        let OwnPorts { host, forwarded, service, underlay } = &self.own;
+        let OwnPorts { host, forwarded, service, icmp, underlay } = &self.own;
         let inputs = calc::Inputs {
             cluster: &view.cluster,
             topology: &view.topology,
@@ -183,6 +185,7 @@ impl Calculated {
                         link,
                         egress: services.egress,
                         addresses: view.outward_addresses(),
+                        icmp: *icmp,
                     });
                     Translation::Manx(&services.frontends, &services.ranges, port)
                 }

@@ -22,7 +22,7 @@ use crate::denials::Denials;
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::server::Outcome;
-use crate::settings::Settings;
+use crate::settings::{Services, Settings};
 use crate::uplink::{self, NextHops};
 use manx_api::{Capture, ErrorKind, Failure};
 use manx_calculation::calc::Calculation;
@@ -81,6 +81,14 @@ impl Dataplane {
         let attach_forwarded = |device| ports.attach("forwarded", device);
         let forwarded = own.forwarded.map(attach_forwarded).transpose()?;
         let service = own.service.map(|device| ports.attach("service", device)).transpose()?;
+        let [v4, v6] = match &settings.services {
+            Services::Manx(_) => uplink::report_sockets(settings.cores.len())?,
+            Services::None | Services::KubeProxy => [None, None],
+        };
+        let mut attach_reports = |sockets: Option<Vec<_>>| {
+            sockets.map(|queues| ports.attach("icmp", queues)).transpose()
+        };
+        let reports_of_network = [attach_reports(v4)?, attach_reports(v6)?];
         let raw = ports.attach(Overlay::Ipip.port(), tunnels.raw)?;
         let packet_socket = match tunnels.packet_socket {
             Some((queues, mac)) => Some((ports.attach("uplink-packet", queues)?, mac)),
@@ -91,6 +99,7 @@ impl Dataplane {
             host: Link::native(host, uplink_mtu),
             forwarded,
             service: service.map(|port| Link::native(port, uplink_mtu)),
+            icmp: reports_of_network,
             underlay: Underlay { packet_socket, next_hops, ..Underlay::new(uplink_mtu, raw) },
         };
         let dataplane = Self {

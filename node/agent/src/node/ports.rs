@@ -175,7 +175,7 @@ const PODS: &str = "pod";
 /// The kind of the port with this name.
 fn kind(name: &str) -> &'static str {
     let kind = name.split_once(':').map_or(name, |(kind, _)| kind);
-    let own = ["host", "host-side", "forwarded", "service", "uplink-packet"];
+    let own = ["host", "host-side", "forwarded", "service", "icmp", "uplink-packet"];
     let mut own = own.into_iter().chain(Overlay::ALL.map(Overlay::port));
     own.find(|own| *own == kind).unwrap_or(PODS)
 }

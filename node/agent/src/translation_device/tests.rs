@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use manx_api::Device;
 use manx_dataplane::checksum::{fold, sum};
 use manx_dataplane::packet::{Packet, Pool};
-use manx_dataplane::port::PacketIo;
+use manx_dataplane::port::{PacketIo, Reception};
 use manx_dataplane::port::icmp_raw::IcmpRaw;
 use manx_dataplane::port::icmpv6_raw::Icmpv6Raw;
 use manx_dataplane::worker::Polling;
@@ -555,8 +555,10 @@ fn what_the_world_reports_about_translated_packets_is_copied() {
     let place = Place::new();
     let (device, mut queues) = place.attach().unwrap();
     device.reconcile(&desired()).unwrap();
-    let v4: Box<dyn PacketIo> = Box::new(in_node(&place, || IcmpRaw::open().unwrap()));
-    let v6: Box<dyn PacketIo> = Box::new(in_node(&place, || Icmpv6Raw::open().unwrap()));
+    let v4: Box<dyn PacketIo> =
+        Box::new(in_node(&place, || IcmpRaw::open(Reception::All).unwrap()));
+    let v6: Box<dyn PacketIo> =
+        Box::new(in_node(&place, || Icmpv6Raw::open(Reception::All).unwrap()));
     let kinds = [(v4, ICMP, 20, [3, 3], [8, 0]), (v6, ICMPV6, 40, [1, 4], [128, 129])];
     for (at, (mut reports, protocol, header_len, unreachable, [request, reply])) in
         kinds.into_iter().enumerate()

@@ -247,7 +247,7 @@ impl Node {
         let packet_socket = Some((PortId(3), [2; 6]));
         let underlay = Underlay { packet_socket, ..Underlay::new(1500, PortId(2)) };
         let service = (*services == Services::KubeProxy).then(|| port(1));
-        let own = OwnPorts { host: port(0), forwarded: None, service, underlay };
+        let own = OwnPorts { host: port(0), forwarded: None, service, icmp: [None; 2], underlay };
         Self {
             inputs: Inputs::new(Source::open_directory(directory).unwrap()),
             view: View::new("n1", Network::Manx, services),
