@@ -429,6 +429,9 @@ pub struct ManxPorts {
     pub egress: (u16, u16),
     /// The addresses of the way out, of IPv4 and of IPv6: they take the place of a source's address.
     pub addresses: [Option<Address>; 2],
+    /// The addresses, of IPv4 and of IPv6, by which pods of other nodes see clients from outside that this node leads to
+    /// them: a tunnel brings sources of its own node only.
+    pub visitors: [Option<Address>; 2],
     /// Whose address they take the place of: by address, [`ManxPorts::ASKS`] and [`ManxPorts::STAYS`].
     pub masquerade: Arc<PrefixMap>,
 }
@@ -439,10 +442,10 @@ impl ManxPorts {
     /// The value of addresses that see everybody's own address, as those in pools do. It is added to the other value.
     pub const STAYS: u32 = 2;
 
-    /// The address that takes the place of this one's family.
+    /// The address of this one's family.
     #[inline]
-    pub fn address_of(&self, family: Address) -> Option<Address> {
-        self.addresses[usize::from(!family.is_v4())]
+    pub fn of_family(of: &[Option<Address>; 2], family: Address) -> Option<Address> {
+        of[usize::from(!family.is_v4())]
     }
 
     /// Whether the world sees the node's address in packets between these two.

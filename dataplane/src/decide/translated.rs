@@ -27,7 +27,7 @@ use crate::flow::{
 use crate::policy::{self, FlowEnds, PolicyVerdict, PolicyView, PolicyViews, UntrackedAllows};
 use crate::rewrite::Translation;
 use crate::services::{FrontendKey, HAIRPIN_V4, HAIRPIN_V6, WithoutBackend, choose};
-use crate::tables::{EncodedNextHop, NextHop, NextHopPair, ReturnPath, Tables};
+use crate::tables::{EncodedNextHop, ManxPorts, NextHop, NextHopPair, ReturnPath, Tables};
 use crate::wire::address::Address;
 use crate::wire::protocol;
 
@@ -75,8 +75,8 @@ pub(super) fn open(
     let leads = match source {
         // Somebody else's backend must not be a service's address: it would be translated for ever.
         _ if ends.to == NextHop::Service => false,
-        Ok(SourceBehind::Client | SourceBehind::Gateway(_)) => connects(tables, ends.from, ends.to),
-        Ok(SourceBehind::Node(..)) => true,
+        Ok(SourceBehind::Client) => connects(tables, ends.from, ends.to),
+        Ok(SourceBehind::Address(_) | SourceBehind::Node(..)) => true,
         Err(NoAddress) => false,
     };
     let (Ok(source), true) = (source, leads) else {
@@ -178,8 +178,9 @@ fn without_frontend(
 enum SourceBehind {
     /// The client, so that the other end sees him.
     Client,
-    /// The client's gateway, if an endpoint reaches itself: it takes nothing from the outside that has its own address.
-    Gateway(Address),
+    /// Another address: the client's gateway, if an endpoint reaches itself, because it takes nothing from the outside that
+    /// has its own address; or one of this node's block, on the way through a tunnel, which brings no other.
+    Address(Address),
     /// The node, with a port of these: its answers come back to the node.
     Node(Address, (u16, u16)),
 }
@@ -199,19 +200,28 @@ fn source_behind(
 ) -> Result<SourceBehind, NoAddress> {
     if is_hairpin(ends) {
         let (v4, v6) = (HAIRPIN_V4.into(), IpAddr::V6(HAIRPIN_V6).into());
-        return Ok(SourceBehind::Gateway(if client.is_v4() { v4 } else { v6 }));
+        return Ok(SourceBehind::Address(if client.is_v4() { v4 } else { v6 }));
     }
     let Some(ports) = &tables.manx_ports else { return Ok(SourceBehind::Client) };
-    let by_node = match (ends.from, ends.to) {
-        (NextHop::Endpoint(_), NextHop::Host) => ports.masquerades(client, destination),
-        (NextHop::Node | NextHop::Host, NextHop::Node | NextHop::Host) => is_service,
-        _ => false,
+    let of_node = || {
+        let address = ManxPorts::of_family(&ports.addresses, client).ok_or(NoAddress)?;
+        Ok(SourceBehind::Node(address, ports.egress))
     };
-    if !by_node {
-        return Ok(SourceBehind::Client);
+    match (ends.from, ends.to) {
+        (NextHop::Endpoint(_), NextHop::Host) if ports.masquerades(client, destination) => {
+            of_node()
+        }
+        (NextHop::Node | NextHop::Host, NextHop::Node | NextHop::Host) if is_service => of_node(),
+        (NextHop::Node, NextHop::Tunnel(_)) if is_service => {
+            let router = tables.router_v4.filter(|_| client.is_v4()).ok_or(NoAddress)?;
+            Ok(SourceBehind::Address(router.into()))
+        }
+        (NextHop::Host, NextHop::Tunnel(_)) if is_service => {
+            let visitor = ManxPorts::of_family(&ports.visitors, client).ok_or(NoAddress)?;
+            Ok(SourceBehind::Address(visitor))
+        }
+        _ => Ok(SourceBehind::Client),
     }
-    let address = ports.address_of(client).ok_or(NoAddress)?;
-    Ok(SourceBehind::Node(address, ports.egress))
 }
 
 impl SourceBehind {
@@ -219,7 +229,7 @@ impl SourceBehind {
     fn leave(self, pair: NextHopPair) -> NextHopPair {
         match self {
             Self::Node(..) => NextHopPair { to: EncodedNextHop::MANX_PORTS, ..pair },
-            Self::Client | Self::Gateway(_) => pair,
+            Self::Client | Self::Address(_) => pair,
         }
     }
 
@@ -227,7 +237,7 @@ impl SourceBehind {
     fn second_key(self, first: &DirectedKey, port: u16, to: (Address, u16)) -> DirectedKey {
         let source = match self {
             Self::Client => first.key.source(first.original).0,
-            Self::Gateway(address) | Self::Node(address, _) => address,
+            Self::Address(address) | Self::Node(address, _) => address,
         };
         let (key, original) = key_with_ends(&first.key, first.original, (source, port), to);
         DirectedKey { key, original }
@@ -249,7 +259,7 @@ fn claim_second_key(
 ) -> Option<ClaimedKey> {
     let (_, own) = first.key.source(first.original);
     let (own, (least, last)) = match source {
-        SourceBehind::Client | SourceBehind::Gateway(_) => (Some(own), CLIENT_PORTS),
+        SourceBehind::Client | SourceBehind::Address(_) => (Some(own), CLIENT_PORTS),
         SourceBehind::Node(_, ports) => (None, ports),
     };
     let ports = u32::from(last.saturating_sub(least)) + 1;
@@ -303,7 +313,7 @@ fn judged_ends(tables: &Tables, keys: &TwoKeys, path: ReturnPath) -> (NextHopPai
     let [source, destination] = judged_addresses(keys);
     let (pair, ends) = by_return_path(tables, path, lookup_ends(tables, source, destination));
     let by_node = first.key.source(first.original).0 != second.key.source(second.original).0
-        && !is_hairpin(&ends);
+        && matches!(ends.to, NextHop::Host | NextHop::Node);
     let pair = if by_node { NextHopPair { to: EncodedNextHop::MANX_PORTS, ..pair } } else { pair };
     (pair, ends)
 }

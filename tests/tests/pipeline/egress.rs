@@ -248,6 +248,33 @@ fn a_node_port_leads_to_a_pod_that_sees_the_client() {
     assert_eq!((out.port, ends(&out.frame.bytes)[1].clone()), (HOST, (node(), 22)));
 }
 
+/// A tunnel brings sources of its own node only.
+#[test]
+fn a_node_port_leads_to_a_pod_of_another_node_that_sees_an_address_of_this_ones_block() {
+    let visitor = manx_tests::fabric::VISITORS[0].to_string();
+    let rule = format!("{{from: [{{ipBlock: {{cidr: {visitor}/32}}}}]}}");
+    let policies = policy("shop/p", &format!("{{podSelector: {{}}, ingress: [{rule}]}}"));
+    let mut fabric = fabric_of(&policies, services(&[(&node(), NODE_PORT, FAR, 8080)]), PORTS);
+    let asked = Tuple::new(WORLD, &node(), TCP, NODE_PORT);
+    let out = only(fabric.send_at(0, MANX, &asked.opening()));
+    assert_eq!((out.node, out.port), fabric.port("shop/far"));
+    let [(source, port), to] = ends(&out.frame.bytes);
+    assert_eq!((source, to), (visitor.clone(), (FAR.to_owned(), 8080)));
+    let behind = Tuple::new(&visitor, FAR, TCP, 8080).from_port(port);
+    let out = only(fabric.send("shop/far", &behind.answer()));
+    assert_eq!((out.node, out.port), (0, MANX));
+    assert_eq!(
+        ends(&out.frame.bytes),
+        [(node(), NODE_PORT), (WORLD.to_owned(), asked.source_port)]
+    );
+    // A process of the node that asks from another of its addresses.
+    let own = Tuple::new(&node(), &node(), TCP, NODE_PORT).from_port(777);
+    assert_eq!(fabric.send_at(0, MANX, &own.opening()).len(), 0, "the policy denies the node's");
+    let mut fabric = fabric_of("", services(&[(&node(), NODE_PORT, FAR, 8080)]), PORTS);
+    let out = only(fabric.send_at(0, MANX, &own.opening()));
+    assert_eq!(ends(&out.frame.bytes)[0], (ROUTER[0].to_string(), 777));
+}
+
 /// A service whose backends are hosts: this one, and another one.
 #[test]
 fn a_backend_that_is_a_host_answers_to_the_node_unless_a_pod_asks_its_own() {
