@@ -396,6 +396,9 @@ fn write(directory: &Path, name: &str, text: Option<&str>) {
     fs::rename(temporary, path).unwrap();
 }
 
+/// The versions of objects at the beginning, batches of changes, whether tables are proved, and who translates services.
+type Run = (Vec<Option<usize>>, Vec<Vec<Event>>, bool, Services);
+
 #[test]
 fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -408,7 +411,6 @@ fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
     let verify = prop::bool::weighted(0.25);
     let range = "10.96.0.0/16".parse().unwrap();
     let services = prop::sample::select(vec![Services::KubeProxy, Services::Manx(vec![range])]);
-    type Run = (Vec<Option<usize>>, Vec<Vec<Event>>, bool, Services);
     let run = |(begin, batches, verify, services): Run| {
         let directory = tempfile::tempdir().unwrap();
         write(directory.path(), "node-1", Some(NODE));
