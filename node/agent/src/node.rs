@@ -23,6 +23,7 @@ mod pod_state;
 mod pod_walk;
 mod pods;
 mod ports;
+mod publications;
 mod restart;
 mod routes;
 mod settle;

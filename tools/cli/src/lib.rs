@@ -53,7 +53,7 @@ pub enum Command {
     /// Tell what policies do, without a cluster
     Policy(policy::Policy),
     /// Run the node agent
-    Node(node::Node),
+    Node(Box<node::Node>),
     /// Make the first IPPool of a cluster that has none
     ///
     /// Waits until the API server answers and knows IPPools, and ends. Pools that are there stay as they are.

@@ -59,7 +59,7 @@ pub struct Node {
     /// Who translates the addresses of services to endpoints
     #[arg(long, env = "MANX_SERVICES", value_enum, default_value_t = Services::None)]
     pub services: Services,
-    /// Range of cluster IPs, for --services manx in a cluster without ServiceCIDR objects
+    /// Ranges of cluster IPs, for --services manx in a cluster whose API server has no objects for them
     #[arg(long, env = "MANX_SERVICE_CIDR", value_name = "CIDR,...", value_delimiter = ',')]
     pub service_cidr: Vec<IpNet>,
     /// Ports of the node's addresses that take the place of pods' ports on the way out, for --services manx

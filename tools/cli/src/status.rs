@@ -425,6 +425,7 @@ mod tests {
         insta::assert_snapshot!(render(&status()), @r"
         node node-1, manx 0.1.0, up 1h 2m
         datastore in sync at 0f1e2d3c4b5a6978: 6 endpoints, 3 policies; tables published 12 times, changed in place 34 times for pods and 2 times for routes
+        services translated by Manx: 5 addresses with a port
         policy tables: 4 chains (0 judged rule by rule), 9 classes, 17 rows, 82 kB; proved: 5200 cells by 340 questions in 7 ms
         INVALID policies.yaml, document 2, NetworkPolicy default/web: spec.ingress[0].ports[0].port: 0
         WARNING hosts.yaml, HostEndpoint h: in part NOT ENFORCED
@@ -485,6 +486,7 @@ mod tests {
             }),
             invalid: vec![],
             warnings: vec![],
+            frontends: None,
             endpoints: vec![],
             other_pods: manx_api::OtherPods::default(),
             routes: vec![],

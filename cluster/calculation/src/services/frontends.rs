@@ -73,7 +73,7 @@ type Claims = Vec<(Arc<Rank>, Arc<Frontend>)>;
 /// The valid slices of each Service, and the namespaces with slices that are not valid.
 #[derive(Debug, Default)]
 struct Slices {
-    of_services: HashMap<ObjectName, BTreeMap<String, Arc<Object>>>,
+    of_services: HashMap<ObjectName, Vec<(String, Arc<Object>)>>,
     /// The number of slices that are not valid.
     broken: HashMap<String, usize>,
 }
@@ -400,8 +400,9 @@ impl Slices {
             return None;
         };
         let service = service_of(key, object)?;
-        let slices = self.of_services.entry(service.clone()).or_default();
-        slices.insert(key.name.clone(), Arc::clone(object));
+        let slices = self.of_services.entry(service.clone());
+        let slices = slices.or_insert_with(|| Vec::with_capacity(1));
+        slices.push((key.name.clone(), Arc::clone(object)));
         Some(service)
     }
 
@@ -418,7 +419,7 @@ impl Slices {
         };
         let service = service_of(key, object)?;
         if let Some(slices) = self.of_services.get_mut(&service) {
-            slices.remove(&key.name);
+            slices.retain(|(name, _)| *name != key.name);
             if slices.is_empty() {
                 self.of_services.remove(&service);
             }
@@ -432,8 +433,8 @@ impl Slices {
     }
 
     fn of(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
-        let slices = self.of_services.get(service).into_iter().flat_map(BTreeMap::values);
-        slices.filter_map(|object| match &**object {
+        let slices = self.of_services.get(service).into_iter().flatten();
+        slices.filter_map(|(_, object)| match &**object {
             Object::EndpointSlice(slice) => Some(&**slice),
             _ => None,
         })

@@ -5,7 +5,10 @@
 //! more, and so that an agent that starts again knows those addresses, too.
 
 use std::collections::HashMap;
+use std::mem;
 use std::net::IpAddr;
+
+use ahash::RandomState;
 
 use manx_objects::State;
 use manx_objects::object::{Object, Pod};
@@ -16,7 +19,7 @@ use crate::import::pod_addresses;
 /// The number of objects that name each address.
 #[derive(Debug, Default)]
 pub(super) struct NamedAddresses {
-    counts: HashMap<IpAddr, u32>,
+    counts: HashMap<IpAddr, u32, RandomState>,
     /// The addresses whose counts have changed.
     changed: Vec<IpAddr>,
 }
@@ -53,7 +56,7 @@ impl NamedAddresses {
     /// The addresses that may have come or gone since the last call, each with whether it is named now.
     pub(super) fn take_changed(&mut self) -> impl Iterator<Item = (IpAddr, bool)> {
         let Self { counts, changed } = self;
-        changed.drain(..).map(|address| (address, counts.contains_key(&address)))
+        mem::take(changed).into_iter().map(|address| (address, counts.contains_key(&address)))
     }
 }
 

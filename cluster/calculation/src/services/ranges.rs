@@ -89,7 +89,7 @@ fn overlapping(range: IpNet, cluster: &Cluster) -> Option<String> {
             let holds = |address: &&IpAddr| range.contains(*address);
             let address = node.addresses.iter().find(holds).copied().map(IpNet::from);
             let block = node.plan.blocks().iter().find(|block| overlaps(block)).copied();
-            let net = address.or(block)?;
+            let net = block.or(address)?;
             Some(format!("{net} of Node {name}"))
         })
     };

@@ -1,6 +1,6 @@
 //! The dataplane: the workers, their ports, and their reports.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,6 +16,7 @@ use manx_dataplane::worker::{self, Workers};
 use super::calculated::OwnPorts;
 use super::node_devices::OwnDevices;
 use super::ports::Ports;
+use super::publications::{Publications, Retired};
 use super::view::View;
 use crate::capture;
 use crate::denials::Denials;
@@ -33,8 +34,7 @@ use manx_observe::latency::Latencies;
 pub(super) struct Dataplane {
     pub(super) ports: Ports,
     reports: Receiver<Report>,
-    /// The tables that workers may use, the oldest first.
-    published: VecDeque<Published>,
+    publications: Publications,
     pub(super) denials: Denials,
     /// The memory for waiting copies, which all captures share.
     captures: Arc<CopyBudget>,
@@ -43,23 +43,6 @@ pub(super) struct Dataplane {
     /// The reason why an overlay's socket is not open although a tunnel needs it.
     pub(super) socket_faults: BTreeMap<Overlay, Fault>,
     latencies: Latencies,
-}
-
-/// Tables that were published, and that some worker may still use.
-struct Published {
-    tables: Arc<Tables>,
-    /// The number of workers that have handed them back.
-    handed_back: usize,
-    /// The time when the last one of them did.
-    last: Option<Instant>,
-    /// The time when a change was received that the next tables bring into force.
-    change: Option<Instant>,
-}
-
-impl Published {
-    fn new(tables: Arc<Tables>) -> Self {
-        Self { tables, handed_back: 0, last: None, change: None }
-    }
 }
 
 impl Dataplane {
@@ -105,8 +88,7 @@ impl Dataplane {
         let dataplane = Self {
             ports,
             reports,
-            // Workers begin with closed tables of their own.
-            published: VecDeque::from([Published::new(Arc::new(Tables::closed()))]),
+            publications: Publications::new(settings.cores.len()),
             denials: Denials::default(),
             captures: capture::copy_budget(),
             packet_socket: packet_socket.map(|(port, _)| port),
@@ -121,13 +103,10 @@ impl Dataplane {
         Sizes::default().flows
     }
 
-    /// Publishes tables. They bring a change into force that was `received`, when every worker has handed back those before.
+    /// Publishes tables, which bring a change into force that was `received`.
     pub(super) fn publish(&mut self, tables: Arc<Tables>, received: Option<Instant>) {
         self.ports.workers.publish(&tables);
-        if let Some(before) = self.published.back_mut() {
-            before.change = received;
-        }
-        self.published.push_back(Published::new(tables));
+        self.publications.add(tables, received);
     }
 
     /// Records that a change is in force in the tables that were in use.
@@ -176,38 +155,21 @@ impl Dataplane {
                 Report::PortLost(port, error) => lost.push((port, error)),
                 Report::PollFailed(error) => tracing::error!(%error, "epoll failed"),
                 Report::Retired(tables, at) => {
-                    self.count_retirement(calculation, &tables, at);
+                    if let Some(retired) = self.publications.hand_back(&tables, at) {
+                        self.note_retired(calculation, retired);
+                    }
                 }
             }
         }
         lost
     }
 
-    /// Counts that a worker has handed tables back `at` this time. Each worker does so in the order of publication. So when
-    /// the last one hands tables back, no worker uses these or earlier ones.
-    fn count_retirement(
-        &mut self,
-        calculation: &mut Calculation,
-        tables: &Arc<Tables>,
-        at: Instant,
-    ) {
-        let is_handed_back = |it: &Published| {
-            Arc::ptr_eq(&it.tables, tables) || (it.tables.version, tables.version) == (0, 0)
-        };
-        let Some(place) = self.published.iter().position(is_handed_back) else { return };
-        let Some(published) = self.published.get_mut(place) else { return };
-        published.handed_back += 1;
-        published.last = published.last.max(Some(at));
-        if published.handed_back < self.ports.workers.len() {
-            return;
+    fn note_retired(&mut self, calculation: &mut Calculation, retired: Retired) {
+        let Retired { version, changed_in } = retired;
+        if let Some(time) = changed_in {
+            self.latencies.changed(time);
         }
-        if let (Some(received), Some(last)) = (published.change, published.last) {
-            self.latencies.changed(last.saturating_duration_since(received));
-        }
-        self.published.drain(..=place);
-        // Tables that differ in services alone have one version. Workers may use others of it.
-        let version = tables.version;
-        if self.published.front().is_some_and(|next| next.tables.version > version) {
+        if let Some(version) = version {
             self.ports.ids.retired(version);
             calculation.reclaim_slots(version, |slot| self.ports.workers.rule_count(slot));
         }

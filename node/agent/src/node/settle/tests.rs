@@ -396,6 +396,9 @@ fn write(directory: &Path, name: &str, text: Option<&str>) {
     fs::rename(temporary, path).unwrap();
 }
 
+/// The versions of objects at the beginning, batches of changes, whether tables are proved, and who translates services.
+type Run = (Vec<Option<usize>>, Vec<Vec<Event>>, bool, Services);
+
 #[test]
 fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -411,7 +414,6 @@ fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
     let ports = ManxPorts { egress: port(61_000, 65_534), node_ports: port(30_000, 32_767) };
     let translation = Translation { ranges: vec![range], ports };
     let services = prop::sample::select(vec![Services::KubeProxy, Services::Manx(translation)]);
-    type Run = (Vec<Option<usize>>, Vec<Vec<Event>>, bool, Services);
     let run = |(begin, batches, verify, services): Run| {
         let directory = tempfile::tempdir().unwrap();
         write(directory.path(), "node-1", Some(NODE));
