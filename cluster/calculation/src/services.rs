@@ -20,7 +20,7 @@ mod named_addresses;
 mod omission;
 mod ranges;
 
-pub use frontends::Frontends;
+pub use frontends::{Frontends, NodePorts};
 pub use omission::Omission;
 pub use ranges::{RangeProblem, ServiceRanges};
 

@@ -1,6 +1,7 @@
 //! The services that Manx translates, compiled to the dataplane's table and kept up to date by changes of objects.
 //!
-//! A frontend is a cluster IP, or a load balancer's address that nodes translate, with a port of the Service. Left alone
+//! A frontend is a cluster IP, or a load balancer's address that nodes translate, with a port of the Service; or an address
+//! of this node with the port's node port. Left alone
 //! are Services that are headless or of type `ExternalName`, and those that a label gives to another proxy.
 //!
 //! The table depends on the present objects only, never on the changes that led to them; only the number of addresses
@@ -37,8 +38,9 @@ const AFFINITY: u32 = 10_800;
 #[derive(Debug, Default)]
 pub struct Frontends {
     here: Here,
+    node_ports: NodePorts,
     table: Arc<ServiceTable>,
-    /// The addresses that have a frontend.
+    /// The addresses that have a frontend, but for those of this node.
     addresses: BTreeSet<IpAddr>,
     services: HashMap<Arc<ObjectName>, Compiled>,
     claims: BTreeMap<FrontendKey, Claims>,
@@ -48,6 +50,16 @@ pub struct Frontends {
     omissions: BTreeMap<Arc<ObjectName>, BTreeSet<Omission>>,
     slices: Slices,
     named: NamedAddresses,
+}
+
+/// The ports of this node's addresses that are services'.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodePorts {
+    /// The ports, the first and the last. A node port outside of them is not translated, because it may be a port of a
+    /// program of the node.
+    pub range: (u16, u16),
+    /// The addresses.
+    pub addresses: BTreeSet<IpAddr>,
 }
 
 /// A Service with frontends, as it was compiled.
@@ -80,9 +92,9 @@ struct Slices {
 
 impl Frontends {
     /// The frontends of a cluster without objects, as clients of node `node` see them.
-    pub fn new(node: &str) -> Self {
+    pub fn new(node: &str, node_ports: NodePorts) -> Self {
         let here = Here { node: node.to_owned(), zone: None };
-        Self { here, ..Self::default() }
+        Self { here, node_ports, ..Self::default() }
     }
 
     /// The table. A change makes another one, which shares with this one what is alike.
@@ -90,7 +102,7 @@ impl Frontends {
         &self.table
     }
 
-    /// The addresses that have a frontend.
+    /// The addresses that have a frontend, but for those of this node.
     pub fn addresses(&self) -> &BTreeSet<IpAddr> {
         &self.addresses
     }
@@ -143,6 +155,20 @@ impl Frontends {
         let changed = self.services.iter().filter(|(_, service)| differs(service));
         let changed = changed.map(|(name, _)| ObjectName::clone(name)).collect();
         self.compile_all(contents, changed, admits)
+    }
+
+    /// Moves node ports to these addresses of the node. `admits` is as for [`Frontends::follow`].
+    pub fn move_node_ports(
+        &mut self,
+        contents: &Contents,
+        addresses: BTreeSet<IpAddr>,
+        admits: impl Fn(IpAddr) -> bool,
+    ) {
+        if self.node_ports.addresses != addresses {
+            self.node_ports.addresses = addresses;
+            let all = self.services.keys().map(|name| ObjectName::clone(name)).collect();
+            self.compile_all(contents, all, admits);
+        }
     }
 
     /// Notes changed objects, each with its state before, and returns the Services that have to be compiled.
@@ -272,8 +298,11 @@ impl Frontends {
         // In the cluster, clients of a load balancer's address get any endpoint.
         let vips = service.load_balancer_vips.iter().map(|it| (*it, false));
         let balances = service.service_type == Some(ServiceType::LoadBalancer);
+        // A balancer may have an address of a family in which the service itself has none.
+        let has_family =
+            |of: &IpAddr| service.cluster_ips.iter().any(|it| it.is_ipv4() == of.is_ipv4());
         let addresses: BTreeMap<IpAddr, bool> =
-            vips.filter(|_| balances).chain(cluster_ips).collect();
+            vips.filter(|(at, _)| balances && has_family(at)).chain(cluster_ips).collect();
         let admitted = |(address, is_local)| (address, is_local, admits(address));
         let addresses: Vec<(IpAddr, bool, bool)> = addresses.into_iter().map(admitted).collect();
         for port in &service.ports {
@@ -289,7 +318,21 @@ impl Frontends {
                     Arc::new(self.frontend((name, service), port, ends, omissions))
                 });
                 frontends
-                    .entry(frontend_key(address, port))
+                    .entry(frontend_key(address, port, port.port))
+                    .or_insert_with(|| Arc::clone(frontend));
+            }
+            let Some(node_port) = port.node_port else { continue };
+            if !(self.node_ports.range.0..=self.node_ports.range.1).contains(&node_port) {
+                omissions.insert(Omission::NodePort(node_port));
+                continue;
+            }
+            for &address in self.node_ports.addresses.iter().filter(|it| has_family(it)) {
+                let ends = (address.is_ipv4(), service.keeps_clients);
+                let frontend = made.entry(ends).or_insert_with(|| {
+                    Arc::new(self.frontend((name, service), port, ends, omissions))
+                });
+                frontends
+                    .entry(frontend_key(address, port, node_port))
                     .or_insert_with(|| Arc::clone(frontend));
             }
         }
@@ -372,6 +415,9 @@ impl Frontends {
         if frontend != self.table.frontend(&key) {
             let frontend = frontend.cloned();
             Arc::make_mut(&mut self.table).set_frontend(key, frontend);
+        }
+        if self.node_ports.addresses.contains(&key.address.to_ip()) {
+            return false;
         }
         let first = FrontendKey { protocol: 0, port: 0, ..key };
         let last = FrontendKey { protocol: u8::MAX, port: u16::MAX, ..key };
@@ -473,9 +519,9 @@ fn is_translated(service: &Service) -> bool {
         && ![OTHER_PROXY, HEADLESS].iter().any(|label| service.labels.contains_key(label))
 }
 
-fn frontend_key(address: IpAddr, port: &ServicePort) -> FrontendKey {
-    let protocol = port.protocol.unwrap_or(Protocol::Tcp).number();
-    FrontendKey { address: address.into(), protocol, port: port.port }
+fn frontend_key(address: IpAddr, of: &ServicePort, port: u16) -> FrontendKey {
+    let protocol = of.protocol.unwrap_or(Protocol::Tcp).number();
+    FrontendKey { address: address.into(), protocol, port }
 }
 
 /// The number of a Service's port. It is the same on every node, after a restart and in every version, and nobody can

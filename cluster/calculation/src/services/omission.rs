@@ -20,6 +20,8 @@ pub enum Omission {
     },
     /// An endpoint has an address to which no packet may be sent.
     Backend(IpAddr),
+    /// The node port is none that nodes leave to services.
+    NodePort(u16),
     /// A slice of the Service's namespace is not valid, so its endpoints are not known.
     Endpoints,
 }
@@ -42,6 +44,11 @@ impl fmt::Display for Omission {
                 f,
                 "its endpoint {address} gets no connections, because it is loopback, link-local, multicast or reserved: \
                  correct the EndpointSlice"
+            ),
+            Self::NodePort(port) => write!(
+                f,
+                "its nodePort {port} is not translated, because it lies outside of the nodes' range for services: expected one \
+                 of --node-ports (MANX_NODE_PORTS)"
             ),
             Self::Endpoints => f.write_str(
                 "connections to it are refused, because an EndpointSlice of its namespace is not valid and may be its: \

@@ -1,6 +1,6 @@
 //! The services of the cluster as this node translates them, by whichever program does so.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -8,7 +8,7 @@ use manx_objects::contents::{Changes, Contents};
 
 use crate::settings;
 use manx_calculation::import::Cluster;
-use manx_calculation::services::{Frontends, ServiceRanges, Services};
+use manx_calculation::services::{Frontends, NodePorts, ServiceRanges, Services};
 use manx_calculation::topology::{HostRoute, Topology};
 
 /// See the module.
@@ -48,7 +48,16 @@ impl NodeServices {
             settings::Services::None => Self::Nobody,
             settings::Services::KubeProxy => Self::KubeProxy(Services::default()),
             settings::Services::Manx(settings) => Self::Manx(Box::new(ManxServices {
-                frontends: Frontends::new(node),
+                frontends: Frontends::new(
+                    node,
+                    NodePorts {
+                        range: (
+                            settings.ports.node_ports.first(),
+                            settings.ports.node_ports.last(),
+                        ),
+                        addresses: BTreeSet::new(),
+                    },
+                ),
                 ranges: ServiceRanges::default(),
                 configured: settings.ranges.clone(),
                 egress: (settings.ports.egress.first(), settings.ports.egress.last()),
@@ -73,12 +82,12 @@ impl ManxServices {
         self.ranges = ServiceRanges::new(contents, &self.configured, cluster);
     }
 
-    /// Follows changes of objects, and of the node's place if `placed`.
+    /// Follows changes of objects, and of the node's place if it may have changed: its addresses with node ports are `placed`.
     pub(super) fn update(
         &mut self,
         contents: &Contents,
         changes: Option<&Changes>,
-        placed: bool,
+        placed: Option<BTreeSet<IpAddr>>,
         topology: &Topology,
         is_own: impl Fn(&IpAddr) -> bool,
     ) -> ServiceChange {
@@ -87,7 +96,11 @@ impl ManxServices {
             topology.is_of_world(address) && !is_own(&address) && !of_nodes.contains(&address)
         };
         let followed = changes.is_some_and(|it| frontends.follow(contents, it, admits));
-        let readmitted = placed && frontends.readmit(contents, admits);
+        let mut readmitted = false;
+        if let Some(addresses) = placed {
+            readmitted = frontends.readmit(contents, admits);
+            frontends.move_node_ports(contents, addresses, admits);
+        }
         if followed || readmitted { ServiceChange::Addresses } else { ServiceChange::None }
     }
 

@@ -209,11 +209,12 @@ impl View {
         changes: Option<&Changes>,
         placed: bool,
     ) -> ServiceChange {
+        let at = placed.then(|| self.outward_addresses().into_iter().flatten().collect());
         let is_own = |address: &IpAddr| is_own(&self.own_addresses, address);
         match &mut self.services {
             NodeServices::Nobody => ServiceChange::None,
             NodeServices::Manx(services) => {
-                services.update(inputs.contents(), changes, placed, &self.topology, is_own)
+                services.update(inputs.contents(), changes, at, &self.topology, is_own)
             }
             NodeServices::KubeProxy(before) => {
                 let affects =

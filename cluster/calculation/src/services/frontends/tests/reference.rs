@@ -37,24 +37,29 @@ pub(super) fn expected(
         if is_left_alone {
             continue;
         }
+        let has_family =
+            |of: &IpAddr| service.cluster_ips.iter().any(|it| it.is_ipv4() == of.is_ipv4());
         let mut addresses: BTreeSet<(IpAddr, bool)> =
             service.cluster_ips.iter().map(|it| (*it, service.internal_local)).collect();
         if service.service_type == Some(ServiceType::LoadBalancer) {
             let others = service.load_balancer_vips.difference(&service.cluster_ips);
-            addresses.extend(others.map(|it| (*it, false)));
+            addresses.extend(others.filter(|it| has_family(it)).map(|it| (*it, false)));
         }
         for port in &service.ports {
-            for (address, local) in &addresses {
-                if !admits(*address) {
-                    continue;
-                }
+            let of_service = addresses.iter().filter(|(address, _)| admits(*address));
+            let of_service = of_service.map(|(address, local)| (*address, port.port, *local));
+            let node_port = port.node_port.filter(|it| (30_000..=32_767).contains(it));
+            let of_node = node_ports().addresses.into_iter().filter(|it| has_family(it));
+            let of_node = of_node.zip(node_port.into_iter().cycle());
+            let of_node = of_node.map(|(address, port)| (address, port, service.keeps_clients));
+            for (address, number, local) in of_service.chain(of_node) {
                 let claimed = FrontendKey {
-                    address: (*address).into(),
+                    address: address.into(),
                     protocol: port.protocol.unwrap_or(Protocol::Tcp).number(),
-                    port: port.port,
+                    port: number,
                 };
-                let (backends, without, rule) = match ends(contents, key, port, *address) {
-                    Some(ends) => chosen(contents, &ends, *local),
+                let (backends, without, rule) = match ends(contents, key, port, address) {
+                    Some(ends) => chosen(contents, &ends, local),
                     None => (BTreeSet::new(), WithoutBackend::Refuse, Rule::Unknown),
                 };
                 let affinity = service.client_affinity.map(|it| it.timeout.unwrap_or(10_800));
