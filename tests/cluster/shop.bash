@@ -197,9 +197,14 @@ no_netfilter() {
     found=$(cluster exec "$1" -- sh -c 'nft list ruleset 2>/dev/null; cat /proc/net/nf_conntrack 2>/dev/null | head -3')
     [ -z "$found" ] || { echo "$found"; return 1; }
 }
+# The nodes' own addresses.
+declare -A nodes
 # check_way_out, after check_services, where Manx translates: what is behind the nodes, the API server, is the world.
 check_way_out() {
     local node from
+    for node in n1 n2; do
+        nodes[$node]=$(kubectl get node "$node" -o 'jsonpath={.status.addresses[?(@.type=="InternalIP")].address}')
+    done
     for from in web-n1 web-n2; do
         check "$from reaches the world" eventually 10 connects "$from" 10.99.0.1:6443
     done
@@ -210,13 +215,88 @@ check_way_out() {
         check "a service's port that is none is refused on $node" node_is_refused "$node" "$(service web):81"
         check "nothing is in netfilter on $node" no_netfilter "$node"
     done
+    outside_answers
+    for from in web-n1 web-n2; do
+        node=${from#*-}
+        check "the world sees $from as its node" sees "${nodes[$node]}" \
+            kubectl -n shop exec "$from" -- curl -sS --max-time 3 "http://$outside:8090/clientip"
+        check "$from reaches the world by ICMP" kubectl -n shop exec "$from" -- ping -c 1 -W 3 "$outside"
+        check "a closed port of the world is refused to $from" \
+            sh -c "'$work/driver' kubectl -n shop exec $from -- /agnhost connect --timeout=3s $outside:8091 2>&1 | grep REFUSED"
+    done
+}
+
+# The host on the other side of the nodes' network, which is none of the cluster's.
+readonly outside=10.99.0.1
+outside() { nsenter --net --target "$(pgrep -of "machine $MANX_CLUSTER_DIR")" -- "$@"; }
+# outside_answers: by HTTP at port 8090.
+outside_answers() {
+    outside "$MANX_CLUSTER_CACHE/bin/agnhost" netexec --http-port=8090 --udp-port=-1 >/dev/null 2>&1 &
+    eventually 10 outside curl -sS --max-time 1 http://127.0.0.1:8090/hostname >/dev/null
+}
+# sees CLIENT COMMAND...: what it prints is this client's address and a port.
+sees() {
+    local client=$1 found
+    shift
+    found=$("$@") && [[ $found == "$client:"* ]] || { echo "$found"; return 1; }
+}
+
+# check_own_node_ports, after check_way_out, where Manx translates.
+check_own_node_ports() {
+    local node from
+    kubectl create -f - <<'END'
+apiVersion: v1
+kind: Service
+metadata: {name: web-port, namespace: shop}
+spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: 8080, nodePort: 30081}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: db-local, namespace: shop}
+spec: {type: NodePort, externalTrafficPolicy: Local, selector: {app: db}, ports: [{port: 80, targetPort: 8080, nodePort: 30082}]}
+END
+    for node in n1 n2; do
+        for from in db-n1 db-n2; do
+            check "$from reaches service web by a port of $node" eventually 10 connects "$from" "${nodes[$node]}:30081"
+        done
+        check "an outside host reaches service web by a port of $node" \
+            eventually 10 outside curl -sS --max-time 2 "http://${nodes[$node]}:30081/hostname"
+        check "and $node itself" node_is_answered "$node" "${nodes[$node]}:30081"
+        check "the policy denies an outside host the pods db by a port of $node" outside_times_out "${nodes[$node]}:30082"
+        check "a port without a service is refused to an outside host by $node" outside_is_refused "${nodes[$node]}:30083"
+    done
+    check "n2 reaches service web by a port of n1" node_is_answered n2 "${nodes[n1]}:30081"
+    kubectl create -f - <<END
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: from-outside, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: db}}
+  ingress: [{from: [{ipBlock: {cidr: $outside/32}}]}]
+END
+    for node in n1 n2; do
+        check "a rule for the outside host's address lets it in by a port of $node" \
+            eventually 10 outside curl -sS --max-time 2 "http://${nodes[$node]}:30082/hostname"
+        check "the pod sees the outside host" sees "$outside" \
+            outside curl -sS --max-time 2 "http://${nodes[$node]}:30082/clientip"
+    done
+    kubectl -n shop delete networkpolicy from-outside
+}
+outside_times_out() {
+    local status=0
+    outside curl -sS --max-time 2 "http://$1/hostname" || status=$?
+    [ "$status" -eq 28 ] || { echo "curl ended with $status, expected 28"; return 1; }
+}
+outside_is_refused() {
+    local status=0
+    outside curl -sS --max-time 2 "http://$1/hostname" || status=$?
+    [ "$status" -eq 7 ] || { echo "curl ended with $status, expected 7"; return 1; }
 }
 
 # check_node_ports, after check_services, where Manx connects the pods: kube-proxy masquerades who asks a node port, so that
 # nobody is let in by the label, and only a rule for the address that stands for the masqueraded lets them in.
 check_node_ports() {
     local node from first
-    local -A nodes
     kubectl create -f - <<'END'
 apiVersion: v1
 kind: Service
