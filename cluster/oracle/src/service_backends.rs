@@ -14,7 +14,7 @@ use super::addresses::node_addresses;
 use super::matching::{in_net, protocol_number};
 use manx_objects::contents::Stored;
 use manx_objects::object::{
-    Kind, Object, ObjectKey, Service, ServicePort, ServiceType, SliceEndpoint,
+    Hints, Kind, Object, ObjectKey, Service, ServicePort, ServiceType, SliceEndpoint,
 };
 
 /// The label of a service that another proxy translates, whatever its value is.
@@ -45,7 +45,7 @@ pub enum ServiceBackends {
 }
 
 /// The services of one cluster.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct ServiceOracle<'a> {
     objects: &'a BTreeMap<ObjectKey, Stored>,
 }
@@ -82,9 +82,10 @@ impl<'a> ServiceOracle<'a> {
         let Some((key, service, port)) = owner else {
             // A cluster IP is nobody else's. A load balancer may serve ports of its own.
             let is_cluster_ip = services.iter().any(|(_, it)| it.cluster_ips.contains(&address));
-            return match is_cluster_ip {
-                true => ServiceBackends::Refused,
-                false => ServiceBackends::NotAService,
+            return if is_cluster_ip {
+                ServiceBackends::Refused
+            } else {
+                ServiceBackends::NotAService
             };
         };
         if self.has_unknown_slice(&key.namespace) {
@@ -93,18 +94,16 @@ impl<'a> ServiceOracle<'a> {
         let endpoints = self.endpoints(key, port, address.is_ipv4());
         // The policy is about cluster IPs. At a load balancer's address a client in the cluster gets any endpoint.
         let local = service.internal_local && service.cluster_ips.contains(&address);
-        let chosen = match local {
-            true => {
-                let here = |it: &Endpoint<'_>| it.of_slice.node.as_deref() == Some(node);
-                available(endpoints.iter().copied().filter(here).collect())
-            }
-            false => self.hinted(node, available(endpoints.clone())),
+        let chosen = if local {
+            let here = |it: &Endpoint<'_>| it.of_slice.node.as_deref() == Some(node);
+            available(endpoints.iter().copied().filter(here).collect())
+        } else {
+            self.hinted(node, available(endpoints.clone()))
         };
         if chosen.is_empty() {
-            return match local && !available(endpoints).is_empty() {
-                true => ServiceBackends::Dropped,
-                false => ServiceBackends::Refused,
-            };
+            // kube-proxy refuses while no node has an endpoint.
+            let is_elsewhere = local && !available(endpoints).is_empty();
+            return if is_elsewhere { ServiceBackends::Dropped } else { ServiceBackends::Refused };
         }
         let backends = chosen.iter().map(|it| (it.of_slice.address, it.port)).collect();
         let affinity = service.client_affinity.map(|it| it.timeout.unwrap_or(AFFINITY_SECONDS));
@@ -178,24 +177,13 @@ impl<'a> ServiceOracle<'a> {
         if endpoints.iter().any(|it| !it.of_slice.ready) {
             return endpoints;
         }
-        let nodes = |it: &Endpoint<'a>| it.of_slice.hints.as_ref().map(|hints| &hints.nodes);
-        let zones = |it: &Endpoint<'a>| it.of_slice.hints.as_ref().map(|hints| &hints.zones);
-        let zone = self.zone(node);
-        let meant = |names: Option<&'a Box<[Box<str>]>>, wanted: &str| {
-            names.is_some_and(|names| names.iter().any(|name| **name == *wanted))
-        };
-        if endpoints.iter().all(|it| nodes(it).is_some_and(|names| !names.is_empty()))
-            && endpoints.iter().any(|it| meant(nodes(it), node))
-        {
-            return endpoints.into_iter().filter(|it| meant(nodes(it), node)).collect();
+        let nodes = |it: &Endpoint<'a>| names(it, |hints| &hints.nodes);
+        let zones = |it: &Endpoint<'a>| names(it, |hints| &hints.zones);
+        if let Some(meant) = meant_for(&endpoints, nodes, node) {
+            return meant;
         }
-        if let Some(zone) = zone
-            && endpoints.iter().all(|it| zones(it).is_some_and(|names| !names.is_empty()))
-            && endpoints.iter().any(|it| meant(zones(it), zone))
-        {
-            return endpoints.into_iter().filter(|it| meant(zones(it), zone)).collect();
-        }
-        endpoints
+        let by_zone = self.zone(node).and_then(|zone| meant_for(&endpoints, zones, zone));
+        by_zone.unwrap_or(endpoints)
     }
 
     /// The zone of a node, if its object says so.
@@ -228,14 +216,34 @@ fn port_of(service: &Service, protocol: u8, port: u16) -> Option<&ServicePort> {
     service.ports.iter().find(same)
 }
 
-/// Whether an address of an endpoint is somebody's. One that means the node itself, or no single host, is not: who
-/// writes slices could reach by it what is not a pod's.
-const fn may_be_sent_to(address: IpAddr) -> bool {
-    let is_link_local = match address {
-        IpAddr::V4(it) => it.is_link_local(),
-        IpAddr::V6(it) => it.is_unicast_link_local(),
+/// Whether an address of an endpoint is a single host's. By the others, who writes slices would reach the node itself,
+/// or what is on its link; no router forwards to them (RFC 1122, section 3.2.1.3; RFC 1812, section 5.3.7).
+fn may_be_sent_to(address: IpAddr) -> bool {
+    let is_special = match address {
+        IpAddr::V4(it) => it.is_link_local() || it.octets()[0] == 0 || it.octets()[0] >= 240,
+        IpAddr::V6(it) => it.is_unicast_link_local() || it.is_unspecified(),
     };
-    !is_link_local && !address.is_loopback() && !address.is_multicast() && !address.is_unspecified()
+    !is_special && !address.is_loopback() && !address.is_multicast()
+}
+
+/// The names of an endpoint's hints of one kind; none without hints.
+fn names<'a>(endpoint: &Endpoint<'a>, of: fn(&Hints) -> &[Box<str>]) -> &'a [Box<str>] {
+    endpoint.of_slice.hints.as_deref().map_or(&[], of)
+}
+
+/// The endpoints whose hints name the client's node (or zone). `None`: these hints do not count, because an endpoint has
+/// none, or because none is for the client.
+fn meant_for<'a>(
+    endpoints: &[Endpoint<'a>],
+    names: impl Fn(&Endpoint<'a>) -> &'a [Box<str>],
+    client: &str,
+) -> Option<Vec<Endpoint<'a>>> {
+    if endpoints.iter().any(|it| names(it).is_empty()) {
+        return None;
+    }
+    let is_meant = |it: &Endpoint<'a>| names(it).iter().any(|name| **name == *client);
+    let meant: Vec<_> = endpoints.iter().copied().filter(is_meant).collect();
+    (!meant.is_empty()).then_some(meant)
 }
 
 /// The endpoints that new connections may get: those that are ready, or, if there are none, those that terminate and

@@ -183,7 +183,7 @@ fn hints_count_if_every_ready_endpoint_has_one_and_one_is_for_the_client() {
 
 #[test]
 fn endpoints_that_are_no_single_host_are_none() {
-    for address in ["127.0.0.1", "169.254.1.1", "224.0.0.1", "0.0.0.0"] {
+    for address in ["127.0.0.1", "169.254.1.1", "224.0.0.1", "0.0.0.0", "0.1.2.3", "240.0.0.1"] {
         assert_eq!(at_cluster_ip("", &[(address, "")], "n1"), Refused, "{address}");
     }
 }
