@@ -17,6 +17,7 @@
 //! - `decide`: the search. `judge`: the search at both ends of a connection. `enforcement`: the search at one end
 //!   alone. `address_class`: the inputs that it depends on. `host`: the search at a node's interface. [`verdict`]: the
 //!   results. [`explain`], [`interface`], `staged`: the steps of the search.
+//! - `service_backends`: the backends that a new connection to a service may get. No policy is asked.
 //!
 //! A connection passes if the egress side of its source and the ingress side of its destination both allow it. Replies
 //! are not judged.
@@ -46,6 +47,7 @@ mod profiles;
 mod rules;
 mod selecting;
 mod selector;
+mod service_backends;
 mod services;
 mod set;
 mod staged;
@@ -63,5 +65,6 @@ pub use oracle::Oracle;
 pub use packet::{L4Header, Packet};
 pub use party::Party;
 pub use place::Place;
+pub use service_backends::{ServiceBackends, ServiceOracle};
 pub use staged::Staged;
 pub use verdict::{Judgement, RuleName, Verdict, VerdictReason};

@@ -13,6 +13,7 @@ mod addresses;
 mod contract;
 mod every_api;
 mod matrix;
+mod services;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -10,5 +10,6 @@ mod manifests;
 mod rules;
 mod selector_differential;
 mod selectors;
+mod service_backends;
 mod subjects;
 mod tiers;

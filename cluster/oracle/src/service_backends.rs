@@ -1,0 +1,258 @@
+//! The backends that a new connection to a service may get, by the objects alone.
+//!
+//! It is the oracle's own reading of "Virtual IPs and Service Proxies" (Kubernetes documentation), KEP-1669 (endpoints
+//! that terminate), KEP-2086 (`internalTrafficPolicy`), KEP-2433 and KEP-3015 (hints), and of what kube-proxy does where
+//! these are silent. Each question goes through all objects again.
+//!
+//! The client is a pod or a process of a node; both get the same. Not judged here: clients outside of the cluster,
+//! `loadBalancerSourceRanges`, node ports, `externalIPs`, and the addresses of a `ServiceCIDR` that no service has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use super::addresses::node_addresses;
+use super::matching::{in_net, protocol_number};
+use manx_objects::contents::Stored;
+use manx_objects::object::{
+    Hints, Kind, Object, ObjectKey, Service, ServicePort, ServiceType, SliceEndpoint,
+};
+
+/// The label of a service that another proxy translates, whatever its value is.
+const OF_ANOTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
+/// The label of a service that nobody translates, whatever its value is.
+const HEADLESS: &str = "service.kubernetes.io/headless";
+/// The label of a node's zone.
+const ZONE: &str = "topology.kubernetes.io/zone";
+/// `sessionAffinityConfig.clientIP.timeoutSeconds` if absent: three hours.
+const AFFINITY_SECONDS: u32 = 10_800;
+
+/// What becomes of a new connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServiceBackends {
+    /// No service has this address and port. The connection is judged by the address itself.
+    NotAService,
+    /// The client is told that nobody is there.
+    Refused,
+    /// The client is told nothing: its service has endpoints, and none on this node, where it must be.
+    Dropped,
+    /// The connection goes to one of these addresses and ports.
+    OneOf {
+        /// Not empty.
+        backends: BTreeSet<(IpAddr, u16)>,
+        /// The seconds after its last new connection for which a client keeps its backend, if it does.
+        affinity: Option<u32>,
+    },
+}
+
+/// The services of one cluster.
+#[derive(Debug)]
+pub struct ServiceOracle<'a> {
+    objects: &'a BTreeMap<ObjectKey, Stored>,
+}
+
+/// An endpoint of a service's port.
+#[derive(Debug, Clone, Copy)]
+struct Endpoint<'a> {
+    of_slice: &'a SliceEndpoint,
+    port: u16,
+}
+
+impl<'a> ServiceOracle<'a> {
+    /// An oracle over all objects of a store.
+    pub const fn new(objects: &'a BTreeMap<ObjectKey, Stored>) -> Self {
+        Self { objects }
+    }
+
+    /// What becomes of a new connection of a client on `node`. A service that is not valid has no known address, so
+    /// that none is a service's by it.
+    pub fn backends(
+        &self,
+        node: &str,
+        address: IpAddr,
+        protocol: u8,
+        port: u16,
+    ) -> ServiceBackends {
+        if self.is_of_pods_or_nodes(address) {
+            return ServiceBackends::NotAService;
+        }
+        let services = self.services_at(address);
+        let owner = services
+            .iter()
+            .find_map(|(key, service)| Some((*key, *service, port_of(service, protocol, port)?)));
+        let Some((key, service, port)) = owner else {
+            // A cluster IP is nobody else's. A load balancer may serve ports of its own.
+            let is_cluster_ip = services.iter().any(|(_, it)| it.cluster_ips.contains(&address));
+            return if is_cluster_ip {
+                ServiceBackends::Refused
+            } else {
+                ServiceBackends::NotAService
+            };
+        };
+        if self.has_unknown_slice(&key.namespace) {
+            return ServiceBackends::Refused;
+        }
+        let endpoints = self.endpoints(key, port, address.is_ipv4());
+        // The policy is about cluster IPs. At a load balancer's address a client in the cluster gets any endpoint.
+        let local = service.internal_local && service.cluster_ips.contains(&address);
+        let chosen = if local {
+            let here = |it: &Endpoint<'_>| it.of_slice.node.as_deref() == Some(node);
+            available(endpoints.iter().copied().filter(here).collect())
+        } else {
+            self.hinted(node, available(endpoints.clone()))
+        };
+        if chosen.is_empty() {
+            // kube-proxy refuses while no node has an endpoint.
+            let is_elsewhere = local && !available(endpoints).is_empty();
+            return if is_elsewhere { ServiceBackends::Dropped } else { ServiceBackends::Refused };
+        }
+        let backends = chosen.iter().map(|it| (it.of_slice.address, it.port)).collect();
+        let affinity = service.client_affinity.map(|it| it.timeout.unwrap_or(AFFINITY_SECONDS));
+        ServiceBackends::OneOf { backends, affinity }
+    }
+
+    /// Whether pods or a node may have the address. No service takes it from them.
+    fn is_of_pods_or_nodes(&self, address: IpAddr) -> bool {
+        self.objects.values().filter_map(|stored| stored.state.valid()).any(|object| match object {
+            Object::IpPool(pool) => in_net(pool.cidr, address),
+            Object::Node(node) => {
+                node.pod_cidrs.iter().any(|block| in_net(*block, address))
+                    || node_addresses(node).contains(&address)
+            }
+            _ => false,
+        })
+    }
+
+    /// The services that are translated at an address, the oldest first. One without `creationTimestamp` counts as
+    /// younger than all others; of one age the first by namespace and name counts as older.
+    fn services_at(&self, address: IpAddr) -> Vec<(&'a ObjectKey, &'a Service)> {
+        let mut found = Vec::new();
+        for (key, stored) in self.objects {
+            if let Some(Object::Service(service)) = stored.state.valid()
+                && is_translated(service, address.is_ipv4())
+                && has_address(service, address)
+            {
+                found.push((key, &**service));
+            }
+        }
+        found.sort_by_key(|(key, it)| (it.created.is_none(), it.created, *key));
+        found
+    }
+
+    /// Whether a slice of the namespace is not valid: it may be any service's.
+    fn has_unknown_slice(&self, namespace: &str) -> bool {
+        self.objects.iter().any(|(key, stored)| {
+            key.kind == Kind::EndpointSlice
+                && key.namespace == namespace
+                && stored.state.valid().is_none()
+        })
+    }
+
+    /// The endpoints of a service's port, of one family, whatever their conditions. A port has the endpoints of the
+    /// slices' ports with its name and protocol.
+    fn endpoints(&self, service: &ObjectKey, port: &ServicePort, ipv4: bool) -> Vec<Endpoint<'a>> {
+        let mut found = Vec::new();
+        for (key, stored) in self.objects {
+            let Some(Object::EndpointSlice(slice)) = stored.state.valid() else { continue };
+            if key.namespace != service.namespace || slice.service.as_ref() != Some(&service.name) {
+                continue;
+            }
+            for of_slice in &slice.endpoints {
+                if of_slice.address.is_ipv4() != ipv4 || !may_be_sent_to(of_slice.address) {
+                    continue;
+                }
+                let same = slice.ports.iter().filter(|it| {
+                    it.name == port.name
+                        && protocol_number(Some(it.protocol)) == protocol_number(port.protocol)
+                });
+                found.extend(same.map(|it| Endpoint { of_slice, port: it.port }));
+            }
+        }
+        found
+    }
+
+    /// Those of the available endpoints that are meant for clients on `node`: by the nodes that they name, or else by the
+    /// zones. Hints count only if every endpoint that is ready has one, and one of them is for this node (this zone).
+    fn hinted(&self, node: &str, endpoints: Vec<Endpoint<'a>>) -> Vec<Endpoint<'a>> {
+        // Nobody keeps the hints of endpoints that terminate up to date.
+        if endpoints.iter().any(|it| !it.of_slice.ready) {
+            return endpoints;
+        }
+        let nodes = |it: &Endpoint<'a>| names(it, |hints| &hints.nodes);
+        let zones = |it: &Endpoint<'a>| names(it, |hints| &hints.zones);
+        if let Some(meant) = meant_for(&endpoints, nodes, node) {
+            return meant;
+        }
+        let by_zone = self.zone(node).and_then(|zone| meant_for(&endpoints, zones, zone));
+        by_zone.unwrap_or(endpoints)
+    }
+
+    /// The zone of a node, if its object says so.
+    fn zone(&self, node: &str) -> Option<&'a str> {
+        let stored = self.objects.get(&ObjectKey::new(Kind::Node, "", node))?;
+        let Object::Node(node) = stored.state.valid()? else { return None };
+        node.labels.get(ZONE).map(String::as_str)
+    }
+}
+
+/// Whether nodes translate a service's addresses of one family. kube-proxy needs a cluster IP of the family, also for a
+/// load balancer's address.
+fn is_translated(service: &Service, ipv4: bool) -> bool {
+    service.service_type != Some(ServiceType::ExternalName)
+        && !service.headless
+        && !service.labels.contains_key(OF_ANOTHER_PROXY)
+        && !service.labels.contains_key(HEADLESS)
+        && service.cluster_ips.iter().any(|it| it.is_ipv4() == ipv4)
+}
+
+/// Whether clients reach a service at an address that nodes translate.
+fn has_address(service: &Service, address: IpAddr) -> bool {
+    let is_balanced = service.service_type == Some(ServiceType::LoadBalancer);
+    service.cluster_ips.contains(&address)
+        || is_balanced && service.load_balancer_vips.contains(&address)
+}
+
+fn port_of(service: &Service, protocol: u8, port: u16) -> Option<&ServicePort> {
+    let same = |it: &&ServicePort| it.port == port && protocol_number(it.protocol) == protocol;
+    service.ports.iter().find(same)
+}
+
+/// Whether an address of an endpoint is a single host's. By the others, who writes slices would reach the node itself,
+/// or what is on its link; no router forwards to them (RFC 1122, section 3.2.1.3; RFC 1812, section 5.3.7).
+fn may_be_sent_to(address: IpAddr) -> bool {
+    let is_special = match address {
+        IpAddr::V4(it) => it.is_link_local() || it.octets()[0] == 0 || it.octets()[0] >= 240,
+        IpAddr::V6(it) => it.is_unicast_link_local() || it.is_unspecified(),
+    };
+    !is_special && !address.is_loopback() && !address.is_multicast()
+}
+
+/// The names of an endpoint's hints of one kind; none without hints.
+fn names<'a>(endpoint: &Endpoint<'a>, of: fn(&Hints) -> &[Box<str>]) -> &'a [Box<str>] {
+    endpoint.of_slice.hints.as_deref().map_or(&[], of)
+}
+
+/// The endpoints whose hints name the client's node (or zone). `None`: these hints do not count, because an endpoint has
+/// none, or because none is for the client.
+fn meant_for<'a>(
+    endpoints: &[Endpoint<'a>],
+    names: impl Fn(&Endpoint<'a>) -> &'a [Box<str>],
+    client: &str,
+) -> Option<Vec<Endpoint<'a>>> {
+    if endpoints.iter().any(|it| names(it).is_empty()) {
+        return None;
+    }
+    let is_meant = |it: &Endpoint<'a>| names(it).iter().any(|name| **name == *client);
+    let meant: Vec<_> = endpoints.iter().copied().filter(is_meant).collect();
+    (!meant.is_empty()).then_some(meant)
+}
+
+/// The endpoints that new connections may get: those that are ready, or, if there are none, those that terminate and
+/// still serve (KEP-1669).
+fn available(endpoints: Vec<Endpoint<'_>>) -> Vec<Endpoint<'_>> {
+    let ready: Vec<_> = endpoints.iter().copied().filter(|it| it.of_slice.ready).collect();
+    if !ready.is_empty() {
+        return ready;
+    }
+    let last = |it: &Endpoint<'_>| it.of_slice.serving && it.of_slice.terminating;
+    endpoints.into_iter().filter(last).collect()
+}
