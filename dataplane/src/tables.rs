@@ -533,8 +533,8 @@ impl FromIterator<((Ipv4Addr, Encapsulation), u32)> for Peers {
 /// Everything a decision reads.
 #[derive(Debug, Clone)]
 pub struct Tables {
-    /// The number of the publication, from 1: no two tables that a worker gets have the same. A flow that was checked
-    /// under another version looks everything up again.
+    /// The number of these tables, from 1. Only tables that differ in [`Tables::services`] alone have the same. A flow
+    /// that was checked under another version looks everything up again.
     pub version: u64,
     /// The classifier.
     pub image: Arc<Image>,

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use manx_calculation::services::Frontends;
+use manx_calculation::services::{Frontends, NodePorts};
 use manx_dataplane::services::{FrontendKey, ServiceTable, WithoutBackend};
 use manx_objects::contents::{Changes, Contents, Stored};
 use manx_objects::object::ObjectKey;
@@ -117,7 +117,7 @@ fn the_table_of_services_says_what_the_oracle_says_and_every_rule_decides_someth
         let [first, second] =
             [first, second].map(|text| Contents::from_texts([("cluster.yaml", &*text)]));
         let mut tables: BTreeMap<&str, Frontends> =
-            NODES.into_iter().map(|node| (node, Frontends::new(node))).collect();
+            NODES.into_iter().map(|node| (node, Frontends::new(node, NodePorts::default()))).collect();
         let steps = [(&first, Changes::Everything), (&second, changes(&first, &second))];
         for (contents, changes) in steps {
             prop_assert!(contents.in_sync, "not YAML");
