@@ -44,27 +44,23 @@ pub fn build_reset(offending: &[u8], parsed: &Parsed, pool: &mut Pool) -> Option
     let sum =
         pseudo(from, to, protocol::TCP, tcp::HEADER_LEN as u32) + checksum::sum(reset.as_bytes());
     reset.checksum = checksum::finish(sum).into();
-    match (from.to_v4(), to.to_v4()) {
-        (Some(from), Some(to)) => {
-            let ip = ipv4::Header {
-                version_ihl: ipv4::VERSION_IHL,
-                total_len: ((ipv4::HEADER_LEN + tcp::HEADER_LEN) as u16).into(),
-                // It fits everywhere, and so needs no id of its own (RFC 6864, section 4.1).
-                flags_offset: ipv4::DONT_FRAGMENT.into(),
-                ttl: TTL,
-                protocol: protocol::TCP,
-                source: from.octets(),
-                destination: to.octets(),
-                ..ipv4::Header::default()
-            };
-            pool.concatenate(&[ip.with_checksum().as_bytes(), reset.as_bytes()])
-        }
-        _ => {
-            let [from, to] = [from, to].map(|it| it.to_bits().to_be_bytes());
-            let ip = ipv6::header(from, to, protocol::TCP, TTL, tcp::HEADER_LEN as u16);
-            pool.concatenate(&[&ip, reset.as_bytes()])
-        }
-    }
+    let (Some(v4_from), Some(v4_to)) = (from.to_v4(), to.to_v4()) else {
+        let [from, to] = [from, to].map(|it| it.to_bits().to_be_bytes());
+        let ip = ipv6::header(from, to, protocol::TCP, TTL, tcp::HEADER_LEN as u16);
+        return pool.concatenate(&[&ip, reset.as_bytes()]);
+    };
+    let ip = ipv4::Header {
+        version_ihl: ipv4::VERSION_IHL,
+        total_len: ((ipv4::HEADER_LEN + tcp::HEADER_LEN) as u16).into(),
+        // It fits everywhere, and so needs no id of its own (RFC 6864, section 4.1).
+        flags_offset: ipv4::DONT_FRAGMENT.into(),
+        ttl: TTL,
+        protocol: protocol::TCP,
+        source: v4_from.octets(),
+        destination: v4_to.octets(),
+        ..ipv4::Header::default()
+    };
+    pool.concatenate(&[ip.with_checksum().as_bytes(), reset.as_bytes()])
 }
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ impl<'a> FlowMut<'a> {
     /// What the next process has to know of it.
     #[inline]
     pub fn record(&self) -> FlowRecord {
-        let second = self.first.has_two_keys().then_some(()).and(self.list_slot.as_ref());
+        let second = self.list_slot.as_ref().filter(|_| self.first.has_two_keys());
         FlowRecord {
             second: second.map(|(slots, slot)| slots.second_keys[*slot as usize].second_key()),
             key: self.key(),

@@ -123,7 +123,7 @@ struct AtomicWords([AtomicU64; WORDS]);
 #[inline]
 fn put(record: &FlowRecord, mut store: impl FnMut(usize, u64)) {
     store(0, 0);
-    put_key(&record.key, |word, value| store(word, value));
+    put_key(&record.key, &mut store);
     if let Some(second) = &record.second {
         put_key(&second.key, |word, value| store(WORDS + word, value));
     }

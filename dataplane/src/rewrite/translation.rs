@@ -156,7 +156,7 @@ fn put_ends(
         Upper::Udp => (udp::CHECKSUM_OFFSET, true),
         Upper::Icmp(_) => (icmpv4::CHECKSUM_OFFSET, false),
         Upper::Icmpv6(_) => (icmpv6::CHECKSUM_OFFSET, true),
-        Upper::Sctp if sums == Sums::Quoted || ports.is_none() => return Some(()),
+        Upper::Sctp if sums == Sums::Quoted || ports == UNCHANGED => return Some(()),
         Upper::Sctp => return sctp::fill_checksum(segment),
         Upper::Nothing => return Some(()),
     };
@@ -169,9 +169,9 @@ fn put_ends(
         return Some(());
     }
     let of_addresses = if with_addresses { addresses } else { 0 };
-    let changed = match (sums, ports) {
-        (Sums::Whole | Sums::Quoted, Some(ports)) => add(of_addresses, ports),
-        (Sums::Partial, _) | (_, None) => of_addresses,
+    let changed = match sums {
+        Sums::Whole | Sums::Quoted => add(of_addresses, ports),
+        Sums::Partial => of_addresses,
     };
     adjust(segment, field, changed, sums == Sums::Partial)?;
     if may_be_absent && is_absent(segment) {
@@ -181,25 +181,28 @@ fn put_ends(
     Some(())
 }
 
-/// Puts ports into a header. Returns the change of its sum, if they differ from those that were there.
+/// The [`difference`] of equal words, and of no others.
+const UNCHANGED: u64 = u64::MAX;
+
+/// Puts ports into a header. Returns the change of its sum.
 #[inline]
-fn put_ports(segment: &mut [u8], source: u16, destination: u16) -> Option<Option<u64>> {
+fn put_ports(segment: &mut [u8], source: u16, destination: u16) -> Option<u64> {
     let field = segment.first_chunk_mut()?;
     let before = u32::from_be_bytes(*field);
     let after = u32::from(source) << 16 | u32::from(destination);
     *field = after.to_be_bytes();
-    Some((before != after).then(|| difference(before.into(), after.into())))
+    Some(difference(before.into(), after.into()))
 }
 
 /// Puts the identifier of a query into an ICMP header. The port of the side that asks is the identifier, and that of the
 /// other side its complement ([`FlowKey::query`]).
-fn put_identifier(segment: &mut [u8], asks: Option<Asks>, source: u16) -> Option<Option<u64>> {
-    let Some(asks) = asks else { return Some(None) };
+fn put_identifier(segment: &mut [u8], asks: Option<Asks>, source: u16) -> Option<u64> {
+    let Some(asks) = asks else { return Some(UNCHANGED) };
     let field = segment.get_mut(IDENTIFIER..)?.first_chunk_mut()?;
     let before = u16::from_be_bytes(*field);
     let after = if asks { source } else { !source };
     *field = after.to_be_bytes();
-    Some((before != after).then(|| difference(before.into(), after.into())))
+    Some(difference(before.into(), after.into()))
 }
 
 /// Puts both addresses into a header, and adjusts the checksum of IPv4's. Returns the change of the pseudo-header's sum.

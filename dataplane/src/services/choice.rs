@@ -14,7 +14,7 @@ pub fn choose(
     now: u32,
 ) -> Option<Backend> {
     let kept = affinities.backend(frontend, client, now);
-    let at = u64::from(chance) * frontend.backends.len() as u64 >> u32::BITS;
+    let at = (u64::from(chance) * frontend.backends.len() as u64) >> u32::BITS;
     let backend = kept.or_else(|| frontend.backends.get(at as usize).copied())?;
     if frontend.affinity.is_some() {
         affinities.note(frontend, client, backend, now);

@@ -116,8 +116,10 @@ fn the_table_of_services_says_what_the_oracle_says_and_every_rule_decides_someth
     let result = super::counting_runner(config).run(&clusters, |(first, second)| {
         let [first, second] =
             [first, second].map(|text| Contents::from_texts([("cluster.yaml", &*text)]));
-        let mut tables: BTreeMap<&str, Frontends> =
-            NODES.into_iter().map(|node| (node, Frontends::new(node, NodePorts::default()))).collect();
+        let mut tables: BTreeMap<&str, Frontends> = NODES
+            .into_iter()
+            .map(|node| (node, Frontends::new(node, NodePorts::default())))
+            .collect();
         let steps = [(&first, Changes::Everything), (&second, changes(&first, &second))];
         for (contents, changes) in steps {
             prop_assert!(contents.in_sync, "not YAML");

@@ -143,9 +143,10 @@ impl NodeDevices {
                 }
             }
             Some(ServicePort::Manx(device)) => {
-                let removed = match keeps_ports {
-                    true => device.close(&self.namespace),
-                    false => device.detach(&self.namespace),
+                let removed = if keeps_ports {
+                    device.close(&self.namespace)
+                } else {
+                    device.detach(&self.namespace)
                 };
                 if let Err(error) = removed {
                     tracing::warn!(%error, "the rules of the node's ports could not be removed");
