@@ -26,7 +26,7 @@ use crate::flow::{
 };
 use crate::policy::{self, FlowEnds, PolicyVerdict, PolicyView, PolicyViews, UntrackedAllows};
 use crate::rewrite::Translation;
-use crate::services::{FrontendKey, HAIRPIN_V4, HAIRPIN_V6, WithoutBackend, choose};
+use crate::services::{FrontendKey, HAIRPIN_V4, HAIRPIN_V6, ServiceTable, WithoutBackend, choose};
 use crate::tables::{EncodedNextHop, ManxPorts, NextHop, NextHopPair, ReturnPath, Tables};
 use crate::wire::address::Address;
 use crate::wire::protocol;
@@ -65,6 +65,8 @@ pub(super) fn open(
         Ok(destination) => destination,
         Err(refused) => return refused,
     };
+    // Read before the look-up, so that a change meanwhile is noticed.
+    let epoch = epoch_of(tables, [client.0, destination.0]);
     let of_destination = state.source_cache.lookup_ends(tables, client.0, destination.0);
     let (pair, ends) = by_return_path(tables, metadata.entrance.return_path(), of_destination);
     let is_service = destination != asked_for;
@@ -84,8 +86,7 @@ pub(super) fn open(
     };
     let pair = source.leave(pair);
     let second = source.second_key(&first, client.1, destination);
-    let keys = TwoKeys { first, second };
-    let verdict = evaluate(tables, &keys, asked, ends);
+    let verdict = evaluate(tables, &TwoKeys { first, second }, asked, ends);
     if verdict.denied.is_some() || tables.link(NextHop::decode(pair.to)).is_none() {
         return Some(FlowDecision::from_verdict(pair, &verdict));
     }
@@ -97,7 +98,6 @@ pub(super) fn open(
         return Some(FlowDecision::drop(DropReason::NoFreePort));
     };
     let second = claimed.key();
-    let epoch = epoch(tables, &TwoKeys { first, second });
     let evicted = state.flows.insert(name.hash, found, flow_owner(&ends), now, |entry| {
         entry.open(&name.key, name.orientation, metadata.tcp_flags, now);
         write_decision(entry, tables, (pair, &ends), &verdict);
@@ -301,7 +301,12 @@ fn judged_addresses(TwoKeys { first, second }: &TwoKeys) -> [Address; 2] {
 /// The epoch of a decision on a translated flow. A backend that goes begins another one.
 #[inline]
 pub(super) fn epoch(tables: &Tables, keys: &TwoKeys) -> Epoch {
-    let addresses = judged_addresses(keys).map(|it| it.to_bits() as u32);
+    epoch_of(tables, judged_addresses(keys))
+}
+
+#[inline]
+fn epoch_of(tables: &Tables, addresses: [Address; 2]) -> Epoch {
+    let addresses = addresses.map(|it| it.to_bits() as u32);
     let Epoch { version, changes } = current_epoch(tables, addresses);
     let gone = tables.services.as_ref().map_or(0, |services| services.gone());
     Epoch { version, changes: changes.wrapping_add(gone) }
@@ -325,14 +330,19 @@ fn asked_ends(tables: &Tables, keys: &TwoKeys, ends: &FlowEnds) -> FlowEnds {
     FlowEnds { from: ends.from, to: tables.next_hop(address), identities }
 }
 
-/// A flow's backend has no address any more.
+/// A flow's backend has no address any more, or the node lost the one by which the world answers.
 struct BackendGone;
 
-/// Whether the destination of a flow behind its translation still exists, as far as a service has chosen it.
-fn has_destination(tables: &Tables, TwoKeys { first, second }: &TwoKeys) -> bool {
-    let (address, _) = second.key.destination(second.original);
-    let is_backend = address != first.key.destination(first.original).0;
-    !is_backend || tables.services.as_ref().is_some_and(|services| services.has_address(address))
+/// Whether what a translation has put in the place of a flow's ends still exists: a backend's address, and the node's.
+fn stands(tables: &Tables, TwoKeys { first, second }: &TwoKeys, to: NextHop) -> bool {
+    let [(before, _), (source, _)] = [first, second].map(|it| it.key.source(it.original));
+    let [(asked, _), (destination, _)] = [first, second].map(|it| it.key.destination(it.original));
+    let exists = |services: &ServiceTable| services.has_address(destination);
+    let has_source =
+        |ports: &ManxPorts| ManxPorts::of_family(&ports.addresses, source) == Some(source);
+    let is_by_node = source != before && matches!(to, NextHop::Host | NextHop::Node);
+    (asked == destination || tables.services.as_deref().is_some_and(exists))
+        && (!is_by_node || tables.manx_ports.as_ref().is_some_and(has_source))
 }
 
 /// Brings a translated flow up to date with the tables, as [`tracked`](super::tracked) does others.
@@ -349,11 +359,11 @@ fn refresh(
     {
         return Ok(verdict);
     }
-    if !has_destination(tables, keys) {
-        return Err(BackendGone);
-    }
     let path = ReturnPath::of(entry.next_hop_pair(FlowDirection::Original).from);
     let (pair, ends) = judged_ends(tables, keys, path);
+    if !stands(tables, keys, ends.to) {
+        return Err(BackendGone);
+    }
     let evaluate = || evaluate(tables, keys, asked_ends(tables, keys, &ends), ends);
     Ok(refresh_stale(tables, entry, (pair, &ends), epoch, judge, evaluate))
 }
@@ -489,8 +499,8 @@ pub(super) fn judge_restored(
     path: ReturnPath,
 ) -> Option<((NextHopPair, FlowEnds), PolicyVerdict, Epoch)> {
     let epoch = epoch(tables, keys);
-    has_destination(tables, keys).then_some(())?;
     let (pair, ends) = judged_ends(tables, keys, path);
+    stands(tables, keys, ends.to).then_some(())?;
     let verdict = evaluate(tables, keys, asked_ends(tables, keys, &ends), ends);
     Some(((pair, ends), verdict, epoch))
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use etherparse::{SlicedPacket, TransportSlice};
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::services::{Backend, Frontend, FrontendKey, ServiceTable, WithoutBackend};
+use manx_dataplane::tables::{ManxPorts, Tables};
 use manx_tests::fabric::{
     Delivery, FORWARDED, Fabric, HOST, MANX, RAW, ROUTER, SIZES, UNDERLAY, pod, policy,
 };
@@ -329,6 +330,21 @@ fn an_error_about_what_left_reaches_the_pod_as_one_about_what_it_sent() {
             assert_eq!(quote[12..28], asked.opening()[12..28], "addresses, ports, identifier");
         }
     }
+}
+
+/// The world would answer to an address that the node does not have.
+#[test]
+fn a_flow_ends_when_the_node_loses_the_address_that_the_world_sees() {
+    let mut fabric = fabric();
+    let asked = Tuple::new(CLIENT, WORLD, UDP, 53);
+    leaves(&mut fabric, "shop/client", asked);
+    let ports = fabric.nodes[0].tables.manx_ports.clone().unwrap();
+    let addresses = [Some(std::net::IpAddr::from([172, 18, 0, 9]).into()), None];
+    let tables = Tables::clone(&fabric.nodes[0].tables);
+    let manx_ports = Some(ManxPorts { addresses, ..ports });
+    fabric.nodes[0].publish(Tables { manx_ports, ..tables });
+    let out = only(fabric.send("shop/client", &asked.data(b"x")));
+    assert_eq!((out.port, ends(&out.frame.bytes)[0].0.as_str()), (MANX, "172.18.0.9"));
 }
 
 #[test]

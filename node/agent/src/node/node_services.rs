@@ -118,3 +118,18 @@ impl ManxServices {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use manx_dataplane::services::{HAIRPIN_V4, HAIRPIN_V6};
+
+    use super::*;
+
+    /// The pod has a route to it, so its answers come back.
+    #[test]
+    fn a_pod_that_reaches_itself_sees_its_gateway() {
+        for seen in [IpAddr::from(HAIRPIN_V4), IpAddr::from(HAIRPIN_V6)] {
+            assert_eq!(manx_api::gateway(seen), seen);
+        }
+    }
+}
