@@ -15,7 +15,7 @@ use crate::host::within::WITHIN;
 /// The name of a row, and the stages that its packets do not pass.
 pub(super) type Row = (&'static str, &'static [Stage]);
 /// The rows that are counted. They have few flows, so they are set up quickly.
-pub(super) const ROWS: [Row; 9] = [
+pub(super) const ROWS: [Row; 11] = [
     ("flows-1k", &[Stage::Decapsulate]),
     ("ethernet-1k", &[Stage::Decapsulate]),
     ("both-1k", &[Stage::Decapsulate]),
@@ -23,6 +23,8 @@ pub(super) const ROWS: [Row; 9] = [
     ("new-1k", &[Stage::Decapsulate]),
     ("stateless-1k", &[Stage::Decapsulate, Stage::Guess]),
     ("stateless-1k-any", &[Stage::Decapsulate, Stage::Guess]),
+    ("outward-1k", &[Stage::Decapsulate]),
+    ("outward-new-1k", &[Stage::Decapsulate]),
     ("encap-1k", &[Stage::Decapsulate]),
     ("decap-1", &[]),
 ];

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
+use ipnet::IpNet;
 use manx_calculation::calc::{Calculation, Inputs, LocalPod, Translation};
 use manx_calculation::import::Cluster;
 use manx_calculation::interfaces::Interfaces;
@@ -18,9 +19,10 @@ use manx_dataplane::flow::FlowEntry;
 use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::report::Report;
-use manx_dataplane::tables::{Connections, Link, PortId, Tables};
+use manx_dataplane::tables::{Connections, Link, ManxPorts, PortId, Tables};
 use manx_dataplane::worker::{Clock, Command, Polling, Settings, SharedState, Worker};
 use manx_policy_compiler::model::ObjectName;
+use manx_policy_compiler::prefix_map::PrefixMap;
 
 use super::cluster::{Rules, cluster};
 use super::packets::addresses::{
@@ -48,11 +50,19 @@ pub(crate) struct Shape {
     pub(crate) flows: usize,
     /// Whether its ports carry Ethernet frames and not packets.
     pub(crate) ethernet: bool,
+    /// Whether the source of what leaves the node is translated.
+    pub(crate) translates: bool,
 }
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { rules: Rules::Pods(101), nodes: 1, flows: Sizes::default().flows, ethernet: false }
+        Self {
+            rules: Rules::Pods(101),
+            nodes: 1,
+            flows: Sizes::default().flows,
+            ethernet: false,
+            translates: false,
+        }
     }
 }
 
@@ -113,6 +123,9 @@ impl Node {
             node.attach(port, shape.ethernet)?;
         }
         node.tables = node.calculate()?;
+        if shape.translates {
+            node.tables.manx_ports = Some(way_out());
+        }
         node.publish()?;
         Ok(node)
     }
@@ -250,6 +263,18 @@ impl Node {
         let (sender, receiver) = unbounded();
         self.send_command(Command::Flows(usize::MAX, sender))?;
         Ok(receiver.recv()?)
+    }
+}
+
+/// The way out of the node: whatever the client sends to others gets the node's address.
+fn way_out() -> ManxPorts {
+    let asks = [(IpNet::from(IpAddr::V4(CLIENT)), ManxPorts::ASKS)];
+    ManxPorts {
+        link: Link::native(HOST, MTU),
+        egress: (1024, 65_534),
+        addresses: [Some(NODE.into()), None],
+        visitors: [None; 2],
+        masquerade: Arc::new(PrefixMap::build(0, asks)),
     }
 }
 

@@ -9,6 +9,8 @@ use super::packets::station::Pace;
 pub(crate) enum Traffic {
     /// Established flows from the client to pods of other nodes, without a tunnel.
     Plain(u32),
+    /// As the former, with the node's address as their source (the way out). Nobody answers.
+    Outward(u32),
     /// Established flows to the other pod of the node, so that the policies of both pods apply.
     Near(u32),
     /// Established flows to pods behind a tunnel.
@@ -39,6 +41,8 @@ pub(crate) struct Row {
     pub(crate) pace: Pace,
     /// Whether its ports carry Ethernet frames and not packets.
     pub(crate) ethernet: bool,
+    /// Whether the source of what leaves the node is translated.
+    pub(crate) translates: bool,
     /// The goal in cycles per packet.
     pub(crate) goal: Option<u32>,
 }
@@ -51,7 +55,8 @@ const fn row(
     goal: u32,
 ) -> Row {
     let (pace, goal) = (Pace::DEVICE, Some(goal));
-    Row { name, what, rules, nodes: 1, traffic, pace, ethernet: false, goal }
+    let (ethernet, translates) = (false, false);
+    Row { name, what, rules, nodes: 1, traffic, pace, ethernet, translates, goal }
 }
 
 const fn established(name: &'static str, what: &'static str, traffic: Traffic, goal: u32) -> Row {
@@ -155,6 +160,27 @@ pub(crate) const ROWS: &[Row] = &[
         Rules::Untracked(10_000, true),
         110,
     ),
+    Row {
+        translates: true,
+        goal: None,
+        ..established(
+            "outward-1k",
+            "the source is translated, 1,000 flows",
+            Traffic::Outward(1000),
+            0,
+        )
+    },
+    Row {
+        translates: true,
+        goal: None,
+        ..row(
+            "outward-new-1k",
+            "each packet a new flow whose source is translated, the last of 1,000 rules",
+            Rules::Pods(1000),
+            NEW,
+            0,
+        )
+    },
     established("encap-1k", "IPIP put on, 1,000 flows", Traffic::Encapsulated(1000), 95),
     established("encap-100k", "IPIP put on, 100,000 flows", Traffic::Encapsulated(100_000), 150),
     established(
@@ -184,6 +210,7 @@ impl Row {
     pub(crate) fn flows(&self) -> u32 {
         match self.traffic {
             Traffic::Plain(flows)
+            | Traffic::Outward(flows)
             | Traffic::Near(flows)
             | Traffic::Encapsulated(flows)
             | Traffic::Decapsulated(flows)
@@ -203,7 +230,7 @@ impl Row {
 
     /// The node of the row.
     pub(crate) fn shape(&self) -> Shape {
-        let Self { rules, nodes, ethernet, .. } = *self;
-        Shape { rules, nodes, flows: self.table_size(), ethernet }
+        let Self { rules, nodes, ethernet, translates, .. } = *self;
+        Shape { rules, nodes, flows: self.table_size(), ethernet, translates }
     }
 }
