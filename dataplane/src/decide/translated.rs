@@ -21,8 +21,9 @@ use super::tracked::{
 use crate::drop_reason::DropReason;
 use crate::fate::Forwarding;
 use crate::flow::{
-    Admission, ClaimedKey, DirectedKey, Epoch, FlowDirection, FlowKey, FlowMut, FlowTable, Found,
-    Orientation, PlaceInFlow, RuleCounters, TwoKeys, Verdict,
+    Admission, ClaimedKey, DirectedKey, EndReason, Epoch, FlowDirection, FlowKey, FlowMut,
+    FlowTable, Found, Holder, KeyTaken, Orientation, Owner, PlaceInFlow, RuleCounters, TwoKeys,
+    Verdict,
 };
 use crate::policy::{self, FlowEnds, PolicyVerdict, PolicyView, PolicyViews, UntrackedAllows};
 use crate::rewrite::Translation;
@@ -32,7 +33,7 @@ use crate::wire::address::Address;
 use crate::wire::protocol;
 
 /// The ports that are tried for a flow until one is free behind the translation.
-const PORT_TRIES: u32 = 32;
+const PORT_TRIES: usize = 32;
 /// The ports that may take the place of a client's, the first and the last.
 const CLIENT_PORTS: (u16, u16) = (1024, u16::MAX);
 
@@ -93,7 +94,8 @@ pub(super) fn open(
     if let Some(owner) = state.flows.claim(name.hash, found) {
         return Some(FlowDecision::hand_off(owner));
     }
-    let Some(claimed) = claim_second_key(state, found, (&first, source, destination), now) else {
+    let wanted = Wanted { first: &first, source, destination, owner: flow_owner(&ends) };
+    let Some(claimed) = claim_second_key(state, found, &wanted, now) else {
         state.flows.unclaim(name.hash, found);
         return Some(FlowDecision::drop(DropReason::NoFreePort));
     };
@@ -249,14 +251,24 @@ fn is_hairpin(ends: &FlowEnds) -> bool {
     matches!(ends.from, NextHop::Endpoint(_)) && ends.from == ends.to
 }
 
-/// Claims a second key for a flow with this first key, source and destination behind the translation: with the client's
-/// own port, or with another one if another flow or worker has that key. The node's ports are taken at random.
+/// A flow that needs a second key: its first one, its source and destination behind the translation, and its owner.
+struct Wanted<'a> {
+    first: &'a DirectedKey,
+    source: SourceBehind,
+    destination: (Address, u16),
+    owner: Owner,
+}
+
+/// Claims a second key: with the client's own port, or with another one if another flow or worker has that key. The node's
+/// ports are taken at random; where those that are tried are taken, the owner that has most of them gives one up to an
+/// owner that has fewer. So no pod can keep the ports to a destination from others.
 fn claim_second_key(
     state: &mut DecisionState,
     found: Found,
-    (first, source, destination): (&DirectedKey, SourceBehind, (Address, u16)),
+    wanted: &Wanted<'_>,
     now: u32,
 ) -> Option<ClaimedKey> {
+    let Wanted { first, source, destination, owner } = *wanted;
     let (_, own) = first.key.source(first.original);
     let (own, (least, last)) = match source {
         SourceBehind::Client | SourceBehind::Address(_) => (Some(own), CLIENT_PORTS),
@@ -264,14 +276,36 @@ fn claim_second_key(
     };
     let ports = u32::from(last.saturating_sub(least)) + 1;
     let mut next = own;
-    for _ in 0..PORT_TRIES {
+    let mut taken = [None; PORT_TRIES];
+    for place in &mut taken {
         let port = next.take().unwrap_or_else(|| least + (state.chance() % ports) as u16);
         let second = source.second_key(first, port, destination);
-        if let Ok(claimed) = state.flows.claim_second_key(second, found, now) {
-            return Some(claimed);
+        match state.flows.claim_second_key(second, found, now) {
+            Ok(claimed) => return Some(claimed),
+            Err(KeyTaken::Flow) => *place = state.flows.holder(&second.key).map(|it| (second, it)),
+            Err(KeyTaken::Worker(_)) => {}
         }
     }
-    None
+    let (second, Holder { found: victim, .. }) = most_wasteful(&taken, owner)?;
+    if !matches!(source, SourceBehind::Node(..)) || victim == found {
+        return None;
+    }
+    state.flows.remove_found(victim, now, EndReason::Evicted);
+    state.evictions += 1;
+    state.flows.claim_second_key(second, found, now).ok()
+}
+
+/// Of the keys that were found taken, one of the owner that has most: rather of a flow that is not established. `None`:
+/// `owner` itself would have as many as that one.
+fn most_wasteful(
+    taken: &[Option<(DirectedKey, Holder)>],
+    owner: Owner,
+) -> Option<(DirectedKey, Holder)> {
+    let all = || taken.iter().flatten();
+    let count = |owner: Owner| all().filter(|(_, it)| it.owner == owner).count();
+    let rank = |(_, it): &&(DirectedKey, Holder)| (count(it.owner), !it.is_established);
+    let found = all().max_by_key(rank)?;
+    (count(found.1.owner) > count(owner) + 1).then_some(*found)
 }
 
 /// Evaluates policy for a translated flow. `asked`: its ends before the translation. `ends`: those behind it, but for the
@@ -434,7 +468,7 @@ fn without_backend(
     if !is_original {
         return FlowDecision::drop(DropReason::BackendGone);
     }
-    state.flows.remove_without_backend(found, now);
+    state.flows.remove_found(found, now, EndReason::BackendGone);
     if name.key.protocol() == protocol::TCP && !metadata.tcp_flags.opens() {
         return FlowDecision::refuse(DropReason::BackendGone);
     }

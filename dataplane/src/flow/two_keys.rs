@@ -18,6 +18,7 @@ use super::bucket::{Place, tag};
 use super::end::EndReason;
 use super::flow_mut::FlowMut;
 use super::key::{FlowKey, Orientation};
+use super::owners::Owner;
 use super::second_key::{DirectedKey, SecondKeyLine};
 use super::shards::WorkerId;
 use super::state::FlowDirection;
@@ -69,6 +70,17 @@ impl TwoKeys {
             (false, true) => PlaceInFlow::OtherConnection,
         }
     }
+}
+
+/// A flow that has a key.
+#[derive(Debug, Clone, Copy)]
+pub struct Holder {
+    /// Its slot.
+    pub found: Found,
+    /// Its owner.
+    pub owner: Owner,
+    /// Whether both sides have spoken.
+    pub is_established: bool,
 }
 
 /// A second key that is claimed for a flow.
@@ -151,6 +163,15 @@ impl FlowTable {
         evicted
     }
 
+    /// The flow that has a key, by which a second key is refused.
+    pub fn holder(&self, key: &FlowKey) -> Option<Holder> {
+        let found = self.find(self.hash(key), key);
+        let slot = found.0?;
+        let line = &self.first_lines[slot as usize];
+        let owner = self.slots.owner(slot);
+        Some(Holder { found, owner, is_established: line.state().is_established() })
+    }
+
     /// The second key of a flow, if it has one.
     pub fn second_key(&self, Found(slot): Found) -> Option<DirectedKey> {
         let slot = slot? as usize;
@@ -184,10 +205,10 @@ impl FlowTable {
         Some((self.live_entry(found, now)?, keys))
     }
 
-    /// Removes a flow that was found: its backend is gone.
-    pub fn remove_without_backend(&mut self, Found(slot): Found, now: u32) {
+    /// Removes a flow that was found. The reason counts unless it has expired.
+    pub fn remove_found(&mut self, Found(slot): Found, now: u32, reason: EndReason) {
         if let Some(slot) = slot {
-            self.remove(slot, now, EndReason::BackendGone);
+            self.remove(slot, now, reason);
         }
     }
 
@@ -229,7 +250,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::bucket::{Bucket, WAYS};
-    use super::super::{FlowEntry, HashSeed, Orientation, Owner, Shards, TcpFlags};
+    use super::super::{FlowEntry, HashSeed, Orientation, Shards, TcpFlags};
     use super::*;
     use crate::wire::address::Address;
     use crate::wire::protocol::TCP;

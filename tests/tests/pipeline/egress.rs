@@ -186,6 +186,32 @@ fn a_port_serves_one_flow_to_each_destination_and_a_full_range_refuses() {
     leaves(&mut fabric, "shop/client", asked(CLIENT, 1001));
 }
 
+/// One pod has taken all ports to a destination.
+#[test]
+fn a_pod_that_takes_every_port_leaves_others_their_share() {
+    const COUNT: u16 = 16;
+    let mut fabric = fabric_of("", ServiceTable::default(), (61_000, 61_000 + COUNT - 1));
+    let asked = |from: &str, port| Tuple::new(from, WORLD, UDP, 53).from_port(port);
+    for port in 0..10 * COUNT {
+        fabric.send("shop/client", &asked(CLIENT, 1000 + port).opening());
+    }
+    let owned = |fabric: &mut Fabric, from: &str| {
+        let from: std::net::IpAddr = from.parse().unwrap();
+        let of_pod = |flow: &manx_dataplane::flow::FlowEntry| {
+            flow.key().source(flow.original()).0 == from.into()
+        };
+        fabric.nodes[0].flows().iter().filter(|flow| of_pod(flow)).count()
+    };
+    assert!(owned(&mut fabric, CLIENT) >= usize::from(COUNT) - 2);
+    for port in 0..10 * COUNT {
+        let before = owned(&mut fabric, OTHER);
+        let out = fabric.send("shop/other", &asked(OTHER, 1000 + port).opening());
+        assert!(before > 4 || out.len() == 1, "with {before} ports it is refused none");
+    }
+    let shares = [CLIENT, OTHER].map(|pod| owned(&mut fabric, pod));
+    assert!(shares.iter().all(|it| *it >= 5), "{shares:?}");
+}
+
 #[test]
 fn nobody_reaches_a_port_of_the_way_out_without_a_flow() {
     let mut fabric = fabric();
