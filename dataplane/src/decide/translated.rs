@@ -276,14 +276,26 @@ fn claim_second_key(
     };
     let ports = u32::from(last.saturating_sub(least)) + 1;
     let mut next = own;
-    let mut taken = [None; PORT_TRIES];
-    for place in &mut taken {
+    let (mut taken, mut count) = ([None; PORT_TRIES], 0);
+    for _ in 0..PORT_TRIES {
         let port = next.take().unwrap_or_else(|| least + (state.chance() % ports) as u16);
         let second = source.second_key(first, port, destination);
         match state.flows.claim_second_key(second, found, now) {
             Ok(claimed) => return Some(claimed),
-            Err(KeyTaken::Flow) => *place = state.flows.holder(&second.key).map(|it| (second, it)),
             Err(KeyTaken::Worker(_)) => {}
+            Err(KeyTaken::Flow) => {
+                let holder = state.flows.holder(&second.key);
+                let is_new = |it: &Holder| {
+                    !taken[..count]
+                        .iter()
+                        .flatten()
+                        .any(|(_, other): &(_, Holder)| other.found == it.found)
+                };
+                if let Some(holder) = holder.filter(is_new) {
+                    taken[count] = Some((second, holder));
+                    count += 1;
+                }
+            }
         }
     }
     let (second, Holder { found: victim, .. }) = most_wasteful(&taken, owner)?;

@@ -185,6 +185,6 @@ fn the_first_pool_is_made_once_whoever_comes_and_is_an_object_of_the_served_vers
         let writer = writer(&server).await;
         assert!(!make_first(&writer, &pool).await.unwrap());
         let posts = server.world().asked.iter().find(|it| it.method == "POST").cloned();
-        insta::assert_snapshot!(posts.unwrap().body, @r#"{"apiVersion":"projectcalico.org/v3","kind":"IPPool","metadata":{"name":"default-ipv4-ippool"},"spec":{"cidr":"10.0.0.0/16","ipipMode":"Always"}}"#);
+        insta::assert_snapshot!(posts.unwrap().body, @r#"{"apiVersion":"projectcalico.org/v3","kind":"IPPool","metadata":{"name":"default-ipv4-ippool"},"spec":{"cidr":"10.0.0.0/16","ipipMode":"Always","natOutgoing":true}}"#);
     });
 }
