@@ -28,8 +28,9 @@ var targets = []target{
 	{name: "k8s", pkg: "./k8s"},
 	{name: "agnhost", pkg: "k8s.io/kubernetes/test/images/agnhost"},
 	{name: "pause", pkg: "./pause"},
+	{name: "regression-issue-74839", pkg: "k8s.io/kubernetes/test/images/regression-issue-74839"},
 	{name: "coredns", module: "dns", pkg: "."},
-	{name: "netpol.test", pkg: "./netpol", test: true, asked: true}, // ginkgo takes no other ending
+	{name: "specs.test", pkg: "./specs", test: true, asked: true}, // ginkgo takes no other ending
 	{name: "ginkgo", pkg: "github.com/onsi/ginkgo/v2/ginkgo", asked: true},
 }
 
@@ -48,7 +49,7 @@ func build(names []string) error {
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(targets, func(t target) bool { return t.name == name }) {
-			return fmt.Errorf("%q is not built here, expected any of: k8s agnhost pause coredns netpol.test ginkgo", name)
+			return fmt.Errorf("%q is not built here, expected any of:%s", name, targetNames())
 		}
 	}
 	for _, folder := range []string{"bin", "images"} {
@@ -70,6 +71,13 @@ func build(names []string) error {
 		}
 	}
 	return nil
+}
+
+func targetNames() (names string) {
+	for _, t := range targets {
+		names += " " + t.name
+	}
+	return names
 }
 
 // lock waits until no other process holds the file. It is free again when this process ends, in whatever way.

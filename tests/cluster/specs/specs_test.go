@@ -1,6 +1,7 @@
-// Package netpol is the NetworkPolicy part of Kubernetes' end-to-end suite, and nothing else of it, as a program of its
-// own. It reads the flags of the published e2e.test; `cluster netpol` calls it.
-package netpol
+// Package specs is the network part of Kubernetes' end-to-end suite as a program of its own. It reads the flags of the
+// published e2e.test; `cluster netpol` and `cluster network` call it, and choose the specs by the files that they are in:
+// packages of other parts are linked in too, because these need them.
+package specs
 
 import (
 	"context"
@@ -13,26 +14,31 @@ import (
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 
-	_ "k8s.io/component-base/logs/testinit" // flags of logging
+	_ "k8s.io/component-base/logs/testinit"       // flags of logging
+	_ "k8s.io/kubernetes/test/e2e/common/network" // the specs, some of which it shares with those of a single node
 	"k8s.io/kubernetes/test/e2e/framework"
 	"k8s.io/kubernetes/test/e2e/framework/config"
 	_ "k8s.io/kubernetes/test/e2e/framework/debug/init" // events of a spec that failed
 	e2enode "k8s.io/kubernetes/test/e2e/framework/node"
 	_ "k8s.io/kubernetes/test/e2e/framework/node/init" // after a spec: are the nodes still ready?
 	"k8s.io/kubernetes/test/e2e/framework/testfiles"
-	_ "k8s.io/kubernetes/test/e2e/network/netpol" // the specs
+	_ "k8s.io/kubernetes/test/e2e/network" // and with it network/netpol
 	manifests "k8s.io/kubernetes/test/e2e/testing-manifests"
 	"k8s.io/kubernetes/test/utils/image"
 )
 
 func TestMain(m *testing.M) {
-	printImage := flag.Bool("print-image", false, "print the image that the specs run, and end")
+	printImages := flag.Bool("print-images", false, "print the images that the specs run, and end")
 	config.CopyFlags(config.Flags, flag.CommandLine)
 	framework.RegisterCommonFlags(flag.CommandLine)
 	framework.RegisterClusterFlags(flag.CommandLine)
 	flag.Parse()
-	if *printImage {
-		fmt.Println(image.GetE2EImage(image.Agnhost))
+	if *printImages {
+		for _, id := range []image.ImageID{
+			image.Agnhost, image.BusyBox, image.JessieDnsutils, image.Nginx, image.RegressionIssue74839,
+		} {
+			fmt.Println(image.GetE2EImage(id))
+		}
 		return
 	}
 	testfiles.AddFileSource(manifests.GetE2ETestingManifestsFS())
@@ -49,8 +55,8 @@ var _ = ginkgo.SynchronizedBeforeSuite(func(ctx context.Context) {
 	framework.TestContext.IPFamily = "ipv4"
 })
 
-func TestNetworkPolicy(t *testing.T) {
+func TestSpecs(t *testing.T) {
 	gomega.RegisterFailHandler(framework.Fail)
 	suite, reporter := framework.CreateGinkgoConfig()
-	ginkgo.RunSpecs(t, "NetworkPolicy", suite, reporter)
+	ginkgo.RunSpecs(t, "Kubernetes", suite, reporter)
 }
