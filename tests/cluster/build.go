@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -127,6 +128,9 @@ func (b builder) build(t target) error {
 	}
 	for _, image := range images {
 		if image.program == t.name {
+			if image.files, err = b.imageFiles(image); err != nil {
+				return err
+			}
 			if err := image.pack(image.archive(b.cache), program); err != nil {
 				return err
 			}
@@ -134,6 +138,26 @@ func (b builder) build(t target) error {
 	}
 	fmt.Fprintf(os.Stderr, "%s built in %.0f s\n", t.name, time.Since(begin).Seconds())
 	return writeFile(program+".stamp", stamp)
+}
+
+// imageFiles are the files of an image with those that Kubernetes' module has.
+func (b builder) imageFiles(i image) (map[string]string, error) {
+	if len(i.module) == 0 {
+		return i.files, nil
+	}
+	module, err := b.goOutput("list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
+	if err != nil {
+		return nil, err
+	}
+	files := maps.Clone(i.files)
+	for path, from := range i.module {
+		text, err := os.ReadFile(filepath.Join(module, from))
+		if err != nil {
+			return nil, fmt.Errorf("a file of the image %s: %w", i.program, err)
+		}
+		files[path] = string(text)
+	}
+	return files, nil
 }
 
 // stamp is a digest of all that is compiled: Go's version, the versions of the modules, and the sources here.

@@ -19,6 +19,7 @@ type image struct {
 	program string   // the target that it is made of, and its name in the image
 	names   []string // as pods name it
 	files   map[string]string
+	module  map[string]string // files of Kubernetes' module, by their path in the image
 	folders []string
 	tools   bool // whether it has what is in tools.go
 	config  map[string]any
@@ -50,6 +51,10 @@ var images = []image{
 		},
 		files: map[string]string{
 			"etc/passwd": "root:x:0:0:root:/:/bin/sh\n", "etc/group": "root:x:0:\n", "etc/nsswitch.conf": "hosts: files dns\n",
+		},
+		// It serves TLS with these.
+		module: map[string]string{
+			"localhost.crt": "test/images/agnhost/porter/localhost.crt", "localhost.key": "test/images/agnhost/porter/localhost.key",
 		},
 		folders: []string{"etc", "uploads", "tmp"}, tools: true,
 		config: map[string]any{"Entrypoint": []string{"/agnhost"}, "Cmd": []string{"pause"}, "Env": []string{"PATH=/:/bin:/usr/bin"}},

@@ -50,9 +50,15 @@ var _ = ginkgo.SynchronizedBeforeSuite(func(ctx context.Context) {
 	client, err := framework.LoadClientset()
 	framework.ExpectNoError(err, "no client for the cluster")
 	framework.ExpectNoError(e2enode.WaitForAllNodesSchedulable(ctx, client, 2*time.Minute))
-}, func(context.Context) {
-	// Nothing else sets it where the whole suite is not linked in, and the specs write address ranges of this family.
+}, func(ctx context.Context) {
+	// Nothing else sets these where the whole suite is not linked in. The specs write address ranges of this family, and
+	// some leave themselves out where they do not know of two nodes.
 	framework.TestContext.IPFamily = "ipv4"
+	client, err := framework.LoadClientset()
+	framework.ExpectNoError(err, "no client for the cluster")
+	nodes, err := e2enode.GetReadySchedulableNodes(ctx, client)
+	framework.ExpectNoError(err, "no nodes that take pods")
+	framework.TestContext.CloudConfig.NumNodes = len(nodes.Items)
 })
 
 func TestSpecs(t *testing.T) {
