@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,8 +29,9 @@ var targets = []target{
 	{name: "k8s", pkg: "./k8s"},
 	{name: "agnhost", pkg: "k8s.io/kubernetes/test/images/agnhost"},
 	{name: "pause", pkg: "./pause"},
+	{name: "regression-issue-74839", pkg: "k8s.io/kubernetes/test/images/regression-issue-74839"},
 	{name: "coredns", module: "dns", pkg: "."},
-	{name: "netpol.test", pkg: "./netpol", test: true, asked: true}, // ginkgo takes no other ending
+	{name: "specs.test", pkg: "./specs", test: true, asked: true}, // ginkgo takes no other ending
 	{name: "ginkgo", pkg: "github.com/onsi/ginkgo/v2/ginkgo", asked: true},
 }
 
@@ -48,7 +50,7 @@ func build(names []string) error {
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(targets, func(t target) bool { return t.name == name }) {
-			return fmt.Errorf("%q is not built here, expected any of: k8s agnhost pause coredns netpol.test ginkgo", name)
+			return fmt.Errorf("%q is not built here, expected any of:%s", name, targetNames())
 		}
 	}
 	for _, folder := range []string{"bin", "images"} {
@@ -70,6 +72,13 @@ func build(names []string) error {
 		}
 	}
 	return nil
+}
+
+func targetNames() (names string) {
+	for _, t := range targets {
+		names += " " + t.name
+	}
+	return names
 }
 
 // lock waits until no other process holds the file. It is free again when this process ends, in whatever way.
@@ -119,6 +128,9 @@ func (b builder) build(t target) error {
 	}
 	for _, image := range images {
 		if image.program == t.name {
+			if image.files, err = b.imageFiles(image); err != nil {
+				return err
+			}
 			if err := image.pack(image.archive(b.cache), program); err != nil {
 				return err
 			}
@@ -126,6 +138,26 @@ func (b builder) build(t target) error {
 	}
 	fmt.Fprintf(os.Stderr, "%s built in %.0f s\n", t.name, time.Since(begin).Seconds())
 	return writeFile(program+".stamp", stamp)
+}
+
+// imageFiles are the files of an image with those that Kubernetes' module has.
+func (b builder) imageFiles(i image) (map[string]string, error) {
+	if len(i.module) == 0 {
+		return i.files, nil
+	}
+	module, err := b.goOutput("list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
+	if err != nil {
+		return nil, err
+	}
+	files := maps.Clone(i.files)
+	for path, from := range i.module {
+		text, err := os.ReadFile(filepath.Join(module, from))
+		if err != nil {
+			return nil, fmt.Errorf("a file of the image %s: %w", i.program, err)
+		}
+		files[path] = string(text)
+	}
+	return files, nil
 }
 
 // stamp is a digest of all that is compiled: Go's version, the versions of the modules, and the sources here.

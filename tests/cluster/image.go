@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -15,9 +16,10 @@ import (
 // An image is some programs and a few files, as an OCI image layout in a tar archive that `ctr images import` takes:
 // https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md
 type image struct {
-	program string // the target that it is made of, and its name in the image
-	name    string // as pods name it
+	program string   // the target that it is made of, and its name in the image
+	names   []string // as pods name it
 	files   map[string]string
+	module  map[string]string // files of Kubernetes' module, by their path in the image
 	folders []string
 	tools   bool // whether it has what is in tools.go
 	config  map[string]any
@@ -32,7 +34,7 @@ type entry struct {
 }
 
 const (
-	// The names are those that the NetworkPolicy specs ask for; `netpol` compares.
+	// The names are those that the specs ask for; `netpol` and `network` compare.
 	agnhostImage = "registry.k8s.io/e2e-test-images/agnhost:2.59"
 	pauseImage   = "registry.k8s.io/pause:3.10.1"
 	dnsImage     = "registry.k8s.io/coredns/coredns:v1.13.1"
@@ -40,20 +42,34 @@ const (
 
 var images = []image{
 	{
-		program: "agnhost", name: agnhostImage,
+		// Of three more images the specs need no more than a shell, dig, and a program that stays.
+		program: "agnhost", names: []string{
+			agnhostImage,
+			"registry.k8s.io/e2e-test-images/busybox:1.37.0-1",
+			"registry.k8s.io/e2e-test-images/jessie-dnsutils:1.7",
+			"registry.k8s.io/e2e-test-images/nginx:1.14-4",
+		},
 		files: map[string]string{
 			"etc/passwd": "root:x:0:0:root:/:/bin/sh\n", "etc/group": "root:x:0:\n", "etc/nsswitch.conf": "hosts: files dns\n",
+		},
+		// It serves TLS with these.
+		module: map[string]string{
+			"localhost.crt": "test/images/agnhost/porter/localhost.crt", "localhost.key": "test/images/agnhost/porter/localhost.key",
 		},
 		folders: []string{"etc", "uploads", "tmp"}, tools: true,
 		config: map[string]any{"Entrypoint": []string{"/agnhost"}, "Cmd": []string{"pause"}, "Env": []string{"PATH=/:/bin:/usr/bin"}},
 	},
 	{
-		program: "coredns", name: dnsImage,
+		program: "coredns", names: []string{dnsImage},
 		config: map[string]any{"Entrypoint": []string{"/coredns"}},
 	},
 	{
-		program: "pause", name: pauseImage,
+		program: "pause", names: []string{pauseImage},
 		config: map[string]any{"Entrypoint": []string{"/pause"}, "User": "65535:65535"},
+	},
+	{
+		program: "regression-issue-74839", names: []string{"registry.k8s.io/e2e-test-images/regression-issue-74839:1.4"},
+		config: map[string]any{"Entrypoint": []string{"/regression-issue-74839"}},
 	},
 }
 
@@ -106,8 +122,13 @@ func (i image) pack(archive string, programs ...string) error {
 	if err != nil {
 		return err
 	}
-	manifest["annotations"] = object{"io.containerd.image.name": i.name}
-	index, err := json.Marshal(object{"schemaVersion": 2, "manifests": []any{manifest}})
+	var manifests []any
+	for _, name := range i.names {
+		named := maps.Clone(manifest)
+		named["annotations"] = object{"io.containerd.image.name": name}
+		manifests = append(manifests, named)
+	}
+	index, err := json.Marshal(object{"schemaVersion": 2, "manifests": manifests})
 	if err != nil {
 		return err
 	}

@@ -165,16 +165,16 @@ func (c *Cluster) waitForNodes(progress io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("%w; the logs of its programs are %s", err, c.path("log", node+".*"))
 		}
+		address, _, _ := strings.Cut(c.nodeAddresses(i), ",")
+		// The API server answers pods, and is a proxy to them. The address and the CIDR are IPv4's, with --dual-stack too.
+		if err := ip("route replace " + cidr + " via " + address); err != nil {
+			return err
+		}
 		if c.CNI == "none" {
 			continue
 		}
 		// The nodes read this, and make it the configuration of ptp.
-		address := c.nodeAddresses(i)
 		if err := writeFile(c.path(node, "pod-cidr"), cidr+" "+address+"\n"); err != nil {
-			return err
-		}
-		// The API server answers pods.
-		if err := ip("route replace " + cidr + " via " + address); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +19,8 @@ import (
 )
 
 const usage = `usage: cluster COMMAND [--dir DIR] ...
-  build [NAME...]            builds what is out of date, or only these: k8s, agnhost, pause, coredns, netpol
+  build [NAME...]            builds what is out of date, or only these: any of k8s agnhost pause
+                             regression-issue-74839 coredns specs.test ginkgo
   up [--nodes N] [--cni none|ptp|bridge] [--proxy none|nftables|iptables]
                              starts a cluster and prints the path of its kubeconfig
   down                       ends it and removes all that it left, after a crash too
@@ -29,6 +31,7 @@ const usage = `usage: cluster COMMAND [--dir DIR] ...
   exec NODE -- COMMAND...    runs a command in all namespaces of a node
   rig FOLDER TABLE IMAGE     compares what a rig's pods reach with a truth table of manx policy matrix
   netpol [--list] [FOCUS]    runs Kubernetes' NetworkPolicy specs whose name matches FOCUS
+  network [--list] [FOCUS]   and its other network specs
 DIR is the folder of the cluster: $MANX_CLUSTER_DIR, or run in the cache folder.
 The cache folder is $MANX_CLUSTER_CACHE, or target/cluster.`
 
@@ -50,11 +53,11 @@ var commands = map[string]func([]string) error{
 	"kubectl": kubectl,
 	"exec":    execInNode,
 	"image":   giveImage,
-	"netpol":  netpol,
 	"rig":     rig,
 }
 
 func main() {
+	maps.Copy(commands, suiteCommands())
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
 		fmt.Fprintln(os.Stderr, usage)
 		os.Exit(2)
@@ -148,7 +151,7 @@ func giveImage(arguments []string) error {
 		return errors.New("expected a name and static programs: cluster image docker.io/library/manx:latest /tmp/manx")
 	}
 	entry := "/" + filepath.Base(arguments[1])
-	given := image{name: arguments[0], config: map[string]any{"Entrypoint": []string{entry}}}
+	given := image{names: arguments[:1], config: map[string]any{"Entrypoint": []string{entry}}}
 	archive := c.path("given.tar")
 	if err := given.pack(archive, arguments[1:]...); err != nil {
 		return err

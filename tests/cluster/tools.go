@@ -10,7 +10,7 @@ import (
 )
 
 // Tools are what Kubernetes' specs have pods execute beside agnhost itself, as in its published image: a shell with what goes
-// with it, curl, and the nc of OpenBSD. They are this machine's own, with the libraries that they are linked to.
+// with it, curl, wget, dig, getent, and the nc of OpenBSD. They are this machine's own, with the libraries that they are linked to.
 
 // tool is a program of this machine, the Debian package that has it, and what pods call it.
 type tool struct{ program, debian, path string }
@@ -20,6 +20,10 @@ var tools = []tool{
 	// The shell of busybox would take its own nc, whatever PATH says.
 	{"dash", "dash", "bin/sh"},
 	{"curl", "curl", "usr/bin/curl"},
+	// That of busybox-static crashes where the libraries of another build of glibc are: it is static, and loads them for names.
+	{"wget", "wget", "usr/bin/wget"},
+	{"dig", "bind9-dnsutils", "usr/bin/dig"},
+	{"getent", "libc-bin", "usr/bin/getent"},
 	{"nc.openbsd", "netcat-openbsd", "usr/bin/nc"},
 }
 
