@@ -13,6 +13,7 @@ mod route;
 mod service;
 mod slow_path;
 mod state;
+mod stored_decision;
 mod tracked;
 mod translated;
 mod untracked;

@@ -9,15 +9,16 @@ use super::metadata::{PacketMetadata, PacketRef};
 use super::route::connects;
 use super::service;
 use super::state::DecisionState;
+use super::stored_decision::{
+    cached_verdict, count_packet, flow_owner, keeps_established, refresh_stale, write_decision,
+};
 use super::translated;
 use crate::drop_reason::DropReason;
-use crate::flow::{
-    Admission, Epoch, Evicted, FlowDirection, FlowMut, FlowTable, Found, Owner, Verdict,
-};
+use crate::flow::{Admission, Epoch, Evicted, FlowDirection, FlowMut, FlowTable, Found, Verdict};
 use crate::icmp;
 use crate::parse::Parsed;
-use crate::policy::{self, FlowEnds, NO_SLOT, PolicyVerdict, PolicyViews, UntrackedAllows};
-use crate::tables::{Established, NextHop, NextHopPair, ReturnPath, Tables};
+use crate::policy::{self, FlowEnds, PolicyVerdict, PolicyViews, UntrackedAllows};
+use crate::tables::{NextHop, NextHopPair, ReturnPath, Tables};
 use crate::wire::address::Address;
 use crate::wire::protocol;
 
@@ -66,7 +67,8 @@ fn known_by_two_keys(
     now: u32,
 ) -> FlowDecision {
     match state.flows.two_keys(found) {
-        Some(keys) => translated::decide_known(tables, state, metadata, (found, keys), now),
+        Some(keys) => translated::decide_known(tables, state, metadata, (found, keys), now)
+            .unwrap_or_else(|place| open_flow(tables, state, metadata, Some(place), now)),
         None => FlowDecision::drop(DropReason::NoTables),
     }
 }
@@ -75,7 +77,7 @@ fn known_by_two_keys(
 /// of an endpoint to itself by its own port makes no flow: it is always allowed, in either direction, and would cost
 /// the table two entries.
 #[inline(never)]
-pub(super) fn open_flow(
+fn open_flow(
     tables: &Tables,
     state: &mut DecisionState,
     metadata: &PacketMetadata,
@@ -135,16 +137,6 @@ pub(super) fn open_flow(
         state.evictions += u64::from(evicted.is_some_and(Evicted::is_live));
     }
     decision
-}
-
-/// The owner that a flow counts for: the endpoint that opens it, so that no endpoint fills the share of another;
-/// else the endpoint that it is opened to.
-#[inline]
-pub(super) fn flow_owner(ends: &FlowEnds) -> Owner {
-    match (ends.from, ends.to) {
-        (NextHop::Endpoint(index), _) | (_, NextHop::Endpoint(index)) => Owner::endpoint(index),
-        _ => Owner::NODE,
-    }
 }
 
 /// Evaluates policy for a flow to this destination, in its original direction.
@@ -207,18 +199,6 @@ fn recheck(
     decision
 }
 
-/// Counts a packet that its flow allows.
-#[inline]
-pub(super) fn count_packet(
-    entry: &mut FlowMut<'_>,
-    metadata: &PacketMetadata,
-    direction: FlowDirection,
-    now: u32,
-) {
-    let PacketMetadata { tcp_flags, segments, total_len, .. } = *metadata;
-    entry.record_packet(direction, tcp_flags, segments, total_len.into(), now);
-}
-
 /// Brings a flow up to date with the tables and returns its verdict.
 #[inline]
 fn refresh(tables: &Tables, entry: &mut FlowMut<'_>, judge: bool) -> PolicyVerdict {
@@ -230,19 +210,6 @@ fn refresh(tables: &Tables, entry: &mut FlowMut<'_>, judge: bool) -> PolicyVerdi
         return verdict;
     }
     refresh_untranslated(tables, entry, epoch, judge)
-}
-
-/// The verdict that an entry holds. `None`: the flow was denied by something else than a rule, which an entry does
-/// not hold.
-#[inline]
-pub(super) fn cached_verdict(entry: &FlowMut<'_>) -> Option<PolicyVerdict> {
-    let rules = entry.counters;
-    let (denied, slot) = match entry.verdict {
-        Verdict::Allow => return Some(PolicyVerdict { denied: None, rules }),
-        Verdict::DenyEgress => (DropReason::PolicyEgress, rules.egress),
-        Verdict::DenyIngress => (DropReason::PolicyIngress, rules.ingress),
-    };
-    (slot != NO_SLOT).then_some(PolicyVerdict { denied: Some(denied), rules })
 }
 
 /// As [`refresh`], if something may have changed.
@@ -261,107 +228,6 @@ fn refresh_untranslated(
     let asked = (destination, transport(&key, original));
     let evaluate = || evaluate(tables, &ends, asked);
     refresh_stale(tables, entry, (pair, &ends), epoch, judge, evaluate)
-}
-
-/// Brings a flow up to date whose ends have been looked up in these tables: it keeps its verdict while nothing has changed
-/// that this rests on, or policy is evaluated.
-#[inline]
-pub(super) fn refresh_stale(
-    tables: &Tables,
-    entry: &mut FlowMut<'_>,
-    (pair, ends): (NextHopPair, &FlowEnds),
-    epoch: Epoch,
-    judge: bool,
-    evaluate: impl FnOnce() -> PolicyVerdict,
-) -> PolicyVerdict {
-    let leads_as_before = has_same_next_hops(tables, entry, pair, ends);
-    if !judge
-        && leads_as_before
-        && connects(tables, ends.from, ends.to)
-        // Its verdict rests on endpoints that the stamp does not name.
-        && ends.to != NextHop::Service
-        && policy::policy_stamp(tables, ends) == entry.second.policy_stamp
-        && let Some(verdict) = cached_verdict(entry)
-    {
-        entry.epoch = epoch;
-        return verdict;
-    }
-    let is_kept = !judge && keeps_established(tables, entry) && leads_as_before;
-    let verdict = if connects(tables, ends.from, ends.to) {
-        evaluate()
-    } else {
-        PolicyVerdict::without_rules(Some(DropReason::NoRoute))
-    };
-    // A connection that is kept against the rules is counted by none of them.
-    let verdict = if is_kept && verdict.denied.is_some() {
-        PolicyVerdict::without_rules(None)
-    } else {
-        verdict
-    };
-    write_decision(entry, tables, (pair, ends), &verdict);
-    entry.epoch = epoch;
-    verdict
-}
-
-/// Whether a connection outlives a policy that denies it now.
-pub(super) fn keeps_established(tables: &Tables, entry: &FlowMut<'_>) -> bool {
-    tables.connections.established == Established::Keep
-        && entry.verdict == Verdict::Allow
-        && entry.state().is_answered()
-}
-
-/// Whether the ends of a flow have the next hops that they had. They do not when another pod has the address of one
-/// end.
-fn has_same_next_hops(
-    tables: &Tables,
-    entry: &FlowMut<'_>,
-    pair: NextHopPair,
-    ends: &FlowEnds,
-) -> bool {
-    entry.next_hop_pair(FlowDirection::Original) == pair
-        && entry.second.attachments == attachment_ids(tables, ends)
-}
-
-fn attachment_ids(tables: &Tables, ends: &FlowEnds) -> [u32; 2] {
-    [ends.from, ends.to].map(|next_hop| match next_hop {
-        NextHop::Endpoint(index) => {
-            tables.endpoint(index).map_or(0, |endpoint| endpoint.attachment)
-        }
-        NextHop::NoRoute
-        | NextHop::Unreachable
-        | NextHop::Node
-        | NextHop::Host
-        | NextHop::Forwarded
-        | NextHop::Tunnel(_)
-        | NextHop::Service
-        | NextHop::Translated
-        | NextHop::ManxPorts
-        | NextHop::HostSide(_) => 0,
-    })
-}
-
-/// Writes the decision and its policy stamp into a flow.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "every new flow; restoring and judging again are rare")]
-pub(super) fn write_decision(
-    entry: &mut FlowMut<'_>,
-    tables: &Tables,
-    (pair, ends): (NextHopPair, &FlowEnds),
-    verdict: &PolicyVerdict,
-) {
-    let (cached, rules) = match verdict.denied {
-        None => (Verdict::Allow, verdict.rules),
-        Some(DropReason::PolicyIngress) => (Verdict::DenyIngress, verdict.rules),
-        Some(DropReason::PolicyEgress) => (Verdict::DenyEgress, verdict.rules),
-        // No rule decided. The entry cannot hold the reason, so it gets no slots and the next packet has policy
-        // evaluated again.
-        Some(_) => (Verdict::DenyEgress, PolicyVerdict::without_rules(None).rules),
-    };
-    entry.set_verdict(cached);
-    entry.counters = rules;
-    entry.second.policy_stamp = policy::policy_stamp(tables, ends);
-    entry.next_hops = [pair.to, pair.from];
-    entry.second.attachments = attachment_ids(tables, ends);
 }
 
 /// Decides an ICMP error. It passes with the flow that its quoted header names, towards the sender of the quoted

@@ -14,9 +14,8 @@ use super::key::{key_with_ends, transport};
 use super::metadata::PacketMetadata;
 use super::route::{connects, forward_if_fits};
 use super::state::DecisionState;
-use super::tracked::{
-    cached_verdict, count_packet, flow_owner, keeps_established, open_flow, refresh_stale,
-    write_decision,
+use super::stored_decision::{
+    cached_verdict, count_packet, flow_owner, keeps_established, refresh_stale, write_decision,
 };
 use crate::drop_reason::DropReason;
 use crate::fate::Forwarding;
@@ -414,7 +413,7 @@ fn refresh(
     Ok(refresh_stale(tables, entry, (pair, &ends), epoch, judge, evaluate))
 }
 
-/// Decides a packet whose flow was found, is live and has two keys.
+/// Decides a packet whose flow was found, is live and has two keys. `Err`: the packet opens a flow at this place.
 #[inline(never)]
 pub(super) fn decide_known(
     tables: &Tables,
@@ -422,42 +421,42 @@ pub(super) fn decide_known(
     metadata: &PacketMetadata,
     (found, keys): (Found, TwoKeys),
     now: u32,
-) -> FlowDecision {
+) -> Result<FlowDecision, Found> {
     let name = &metadata.flow;
     let Some(mut entry) = state.flows.live_entry(found, now) else {
-        return open_flow(tables, state, metadata, Some(found), now);
+        return Err(found);
     };
     let (direction, key, orientation) = match keys.place(&name.key, name.orientation) {
         PlaceInFlow::Own(direction, key, orientation) => (direction, key, orientation),
-        PlaceInFlow::OtherConnection => return FlowDecision::drop(DropReason::ConnectionTaken),
+        PlaceInFlow::OtherConnection => return Ok(FlowDecision::drop(DropReason::ConnectionTaken)),
         PlaceInFlow::UntranslatedReply => {
             let to = entry.next_hop_pair(FlowDirection::Reply).to;
-            return FlowDecision::drop(metadata.entrance.refusal(to));
+            return Ok(FlowDecision::drop(metadata.entrance.refusal(to)));
         }
     };
     let pair = entry.next_hop_pair(direction);
     let is_original = direction == FlowDirection::Original;
     if is_original && metadata.entrance.is_other_sender(pair.from) {
-        return open_flow(tables, state, metadata, Some(found), now);
+        return Err(found);
     }
     let judge = match entry.admission(metadata.tcp_flags, direction) {
         Admission::Cached => false,
         // Policy is not evaluated, because a denial would end a connection that is to be kept.
         Admission::Judge => !keeps_established(tables, &entry),
         Admission::Recycle if is_original => {
-            return open_flow(tables, state, metadata, Some(found), now);
+            return Err(found);
         }
         // The backend opens a connection to the client from the service's port.
         Admission::Recycle | Admission::JudgeAlone => {
-            return FlowDecision::drop(DropReason::ConnectionTaken);
+            return Ok(FlowDecision::drop(DropReason::ConnectionTaken));
         }
     };
     let Ok(verdict) = refresh(tables, &mut entry, &keys, judge) else {
-        return without_backend(tables, state, metadata, (found, is_original), now);
+        return without_backend(state, metadata, (found, is_original), now);
     };
     let pair = entry.next_hop_pair(direction);
     if !metadata.entrance.admits_flow(pair, direction) {
-        return FlowDecision::drop(metadata.entrance.refusal(pair.to));
+        return Ok(FlowDecision::drop(metadata.entrance.refusal(pair.to)));
     }
     let decision = FlowDecision::from_verdict(pair, &verdict);
     if decision.forwards() {
@@ -465,27 +464,26 @@ pub(super) fn decide_known(
     } else {
         entry.record_denied(now);
     }
-    decision.translated(Translation { key, orientation })
+    Ok(decision.translated(Translation { key, orientation }))
 }
 
 /// Decides a packet of a flow whose backend is gone.
 fn without_backend(
-    tables: &Tables,
     state: &mut DecisionState,
     metadata: &PacketMetadata,
     (found, is_original): (Found, bool),
     now: u32,
-) -> FlowDecision {
+) -> Result<FlowDecision, Found> {
     let name = &metadata.flow;
     if !is_original {
-        return FlowDecision::drop(DropReason::BackendGone);
+        return Ok(FlowDecision::drop(DropReason::BackendGone));
     }
     state.flows.remove_found(found, now, EndReason::BackendGone);
     if name.key.protocol() == protocol::TCP && !metadata.tcp_flags.opens() {
-        return FlowDecision::refuse(DropReason::BackendGone);
+        return Ok(FlowDecision::refuse(DropReason::BackendGone));
     }
     let found = state.flows.find(name.hash, &name.key);
-    open_flow(tables, state, metadata, Some(found), now)
+    Err(found)
 }
 
 /// Decides an ICMP error about a packet of a translated flow, which names the flow by this key and orientation. `None`: no

@@ -25,12 +25,8 @@ use manx_devices::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Erro
 use manx_linux::netlink::{self, Address, MAIN, Netlink, OWN_TABLE, Refusal, Route};
 use manx_linux::netns::{self, sysctl};
 
+use crate::interfaces::{FORWARDED, HOST};
 use crate::settings::Network;
-
-/// The host port's interface.
-pub const NAME: &str = "manx0";
-/// The interface of forwarded packets.
-pub const FORWARDED: &str = "manx2";
 
 /// The interface by which the node's own packets come in, as routing rules see it.
 const LOOPBACK: &str = "lo";
@@ -109,10 +105,10 @@ impl HostDevice {
             }
             // Manx has checked the sources of packets that it sends to the node. The kernel's check knows nothing
             // of tunnels.
-            sysctl::set(&format!("ipv4/conf/{NAME}/rp_filter"), "0")?;
+            sysctl::set(&format!("ipv4/conf/{HOST}/rp_filter"), "0")?;
             // Manx's own ICMP errors come from the tunnel address, which is also the node's. Otherwise the kernel
             // takes such a source for forged.
-            sysctl::set(&format!("ipv4/conf/{NAME}/accept_local"), "1")
+            sysctl::set(&format!("ipv4/conf/{HOST}/accept_local"), "1")
         })?
         .map_err(netlink::Error::from)?;
         Ok(forwarded)

@@ -5,6 +5,7 @@ mod denials;
 mod error;
 mod fault;
 pub mod host_device;
+mod interfaces;
 mod node;
 mod own_addresses;
 mod pod_work;

@@ -13,8 +13,7 @@ use manx_linux::netlink::{self, Route, TRANSLATED_TABLE};
 use manx_linux::netns::{self, sysctl};
 
 use crate::error;
-
-pub(crate) const NAME: &str = "manx1";
+use crate::interfaces::SERVICES;
 
 /// The service port's interface, without its queues.
 #[derive(Debug)]
@@ -39,7 +38,7 @@ impl ServiceDevice {
         if strict.map_err(Error::from)?.is_ok_and(|found| found == "1") {
             return Err(error::Error::StrictReversePath);
         }
-        let wanted = DeviceSpec { interface: NAME, ..*like };
+        let wanted = DeviceSpec { interface: SERVICES, ..*like };
         let (made, held) = device::make(agent, netns.as_fd(), "the node", &wanted)?;
         let port = Self { netns, made };
         match port.route_back() {
@@ -55,7 +54,7 @@ impl ServiceDevice {
     fn route_back(&self) -> Result<(), Error> {
         netns::run_in(&self.netns, || {
             // Packets of pods come in here, but the routes to pods lead to another interface.
-            sysctl::set(&format!("ipv4/conf/{NAME}/rp_filter"), "0")
+            sysctl::set(&format!("ipv4/conf/{SERVICES}/rp_filter"), "0")
         })?
         .map_err(netlink::Error::from)?;
         Ok(netlink::in_netns(&self.netns, async |netlink| {
@@ -72,7 +71,7 @@ impl ServiceDevice {
                     done?;
                 }
             }
-            netlink.set_table_rule(TRANSLATED_TABLE, Some(NAME)).await
+            netlink.set_table_rule(TRANSLATED_TABLE, Some(SERVICES)).await
         })?)
     }
 

@@ -22,12 +22,11 @@ use manx_linux::netlink::{
 };
 use manx_linux::netns::{self, sysctl};
 
-use crate::host_device;
+use crate::interfaces::{FORWARDED, HOST, SERVICES};
 use crate::port_reservation;
 pub use crate::port_reservation::Error as PortsError;
 use crate::port_rules::{self, Interfaces, MOVED_LOCAL, Present, Step};
 pub use crate::port_rules::{Desired, ManxPorts};
-use crate::service_device::NAME;
 
 /// An address for `manx1` alone. No other machine can send to it, and the kernel chooses it for no packet. Without any
 /// IPv4 address an interface fails even the loose check of sources (`fib_validate_source`), which
@@ -128,7 +127,7 @@ impl TranslationDevice {
             // The rule of kube-proxy's service port would send what Manx has translated back to Manx.
             netlink.set_table_rule(TRANSLATED_TABLE, None).await
         })?;
-        let wanted = DeviceSpec { interface: NAME, ..*like };
+        let wanted = DeviceSpec { interface: SERVICES, ..*like };
         let (made, held) = device::make(agent, netns.as_fd(), "the node", &wanted)?;
         let port = Self { netns, made, settings };
         match port.set_up() {
@@ -153,7 +152,7 @@ impl TranslationDevice {
             netlink.add_unused_address(self.made.index, own).await?;
             Ok(true)
         })?;
-        set.extend(added.then(|| format!("{own} on {NAME}")));
+        set.extend(added.then(|| format!("{own} on {SERVICES}")));
         Ok(set)
     }
 
@@ -161,7 +160,7 @@ impl TranslationDevice {
         let mut set = Vec::new();
         // Sources of translated packets are the node's own, or are reached by another interface.
         for (name, value) in [("accept_local", "1"), ("rp_filter", "0")] {
-            let key = format!("ipv4/conf/{NAME}/{name}");
+            let key = format!("ipv4/conf/{SERVICES}/{name}");
             if sysctl::read(&key).map_err(netlink::Error::from)? != value {
                 sysctl::set(&key, value).map_err(netlink::Error::from)?;
                 set.push(format!("{key} = {value}"));
@@ -209,7 +208,7 @@ impl TranslationDevice {
         let addresses = desired.of(family).into_iter();
         let routes: BTreeSet<Route> =
             addresses.map(|address| self.made.route(address.into(), Some(address))).collect();
-        let interfaces = Interfaces { manx: NAME, outside };
+        let interfaces = Interfaces { manx: SERVICES, outside };
         let rules = port_rules::wanted(family, desired, self.settings.ports, interfaces);
         // Rules lead to routes: routes are set before them and removed after them. A route that cannot be set, because the
         // node has lost the address, keeps no rule from being set again.
@@ -276,7 +275,7 @@ fn check_reverse_path() -> Result<(), Error> {
 
 /// The interfaces by which others can send packets to the node: all but `lo`, Manx's, and the ports of bridges.
 async fn outside(netlink: &Netlink) -> Result<BTreeSet<String>, netlink::Error> {
-    let own = [host_device::NAME, NAME, host_device::FORWARDED];
+    let own = [HOST, SERVICES, FORWARDED];
     let links = netlink.links().await?.into_iter();
     let outside = links.filter(|it| !it.loopback && it.master.is_none());
     Ok(outside.map(|it| it.name).filter(|name| !own.contains(&name.as_str())).collect())
@@ -328,7 +327,9 @@ async fn set_routes(
     let present: BTreeSet<Route> = present.iter().filter_map(ListedRoute::route).collect();
     for route in wanted.difference(&present) {
         netlink.replace_route_in(PORTS_TABLE, route).await?;
-        findings.set.push(format!("ip route table {PORTS_TABLE} {} dev {NAME}", route.destination));
+        findings
+            .set
+            .push(format!("ip route table {PORTS_TABLE} {} dev {SERVICES}", route.destination));
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         let node = Pod::new(&[]);
         let pod = Pod::new(&["10.7.0.2", "fd07::2"]);
         let wanted = DeviceSpec {
-            interface: NAME,
+            interface: HOST,
             addresses: &[],
             mtu: 1400,
             segments: None,

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use manx_dataplane::encapsulation::Encapsulation;
 
 use crate::error::Error;
-use crate::host_device::{self, HostDevice};
+use crate::host_device::HostDevice;
+use crate::interfaces::HOST;
 use crate::port_rules::Desired;
 use crate::service_device::ServiceDevice;
 use crate::settings::{Services, Settings};
@@ -55,7 +56,7 @@ impl NodeDevices {
         let queues = settings.cores.len();
         let namespace = Arc::new(AgentNamespace::create_if_allowed()?);
         let pattern = DeviceSpec {
-            interface: host_device::NAME,
+            interface: HOST,
             addresses: &[],
             mtu: uplink.mtu,
             segments: None,

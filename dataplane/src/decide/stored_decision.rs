@@ -1,0 +1,144 @@
+//! The decision that a flow's entry holds: how it is written, read and brought up to date, and whom the flow counts for.
+
+use super::metadata::PacketMetadata;
+use super::route::connects;
+use crate::drop_reason::DropReason;
+use crate::flow::{Epoch, FlowDirection, FlowMut, Owner, Verdict};
+use crate::policy::{self, FlowEnds, NO_SLOT, PolicyVerdict};
+use crate::tables::{Established, NextHop, NextHopPair, Tables};
+
+/// The owner that a flow counts for: the endpoint that opens it, so that no endpoint fills the share of another;
+/// else the endpoint that it is opened to.
+#[inline]
+pub(super) fn flow_owner(ends: &FlowEnds) -> Owner {
+    match (ends.from, ends.to) {
+        (NextHop::Endpoint(index), _) | (_, NextHop::Endpoint(index)) => Owner::endpoint(index),
+        _ => Owner::NODE,
+    }
+}
+
+/// Counts a packet that its flow allows.
+#[inline]
+pub(super) fn count_packet(
+    entry: &mut FlowMut<'_>,
+    metadata: &PacketMetadata,
+    direction: FlowDirection,
+    now: u32,
+) {
+    let PacketMetadata { tcp_flags, segments, total_len, .. } = *metadata;
+    entry.record_packet(direction, tcp_flags, segments, total_len.into(), now);
+}
+
+/// The verdict that an entry holds. `None`: the flow was denied by something else than a rule, which an entry does
+/// not hold.
+#[inline]
+pub(super) fn cached_verdict(entry: &FlowMut<'_>) -> Option<PolicyVerdict> {
+    let rules = entry.counters;
+    let (denied, slot) = match entry.verdict {
+        Verdict::Allow => return Some(PolicyVerdict { denied: None, rules }),
+        Verdict::DenyEgress => (DropReason::PolicyEgress, rules.egress),
+        Verdict::DenyIngress => (DropReason::PolicyIngress, rules.ingress),
+    };
+    (slot != NO_SLOT).then_some(PolicyVerdict { denied: Some(denied), rules })
+}
+
+/// Brings a flow up to date whose ends have been looked up in these tables: it keeps its verdict while nothing has changed
+/// that this rests on, or policy is evaluated.
+#[inline]
+pub(super) fn refresh_stale(
+    tables: &Tables,
+    entry: &mut FlowMut<'_>,
+    (pair, ends): (NextHopPair, &FlowEnds),
+    epoch: Epoch,
+    judge: bool,
+    evaluate: impl FnOnce() -> PolicyVerdict,
+) -> PolicyVerdict {
+    let leads_as_before = has_same_next_hops(tables, entry, pair, ends);
+    if !judge
+        && leads_as_before
+        && connects(tables, ends.from, ends.to)
+        // Its verdict rests on endpoints that the stamp does not name.
+        && ends.to != NextHop::Service
+        && policy::policy_stamp(tables, ends) == entry.second.policy_stamp
+        && let Some(verdict) = cached_verdict(entry)
+    {
+        entry.epoch = epoch;
+        return verdict;
+    }
+    let is_kept = !judge && keeps_established(tables, entry) && leads_as_before;
+    let verdict = if connects(tables, ends.from, ends.to) {
+        evaluate()
+    } else {
+        PolicyVerdict::without_rules(Some(DropReason::NoRoute))
+    };
+    // A connection that is kept against the rules is counted by none of them.
+    let verdict = if is_kept && verdict.denied.is_some() {
+        PolicyVerdict::without_rules(None)
+    } else {
+        verdict
+    };
+    write_decision(entry, tables, (pair, ends), &verdict);
+    entry.epoch = epoch;
+    verdict
+}
+
+/// Whether a connection outlives a policy that denies it now.
+pub(super) fn keeps_established(tables: &Tables, entry: &FlowMut<'_>) -> bool {
+    tables.connections.established == Established::Keep
+        && entry.verdict == Verdict::Allow
+        && entry.state().is_answered()
+}
+
+/// Whether the ends of a flow have the next hops that they had. They do not when another pod has the address of one
+/// end.
+fn has_same_next_hops(
+    tables: &Tables,
+    entry: &FlowMut<'_>,
+    pair: NextHopPair,
+    ends: &FlowEnds,
+) -> bool {
+    entry.next_hop_pair(FlowDirection::Original) == pair
+        && entry.second.attachments == attachment_ids(tables, ends)
+}
+
+fn attachment_ids(tables: &Tables, ends: &FlowEnds) -> [u32; 2] {
+    [ends.from, ends.to].map(|next_hop| match next_hop {
+        NextHop::Endpoint(index) => {
+            tables.endpoint(index).map_or(0, |endpoint| endpoint.attachment)
+        }
+        NextHop::NoRoute
+        | NextHop::Unreachable
+        | NextHop::Node
+        | NextHop::Host
+        | NextHop::Forwarded
+        | NextHop::Tunnel(_)
+        | NextHop::Service
+        | NextHop::Translated
+        | NextHop::ManxPorts
+        | NextHop::HostSide(_) => 0,
+    })
+}
+
+/// Writes the decision and its policy stamp into a flow.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "every new flow; restoring and judging again are rare")]
+pub(super) fn write_decision(
+    entry: &mut FlowMut<'_>,
+    tables: &Tables,
+    (pair, ends): (NextHopPair, &FlowEnds),
+    verdict: &PolicyVerdict,
+) {
+    let (cached, rules) = match verdict.denied {
+        None => (Verdict::Allow, verdict.rules),
+        Some(DropReason::PolicyIngress) => (Verdict::DenyIngress, verdict.rules),
+        Some(DropReason::PolicyEgress) => (Verdict::DenyEgress, verdict.rules),
+        // No rule decided. The entry cannot hold the reason, so it gets no slots and the next packet has policy
+        // evaluated again.
+        Some(_) => (Verdict::DenyEgress, PolicyVerdict::without_rules(None).rules),
+    };
+    entry.set_verdict(cached);
+    entry.counters = rules;
+    entry.second.policy_stamp = policy::policy_stamp(tables, ends);
+    entry.next_hops = [pair.to, pair.from];
+    entry.second.attachments = attachment_ids(tables, ends);
+}
