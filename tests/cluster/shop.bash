@@ -184,11 +184,14 @@ node_times_out() {
     fi
     [[ $found == *"timed out"* ]] || { echo "$found"; return 1; }
 }
-node_is_refused() {
-    local status=0
-    cluster exec "$1" -- curl -sS --max-time 5 "http://$2/" || status=$?
-    [ "$status" -eq 7 ] || { echo "curl ended with $status, expected 7"; return 1; }
+# curl_ends STATUS COMMAND...: the command, which runs curl, ends with this status.
+curl_ends() {
+    local expected=$1 status=0
+    shift
+    "$@" || status=$?
+    [ "$status" -eq "$expected" ] || { echo "curl ended with $status, expected $expected"; return 1; }
 }
+node_is_refused() { curl_ends 7 cluster exec "$1" -- curl -sS --max-time 5 "http://$2/"; }
 node_is_answered() { cluster exec "$1" -- curl -sS --max-time 2 "http://$2/hostname"; }
 
 # no_netfilter NODE: no program has put a rule of nftables or iptables into the node's kernel, and no connection is tracked.
@@ -241,9 +244,8 @@ sees() {
     found=$("$@") && [[ $found == "$client:"* ]] || { echo "$found"; return 1; }
 }
 
-# check_own_node_ports, after check_way_out, where Manx translates.
-check_own_node_ports() {
-    local node from
+# What both checks of node ports ask.
+create_node_port_services() {
     kubectl create -f - <<'END'
 apiVersion: v1
 kind: Service
@@ -255,6 +257,12 @@ kind: Service
 metadata: {name: db-local, namespace: shop}
 spec: {type: NodePort, externalTrafficPolicy: Local, selector: {app: db}, ports: [{port: 80, targetPort: 8080, nodePort: 30082}]}
 END
+}
+
+# check_own_node_ports, after check_way_out, where Manx translates.
+check_own_node_ports() {
+    local node from
+    create_node_port_services
     for node in n1 n2; do
         for from in db-n1 db-n2; do
             check "$from reaches service web by a port of $node" eventually 10 connects "$from" "${nodes[$node]}:30081"
@@ -282,16 +290,8 @@ END
     done
     kubectl -n shop delete networkpolicy from-outside
 }
-outside_times_out() {
-    local status=0
-    outside curl -sS --max-time 2 "http://$1/hostname" || status=$?
-    [ "$status" -eq 28 ] || { echo "curl ended with $status, expected 28"; return 1; }
-}
-outside_is_refused() {
-    local status=0
-    outside curl -sS --max-time 2 "http://$1/hostname" || status=$?
-    [ "$status" -eq 7 ] || { echo "curl ended with $status, expected 7"; return 1; }
-}
+outside_times_out() { curl_ends 28 outside curl -sS --max-time 2 "http://$1/hostname"; }
+outside_is_refused() { curl_ends 7 outside curl -sS --max-time 2 "http://$1/hostname"; }
 
 # check_node_ports, after check_services, where Manx connects the pods: kube-proxy masquerades who asks a node port, so that
 # nobody is let in by the label, and only a rule for the address that stands for the masqueraded lets them in.
@@ -302,17 +302,8 @@ apiVersion: v1
 kind: Service
 metadata: {name: db-port, namespace: shop}
 spec: {type: NodePort, selector: {app: db}, ports: [{port: 80, targetPort: 8080, nodePort: 30080}]}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web-port, namespace: shop}
-spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: 8080, nodePort: 30081}]}
----
-apiVersion: v1
-kind: Service
-metadata: {name: db-local, namespace: shop}
-spec: {type: NodePort, externalTrafficPolicy: Local, selector: {app: db}, ports: [{port: 80, targetPort: 8080, nodePort: 30082}]}
 END
+    create_node_port_services
     for node in n1 n2; do
         nodes[$node]=$(kubectl get node "$node" -o 'jsonpath={.status.addresses[?(@.type=="InternalIP")].address}')
         for from in db-n1 db-n2; do

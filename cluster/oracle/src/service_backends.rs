@@ -80,7 +80,7 @@ impl<'a> ServiceOracle<'a> {
             .iter()
             .find_map(|(key, service)| Some((*key, *service, port_of(service, protocol, port)?)));
         let Some((key, service, port)) = owner else {
-            // A cluster IP is nobody else's. A load balancer may serve ports of its own.
+            // Nothing but the Service has a cluster IP. A load balancer may serve more ports at its address.
             let is_cluster_ip = services.iter().any(|(_, it)| it.cluster_ips.contains(&address));
             return if is_cluster_ip {
                 ServiceBackends::Refused

@@ -1,5 +1,6 @@
 //! The decision that a flow's entry holds: how it is written, read and brought up to date, and whom the flow counts for.
 
+use super::flow_decision::FlowDecision;
 use super::metadata::PacketMetadata;
 use super::route::connects;
 use crate::drop_reason::DropReason;
@@ -29,10 +30,42 @@ pub(super) fn count_packet(
     entry.record_packet(direction, tcp_flags, segments, total_len.into(), now);
 }
 
+/// Decides a packet of a known flow by the flow's verdict, and counts it.
+#[inline]
+pub(super) fn decide_by_verdict(
+    entry: &mut FlowMut<'_>,
+    metadata: &PacketMetadata,
+    direction: FlowDirection,
+    verdict: &PolicyVerdict,
+    now: u32,
+) -> FlowDecision {
+    let pair = entry.next_hop_pair(direction);
+    if !metadata.entrance.admits_flow(pair, direction) {
+        return FlowDecision::drop(metadata.entrance.refusal(pair.to));
+    }
+    let decision = FlowDecision::from_verdict(pair, verdict);
+    if decision.forwards() {
+        count_packet(entry, metadata, direction, now);
+    } else {
+        entry.record_denied(now);
+    }
+    decision
+}
+
+/// The verdict that an entry holds, if that is of this epoch and policy need not be evaluated (`judge`).
+#[inline]
+pub(super) fn cached_verdict_at(
+    epoch: Epoch,
+    entry: &FlowMut<'_>,
+    judge: bool,
+) -> Option<PolicyVerdict> {
+    if judge || epoch != entry.epoch { None } else { cached_verdict(entry) }
+}
+
 /// The verdict that an entry holds. `None`: the flow was denied by something else than a rule, which an entry does
 /// not hold.
 #[inline]
-pub(super) fn cached_verdict(entry: &FlowMut<'_>) -> Option<PolicyVerdict> {
+fn cached_verdict(entry: &FlowMut<'_>) -> Option<PolicyVerdict> {
     let rules = entry.counters;
     let (denied, slot) = match entry.verdict {
         Verdict::Allow => return Some(PolicyVerdict { denied: None, rules }),

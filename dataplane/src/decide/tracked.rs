@@ -10,7 +10,8 @@ use super::route::connects;
 use super::service;
 use super::state::DecisionState;
 use super::stored_decision::{
-    cached_verdict, count_packet, flow_owner, keeps_established, refresh_stale, write_decision,
+    cached_verdict_at, count_packet, decide_by_verdict, flow_owner, keeps_established,
+    refresh_stale, write_decision,
 };
 use super::translated;
 use crate::drop_reason::DropReason;
@@ -186,27 +187,14 @@ fn recheck(
     now: u32,
 ) -> FlowDecision {
     let verdict = refresh(tables, entry, judge);
-    let pair = entry.next_hop_pair(direction);
-    if !metadata.entrance.admits_flow(pair, direction) {
-        return FlowDecision::drop(metadata.entrance.refusal(pair.to));
-    }
-    let decision = FlowDecision::from_verdict(pair, &verdict);
-    if decision.forwards() {
-        count_packet(entry, metadata, direction, now);
-    } else {
-        entry.record_denied(now);
-    }
-    decision
+    decide_by_verdict(entry, metadata, direction, &verdict, now)
 }
 
 /// Brings a flow up to date with the tables and returns its verdict.
 #[inline]
 fn refresh(tables: &Tables, entry: &mut FlowMut<'_>, judge: bool) -> PolicyVerdict {
     let epoch = current_epoch(tables, entry.v4_addresses());
-    if epoch == entry.epoch
-        && !judge
-        && let Some(verdict) = cached_verdict(entry)
-    {
+    if let Some(verdict) = cached_verdict_at(epoch, entry, judge) {
         return verdict;
     }
     refresh_untranslated(tables, entry, epoch, judge)

@@ -15,7 +15,8 @@ use super::metadata::PacketMetadata;
 use super::route::{connects, forward_if_fits};
 use super::state::DecisionState;
 use super::stored_decision::{
-    cached_verdict, count_packet, flow_owner, keeps_established, refresh_stale, write_decision,
+    cached_verdict_at, count_packet, decide_by_verdict, flow_owner, keeps_established,
+    refresh_stale, write_decision,
 };
 use crate::drop_reason::DropReason;
 use crate::fate::Forwarding;
@@ -285,10 +286,8 @@ fn claim_second_key(
             Err(KeyTaken::Flow) => {
                 let holder = state.flows.holder(&second.key);
                 let is_new = |it: &Holder| {
-                    !taken[..count]
-                        .iter()
-                        .flatten()
-                        .any(|(_, other): &(_, Holder)| other.found == it.found)
+                    let mut known = taken.iter().flatten();
+                    known.all(|(_, other): &(_, Holder)| other.found != it.found)
                 };
                 if let Some(holder) = holder.filter(is_new) {
                     taken[count] = Some((second, holder));
@@ -398,10 +397,7 @@ fn refresh(
     judge: bool,
 ) -> Result<PolicyVerdict, BackendGone> {
     let epoch = epoch(tables, keys);
-    if epoch == entry.epoch
-        && !judge
-        && let Some(verdict) = cached_verdict(entry)
-    {
+    if let Some(verdict) = cached_verdict_at(epoch, entry, judge) {
         return Ok(verdict);
     }
     let path = ReturnPath::of(entry.next_hop_pair(FlowDirection::Original).from);
@@ -443,9 +439,7 @@ pub(super) fn decide_known(
         Admission::Cached => false,
         // Policy is not evaluated, because a denial would end a connection that is to be kept.
         Admission::Judge => !keeps_established(tables, &entry),
-        Admission::Recycle if is_original => {
-            return Err(found);
-        }
+        Admission::Recycle if is_original => return Err(found),
         // The backend opens a connection to the client from the service's port.
         Admission::Recycle | Admission::JudgeAlone => {
             return Ok(FlowDecision::drop(DropReason::ConnectionTaken));
@@ -454,16 +448,7 @@ pub(super) fn decide_known(
     let Ok(verdict) = refresh(tables, &mut entry, &keys, judge) else {
         return without_backend(state, metadata, (found, is_original), now);
     };
-    let pair = entry.next_hop_pair(direction);
-    if !metadata.entrance.admits_flow(pair, direction) {
-        return Ok(FlowDecision::drop(metadata.entrance.refusal(pair.to)));
-    }
-    let decision = FlowDecision::from_verdict(pair, &verdict);
-    if decision.forwards() {
-        count_packet(&mut entry, metadata, direction, now);
-    } else {
-        entry.record_denied(now);
-    }
+    let decision = decide_by_verdict(&mut entry, metadata, direction, &verdict, now);
     Ok(decision.translated(Translation { key, orientation }))
 }
 
@@ -482,8 +467,7 @@ fn without_backend(
     if name.key.protocol() == protocol::TCP && !metadata.tcp_flags.opens() {
         return Ok(FlowDecision::refuse(DropReason::BackendGone));
     }
-    let found = state.flows.find(name.hash, &name.key);
-    Err(found)
+    Err(state.flows.find(name.hash, &name.key))
 }
 
 /// Decides an ICMP error about a packet of a translated flow, which names the flow by this key and orientation. `None`: no

@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, RawFd};
 
 use super::datagram::{Datagrams, HeadLen};
-use super::link::{ethertype, packet_len};
+use super::link::trim_ipv4;
 use super::{Disposition, PacketIo, Received, Reception, Transmitted};
 use crate::checksum::{fold, sum};
 use crate::packet::{Capabilities, Offload, Packet, Pool};
@@ -57,10 +57,9 @@ impl PacketIo for IcmpRaw {
         limit: usize,
     ) -> io::Result<Received> {
         self.datagrams.receive(pool, into, limit, |_, packet, _| {
-            let Some(len) = packet_len(ethertype::IPV4, packet.bytes()) else {
+            if !trim_ipv4(packet) {
                 return Disposition::Malformed;
-            };
-            packet.set_len(len);
+            }
             packet.offload = Offload::default();
             // The kernel copies a message before it verifies the checksum.
             if is_intact(packet.bytes()) { Disposition::Ours } else { Disposition::Malformed }

@@ -13,7 +13,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 
 use super::datagram::{Datagrams, HeadLen, Route};
-use super::link::{ethertype, packet_len};
+use super::link::trim_ipv4;
 use super::{Disposition, PacketIo, Received, Reception, Transmitted, filter};
 use crate::packet::{Capabilities, Offload, Packet, Pool};
 use crate::sys::batch::Head;
@@ -89,14 +89,8 @@ impl PacketIo for IpipRaw {
             return Ok(Received { drained: true, ..Received::default() });
         }
         self.datagrams.receive(pool, into, limit, |_, packet, _| {
-            match packet_len(ethertype::IPV4, packet.bytes()) {
-                Some(len) => {
-                    packet.set_len(len);
-                    packet.offload = Offload::default();
-                    Disposition::Ours
-                }
-                None => Disposition::Malformed,
-            }
+            packet.offload = Offload::default();
+            if trim_ipv4(packet) { Disposition::Ours } else { Disposition::Malformed }
         })
     }
 

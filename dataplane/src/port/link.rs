@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use zerocopy::IntoBytes;
 
 use crate::checksum::{finish, is_right, sum};
+use crate::packet::Packet;
 use crate::wire::address::Address;
 use crate::wire::address::pseudo;
 pub use crate::wire::ethernet::{HEADER_LEN as ETHERNET_LEN, ethertype};
@@ -176,6 +177,13 @@ pub fn packet_len(ethertype: u16, payload: &[u8]) -> Option<usize> {
         }
         _ => None,
     }
+}
+
+/// Cuts what a socket of IPv4 has received to the packet's length. Whether it is a whole IPv4 packet.
+#[inline]
+pub(super) fn trim_ipv4(packet: &mut Packet) -> bool {
+    let len = packet_len(ethertype::IPV4, packet.bytes());
+    len.inspect(|len| packet.set_len(*len)).is_some()
 }
 
 /// The ethertype of an IP packet; `None` for any other.

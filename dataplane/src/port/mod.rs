@@ -56,10 +56,10 @@ impl Intake {
     }
 }
 
-/// The packets that a tunnel's socket receives.
+/// The packets that a socket of a tunnel or of ICMP receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reception {
-    /// Every packet of its tunnels.
+    /// Every packet that is for it.
     All,
     /// None: it only sends, while another socket receives.
     Quiet,

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 
 use super::datagram::{Datagrams, HeadLen, Route};
-use super::link::{ETHERNET_LEN, ethertype, packet_len};
+use super::link::{ETHERNET_LEN, ethertype, trim_ipv4};
 use super::packet::{check_socket, is_gone, open_sockets};
 use super::virtio::{self, HEADER_LEN};
 use super::{Disposition, PacketIo, Received, Transmitted, filter};
@@ -122,10 +122,9 @@ impl PacketIo for PacketUplink {
 
 fn accept(head: &Head, packet: &mut Packet) -> Disposition {
     let Some(header) = head.first_chunk() else { return Disposition::Malformed };
-    let Some(len) = packet_len(ethertype::IPV4, packet.bytes()) else {
+    if !trim_ipv4(packet) {
         return Disposition::Malformed;
-    };
-    packet.set_len(len);
+    }
     virtio::mark(packet, header, ETHERNET_LEN)
         .map_or(Disposition::Malformed, |()| Disposition::Ours)
 }

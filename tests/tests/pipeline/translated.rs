@@ -557,7 +557,7 @@ fn a_ping_of_a_service_finds_nobody() {
     assert_eq!(dropped(&fabric, "shop/client", DropReason::ServiceWithoutPort), 1);
 }
 
-/// Policy of the backend sees who asks, and from where.
+/// The backend's policy sees the outside host's own address.
 #[test]
 fn an_outside_host_that_asks_a_service_is_judged_as_itself() {
     let allows = |net: &str| {

@@ -46,7 +46,7 @@ pub struct Frontends {
     claims: BTreeMap<FrontendKey, Claims>,
     /// The keys that several Services claim.
     contested: BTreeSet<FrontendKey>,
-    /// The Services of which something is left out.
+    /// The Services that are not translated in full.
     omissions: BTreeMap<Arc<ObjectName>, BTreeSet<Omission>>,
     slices: Slices,
     named: NamedAddresses,
@@ -107,7 +107,7 @@ impl Frontends {
         &self.addresses
     }
 
-    /// The Services of which something is left out, in order, each with what it is.
+    /// The Services that are not translated in full, in order, each with what is left out.
     pub fn omissions(&self) -> impl Iterator<Item = (&ObjectName, Omission)> {
         let of_services = self
             .omissions

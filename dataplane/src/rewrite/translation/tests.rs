@@ -7,7 +7,7 @@ use crate::packet::{Checksum, Pool};
 use crate::wire::address::pseudo;
 use crate::wire::arbitrary::{self, Transport};
 
-/// Two ends of either family, of which no router refuses to forward packets.
+/// Two ends. Their addresses, of IPv6 or IPv4, are such as routers forward packets for.
 fn ends() -> impl Strategy<Value = [([u8; 16], u16); 2]> {
     any::<[([u8; 16], u16); 2]>().prop_map(|ends| {
         ends.map(|(mut bytes, port)| {

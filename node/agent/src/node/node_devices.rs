@@ -114,8 +114,8 @@ impl NodeDevices {
         }
     }
 
-    /// Makes the rules by which ports of the node come to Manx those of `desired`, if Manx translates. Whoever has changed
-    /// them since is told of.
+    /// Sets the routing rules for the ports of the node that come to Manx, as `desired` says. Logs what other programs
+    /// have changed of them. Does nothing if Manx does not translate.
     pub(super) fn reconcile_ports(&self, desired: &Desired) {
         let Some(ServicePort::Manx(device)) = &self.service else { return };
         match device.reconcile(desired) {
