@@ -126,12 +126,19 @@ listed! {
 }
 
 /// Drop reasons that do not occur here: ports in memory carry no frames, and no node translates service addresses.
-const NOT_HERE: [DropReason; 5] = [
+const NOT_HERE: [DropReason; 12] = [
     DropReason::NotOurs,
     DropReason::ServiceUntranslated,
     DropReason::ServiceSource,
     DropReason::ServiceExcess,
     DropReason::ServiceWithoutFlow,
+    DropReason::ServiceWithoutPort,
+    DropReason::ServiceWithoutBackend,
+    DropReason::BackendGone,
+    DropReason::UnknownPort,
+    DropReason::ConnectionTaken,
+    DropReason::NoFreePort,
+    DropReason::SctpFragment,
 ];
 
 /// Kinds that must not come out, or come out only by chance.
