@@ -72,16 +72,10 @@ impl<'a> ServiceOracle<'a> {
         protocol: u8,
         port: u16,
     ) -> ServiceBackends {
-        if self.is_of_pods_or_nodes(address) {
-            return ServiceBackends::NotAService;
-        }
-        let services = self.services_at(address);
-        let owner = services
-            .iter()
-            .find_map(|(key, service)| Some((*key, *service, port_of(service, protocol, port)?)));
-        let Some((key, service, port)) = owner else {
+        let Some((key, service, port)) = self.owner(address, protocol, port) else {
             // Nothing but the Service has a cluster IP. A load balancer may serve more ports at its address.
-            let is_cluster_ip = services.iter().any(|(_, it)| it.cluster_ips.contains(&address));
+            let is_cluster_ip = !self.is_of_pods_or_nodes(address)
+                && self.services_at(address).iter().any(|(_, it)| it.cluster_ips.contains(&address));
             return if is_cluster_ip {
                 ServiceBackends::Refused
             } else {
@@ -108,6 +102,35 @@ impl<'a> ServiceOracle<'a> {
         let backends = chosen.iter().map(|it| (it.of_slice.address, it.port)).collect();
         let affinity = service.client_affinity.map(|it| it.timeout.unwrap_or(AFFINITY_SECONDS));
         ServiceBackends::OneOf { backends, affinity }
+    }
+
+    /// All endpoints of a service, whatever their conditions and nodes: those that a client of UDP, which has no
+    /// connection, may be left with (kube-proxy clears connection tracking of others).
+    pub fn all_backends(&self, address: IpAddr, protocol: u8, port: u16) -> BTreeSet<(IpAddr, u16)> {
+        let Some((key, _, port)) = self.owner(address, protocol, port) else {
+            return BTreeSet::new();
+        };
+        if self.has_unknown_slice(&key.namespace) {
+            return BTreeSet::new();
+        }
+        let endpoints = self.endpoints(key, port, address.is_ipv4());
+        endpoints.iter().map(|it| (it.of_slice.address, it.port)).collect()
+    }
+
+    /// The service that has an address, protocol and port.
+    fn owner(
+        &self,
+        address: IpAddr,
+        protocol: u8,
+        port: u16,
+    ) -> Option<(&'a ObjectKey, &'a Service, &'a ServicePort)> {
+        if self.is_of_pods_or_nodes(address) {
+            return None;
+        }
+        let services = self.services_at(address).into_iter();
+        let mut owners =
+            services.filter_map(|(key, it)| Some((key, it, port_of(it, protocol, port)?)));
+        owners.next()
     }
 
     /// Whether pods or a node may have the address. No service takes it from them.

@@ -1,8 +1,8 @@
 //! Flows that are translated: to a backend of a service, and to the world with the node's address as their source. They are
 //! found by either of their keys, and judged by their client and by what is behind the translation.
 //!
-//! A flow's backend is chosen when the flow opens, and stays its backend. It is given up only when its address exists no
-//! more: then TCP's client is told, and for other protocols the next packet chooses anew.
+//! A flow's backend is chosen when the flow opens, and stays its backend until it is gone ([`ServiceTable::keeps`]): then
+//! TCP's client is told, and for other protocols the next packet chooses anew.
 
 use std::net::IpAddr;
 
@@ -27,7 +27,7 @@ use crate::flow::{
 };
 use crate::policy::{self, FlowEnds, PolicyVerdict, PolicyView, PolicyViews, UntrackedAllows};
 use crate::rewrite::Translation;
-use crate::services::{FrontendKey, HAIRPIN_V4, HAIRPIN_V6, ServiceTable, WithoutBackend, choose};
+use crate::services::{Backend, FrontendKey, HAIRPIN_V4, HAIRPIN_V6, ServiceTable, WithoutBackend, choose};
 use crate::tables::{EncodedNextHop, ManxPorts, NextHop, NextHopPair, ReturnPath, Tables};
 use crate::wire::address::Address;
 use crate::wire::protocol;
@@ -374,18 +374,23 @@ fn asked_ends(tables: &Tables, keys: &TwoKeys, ends: &FlowEnds) -> FlowEnds {
     FlowEnds { from: ends.from, to: tables.next_hop(address), identities }
 }
 
-/// A flow's backend has no address any more, or the node lost the one by which the world answers.
+/// A flow's backend is gone, or the node lost the one by which the world answers.
 struct BackendGone;
 
-/// Whether what a translation has put in the place of a flow's ends still exists: a backend's address, and the node's.
+/// Whether what a translation has put in the place of a flow's ends is still there: the backend, and the node's address.
 fn stands(tables: &Tables, TwoKeys { first, second }: &TwoKeys, to: NextHop) -> bool {
     let [(before, _), (source, _)] = [first, second].map(|it| it.key.source(it.original));
-    let [(asked, _), (destination, _)] = [first, second].map(|it| it.key.destination(it.original));
-    let exists = |services: &ServiceTable| services.has_address(destination);
+    let [asked, behind] = [first, second].map(|it| it.key.destination(it.original));
+    let protocol = first.key.protocol();
+    // Other protocols have no service, and their ports are none.
+    let is_service = Protocol::from_number(protocol).is_some() && asked != behind;
+    let frontend = FrontendKey { address: asked.0, protocol, port: asked.1 };
+    let backend = Backend { address: behind.0, port: behind.1 };
+    let keeps = |services: &ServiceTable| services.keeps(&frontend, backend);
     let has_source =
         |ports: &ManxPorts| ManxPorts::of_family(&ports.addresses, source) == Some(source);
     let is_by_node = source != before && matches!(to, NextHop::Host | NextHop::Node);
-    (asked == destination || tables.services.as_deref().is_some_and(exists))
+    (!is_service || tables.services.as_deref().is_some_and(keeps))
         && (!is_by_node || tables.manx_ports.as_ref().is_some_and(has_source))
 }
 

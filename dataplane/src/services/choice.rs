@@ -35,7 +35,13 @@ mod tests {
     fn frontend(id: u64, backends: u32, affinity: Option<u32>) -> Frontend {
         let backend = |n| Backend { address: Ipv4Addr::from_bits(n).into(), port: 80 };
         let backends = (0..backends).map(backend).collect();
-        Frontend { id, backends, affinity, without_backend: WithoutBackend::Refuse }
+        Frontend {
+            id,
+            backends,
+            all_backends: Box::default(),
+            affinity,
+            without_backend: WithoutBackend::Refuse,
+        }
     }
 
     fn client(n: u32) -> Address {

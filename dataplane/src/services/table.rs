@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ahash::RandomState;
 
 use crate::wire::address::Address;
+use crate::wire::protocol;
 
 /// What a client's packet names: an address of a service, a protocol and a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,6 +48,8 @@ pub struct Frontend {
     pub id: u64,
     /// The backends that a new connection may get, each once.
     pub backends: Box<[Backend]>,
+    /// For UDP: all backends that the service has, also those that no new connection may get. Sorted.
+    pub all_backends: Box<[Backend]>,
     /// The seconds after its last new connection for which a client keeps its backend. `None`: each connection gets one
     /// by chance (`sessionAffinity: None`).
     pub affinity: Option<u32>,
@@ -74,14 +77,25 @@ impl ServiceTable {
         self.frontends.iter()
     }
 
-    /// Whether a backend's address exists. While it does, the connections to it go on, whether or not a new one may get
-    /// it.
+    /// Whether a connection to a frontend keeps its backend, whether or not a new one may get it. TCP and SCTP do while
+    /// its address exists: their ends find out when the other one is gone. A client of UDP does not, so a backend keeps
+    /// it while it is one of the frontend's, with the same port.
+    pub fn keeps(&self, key: &FrontendKey, backend: Backend) -> bool {
+        if key.protocol == protocol::UDP {
+            self.frontend(key).is_some_and(|it| it.all_backends.binary_search(&backend).is_ok())
+        } else {
+            self.has_address(backend.address)
+        }
+    }
+
+    /// Whether a backend's address exists.
     #[inline]
     pub fn has_address(&self, address: Address) -> bool {
         self.addresses.get(&address).is_some()
     }
 
-    /// The number of addresses that have gone so far. Connections look for their backend again when it grows.
+    /// The number of changes so far by which backends may have gone ([`ServiceTable::keeps`]). Connections look for their
+    /// backend again when it grows.
     #[inline]
     pub fn gone(&self) -> u32 {
         self.gone
@@ -89,6 +103,13 @@ impl ServiceTable {
 
     /// Sets a frontend, or removes it (`None`).
     pub fn set_frontend(&mut self, key: FrontendKey, frontend: Option<Arc<Frontend>>) {
+        let has = |it: &Backend| {
+            let new = frontend.as_ref().map_or(&[][..], |it| &it.all_backends);
+            new.binary_search(it).is_ok()
+        };
+        let before = self.frontends.get(&key).map_or(&[][..], |it| &it.all_backends);
+        let loses = key.protocol == protocol::UDP && !before.iter().all(has);
+        self.gone = self.gone.wrapping_add(u32::from(loses));
         self.frontends.set(key, frontend);
     }
 
@@ -175,7 +196,11 @@ mod tests {
                 copies.push((table.clone(), model.clone()));
                 let key = FrontendKey { address: address(n), protocol: 6, port: 80 };
                 let frontend = id.map(|id| Frontend {
-                    id, backends: Box::default(), affinity: None, without_backend: WithoutBackend::Refuse,
+                    id,
+                    backends: Box::default(),
+                    all_backends: Box::default(),
+                    affinity: None,
+                    without_backend: WithoutBackend::Refuse,
                 });
                 table.set_frontend(key, frontend.map(Arc::new));
                 table.set_address(address(n), id.is_some());
@@ -196,6 +221,41 @@ mod tests {
                     prop_assert_eq!(table.frontend(&key).map(|it| it.id), model.get(&n).copied());
                     prop_assert_eq!(table.has_address(address(n)), model.contains_key(&n));
                 }
+            }
+        }
+
+        /// A frontend of UDP keeps the clients of the backends that it has, with their ports. Whenever it loses one, flows
+        /// are told to look.
+        #[test]
+        fn a_client_of_udp_keeps_its_backend_while_the_service_has_it(
+            steps in prop::collection::vec(
+                prop::option::of(prop::collection::btree_set((0u32..4, 80u16..82), 0..6)),
+                1..20,
+            ),
+        ) {
+            let mut table = ServiceTable::default();
+            let key = FrontendKey { address: address(99), protocol: protocol::UDP, port: 53 };
+            (0..4).for_each(|n| table.set_address(address(n), true));
+            let mut before = std::collections::BTreeSet::new();
+            for step in steps {
+                let has = step.clone().unwrap_or_default();
+                let backend = |&(n, port): &(u32, u16)| Backend { address: address(n), port };
+                let frontend = step.map(|all| Arc::new(Frontend {
+                    id: 1,
+                    backends: Box::default(),
+                    all_backends: all.iter().map(backend).collect(),
+                    affinity: None,
+                    without_backend: WithoutBackend::Refuse,
+                }));
+                let gone = table.gone();
+                table.set_frontend(key, frontend);
+                prop_assert_eq!(table.gone() != gone, !before.is_subset(&has));
+                for all in (0..4).flat_map(|n| (80..82).map(move |port| (n, port))) {
+                    prop_assert_eq!(table.keeps(&key, backend(&all)), has.contains(&all));
+                    let tcp = FrontendKey { protocol: protocol::TCP, ..key };
+                    prop_assert!(table.keeps(&tcp, backend(&all)), "its address exists");
+                }
+                before = has;
             }
         }
     }

@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use manx_calculation::services::{Frontends, NodePorts};
 use manx_dataplane::services::{FrontendKey, ServiceTable, WithoutBackend};
+use manx_dataplane::wire::protocol::UDP;
 use manx_objects::contents::{Changes, Contents, Stored};
 use manx_objects::object::ObjectKey;
 use manx_oracle::{ServiceBackends, ServiceOracle};
@@ -63,6 +64,27 @@ fn changes(before: &Contents, after: &Contents) -> Changes {
     let keys = before.objects.keys().chain(after.objects.keys());
     let changed = keys.filter(|key| before.objects.get(key) != after.objects.get(key));
     Changes::Objects(changed.map(|key| (key.clone(), before.objects.get(key).cloned())).collect())
+}
+
+/// Compares the backends that keep clients of UDP with the oracle's.
+fn compare_all_backends(
+    tables: &BTreeMap<&str, Frontends>,
+    objects: &BTreeMap<ObjectKey, Stored>,
+) -> Result<(), TestCaseError> {
+    let oracle = ServiceOracle::new(objects);
+    for (node, frontends) in tables {
+        for (key, frontend) in frontends.table().frontends() {
+            let found: Vec<_> =
+                frontend.all_backends.iter().map(|it| (it.address.to_ip(), it.port)).collect();
+            let expected = match key.protocol {
+                UDP => oracle.all_backends(key.address.to_ip(), UDP, key.port),
+                _ => BTreeSet::new(),
+            };
+            let expected: Vec<_> = expected.into_iter().collect();
+            prop_assert_eq!(found, expected, "{} on {}", shown(key), node);
+        }
+    }
+    Ok(())
 }
 
 /// Compares the tables of all nodes with the oracle.
@@ -128,6 +150,7 @@ fn the_table_of_services_says_what_the_oracle_says_and_every_rule_decides_someth
             }
             let answers = by_oracle(&contents.objects);
             compare(&tables, &answers)?;
+            compare_all_backends(&tables, &contents.objects)?;
             for answer in &answers {
                 let kind = match answer {
                     ServiceBackends::NotAService => "not a service",

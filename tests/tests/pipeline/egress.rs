@@ -42,6 +42,7 @@ fn services(frontends: &[(&str, u16, &str, u16)]) -> ServiceTable {
             let frontend = Frontend {
                 id,
                 backends: [backend].into(),
+                all_backends: [backend].into(),
                 affinity: None,
                 without_backend: WithoutBackend::Refuse,
             };

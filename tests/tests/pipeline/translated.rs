@@ -50,8 +50,10 @@ fn backend(address: &str) -> Backend {
 }
 
 fn frontend(id: u64, backends: &[&str]) -> Frontend {
-    let backends = backends.iter().map(|it| backend(it)).collect();
-    Frontend { id, backends, affinity: None, without_backend: WithoutBackend::Refuse }
+    let backends: Box<[Backend]> = backends.iter().map(|it| backend(it)).collect();
+    let mut all_backends = backends.clone();
+    all_backends.sort_unstable();
+    Frontend { id, backends, all_backends, affinity: None, without_backend: WithoutBackend::Refuse }
 }
 
 /// The service at `address` has these backends, for each protocol; all pods' addresses exist.
@@ -67,6 +69,22 @@ fn set(table: &mut ServiceTable, address: &str, frontend: &Frontend) {
 fn services(address: &str, backends: &[&str]) -> ServiceTable {
     let mut table = ServiceTable::default();
     set(&mut table, address, &frontend(1, backends));
+    table
+}
+
+/// New connections go to the far server; the other one keeps those that it has.
+fn with_server_unready() -> ServiceTable {
+    let mut table = ServiceTable::default();
+    let backends = [backend(FAR)].into();
+    set(&mut table, WEB, &Frontend { backends, ..frontend(1, &[SERVER, FAR]) });
+    table
+}
+
+/// The server is gone: for TCP with its address, for UDP because the service does not have it any more.
+fn without_server(fabric: &Fabric, protocol: u8) -> ServiceTable {
+    let mut table = ServiceTable::clone(fabric.services.as_ref().unwrap());
+    table.set_address(backend(SERVER).address, protocol == UDP);
+    table.set_frontend(key(WEB, protocol), Some(Arc::new(frontend(1, &[FAR]))));
     table
 }
 
@@ -272,7 +290,7 @@ fn who_finds_nobody_is_told() {
 }
 
 #[test]
-fn a_flow_lives_as_long_as_its_backends_address() {
+fn a_flow_lives_as_long_as_its_backend() {
     for protocol in [TCP, UDP] {
         let mut fabric = fabric(WEB, &[SERVER]);
         let (asked, behind) = both(WEB, protocol, SERVER);
@@ -280,16 +298,14 @@ fn a_flow_lives_as_long_as_its_backends_address() {
         passes(&mut fabric, "shop/client", &asked.opening(), "shop/server");
         passes(&mut fabric, "shop/server", &behind.answer(), "shop/client");
         // It is no longer an endpoint for new connections.
-        fabric.set_services(services(WEB, &[FAR]));
+        fabric.set_services(with_server_unready());
         passes(&mut fabric, "shop/client", &later(b"x"), "shop/server");
         fabric.publish();
         passes(&mut fabric, "shop/client", &later(b"x"), "shop/server");
         let another = asked.from_port(50_000);
         passes(&mut fabric, "shop/client", &another.opening(), "shop/far");
-        // Its address goes.
-        let mut gone = ServiceTable::clone(fabric.services.as_ref().unwrap());
-        gone.set_address(backend(SERVER).address, false);
-        fabric.set_services(gone);
+        // It goes.
+        fabric.set_services(without_server(&fabric, protocol));
         assert_eq!(fabric.send("shop/server", &behind.reversed().data(b"x")).len(), 0);
         assert_eq!(dropped(&fabric, "shop/server", DropReason::BackendGone), 1);
         if protocol == TCP {
@@ -306,6 +322,29 @@ fn a_flow_lives_as_long_as_its_backends_address() {
         // The other connection never had that backend.
         passes(&mut fabric, "shop/client", &another.data(b"x"), "shop/far");
     }
+}
+
+#[test]
+fn a_client_of_udp_follows_its_service_to_another_port() {
+    let mut fabric = fabric(WEB, &[SERVER]);
+    let (asked, mut behind) = both(WEB, UDP, SERVER);
+    passes(&mut fabric, "shop/client", &asked.opening(), "shop/server");
+    let moved = Backend { port: BEHIND + 1, ..backend(SERVER) };
+    let mut table = ServiceTable::clone(fabric.services.as_ref().unwrap());
+    let frontend =
+        Frontend { backends: [moved].into(), all_backends: [moved].into(), ..frontend(1, &[]) };
+    table.set_frontend(key(WEB, UDP), Some(Arc::new(frontend)));
+    fabric.set_services(table);
+    let found = passes(&mut fabric, "shop/client", &asked.data(b"x"), "shop/server");
+    assert_eq!(found[1], end(SERVER, BEHIND + 1));
+    behind.destination_port = BEHIND + 1;
+    passes(&mut fabric, "shop/server", &behind.answer(), "shop/client");
+    // No service, no backend.
+    let mut table = ServiceTable::clone(fabric.services.as_ref().unwrap());
+    table.set_frontend(key(WEB, UDP), None);
+    fabric.set_services(table);
+    fabric.send("shop/client", &asked.data(b"x"));
+    assert_eq!(dropped(&fabric, "shop/client", DropReason::ServiceWithoutPort), 1);
 }
 
 #[test]
@@ -486,7 +525,7 @@ fn the_next_agent_gives_no_connection_another_backend() {
                 passes(&mut fabric, "shop/client", &tuple.opening(), "shop/server");
                 passes(&mut fabric, "shop/server", &behind(tuple).answer(), "shop/client");
             }
-            fabric.set_services(services(WEB, &[FAR]));
+            fabric.set_services(with_server_unready());
             let restored = fabric.nodes[0].replace_workers(workers, SIZES, true);
             assert_eq!((restored.flows, restored.ended, restored.spoiled), (20, 0, 0));
             for tuple in &asked {
@@ -496,9 +535,7 @@ fn the_next_agent_gives_no_connection_another_backend() {
                 passes(&mut fabric, "shop/client", &tuple.data(b"x"), "shop/server");
             }
             // Where the backend is gone meanwhile, the flow is not restored.
-            let mut gone = ServiceTable::clone(fabric.services.as_ref().unwrap());
-            gone.set_address(backend(SERVER).address, false);
-            fabric.set_services(gone);
+            fabric.set_services(without_server(&fabric, protocol));
             let restored = fabric.nodes[0].replace_workers(workers, SIZES, true);
             assert_eq!((restored.flows, restored.ended), (0, 20));
         }

@@ -70,7 +70,12 @@ pub(super) fn select(
     (Box::default(), without)
 }
 
-/// The backends of some candidates; `None` if there is none.
+/// All backends, whatever their conditions and nodes, sorted and each once.
+pub(super) fn all(candidates: &[Candidate<'_>]) -> Box<[Backend]> {
+    backends(candidates, |_| true).unwrap_or_default()
+}
+
+/// The backends of some candidates, sorted and each once; `None` if there is none.
 fn backends(
     candidates: &[Candidate<'_>],
     counts: impl Fn(&Candidate<'_>) -> bool,

@@ -21,7 +21,7 @@ use manx_objects::object::{
 use manx_policy_compiler::model::ObjectName;
 use sha1::{Digest, Sha1};
 
-use super::backends::{Candidate, Here, TrafficPolicy, can_be_backend, select};
+use super::backends::{Candidate, Here, TrafficPolicy, all, can_be_backend, select};
 use super::named_addresses::NamedAddresses;
 use super::omission::Omission;
 
@@ -359,12 +359,16 @@ impl Frontends {
         (is_v4, is_local): (bool, bool),
         omissions: &mut BTreeSet<Omission>,
     ) -> Frontend {
-        let affinity = service.client_affinity.map(|it| it.timeout.unwrap_or(AFFINITY));
-        let id = id(name, port);
+        let without_backends = Frontend {
+            id: id(name, port),
+            backends: Box::default(),
+            all_backends: Box::default(),
+            affinity: service.client_affinity.map(|it| it.timeout.unwrap_or(AFFINITY)),
+            without_backend: WithoutBackend::Refuse,
+        };
         if self.slices.is_broken(&name.namespace) {
             omissions.insert(Omission::Endpoints);
-            let without_backend = WithoutBackend::Refuse;
-            return Frontend { id, backends: Box::default(), affinity, without_backend };
+            return without_backends;
         }
         let mut candidates = Vec::new();
         for slice in self.slices.of(name) {
@@ -384,7 +388,9 @@ impl Frontends {
         }
         let policy = if is_local { TrafficPolicy::Local } else { TrafficPolicy::Cluster };
         let (backends, without_backend) = select(&candidates, policy, &self.here);
-        Frontend { id, backends, affinity, without_backend }
+        let is_udp = port.protocol == Some(Protocol::Udp);
+        let all_backends = if is_udp { all(&candidates) } else { Box::default() };
+        Frontend { backends, all_backends, without_backend, ..without_backends }
     }
 
     fn claim(&mut self, key: FrontendKey, claim: (Arc<Rank>, Arc<Frontend>)) {
