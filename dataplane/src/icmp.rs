@@ -65,6 +65,7 @@ fn may_send_error(parsed: &Parsed, error: ErrorKind) -> bool {
         && !matches!(parsed.fragment, Fragment::Later { .. })
         && parsed.source.is_forwardable()
         && (parsed.destination.is_forwardable()
+            || parsed.destination.is_v4_loopback()
             || to_many && matches!(error, ErrorKind::TooBig { .. }))
 }
 

@@ -76,12 +76,6 @@ impl Parsed {
         self.source.is_v4()
     }
 
-    /// Whether a router forwards packets between the two addresses ([`Address::is_forwardable`]).
-    #[inline]
-    pub fn is_forwardable(&self) -> bool {
-        self.source.is_forwardable() && self.destination.is_forwardable()
-    }
-
     /// Type and code of ICMP or `ICMPv6`, except for later fragments.
     #[inline]
     pub fn icmp(&self) -> Option<(u8, u8)> {

@@ -11,6 +11,9 @@ work=$(mktemp -d /tmp/manx-cluster.XXXXXX)
 export MANX_CLUSTER_DIR=$work/cluster
 export MANX_CLUSTER_CACHE=${MANX_CLUSTER_CACHE:-$here/../../target/cluster}
 readonly proxy=${MANX_CLUSTER_PROXY:-nftables}
+services=kube-proxy
+[ "$proxy" != none ] || services=manx
+readonly services
 bad=0 checks=0 kept=
 
 go -C "$here" build -o "$work/driver" .
@@ -90,9 +93,9 @@ install_manx() {
         kubectl -n kube-system get configmap kubernetes-services-endpoint >/dev/null 2>&1 ||
             kubectl -n kube-system create configmap kubernetes-services-endpoint \
                 --from-literal=KUBERNETES_SERVICE_HOST=10.99.0.1 --from-literal=KUBERNETES_SERVICE_PORT=6443
-        sed 's/MANX_SERVICES, value: kube-proxy/MANX_SERVICES, value: manx/' "$deploy" >"$work/deploy.yaml"
-        deploy=$work/deploy.yaml
     fi
+    sed "s/MANX_SERVICES, value: [a-z-]*/MANX_SERVICES, value: $services/" "$deploy" >"$work/deploy.yaml"
+    deploy=$work/deploy.yaml
     kubectl apply --warnings-as-errors -f - <"$deploy"
     check "the DaemonSet is ready on both nodes" kubectl -n kube-system rollout status daemonset/manx-node --timeout=90s
     check "the nodes are ready" kubectl wait --for=condition=Ready node --all --timeout=60s

@@ -270,6 +270,7 @@ check_own_node_ports() {
         check "an outside host reaches service web by a port of $node" \
             eventually 10 outside curl -sS --max-time 2 "http://${nodes[$node]}:30081/hostname"
         check "and $node itself" node_is_answered "$node" "${nodes[$node]}:30081"
+        check "also at 127.0.0.1" node_is_answered "$node" 127.0.0.1:30081
         check "the policy denies an outside host the pods db by a port of $node" outside_times_out "${nodes[$node]}:30082"
         check "a port without a service is refused to an outside host by $node" outside_is_refused "${nodes[$node]}:30083"
     done
@@ -289,6 +290,34 @@ END
             outside curl -sS --max-time 2 "http://${nodes[$node]}:30082/clientip"
     done
     kubectl -n shop delete networkpolicy from-outside
+}
+
+# check_host_ports, after check_own_node_ports: a pod asks for two ports of n1, of which the kubelet has one.
+check_host_ports() {
+    local name="the pod with a hostPort" address=${nodes[n1]}
+    kubectl create -f - <<END
+apiVersion: v1
+kind: Pod
+metadata: {name: host-port, namespace: shop, labels: {app: host-port}}
+spec:
+  nodeName: n1
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: c
+    image: "$agnhost"
+    args: [netexec, --http-port=8080]
+    ports: [{containerPort: 8080, hostPort: 8000}, {containerPort: 8081, hostPort: 10250}]
+END
+    check "an outside host reaches $name" eventually 30 outside curl -sS --max-time 2 "http://$address:8000/hostname"
+    check "and is seen by it" sees "$outside" outside curl -sS --max-time 2 "http://$address:8000/clientip"
+    check "a pod of the other node reaches it" eventually 10 connects db-n2 "$address:8000"
+    check "so does n1 itself" node_is_answered n1 "$address:8000"
+    check "also at 127.0.0.1" node_is_answered n1 127.0.0.1:8000
+    check "so does n2" node_is_answered n2 "$address:8000"
+    check "the kubelet keeps its port" kubectl -n shop exec host-port -- true
+    check "and the agent says so" sh -c "'$work/driver' kubectl -n kube-system logs -l k8s-app=manx-node --tail=-1 | grep 'listens at a port' | grep 10250"
+    kubectl -n shop delete pod host-port
+    check "after the pod its port is refused" eventually 10 outside_is_refused "$address:8000"
 }
 outside_times_out() { curl_ends 28 outside curl -sS --max-time 2 "http://$1/hostname"; }
 outside_is_refused() { curl_ends 7 outside curl -sS --max-time 2 "http://$1/hostname"; }

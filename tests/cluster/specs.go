@@ -49,10 +49,8 @@ var suites = []suite{
 			{`\[sig-network\] KubeProxy|kube-proxy|recreate its iptables rules`, "they ask kube-proxy itself, or its rules"},
 			{"after restarting apiserver", "they reach the API server's machine by SSH"},
 			{"DNS configMap nameserver|configurable pod resolv.conf", "they run the CoreDNS that agnhost's published image has"},
-			{`\[sig-network\] HostPort|an SCTP HostPort`, "Manx has no hostPort yet"},
 			{"ExternalIP", "Manx has no externalIPs yet"},
 			{"HealthCheckNodePort|health check node port", "Manx serves no health check ports yet"},
-			{"UDP service target port changes", "with Manx a UDP flow stays with its backend's port while the address exists"},
 		},
 	},
 }

@@ -16,6 +16,7 @@ use crate::topology::{Route, Topology};
 
 mod backends;
 mod frontends;
+mod host_ports;
 mod named_addresses;
 mod omission;
 mod ranges;

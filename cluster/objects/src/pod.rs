@@ -8,13 +8,14 @@ use ipnet::IpNet;
 use super::cursor::{Cursor, Findings};
 use super::metadata::{Metadata, annotation, of_template, pairs};
 use super::network_policy::{number, protocol};
-use super::object::{AnnotatedIps, ContainerPort, Kind, Pairs, Phase, Pod};
+use super::object::{AnnotatedIps, ContainerPort, HostPort, Kind, Pairs, Phase, Pod};
 use super::problem::{Cause, Severity};
 use super::settings::{annotations_not_done, tell_annotations};
 use super::syntax::{
     ADDRESS, DNS_LABEL, DNS_SUBDOMAIN, PORT_NAME, PORT_NUMBER, address, cidr, is_dns_label,
     is_dns_subdomain, is_port_name,
 };
+use super::tree::Value;
 
 /// The annotation in which Calico's CNI plugin stores the addresses of a pod: addresses or CIDRs of one address each,
 /// joined by commas.
@@ -224,15 +225,25 @@ fn container(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Vec<ContainerPor
 }
 
 fn container_port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<ContainerPort> {
-    if !cursor.mapping(out, &["name", "containerPort", "protocol"], &["hostIP", "hostPort"]) {
+    const FIELDS: &[&str] = &["name", "containerPort", "protocol", "hostIP", "hostPort"];
+    if !cursor.mapping(out, FIELDS, &[]) {
         return None;
     }
     let name = cursor.field("name").and_then(|field| {
         field.parsed(out, PORT_NAME, |text| is_port_name(text).then(|| text.to_owned()))
     });
     let protocol = cursor.field("protocol").and_then(|field| protocol(&field, out));
+    let host = host_port(cursor, out);
     let field = cursor.required(out, "containerPort", PORT_NUMBER)?;
-    Some(ContainerPort { name, port: number(&field, out, PORT_NUMBER)?, protocol })
+    Some(ContainerPort { name, port: number(&field, out, PORT_NUMBER)?, protocol, host })
+}
+
+/// The port of the node. The API takes 0 for none.
+fn host_port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<HostPort> {
+    let address = empty_or_address(cursor, "hostIP", out);
+    let field = cursor.field("hostPort").filter(|it| it.node.value != Value::Integer(0))?;
+    let port = number(&field, out, PORT_NUMBER)?;
+    Some(HostPort { port, address: address.filter(|it| !it.is_unspecified()) })
 }
 
 fn decode_status(status: &Cursor<'_>, pod: &mut Pod, out: &mut Findings) {
@@ -247,8 +258,8 @@ fn decode_status(status: &Cursor<'_>, pod: &mut Pod, out: &mut Findings) {
             _ => None,
         })
     });
-    pod.host_ip = status_address(status, "hostIP", out);
-    pod.pod_ip = status_address(status, "podIP", out);
+    pod.host_ip = empty_or_address(status, "hostIP", out);
+    pod.pod_ip = empty_or_address(status, "podIP", out);
     if let Some(field) = status.field("podIPs") {
         pod.pod_ips = field.items(out, |item, out| {
             if !item.mapping(out, &["ip"], &[]) {
@@ -259,9 +270,9 @@ fn decode_status(status: &Cursor<'_>, pod: &mut Pod, out: &mut Findings) {
     }
 }
 
-/// The address in a field. The field is empty until the pod has an address.
-fn status_address(status: &Cursor<'_>, field: &str, out: &mut Findings) -> Option<IpAddr> {
-    let field = status.field(field)?;
+/// The address in a field. It may be empty, as those of `status` are until the pod has an address.
+fn empty_or_address(cursor: &Cursor<'_>, field: &str, out: &mut Findings) -> Option<IpAddr> {
+    let field = cursor.field(field)?;
     field
         .parsed(out, ADDRESS, |text| match text {
             "" => Some(None),

@@ -75,7 +75,10 @@ impl<'a> ServiceOracle<'a> {
         let Some((key, service, port)) = self.owner(address, protocol, port) else {
             // Nothing but the Service has a cluster IP. A load balancer may serve more ports at its address.
             let is_cluster_ip = !self.is_of_pods_or_nodes(address)
-                && self.services_at(address).iter().any(|(_, it)| it.cluster_ips.contains(&address));
+                && self
+                    .services_at(address)
+                    .iter()
+                    .any(|(_, it)| it.cluster_ips.contains(&address));
             return if is_cluster_ip {
                 ServiceBackends::Refused
             } else {
@@ -106,7 +109,12 @@ impl<'a> ServiceOracle<'a> {
 
     /// All endpoints of a service, whatever their conditions and nodes: those that a client of UDP, which has no
     /// connection, may be left with (kube-proxy clears connection tracking of others).
-    pub fn all_backends(&self, address: IpAddr, protocol: u8, port: u16) -> BTreeSet<(IpAddr, u16)> {
+    pub fn all_backends(
+        &self,
+        address: IpAddr,
+        protocol: u8,
+        port: u16,
+    ) -> BTreeSet<(IpAddr, u16)> {
         let Some((key, _, port)) = self.owner(address, protocol, port) else {
             return BTreeSet::new();
         };

@@ -3,6 +3,7 @@
 use crate::drop_reason::DropReason;
 use crate::flow::FlowDirection;
 use crate::tables::{EncodedNextHop, NextHop, NextHopPair, ReturnPath};
+use crate::wire::address::Address;
 
 /// The entrance of a packet: a port's role, or a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +75,15 @@ impl Entrance {
             NextHop::ManxPorts => ReturnPath::ManxPorts,
             _ => ReturnPath::None,
         }
+    }
+
+    /// Whether packets between these addresses are decided here, and not dropped as nobody's. Processes of the node reach
+    /// the ports that are Manx's at IPv4's loopback addresses, too; nothing else goes there.
+    #[inline]
+    pub(super) fn takes(self, [source, destination]: [Address; 2]) -> bool {
+        let is_taken = destination.is_forwardable()
+            || (self == Self::MANX_PORTS && destination.is_v4_loopback());
+        source.is_forwardable() && is_taken
     }
 
     /// Whether packets from an address with this next hop may enter here: the strict reverse path (RFC 3704, section

@@ -39,7 +39,8 @@ pub fn restore(
     let key = &record.key;
     let ((source, _), (destination, _)) =
         (key.source(record.original), key.destination(record.original));
-    if !(source.is_forwardable() && destination.is_forwardable()) {
+    let is_led = record.second.is_some() && destination.is_v4_loopback();
+    if !(source.is_forwardable() && (destination.is_forwardable() || is_led)) {
         return RestoreOutcome::Ended;
     }
     let Some(((pair, ends), verdict, epoch)) = judge(tables, record) else {

@@ -102,7 +102,7 @@ fn decide_unusual(
     {
         return FlowDecision::drop(DropReason::TunnelFromPod);
     }
-    if !parsed.is_forwardable() {
+    if !metadata.entrance.takes([parsed.source, parsed.destination]) {
         return FlowDecision::drop(DropReason::NotForwardable);
     }
     let first = |state: &mut DecisionState| match evaluate_untracked(tables, state, metadata) {

@@ -87,7 +87,7 @@ fn open_flow(
 ) -> FlowDecision {
     let name = &metadata.flow;
     let [source, destination] = name.addresses();
-    if !(source.is_forwardable() && destination.is_forwardable()) {
+    if !metadata.entrance.takes([source, destination]) {
         return FlowDecision::drop(DropReason::NotForwardable);
     }
     let epoch = current_epoch(tables, name.key.v4_addresses());

@@ -27,7 +27,9 @@ use crate::flow::{
 };
 use crate::policy::{self, FlowEnds, PolicyVerdict, PolicyView, PolicyViews, UntrackedAllows};
 use crate::rewrite::Translation;
-use crate::services::{Backend, FrontendKey, HAIRPIN_V4, HAIRPIN_V6, ServiceTable, WithoutBackend, choose};
+use crate::services::{
+    Backend, FrontendKey, HAIRPIN_V4, HAIRPIN_V6, ServiceTable, WithoutBackend, choose,
+};
 use crate::tables::{EncodedNextHop, ManxPorts, NextHop, NextHopPair, ReturnPath, Tables};
 use crate::wire::address::Address;
 use crate::wire::protocol;

@@ -120,7 +120,7 @@ fn decide_untracked(
 ) -> Option<FlowDecision> {
     let FlowLookup { key, orientation, .. } = &metadata.flow;
     let [source, destination] = metadata.flow.addresses();
-    if !(source.is_forwardable() && destination.is_forwardable()) {
+    if !metadata.entrance.takes([source, destination]) {
         return Some(FlowDecision::drop(DropReason::NotForwardable));
     }
     let found = source_cache.lookup_ends(tables, source, destination);

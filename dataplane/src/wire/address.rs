@@ -56,6 +56,12 @@ impl Address {
         }
     }
 
+    /// Whether it is one of IPv4's loopback addresses, 127.0.0.0/8.
+    #[inline]
+    pub const fn is_v4_loopback(self) -> bool {
+        matches!(self.to_ip(), IpAddr::V4(v4) if v4.is_loopback())
+    }
+
     /// Whether a router forwards packets from and to the address. It does not for this network, the unspecified
     /// address, loopback, multicast, reserved and broadcast addresses, and IPv6's link-local ones (RFC 1812, section
     /// 5.3.7; RFC 6890; RFC 4291, sections 2.5 and 2.7). It does for IPv4's link-local addresses, as Calico does and

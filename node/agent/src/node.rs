@@ -47,6 +47,7 @@ use self::settle::{Settled, settle};
 pub(super) use self::view::View;
 use super::error::Error;
 use super::pod_work::Completed;
+use super::port_rules::Desired;
 use super::restart_state::LastAgent;
 use super::server::{Outcome, PendingRequest};
 use super::settings::{Network, Settings};
@@ -72,6 +73,8 @@ pub(super) struct Agent {
     started: Instant,
     /// When the routing rules of the node's ports that are Manx's are looked at next.
     check_ports: Instant,
+    /// The ports of the node that lead to Manx.
+    led_ports: Desired,
     /// An error that ends the agent at the next tick.
     failed: Option<Error>,
     /// The flow records of the last agent, by worker, until there are tables to judge them by.
@@ -113,6 +116,7 @@ impl Agent {
             peers: watch::Sender::default(),
             started: Instant::now(),
             check_ports: Instant::now() + CHECK_PORTS,
+            led_ports: Desired::default(),
             failed: None,
             last_flows: Some(flows),
             served: observer.served.clone(),
@@ -139,10 +143,7 @@ impl Agent {
             view,
             calculated,
             &attachments.locals(),
-            |view| {
-                attachments.devices.reconcile_host(&view.host_network());
-                attachments.devices.reconcile_ports(&view.port_addresses());
-            },
+            |view| attachments.devices.reconcile_host(&view.host_network()),
             |view, open| dataplane.open_sockets(view, open),
         );
         let Settled { placed, tables, received } = settled;
@@ -154,6 +155,7 @@ impl Agent {
         } else if let Some(received) = received {
             self.dataplane.note_change_in_place(received);
         }
+        self.lead_ports();
         self.check_expected(now);
         self.attachments.send_replies();
         self.end_leaving();
@@ -170,7 +172,7 @@ impl Agent {
         self.dataplane.ports.restore_devices(now);
         if now >= self.check_ports {
             self.check_ports = now + CHECK_PORTS;
-            self.attachments.devices.reconcile_ports(&self.view.port_addresses());
+            self.attachments.devices.reconcile_ports(&self.led_ports);
         }
         if self.dataplane.socket_faults().next().is_some() {
             self.inputs.retry_socket();
@@ -179,6 +181,15 @@ impl Agent {
             Some(error) => Err(error),
             None if self.dataplane.ports.workers.are_alive() => Ok(()),
             None => Err(Error::WorkerGone),
+        }
+    }
+
+    /// Leads the ports of the node to Manx that the tables in use translate, if they are others than before.
+    fn lead_ports(&mut self) {
+        let ports = self.view.manx_ports();
+        if ports != self.led_ports {
+            self.attachments.devices.reconcile_ports(&ports);
+            self.led_ports = ports;
         }
     }
 

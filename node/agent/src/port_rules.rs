@@ -6,6 +6,7 @@
 //! | 1 | `iif manx1 lookup local` | what Manx sends to the node goes to its processes, and not back |
 //! | 2 | `iif eth0 from NODE blackhole` | nobody outside sends as the node |
 //! | 3 | `to NODE ipproto tcp dport 61000-65534 lookup 79` | what comes to these ports goes to Manx, from outside and from the node's own processes |
+//! | 3 | `to 127.0.0.1 iif lo ipproto tcp dport 30000-32767 lookup 79` | the same for the node's own processes |
 //! | 4 | `lookup local` | everything else, as before |
 //!
 //! The kernel has its rule for the table `local` at preference 0. While that is there, no rule above is asked. So it is
@@ -16,11 +17,16 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use manx_linux::netlink::{
     Action, Family, LOCAL, ListedRule, MANX_PROTOCOL, PORTS_TABLE, PortRange, Rule, Transport,
 };
+
+/// The address by which the node's own processes reach ports, too. Nobody else does.
+pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// The interface by which the packets of the node's own processes come in.
+const OWN: &str = "lo";
 
 /// The preference of the kernel's own rule for the table `local`.
 const KERNELS: u32 = 0;
@@ -43,8 +49,38 @@ pub struct ManxPorts {
 pub struct Desired {
     /// The addresses that stand for pods in the world.
     pub egress: BTreeSet<IpAddr>,
-    /// The addresses at which services have node ports.
+    /// The addresses at which services have node ports. 127.0.0.1 may be one: the node's own processes reach it.
     pub node_ports: BTreeSet<IpAddr>,
+    /// The ports that lead to pods of this node, at these addresses.
+    pub host_ports: BTreeSet<HostPort>,
+}
+
+/// A port of one of the node's addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostPort {
+    pub address: IpAddr,
+    pub transport: Transport,
+    /// From 1 to 65534.
+    pub port: u16,
+}
+
+impl HostPort {
+    /// `None`: no rule can name the port.
+    pub(crate) fn range(&self) -> Option<PortRange> {
+        PortRange::new(self.port, self.port)
+    }
+
+    /// The rule by which what is sent to it comes to Manx.
+    pub(crate) fn rule(&self) -> Option<Rule> {
+        Some(to_manx(self.address, self.transport, self.range()?))
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = SocketAddr::new(self.address, self.port);
+        write!(f, "{} {address}", self.transport)
+    }
 }
 
 impl Desired {
@@ -52,6 +88,14 @@ impl Desired {
     pub(crate) fn of(&self, family: Family) -> BTreeSet<IpAddr> {
         let all = self.egress.union(&self.node_ports);
         all.copied().filter(|address| Family::of(*address) == family).collect()
+    }
+
+    /// The source of what the node's own processes send to an address without choosing one.
+    pub(crate) fn source(&self, address: IpAddr) -> Option<IpAddr> {
+        if address != LOOPBACK {
+            return Some(address);
+        }
+        self.egress.iter().find(|it| it.is_ipv4()).copied()
     }
 }
 
@@ -86,7 +130,7 @@ pub(crate) fn wanted(
         ..Rule::new(FROM_MANX, family, Action::Lookup(LOCAL))
     };
     let mut rules: BTreeSet<Rule> = [from_manx, Rule::of_local(MOVED_LOCAL, family)].into();
-    for address in addresses {
+    for address in addresses.into_iter().filter(|it| *it != LOOPBACK) {
         let address = Some(address);
         rules.extend(interfaces.outside.iter().map(|name| Rule {
             interface: Some(name.clone()),
@@ -94,18 +138,26 @@ pub(crate) fn wanted(
             ..Rule::new(FORGED, family, Action::Drop)
         }));
     }
+    let of_family = |address: &&IpAddr| Family::of(**address) == family;
     for (addresses, range) in
         [(&desired.egress, ports.egress), (&desired.node_ports, ports.node_ports)]
     {
-        for address in addresses.iter().filter(|address| Family::of(**address) == family) {
-            rules.extend(Transport::ALL.map(|transport| Rule {
-                to: Some(*address),
-                ports: Some((transport, range)),
-                ..Rule::new(PORTS, family, Action::Lookup(PORTS_TABLE))
-            }));
+        for address in addresses.iter().filter(of_family) {
+            rules.extend(Transport::ALL.map(|it| to_manx(*address, it, range)));
         }
     }
+    let host_ports = desired.host_ports.iter().filter(|it| of_family(&&it.address));
+    rules.extend(host_ports.filter_map(HostPort::rule));
     rules
+}
+
+fn to_manx(address: IpAddr, transport: Transport, range: PortRange) -> Rule {
+    Rule {
+        interface: (address == LOOPBACK).then(|| OWN.to_owned()),
+        to: Some(address),
+        ports: Some((transport, range)),
+        ..Rule::new(PORTS, Family::of(address), Action::Lookup(PORTS_TABLE))
+    }
 }
 
 /// The rules at Manx's preferences and at the kernel's, of one family.
@@ -207,7 +259,7 @@ mod tests {
 
     fn desired(addresses: &[&str]) -> Desired {
         let all: BTreeSet<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
-        Desired { egress: all.clone(), node_ports: all }
+        Desired { egress: all.clone(), node_ports: all, host_ports: BTreeSet::new() }
     }
 
     fn rules(family: Family, addresses: &[&str]) -> BTreeSet<Rule> {
@@ -253,6 +305,11 @@ mod tests {
         ip rule pref 4 lookup local proto 2
         ");
         assert_eq!(rules(Family::V6, &["192.0.2.1"]), unmoved(Family::V6));
+        let loopback: Vec<String> = rules(Family::V4, &["192.0.2.1", "127.0.0.1"])
+            .difference(&all)
+            .map(ToString::to_string)
+            .collect();
+        insta::assert_snapshot!(loopback[0], @"ip rule pref 3 to 127.0.0.1/32 iif lo ipproto tcp dport 30000-32767 lookup 79 proto 77");
         assert_eq!(rules(Family::V6, &["192.0.2.1", "2001:db8::1"]).len(), all.len());
     }
 

@@ -17,8 +17,9 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 
 use manx_devices::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, OpenDevice};
+use manx_linux::listening::listens;
 use manx_linux::netlink::{
-    self, Family, ListedRoute, Netlink, PORTS_TABLE, Route, Rule, TRANSLATED_TABLE,
+    self, Family, ListedRoute, Netlink, PORTS_TABLE, PortRange, Route, Rule, TRANSLATED_TABLE,
 };
 use manx_linux::netns::{self, sysctl};
 
@@ -26,7 +27,7 @@ use crate::interfaces::{FORWARDED, HOST, SERVICES};
 use crate::port_reservation;
 pub use crate::port_reservation::Error as PortsError;
 use crate::port_rules::{self, Interfaces, MOVED_LOCAL, Present, Step};
-pub use crate::port_rules::{Desired, ManxPorts};
+pub use crate::port_rules::{Desired, HostPort, ManxPorts};
 
 /// An address for `manx1` alone. No other machine can send to it, and the kernel chooses it for no packet. Without any
 /// IPv4 address an interface fails even the loose check of sources (`fib_validate_source`), which
@@ -98,6 +99,8 @@ pub struct Findings {
     pub removed: Vec<String>,
     /// What another program has put where it disturbs Manx. It stays.
     pub foreign: Vec<String>,
+    /// The host ports at which a process of the node listens. They stay the process's.
+    pub in_use: Vec<HostPort>,
 }
 
 /// `manx1` for Manx's own translation, without its queues.
@@ -109,8 +112,8 @@ pub struct TranslationDevice {
 }
 
 impl TranslationDevice {
-    /// Makes `manx1` in the calling thread's namespace, which is the node's, and reserves the ports. Its other properties
-    /// are those of `like`, the host port's device. No packet comes to it before [`Self::reconcile`], unless an agent
+    /// Makes `manx1` in the calling thread's namespace, which is the node's. Its other properties are those of `like`, the
+    /// host port's device. No packet comes to it before [`Self::reconcile`], unless an agent
     /// before this one has left its rules.
     pub fn attach(
         agent: &AgentNamespace,
@@ -140,9 +143,9 @@ impl TranslationDevice {
         }
     }
 
-    /// Sets the interface's settings, gives it its address and reserves the ports. Returns what was not so before.
+    /// Sets the interface's settings and gives it its address. Returns what was not so before.
     fn set_up(&self) -> Result<Vec<String>, Error> {
-        let mut set = netns::run_in(&self.netns, || self.set_settings())??;
+        let mut set = netns::run_in(&self.netns, set_settings)??;
         let own = IpNet::from(IpAddr::V4(OWN));
         let added = netlink::in_netns(&self.netns, async |netlink| {
             let present = netlink.addresses().await?;
@@ -156,30 +159,57 @@ impl TranslationDevice {
         Ok(set)
     }
 
-    fn set_settings(&self) -> Result<Vec<String>, Error> {
-        let mut set = Vec::new();
-        // Sources of translated packets are the node's own, or are reached by another interface.
-        for (name, value) in [("accept_local", "1"), ("rp_filter", "0")] {
-            let key = format!("ipv4/conf/{SERVICES}/{name}");
-            if sysctl::read(&key).map_err(netlink::Error::from)? != value {
-                sysctl::set(&key, value).map_err(netlink::Error::from)?;
-                set.push(format!("{key} = {value}"));
-            }
-        }
+    /// Reserves the ports before rules lead them to Manx.
+    fn reserve(&self, desired: &Desired, findings: &mut Findings) -> Result<(), Error> {
         let ManxPorts { egress, node_ports } = self.settings.ports;
-        if port_reservation::reserve(&[egress, node_ports], &self.settings.record)? {
-            set.push(format!("{egress} and {node_ports} in ip_local_reserved_ports"));
+        let host_ports = desired.host_ports.iter().filter_map(HostPort::range);
+        let ranges: Vec<PortRange> = [egress, node_ports].into_iter().chain(host_ports).collect();
+        let record = &self.settings.record;
+        if netns::run_in(&self.netns, || port_reservation::reserve(&ranges, record))?? {
+            let all: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+            findings.set.push(format!("{} in ip_local_reserved_ports", all.join(", ")));
         }
-        Ok(set)
+        Ok(())
     }
 
-    /// Makes rules, routes and settings those of `desired`, and touches no others. Repeating it changes nothing. So its
-    /// findings are what others have done since.
+    /// Those of the desired ports that can be Manx's. A host port at which a process of the node listens is not: whoever can
+    /// make a pod would take the node's own ports, such as kubelet's. One that leads to Manx stays.
+    fn without_those_in_use(
+        &self,
+        desired: &Desired,
+        findings: &mut Findings,
+    ) -> Result<Desired, Error> {
+        let mut desired = desired.clone();
+        if desired.host_ports.is_empty() {
+            return Ok(desired);
+        }
+        let known: BTreeSet<Rule> = netlink::in_netns(&self.netns, async |netlink| {
+            let mut all = netlink.rules(Family::V4).await?;
+            all.extend(netlink.rules(Family::V6).await?);
+            Ok(all.into_iter().filter_map(|it| it.rule).collect())
+        })?;
+        let is_free = |port: &HostPort| {
+            port.rule().is_some_and(|rule| known.contains(&rule))
+                // What cannot be known counts as used.
+                || listens(port.transport, port.address, port.port).is_ok_and(|listens| !listens)
+        };
+        let (free, used) = netns::run_in(&self.netns, || {
+            desired.host_ports.iter().partition::<BTreeSet<HostPort>, _>(|it| is_free(it))
+        })?;
+        desired.host_ports = free;
+        findings.in_use.extend(used);
+        Ok(desired)
+    }
+
+    /// Makes rules, routes, reserved ports and settings those of `desired`, and touches no others. Repeating it changes
+    /// nothing. So its findings are what others have done since.
     ///
     /// # Errors
     /// The first one. Everything else is done nevertheless, and the next call tries again.
     pub fn reconcile(&self, desired: &Desired) -> Result<Findings, Error> {
         let mut findings = Findings::default();
+        let desired = &self.without_those_in_use(desired, &mut findings)?;
+        let reserved = self.reserve(desired, &mut findings);
         let ruled = netlink::in_netns(&self.netns, async |netlink| {
             let outside = outside(&netlink).await?;
             let [v4, v6] = Family::ALL;
@@ -194,6 +224,7 @@ impl TranslationDevice {
             other => other?,
         }
         ruled?;
+        reserved?;
         Ok(findings)
     }
 
@@ -206,8 +237,9 @@ impl TranslationDevice {
         findings: &mut Findings,
     ) -> Result<(), netlink::Error> {
         let addresses = desired.of(family).into_iter();
-        let routes: BTreeSet<Route> =
-            addresses.map(|address| self.made.route(address.into(), Some(address))).collect();
+        let routes: BTreeSet<Route> = addresses
+            .map(|address| self.made.route(address.into(), desired.source(address)))
+            .collect();
         let interfaces = Interfaces { manx: SERVICES, outside };
         let rules = port_rules::wanted(family, desired, self.settings.ports, interfaces);
         // Rules lead to routes: routes are set before them and removed after them. A route that cannot be set, because the
@@ -263,6 +295,20 @@ async fn check_free(netlink: &Netlink) -> Result<Result<(), Error>, netlink::Err
         }
     }
     Ok(Ok(()))
+}
+
+fn set_settings() -> Result<Vec<String>, Error> {
+    let mut set = Vec::new();
+    // Sources of translated packets are the node's own, or are reached by another interface. Answers from ports of 127.0.0.1
+    // have that as their source.
+    for (name, value) in [("accept_local", "1"), ("rp_filter", "0"), ("route_localnet", "1")] {
+        let key = format!("ipv4/conf/{SERVICES}/{name}");
+        if sysctl::read(&key).map_err(netlink::Error::from)? != value {
+            sysctl::set(&key, value).map_err(netlink::Error::from)?;
+            set.push(format!("{key} = {value}"));
+        }
+    }
+    Ok(set)
 }
 
 /// The kernel uses the larger of this value and the interface's (`ip-sysctl.rst`).

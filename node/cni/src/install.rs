@@ -40,6 +40,9 @@ manx-cni is a CNI plugin: a container runtime starts it with CNI_COMMAND set.
     --bin-dir DIR       folder of plugins [default: /opt/cni/bin]
     --conf-dir DIR      folder of configurations [default: /etc/cni/net.d]
     --conf-name NAME    the configuration's file [default: 10-manx.conflist; 00-manx.conflist with --policy-only]
+    --services WHO      who translates services: kube-proxy, manx or none, as `manx node` is told. Without manx, the plugin
+                        portmap is chained behind if it is there, because the agent does not do hostPort itself
+                        [default: kube-proxy]
     --policy-only       install behind the first plugin of the configuration that is there, and only judge
     --if-removed        uninstall only if the agent says that Manx is gone from the cluster
     --socket PATH       the agent's socket, for the configuration and the holder [default: /run/manx/node.sock]
@@ -105,6 +108,8 @@ struct InstallPaths {
     /// The configuration's name, if the caller gave one.
     conf_name: Option<String>,
     socket: PathBuf,
+    /// Whether the agent translates, so that a pod's ports of the node need no plugin.
+    agent_translates: bool,
     /// Whether another plugin connects the pods.
     policy_only: bool,
     /// Whether `uninstall` first asks the agent whether Manx is removed.
@@ -115,7 +120,16 @@ impl InstallPaths {
     fn read(arguments: &[String]) -> Result<Self, Error> {
         let [bin_dir, conf_dir, socket] = [BIN_DIR, CONF_DIR, SOCKET].map(PathBuf::from);
         let (conf_name, policy_only, if_removed) = (None, false, false);
-        let mut places = Self { bin_dir, conf_dir, conf_name, socket, policy_only, if_removed };
+        let agent_translates = false;
+        let mut places = Self {
+            bin_dir,
+            conf_dir,
+            conf_name,
+            socket,
+            agent_translates,
+            policy_only,
+            if_removed,
+        };
         let mut rest = arguments.iter();
         while let Some(flag) = rest.next() {
             let switch = match flag.as_str() {
@@ -133,6 +147,7 @@ impl InstallPaths {
                 "--conf-dir" => places.conf_dir = value.into(),
                 "--conf-name" => places.conf_name = Some(value.clone()),
                 "--socket" => places.socket = value.into(),
+                "--services" => places.agent_translates = translates(value)?,
                 _ => return Err(Error::Usage(format!("{flag} is not known"))),
             }
         }
@@ -169,6 +184,17 @@ impl InstallPaths {
             None => vec![CONF_NAME, CONF_NAME_BEHIND],
         };
         names.into_iter().map(|name| self.conf_dir.join(name)).collect()
+    }
+}
+
+/// Whether the agent translates services itself.
+fn translates(services: &str) -> Result<bool, Error> {
+    match services {
+        "manx" => Ok(true),
+        "kube-proxy" | "none" => Ok(false),
+        other => {
+            Err(Error::Usage(format!("--services {other}: expected kube-proxy, manx or none")))
+        }
     }
 }
 
@@ -216,7 +242,8 @@ fn install_program(places: &InstallPaths, program: &[u8]) -> Result<String, Erro
     let Conflist { text, told } = if places.policy_only {
         add_to_current(places)?
     } else {
-        conflist::own(&places.socket, places.bin_dir.join("portmap").is_file())
+        let has_portmap = places.bin_dir.join("portmap").is_file();
+        conflist::own(&places.socket, has_portmap && !places.agent_translates)
     };
     if places.policy_only {
         policy_only::allow(&places.socket)?;
@@ -393,6 +420,10 @@ mod tests {
         let told = install_program(&places, &program("3")).unwrap();
         assert!(told.contains("05-other.conf in "), "{told}");
         insta::assert_snapshot!(fs::read_to_string(places.conflist()).unwrap());
+        // The agent does what portmap does.
+        let translating = InstallPaths { agent_translates: true, ..self::places(folder.path()) };
+        install_program(&translating, &program("3")).unwrap();
+        assert!(!fs::read_to_string(places.conflist()).unwrap().contains("portmap"));
         uninstall(&places).unwrap();
         let left = [files(&places.bin_dir), files(&places.conf_dir)];
         assert_eq!(left, ["portmap", "05-other.conf"].map(|it| BTreeSet::from([it.to_owned()])));

@@ -3,6 +3,7 @@
 //! The layers, in order:
 //! - [`netns`]: network namespaces and their settings.
 //! - [`netlink`]: interfaces, addresses, routes, rules and neighbours.
+//! - [`listening`]: the sockets at which processes listen.
 //! - [`process`]: the setup of a process at its start, and whether another process ends.
 //! - [`private`]: folders and files that no other user can write to.
 //! - [`socket`]: a listening socket in such a folder, for one process at a time.
@@ -13,6 +14,7 @@
 //! policies.
 
 pub mod doctor;
+pub mod listening;
 pub mod netlink;
 pub mod netns;
 pub mod private;

@@ -276,6 +276,42 @@ fn a_node_port_leads_to_a_pod_that_sees_the_client() {
     assert_eq!((out.port, ends(&out.frame.bytes)[1].clone()), (HOST, (node(), 22)));
 }
 
+/// The node's own processes ask at 127.0.0.1, where nobody else gets anything.
+#[test]
+fn a_port_at_loopback_leads_the_nodes_own_processes_to_a_pod() {
+    const LOOPBACK: &str = "127.0.0.1";
+    for (protocol, backend) in [(TCP, OTHER), (UDP, OTHER), (TCP, FAR)] {
+        let mut fabric = fabric();
+        fabric.own_addresses.insert("127.0.0.0/8".parse().unwrap());
+        fabric = fabric.into_translating(&cluster(""), services(&[(LOOPBACK, 8080, backend, 80)]));
+        let asked = Tuple::new(&node(), LOOPBACK, protocol, 8080);
+        let out = only(fabric.send_at(0, MANX, &asked.opening()));
+        let pod = if backend == FAR { "shop/far" } else { "shop/other" };
+        assert_eq!((out.node, out.port), fabric.port(pod));
+        let [(source, source_port), to] = ends(&out.frame.bytes);
+        assert_eq!(to, (backend.to_owned(), 80));
+        let behind = Tuple::new(&source, backend, protocol, 80).from_port(source_port);
+        let out = only(fabric.send(pod, &behind.answer()));
+        assert_eq!((out.node, out.port), (0, MANX));
+        let (from, to) = ((LOOPBACK.to_owned(), 8080), (node(), asked.source_port));
+        assert_eq!(ends(&out.frame.bytes), [from, to]);
+        let restored = fabric.nodes[0].replace_workers(1, SIZES, true);
+        assert_eq!((restored.flows, restored.ended), (1, 0));
+        only(fabric.send_at(0, MANX, &asked.data(b"x")));
+        // A port that nothing has: refused, and not the node's.
+        let unknown = Tuple::new(&node(), LOOPBACK, TCP, 8081);
+        let out = only(fabric.send_at(0, MANX, &unknown.opening()));
+        assert_eq!((out.port, &ends(&out.frame.bytes)[0].0[..]), (MANX, LOOPBACK));
+        assert_eq!(dropped(&fabric, MANX, DropReason::UnknownPort), 1);
+        // From a pod, and from the world as the node does not let it in.
+        for (port, from) in [(fabric.port("shop/client").1, CLIENT), (HOST, WORLD)] {
+            let forged = Tuple::new(from, LOOPBACK, TCP, 8080);
+            assert_eq!(fabric.send_at(0, port, &forged.opening()).len(), 0);
+            assert_eq!(dropped(&fabric, port, DropReason::NotForwardable), 1);
+        }
+    }
+}
+
 /// A tunnel brings sources of its own node only.
 #[test]
 fn a_node_port_leads_to_a_pod_of_another_node_that_sees_an_address_of_this_ones_block() {

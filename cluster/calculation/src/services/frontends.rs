@@ -1,8 +1,8 @@
 //! The services that Manx translates, compiled to the dataplane's table and kept up to date by changes of objects.
 //!
 //! A frontend is a cluster IP, or a load balancer's address that nodes translate, with a port of the Service; or an address
-//! of this node with the port's node port. Left alone
-//! are Services that are headless or of type `ExternalName`, and those that a label gives to another proxy.
+//! of this node with the port's node port, or with a port that a pod of this node asks for ([`host_ports`]). Left alone are
+//! Services that are headless or of type `ExternalName`, and those that a label gives to another proxy.
 //!
 //! The table depends on the present objects only, never on the changes that led to them; only the number of addresses
 //! that have gone counts changes. What is not known is closed: a Service that is not valid has no frontend, and while a
@@ -16,12 +16,14 @@ use manx_dataplane::services::{Frontend, FrontendKey, ServiceTable, WithoutBacke
 use manx_objects::State;
 use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::{
-    Created, EndpointSlice, Kind, Object, ObjectKey, Protocol, Service, ServicePort, ServiceType,
+    Created, EndpointSlice, Kind, Object, ObjectKey, Pod, Protocol, Service, ServicePort,
+    ServiceType,
 };
 use manx_policy_compiler::model::ObjectName;
 use sha1::{Digest, Sha1};
 
 use super::backends::{Candidate, Here, TrafficPolicy, all, can_be_backend, select};
+use super::host_ports::{self, MOST_HOST_PORTS};
 use super::named_addresses::NamedAddresses;
 use super::omission::Omission;
 
@@ -42,12 +44,15 @@ pub struct Frontends {
     table: Arc<ServiceTable>,
     /// The addresses that have a frontend, but for those of this node.
     addresses: BTreeSet<IpAddr>,
-    services: HashMap<Arc<ObjectName>, Compiled>,
+    /// The Services, and the pods of this node that ask for ports of it.
+    compiled: HashMap<Arc<ObjectKey>, Compiled>,
     claims: BTreeMap<FrontendKey, Claims>,
-    /// The keys that several Services claim.
+    /// The keys that several objects claim.
     contested: BTreeSet<FrontendKey>,
-    /// The Services that are not translated in full.
-    omissions: BTreeMap<Arc<ObjectName>, BTreeSet<Omission>>,
+    /// What is not translated in full.
+    omissions: BTreeMap<Arc<ObjectKey>, BTreeSet<Omission>>,
+    /// The ports of this node that each pod asks for.
+    host_ports: BTreeMap<Arc<Rank>, Box<[FrontendKey]>>,
     slices: Slices,
     named: NamedAddresses,
 }
@@ -58,11 +63,13 @@ pub struct NodePorts {
     /// The ports, the first and the last. A node port outside of them is not translated, because it may be a port of a
     /// program of the node.
     pub range: (u16, u16),
-    /// The addresses.
+    /// The addresses, which are also those of pods' host ports.
     pub addresses: BTreeSet<IpAddr>,
+    /// Whether pods' host ports are translated. Behind another plugin they are that one's.
+    pub of_pods: bool,
 }
 
-/// A Service with frontends, as it was compiled.
+/// A Service or a pod with frontends, as it was compiled.
 #[derive(Debug)]
 struct Compiled {
     rank: Arc<Rank>,
@@ -71,15 +78,28 @@ struct Compiled {
     keys: Box<[FrontendKey]>,
 }
 
-/// The place of a Service among those that have the same address, protocol and port. The smallest gets the connections.
+/// The place of an object among those that have the same address, protocol and port. The smallest gets the connections. A
+/// Service has a node port on all nodes, so it comes before the pods of one.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
+    is_pod: bool,
     is_of_unknown_age: bool,
     created: Option<Created>,
-    name: Arc<ObjectName>,
+    object: Arc<ObjectKey>,
 }
 
-/// The Services that have one address, protocol and port, the first one first.
+impl Rank {
+    fn new(object: &Arc<ObjectKey>, created: Option<Created>) -> Arc<Self> {
+        Arc::new(Self {
+            is_pod: object.kind == Kind::Pod,
+            is_of_unknown_age: created.is_none(),
+            created,
+            object: Arc::clone(object),
+        })
+    }
+}
+
+/// The objects that have one address, protocol and port, the first one first.
 type Claims = Vec<(Arc<Rank>, Arc<Frontend>)>;
 
 /// The valid slices of each Service, and the namespaces with slices that are not valid.
@@ -107,23 +127,33 @@ impl Frontends {
         &self.addresses
     }
 
-    /// The Services that are not translated in full, in order, each with what is left out.
-    pub fn omissions(&self) -> impl Iterator<Item = (&ObjectName, Omission)> {
-        let of_services = self
+    /// The ports of this node that lead to pods: those of the oldest pods, if there are too many.
+    pub fn host_ports(&self) -> impl Iterator<Item = FrontendKey> {
+        self.host_ports.values().flatten().copied().take(MOST_HOST_PORTS)
+    }
+
+    /// The Services and pods that are not translated in full, in order, each with what is left out.
+    pub fn omissions(&self) -> impl Iterator<Item = (&ObjectKey, Omission)> {
+        let of_objects = self
             .omissions
             .iter()
-            .flat_map(|(name, all)| all.iter().map(|omission| (&**name, omission.clone())));
+            .flat_map(|(key, all)| all.iter().map(|omission| (&**key, omission.clone())));
+        let ranks = self.host_ports.iter();
+        let ranks = ranks.flat_map(|(rank, ports)| std::iter::repeat_n(rank, ports.len()));
+        let without_port = ranks.skip(MOST_HOST_PORTS);
+        let without_port = without_port.map(|rank| (&*rank.object, Omission::TooManyHostPorts));
         let taken = self.contested.iter().flat_map(|key| {
             let claims = self.claims.get(key).map_or(&[][..], Vec::as_slice);
-            let first = claims.first().map(|(rank, _)| ObjectName::clone(&rank.name));
+            let first = claims.first().map(|(rank, _)| ObjectKey::clone(&rank.object));
             claims
                 .iter()
                 .skip(1)
                 .zip(first.into_iter().cycle())
-                .map(|((rank, _), by)| (&*rank.name, Omission::Taken { key: *key, by }))
+                .map(|((rank, _), by)| (&*rank.object, Omission::Taken { key: *key, by }))
         });
-        let mut all: Vec<_> = of_services.chain(taken).collect();
+        let mut all: Vec<_> = of_objects.chain(taken).chain(without_port).collect();
         all.sort();
+        all.dedup();
         all.into_iter()
     }
 
@@ -152,8 +182,8 @@ impl Frontends {
     /// have a frontend now.
     pub fn readmit(&mut self, contents: &Contents, admits: impl Fn(IpAddr) -> bool) -> bool {
         let differs = |it: &Compiled| it.addresses.iter().any(|(at, was)| admits(*at) != *was);
-        let changed = self.services.iter().filter(|(_, service)| differs(service));
-        let changed = changed.map(|(name, _)| ObjectName::clone(name)).collect();
+        let changed = self.compiled.iter().filter(|(_, service)| differs(service));
+        let changed = changed.map(|(key, _)| ObjectKey::clone(key)).collect();
         self.compile_all(contents, changed, admits)
     }
 
@@ -166,17 +196,18 @@ impl Frontends {
     ) {
         if self.node_ports.addresses != addresses {
             self.node_ports.addresses = addresses;
-            let all = self.services.keys().map(|name| ObjectName::clone(name)).collect();
+            let known = self.compiled.keys().map(|key| ObjectKey::clone(key));
+            let all = known.chain(self.pods_with_ports(contents)).collect();
             self.compile_all(contents, all, admits);
         }
     }
 
-    /// Notes changed objects, each with its state before, and returns the Services that have to be compiled.
+    /// Notes changed objects, each with its state before, and returns those that have to be compiled.
     fn note_objects<'a>(
         &mut self,
         contents: &Contents,
         objects: impl Iterator<Item = (&'a ObjectKey, Option<&'a State>)>,
-    ) -> BTreeSet<ObjectName> {
+    ) -> BTreeSet<ObjectKey> {
         let mut changed = BTreeSet::new();
         for (key, before) in objects {
             let now = contents.objects.get(key).map(|stored| &stored.state);
@@ -185,7 +216,14 @@ impl Frontends {
             }
             match key.kind {
                 Kind::Service => {
-                    changed.insert(ObjectName::new(&key.namespace, &key.name));
+                    changed.insert(key.clone());
+                }
+                Kind::Pod => {
+                    let has_ports =
+                        |state: &State| state.valid().is_some_and(|it| self.host_pod(it).is_some());
+                    if before.is_some_and(has_ports) || now.is_some_and(has_ports) {
+                        changed.insert(key.clone());
+                    }
                 }
                 Kind::EndpointSlice => {
                     let was_broken = self.slices.is_broken(&key.namespace);
@@ -213,8 +251,8 @@ impl Frontends {
         changed
     }
 
-    /// Notes all objects, and returns the Services that are and were there.
-    fn note_everything(&mut self, contents: &Contents) -> BTreeSet<ObjectName> {
+    /// Notes all objects, and returns those that are and were compiled.
+    fn note_everything(&mut self, contents: &Contents) -> BTreeSet<ObjectKey> {
         self.note_zone(contents);
         self.slices = Slices::default();
         self.named.clear();
@@ -226,8 +264,24 @@ impl Frontends {
                 self.named.add(&stored.state);
             }
         }
-        let before = self.services.keys().map(|name| ObjectName::clone(name));
-        before.chain(all_services(contents, None)).collect()
+        let before = self.compiled.keys().map(|key| ObjectKey::clone(key));
+        let pods = self.pods_with_ports(contents);
+        before.chain(all_services(contents, None)).chain(pods).collect()
+    }
+
+    /// The pod that an object is, if it is one that asks for ports of this node.
+    fn host_pod<'a>(&self, object: &'a Object) -> Option<&'a Pod> {
+        let Object::Pod(pod) = object else { return None };
+        let is_here = pod.node_name.as_ref() == Some(&self.here.node);
+        (self.node_ports.of_pods && is_here && host_ports::has_some(pod)).then_some(pod)
+    }
+
+    fn pods_with_ports(&self, contents: &Contents) -> Vec<ObjectKey> {
+        let pods = contents.of_kind(Kind::Pod);
+        let asking = pods.filter(|(_, stored)| {
+            stored.state.valid().is_some_and(|it| self.host_pod(it).is_some())
+        });
+        asking.map(|(key, _)| key.clone()).collect()
     }
 
     /// Notes the zone of this node, and returns whether it has changed.
@@ -243,23 +297,25 @@ impl Frontends {
     fn compile_all(
         &mut self,
         contents: &Contents,
-        services: BTreeSet<ObjectName>,
+        objects: BTreeSet<ObjectKey>,
         admits: impl Fn(IpAddr) -> bool,
     ) -> bool {
         let mut touched = BTreeSet::new();
-        for name in services {
-            let name = Arc::new(name);
+        for object in objects {
+            let object = Arc::new(object);
             let mut omissions = BTreeSet::new();
             let mut frontends = BTreeMap::new();
-            let compiled = self.compile(contents, &name, &admits, (&mut frontends, &mut omissions));
+            let compiled =
+                self.compile(contents, &object, &admits, (&mut frontends, &mut omissions));
             if omissions.is_empty() {
-                self.omissions.remove(&name);
+                self.omissions.remove(&object);
             } else {
-                self.omissions.insert(Arc::clone(&name), omissions);
+                self.omissions.insert(Arc::clone(&object), omissions);
             }
-            if let Some(before) = self.services.remove(&name) {
+            if let Some(before) = self.compiled.remove(&object) {
+                self.host_ports.remove(&before.rank);
                 for key in before.keys {
-                    self.drop_claim(key, &name);
+                    self.drop_claim(key, &object);
                     touched.insert(key);
                 }
             }
@@ -268,7 +324,10 @@ impl Frontends {
                     self.claim(key, (Arc::clone(&compiled.rank), frontend));
                     touched.insert(key);
                 }
-                self.services.insert(name, compiled);
+                if compiled.rank.is_pod {
+                    self.host_ports.insert(Arc::clone(&compiled.rank), compiled.keys.clone());
+                }
+                self.compiled.insert(object, compiled);
             }
         }
         let mut differs = false;
@@ -278,22 +337,44 @@ impl Frontends {
         differs
     }
 
-    /// Compiles a Service to frontends. `None`: nothing of it is translated.
+    /// Compiles an object to frontends. `None`: nothing of it is translated.
     fn compile(
         &self,
         contents: &Contents,
-        name: &Arc<ObjectName>,
+        key: &Arc<ObjectKey>,
         admits: impl Fn(IpAddr) -> bool,
         (frontends, omissions): (
             &mut BTreeMap<FrontendKey, Arc<Frontend>>,
             &mut BTreeSet<Omission>,
         ),
     ) -> Option<Compiled> {
-        let key = ObjectKey::new(Kind::Service, &name.namespace, &name.name);
-        let Some(Object::Service(service)) = contents.valid(&key) else { return None };
-        if !is_translated(service) {
-            return None;
-        }
+        let (created, addresses) = match contents.valid(key)? {
+            Object::Service(service) if is_translated(service) => {
+                let name = ObjectName::new(&key.namespace, &key.name);
+                let addresses =
+                    self.compile_service((&name, service), admits, (frontends, omissions));
+                (service.created, addresses)
+            }
+            object => {
+                let pod = self.host_pod(object)?;
+                *frontends = host_ports::compile(pod, &self.node_ports.addresses, omissions);
+                (pod.created, Box::default())
+            }
+        };
+        let keys = frontends.keys().copied().collect();
+        Some(Compiled { rank: Rank::new(key, created), addresses, keys })
+    }
+
+    /// Compiles a Service to frontends, and returns its addresses, each with whether it may be a frontend's.
+    fn compile_service(
+        &self,
+        (name, service): (&ObjectName, &Service),
+        admits: impl Fn(IpAddr) -> bool,
+        (frontends, omissions): (
+            &mut BTreeMap<FrontendKey, Arc<Frontend>>,
+            &mut BTreeSet<Omission>,
+        ),
+    ) -> Box<[(IpAddr, bool)]> {
         let cluster_ips = service.cluster_ips.iter().map(|it| (*it, service.internal_local));
         // In the cluster, clients of a load balancer's address get any endpoint.
         let vips = service.load_balancer_vips.iter().map(|it| (*it, false));
@@ -336,19 +417,7 @@ impl Frontends {
                     .or_insert_with(|| Arc::clone(frontend));
             }
         }
-        let rank = Rank {
-            is_of_unknown_age: service.created.is_none(),
-            created: service.created,
-            name: Arc::clone(name),
-        };
-        Some(Compiled {
-            rank: Arc::new(rank),
-            addresses: addresses
-                .into_iter()
-                .map(|(at, _, is_admitted)| (at, is_admitted))
-                .collect(),
-            keys: frontends.keys().copied().collect(),
-        })
+        addresses.into_iter().map(|(at, _, is_admitted)| (at, is_admitted)).collect()
     }
 
     /// The frontend of a Service's port for its addresses of a family. `is_local`: only endpoints of this node count.
@@ -399,9 +468,9 @@ impl Frontends {
         claims.insert(at, claim);
     }
 
-    fn drop_claim(&mut self, key: FrontendKey, service: &ObjectName) {
+    fn drop_claim(&mut self, key: FrontendKey, of: &ObjectKey) {
         if let Some(claims) = self.claims.get_mut(&key) {
-            claims.retain(|(rank, _)| *rank.name != *service);
+            claims.retain(|(rank, _)| *rank.object != *of);
             if claims.is_empty() {
                 self.claims.remove(&key);
             }
@@ -446,7 +515,7 @@ impl Frontends {
 
 impl Slices {
     /// Adds a slice, and returns the Service that it belongs to.
-    fn add(&mut self, key: &ObjectKey, state: &State) -> Option<ObjectName> {
+    fn add(&mut self, key: &ObjectKey, state: &State) -> Option<ObjectKey> {
         let State::Valid(object) = state else {
             *self.broken.entry(key.namespace.clone()).or_default() += 1;
             return None;
@@ -455,11 +524,11 @@ impl Slices {
         let slices = self.of_services.entry(service.clone());
         let slices = slices.or_insert_with(|| Vec::with_capacity(1));
         slices.push((key.name.clone(), Arc::clone(object)));
-        Some(service)
+        Some(key_of(&service))
     }
 
     /// Removes a slice, and returns the Service that it belonged to.
-    fn remove(&mut self, key: &ObjectKey, state: &State) -> Option<ObjectName> {
+    fn remove(&mut self, key: &ObjectKey, state: &State) -> Option<ObjectKey> {
         let State::Valid(object) = state else {
             if let Some(count) = self.broken.get_mut(&key.namespace) {
                 *count -= 1;
@@ -476,7 +545,7 @@ impl Slices {
                 self.of_services.remove(&service);
             }
         }
-        Some(service)
+        Some(key_of(&service))
     }
 
     /// Whether a slice of the namespace is not valid.
@@ -503,11 +572,15 @@ fn service_of(key: &ObjectKey, slice: &Object) -> Option<ObjectName> {
     }
 }
 
+fn key_of(service: &ObjectName) -> ObjectKey {
+    ObjectKey::new(Kind::Service, &service.namespace, &service.name)
+}
+
 /// All Services, or those of a namespace.
 fn all_services<'a>(
     contents: &'a Contents,
     namespace: Option<&str>,
-) -> impl Iterator<Item = ObjectName> + use<'a> {
+) -> impl Iterator<Item = ObjectKey> + use<'a> {
     let all = match namespace {
         Some(namespace) => {
             let services = contents.of_kind_in(Kind::Service, namespace);
@@ -515,7 +588,7 @@ fn all_services<'a>(
         }
         None => contents.of_kind(Kind::Service).map(|(key, _)| key).collect(),
     };
-    all.into_iter().map(|key| ObjectName::new(&key.namespace, &key.name))
+    all.into_iter().cloned()
 }
 
 /// Whether clients reach a Service by translation, and nobody else translates it.

@@ -1,22 +1,25 @@
-//! What the table of services leaves out of a valid Service, with the reason.
+//! What the table of services leaves out of a valid Service or pod, with the reason.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use manx_dataplane::services::FrontendKey;
-use manx_policy_compiler::model::{ObjectName, Protocol};
+use manx_objects::object::ObjectKey;
+use manx_policy_compiler::model::Protocol;
 
-/// A part of a Service that clients do not reach.
+use super::host_ports::MOST_HOST_PORTS;
+
+/// A part of a Service, or of a pod with host ports, that clients do not reach.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Omission {
     /// The address is a node's, or one that pods may have.
     Address(IpAddr),
-    /// An older Service has the same address, protocol and port.
+    /// An older object, or a Service before a pod, has the same address, protocol and port.
     Taken {
         /// What both have.
         key: FrontendKey,
-        /// The older one.
-        by: ObjectName,
+        /// The other one.
+        by: ObjectKey,
     },
     /// An endpoint has an address to which no packet may be sent.
     Backend(IpAddr),
@@ -24,6 +27,17 @@ pub enum Omission {
     NodePort(u16),
     /// A slice of the Service's namespace is not valid, so its endpoints are not known.
     Endpoints,
+    /// A pod's `hostIP` is no address of the node with such ports.
+    HostAddress {
+        /// The `hostIP`.
+        address: IpAddr,
+        /// The `hostPort`.
+        port: u16,
+    },
+    /// No routing rule can name a pod's `hostPort`.
+    HostPort(u16),
+    /// Older pods of the node have as many host ports as a node gives.
+    TooManyHostPorts,
 }
 
 impl fmt::Display for Omission {
@@ -36,7 +50,7 @@ impl fmt::Display for Omission {
             ),
             Self::Taken { key: FrontendKey { address, protocol, port }, by } => write!(
                 f,
-                "Service {by}, which is older, has {address} with {} port {port}, too, and gets the connections: give one \
+                "{by}, which comes first, has {address} with {} port {port}, too, and gets the connections: give one \
                  of them another address or port",
                 Protocol::from_number(*protocol).map_or("any", Protocol::name)
             ),
@@ -49,6 +63,20 @@ impl fmt::Display for Omission {
                 f,
                 "its nodePort {port} is not translated, because it lies outside of the nodes' range for services: expected one \
                  of --node-ports (MANX_NODE_PORTS)"
+            ),
+            Self::HostAddress { address, port } => write!(
+                f,
+                "its hostPort {port} leads nowhere at {address}, its hostIP: expected none, 127.0.0.1, or the node's first \
+                 address of a family (InternalIP), if its kernel has it"
+            ),
+            Self::HostPort(port) => write!(
+                f,
+                "its hostPort {port} leads nowhere, because no routing rule can name that port: expected one from 1 to 65534"
+            ),
+            Self::TooManyHostPorts => write!(
+                f,
+                "one or more of its host ports lead nowhere, because pods that came before it have {MOST_HOST_PORTS}, which is \
+                 as many as Manx gives on a node: use a Service with a nodePort"
             ),
             Self::Endpoints => f.write_str(
                 "connections to it are refused, because an EndpointSlice of its namespace is not valid and may be its: \

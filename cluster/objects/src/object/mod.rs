@@ -30,7 +30,7 @@ pub use namespace::{Namespace, ServiceAccount};
 pub use network_policy::{IpBlock, NetworkPolicy, Peer, Port, Rule};
 pub use node::Node;
 pub use pairs::{Pairs, PairsIter};
-pub use pod::{AnnotatedIps, ContainerPort, Owner, Phase, Pod};
+pub use pod::{AnnotatedIps, ContainerPort, HostPort, Owner, Phase, Pod};
 pub use policy_type::PolicyType;
 pub use pool::{EncapsulationMode, IpPool};
 pub use port::{PortNumber, Protocol};

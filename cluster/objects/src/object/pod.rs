@@ -101,6 +101,17 @@ pub struct ContainerPort {
     pub port: u16,
     /// The protocol; TCP if absent.
     pub protocol: Option<Protocol>,
+    /// The port of the pod's node that leads to it.
+    pub host: Option<HostPort>,
+}
+
+/// `hostPort` and `hostIP` of a container's port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostPort {
+    /// The number, 1-65535.
+    pub port: u16,
+    /// The node's address that has it. `None`: all have it, as with 0.0.0.0 and `::`.
+    pub address: Option<IpAddr>,
 }
 
 /// `status.phase` of a pod.

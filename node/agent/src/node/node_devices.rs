@@ -119,7 +119,13 @@ impl NodeDevices {
     pub(super) fn reconcile_ports(&self, desired: &Desired) {
         let Some(ServicePort::Manx(device)) = &self.service else { return };
         match device.reconcile(desired) {
-            Ok(Findings { foreign, .. }) => {
+            Ok(Findings { foreign, in_use, .. }) => {
+                for port in in_use {
+                    tracing::error!(
+                        %port,
+                        "a process of the node listens at a port that a pod asks for (hostPort): it stays the process's until that ends"
+                    );
+                }
                 for rule in foreign {
                     tracing::error!(
                         rule,

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use manx_objects::contents::{Changes, Contents};
 
-use crate::settings;
+use crate::settings::{self, Network};
 use manx_calculation::import::Cluster;
 use manx_calculation::services::{Frontends, NodePorts, ServiceRanges, Services};
 use manx_calculation::topology::{HostRoute, Topology};
@@ -43,7 +43,7 @@ pub(super) enum ServiceChange {
 }
 
 impl NodeServices {
-    pub(super) fn new(node: &str, settings: &settings::Services) -> Self {
+    pub(super) fn new(node: &str, network: Network, settings: &settings::Services) -> Self {
         match settings {
             settings::Services::None => Self::Nobody,
             settings::Services::KubeProxy => Self::KubeProxy(Services::default()),
@@ -56,6 +56,7 @@ impl NodeServices {
                             settings.ports.node_ports.last(),
                         ),
                         addresses: BTreeSet::new(),
+                        of_pods: network == Network::Manx,
                     },
                 ),
                 ranges: ServiceRanges::default(),

@@ -195,7 +195,7 @@ fn services(ManxServices { frontends, ranges, .. }: &ManxServices) -> impl Itera
     let told: Vec<String> = omissions
         .by_ref()
         .take(MOST_OMISSIONS)
-        .map(|(service, omission)| format!("Service {service}: {omission}"))
+        .map(|(of, omission)| format!("{of}: {omission}"))
         .collect();
     let untold = match omissions.count() {
         0 => None,

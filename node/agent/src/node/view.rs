@@ -10,7 +10,7 @@ use super::inputs::Inputs;
 use super::node_services::{NodeServices, ServiceChange};
 use crate::error::Error;
 use crate::own_addresses::is_own;
-use crate::port_rules::Desired;
+use crate::port_rules::{Desired, HostPort, LOOPBACK};
 use crate::settings::{self, Network, Settings};
 use manx_calculation::import::{Cluster, import_for};
 use manx_calculation::overlay::Overlay;
@@ -18,7 +18,10 @@ use manx_calculation::services::Services;
 use manx_calculation::topology::{
     self, Contribution, HostNetwork, Reserved, ReservedFor, Topology, TopologyError,
 };
+use manx_dataplane::services::FrontendKey;
+use manx_dataplane::wire::protocol;
 use manx_datastore::SourceError;
+use manx_linux::netlink::Transport;
 use manx_objects::contents::Changes;
 use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::Problem;
@@ -75,7 +78,7 @@ impl View {
             topology: Topology::default(),
             is_closed: false,
             own_addresses: BTreeSet::new(),
-            services: NodeServices::new(node, services),
+            services: NodeServices::new(node, network, services),
         }
     }
 
@@ -196,10 +199,24 @@ impl View {
         })
     }
 
-    /// The addresses of this node with ports that are Manx's.
-    pub(super) fn port_addresses(&self) -> Desired {
-        let addresses: BTreeSet<IpAddr> = self.outward_addresses().into_iter().flatten().collect();
-        Desired { egress: addresses.clone(), node_ports: addresses }
+    /// The addresses at which services have node ports.
+    fn node_port_addresses(&self) -> BTreeSet<IpAddr> {
+        let outward: BTreeSet<IpAddr> = self.outward_addresses().into_iter().flatten().collect();
+        let loopback = outward.iter().any(IpAddr::is_ipv4).then_some(LOOPBACK);
+        outward.into_iter().chain(loopback).collect()
+    }
+
+    /// The ports of this node's addresses that are Manx's.
+    pub(super) fn manx_ports(&self) -> Desired {
+        let manx = self.services.manx().into_iter();
+        Desired {
+            egress: self.outward_addresses().into_iter().flatten().collect(),
+            node_ports: self.node_port_addresses(),
+            host_ports: manx
+                .flat_map(|it| it.frontends.host_ports())
+                .filter_map(host_port)
+                .collect(),
+        }
     }
 
     /// Updates the services after changes of objects, and of the node's place if `placed`.
@@ -209,7 +226,7 @@ impl View {
         changes: Option<&Changes>,
         placed: bool,
     ) -> ServiceChange {
-        let at = placed.then(|| self.outward_addresses().into_iter().flatten().collect());
+        let at = placed.then(|| self.node_port_addresses());
         let is_own = |address: &IpAddr| is_own(&self.own_addresses, address);
         match &mut self.services {
             NodeServices::Nobody => ServiceChange::None,
@@ -320,6 +337,16 @@ impl View {
     pub(super) fn overlays(&self) -> BTreeSet<Overlay> {
         self.topology.peers().into_iter().map(|peer| peer.overlay).collect()
     }
+}
+
+fn host_port(FrontendKey { address, protocol, port }: FrontendKey) -> Option<HostPort> {
+    let transport = match protocol {
+        protocol::TCP => Transport::Tcp,
+        protocol::UDP => Transport::Udp,
+        protocol::SCTP => Transport::Sctp,
+        _ => return None,
+    };
+    Some(HostPort { address: address.to_ip(), transport, port })
 }
 
 /// Whether the changes may affect the service addresses that kube-proxy translates.

@@ -14,7 +14,7 @@ use manx_dataplane::port::icmpv6_raw::Icmpv6Raw;
 use manx_dataplane::port::{PacketIo, Reception};
 use manx_dataplane::worker::Polling;
 use manx_devices::device::Queues;
-use manx_linux::netlink::{Action, LOCAL, MAIN, Peer, PortRange, Veth};
+use manx_linux::netlink::{Action, LOCAL, MAIN, Peer, PortRange, Transport, Veth};
 use manx_linux::testing::{namespaces_allowed, tun_allowed};
 
 use super::*;
@@ -42,7 +42,7 @@ fn ip(text: &str) -> IpAddr {
 
 fn desired() -> Desired {
     let all: BTreeSet<IpAddr> = NODE.map(ip).into();
-    Desired { egress: all.clone(), node_ports: all }
+    Desired { egress: all.clone(), node_ports: all, host_ports: BTreeSet::new() }
 }
 
 /// The namespaces of a node and of the world, and the node's `manx1`.
@@ -365,6 +365,67 @@ fn ports_of_manx_go_to_manx_and_the_nodes_own_connections_are_left_alone() {
     }
 }
 
+/// The port of a pod leads to Manx by the node's address, and by 127.0.0.1 for the node's own processes. A process that
+/// listens keeps its port.
+#[test]
+fn host_ports_lead_to_manx_also_at_loopback_and_take_no_port_of_a_process() {
+    if !namespaces_allowed() || !tun_allowed() {
+        return;
+    }
+    let (place, node, loopback) = (Place::new(), ip(NODE[0]), Ipv4Addr::LOCALHOST.into());
+    let port = |address, transport, port| HostPort { address, transport, port };
+    let host_ports = [
+        port(node, Transport::Tcp, 22),
+        port(node, Transport::Udp, 8080),
+        port(loopback, Transport::Udp, 8080),
+    ];
+    let mut desired = Desired { host_ports: host_ports.into(), ..desired() };
+    desired.node_ports.insert(loopback);
+    let ssh = in_node(&place, || TcpListener::bind("0.0.0.0:22").unwrap());
+    let (device, mut queues) = place.attach().unwrap();
+    let findings = device.reconcile(&desired).unwrap();
+    assert_eq!(findings.in_use, [host_ports[0]]);
+    assert!(is_served(&ssh, in_world(&place, || connect((NODE[0], 22)))));
+    let reserved = || in_node(&place, || sysctl::read("ipv4/ip_local_reserved_ports").unwrap());
+    assert_eq!(reserved(), "8080,30000-32767,61000-65534");
+
+    let address = |text: &str, port: u16| SocketAddr::from((ip(text), port));
+    let server = in_world(&place, || udp(WORLD[0], 53));
+    server.send_to(b"?", (node, 8080)).unwrap();
+    assert_eq!(arrive(&mut queues, LONG), [(UDP, address(WORLD[0], 53), address(NODE[0], 8080))]);
+    // The kernel gives the node's address to who asks at 127.0.0.1, and takes answers from there.
+    for port in [8080, 30080] {
+        let own = in_node(&place, || UdpSocket::bind("0.0.0.0:0").unwrap());
+        own.set_read_timeout(Some(LONG)).unwrap();
+        own.connect((loopback, port)).unwrap();
+        own.send(b"own").unwrap();
+        let from = own.local_addr().unwrap();
+        assert_eq!(from.ip(), node);
+        assert_eq!(arrive(&mut queues, LONG), [(UDP, from, (loopback, port).into())]);
+        let answer = datagram(("127.0.0.1", port), (NODE[0], from.port()), b"answer");
+        send(&mut queues, &answer);
+        assert_eq!(heard(&own), Some((b"answer".to_vec(), (loopback, port).into())));
+    }
+    // Other ports of 127.0.0.1 are the processes' own.
+    let listener = in_node(&place, || TcpListener::bind("127.0.0.1:10248").unwrap());
+    assert!(is_served(&listener, in_node(&place, || connect(("127.0.0.1", 10248)))));
+
+    // The process ends, and one that begins later does not take the port back.
+    drop(ssh);
+    assert_eq!(device.reconcile(&desired).unwrap().in_use, []);
+    let _late = in_node(&place, || TcpListener::bind("0.0.0.0:22").unwrap());
+    assert_eq!(device.reconcile(&desired).unwrap(), Findings::default());
+    assert!(in_world(&place, || waits_in_vain((NODE[0], 22))));
+    // The pod goes.
+    desired.host_ports.clear();
+    let findings = device.reconcile(&desired).unwrap();
+    assert_eq!(findings.removed.len(), 3, "{findings:?}");
+    assert_eq!(reserved(), "30000-32767,61000-65534");
+    drop(queues);
+    in_node(&place, || remove(&place.settings.record).unwrap());
+    assert_eq!(reserved(), "");
+}
+
 #[test]
 fn nobody_outside_sends_as_the_node() {
     if !namespaces_allowed() || !tun_allowed() {
@@ -463,6 +524,7 @@ fn what_others_have_removed_is_set_again_and_what_they_have_added_is_told() {
     .unwrap();
     let findings = device.reconcile(&desired()).unwrap();
     insta::assert_snapshot!(findings.set.join("\n"), @r"
+    61000-65534, 30000-32767 in ip_local_reserved_ports
     ip route table 79 blackhole default (V4)
     ip route table 79 192.0.2.1/32 dev manx1
     ip rule pref 1 iif manx1 lookup local proto 77
@@ -474,7 +536,6 @@ fn what_others_have_removed_is_set_again_and_what_they_have_added_is_told() {
     ip rule pref 3 to 192.0.2.1/32 ipproto sctp dport 30000-32767 lookup 79 proto 77
     ip rule pref 3 to 192.0.2.1/32 ipproto sctp dport 61000-65534 lookup 79 proto 77
     ipv4/conf/manx1/rp_filter = 0
-    61000-65534 and 30000-32767 in ip_local_reserved_ports
     ");
     let strict = Error::StrictReversePath.to_string();
     assert_eq!(findings.foreign, ["ip rule pref 3 lookup 99 proto 4", &strict]);

@@ -13,13 +13,14 @@ pub(super) enum Rule {
     Elsewhere,
     Nowhere,
     Unknown,
+    OfPod,
 }
 
 /// A frontend in words that can be compared: its backends as a set.
-pub(super) type Seen = (BTreeSet<Backend>, Option<u32>, WithoutBackend);
+pub(super) type Seen = (BTreeSet<Backend>, Option<u32>, WithoutBackend, BTreeSet<Backend>);
 
-/// The age of a Service, the oldest first: whether its time is not known, its time, its name.
-type Age = (bool, Option<Created>, ObjectKey);
+/// The age of an object, the first one first: whether it is a pod, whether its time is not known, its time, its name.
+type Age = (bool, bool, Option<Created>, ObjectKey);
 
 /// What clients find at each address and port; and which rule chose the backends of a frontend that has some, or why it has
 /// none.
@@ -63,9 +64,35 @@ pub(super) fn expected(
                     None => (BTreeSet::new(), WithoutBackend::Refuse, Rule::Unknown),
                 };
                 let affinity = service.client_affinity.map(|it| it.timeout.unwrap_or(10_800));
-                let age = (service.created.is_none(), service.created, key.clone());
-                let found = ((backends, affinity, without), rule);
+                let age = (false, service.created.is_none(), service.created, key.clone());
+                let all_ends = ends(contents, key, port, address).unwrap_or_default();
+                let is_udp = port.protocol == Some(Protocol::Udp);
+                let kept = all_ends.into_iter().filter(|_| is_udp).map(|(_, it)| it).collect();
+                let found = ((backends, affinity, without, kept), rule);
                 all.entry(claimed).or_default().entry(age).or_insert(found);
+            }
+        }
+    }
+    for (key, object) in contents.all_valid() {
+        let Object::Pod(pod) = object else { continue };
+        let is_here = pod.node_name.as_deref() == Some("n1") && !pod.is_finished();
+        for port in pod.containers.iter().flatten().filter(|_| is_here) {
+            let Some(host) = port.host.filter(|it| it.port < 65_535) else { continue };
+            for address in ["172.18.0.2", "127.0.0.1"].map(ip) {
+                let mut own = pod.pod_ips.iter().filter(|it| it.is_ipv4() && !it.is_loopback());
+                let Some(own) = own.next() else { continue };
+                if host.address.is_some_and(|one| one != address) {
+                    continue;
+                }
+                let protocol = port.protocol.unwrap_or(Protocol::Tcp).number();
+                let key_of_port =
+                    FrontendKey { address: address.into(), protocol, port: host.port };
+                let backends =
+                    BTreeSet::from([Backend { address: (*own).into(), port: port.port }]);
+                let kept = backends.clone();
+                let found = ((backends, None, WithoutBackend::Refuse, kept), Rule::OfPod);
+                let age = (true, pod.created.is_none(), pod.created, key.clone());
+                all.entry(key_of_port).or_default().entry(age).or_insert(found);
             }
         }
     }
@@ -157,7 +184,7 @@ fn chosen(
 /// Whether a valid object names an address.
 pub(super) fn is_named(contents: &Contents, address: IpAddr) -> bool {
     let names = |object: &Object| match object {
-        Object::Pod(pod) => pod.pod_ips.contains(&address),
+        Object::Pod(pod) => !pod.is_finished() && pod.pod_ips.contains(&address),
         Object::Node(node) => node.internal_ips.contains(&address),
         Object::EndpointSlice(slice) => {
             slice.service.is_some() && slice.addresses.contains(&address) && !address.is_loopback()
