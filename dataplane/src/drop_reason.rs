@@ -51,6 +51,8 @@ drop_reasons! {
     /// To a service that has no endpoint for new connections. The sender is told, unless the service's traffic policy keeps
     /// its packets on this node.
     ServiceWithoutBackend = "service-without-backend",
+    /// To a load balancer's address, from a client that is in none of the service's source ranges.
+    ServiceWithoutClient = "service-without-client",
     /// A connection through a service whose endpoint exists no more. The client is told.
     BackendGone = "backend-gone",
     /// To a port of this node's address that is Manx's, and that no service and no flow has.

@@ -138,11 +138,14 @@ fn choose_destination(
     let Some(frontend) = frontend else {
         return Err(without_frontend(tables, pair, ends, (protocol, port)));
     };
+    let (client, _) = name.key.source(name.orientation);
+    if !frontend.clients.has(client) {
+        return Err(Some(FlowDecision::drop(DropReason::ServiceWithoutClient)));
+    }
     if protocol == protocol::TCP && !metadata.tcp_flags.opens() {
         // Nobody knows the backend of this connection.
         return Err(Some(FlowDecision::refuse(DropReason::TcpWithoutFlow)));
     }
-    let (client, _) = name.key.source(name.orientation);
     let chance = state.chance();
     match choose(frontend, &state.affinities, client, chance, now) {
         Some(backend) => Ok((backend.address, backend.port)),

@@ -29,19 +29,12 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::WithoutBackend;
     use super::*;
 
     fn frontend(id: u64, backends: u32, affinity: Option<u32>) -> Frontend {
         let backend = |n| Backend { address: Ipv4Addr::from_bits(n).into(), port: 80 };
         let backends = (0..backends).map(backend).collect();
-        Frontend {
-            id,
-            backends,
-            all_backends: Box::default(),
-            affinity,
-            without_backend: WithoutBackend::Refuse,
-        }
+        Frontend { id, backends, affinity, ..Frontend::default() }
     }
 
     fn client(n: u32) -> Address {

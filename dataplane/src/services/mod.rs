@@ -2,8 +2,7 @@
 //!
 //! - [`ServiceTable`] is the table, a part of [`Tables`](crate::tables::Tables). Control makes the next one from the
 //!   last by setting what has changed; what is alike is shared.
-//! - A [`Frontend`] is one address, protocol and port of a service, with its [`Backend`]s.
-//!
+//! - A [`Frontend`] is one address, protocol and port of a service, with its [`Backend`]s and [`Clients`].
 //! - [`choose`] chooses the backend of a new connection, by chance or by the client's [affinity](Affinities).
 //!
 //! Nothing here opens a flow or changes a packet.
@@ -12,10 +11,12 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 mod affinity;
 mod choice;
+mod clients;
 mod table;
 
 pub use affinity::Affinities;
 pub use choice::choose;
+pub use clients::Clients;
 pub use table::{Backend, Frontend, FrontendKey, ServiceTable, WithoutBackend};
 
 /// The source behind the translation of an endpoint that reaches itself through a service: its gateway.

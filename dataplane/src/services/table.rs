@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 
+use super::clients::Clients;
 use crate::wire::address::Address;
 use crate::wire::protocol;
 
@@ -41,7 +42,7 @@ pub enum WithoutBackend {
 }
 
 /// One address, protocol and port of a service.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Frontend {
     /// Names the service's port: the same for all its addresses, and for no other port of a service. Clients keep their
     /// backend by it.
@@ -55,6 +56,8 @@ pub struct Frontend {
     pub affinity: Option<u32>,
     /// For a connection while there is no backend.
     pub without_backend: WithoutBackend,
+    /// Whose new connections are taken. Others get no answer.
+    pub clients: Clients,
 }
 
 /// The services that Manx translates.
@@ -196,11 +199,7 @@ mod tests {
                 copies.push((table.clone(), model.clone()));
                 let key = FrontendKey { address: address(n), protocol: 6, port: 80 };
                 let frontend = id.map(|id| Frontend {
-                    id,
-                    backends: Box::default(),
-                    all_backends: Box::default(),
-                    affinity: None,
-                    without_backend: WithoutBackend::Refuse,
+                    id, ..Frontend::default()
                 });
                 table.set_frontend(key, frontend.map(Arc::new));
                 table.set_address(address(n), id.is_some());
@@ -241,11 +240,8 @@ mod tests {
                 let has = step.clone().unwrap_or_default();
                 let backend = |&(n, port): &(u32, u16)| Backend { address: address(n), port };
                 let frontend = step.map(|all| Arc::new(Frontend {
-                    id: 1,
-                    backends: Box::default(),
                     all_backends: all.iter().map(backend).collect(),
-                    affinity: None,
-                    without_backend: WithoutBackend::Refuse,
+                    ..Frontend::default()
                 }));
                 let gone = table.gone();
                 table.set_frontend(key, frontend);

@@ -126,7 +126,7 @@ listed! {
 }
 
 /// Drop reasons that do not occur here: ports in memory carry no frames, and no node translates service addresses.
-const NOT_HERE: [DropReason; 12] = [
+const NOT_HERE: [DropReason; 13] = [
     DropReason::NotOurs,
     DropReason::ServiceUntranslated,
     DropReason::ServiceSource,
@@ -134,6 +134,7 @@ const NOT_HERE: [DropReason; 12] = [
     DropReason::ServiceWithoutFlow,
     DropReason::ServiceWithoutPort,
     DropReason::ServiceWithoutBackend,
+    DropReason::ServiceWithoutClient,
     DropReason::BackendGone,
     DropReason::UnknownPort,
     DropReason::ConnectionTaken,

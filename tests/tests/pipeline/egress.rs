@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use etherparse::{SlicedPacket, TransportSlice};
 use manx_dataplane::drop_reason::DropReason;
-use manx_dataplane::services::{Backend, Frontend, FrontendKey, ServiceTable, WithoutBackend};
+use manx_dataplane::services::{Backend, Frontend, FrontendKey, ServiceTable};
 use manx_dataplane::tables::{ManxPorts, Tables};
 use manx_tests::fabric::{
     Delivery, FORWARDED, Fabric, HOST, MANX, RAW, ROUTER, SIZES, UNDERLAY, pod, policy,
@@ -43,8 +43,7 @@ fn services(frontends: &[(&str, u16, &str, u16)]) -> ServiceTable {
                 id,
                 backends: [backend].into(),
                 all_backends: [backend].into(),
-                affinity: None,
-                without_backend: WithoutBackend::Refuse,
+                ..Frontend::default()
             };
             table.set_frontend(key, Some(Arc::new(frontend)));
         }

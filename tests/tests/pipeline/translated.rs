@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use etherparse::{SlicedPacket, TransportSlice};
 use manx_dataplane::drop_reason::DropReason;
-use manx_dataplane::services::{Backend, Frontend, FrontendKey, ServiceTable, WithoutBackend};
+use manx_dataplane::services::{
+    Backend, Clients, Frontend, FrontendKey, ServiceTable, WithoutBackend,
+};
 use manx_tests::fabric::{Delivery, FORWARDED, Fabric, HOST, SIZES, pod, policy};
 use manx_tests::packet::{
     ICMP, SCTP, Segment, TCP, Tuple, UDP, addresses, assert_whole, change_v4, payload, super_packet,
@@ -53,7 +55,7 @@ fn frontend(id: u64, backends: &[&str]) -> Frontend {
     let backends: Box<[Backend]> = backends.iter().map(|it| backend(it)).collect();
     let mut all_backends = backends.clone();
     all_backends.sort_unstable();
-    Frontend { id, backends, all_backends, affinity: None, without_backend: WithoutBackend::Refuse }
+    Frontend { id, backends, all_backends, ..Frontend::default() }
 }
 
 /// The service at `address` has these backends, for each protocol; all pods' addresses exist.
@@ -321,6 +323,26 @@ fn a_flow_lives_as_long_as_its_backend() {
         }
         // The other connection never had that backend.
         passes(&mut fabric, "shop/client", &another.data(b"x"), "shop/far");
+    }
+}
+
+#[test]
+fn a_client_outside_of_the_source_ranges_gets_no_answer() {
+    for protocol in [TCP, UDP] {
+        for (ranges, passes_) in
+            [("10.1.0.0/24", true), ("198.51.100.0/24", false), ("fd00::/8", false)]
+        {
+            let mut fabric = fabric(WEB, &[SERVER]);
+            let clients = Clients::of(&[ranges.parse().unwrap()]);
+            let mut table = ServiceTable::default();
+            set(&mut table, WEB, &Frontend { clients, ..frontend(1, &[SERVER]) });
+            fabric.set_services(table);
+            let (asked, _) = both(WEB, protocol, SERVER);
+            let out = fabric.send("shop/client", &asked.opening());
+            assert_eq!(out.len(), usize::from(passes_), "{ranges}");
+            let drops = dropped(&fabric, "shop/client", DropReason::ServiceWithoutClient);
+            assert_eq!(drops, u64::from(!passes_));
+        }
     }
 }
 

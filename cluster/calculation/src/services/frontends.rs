@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use manx_dataplane::services::{Frontend, FrontendKey, ServiceTable, WithoutBackend};
+use manx_dataplane::services::{Clients, Frontend, FrontendKey, ServiceTable};
 use manx_objects::State;
 use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::{
@@ -97,6 +97,15 @@ impl Rank {
             object: Arc::clone(object),
         })
     }
+}
+
+/// How clients come to a Service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Entry {
+    /// By a cluster IP or a node port; whether they get endpoints of this node only.
+    Local(bool),
+    /// By a load balancer's address, which may serve some clients only.
+    Balancer,
 }
 
 /// The objects that have one address, protocol and port, the first one first.
@@ -375,32 +384,34 @@ impl Frontends {
             &mut BTreeSet<Omission>,
         ),
     ) -> Box<[(IpAddr, bool)]> {
-        let cluster_ips = service.cluster_ips.iter().map(|it| (*it, service.internal_local));
-        // In the cluster, clients of a load balancer's address get any endpoint.
-        let vips = service.load_balancer_vips.iter().map(|it| (*it, false));
+        let cluster_ips =
+            service.cluster_ips.iter().map(|it| (*it, Entry::Local(service.internal_local)));
+        let vips = service.load_balancer_vips.iter().map(|it| (*it, Entry::Balancer));
         let balances = service.service_type == Some(ServiceType::LoadBalancer);
         // A balancer may have an address of a family in which the service itself has none.
         let has_family =
             |of: &IpAddr| service.cluster_ips.iter().any(|it| it.is_ipv4() == of.is_ipv4());
-        let addresses: BTreeMap<IpAddr, bool> =
+        let addresses: BTreeMap<IpAddr, Entry> =
             vips.filter(|(at, _)| balances && has_family(at)).chain(cluster_ips).collect();
-        let admitted = |(address, is_local)| (address, is_local, admits(address));
-        let addresses: Vec<(IpAddr, bool, bool)> = addresses.into_iter().map(admitted).collect();
+        let admitted = |(address, entry)| (address, entry, admits(address));
+        let addresses: Vec<(IpAddr, Entry, bool)> = addresses.into_iter().map(admitted).collect();
         for port in &service.ports {
-            // Addresses of one family whose clients get the same endpoints share their frontend.
-            let mut made: BTreeMap<(bool, bool), Arc<Frontend>> = BTreeMap::new();
-            for &(address, is_local, is_admitted) in &addresses {
+            // Addresses of one family by which clients get the same share their frontend.
+            let mut made: BTreeMap<(bool, Entry), Arc<Frontend>> = BTreeMap::new();
+            let mut make = |address: IpAddr, entry, omissions: &mut _| {
+                let of = (address.is_ipv4(), entry);
+                let frontend = made.entry(of).or_insert_with(|| {
+                    Arc::new(self.frontend((name, service), port, of, omissions))
+                });
+                Arc::clone(frontend)
+            };
+            for &(address, entry, is_admitted) in &addresses {
                 if !is_admitted {
                     omissions.insert(Omission::Address(address));
                     continue;
                 }
-                let ends = (address.is_ipv4(), is_local);
-                let frontend = made.entry(ends).or_insert_with(|| {
-                    Arc::new(self.frontend((name, service), port, ends, omissions))
-                });
-                frontends
-                    .entry(frontend_key(address, port, port.port))
-                    .or_insert_with(|| Arc::clone(frontend));
+                let frontend = make(address, entry, omissions);
+                frontends.entry(frontend_key(address, port, port.port)).or_insert(frontend);
             }
             let Some(node_port) = port.node_port else { continue };
             if !(self.node_ports.range.0..=self.node_ports.range.1).contains(&node_port) {
@@ -408,32 +419,29 @@ impl Frontends {
                 continue;
             }
             for &address in self.node_ports.addresses.iter().filter(|it| has_family(it)) {
-                let ends = (address.is_ipv4(), service.keeps_clients);
-                let frontend = made.entry(ends).or_insert_with(|| {
-                    Arc::new(self.frontend((name, service), port, ends, omissions))
-                });
-                frontends
-                    .entry(frontend_key(address, port, node_port))
-                    .or_insert_with(|| Arc::clone(frontend));
+                let frontend = make(address, Entry::Local(service.keeps_clients), omissions);
+                frontends.entry(frontend_key(address, port, node_port)).or_insert(frontend);
             }
         }
         addresses.into_iter().map(|(at, _, is_admitted)| (at, is_admitted)).collect()
     }
 
-    /// The frontend of a Service's port for its addresses of a family. `is_local`: only endpoints of this node count.
+    /// The frontend of a Service's port for its addresses of a family.
     fn frontend(
         &self,
         (name, service): (&ObjectName, &Service),
         port: &ServicePort,
-        (is_v4, is_local): (bool, bool),
+        (is_v4, entry): (bool, Entry),
         omissions: &mut BTreeSet<Omission>,
     ) -> Frontend {
         let without_backends = Frontend {
             id: id(name, port),
-            backends: Box::default(),
-            all_backends: Box::default(),
             affinity: service.client_affinity.map(|it| it.timeout.unwrap_or(AFFINITY)),
-            without_backend: WithoutBackend::Refuse,
+            clients: match &*service.source_ranges {
+                ranges @ [_, ..] if entry == Entry::Balancer => Clients::of(ranges),
+                _ => Clients::All,
+            },
+            ..Frontend::default()
         };
         if self.slices.is_broken(&name.namespace) {
             omissions.insert(Omission::Endpoints);
@@ -455,7 +463,11 @@ impl Frontends {
                 }
             }
         }
-        let policy = if is_local { TrafficPolicy::Local } else { TrafficPolicy::Cluster };
+        let policy = match entry {
+            Entry::Local(true) => TrafficPolicy::Local,
+            // In the cluster, clients of a load balancer's address get any endpoint.
+            Entry::Local(false) | Entry::Balancer => TrafficPolicy::Cluster,
+        };
         let (backends, without_backend) = select(&candidates, policy, &self.here);
         let is_udp = port.protocol == Some(Protocol::Udp);
         let all_backends = if is_udp { all(&candidates) } else { Box::default() };

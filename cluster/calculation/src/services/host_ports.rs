@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use manx_dataplane::services::{Backend, Frontend, FrontendKey, WithoutBackend};
+use manx_dataplane::services::{Backend, Frontend, FrontendKey};
 use manx_objects::object::{ContainerPort, Pod, Protocol};
 
 use super::backends::can_be_backend;
@@ -55,14 +55,8 @@ pub(super) fn compile(
 }
 
 fn frontend(backend: Backend) -> Frontend {
-    Frontend {
-        // Clients keep no backend by it.
-        id: 0,
-        backends: [backend].into(),
-        all_backends: [backend].into(),
-        affinity: None,
-        without_backend: WithoutBackend::Refuse,
-    }
+    // Clients keep no backend by it, so that it needs no number.
+    Frontend { backends: [backend].into(), all_backends: [backend].into(), ..Frontend::default() }
 }
 
 /// The ports of all containers.

@@ -4,7 +4,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use manx_dataplane::services::Backend;
+use ipnet::IpNet;
+use manx_dataplane::services::{Backend, WithoutBackend};
 use manx_objects::contents::Stored;
 use manx_objects::object::{
     ClientAffinity, ContainerPort, EndpointPort, Hints, HostPort, Node, Phase, Pod, SliceEndpoint,
@@ -25,6 +26,8 @@ mod reference;
 const ADDRESSES: &[&str] = &["10.96.0.1", "10.96.0.2", "192.0.2.9", "fd00:96::1"];
 /// Addresses that endpoints, pods and nodes have.
 const ENDS: &[&str] = &["10.0.0.1", "10.0.0.2", "10.0.0.3", "172.18.0.2", "127.0.0.1", "fd00::1"];
+/// Addresses that clients have.
+const CLIENTS: [&str; 3] = ["10.0.0.1", "192.0.2.1", "fd00::1"];
 const NODES: &[&str] = &["n1", "n2"];
 const ZONES: &[&str] = &["za", "zb"];
 const NAMESPACES: &[&str] = &["a", "a", "a", "b"];
@@ -118,10 +121,15 @@ fn service() -> impl Strategy<Value = Service> {
     let created = one_of(vec!["", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]);
     let labels = one_of(vec!["", "", "", "", OTHER_PROXY, HEADLESS]);
     let addresses = || btree_set(one_of(ADDRESSES), 1..3);
-    let rest = (any::<bool>(), of(of(1..9u32)), prop::bool::weighted(0.1), any::<bool>());
+    let nets = |texts: &'static [&'static str]| -> Vec<IpNet> {
+        texts.iter().map(|it| it.parse().unwrap()).collect()
+    };
+    let ranges =
+        one_of(vec![nets(&[]), nets(&["192.0.2.0/24", "10.0.0.0/32"]), nets(&["fd00::/8"])]);
+    let rest = (any::<bool>(), of(of(1..9u32)), prop::bool::weighted(0.1), any::<bool>(), ranges);
     (kind, created, labels, vec(port(), 1..3), [addresses(), addresses()], rest).prop_map(
         |(service_type, created, label, ports, [cluster_ips, vips], rest)| {
-            let (internal_local, affinity, headless, keeps_clients) = rest;
+            let (internal_local, affinity, headless, keeps_clients, source_ranges) = rest;
             let labels = Some((label.to_owned(), String::new())).filter(|_| !label.is_empty());
             Service {
                 labels: labels.into_iter().collect(),
@@ -132,6 +140,7 @@ fn service() -> impl Strategy<Value = Service> {
                 load_balancer_vips: ips(&vips),
                 internal_local,
                 keeps_clients,
+                source_ranges,
                 client_affinity: affinity.map(|timeout| ClientAffinity { timeout }),
                 headless,
                 ..Service::default()
@@ -234,7 +243,8 @@ fn seen(frontends: &Frontends) -> BTreeMap<FrontendKey, Seen> {
         assert_eq!(backends.len(), it.backends.len(), "each once");
         assert!(it.all_backends.is_sorted());
         let all = it.all_backends.iter().copied().collect();
-        (backends, it.affinity, it.without_backend, all)
+        let clients = CLIENTS.map(|client| it.clients.has(ip(client).into()));
+        (backends, it.affinity, it.without_backend, all, clients)
     };
     table.map(|(key, frontend)| (*key, of(frontend))).collect()
 }

@@ -17,7 +17,8 @@ pub(super) enum Rule {
 }
 
 /// A frontend in words that can be compared: its backends as a set.
-pub(super) type Seen = (BTreeSet<Backend>, Option<u32>, WithoutBackend, BTreeSet<Backend>);
+pub(super) type Seen =
+    (BTreeSet<Backend>, Option<u32>, WithoutBackend, BTreeSet<Backend>, [bool; CLIENTS.len()]);
 
 /// The age of an object, the first one first: whether it is a pod, whether its time is not known, its time, its name.
 type Age = (bool, bool, Option<Created>, ObjectKey);
@@ -68,7 +69,13 @@ pub(super) fn expected(
                 let all_ends = ends(contents, key, port, address).unwrap_or_default();
                 let is_udp = port.protocol == Some(Protocol::Udp);
                 let kept = all_ends.into_iter().filter(|_| is_udp).map(|(_, it)| it).collect();
-                let found = ((backends, affinity, without, kept), rule);
+                let is_balancers = service.load_balancer_vips.contains(&address)
+                    && !service.cluster_ips.contains(&address);
+                let all_clients = !is_balancers || service.source_ranges.is_empty();
+                let clients = CLIENTS.map(ip).map(|client| {
+                    all_clients || service.source_ranges.iter().any(|it| it.contains(&client))
+                });
+                let found = ((backends, affinity, without, kept, clients), rule);
                 all.entry(claimed).or_default().entry(age).or_insert(found);
             }
         }
@@ -90,7 +97,9 @@ pub(super) fn expected(
                 let backends =
                     BTreeSet::from([Backend { address: (*own).into(), port: port.port }]);
                 let kept = backends.clone();
-                let found = ((backends, None, WithoutBackend::Refuse, kept), Rule::OfPod);
+                let everybody = [true; CLIENTS.len()];
+                let found =
+                    ((backends, None, WithoutBackend::Refuse, kept, everybody), Rule::OfPod);
                 let age = (true, pod.created.is_none(), pod.created, key.clone());
                 all.entry(key_of_port).or_default().entry(age).or_insert(found);
             }
