@@ -10,7 +10,7 @@ use crate::interfaces::HOST;
 use crate::port_rules::Desired;
 use crate::service_device::ServiceDevice;
 use crate::settings::{Services, Settings};
-use crate::translation_device::{Findings, TranslationDevice, TranslationSettings};
+use crate::translation_device::{self, Findings, TranslationDevice, TranslationSettings};
 use manx_api::{Attach, Device};
 use manx_calculation::topology::{HostNetwork, Topology};
 use manx_devices::device::{self, AgentNamespace, DeviceSpec, OpenDevice};
@@ -74,6 +74,13 @@ impl NodeDevices {
         }
         let (host, held) =
             HostDevice::attach(&namespace, &pattern, &uplink.name, settings.network)?;
+        let record = settings.socket.with_extension(RESERVED_PORTS);
+        // An agent before this one may have translated. Its rules would keep the node's ports from who serves them now.
+        if !matches!(settings.services, Services::Manx(_))
+            && let Err(error) = translation_device::remove(&record)
+        {
+            tracing::warn!(%error, "rules for node ports of an agent with --services manx may be left");
+        }
         let (service, service_queues) = match &settings.services {
             Services::None => (None, None),
             Services::KubeProxy => {
@@ -81,7 +88,6 @@ impl NodeDevices {
                 (Some(ServicePort::KubeProxy(device)), Some(held))
             }
             Services::Manx(translation) => {
-                let record = settings.socket.with_extension(RESERVED_PORTS);
                 let wanted = TranslationSettings { ports: translation.ports, record };
                 let (device, held) = TranslationDevice::attach(&namespace, &pattern, wanted)?;
                 (Some(ServicePort::Manx(device)), Some(held))
