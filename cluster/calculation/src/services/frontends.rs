@@ -16,19 +16,16 @@ use manx_dataplane::services::{Frontend, FrontendKey, ServiceTable, WithoutBacke
 use manx_objects::State;
 use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::{
-    Created, EndpointSlice, Kind, Object, ObjectKey, Protocol, Service, ServicePort, ServiceType,
+    Created, EndpointPort, Kind, Object, ObjectKey, Protocol, Service, ServicePort, SliceEndpoint,
 };
 use manx_policy_compiler::model::ObjectName;
 use sha1::{Digest, Sha1};
 
-use super::backends::{Candidate, Here, TrafficPolicy, can_be_backend, select};
+use super::addresses::{addresses, left_alone, openings};
+use super::backends::{Candidate, Here, LeftOut, TrafficPolicy, can_be_backend, select};
 use super::named_addresses::NamedAddresses;
 use super::omission::Omission;
 
-/// The label that leaves a Service to another proxy.
-const OTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
-/// The label of headless Services. As kube-proxy, Manx leaves every Service alone that has it.
-const HEADLESS: &str = "service.kubernetes.io/headless";
 /// The label of a node's zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
 /// The seconds of session affinity if a Service does not say (Kubernetes API, `ClientIPConfig`).
@@ -232,11 +229,7 @@ impl Frontends {
 
     /// Notes the zone of this node, and returns whether it has changed.
     fn note_zone(&mut self, contents: &Contents) -> bool {
-        let key = ObjectKey::new(Kind::Node, "", &self.here.node);
-        let zone = match contents.valid(&key) {
-            Some(Object::Node(node)) => node.labels.get(ZONE).cloned(),
-            _ => None,
-        };
+        let zone = zone(contents, &self.here.node);
         std::mem::replace(&mut self.here.zone, zone) != self.here.zone
     }
 
@@ -291,58 +284,36 @@ impl Frontends {
     ) -> Option<Compiled> {
         let key = ObjectKey::new(Kind::Service, &name.namespace, &name.name);
         let Some(Object::Service(service)) = contents.valid(&key) else { return None };
-        if !is_translated(service) {
+        if left_alone(service).is_some() {
             return None;
         }
-        let cluster_ips = service.cluster_ips.iter().map(|it| (*it, service.internal_local));
-        // In the cluster, clients of a load balancer's address get any endpoint.
-        let vips = service.load_balancer_vips.iter().map(|it| (*it, false));
-        let balances = service.service_type == Some(ServiceType::LoadBalancer);
-        // A balancer may have an address of a family in which the service itself has none.
-        let has_family =
-            |of: &IpAddr| service.cluster_ips.iter().any(|it| it.is_ipv4() == of.is_ipv4());
-        let addresses: BTreeMap<IpAddr, bool> =
-            vips.filter(|(at, _)| balances && has_family(at)).chain(cluster_ips).collect();
-        let admitted = |(address, is_local)| (address, is_local, admits(address));
-        let addresses: Vec<(IpAddr, bool, bool)> = addresses.into_iter().map(admitted).collect();
+        let addresses: Vec<_> = addresses(service)
+            .into_iter()
+            .filter_map(|(address, ends)| Some((address, ends.ok()?, admits(address))))
+            .collect();
         for port in &service.ports {
             // Addresses of one family whose clients get the same endpoints share their frontend.
-            let mut made: BTreeMap<(bool, bool), Arc<Frontend>> = BTreeMap::new();
-            for &(address, is_local, is_admitted) in &addresses {
-                if !is_admitted {
-                    omissions.insert(Omission::Address(address));
-                    continue;
-                }
-                let ends = (address.is_ipv4(), is_local);
+            let mut made: BTreeMap<(bool, TrafficPolicy), Arc<Frontend>> = BTreeMap::new();
+            let of_node = (self.node_ports.range, self.node_ports.addresses.iter().copied());
+            for opening in openings((service, port), &addresses, of_node) {
+                let opening = match opening {
+                    Ok(opening) => opening,
+                    Err(omission) => {
+                        omissions.insert(omission);
+                        continue;
+                    }
+                };
+                let ends = (opening.address.is_ipv4(), opening.policy);
                 let frontend = made.entry(ends).or_insert_with(|| {
                     Arc::new(self.frontend((name, service), port, ends, omissions))
                 });
                 frontends
-                    .entry(frontend_key(address, port, port.port))
-                    .or_insert_with(|| Arc::clone(frontend));
-            }
-            let Some(node_port) = port.node_port else { continue };
-            if !(self.node_ports.range.0..=self.node_ports.range.1).contains(&node_port) {
-                omissions.insert(Omission::NodePort(node_port));
-                continue;
-            }
-            for &address in self.node_ports.addresses.iter().filter(|it| has_family(it)) {
-                let ends = (address.is_ipv4(), service.keeps_clients);
-                let frontend = made.entry(ends).or_insert_with(|| {
-                    Arc::new(self.frontend((name, service), port, ends, omissions))
-                });
-                frontends
-                    .entry(frontend_key(address, port, node_port))
+                    .entry(frontend_key(opening.address, port, opening.port))
                     .or_insert_with(|| Arc::clone(frontend));
             }
         }
-        let rank = Rank {
-            is_of_unknown_age: service.created.is_none(),
-            created: service.created,
-            name: Arc::clone(name),
-        };
         Some(Compiled {
-            rank: Arc::new(rank),
+            rank: Arc::new(rank(name, service)),
             addresses: addresses
                 .into_iter()
                 .map(|(at, _, is_admitted)| (at, is_admitted))
@@ -351,15 +322,15 @@ impl Frontends {
         })
     }
 
-    /// The frontend of a Service's port for its addresses of a family. `is_local`: only endpoints of this node count.
+    /// The frontend of a Service's port for its addresses of a family that have this policy.
     fn frontend(
         &self,
         (name, service): (&ObjectName, &Service),
         port: &ServicePort,
-        (is_v4, is_local): (bool, bool),
+        (is_v4, policy): (bool, TrafficPolicy),
         omissions: &mut BTreeSet<Omission>,
     ) -> Frontend {
-        let affinity = service.client_affinity.map(|it| it.timeout.unwrap_or(AFFINITY));
+        let affinity = affinity(service);
         let id = id(name, port);
         if self.slices.is_broken(&name.namespace) {
             omissions.insert(Omission::Endpoints);
@@ -367,22 +338,11 @@ impl Frontends {
             return Frontend { id, backends: Box::default(), affinity, without_backend };
         }
         let mut candidates = Vec::new();
-        for slice in self.slices.of(name) {
-            let ports = slice.ports.iter().filter(|it| {
-                it.name == port.name && it.protocol == port.protocol.unwrap_or(Protocol::Tcp)
-            });
-            for target in ports {
-                let endpoints = slice.endpoints.iter();
-                for endpoint in endpoints.filter(|it| it.address.is_ipv4() == is_v4) {
-                    if can_be_backend(endpoint.address) {
-                        candidates.push(Candidate { endpoint, port: target.port });
-                    } else {
-                        omissions.insert(Omission::Backend(endpoint.address));
-                    }
-                }
-            }
-        }
-        let policy = if is_local { TrafficPolicy::Local } else { TrafficPolicy::Cluster };
+        self.slices.each_endpoint(name, port, is_v4, |endpoint, port| match port {
+            Ok(port) => candidates.push(Candidate { endpoint, port }),
+            Err(LeftOut::Address) => _ = omissions.insert(Omission::Backend(endpoint.address)),
+            Err(_) => {}
+        });
         let (backends, without_backend) = select(&candidates, policy, &self.here);
         Frontend { id, backends, affinity, without_backend }
     }
@@ -478,12 +438,30 @@ impl Slices {
         self.broken.contains_key(namespace)
     }
 
-    fn of(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
-        let slices = self.of_services.get(service).into_iter().flatten();
-        slices.filter_map(|(_, object)| match &**object {
-            Object::EndpointSlice(slice) => Some(&**slice),
-            _ => None,
-        })
+    /// Calls `each` for the endpoints of a Service in a family, each with its port for the Service's port, or why it can
+    /// have no connection.
+    fn each_endpoint<'a>(
+        &'a self,
+        service: &ObjectName,
+        port: &ServicePort,
+        is_v4: bool,
+        mut each: impl FnMut(&'a SliceEndpoint, Result<u16, LeftOut>),
+    ) {
+        let protocol = port.protocol.unwrap_or(Protocol::Tcp);
+        for (_, object) in self.of_services.get(service).into_iter().flatten() {
+            let Object::EndpointSlice(slice) = &**object else { continue };
+            let is_it = |of: &&EndpointPort| of.name == port.name && of.protocol == protocol;
+            let has_port = slice.ports.iter().any(|it| is_it(&it));
+            for endpoint in slice.endpoints.iter().filter(|it| it.address.is_ipv4() == is_v4) {
+                if !has_port {
+                    each(endpoint, Err(LeftOut::Port));
+                } else if can_be_backend(endpoint.address) {
+                    slice.ports.iter().filter(is_it).for_each(|it| each(endpoint, Ok(it.port)));
+                } else {
+                    each(endpoint, Err(LeftOut::Address));
+                }
+            }
+        }
     }
 }
 
@@ -512,11 +490,25 @@ fn all_services<'a>(
     all.into_iter().map(|key| ObjectName::new(&key.namespace, &key.name))
 }
 
-/// Whether clients reach a Service by translation, and nobody else translates it.
-fn is_translated(service: &Service) -> bool {
-    !service.headless
-        && service.service_type != Some(ServiceType::ExternalName)
-        && ![OTHER_PROXY, HEADLESS].iter().any(|label| service.labels.contains_key(label))
+/// The zone of a node, if it is known.
+pub fn zone(contents: &Contents, node: &str) -> Option<String> {
+    match contents.valid(&ObjectKey::new(Kind::Node, "", node)) {
+        Some(Object::Node(node)) => node.labels.get(ZONE).cloned(),
+        _ => None,
+    }
+}
+
+fn rank(name: &Arc<ObjectName>, service: &Service) -> Rank {
+    Rank {
+        is_of_unknown_age: service.created.is_none(),
+        created: service.created,
+        name: Arc::clone(name),
+    }
+}
+
+/// The seconds for which a client keeps its backend, if it does.
+fn affinity(service: &Service) -> Option<u32> {
+    service.client_affinity.map(|it| it.timeout.unwrap_or(AFFINITY))
 }
 
 fn frontend_key(address: IpAddr, of: &ServicePort, port: u16) -> FrontendKey {
@@ -532,6 +524,8 @@ fn id(service: &ObjectName, port: &ServicePort) -> u64 {
     let hash = Sha1::digest(format!("{}/{}/{name}", service.namespace, service.name));
     hash.iter().take(8).fold(0, |id, byte| id << 8 | u64::from(*byte))
 }
+
+pub mod view;
 
 #[cfg(test)]
 mod tests;
