@@ -4,7 +4,6 @@
 mod ends;
 mod parties;
 mod published;
-mod routes;
 mod services;
 mod traversal;
 
@@ -19,8 +18,9 @@ use manx_objects::object::{Kind, ObjectKey};
 use manx_oracle::verdict::name;
 use manx_oracle::{L4Header, Oracle, Packet, Party};
 use parties::Parties;
-use routes::Routes;
 use traversal::Traversal;
+
+use crate::routes::Routes;
 
 pub use published::{Asked, Connections};
 pub use services::Destinations;
