@@ -68,6 +68,13 @@ impl<'a> ServiceTables<'a> {
         Ok(tables)
     }
 
+    /// The tables of all nodes without node ports, by routes that others use, too.
+    pub(crate) fn without_node_ports(contents: &'a Contents, routes: Rc<Routes<'a>>) -> Self {
+        let mut tables = Self::of_routes(contents, routes, NodePorts::default().range);
+        tables.fill();
+        tables
+    }
+
     /// The nodes without a table.
     fn of_routes(contents: &'a Contents, routes: Rc<Routes<'a>>, range: (u16, u16)) -> Self {
         let mut tables = Self {

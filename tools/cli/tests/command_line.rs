@@ -82,6 +82,8 @@ const SERVICE: &str = "
 {apiVersion: v1, kind: Pod, metadata: {name: b, labels: {app: b}}, spec: {nodeName: n2}}
 ---
 {apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: 10.96.0.7, selector: {app: b}, ports: [{name: http, port: 80, targetPort: 8080}]}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: closed}, spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 81}]}]}}
 ";
 
 #[test]
@@ -110,6 +112,13 @@ fn a_service_is_found_in_manifests_and_a_wrong_question_is_2() {
     assert!(told.contains("manx: Service default/api is not in the manifests; found"), "{told}");
     let told = asked(&["service", "list", "--node", "n9"], 2).1;
     assert!(told.contains("there is no node \"n9\" in the manifests; found n1, n2"), "{told}");
+    let explain = ["policy", "explain", "--from", "a", "--to"];
+    let denied = asked(&[&explain[..], &["svc/web:http"]].concat(), 1).0;
+    assert!(denied.contains("to port 8080: DENIED"), "{denied}");
+    let told = asked(&[&explain[..], &["svc/web"]].concat(), 2).1;
+    assert!(told.contains("--port is missing"), "{told}");
+    let told = asked(&[&explain[..], &["svc/web:http", "--port", "tcp/80"]].concat(), 2).1;
+    assert!(told.contains("leave one of them out"), "{told}");
     assert_eq!(manx(&["service", "show", "web"]).status.code(), Some(2));
 }
 
