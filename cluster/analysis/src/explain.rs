@@ -1,16 +1,20 @@
 //! Explains whether the objects allow a connection: finds the parties of a request, their packet and the interfaces on
 //! its path, and calls the oracle.
 
+mod backends;
 mod ends;
 mod parties;
 mod published;
-mod routes;
 mod services;
 mod traversal;
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::rc::Rc;
 
+use crate::routes::Routes;
+use crate::services::ServiceTables;
 use manx_api::explain::{ExplainRequest, Explanation, PacketSpec};
 use manx_api::trace::Trace;
 use manx_calculation::import::policy_name;
@@ -19,11 +23,10 @@ use manx_objects::object::{Kind, ObjectKey};
 use manx_oracle::verdict::name;
 use manx_oracle::{L4Header, Oracle, Packet, Party};
 use parties::Parties;
-use routes::Routes;
 use traversal::Traversal;
 
 pub use published::{Asked, Connections};
-pub use services::Destinations;
+pub use services::{Destination, Destinations};
 pub(crate) use services::{number, services};
 
 /// Whether these objects allow a connection, and why. `assumed` holds the addresses that the caller assumed for objects
@@ -46,7 +49,9 @@ pub struct Explainer<'a> {
     uplink: &'a str,
     oracle: Oracle,
     parties: Parties<'a>,
-    routes: Routes<'a>,
+    routes: Rc<Routes<'a>>,
+    /// What nodes do with services, calculated at first use.
+    services: OnceCell<ServiceTables<'a>>,
     /// The file and line of each policy, by the policy's name in traces.
     places: BTreeMap<String, String>,
 }
@@ -64,7 +69,9 @@ impl<'a> Explainer<'a> {
         let assumed = assumed.values().flatten().copied().collect();
         let oracle = Oracle::new(&contents.objects);
         let parties = Parties::new(contents, &oracle);
-        Self { contents, assumed, uplink, oracle, parties, routes: Routes::new(contents), places }
+        let routes = Rc::new(Routes::new(contents));
+        let services = OnceCell::new();
+        Self { contents, assumed, uplink, oracle, parties, routes, services, places }
     }
 
     /// The ends that a text names, one by one, in the form of requests: the endpoints of `svc/NAMESPACE/NAME`, the pods

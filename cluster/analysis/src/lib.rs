@@ -5,6 +5,7 @@
 //! - [`explain`]: whether the objects allow a connection, step by step.
 //! - [`matrix`]: the ports on which each party reaches each other party.
 //! - [`proof`]: proves that compiled tables and objects agree in every case.
+//! - [`services`]: what the tables of nodes do with services.
 //!
 //! Everything here is calculated from its arguments: no files, no clock. The types of the results that go over the
 //! agent's socket are in `manx-api`.
@@ -14,3 +15,5 @@ pub mod explain;
 pub mod matrix;
 mod pattern;
 pub mod proof;
+mod routes;
+pub mod services;

@@ -14,6 +14,7 @@ use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey, Protocol, Ser
 
 use crate::topology::{Route, Topology};
 
+mod addresses;
 mod backends;
 mod frontends;
 mod host_ports;
@@ -21,12 +22,21 @@ mod named_addresses;
 mod omission;
 mod ranges;
 
-pub use frontends::{Frontends, NodePorts};
+pub use addresses::{AddressKind, LeftAlone, Untranslated};
+pub use backends::{LeftOut, TrafficPolicy};
+pub use frontends::view;
+pub use frontends::{Frontends, NodePorts, zone};
+pub use manx_dataplane::services::WithoutBackend;
 pub use omission::Omission;
 pub use ranges::{RangeProblem, ServiceRanges};
 
 /// The most endpoints of a service's port that may be hosts. For every new flow, policy is asked about each of them.
 const MOST_HOSTS: usize = 64;
+
+/// Whether an address may be a service's, seen from a node: it lies in no pool and no block, and is no node's.
+pub fn admits(topology: &Topology, is_of_node: impl Fn(&IpAddr) -> bool, address: IpAddr) -> bool {
+    topology.is_of_world(address) && !is_of_node(&address)
+}
 
 /// The service addresses that a node translates, and what is known of their endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

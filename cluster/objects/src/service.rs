@@ -98,6 +98,8 @@ pub(super) fn service(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings)
             service.addresses.insert(address);
             if is_vip {
                 service.load_balancer_vips.insert(address);
+            } else {
+                service.load_balancer_proxied.insert(address);
             }
         }
     }
@@ -278,6 +280,8 @@ mod tests {
         .unwrap();
         let vips: Vec<_> = found.load_balancer_vips.iter().map(ToString::to_string).collect();
         assert_eq!(vips, ["198.51.100.1", "198.51.100.2"]);
+        let proxied: Vec<_> = found.load_balancer_proxied.iter().map(ToString::to_string).collect();
+        assert_eq!(proxied, ["198.51.100.3"]);
         assert_eq!(found.addresses.len(), 3);
         let ranges: Vec<_> = found.source_ranges.iter().map(ToString::to_string).collect();
         assert_eq!(ranges, ["192.0.2.0/24", "fd00::/8"]);

@@ -22,6 +22,7 @@ pub mod policy;
 pub mod pool;
 pub mod rig;
 pub mod routes;
+pub mod service;
 pub mod socket;
 pub mod status;
 pub mod supervise;
@@ -52,6 +53,8 @@ pub enum Command {
     Rig(rig::settings::Rig),
     /// Tell what policies do, without a cluster
     Policy(policy::Policy),
+    /// Tell what the tables of nodes do with Services, without a cluster
+    Service(service::Service),
     /// Run the node agent
     Node(Box<node::Node>),
     /// Make the first IPPool of a cluster that has none
@@ -130,6 +133,7 @@ fn run(command: Command) -> Result<(), Error> {
     match command {
         Command::Rig(rig) => rig::run(rig),
         Command::Policy(policy) => policy::run(&policy),
+        Command::Service(service) => service::run(&service),
         Command::Node(node) => node::run(&node),
         Command::Pool(pool) => pool::run(&pool),
         Command::Status(status) => status::run(&status),

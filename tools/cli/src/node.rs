@@ -19,6 +19,9 @@ use manx_agent::pod_device::Preference;
 use manx_agent::settings::{ManxPorts, Network, PortRange, Translation};
 use manx_api::Device;
 
+/// The range of node ports that an API server has if it is not told another one.
+pub(crate) const NODE_PORTS: &str = "30000-32767";
+
 /// The settings of the node agent.
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
@@ -66,7 +69,7 @@ pub struct Node {
     #[arg(long, env = "MANX_EGRESS_PORTS", value_name = "FIRST-LAST", value_parser = port_range, default_value = "61000-65534")]
     pub egress_ports: PortRange,
     /// The API server's --service-node-port-range, for --services manx
-    #[arg(long, env = "MANX_NODE_PORTS", value_name = "FIRST-LAST", value_parser = port_range, default_value = "30000-32767")]
+    #[arg(long, env = "MANX_NODE_PORTS", value_name = "FIRST-LAST", value_parser = port_range, default_value = NODE_PORTS)]
     pub node_ports: PortRange,
     /// Only judge: another CNI plugin connects the pods, gives them addresses, and reaches other nodes
     #[arg(long, env = "MANX_POLICY_ONLY")]
@@ -191,7 +194,7 @@ pub enum UplinkMode {
 }
 
 /// A range of ports, such as `61000-65534`.
-fn port_range(text: &str) -> Result<PortRange, String> {
+pub(crate) fn port_range(text: &str) -> Result<PortRange, String> {
     let bounds = text.split_once('-').and_then(|(first, last)| {
         let port = |text: &str| text.trim().parse::<u16>().ok();
         PortRange::new(port(first)?, port(last)?)

@@ -76,6 +76,52 @@ fn that_an_address_is_assumed_is_said_once_and_json_is_alone_on_its_stream() {
     assert_eq!(text(&output.stderr).matches("No address in the manifests, assumed:").count(), 1);
 }
 
+const SERVICE: &str = "
+{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: n1}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: b, labels: {app: b}}, spec: {nodeName: n2}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: 10.96.0.7, selector: {app: b}, ports: [{name: http, port: 80, targetPort: 8080}]}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: closed}, spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 81}]}]}}
+";
+
+#[test]
+fn a_service_is_found_in_manifests_and_a_wrong_question_is_2() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("web.yaml");
+    fs::write(&file, SERVICE).unwrap();
+    let path = file.to_str().unwrap();
+    let asked = |arguments: &[&str], status| {
+        let output = manx(&[arguments, &[path]].concat());
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {out}{err}");
+        (out, err)
+    };
+    let list = asked(&["service", "list"], 0).0;
+    assert_eq!(list.lines().count(), 2, "{list}");
+    assert!(list.contains("default/web") && list.contains("1/1"), "{list}");
+    assert_eq!(asked(&["service", "list", "-n", "other"], 0).0.lines().count(), 1);
+    let shown = asked(&["service", "show", "web"], 0).0;
+    assert!(shown.contains("10.96.0.7:80 (cluster IP)") && shown.contains("every node"), "{shown}");
+    assert_eq!(asked(&["service", "show", "default/web"], 0).0, shown);
+    let json = asked(&["service", "show", "web", "-n", "default", "-o", "json"], 0).0;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["schemaVersion"], 1);
+    let told = asked(&["service", "show", "api"], 2).1;
+    assert!(told.contains("manx: Service default/api is not in the manifests; found"), "{told}");
+    let told = asked(&["service", "list", "--node", "n9"], 2).1;
+    assert!(told.contains("there is no node \"n9\" in the manifests; found n1, n2"), "{told}");
+    let explain = ["policy", "explain", "--from", "a", "--to"];
+    let denied = asked(&[&explain[..], &["svc/web:http"]].concat(), 1).0;
+    assert!(denied.contains("to port 8080: DENIED"), "{denied}");
+    let told = asked(&[&explain[..], &["svc/web"]].concat(), 2).1;
+    assert!(told.contains("--port is missing"), "{told}");
+    let told = asked(&[&explain[..], &["svc/web:http", "--port", "tcp/80"]].concat(), 2).1;
+    assert!(told.contains("leave one of them out"), "{told}");
+    assert_eq!(manx(&["service", "show", "web"]).status.code(), Some(2));
+}
+
 #[test]
 fn a_wrong_usage_is_2_and_help_is_0() {
     for wrong in [&["fly"][..], &[], &["status", "--output", "xml"], &["capture", "web"], &["node"]]

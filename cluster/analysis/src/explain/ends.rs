@@ -8,7 +8,7 @@ use manx_objects::object::{Kind, Object, ObjectKey};
 use manx_oracle::Party;
 
 use super::parties::Parties;
-use super::services::service_of;
+use super::services::{name_of, service_of};
 use crate::pattern::{fits, is_pattern};
 
 /// Implements [`Explainer::ends`](super::Explainer::ends).
@@ -17,7 +17,7 @@ pub(super) fn ends(
     contents: &Contents,
     parties: &Parties<'_>,
 ) -> Result<Vec<String>, String> {
-    if let Some(name) = text.strip_prefix("svc/") {
+    if let Some(name) = name_of(text) {
         return of_service(name, contents, parties);
     }
     if !is_pattern(text) {
@@ -34,13 +34,10 @@ pub(super) fn ends(
 
 /// The endpoints of a service, according to its slices.
 fn of_service(
-    text: &str,
+    (namespace, name): (&str, &str),
     contents: &Contents,
     parties: &Parties<'_>,
 ) -> Result<Vec<String>, String> {
-    let Some((namespace, name)) = text.split_once('/') else {
-        return Err(format!("svc/{text} is no service: expected svc/NAMESPACE/NAME"));
-    };
     if let Some((key, service)) = service_of(namespace, name, contents)
         && let Some(external) = &service.external_name
     {

@@ -18,7 +18,7 @@ use manx_objects::object::{Kind, Object, ObjectKey, Service};
 use manx_oracle::Party;
 
 use super::Explainer;
-use super::services::{Destinations, number, services};
+use super::services::{Destination, Destinations, number, services};
 
 /// A connection to judge, in the form of requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -74,9 +74,13 @@ impl Explainer<'_> {
             _ => (None, 0),
         };
         let Some(Published { key, service, port, node }) = published else {
-            let Destinations { ends, notes } = self.destinations(to, packet)?;
-            let asked = ends.into_iter().map(|(to, packet)| asked(from, &to, packet)).collect();
-            return Ok(Connections { asked, notes });
+            let node = self.node_of(from);
+            let Destinations { ends, notes } = self.destinations(to, packet, node.as_deref())?;
+            let asked = ends.into_iter().map(|Destination { end, packet, dropped }| Asked {
+                dropped,
+                ..asked(from, &end, packet)
+            });
+            return Ok(Connections { asked: asked.collect(), notes });
         };
         let client = self.parties.named(from, &mut Vec::new())?.into_iter().next();
         let is_pod = matches!(client, Some(Party::Pod { .. }));
@@ -85,7 +89,7 @@ impl Explainer<'_> {
         let at = node.clone().or_else(|| clients_node.clone());
         let name = format!("svc/{}/{}", key.namespace, key.name);
         let Destinations { ends, mut notes } =
-            self.destinations(&name, PacketSpec::Protocol(protocol, Some(port)))?;
+            self.destinations(&name, PacketSpec::Protocol(protocol, Some(port)), None)?;
         let mut all = Vec::new();
         if is_pod {
             all.push(asked(from, to, packet));
@@ -99,14 +103,14 @@ impl Explainer<'_> {
                 return Ok(Connections { asked: all, notes });
             }
             let is_there = |end: &str| at.is_none() || self.node_of(end) == at;
-            let ends = ends.into_iter().filter(|(end, _)| is_there(end));
-            all.extend(ends.map(|(end, packet)| asked(from, &end, packet)));
+            let ends = ends.into_iter().filter(|it| is_there(&it.end));
+            all.extend(ends.map(|it| asked(from, &it.end, it.packet)));
             if all.is_empty() {
                 return Err(format!("{key} has no endpoint on node {}", at.unwrap_or_default()));
             }
             return Ok(Connections { asked: all, notes });
         }
-        for (end, packet) in ends {
+        for Destination { end, packet, .. } in ends {
             if by_itself {
                 all.push(asked(from, &end, packet));
                 continue;

@@ -19,16 +19,40 @@ use super::Explainer;
 /// The destinations of a packet after translation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destinations {
-    /// Each end, in the form of requests, and the packet that arrives there.
-    pub ends: Vec<(String, PacketSpec)>,
+    /// Each end.
+    pub ends: Vec<Destination>,
     /// Notes about the translations of services.
     pub notes: Vec<String>,
 }
 
+/// An end, in the form of requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destination {
+    /// The end.
+    pub end: String,
+    /// The packet that arrives there.
+    pub packet: PacketSpec,
+    /// The reason why no connection gets there, whatever policy says.
+    pub dropped: Option<String>,
+}
+
+impl Destinations {
+    /// Ends to which policy alone decides.
+    pub(super) fn passing(ends: Vec<(String, PacketSpec)>) -> Self {
+        let end = |(end, packet)| Destination { end, packet, dropped: None };
+        Self { ends: ends.into_iter().map(end).collect(), notes: Vec::new() }
+    }
+}
+
 impl Explainer<'_> {
     /// Like [`Explainer::ends`], but for a destination: the address of a service stands for its endpoints, and the
-    /// service's port for theirs.
-    pub fn destinations(&self, text: &str, packet: PacketSpec) -> Result<Destinations, String> {
+    /// service's port for theirs. Of a client on `node`, these are the endpoints that a new connection may get.
+    pub fn destinations(
+        &self,
+        text: &str,
+        packet: PacketSpec,
+        node: Option<&str>,
+    ) -> Result<Destinations, String> {
         let mut notes = Vec::new();
         let having = text.parse().ok().and_then(|address| self.having(address));
         let text = having.map_or_else(
@@ -39,21 +63,51 @@ impl Explainer<'_> {
             },
         );
         let ends = self.ends(&text)?;
-        let named = text.strip_prefix("svc/").and_then(|name| name.split_once('/'));
-        let of_service = named
+        let of_service = name_of(&text)
             .and_then(|(namespace, name)| service_of(namespace, name, self.contents))
             .filter(|(_, it)| !it.headless);
-        let ends = match (of_service, packet) {
-            (Some((key, service)), PacketSpec::Protocol(protocol, Some(port))) => {
-                let translated = translate(ends, (&key, service), (protocol, port), self.contents);
-                let (ends, note) = translated?;
-                notes.extend(note);
-                let to = |port| PacketSpec::Protocol(protocol, Some(port));
-                ends.into_iter().map(|(end, port)| (end, to(port))).collect()
-            }
-            _ => ends.into_iter().map(|end| (end, packet)).collect(),
+        let (Some((key, service)), PacketSpec::Protocol(protocol, Some(port))) =
+            (of_service, packet)
+        else {
+            let ends = ends.into_iter().map(|end| (end, packet)).collect();
+            return Ok(Destinations { notes, ..Destinations::passing(ends) });
         };
-        Ok(Destinations { ends, notes })
+        let (ends, note) = translate(ends, (&key, service), (protocol, port), self.contents)?;
+        notes.extend(note);
+        let to = |port| PacketSpec::Protocol(protocol, Some(port));
+        let ends = ends.into_iter().map(|(end, port)| (end, to(port))).collect();
+        let index = service.ports.iter().position(|it| is_it(it, (protocol, port)));
+        let found = match (index, node) {
+            (Some(index), Some(node)) => self.backends(ends, (&key, index), node),
+            _ => Destinations::passing(ends),
+        };
+        notes.extend(found.notes);
+        Ok(Destinations { notes, ..found })
+    }
+
+    /// The service of a destination `svc/NAME:PORT` without the port, and the packet to it. A port is a name or a number.
+    /// `None`: the text has another form.
+    pub fn service_port(&self, text: &str) -> Result<Option<(String, PacketSpec)>, String> {
+        let Some((service, port)) = text.rsplit_once(':') else { return Ok(None) };
+        let Some((namespace, name)) = name_of(service) else { return Ok(None) };
+        let Some((key, of_key)) = service_of(namespace, name, self.contents) else {
+            return Err(format!("there is no valid Service {namespace}/{name} in the manifests"));
+        };
+        let is_named =
+            |it: &&ServicePort| it.name.as_deref() == Some(port) || port.parse() == Ok(it.port);
+        let found: BTreeSet<(u8, u16)> =
+            of_key.ports.iter().filter(is_named).map(|it| (number(it.protocol), it.port)).collect();
+        let has: Vec<String> = of_key.ports.iter().map(shown).collect();
+        let has = if has.is_empty() { "no port".to_owned() } else { has.join(", ") };
+        match found.into_iter().collect::<Vec<_>>().as_slice() {
+            [(protocol, port)] => {
+                Ok(Some((service.to_owned(), PacketSpec::Protocol(*protocol, Some(*port)))))
+            }
+            [] => Err(format!("{key} has no port {port}; found {has}")),
+            _ => Err(format!(
+                "port {port} of {key} has several protocols: name the port, or give --port; found {has}"
+            )),
+        }
     }
 
     /// The service that has a cluster IP. `None` if a pod or a node has the address.
@@ -64,6 +118,12 @@ impl Explainer<'_> {
         let mut services = services(self.contents);
         services.find(|(_, service)| service.cluster_ips.contains(&address)).map(|(key, _)| key)
     }
+}
+
+/// The namespace and name of a text `svc/NAMESPACE/NAME`, or `svc/NAME` of the namespace default.
+pub(super) fn name_of(text: &str) -> Option<(&str, &str)> {
+    let name = text.strip_prefix("svc/")?;
+    Some(name.split_once('/').unwrap_or(("default", name)))
 }
 
 /// The valid services.
@@ -99,7 +159,7 @@ fn translate(
     contents: &Contents,
 ) -> Result<Translated, String> {
     let mut ports = service.ports.iter();
-    let Some(wanted) = ports.find(|it| it.port == port && number(it.protocol) == protocol) else {
+    let Some(wanted) = ports.find(|it| is_it(it, (protocol, port))) else {
         let has: Vec<String> = service.ports.iter().map(shown).collect();
         let has =
             if has.is_empty() { "no port".to_owned() } else { format!("only {}", has.join(", ")) };
@@ -162,6 +222,10 @@ fn named(
 /// The number of a protocol; TCP if absent.
 pub(crate) fn number(protocol: Option<Protocol>) -> u8 {
     protocol.unwrap_or(Protocol::Tcp).number()
+}
+
+fn is_it(of: &ServicePort, (protocol, port): (u8, u16)) -> bool {
+    of.port == port && number(of.protocol) == protocol
 }
 
 fn shown(port: &ServicePort) -> String {

@@ -253,8 +253,8 @@ fn many_questions_are_answered_with_one_import_and_one_topology_of_each_node() {
     explainer.connections("192.0.2.1", "c", PacketSpec::Protocol(6, Some(80))).unwrap();
     for (node, seen) in ["n1", "n2"].iter().zip(seen) {
         let known = explainer.routes.topology(node).unwrap().unwrap();
-        assert!(std::rc::Rc::ptr_eq(&known, &seen), "{node}");
+        assert!(Rc::ptr_eq(&known, &seen), "{node}");
         // The three references: `known`, `seen` and the cache.
-        assert_eq!(std::rc::Rc::strong_count(&known), 3, "{node}");
+        assert_eq!(Rc::strong_count(&known), 3, "{node}");
     }
 }

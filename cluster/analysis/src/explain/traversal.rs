@@ -13,7 +13,7 @@ use manx_calculation::topology::Route;
 use manx_oracle::{Crossing, Direction, Packet, Party};
 
 use super::Explainer;
-use super::routes::Routes;
+use crate::routes::Routes;
 
 /// The name of the tunnels as an interface. No host endpoint can have it.
 const TUNNELS: &str = "its tunnels";

@@ -3,6 +3,7 @@
 //! Sources: Kubernetes documentation, "Virtual IPs and Service Proxies", "Service Internal Traffic Policy" and
 //! "Topology Aware Routing"; KEP-1669 (terminating endpoints), KEP-3015 and KEP-4444 (hints). kube-proxy decides alike.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use manx_dataplane::services::{Backend, WithoutBackend};
@@ -18,12 +19,45 @@ pub(super) struct Here {
 }
 
 /// The endpoints that clients may get.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TrafficPolicy {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TrafficPolicy {
     /// All of the cluster's, unless hints say which ones are meant for this node.
     Cluster,
     /// Those of this node only.
     Local,
+}
+
+/// Why new connections do not get an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LeftOut {
+    /// Its address is loopback, link-local, multicast or reserved.
+    Address,
+    /// Its slice has no port with the name and the protocol of the Service's port.
+    Port,
+    /// It is not ready, and does not serve while it terminates.
+    NotReady,
+    /// It terminates, and another one is ready.
+    Terminating,
+    /// It is on another node, and the traffic policy is `Local`.
+    OtherNode,
+    /// Hints mean it for other nodes.
+    HintedNodes,
+    /// Hints mean it for other zones.
+    HintedZones,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Address => "its address is loopback, link-local, multicast or reserved",
+            Self::Port => "its slice has no port of this name and protocol",
+            Self::NotReady => "not ready",
+            Self::Terminating => "it terminates, and others are ready",
+            Self::OtherNode => "it is on another node, and the traffic policy is Local",
+            Self::HintedNodes => "hints mean it for other nodes",
+            Self::HintedZones => "hints mean it for other zones",
+        })
+    }
 }
 
 /// An endpoint at one of its ports.
@@ -39,53 +73,80 @@ pub(super) fn can_be_backend(address: IpAddr) -> bool {
     !is_link_local && Address::from(address).is_forwardable()
 }
 
-/// The backends for clients of this node, sorted and each once, and what becomes of a connection if there is none.
+/// How the backends for clients of a node are chosen among the endpoints of a frontend.
 ///
 /// Ready endpoints count. If none is ready, those count that still serve while they terminate.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Choice<'a> {
+    policy: TrafficPolicy,
+    here: &'a Here,
+    hinted: Hinted,
+    takes_terminating: bool,
+}
+
+impl<'a> Choice<'a> {
+    pub(super) fn new(candidates: &[Candidate<'_>], policy: TrafficPolicy, here: &'a Here) -> Self {
+        let hinted = match policy {
+            TrafficPolicy::Cluster => Hinted::of(candidates, here),
+            TrafficPolicy::Local => Hinted::Not,
+        };
+        let of_ready = Self { policy, here, hinted, takes_terminating: false };
+        let takes_terminating = !candidates.iter().any(|it| of_ready.leaves_out(it).is_none());
+        Self { takes_terminating, ..of_ready }
+    }
+
+    /// Why clients do not get an endpoint; `None`: they may get it.
+    pub(super) fn leaves_out(&self, candidate: &Candidate<'_>) -> Option<LeftOut> {
+        let endpoint = candidate.endpoint;
+        let is_local = || endpoint.node.as_deref() == Some(&*self.here.node);
+        let serves_still = endpoint.serving && endpoint.terminating;
+        if !endpoint.ready && !serves_still {
+            Some(LeftOut::NotReady)
+        } else if self.policy == TrafficPolicy::Local && !is_local() {
+            Some(LeftOut::OtherNode)
+        } else if endpoint.ready {
+            self.hinted.leaves_out(candidate, self.here)
+        } else {
+            (!self.takes_terminating).then_some(LeftOut::Terminating)
+        }
+    }
+}
+
+/// The backends for clients of this node, sorted and each once, and what becomes of a connection if there is none.
 pub(super) fn select(
     candidates: &[Candidate<'_>],
     policy: TrafficPolicy,
     here: &Here,
 ) -> (Box<[Backend]>, WithoutBackend) {
-    let is_ready = |it: &Candidate<'_>| it.endpoint.ready;
-    let serves_still = |it: &Candidate<'_>| it.endpoint.serving && it.endpoint.terminating;
-    let is_local = |it: &Candidate<'_>| it.endpoint.node.as_deref() == Some(&*here.node);
-    let found = match policy {
-        TrafficPolicy::Cluster => {
-            let hinted = Hinted::of(candidates, here);
-            let ready = backends(candidates, |it| is_ready(it) && hinted.is_for_here(it, here));
-            ready.or_else(|| backends(candidates, serves_still))
-        }
-        TrafficPolicy::Local => {
-            let ready = backends(candidates, |it| is_ready(it) && is_local(it));
-            ready.or_else(|| backends(candidates, |it| serves_still(it) && is_local(it)))
-        }
-    };
-    if let Some(found) = found {
-        return (found, WithoutBackend::Refuse);
-    }
+    let choice = Choice::new(candidates, policy, here);
+    let backends = backends(candidates, |it| choice.leaves_out(it).is_none());
     // Other nodes' clients may have a backend: then this node's get no answer, as if the service was far away.
-    let is_elsewhere = candidates.iter().any(|it| is_ready(it) || serves_still(it));
-    let without = if is_elsewhere { WithoutBackend::Drop } else { WithoutBackend::Refuse };
-    (Box::default(), without)
+    let is_elsewhere =
+        || candidates.iter().any(|it| choice.leaves_out(it) == Some(LeftOut::OtherNode));
+    let without = if backends.is_empty() && is_elsewhere() {
+        WithoutBackend::Drop
+    } else {
+        WithoutBackend::Refuse
+    };
+    (backends, without)
 }
 
 /// All backends, whatever their conditions and nodes, sorted and each once.
 pub(super) fn all(candidates: &[Candidate<'_>]) -> Box<[Backend]> {
-    backends(candidates, |_| true).unwrap_or_default()
+    backends(candidates, |_| true)
 }
 
-/// The backends of some candidates, sorted and each once; `None` if there is none.
+/// The backends of some candidates, sorted and each once.
 fn backends(
     candidates: &[Candidate<'_>],
     counts: impl Fn(&Candidate<'_>) -> bool,
-) -> Option<Box<[Backend]>> {
+) -> Box<[Backend]> {
     let counting = candidates.iter().filter(|it| counts(it));
     let mut backends: Vec<Backend> =
         counting.map(|it| Backend { address: it.endpoint.address.into(), port: it.port }).collect();
     backends.sort_unstable();
     backends.dedup();
-    (!backends.is_empty()).then(|| backends.into())
+    backends.into()
 }
 
 /// The hints by which endpoints are chosen.
@@ -117,6 +178,16 @@ impl Hinted {
             Self::Zones => zones,
             Self::Not => &[],
         }
+    }
+
+    /// Why clients do not get a ready endpoint.
+    fn leaves_out(self, candidate: &Candidate<'_>, here: &Here) -> Option<LeftOut> {
+        let reason = match self {
+            Self::Nodes => LeftOut::HintedNodes,
+            Self::Zones => LeftOut::HintedZones,
+            Self::Not => return None,
+        };
+        (!self.is_for_here(candidate, here)).then_some(reason)
     }
 
     fn is_for_here(self, candidate: &Candidate<'_>, here: &Here) -> bool {

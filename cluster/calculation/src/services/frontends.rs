@@ -16,21 +16,18 @@ use manx_dataplane::services::{Clients, Frontend, FrontendKey, ServiceTable};
 use manx_objects::State;
 use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::{
-    Created, EndpointSlice, Kind, Object, ObjectKey, Pod, Protocol, Service, ServicePort,
-    ServiceType,
+    Created, EndpointPort, Kind, Object, ObjectKey, Pod, Protocol, Service, ServicePort,
+    SliceEndpoint,
 };
 use manx_policy_compiler::model::ObjectName;
 use sha1::{Digest, Sha1};
 
-use super::backends::{Candidate, Here, TrafficPolicy, all, can_be_backend, select};
+use super::addresses::{AddressKind, addresses, left_alone, openings};
+use super::backends::{Candidate, Here, LeftOut, TrafficPolicy, all, can_be_backend, select};
 use super::host_ports::{self, MOST_HOST_PORTS};
 use super::named_addresses::NamedAddresses;
 use super::omission::Omission;
 
-/// The label that leaves a Service to another proxy.
-const OTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
-/// The label of headless Services. As kube-proxy, Manx leaves every Service alone that has it.
-const HEADLESS: &str = "service.kubernetes.io/headless";
 /// The label of a node's zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
 /// The seconds of session affinity if a Service does not say (Kubernetes API, `ClientIPConfig`).
@@ -97,15 +94,6 @@ impl Rank {
             object: Arc::clone(object),
         })
     }
-}
-
-/// How clients come to a Service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Entry {
-    /// By a cluster IP or a node port; whether they get endpoints of this node only.
-    Local(bool),
-    /// By a load balancer's address, which may serve some clients only.
-    Balancer,
 }
 
 /// The objects that have one address, protocol and port, the first one first.
@@ -295,11 +283,7 @@ impl Frontends {
 
     /// Notes the zone of this node, and returns whether it has changed.
     fn note_zone(&mut self, contents: &Contents) -> bool {
-        let key = ObjectKey::new(Kind::Node, "", &self.here.node);
-        let zone = match contents.valid(&key) {
-            Some(Object::Node(node)) => node.labels.get(ZONE).cloned(),
-            _ => None,
-        };
+        let zone = zone(contents, &self.here.node);
         std::mem::replace(&mut self.here.zone, zone) != self.here.zone
     }
 
@@ -358,7 +342,7 @@ impl Frontends {
         ),
     ) -> Option<Compiled> {
         let (created, addresses) = match contents.valid(key)? {
-            Object::Service(service) if is_translated(service) => {
+            Object::Service(service) if left_alone(service).is_none() => {
                 let name = ObjectName::new(&key.namespace, &key.name);
                 let addresses =
                     self.compile_service((&name, service), admits, (frontends, omissions));
@@ -384,61 +368,48 @@ impl Frontends {
             &mut BTreeSet<Omission>,
         ),
     ) -> Box<[(IpAddr, bool)]> {
-        let cluster_ips =
-            service.cluster_ips.iter().map(|it| (*it, Entry::Local(service.internal_local)));
-        let vips = service.load_balancer_vips.iter().map(|it| (*it, Entry::Balancer));
-        let balances = service.service_type == Some(ServiceType::LoadBalancer);
-        // A balancer may have an address of a family in which the service itself has none.
-        let has_family =
-            |of: &IpAddr| service.cluster_ips.iter().any(|it| it.is_ipv4() == of.is_ipv4());
-        let addresses: BTreeMap<IpAddr, Entry> =
-            vips.filter(|(at, _)| balances && has_family(at)).chain(cluster_ips).collect();
-        let admitted = |(address, entry)| (address, entry, admits(address));
-        let addresses: Vec<(IpAddr, Entry, bool)> = addresses.into_iter().map(admitted).collect();
+        let addresses: Vec<_> = addresses(service)
+            .into_iter()
+            .filter_map(|(address, ends)| Some((address, ends.ok()?, admits(address))))
+            .collect();
         for port in &service.ports {
             // Addresses of one family by which clients get the same share their frontend.
-            let mut made: BTreeMap<(bool, Entry), Arc<Frontend>> = BTreeMap::new();
-            let mut make = |address: IpAddr, entry, omissions: &mut _| {
-                let of = (address.is_ipv4(), entry);
+            let mut made: BTreeMap<(bool, TrafficPolicy, AddressKind), Arc<Frontend>> =
+                BTreeMap::new();
+            let of_node = (self.node_ports.range, self.node_ports.addresses.iter().copied());
+            for opening in openings((service, port), &addresses, of_node) {
+                let opening = match opening {
+                    Ok(opening) => opening,
+                    Err(omission) => {
+                        omissions.insert(omission);
+                        continue;
+                    }
+                };
+                let of = (opening.address.is_ipv4(), opening.policy, opening.kind);
                 let frontend = made.entry(of).or_insert_with(|| {
                     Arc::new(self.frontend((name, service), port, of, omissions))
                 });
-                Arc::clone(frontend)
-            };
-            for &(address, entry, is_admitted) in &addresses {
-                if !is_admitted {
-                    omissions.insert(Omission::Address(address));
-                    continue;
-                }
-                let frontend = make(address, entry, omissions);
-                frontends.entry(frontend_key(address, port, port.port)).or_insert(frontend);
-            }
-            let Some(node_port) = port.node_port else { continue };
-            if !(self.node_ports.range.0..=self.node_ports.range.1).contains(&node_port) {
-                omissions.insert(Omission::NodePort(node_port));
-                continue;
-            }
-            for &address in self.node_ports.addresses.iter().filter(|it| has_family(it)) {
-                let frontend = make(address, Entry::Local(service.keeps_clients), omissions);
-                frontends.entry(frontend_key(address, port, node_port)).or_insert(frontend);
+                frontends
+                    .entry(frontend_key(opening.address, port, opening.port))
+                    .or_insert_with(|| Arc::clone(frontend));
             }
         }
         addresses.into_iter().map(|(at, _, is_admitted)| (at, is_admitted)).collect()
     }
 
-    /// The frontend of a Service's port for its addresses of a family.
+    /// The frontend of a Service's port for its addresses of a family and kind that have this policy.
     fn frontend(
         &self,
         (name, service): (&ObjectName, &Service),
         port: &ServicePort,
-        (is_v4, entry): (bool, Entry),
+        (is_v4, policy, kind): (bool, TrafficPolicy, AddressKind),
         omissions: &mut BTreeSet<Omission>,
     ) -> Frontend {
         let without_backends = Frontend {
             id: id(name, port),
-            affinity: service.client_affinity.map(|it| it.timeout.unwrap_or(AFFINITY)),
+            affinity: affinity(service),
             clients: match &*service.source_ranges {
-                ranges @ [_, ..] if entry == Entry::Balancer => Clients::of(ranges),
+                ranges @ [_, ..] if kind == AddressKind::LoadBalancer => Clients::of(ranges),
                 _ => Clients::All,
             },
             ..Frontend::default()
@@ -448,26 +419,11 @@ impl Frontends {
             return without_backends;
         }
         let mut candidates = Vec::new();
-        for slice in self.slices.of(name) {
-            let ports = slice.ports.iter().filter(|it| {
-                it.name == port.name && it.protocol == port.protocol.unwrap_or(Protocol::Tcp)
-            });
-            for target in ports {
-                let endpoints = slice.endpoints.iter();
-                for endpoint in endpoints.filter(|it| it.address.is_ipv4() == is_v4) {
-                    if can_be_backend(endpoint.address) {
-                        candidates.push(Candidate { endpoint, port: target.port });
-                    } else {
-                        omissions.insert(Omission::Backend(endpoint.address));
-                    }
-                }
-            }
-        }
-        let policy = match entry {
-            Entry::Local(true) => TrafficPolicy::Local,
-            // In the cluster, clients of a load balancer's address get any endpoint.
-            Entry::Local(false) | Entry::Balancer => TrafficPolicy::Cluster,
-        };
+        self.slices.each_endpoint(name, port, is_v4, |endpoint, port| match port {
+            Ok(port) => candidates.push(Candidate { endpoint, port }),
+            Err(LeftOut::Address) => _ = omissions.insert(Omission::Backend(endpoint.address)),
+            Err(_) => {}
+        });
         let (backends, without_backend) = select(&candidates, policy, &self.here);
         let is_udp = port.protocol == Some(Protocol::Udp);
         let all_backends = if is_udp { all(&candidates) } else { Box::default() };
@@ -565,12 +521,30 @@ impl Slices {
         self.broken.contains_key(namespace)
     }
 
-    fn of(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
-        let slices = self.of_services.get(service).into_iter().flatten();
-        slices.filter_map(|(_, object)| match &**object {
-            Object::EndpointSlice(slice) => Some(&**slice),
-            _ => None,
-        })
+    /// Calls `each` for the endpoints of a Service in a family, each with its port for the Service's port, or why it can
+    /// have no connection.
+    fn each_endpoint<'a>(
+        &'a self,
+        service: &ObjectName,
+        port: &ServicePort,
+        is_v4: bool,
+        mut each: impl FnMut(&'a SliceEndpoint, Result<u16, LeftOut>),
+    ) {
+        let protocol = port.protocol.unwrap_or(Protocol::Tcp);
+        for (_, object) in self.of_services.get(service).into_iter().flatten() {
+            let Object::EndpointSlice(slice) = &**object else { continue };
+            let is_it = |of: &&EndpointPort| of.name == port.name && of.protocol == protocol;
+            let has_port = slice.ports.iter().any(|it| is_it(&it));
+            for endpoint in slice.endpoints.iter().filter(|it| it.address.is_ipv4() == is_v4) {
+                if !has_port {
+                    each(endpoint, Err(LeftOut::Port));
+                } else if can_be_backend(endpoint.address) {
+                    slice.ports.iter().filter(is_it).for_each(|it| each(endpoint, Ok(it.port)));
+                } else {
+                    each(endpoint, Err(LeftOut::Address));
+                }
+            }
+        }
     }
 }
 
@@ -603,11 +577,17 @@ fn all_services<'a>(
     all.into_iter().cloned()
 }
 
-/// Whether clients reach a Service by translation, and nobody else translates it.
-fn is_translated(service: &Service) -> bool {
-    !service.headless
-        && service.service_type != Some(ServiceType::ExternalName)
-        && ![OTHER_PROXY, HEADLESS].iter().any(|label| service.labels.contains_key(label))
+/// The zone of a node, if it is known.
+pub fn zone(contents: &Contents, node: &str) -> Option<String> {
+    match contents.valid(&ObjectKey::new(Kind::Node, "", node)) {
+        Some(Object::Node(node)) => node.labels.get(ZONE).cloned(),
+        _ => None,
+    }
+}
+
+/// The seconds for which a client keeps its backend, if it does.
+fn affinity(service: &Service) -> Option<u32> {
+    service.client_affinity.map(|it| it.timeout.unwrap_or(AFFINITY))
 }
 
 fn frontend_key(address: IpAddr, of: &ServicePort, port: u16) -> FrontendKey {
@@ -623,6 +603,8 @@ fn id(service: &ObjectName, port: &ServicePort) -> u64 {
     let hash = Sha1::digest(format!("{}/{}/{name}", service.namespace, service.name));
     hash.iter().take(8).fold(0, |id, byte| id << 8 | u64::from(*byte))
 }
+
+pub mod view;
 
 #[cfg(test)]
 mod tests;

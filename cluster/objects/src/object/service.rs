@@ -30,6 +30,8 @@ pub struct Service {
     /// `status.loadBalancer.ingress[].ip` of the `ipMode` `VIP`, or without one: nodes translate packets to it. With
     /// the mode `Proxy` the load balancer does.
     pub load_balancer_vips: BTreeSet<IpAddr>,
+    /// `status.loadBalancer.ingress[].ip` of the `ipMode` `Proxy`.
+    pub load_balancer_proxied: BTreeSet<IpAddr>,
     /// `spec.loadBalancerSourceRanges`: the clients of the load balancer's addresses. Empty: every client.
     pub source_ranges: Vec<IpNet>,
     /// `spec.healthCheckNodePort`: the port at which a load balancer asks a node whether it has an endpoint.

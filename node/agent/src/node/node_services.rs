@@ -8,7 +8,7 @@ use manx_objects::contents::{Changes, Contents};
 
 use crate::settings::{self, Network};
 use manx_calculation::import::Cluster;
-use manx_calculation::services::{Frontends, NodePorts, ServiceRanges, Services};
+use manx_calculation::services::{Frontends, NodePorts, ServiceRanges, Services, admits};
 use manx_calculation::topology::{HostRoute, Topology};
 
 /// See the module.
@@ -93,9 +93,8 @@ impl ManxServices {
         is_own: impl Fn(&IpAddr) -> bool,
     ) -> ServiceChange {
         let Self { frontends, of_nodes, .. } = self;
-        let admits = |address: IpAddr| {
-            topology.is_of_world(address) && !is_own(&address) && !of_nodes.contains(&address)
-        };
+        let is_of_node = |address: &IpAddr| is_own(address) || of_nodes.contains(address);
+        let admits = |address: IpAddr| admits(topology, is_of_node, address);
         let followed = changes.is_some_and(|it| frontends.follow(contents, it, admits));
         let mut readmitted = false;
         if let Some(addresses) = placed {

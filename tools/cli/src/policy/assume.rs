@@ -22,13 +22,13 @@ pub struct Assume {
 }
 
 #[derive(Debug)]
-pub(super) struct Completed {
-    pub(super) contents: Contents,
-    pub(super) assumed: Assumed,
+pub(crate) struct Completed {
+    pub(crate) contents: Contents,
+    pub(crate) assumed: Assumed,
 }
 
 impl Completed {
-    pub(super) fn new(mut contents: Contents, replicas: Option<u32>) -> Result<Self, Refusal> {
+    pub(crate) fn new(mut contents: Contents, replicas: Option<u32>) -> Result<Self, Refusal> {
         let assumed = manx_assume::complete(&mut contents, Options { replicas })?;
         Ok(Self { contents, assumed })
     }
@@ -42,7 +42,7 @@ impl Assume {
 
     /// Completes contents, and prints the assumptions on standard error. Assumed addresses of pods are not printed: each
     /// answer names those that concern it. `None`: the user only wants to see the assumptions.
-    pub(super) fn complete(&self, contents: Contents) -> Result<Option<Completed>, Error> {
+    pub(crate) fn complete(&self, contents: Contents) -> Result<Option<Completed>, Error> {
         let completed = Completed::new(contents, self.replicas)
             .map_err(|refusal| Error::Invalid(refusal.to_string()))?;
         if self.show_assumed {

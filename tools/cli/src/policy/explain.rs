@@ -22,21 +22,23 @@ use manx_oracle::Packet;
 use manx_rig::world::setup::{NodeState, State};
 
 /// The name of a node's uplink if none is given.
-const UPLINK: &str = "eth0";
+pub(super) const UPLINK: &str = "eth0";
 
 /// The settings of `manx policy explain`.
 #[derive(Debug, Clone, Args)]
 pub struct Explain {
-    /// Source: NAMESPACE/POD, POD, node/NAME, outside or an address; svc/NAMESPACE/NAME is each of its endpoints, and a
-    /// name with * or ? each pod or node that fits
+    /// Source: NAMESPACE/POD, POD, node/NAME, outside or an address; svc/NAMESPACE/NAME (or svc/NAME) is each of its
+    /// endpoints, and a name with * or ? each pod or node that fits
     #[arg(long, value_name = "PARTY")]
     pub from: String,
-    /// Destination, in the same form; a service's address or port stands for its endpoints'
+    /// Destination, in the same form; a service's address or port stands for those of the endpoints that a new connection
+    /// of the source may get. svc/NAME:PORT names the port of the Service, too
     #[arg(long, value_name = "PARTY")]
     pub to: String,
-    /// Packet: tcp/80, udp/53, sctp/9, icmp (an echo), icmp/TYPE/CODE, protocol/NUMBER; tcp alone is a later fragment
+    /// Packet: tcp/80, udp/53, sctp/9, icmp (an echo), icmp/TYPE/CODE, protocol/NUMBER; tcp alone is a later fragment.
+    /// Required, unless --to names a Service's port
     #[arg(long, value_name = "PACKET", value_parser = PacketSpec::parse)]
-    pub port: PacketSpec,
+    pub port: Option<PacketSpec>,
     /// Source port
     #[arg(long, value_name = "PORT", default_value_t = Packet::EPHEMERAL)]
     pub source_port: u16,
@@ -71,11 +73,11 @@ pub struct Explain {
 }
 
 impl Explain {
-    fn request(&self, from: &str, to: &str) -> ExplainRequest {
+    fn request(&self, from: &str, to: &str, packet: PacketSpec) -> ExplainRequest {
         ExplainRequest {
             from: from.to_owned(),
             to: to.to_owned(),
-            packet: self.port,
+            packet,
             source_port: self.source_port,
             ipv6: self.ipv6,
             uplink: self.uplink.clone(),
@@ -83,6 +85,10 @@ impl Explain {
         }
     }
 }
+
+/// What is wrong if no packet is asked about.
+const NO_PORT: &str =
+    "--port is missing: expected a packet, such as tcp/80, or --to svc/NAMESPACE/NAME:PORT";
 
 /// The explanation of one connection, or of each of several.
 #[derive(Debug)]
@@ -145,24 +151,35 @@ fn by_agent(explain: &Explain) -> Result<Explanation, Error> {
         Error::Environment(text) => Error::Environment(format!("{text}; or give manifests")),
         other => other,
     });
-    let request = explain.request(&explain.from, &explain.to);
+    let packet = explain.port.ok_or_else(|| Error::Invalid(NO_PORT.to_owned()))?;
+    let request = explain.request(&explain.from, &explain.to, packet);
     Ok(agent?.explain(ExplainRequest { routes: true, ..request })?)
 }
 
 fn explain_by_manifests(explain: &Explain, completed: &Completed) -> Result<Answer, String> {
     let Completed { contents, assumed } = completed;
     let explainer = Explainer::new(contents, &assumed.addresses, UPLINK);
+    let (to, packet) = match (explainer.service_port(&explain.to)?, explain.port) {
+        (Some(of_service), None) => of_service,
+        (None, Some(packet)) => (explain.to.clone(), packet),
+        (None, None) => return Err(NO_PORT.to_owned()),
+        (Some(_), Some(_)) => {
+            return Err(format!(
+                "{} names a port, and --port is given, too: leave one of them out",
+                explain.to
+            ));
+        }
+    };
     let from = explainer.ends(&explain.from)?;
     let (mut asked, mut notes) = (Vec::new(), Vec::new());
     let mut known = HashSet::new();
     for from in &from {
-        let one = explainer.connections(from, &explain.to, explain.port)?;
+        let one = explainer.connections(from, &to, packet)?;
         asked.extend(one.asked.into_iter().filter(|it| known.insert(it.clone())));
         notes.extend(one.notes.into_iter().filter(|it| !notes.contains(it)).collect::<Vec<_>>());
     }
     let ask = |Asked { from, to, packet, dropped }: &Asked| {
-        let request = ExplainRequest { packet: *packet, ..explain.request(from, to) };
-        let mut one = explainer.explain(&request)?;
+        let mut one = explainer.explain(&explain.request(from, to, *packet))?;
         if let Some(why) = dropped {
             one.story = one.story.without_route(why.clone(), true);
         }
@@ -247,7 +264,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
         Explain {
             from: from.to_owned(),
             to: to.to_owned(),
-            port: PacketSpec::parse(port).unwrap(),
+            port: (!port.is_empty()).then(|| PacketSpec::parse(port).unwrap()),
             source_port: Packet::EPHEMERAL,
             ipv6: false,
             output: Output::Text,
@@ -352,7 +369,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
         insta::assert_snapshot!(several("a", "svc/default/selecting", "tcp/80"), @"default/a (10.1.1.3) -> default/b (10.1.1.2), TCP from port 49152 to port 80: ALLOWED");
         insta::assert_snapshot!(several("a", "svc/default/nobody", "tcp/80"), @"the service default/nobody has no endpoint");
         insta::assert_snapshot!(several("a", "svc/default/none", "tcp/80"), @"there is no Service or EndpointSlice of default/none in the manifests");
-        insta::assert_snapshot!(several("a", "svc/x", "tcp/80"), @"svc/x is no service: expected svc/NAMESPACE/NAME");
+        insta::assert_snapshot!(several("a", "svc/none", "tcp/80"), @"there is no Service or EndpointSlice of default/none in the manifests");
         insta::assert_snapshot!(several("z*", "b", "tcp/80"), @"no pod and no node fits z*; found default/a, default/b, far/c");
         insta::assert_snapshot!(several("outside", "b", "tcp/80"), @"203.0.113.1 -> default/b (10.1.1.2), TCP from port 49152 to port 80: ALLOWED");
     }

@@ -31,7 +31,7 @@ pub struct Manifests {
 
 impl Manifests {
     /// Reads them once.
-    pub(super) fn read(&self) -> Result<Contents, Error> {
+    pub(crate) fn read(&self) -> Result<Contents, Error> {
         Ok(self.read_with_texts()?.contents)
     }
 
@@ -46,7 +46,7 @@ impl Manifests {
 
 /// Prints the invalid objects, which fail closed, and the folders that were skipped. It is an error if not all objects are
 /// known.
-pub(super) fn report_invalid(contents: &Contents) -> Result<(), Error> {
+pub(crate) fn report_invalid(contents: &Contents) -> Result<(), Error> {
     let is_reported = |problem: &&Problem| {
         problem.severity == Severity::Error || problem.code() == Code::SkippedFolder
     };

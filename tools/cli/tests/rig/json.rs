@@ -11,6 +11,15 @@ use crate::bench::{Bench, json};
 /// Objects of which each key is a name of the user's or of the dataplane's, not a field.
 const BY_NAME: [&str; 2] = ["parties", "drops"];
 
+/// A Service with an address, an endpoint and a port that are left out.
+const SERVICES: &str = "
+{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.244.1.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {type: NodePort, clusterIP: 10.96.0.7, externalIPs: [192.0.2.7], ports: [{name: http, port: 80, nodePort: 30080}, {name: ssh, port: 22, nodePort: 22}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}, addressType: IPv4, endpoints: [{addresses: [10.244.1.2], conditions: {ready: false}}], ports: [{name: http, port: 80}]}
+";
+
 /// The names of all fields within a value.
 fn fields(value: &Value, found: &mut BTreeSet<String>) {
     match value {
@@ -41,7 +50,9 @@ fn every_field_of_every_output_is_documented() {
     let bad = bench.folder.path().join("bad.yaml");
     let pod = "{apiVersion: v1, kind: Pod, metadata: {name: x}, spec: {nodeName: 5}}";
     fs::write(&bad, pod).unwrap();
-    let [rig, bad] = [&rig, &bad].map(|path| path.to_str().unwrap());
+    let services = bench.folder.path().join("services.yaml");
+    fs::write(&services, SERVICES).unwrap();
+    let [rig, bad, services] = [&rig, &bad, &services].map(|path| path.to_str().unwrap());
     let asked = ["policy", "explain", "--port", "tcp/80", "--to", "demo/web", "--from"];
     let outputs = [
         ("rig run", started),
@@ -67,6 +78,8 @@ fn every_field_of_every_output_is_documented() {
         ("explain", bench.manx(&[&asked[..], &["demo/client", "-o", "json", rig]].concat())),
         ("explain", bench.manx(&[&asked[..], &["demo/*", "-o", "json", rig]].concat())),
         ("prove", bench.manx(&["policy", "prove", "-o", "json", rig])),
+        ("service list", bench.manx(&["service", "list", "-o", "json", services])),
+        ("service show", bench.manx(&["service", "show", "-o", "json", "web", services])),
         ("matrix", bench.manx(&["policy", "matrix", "-o", "json", rig])),
     ];
     let mut missing = BTreeSet::new();

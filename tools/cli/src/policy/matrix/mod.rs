@@ -21,16 +21,18 @@ use clap::{Args, ValueEnum};
 
 use self::shown::Shown;
 use super::assume::{Assume, Completed};
+use super::explain::UPLINK;
 use super::manifests::{Manifests, report_invalid};
 use crate::Error;
 use crate::output;
+use manx_analysis::explain::Explainer;
 use manx_analysis::matrix::{Filter, Matrix, View};
 
 /// The settings of `manx policy matrix`.
 #[derive(Debug, Clone, Args)]
 pub struct MatrixSettings {
-    /// Only these sources: NAMESPACE/POD, NAMESPACE/WORKLOAD, node, node/NAME, outside, or a net or address (who outside
-    /// holds or overlaps it); * and ? stand for any text and any character. May be repeated
+    /// Only these sources: NAMESPACE/POD, NAMESPACE/WORKLOAD, node, node/NAME, outside, a net or address (who outside
+    /// holds or overlaps it), or svc/NAMESPACE/NAME (its endpoints); * and ? stand for any text and any character. May be repeated
     #[arg(long, value_name = "PATTERN")]
     pub from: Vec<String>,
     /// Only these destinations, in the same form. May be repeated
@@ -85,12 +87,28 @@ pub fn run(asked: &MatrixSettings) -> Result<(), Error> {
     output::print(&text)
 }
 
+/// Patterns, of which each `svc/NAMESPACE/NAME` is replaced by the Service's endpoints.
+fn without_services(patterns: &[String], completed: &Completed) -> Result<Vec<String>, Error> {
+    let Completed { contents, assumed } = completed;
+    let is_service = |pattern: &String| pattern.starts_with("svc/");
+    if !patterns.iter().any(is_service) {
+        return Ok(patterns.to_vec());
+    }
+    let explainer = Explainer::new(contents, &assumed.addresses, UPLINK);
+    let (services, mut found): (Vec<String>, Vec<String>) =
+        patterns.iter().cloned().partition(is_service);
+    for service in &services {
+        found.extend(explainer.ends(service).map_err(Error::Invalid)?);
+    }
+    Ok(found)
+}
+
 /// The text of a form, and the notes, which every form but CSV contains.
 fn render(asked: &MatrixSettings, completed: &Completed) -> Result<(String, Vec<String>), Error> {
     let Completed { contents, assumed } = completed;
     let filter = Filter {
-        from: asked.from.clone(),
-        to: asked.to.clone(),
+        from: without_services(&asked.from, completed)?,
+        to: without_services(&asked.to, completed)?,
         namespaces: asked.namespace.clone(),
     };
     let matrix = Matrix::with_nets(contents, &filter.nets());

@@ -141,6 +141,17 @@ fn who_fits_no_pattern_is_told_what_is_expected() {
 }
 
 #[test]
+fn a_service_stands_for_its_endpoints() {
+    let service = "---\n{apiVersion: v1, kind: Service, metadata: {name: front, namespace: shop}, spec: {selector: {app: api}, ports: [{port: 80}]}}\n";
+    let text = format!("{SHOP}{service}");
+    let of_service =
+        |to: &[&str]| of(&MatrixSettings { to: texts(to), ..asked(Form::Csv) }, "shop.yaml", &text);
+    assert_eq!(of_service(&["svc/shop/front"]), of_service(&["shop/api"]));
+    assert_eq!(of_service(&["shop/db", "svc/shop/front"]), of_service(&["shop/db", "shop/api"]));
+    insta::assert_snapshot!(of_service(&["svc/shop/none"]).unwrap_err(), @"there is no Service or EndpointSlice of shop/none in the manifests");
+}
+
+#[test]
 fn names_of_files_are_no_markup() {
     let evil = "<img src=x onerror=alert(1)>|`*_\".yaml";
     for form in [Form::Html, Form::Svg, Form::Markdown] {

@@ -2,7 +2,7 @@
 //! topology is calculated once, because there may be as many questions as pairs of pods.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ const MOST_PREFIXES: usize = 1 << 20;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Routes<'a> {
+pub(crate) struct Routes<'a> {
     contents: &'a Contents,
     cluster: OnceCell<Cluster>,
     kept: RefCell<Kept>,
@@ -32,13 +32,13 @@ struct Kept {
 }
 
 impl<'a> Routes<'a> {
-    pub(super) fn new(contents: &'a Contents) -> Self {
+    pub(crate) fn new(contents: &'a Contents) -> Self {
         Self { contents, cluster: OnceCell::new(), kept: RefCell::default() }
     }
 
     /// The route from a node to an address, and its prefix. `None`: there is no such node, or it has no block for pods.
     /// `Err` says why the routes are not known.
-    pub(super) fn route(
+    pub(crate) fn route(
         &self,
         node: &str,
         address: IpAddr,
@@ -47,7 +47,7 @@ impl<'a> Routes<'a> {
     }
 
     /// The topology as the node's agent sees it.
-    pub(super) fn topology(&self, node: &str) -> Result<Option<Rc<Topology>>, String> {
+    pub(crate) fn topology(&self, node: &str) -> Result<Option<Rc<Topology>>, String> {
         if let Some(known) = self.kept.borrow().by_node.get(node) {
             return Ok(known.clone());
         }
@@ -58,6 +58,17 @@ impl<'a> Routes<'a> {
         };
         self.kept.borrow_mut().keep(node, made.clone(), MOST_PREFIXES);
         Ok(made)
+    }
+
+    /// The nodes that have blocks for pods, in order.
+    pub(crate) fn nodes_with_blocks(&self) -> Vec<String> {
+        let nodes = self.cluster().nodes.iter();
+        nodes.filter(|(_, it)| !it.plan.blocks().is_empty()).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The addresses of all nodes.
+    pub(crate) fn node_addresses(&self) -> HashSet<IpAddr> {
+        self.cluster().node_addresses().into_keys().collect()
     }
 
     /// The objects that routes are made of: the nodes, the pools, and pods with the objects that decide whether they

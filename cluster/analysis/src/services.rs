@@ -1,0 +1,155 @@
+//! What the tables of nodes do with services. The calculation of the agents decides it.
+//!
+//! - [`list`]: a row for each port of each Service.
+//! - [`shown`]: one Service, with a reason for each address and endpoint that is left out.
+//!
+//! The objects are all that is known. An agent also knows its kernel: an address that only the kernel of its node has is
+//! no service's there, and node ports are served at an address that the kernel has.
+
+pub mod list;
+pub mod shown;
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use manx_calculation::services::view::ServiceView;
+use manx_calculation::services::{Frontends, NodePorts, admits};
+use manx_calculation::topology::Topology;
+use manx_objects::contents::{Changes, Contents};
+use manx_objects::object::Kind;
+use manx_policy_compiler::model::ObjectName;
+
+use crate::routes::Routes;
+
+/// The services of a cluster, as its nodes translate them.
+#[derive(Debug)]
+pub struct ServiceTables<'a> {
+    contents: &'a Contents,
+    routes: Rc<Routes<'a>>,
+    /// The nodes that are asked about, in order.
+    nodes: Vec<String>,
+    /// The addresses of all nodes.
+    of_nodes: HashSet<IpAddr>,
+    /// The range of node ports, the first and the last.
+    range: (u16, u16),
+    /// The first of the nodes that has tables.
+    seat: Option<String>,
+    /// The table of this node.
+    frontends: Frontends,
+}
+
+impl<'a> ServiceTables<'a> {
+    /// The tables of all nodes, or of `only` one. `range` has the first and the last of node ports. `Err`: there is no such
+    /// node.
+    pub fn new(
+        contents: &'a Contents,
+        range: (u16, u16),
+        only: Option<&str>,
+    ) -> Result<Self, String> {
+        let mut tables = Self::of_routes(contents, Rc::new(Routes::new(contents)), range);
+        if let Some(only) = only {
+            let known = few(&tables.nodes);
+            tables.nodes.retain(|it| *it == only);
+            tables.find_seat();
+            if tables.nodes.is_empty() {
+                return Err(format!("there is no node {only:?} in the manifests; found {known}"));
+            }
+        }
+        let Some(first) = tables.nodes.first() else {
+            let message = "no Node in the manifests has a block of pod addresses (spec.podCIDRs), so no node has tables; \
+                           name the manifests of the Nodes, too";
+            return Err(message.to_owned());
+        };
+        if tables.seat.is_none() {
+            tables.topology(first)?;
+        }
+        tables.fill();
+        Ok(tables)
+    }
+
+    /// The tables of all nodes without node ports, by routes that others use, too.
+    pub(crate) fn without_node_ports(contents: &'a Contents, routes: Rc<Routes<'a>>) -> Self {
+        let mut tables = Self::of_routes(contents, routes, NodePorts::default().range);
+        tables.fill();
+        tables
+    }
+
+    /// The nodes without a table.
+    fn of_routes(contents: &'a Contents, routes: Rc<Routes<'a>>, range: (u16, u16)) -> Self {
+        let mut tables = Self {
+            contents,
+            nodes: routes.nodes_with_blocks(),
+            of_nodes: routes.node_addresses(),
+            routes,
+            range,
+            seat: None,
+            frontends: Frontends::default(),
+        };
+        tables.find_seat();
+        tables
+    }
+
+    fn find_seat(&mut self) {
+        self.seat = self.nodes.iter().find(|node| self.topology(node).is_ok()).cloned();
+    }
+
+    /// Fills the table of the seat.
+    fn fill(&mut self) {
+        let Some(node) = &self.seat else { return };
+        let Ok(topology) = self.topology(node) else { return };
+        let mut node_ports = self.node_ports(&topology);
+        // A node port is the same on every node, so that the address of a family that this node does not have is any.
+        for is_v4 in [true, false] {
+            if !node_ports.addresses.iter().any(|it| it.is_ipv4() == is_v4) {
+                node_ports.addresses.extend(self.of_nodes.iter().find(|it| it.is_ipv4() == is_v4));
+            }
+        }
+        let mut frontends = Frontends::new(node, node_ports);
+        let admits = |address| admits(&topology, |it| self.of_nodes.contains(it), address);
+        frontends.follow(self.contents, &Changes::Everything, admits);
+        self.frontends = frontends;
+    }
+
+    /// The topology of one of the nodes. `Err` says why it has no tables.
+    fn topology(&self, node: &str) -> Result<Rc<Topology>, String> {
+        self.routes
+            .topology(node)?
+            .ok_or_else(|| format!("node {node} has no block of pod addresses"))
+    }
+
+    fn node_ports(&self, topology: &Topology) -> NodePorts {
+        let of_family = |is_v4| topology.addresses.iter().find(|it| it.is_ipv4() == is_v4).copied();
+        NodePorts {
+            range: self.range,
+            addresses: [true, false].into_iter().filter_map(of_family).collect(),
+            of_pods: false,
+        }
+    }
+
+    /// What a node does with a Service. `None`: there is no valid Service of this name. `Err` says why the node has no
+    /// tables.
+    pub(crate) fn view(
+        &self,
+        name: &ObjectName,
+        node: &str,
+    ) -> Result<Option<ServiceView>, String> {
+        let topology = self.topology(node)?;
+        let admits = |address| admits(&topology, |it| self.of_nodes.contains(it), address);
+        let node = (node, &self.node_ports(&topology));
+        Ok(self.frontends.view(self.contents, name, node, admits))
+    }
+
+    /// The names of all Services, valid or not, in order.
+    fn names(&self) -> impl Iterator<Item = ObjectName> {
+        let all = self.contents.of_kind(Kind::Service);
+        all.map(|(key, _)| ObjectName::new(&key.namespace, &key.name))
+    }
+}
+
+fn few(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { manx_objects::few(names, 10) }
+}
+
+#[cfg(test)]
+mod tests;

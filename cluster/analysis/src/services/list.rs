@@ -1,0 +1,207 @@
+//! A row for each port of each Service.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use manx_calculation::services::view::{EndpointView, PortView, ServiceView};
+use manx_calculation::services::{AddressKind, LeftOut, TrafficPolicy, zone};
+use manx_objects::object::{Kind, Object, ObjectKey, Protocol, ServiceType};
+use manx_policy_compiler::model::ObjectName;
+
+use super::ServiceTables;
+
+/// A port of a Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// The Service.
+    pub name: ObjectName,
+    /// `spec.type`; `None` if the Service is not valid.
+    pub service_type: Option<ServiceType>,
+    /// The addresses that nodes translate, but for the nodes' own.
+    pub addresses: Vec<IpAddr>,
+    /// The port; `None` if the Service has none, or is not valid.
+    pub port: Option<Port>,
+    /// The endpoints that some new connection may get.
+    pub backends: usize,
+    /// All endpoints, an address and port each.
+    pub endpoints: usize,
+    /// Why there is no backend, or what else is particular.
+    pub note: Option<String>,
+}
+
+/// What a Service says of a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Port {
+    /// `name`.
+    pub name: Option<String>,
+    /// `protocol`.
+    pub protocol: Protocol,
+    /// `port`.
+    pub number: u16,
+    /// `nodePort`.
+    pub node_port: Option<u16>,
+}
+
+/// The endpoints of a port, by address and port, each with why no connection gets it. `None`: some may get it.
+type Fates = BTreeMap<(IpAddr, Option<u16>), Option<LeftOut>>;
+
+impl ServiceTables<'_> {
+    /// The rows of the Services of these namespaces, in order; without namespaces, of all.
+    pub fn rows(&self, namespaces: &[String]) -> Vec<Row> {
+        let zones = self.zones();
+        let is_asked =
+            |name: &ObjectName| namespaces.is_empty() || namespaces.contains(&name.namespace);
+        let names = self.names().filter(is_asked);
+        names.flat_map(|name| self.rows_of(&name, &zones)).collect()
+    }
+
+    /// The rows of a Service: one if it has no port.
+    fn rows_of(&self, name: &ObjectName, zones: &BTreeMap<String, BTreeSet<&str>>) -> Vec<Row> {
+        let row = Row {
+            name: name.clone(),
+            service_type: None,
+            addresses: Vec::new(),
+            port: None,
+            backends: 0,
+            endpoints: 0,
+            note: None,
+        };
+        let key = ObjectKey::new(Kind::Service, &name.namespace, &name.name);
+        let Some(Object::Service(service)) = self.contents.valid(&key) else {
+            return vec![Row {
+                note: Some("not valid, so nothing of it is translated".to_owned()),
+                ..row
+            }];
+        };
+        let Some(view) = self.seat.as_ref().and_then(|node| self.view(name, node).ok()?) else {
+            return vec![row];
+        };
+        let service_type = Some(service.service_type.unwrap_or(ServiceType::ClusterIp));
+        if let Some(why) = view.left_alone {
+            return vec![Row { service_type, note: Some(why.to_string()), ..row }];
+        }
+        let others = self.stand_ins(&view, zones);
+        let others: Vec<ServiceView> =
+            others.into_iter().filter_map(|node| self.view(name, node).ok()?).collect();
+        let of_port = |(index, port): (usize, &PortView)| {
+            let views = others.iter().filter_map(|it| it.ports.get(index));
+            let fates: Vec<Fates> = std::iter::once(port).chain(views).map(fates).collect();
+            let differs = fates.iter().map(backends).collect::<BTreeSet<_>>().len() > 1;
+            let all = merged(fates.into_iter().flatten());
+            let note = match why_none(&view, port, &all) {
+                None if differs => Some("nodes have different backends".to_owned()),
+                other => other,
+            };
+            Row {
+                service_type,
+                addresses: addresses(port),
+                port: Some(Port {
+                    name: port.name.clone(),
+                    protocol: port.protocol,
+                    number: port.port,
+                    node_port: port.node_port,
+                }),
+                backends: backends(&all).len(),
+                endpoints: all.len(),
+                note,
+                ..row.clone()
+            }
+        };
+        let rows: Vec<Row> = view.ports.iter().enumerate().map(of_port).collect();
+        if rows.is_empty() {
+            return vec![Row { service_type, note: Some("it has no port".to_owned()), ..row }];
+        }
+        rows
+    }
+
+    /// The nodes of each zone. Those without a zone are in the empty one.
+    fn zones(&self) -> BTreeMap<String, BTreeSet<&str>> {
+        let mut zones: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+        for name in &self.nodes {
+            let zone = zone(self.contents, name).unwrap_or_default();
+            zones.entry(zone).or_default().insert(name);
+        }
+        zones
+    }
+
+    /// Other nodes, so that each node has the backends of one of these or of the seat. They are those that endpoints
+    /// and hints name, and one of each zone.
+    fn stand_ins<'a>(
+        &'a self,
+        view: &ServiceView,
+        zones: &BTreeMap<String, BTreeSet<&'a str>>,
+    ) -> BTreeSet<&'a str> {
+        let choices = || view.ports.iter().flat_map(|port| &port.choices);
+        let endpoints = || choices().flat_map(|choice| &choice.endpoints);
+        let is_hinted = |it: &EndpointView| !it.for_nodes.is_empty() || !it.for_zones.is_empty();
+        let is_alike = choices().all(|it| it.policy == TrafficPolicy::Cluster);
+        if is_alike && !endpoints().any(is_hinted) {
+            return BTreeSet::new();
+        }
+        let named: BTreeSet<&str> = endpoints()
+            .flat_map(|it| {
+                it.node.as_deref().into_iter().chain(it.for_nodes.iter().map(|it| &**it))
+            })
+            .collect();
+        let is_other = |it: &&str| !named.contains(it);
+        let of_zones = zones.values().filter_map(|nodes| nodes.iter().copied().find(is_other));
+        let of_names = self.nodes.iter().map(String::as_str).filter(|it| named.contains(it));
+        of_names.chain(of_zones).filter(|it| Some(*it) != self.seat.as_deref()).collect()
+    }
+}
+
+/// The addresses that have a frontend, but for nodes'.
+fn addresses(port: &PortView) -> Vec<IpAddr> {
+    let frontends = port.choices.iter().flat_map(|choice| &choice.frontends);
+    let own = frontends.filter(|it| it.kind != AddressKind::NodePort).map(|it| it.address);
+    own.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// What becomes of each endpoint of a port at one node.
+fn fates(port: &PortView) -> Fates {
+    let endpoints = port.choices.iter().flat_map(|choice| &choice.endpoints);
+    merged(endpoints.map(|it| ((it.address, it.port), it.left_out)))
+}
+
+/// What becomes of each endpoint in all: somewhere a backend is a backend.
+fn merged(all: impl Iterator<Item = ((IpAddr, Option<u16>), Option<LeftOut>)>) -> Fates {
+    let mut merged = Fates::new();
+    for (end, fate) in all {
+        merged.entry(end).and_modify(|it| *it = (*it).min(fate)).or_insert(fate);
+    }
+    merged
+}
+
+/// The endpoints that connections get.
+fn backends(fates: &Fates) -> BTreeSet<(IpAddr, Option<u16>)> {
+    fates.iter().filter(|(_, fate)| fate.is_none()).map(|(end, _)| *end).collect()
+}
+
+/// Why clients get no backend of a port, in short. `None`: some get one.
+fn why_none(service: &ServiceView, port: &PortView, fates: &Fates) -> Option<String> {
+    if !service.is_known {
+        return Some("an EndpointSlice of its namespace is not valid".to_owned());
+    }
+    let frontends = || port.choices.iter().flat_map(|choice| &choice.frontends);
+    if let Some(omission) = port.omissions.first()
+        && frontends().next().is_none()
+    {
+        return Some(omission.to_string());
+    }
+    let taken: BTreeSet<_> = frontends().filter_map(|it| it.taken_by.as_ref()).collect();
+    if let Some(by) = taken.first()
+        && frontends().all(|it| it.taken_by.is_some())
+    {
+        return Some(format!("Service {by}, which is older, has its addresses and ports"));
+    }
+    if fates.is_empty() {
+        return Some("no endpoint".to_owned());
+    }
+    if fates.values().all(Option::is_some) {
+        let mut counts: BTreeMap<LeftOut, usize> = BTreeMap::new();
+        fates.values().flatten().for_each(|why| *counts.entry(*why).or_default() += 1);
+        let counts = counts.iter().map(|(why, count)| format!("{count}: {why}"));
+        return Some(counts.collect::<Vec<_>>().join("; "));
+    }
+    frontends().next().is_none().then(|| "no address".to_owned())
+}

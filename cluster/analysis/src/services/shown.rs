@@ -1,0 +1,195 @@
+//! One Service, as all nodes see it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use manx_calculation::services::view::{ChoiceView, FrontendView, PortView, ServiceView};
+use manx_calculation::services::{
+    AddressKind, LeftOut, TrafficPolicy, Untranslated, WithoutBackend,
+};
+use manx_objects::object::{Kind, Object, ObjectKey, Service};
+use manx_policy_compiler::model::ObjectName;
+
+use super::ServiceTables;
+use super::list::Port;
+
+/// Indexes of [`ShownService::nodes`].
+pub type Nodes = BTreeSet<usize>;
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct ShownService<'a> {
+    /// Its name.
+    pub name: ObjectName,
+    /// The object.
+    pub service: &'a Service,
+    /// The nodes that were asked about.
+    pub nodes: Vec<&'a str>,
+    /// Why other nodes have no tables, a line each.
+    pub without_tables: Vec<String>,
+    /// Why nothing of it is translated. Then there is nothing else.
+    pub left_alone: Option<String>,
+    /// The seconds for which a client keeps its backend, if it does.
+    pub affinity: Option<u32>,
+    /// Its addresses that no node translates, each with the reason.
+    pub untranslated: Vec<(IpAddr, Untranslated)>,
+    /// Whether its endpoints are known. They are not while a slice of its namespace is not valid.
+    pub is_known: bool,
+    /// One for each of `spec.ports`, in order.
+    pub ports: Vec<ShownPort>,
+}
+
+/// A port of a Service.
+#[derive(Debug, Clone)]
+pub struct ShownPort {
+    /// What the Service says.
+    pub port: Port,
+    /// Why some of its addresses have no frontend, and where.
+    pub omissions: BTreeMap<String, Nodes>,
+    /// Frontends whose clients get the same endpoints.
+    pub groups: Vec<Group>,
+}
+
+/// Frontends of one family and policy, with their endpoints.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// The endpoints that clients may get.
+    pub policy: TrafficPolicy,
+    /// The frontends that are the same on all nodes.
+    pub frontends: Vec<FrontendView>,
+    /// The frontends at addresses of nodes.
+    pub of_nodes: BTreeMap<usize, Vec<FrontendView>>,
+    /// The endpoints, by address, port and node.
+    pub endpoints: BTreeMap<End, Fate>,
+    /// The nodes whose clients are refused, because there is no backend for them.
+    pub refused: Nodes,
+    /// The nodes whose clients get no answer, because only other nodes have a backend.
+    pub dropped: Nodes,
+}
+
+/// The address of an endpoint, its port, if it has one for the Service's port, and its node, if it is known.
+pub type End = (IpAddr, Option<u16>, Option<Arc<str>>);
+
+/// What becomes of an endpoint.
+#[derive(Debug, Clone, Default)]
+pub struct Fate {
+    /// The nodes whose clients may get it.
+    pub backend_for: Nodes,
+    /// The reasons why others do not get it.
+    pub left_out: BTreeMap<LeftOut, Nodes>,
+}
+
+/// What frontends of a group have in common.
+type GroupKey = (bool, bool, TrafficPolicy, Vec<FrontendView>);
+
+impl ServiceTables<'_> {
+    /// A Service, as the nodes see it. `Err` says that there is no valid one of this name.
+    pub fn shown(&self, name: &ObjectName) -> Result<ShownService<'_>, String> {
+        let key = ObjectKey::new(Kind::Service, &name.namespace, &name.name);
+        let Some(stored) = self.contents.objects.get(&key) else {
+            let beside =
+                self.names().filter(|it| it.name == name.name || it.namespace == name.namespace);
+            let found = manx_objects::few(beside, 10);
+            let found = if found.is_empty() { String::new() } else { format!("; found {found}") };
+            return Err(format!("{key} is not in the manifests{found}"));
+        };
+        let Some(Object::Service(service)) = stored.state.valid() else {
+            return Err(format!("{key} is not valid, so nothing of it is translated"));
+        };
+        let (mut views, mut without_tables): (Vec<(&str, ServiceView)>, _) =
+            (Vec::new(), Vec::new());
+        for node in &self.nodes {
+            match self.view(name, node) {
+                Ok(view) => views.extend(view.map(|view| (node.as_str(), view))),
+                Err(why) => without_tables.push(why),
+            }
+        }
+        let Some((_, first)) = views.first() else {
+            return Err(format!("no node has tables, so what becomes of {key} is not known"));
+        };
+        let of_port = |(index, port): (usize, &PortView)| {
+            let views = views.iter().enumerate();
+            let views = views.filter_map(|(node, (_, view))| Some((node, view.ports.get(index)?)));
+            shown_port(port, views)
+        };
+        Ok(ShownService {
+            name: name.clone(),
+            service,
+            nodes: views.iter().map(|(node, _)| *node).collect(),
+            without_tables,
+            left_alone: first.left_alone.map(|why| why.to_string()),
+            affinity: first.affinity,
+            untranslated: first.untranslated.clone(),
+            is_known: first.is_known,
+            ports: first.ports.iter().enumerate().map(of_port).collect(),
+        })
+    }
+}
+
+fn shown_port<'a>(
+    port: &PortView,
+    views: impl Iterator<Item = (usize, &'a PortView)>,
+) -> ShownPort {
+    let mut omissions: BTreeMap<String, Nodes> = BTreeMap::new();
+    let mut groups: BTreeMap<GroupKey, Group> = BTreeMap::new();
+    for (node, view) in views {
+        for omission in &view.omissions {
+            omissions.entry(omission.to_string()).or_default().insert(node);
+        }
+        for choice in &view.choices {
+            add(&mut groups, choice, node);
+        }
+    }
+    ShownPort {
+        port: Port {
+            name: port.name.clone(),
+            protocol: port.protocol,
+            number: port.port,
+            node_port: port.node_port,
+        },
+        omissions,
+        groups: groups.into_values().collect(),
+    }
+}
+
+/// Adds what a node does to the frontends that it has in common with others.
+fn add(groups: &mut BTreeMap<GroupKey, Group>, choice: &ChoiceView, node: usize) {
+    let is_of_node = |it: &&FrontendView| it.kind == AddressKind::NodePort;
+    let frontends = || choice.frontends.iter();
+    let same: Vec<FrontendView> = frontends().filter(|it| !is_of_node(it)).cloned().collect();
+    let of_node: Vec<FrontendView> = frontends().filter(is_of_node).cloned().collect();
+    // IPv4 comes first, and node ports come last.
+    let key = (!choice.is_v4, !of_node.is_empty(), choice.policy, same);
+    let group = groups.entry(key).or_insert_with_key(|(_, _, policy, frontends)| Group {
+        policy: *policy,
+        frontends: frontends.clone(),
+        of_nodes: BTreeMap::new(),
+        endpoints: BTreeMap::new(),
+        refused: Nodes::new(),
+        dropped: Nodes::new(),
+    });
+    if !of_node.is_empty() {
+        group.of_nodes.insert(node, of_node);
+    }
+    for it in &choice.endpoints {
+        let fate = group.endpoints.entry((it.address, it.port, it.node.clone())).or_default();
+        match it.left_out {
+            None => fate.backend_for.insert(node),
+            Some(why) => fate.left_out.entry(why).or_default().insert(node),
+        };
+    }
+    // Slices may say different things of an endpoint. Then it is a backend if one of them makes it one.
+    for it in choice.backends() {
+        if let Some(fate) = group.endpoints.get_mut(&(it.address, it.port, it.node.clone())) {
+            fate.left_out.values_mut().for_each(|nodes| _ = nodes.remove(&node));
+            fate.left_out.retain(|_, nodes| !nodes.is_empty());
+        }
+    }
+    if choice.backends().next().is_none() {
+        match choice.without_backend {
+            WithoutBackend::Refuse => group.refused.insert(node),
+            WithoutBackend::Drop => group.dropped.insert(node),
+        };
+    }
+}

@@ -1,0 +1,158 @@
+//! The addresses at which clients of a node reach a Service by translation, and why others are none.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use manx_objects::object::{Service, ServicePort, ServiceType};
+
+use super::backends::TrafficPolicy;
+use super::omission::Omission;
+
+/// The label that leaves a Service to another proxy.
+pub(super) const OTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
+/// The label of headless Services. As kube-proxy, Manx leaves every Service alone that has it.
+pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// Why nothing of a Service is translated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeftAlone {
+    /// `clusterIP: None`.
+    Headless,
+    /// `type: ExternalName`.
+    ExternalName,
+    /// A label leaves it to another proxy.
+    OtherProxy,
+    /// A label says that it is headless.
+    HeadlessLabel,
+}
+
+impl fmt::Display for LeftAlone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Headless => f.write_str("headless (clusterIP: None)"),
+            Self::ExternalName => f.write_str("of type ExternalName"),
+            Self::OtherProxy => write!(f, "its label {OTHER_PROXY} leaves it to another proxy"),
+            Self::HeadlessLabel => write!(f, "its label {HEADLESS} says that nobody translates it"),
+        }
+    }
+}
+
+/// Why an address of a Service has no frontend on any node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Untranslated {
+    /// The address is none of those that nodes translate: one of `externalIPs`, or `loadBalancerIP`.
+    External,
+    /// The `ipMode` of the load balancer's address is `Proxy`.
+    Proxied,
+    /// The address is a load balancer's, and the Service is not of type `LoadBalancer`.
+    NoLoadBalancer,
+    /// The Service has no cluster IP of the family.
+    Family,
+}
+
+impl fmt::Display for Untranslated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::External => "externalIPs and loadBalancerIP are not translated",
+            Self::Proxied => "its ipMode is Proxy: the load balancer translates it",
+            Self::NoLoadBalancer => {
+                "it is a load balancer's, and the Service is not of type LoadBalancer"
+            }
+            Self::Family => "the Service has no cluster IP of this family",
+        })
+    }
+}
+
+/// An address and port at which clients of a node reach a port of a Service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Opening {
+    pub(super) address: IpAddr,
+    pub(super) port: u16,
+    pub(super) kind: AddressKind,
+    pub(super) policy: TrafficPolicy,
+}
+
+/// What the address of a frontend is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AddressKind {
+    /// One of `spec.clusterIPs`.
+    ClusterIp,
+    /// One of `status.loadBalancer.ingress`.
+    LoadBalancer,
+    /// An address of the node, with the port's `nodePort`.
+    NodePort,
+}
+
+/// Why nothing of a Service is translated. `None`: clients reach it by translation, and nobody else translates it.
+pub(super) fn left_alone(service: &Service) -> Option<LeftAlone> {
+    if service.headless {
+        Some(LeftAlone::Headless)
+    } else if service.service_type == Some(ServiceType::ExternalName) {
+        Some(LeftAlone::ExternalName)
+    } else if service.labels.contains_key(OTHER_PROXY) {
+        Some(LeftAlone::OtherProxy)
+    } else {
+        service.labels.contains_key(HEADLESS).then_some(LeftAlone::HeadlessLabel)
+    }
+}
+
+/// The addresses of a Service that is not left alone, but for those of nodes.
+pub(super) fn addresses(
+    service: &Service,
+) -> BTreeMap<IpAddr, Result<(AddressKind, TrafficPolicy), Untranslated>> {
+    let of_balancer = |address: &IpAddr| {
+        if service.service_type != Some(ServiceType::LoadBalancer) {
+            Err(Untranslated::NoLoadBalancer)
+        } else if has_family(service, address) {
+            // In the cluster, clients of a load balancer's address get any endpoint.
+            Ok((AddressKind::LoadBalancer, TrafficPolicy::Cluster))
+        } else {
+            // A balancer may have an address of a family in which the service itself has none.
+            Err(Untranslated::Family)
+        }
+    };
+    let mut all: BTreeMap<_, _> =
+        service.addresses.iter().map(|it| (*it, Err(Untranslated::External))).collect();
+    all.extend(service.load_balancer_proxied.iter().map(|it| (*it, Err(Untranslated::Proxied))));
+    all.extend(service.load_balancer_vips.iter().map(|it| (*it, of_balancer(it))));
+    let cluster_ip = Ok((AddressKind::ClusterIp, policy(service.internal_local)));
+    all.extend(service.cluster_ips.iter().map(|it| (*it, cluster_ip)));
+    all
+}
+
+/// Where clients of a node reach a port of a Service: at those of its addresses that may be a service's, and at its node
+/// port, which is served at these addresses of the node if it is in the range.
+pub(super) fn openings<'a>(
+    (service, port): (&'a Service, &ServicePort),
+    addresses: &'a [(IpAddr, (AddressKind, TrafficPolicy), bool)],
+    (range, of_node): ((u16, u16), impl Iterator<Item = IpAddr> + 'a),
+) -> impl Iterator<Item = Result<Opening, Omission>> + 'a {
+    let number = port.port;
+    let own = addresses.iter().map(move |&(address, (kind, policy), is_admitted)| {
+        if is_admitted {
+            Ok(Opening { address, port: number, kind, policy })
+        } else {
+            Err(Omission::Address(address))
+        }
+    });
+    let in_range = |port: &u16| (range.0..=range.1).contains(port);
+    let refused = port.node_port.filter(|it| !in_range(it)).map(|it| Err(Omission::NodePort(it)));
+    let of_node = port.node_port.filter(in_range).into_iter().zip([of_node]);
+    let of_node = of_node.flat_map(move |(port, addresses)| {
+        let policy = policy(service.keeps_clients);
+        let kind = AddressKind::NodePort;
+        let served = addresses.filter(|it| has_family(service, it));
+        served.map(move |address| Ok(Opening { address, port, kind, policy }))
+    });
+    own.chain(refused).chain(of_node)
+}
+
+/// A traffic policy. `is_local`: it is `Local`.
+pub(super) fn policy(is_local: bool) -> TrafficPolicy {
+    if is_local { TrafficPolicy::Local } else { TrafficPolicy::Cluster }
+}
+
+fn has_family(service: &Service, of: &IpAddr) -> bool {
+    service.cluster_ips.iter().any(|it| it.is_ipv4() == of.is_ipv4())
+}

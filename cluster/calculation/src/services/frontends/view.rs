@@ -1,0 +1,241 @@
+//! What a node does with one Service, with a reason for each address and endpoint that is left out. It is decided by what
+//! the table is made of.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use manx_dataplane::services::WithoutBackend;
+use manx_objects::contents::Contents;
+use manx_objects::object::{Kind, Object, ObjectKey, Protocol, Service, ServicePort};
+use manx_policy_compiler::model::ObjectName;
+
+use super::{Frontends, NodePorts, Rank, affinity, frontend_key, zone};
+use crate::services::addresses::{
+    AddressKind, LeftAlone, Opening, Untranslated, addresses, left_alone, openings, policy,
+};
+use crate::services::backends::{Candidate, Choice, Here, LeftOut, TrafficPolicy, select};
+use crate::services::omission::Omission;
+
+/// A Service, as clients of a node see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceView {
+    /// Why nothing of it is translated. Then there is nothing else.
+    pub left_alone: Option<LeftAlone>,
+    /// Its addresses that no node translates, each with the reason.
+    pub untranslated: Vec<(IpAddr, Untranslated)>,
+    /// The seconds for which a client keeps its backend, if it does.
+    pub affinity: Option<u32>,
+    /// Whether its endpoints are known. They are not while a slice of its namespace is not valid.
+    pub is_known: bool,
+    /// One for each of `spec.ports`, in order.
+    pub ports: Vec<PortView>,
+}
+
+/// A port of a Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortView {
+    /// `name`.
+    pub name: Option<String>,
+    /// `protocol`.
+    pub protocol: Protocol,
+    /// `port`.
+    pub port: u16,
+    /// `nodePort`.
+    pub node_port: Option<u16>,
+    /// Why some of its addresses have no frontend on this node.
+    pub omissions: Vec<Omission>,
+    /// The endpoints for each family and policy. A Service that has no address yet has those of its cluster IPs to be.
+    pub choices: Vec<ChoiceView>,
+}
+
+/// The endpoints of a port for the frontends of a family that have the same policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChoiceView {
+    /// Whether the family is IPv4.
+    pub is_v4: bool,
+    /// The endpoints that clients may get.
+    pub policy: TrafficPolicy,
+    /// The frontends, in the order of their addresses.
+    pub frontends: Vec<FrontendView>,
+    /// The endpoints, in order. Slices may say different things of one address.
+    pub endpoints: Vec<EndpointView>,
+    /// What becomes of a connection if no endpoint may be had.
+    pub without_backend: WithoutBackend,
+}
+
+/// An address and port at which clients reach a Service.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FrontendView {
+    /// The address.
+    pub address: IpAddr,
+    /// The port, a node port among them.
+    pub port: u16,
+    /// What the address is.
+    pub kind: AddressKind,
+    /// The older Service that has the same address, protocol and port, and gets the connections.
+    pub taken_by: Option<ObjectName>,
+}
+
+/// An endpoint at a port.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EndpointView {
+    /// The address.
+    pub address: IpAddr,
+    /// The port; `None` if its slice has none for the Service's port.
+    pub port: Option<u16>,
+    /// Why new connections do not get it. `None`: they may get it.
+    pub left_out: Option<LeftOut>,
+    /// Its node.
+    pub node: Option<Arc<str>>,
+    /// The nodes for which hints mean it.
+    pub for_nodes: Vec<Box<str>>,
+    /// The zones for which hints mean it.
+    pub for_zones: Vec<Box<str>>,
+}
+
+impl ChoiceView {
+    /// The endpoints that new connections may get.
+    pub fn backends(&self) -> impl Iterator<Item = &EndpointView> {
+        self.endpoints.iter().filter(|it| it.left_out.is_none())
+    }
+}
+
+impl Frontends {
+    /// What `node` does with a Service, if it has these node ports. `admits` is as for [`Frontends::follow`], and
+    /// `contents` are those of the last change. `None`: there is no valid Service of this name.
+    ///
+    /// The node may be another one than that of the table; then Services that claim an address on that node alone are not
+    /// known.
+    pub fn view(
+        &self,
+        contents: &Contents,
+        name: &ObjectName,
+        (node, node_ports): (&str, &NodePorts),
+        admits: impl Fn(IpAddr) -> bool,
+    ) -> Option<ServiceView> {
+        let key = ObjectKey::new(Kind::Service, &name.namespace, &name.name);
+        let Some(Object::Service(service)) = contents.valid(&key) else { return None };
+        let mut view = ServiceView {
+            left_alone: left_alone(service),
+            untranslated: Vec::new(),
+            affinity: affinity(service),
+            is_known: !self.slices.is_broken(&name.namespace),
+            ports: Vec::new(),
+        };
+        if view.left_alone.is_some() {
+            return Some(view);
+        }
+        let here = Here { node: node.to_owned(), zone: zone(contents, node) };
+        let rank = Rank::new(&Arc::new(key), service.created);
+        let mut own = Vec::new();
+        for (address, ends) in addresses(service) {
+            match ends {
+                Ok(ends) => own.push((address, ends, admits(address))),
+                Err(why) => view.untranslated.push((address, why)),
+            }
+        }
+        let of_port = |port: &ServicePort| {
+            let of_node = (node_ports.range, node_ports.addresses.iter().copied());
+            let openings = openings((service, port), &own, of_node).collect();
+            self.port_view((name, service, &rank), port, openings, &here)
+        };
+        view.ports = service.ports.iter().map(of_port).collect();
+        Some(view)
+    }
+
+    fn port_view(
+        &self,
+        (name, service, rank): (&ObjectName, &Service, &Rank),
+        port: &ServicePort,
+        openings: Vec<Result<Opening, Omission>>,
+        here: &Here,
+    ) -> PortView {
+        let mut view = PortView {
+            name: port.name.clone(),
+            protocol: port.protocol.unwrap_or(Protocol::Tcp),
+            port: port.port,
+            node_port: port.node_port,
+            omissions: Vec::new(),
+            choices: Vec::new(),
+        };
+        for opening in openings {
+            let Opening { address, port: number, kind, policy } = match opening {
+                Ok(opening) => opening,
+                Err(omission) => {
+                    view.omissions.push(omission);
+                    continue;
+                }
+            };
+            let ends = (address.is_ipv4(), policy);
+            let taken_by = self.taken_by(rank, port, (address, number, kind));
+            let frontend = FrontendView { address, port: number, kind, taken_by };
+            let made = view.choices.iter().position(|it| (it.is_v4, it.policy) == ends);
+            let made = made.unwrap_or_else(|| {
+                view.choices.push(self.choice_view(name, port, ends, here));
+                view.choices.len() - 1
+            });
+            view.choices[made].frontends.push(frontend);
+        }
+        if service.cluster_ips.is_empty() {
+            let ends = |is_v4| (is_v4, policy(service.internal_local));
+            let of_families =
+                [true, false].map(|is_v4| self.choice_view(name, port, ends(is_v4), here));
+            view.choices.extend(of_families.into_iter().filter(|it| !it.endpoints.is_empty()));
+        }
+        view
+    }
+
+    fn choice_view(
+        &self,
+        name: &ObjectName,
+        port: &ServicePort,
+        (is_v4, policy): (bool, TrafficPolicy),
+        here: &Here,
+    ) -> ChoiceView {
+        let mut found = Vec::new();
+        if !self.slices.is_broken(&name.namespace) {
+            self.slices.each_endpoint(name, port, is_v4, |it, port| found.push((it, port)));
+        }
+        let candidates: Vec<Candidate<'_>> = found
+            .iter()
+            .filter_map(|(endpoint, port)| Some(Candidate { endpoint, port: port.ok()? }))
+            .collect();
+        let choice = Choice::new(&candidates, policy, here);
+        let (_, without_backend) = select(&candidates, policy, here);
+        let endpoints = found.iter().map(|&(endpoint, port)| {
+            let hints = endpoint.hints.as_deref();
+            EndpointView {
+                address: endpoint.address,
+                port: port.ok(),
+                left_out: match port {
+                    Ok(port) => choice.leaves_out(&Candidate { endpoint, port }),
+                    Err(why) => Some(why),
+                },
+                node: endpoint.node.clone(),
+                for_nodes: hints.map(|it| it.nodes.to_vec()).unwrap_or_default(),
+                for_zones: hints.map(|it| it.zones.to_vec()).unwrap_or_default(),
+            }
+        });
+        let mut endpoints: Vec<EndpointView> = endpoints.collect();
+        endpoints.sort();
+        endpoints.dedup();
+        ChoiceView { is_v4, policy, frontends: Vec::new(), endpoints, without_backend }
+    }
+
+    /// The older Service that has an opening of this one. A node port is the same on all nodes, so the table's own node
+    /// tells of others.
+    fn taken_by(
+        &self,
+        rank: &Rank,
+        port: &ServicePort,
+        (address, number, kind): (IpAddr, u16, AddressKind),
+    ) -> Option<ObjectName> {
+        let mut of_node = self.node_ports.addresses.iter();
+        let at = match kind {
+            AddressKind::NodePort => *of_node.find(|it| it.is_ipv4() == address.is_ipv4())?,
+            AddressKind::ClusterIp | AddressKind::LoadBalancer => address,
+        };
+        let (first, _) = self.claims.get(&frontend_key(at, port, number))?.first()?;
+        (**first < *rank).then(|| ObjectName::new(&first.object.namespace, &first.object.name))
+    }
+}

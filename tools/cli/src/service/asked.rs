@@ -1,0 +1,57 @@
+//! What the commands of `manx service` are asked about.
+
+use clap::Args;
+use manx_agent::settings::PortRange;
+use manx_analysis::services::ServiceTables;
+use manx_objects::object::ServiceType;
+
+use crate::Error;
+use crate::node::{NODE_PORTS, port_range};
+use crate::output::Output;
+use crate::policy::assume::{Assume, Completed};
+use crate::policy::manifests::{Manifests, report_invalid};
+
+/// What both commands are asked about.
+#[derive(Debug, Clone, Args)]
+pub struct Asked {
+    /// Only what this node does [default: all nodes]
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
+    /// The API server's --service-node-port-range
+    #[arg(long, env = "MANX_NODE_PORTS", value_name = "FIRST-LAST", value_parser = port_range, default_value = NODE_PORTS)]
+    pub node_ports: PortRange,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub assume: Assume,
+    /// Form of the output
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: Output,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub manifests: Manifests,
+}
+
+impl Asked {
+    /// Reads the objects. `None`: the user only wants to see the assumptions.
+    pub(super) fn read(&self) -> Result<Option<Completed>, Error> {
+        let contents = self.manifests.read()?;
+        report_invalid(&contents)?;
+        self.assume.complete(contents)
+    }
+
+    /// The tables of the nodes.
+    pub(super) fn tables<'a>(&self, completed: &'a Completed) -> Result<ServiceTables<'a>, Error> {
+        let range = (self.node_ports.first(), self.node_ports.last());
+        ServiceTables::new(&completed.contents, range, self.node.as_deref()).map_err(Error::Invalid)
+    }
+}
+
+/// A type in the words of Kubernetes.
+pub(super) const fn type_name(service_type: ServiceType) -> &'static str {
+    match service_type {
+        ServiceType::ClusterIp => "ClusterIP",
+        ServiceType::NodePort => "NodePort",
+        ServiceType::LoadBalancer => "LoadBalancer",
+        ServiceType::ExternalName => "ExternalName",
+    }
+}

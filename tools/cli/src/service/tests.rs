@@ -1,0 +1,155 @@
+//! What is told of Services, each reason among it.
+
+use manx_analysis::services::ServiceTables;
+use manx_assume::Options;
+use manx_objects::contents::Contents;
+use manx_policy_compiler::model::ObjectName;
+
+use super::*;
+use crate::policy::assume::Completed;
+
+const NODES: &str = "
+{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.244.0.0/16, ipipMode: Never}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {topology.kubernetes.io/zone: za}}, spec: {podCIDR: 10.244.1.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n2, labels: {topology.kubernetes.io/zone: zb}}, spec: {podCIDR: 10.244.2.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n3}, spec: {podCIDR: 10.244.3.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.4}]}}
+";
+
+const SERVICES: &str = "
+{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, spec: {type: LoadBalancer, clusterIP: 10.96.0.7, externalIPs: [198.51.100.9], sessionAffinity: ClientIP, externalTrafficPolicy: Local, ports: [{name: http, port: 80, targetPort: 8080, nodePort: 30080}, {name: metrics, port: 9100, nodePort: 22}]}, status: {loadBalancer: {ingress: [{ip: 192.0.2.7}, {ip: 192.0.2.8, ipMode: Proxy}, {ip: '2001:db8::7'}]}}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: headless, namespace: shop}, spec: {clusterIP: None, ports: [{port: 5432}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: outside, namespace: shop}, spec: {type: ExternalName, externalName: a.example.com}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: other-proxy, namespace: shop, labels: {service.kubernetes.io/service-proxy-name: x}}, spec: {clusterIP: 10.96.0.5, ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: by-label, namespace: shop, labels: {service.kubernetes.io/headless: ''}}, spec: {clusterIP: 10.96.0.6, ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: zonal, namespace: shop}, spec: {clusterIP: 10.96.0.8, ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: local, namespace: shop}, spec: {clusterIP: 10.96.0.9, internalTrafficPolicy: Local, ports: [{port: 53, protocol: UDP}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: unready, namespace: shop}, spec: {clusterIPs: [10.96.0.10, 'fd00:96::10'], ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: unborn, namespace: shop}, spec: {selector: {app: x}, ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: wrong, namespace: wrong}, spec: {clusterIP: ten, ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: taken, namespace: z}, spec: {clusterIP: 10.96.0.8, ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: of-pods, namespace: z}, spec: {clusterIP: 10.244.0.8, ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: of-node, namespace: z}, spec: {clusterIP: 172.18.0.3, ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: unknown, namespace: broken}, spec: {clusterIP: 10.96.0.11, ports: [{port: 80}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: broken, namespace: broken}, addressType: IPv4, endpoints: [{addresses: [ten]}]}
+";
+
+/// Slices of the namespace `shop`: the Service, the port, the endpoints.
+const SLICES: [(&str, &str, &str); 4] = [
+    (
+        "web",
+        "name: http, port: 8080",
+        "{addresses: [10.244.1.2], nodeName: n1}, {addresses: [10.244.2.2], nodeName: n2}, \
+         {addresses: [10.244.2.3], nodeName: n2, conditions: {ready: false}}, \
+         {addresses: [10.244.2.4], nodeName: n2, conditions: {ready: false, serving: true, terminating: true}}, \
+         {addresses: [169.254.169.254]}",
+    ),
+    (
+        "zonal",
+        "port: 80",
+        "{addresses: [10.244.1.2], nodeName: n1, hints: {forZones: [{name: za}]}}, \
+         {addresses: [10.244.2.2], nodeName: n2, hints: {forZones: [{name: zb}]}}",
+    ),
+    ("local", "port: 53, protocol: UDP", "{addresses: [10.244.2.2], nodeName: n2}"),
+    ("unready", "port: 80", "{addresses: [10.244.1.2], conditions: {ready: false}}"),
+];
+
+fn objects() -> Completed {
+    let slices = SLICES.map(|(service, port, endpoints)| {
+        format!(
+            "---\n{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: {service}-1, namespace: shop, \
+             labels: {{kubernetes.io/service-name: {service}}}}}, addressType: IPv4, ports: [{{{port}}}], \
+             endpoints: [{endpoints}]}}\n"
+        )
+    });
+    let text = format!("{NODES}---{SERVICES}{}", slices.concat());
+    let mut contents = Contents::from_texts([("objects.yaml", text.as_str())]);
+    let assumed = manx_assume::complete(&mut contents, Options::default()).unwrap();
+    Completed { contents, assumed }
+}
+
+fn tables<'a>(completed: &'a Completed, node: Option<&str>) -> ServiceTables<'a> {
+    ServiceTables::new(&completed.contents, (30_000, 32_767), node).unwrap()
+}
+
+fn shown(name: &str, node: Option<&str>) -> Result<String, String> {
+    let objects = objects();
+    let (namespace, name) = name.split_once('/').unwrap();
+    let tables = tables(&objects, node);
+    let shown = tables.shown(&ObjectName::new(namespace, name))?;
+    Ok(show::render(&shown))
+}
+
+#[test]
+fn every_port_has_a_row_and_one_without_backends_says_why() {
+    let objects = objects();
+    insta::assert_snapshot!("list", list::render(&tables(&objects, None).rows(&[])));
+    let of_z = tables(&objects, None).rows(&["z".to_owned()]);
+    assert!(of_z.len() == 3 && of_z.iter().all(|it| it.name.namespace == "z"));
+    let of_local = |node| {
+        let rows = tables(&objects, Some(node)).rows(&["shop".to_owned()]);
+        rows.into_iter().find(|it| it.name.name == "local").unwrap().backends
+    };
+    assert_eq!(["n1", "n2", "n3"].map(of_local), [0, 1, 0]);
+}
+
+#[test]
+fn a_service_is_told_with_every_address_and_endpoint_that_is_left_out_and_why() {
+    insta::assert_snapshot!("web", shown("shop/web", None).unwrap());
+    insta::assert_snapshot!("web_on_n3", shown("shop/web", Some("n3")).unwrap());
+    let several = ["zonal", "local", "unready", "unborn"].map(|it| format!("shop/{it}"));
+    let more = ["z/taken", "z/of-pods", "z/of-node", "broken/unknown"].map(str::to_owned);
+    let told = several.iter().chain(&more).map(|it| shown(it, None).unwrap());
+    insta::assert_snapshot!("several", told.collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
+fn what_is_left_alone_is_told_with_the_reason() {
+    let told = ["headless", "outside", "other-proxy", "by-label"];
+    let told = told.map(|it| shown(&format!("shop/{it}"), None).unwrap());
+    let told: Vec<&str> = told.iter().map(|it| it.lines().nth(1).unwrap()).collect();
+    insta::assert_snapshot!(told.join("\n"), @"
+    not translated: headless (clusterIP: None)
+    not translated: of type ExternalName
+    not translated: its label service.kubernetes.io/service-proxy-name leaves it to another proxy
+    not translated: its label service.kubernetes.io/headless says that nobody translates it
+    ");
+}
+
+#[test]
+fn a_service_or_node_that_is_not_there_is_told_with_those_that_are() {
+    insta::assert_snapshot!(shown("z/web", None).unwrap_err(), @"Service z/web is not in the manifests; found shop/web, z/of-node, z/of-pods, z/taken");
+    insta::assert_snapshot!(shown("wrong/wrong", None).unwrap_err(), @"Service wrong/wrong is not valid, so nothing of it is translated");
+    let objects = objects();
+    let error = ServiceTables::new(&objects.contents, (1, 2), Some("n9")).unwrap_err();
+    insta::assert_snapshot!(error, @r#"there is no node "n9" in the manifests; found n1, n2, n3"#);
+}
+
+#[test]
+fn in_json_nodes_are_named() {
+    let objects = objects();
+    let tables = tables(&objects, None);
+    let shown = tables.shown(&ObjectName::new("shop", "local")).unwrap();
+    let json = show::as_json(&shown);
+    let group = &json["ports"][0]["groups"][0];
+    assert_eq!(group["endpoints"][0]["backend_for"], serde_json::json!(["n2"]));
+    assert_eq!(group["endpoints"][0]["left_out"][0]["nodes"], serde_json::json!(["n1", "n3"]));
+    assert_eq!(group["dropped"], serde_json::json!(["n1", "n3"]));
+    assert_eq!(group["frontends"][0]["address"], "10.96.0.9");
+}
