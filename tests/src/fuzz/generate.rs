@@ -326,7 +326,8 @@ impl Generator {
         let worker = self.rng.usize(..8);
         for _ in 0..self.rng.usize(80..160) {
             let mut style = self.style(&next);
-            (style.payload, style.flags) = (style.payload.min(32), next.flags & !flag::SYN);
+            // Without payload they would all be the same, except for their hops left.
+            (style.payload, style.flags) = (style.payload.clamp(8, 32), next.flags & !flag::SYN);
             let before = self.made.len();
             self.plain(Kind::Flood, &next, &style);
             self.made[before].worker = worker;
