@@ -1,5 +1,7 @@
 //! The complete decision for one packet: untracked policy, its flow or policy's verdict, fragments, routing, size.
 
+use std::net::IpAddr;
+
 use super::address_lookup::current_epoch;
 use super::flow_decision::{FlowDecision, Outcome};
 use super::metadata::PacketRef;
@@ -13,6 +15,7 @@ use crate::fate::{Fate, Forwarding};
 use crate::flow::RuleCounters;
 use crate::icmp::ErrorKind;
 use crate::parse::{Fragment, Parsed, must_not_fragment, parse};
+use crate::services::HAIRPIN_V6;
 use crate::tables::{NextHop, NextHopPair, Tables};
 use crate::wire::protocol;
 
@@ -102,7 +105,7 @@ fn decide_unusual(
     {
         return FlowDecision::drop(DropReason::TunnelFromPod);
     }
-    if !parsed.is_forwardable() {
+    if !is_forwardable(tables, parsed) {
         return FlowDecision::drop(DropReason::NotForwardable);
     }
     let first = |state: &mut DecisionState| match evaluate_untracked(tables, state, metadata) {
@@ -138,6 +141,14 @@ fn decide_unusual(
             }
         }
     }
+}
+
+/// Whether the addresses of a packet are ones that packets are forwarded between. An endpoint answers itself at
+/// [`HAIRPIN_V6`], which is link-local: only a known flow brings such a packet further.
+fn is_forwardable(tables: &Tables, parsed: &Parsed) -> bool {
+    let is_hairpin =
+        || tables.services.is_some() && parsed.destination == IpAddr::V6(HAIRPIN_V6).into();
+    parsed.is_forwardable() || (parsed.source.is_forwardable() && is_hairpin())
 }
 
 /// Drops the first fragment of an SCTP packet whose ports would change: its checksum covers all fragments.
