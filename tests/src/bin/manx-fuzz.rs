@@ -25,7 +25,7 @@ struct Arguments {
     /// Only this world of the seed
     #[arg(long)]
     world: Option<u64>,
-    /// Add a fault on purpose, which must be found: policy, stale, clock, source, bit, loss, twice
+    /// Add a fault on purpose, which must be found: policy, stale, clock, source, bit, forget, loss, twice, backend, reply
     #[arg(long)]
     sabotage: Option<Sabotage>,
     /// How often everything must be covered at least; short runs do not cover everything

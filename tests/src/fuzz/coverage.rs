@@ -92,6 +92,14 @@ listed! {
         TooBig = "its sender was told that it is too big",
         TimeExceeded = "its sender was told that its hops are used up",
         Unreachable = "its sender was told that its destination is unreachable",
+        Translated = "it was translated",
+        TranslatedBack = "it was translated back",
+        TranslatedFragment = "a fragment was translated",
+        TranslatedError = "an error about a translated packet was translated",
+        ChosenAnew = "its connection got another backend",
+        Hairpin = "a pod reached itself by a service",
+        OtherPort = "its source port was taken, and it got another one",
+        Refused = "its sender was told that nobody is there",
         HandedOff = "it was handed off to another worker",
         Portless = "it was handed off, and its port had gone",
         Evicted = "a live flow was evicted",
@@ -100,6 +108,10 @@ listed! {
         SureReply = "it had to arrive, and did: an answer that is not allowed by itself",
         SureError = "it had to arrive, and did: an error about a known connection",
         SureItself = "it had to arrive, and did: of a pod to itself",
+        SureTranslatedOpening = "it had to arrive, and did: the first of a connection to a service",
+        SureTranslated = "it had to arrive, and did: of a known connection to a service",
+        SureTranslatedReply = "it had to arrive, and did: a service's answer",
+        SureTranslatedError = "it had to arrive, and did: an error about a known connection to a service",
         OneWorker = "a world of one worker on each node",
         TwoWorkers = "a world of two workers on each node",
         ThreeWorkers = "a world of three workers on each node",
@@ -107,6 +119,7 @@ listed! {
         Vxlan = "a world with VXLAN",
         Strict = "a world in which TCP begins with a SYN",
         Keeps = "a world in which established connections are kept",
+        Translates = "a world with services that the nodes translate",
         Straddled = "tables changed under way",
         BeforeTables = "it came before the first tables",
         InPlace = "the tables in use followed a change",
@@ -118,6 +131,10 @@ listed! {
         Attached = "a pod came",
         Replaced = "a pod came in the place of another",
         Renewed = "a pod got another device",
+        BackendsChanged = "a service got other backends",
+        FrontendChanged = "a port of a service came or went",
+        BackendGone = "an address of backends went",
+        BackendBack = "an address of backends came back",
         NextAgent = "another agent went on with a node's flows",
         Restored = "a flow was restored",
         Jumped = "time jumped",
@@ -125,20 +142,15 @@ listed! {
     }
 }
 
-/// Drop reasons that do not occur here: ports in memory carry no frames, and no node translates service addresses.
-const NOT_HERE: [DropReason; 12] = [
+/// Drop reasons that do not occur here: ports in memory carry no frames, and no node has a kube-proxy.
+const NOT_HERE: [DropReason; 7] = [
     DropReason::NotOurs,
     DropReason::ServiceUntranslated,
     DropReason::ServiceSource,
     DropReason::ServiceExcess,
     DropReason::ServiceWithoutFlow,
-    DropReason::ServiceWithoutPort,
-    DropReason::ServiceWithoutBackend,
-    DropReason::BackendGone,
     DropReason::UnknownPort,
-    DropReason::ConnectionTaken,
     DropReason::NoFreePort,
-    DropReason::SctpFragment,
 ];
 
 /// Kinds that must not come out, or come out only by chance.

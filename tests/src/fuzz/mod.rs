@@ -6,7 +6,8 @@
 //!   bytes.
 //! - `world`, `publish`, `buffers`: two nodes whose workers run turn by turn; publications to them; their buffers.
 //! - `read`, `input`, `wire`: packets that went in, packets that came out, and the input of each output.
-//! - `oracle`, `connections`, `own_errors`, `tunnel`: the packets that may come out. `batch`, `judge`, `balance`: one
+//! - `oracle`, `connections`, `own_errors`, `tunnel`: the packets that may come out. `services`, `translations`,
+//!   `translation_law`, `rewritten`, `refusals`: the same where services are translated. `batch`, `judge`, `balance`: one
 //!   batch, judged by these rules and compared with the node's counters.
 //! - `coverage`: the coverage of a run. `sabotage`: faults on purpose.
 //!
@@ -31,7 +32,12 @@ mod own_errors;
 mod plan;
 mod publish;
 mod read;
+mod refusals;
+mod rewritten;
 pub mod sabotage;
+mod services;
+mod translation_law;
+mod translations;
 mod tunnel;
 mod wire;
 mod world;
@@ -142,9 +148,10 @@ fn run_world(
 }
 
 fn history(world: &World, violation: &Violation) -> String {
-    let bytes = violation.input.as_ref().map(|(it, start)| &it.bytes[*start..]);
-    let bytes = bytes.or(violation.output.as_ref().map(|it| &it.frame.bytes[..]));
-    world.history.report(bytes.unwrap_or_default())
+    let input = violation.input.as_ref().map(|(it, start)| &it.bytes[*start..]);
+    let output = violation.output.as_ref().map(|it| &it.frame.bytes[..]);
+    let packets: Vec<&[u8]> = [input, output].into_iter().flatten().collect();
+    world.history.report(&packets)
 }
 
 fn setting(world: &World) -> String {
@@ -163,6 +170,7 @@ fn setting(world: &World) -> String {
             None => writeln!(text, "not attached"),
         };
     }
+    text.push_str(&world.plan.services.report());
     let _ = write!(text, "\n{}", world.plan.manifests(false));
     text
 }
