@@ -113,7 +113,10 @@ impl Judge {
         let mut sent = 0;
         let outputs = std::mem::take(&mut node_batch.outputs);
         let mut scratch = Vec::new();
-        for output in &outputs {
+        // A reset names its connection only: it is about one of the packets that have not come out.
+        let (resets, others): (Vec<_>, Vec<_>) =
+            outputs.iter().partition(|it| refusals::is_bare_reset(&it.frame.bytes));
+        for output in others.into_iter().chain(resets) {
             match self.judge_output(law, node_batch, output, &mut scratch, coverage) {
                 Ok(packets) => sent += packets,
                 Err((law_broken, of)) => {

@@ -49,6 +49,16 @@ pub fn find(
     wrong.map_or(Ok(false), Err)
 }
 
+/// Whether a packet has the form of a node's own reset: no options, and no payload.
+pub fn is_bare_reset(bytes: &[u8]) -> bool {
+    let flags = match (bytes.first().map(|it| it >> 4), bytes.len()) {
+        (Some(4), 40) if bytes[9] == TCP => bytes[33],
+        (Some(6), 60) if bytes[6] == TCP => bytes[53],
+        _ => 0,
+    };
+    flags & flag::RST != 0
+}
+
 /// Whether a reset lies where its receiver expects it (RFC 9293, section 3.10.7.1).
 fn answers(wire: &Wire<'_>, input: &Input) -> bool {
     let word = |bytes: &[u8], at: usize| {
