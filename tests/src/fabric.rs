@@ -457,10 +457,15 @@ impl Fabric {
 
     /// As [`Self::translating`], from a fabric without tables.
     pub fn into_translating(self, yaml: &str, services: ServiceTable) -> Self {
-        let services = Some(Arc::new(services));
-        let mut fabric = Self { translates_services: true, services, ..self };
+        let mut fabric = self;
+        fabric.translate(services);
         fabric.apply(yaml);
         fabric
+    }
+
+    /// Makes Manx translate these services itself on both nodes, from the next publication on.
+    pub fn translate(&mut self, services: ServiceTable) {
+        (self.translates_services, self.services) = (true, Some(Arc::new(services)));
     }
 
     /// Like [`Self::translating`], with ports of the nodes that are Manx's: packets to the world get the node's address and

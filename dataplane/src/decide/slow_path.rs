@@ -1,6 +1,9 @@
 //! The complete decision for one packet: untracked policy, its flow or policy's verdict, fragments, routing, size.
 
+use std::net::IpAddr;
+
 use super::address_lookup::current_epoch;
+use super::entrance::Entrance;
 use super::flow_decision::{FlowDecision, Outcome};
 use super::metadata::PacketRef;
 use super::route::route;
@@ -13,6 +16,7 @@ use crate::fate::{Fate, Forwarding};
 use crate::flow::RuleCounters;
 use crate::icmp::ErrorKind;
 use crate::parse::{Fragment, Parsed, must_not_fragment, parse};
+use crate::services::HAIRPIN_V6;
 use crate::tables::{NextHop, NextHopPair, Tables};
 use crate::wire::protocol;
 
@@ -102,7 +106,7 @@ fn decide_unusual(
     {
         return FlowDecision::drop(DropReason::TunnelFromPod);
     }
-    if !metadata.entrance.takes([parsed.source, parsed.destination]) {
+    if !is_taken(tables, metadata.entrance, parsed) {
         return FlowDecision::drop(DropReason::NotForwardable);
     }
     let first = |state: &mut DecisionState| match evaluate_untracked(tables, state, metadata) {
@@ -138,6 +142,15 @@ fn decide_unusual(
             }
         }
     }
+}
+
+/// Whether packets between these addresses are decided here. An endpoint answers itself at [`HAIRPIN_V6`], which is
+/// link-local: only a known flow brings such a packet further.
+fn is_taken(tables: &Tables, entrance: Entrance, parsed: &Parsed) -> bool {
+    let is_hairpin =
+        || tables.services.is_some() && parsed.destination == IpAddr::V6(HAIRPIN_V6).into();
+    entrance.takes([parsed.source, parsed.destination])
+        || (parsed.source.is_forwardable() && is_hairpin())
 }
 
 /// Drops the first fragment of an SCTP packet whose ports would change: its checksum covers all fragments.

@@ -447,8 +447,17 @@ pub(super) fn decide_known(
     }
     let judge = match entry.admission(metadata.tcp_flags, direction) {
         Admission::Cached => false,
-        // Policy is not evaluated, because a denial would end a connection that is to be kept.
-        Admission::Judge => !keeps_established(tables, &entry),
+        // The packet alone is judged, because a denial would end a connection that is to be kept.
+        Admission::Judge if keeps_established(tables, &entry) => {
+            let path = ReturnPath::of(entry.next_hop_pair(FlowDirection::Original).from);
+            let (pair, ends) = judged_ends(tables, &keys, path);
+            let verdict = evaluate(tables, &keys, asked_ends(tables, &keys, &ends), ends);
+            if verdict.denied.is_some() {
+                return Ok(FlowDecision::from_verdict(pair, &verdict));
+            }
+            false
+        }
+        Admission::Judge => true,
         Admission::Recycle if is_original => return Err(found),
         // The backend opens a connection to the client from the service's port.
         Admission::Recycle | Admission::JudgeAlone => {
@@ -456,7 +465,7 @@ pub(super) fn decide_known(
         }
     };
     let Ok(verdict) = refresh(tables, &mut entry, &keys, judge) else {
-        return without_backend(state, metadata, (found, is_original), now);
+        return without_backend(tables, state, metadata, (found, &keys, is_original), now);
     };
     let decision = decide_by_verdict(&mut entry, metadata, direction, &verdict, now);
     Ok(decision.translated(Translation { key, orientation }))
@@ -464,14 +473,20 @@ pub(super) fn decide_known(
 
 /// Decides a packet of a flow whose backend is gone.
 fn without_backend(
+    tables: &Tables,
     state: &mut DecisionState,
     metadata: &PacketMetadata,
-    (found, is_original): (Found, bool),
+    (found, keys, is_original): (Found, &TwoKeys, bool),
     now: u32,
 ) -> Result<FlowDecision, Found> {
     let name = &metadata.flow;
     if !is_original {
         return Ok(FlowDecision::drop(DropReason::BackendGone));
+    }
+    // Nobody else ends a sender's flow, or is answered for it.
+    let (pair, _) = judged_ends(tables, keys, metadata.entrance.return_path());
+    if !metadata.entrance.admits_flow(pair, FlowDirection::Original) {
+        return Ok(FlowDecision::drop(metadata.entrance.refusal(pair.to)));
     }
     state.flows.remove_found(found, now, EndReason::BackendGone);
     if name.key.protocol() == protocol::TCP && !metadata.tcp_flags.opens() {

@@ -547,6 +547,8 @@ impl FlowTable {
         }
         let entry = &mut self.first_lines[slot as usize];
         let standing = std::mem::replace(&mut entry.eviction_class, EvictionClass::Free);
+        // A packet of the same batch may have the slot as its guess.
+        entry.key_words = FlowKey::EMPTY.words().0;
         self.slots.unlink(slot, standing);
     }
 

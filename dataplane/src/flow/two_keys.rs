@@ -405,6 +405,24 @@ mod tests {
         assert_eq!(shards.owner(hash), Some(OWN));
     }
 
+    /// Packets of one batch have their guesses from before the first of them is decided.
+    #[test]
+    fn nothing_of_a_removed_flow_is_found_by_a_guess_from_before() {
+        let mut table = FlowTable::new(64, HashSeed::fixed(3)).unwrap();
+        for (first, second) in [(1, Some(30)), (3, Some(33)), (5, None)] {
+            open(&mut table, first, second, 0).unwrap();
+            let keys: Vec<FlowKey> =
+                [Some(first), second].into_iter().flatten().map(|n| key(n).0).collect();
+            let guesses: Vec<Guess> = keys.iter().map(|key| table.guess(table.hash(key))).collect();
+            let found = table.find(table.hash(&keys[0]), &keys[0]);
+            table.remove_found(found, 0, EndReason::BackendGone);
+            for (key, guess) in keys.iter().zip(guesses) {
+                assert!(table.lookup_guessed(key, guess, 0).is_none(), "{first}");
+                assert!(table.lookup_guessed_two_keys(key, guess, 0).is_none(), "{first}");
+            }
+        }
+    }
+
     #[test]
     fn a_second_key_evicts_another_flow_of_its_buckets_and_never_its_own() {
         let mut table = FlowTable::new(64, HashSeed::fixed(3)).unwrap();

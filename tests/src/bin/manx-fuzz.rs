@@ -25,9 +25,12 @@ struct Arguments {
     /// Only this world of the seed
     #[arg(long)]
     world: Option<u64>,
-    /// Add a fault on purpose, which must be found: policy, stale, clock, source, bit, loss, twice
+    /// Add a fault on purpose, which must be found: policy, stale, clock, source, bit, forget, loss, twice, backend, reply
     #[arg(long)]
     sabotage: Option<Sabotage>,
+    /// Let the nodes of half of the worlds translate services
+    #[arg(long)]
+    services: bool,
     /// How often everything must be covered at least; short runs do not cover everything
     #[arg(long, default_value_t = 1, conflicts_with = "world")]
     least: u64,
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         first: arguments.world.unwrap_or(0),
         only: arguments.world.is_some(),
         sabotage: arguments.sabotage,
+        services: arguments.services,
     };
     println!("seed {seed}");
     let start = Instant::now();
@@ -72,7 +76,7 @@ fn main() -> ExitCode {
         "nothing was found in {seconds:.1} s, {:.0} packets a second",
         coverage.packets as f64 / seconds
     );
-    let lacks = coverage.lacks(arguments.least);
+    let lacks = coverage.lacks(arguments.least, arguments.services);
     if lacks.is_empty() || options.only {
         return ExitCode::SUCCESS;
     }

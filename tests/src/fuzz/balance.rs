@@ -9,8 +9,10 @@ use super::coverage::{Coverage, Event};
 use super::epoch::Epoch;
 use super::input::{Input, Outcome};
 use super::judge::Judge;
-use super::oracle::{Because, Law, Passage};
+use super::oracle::{Because, Law, Passage, is_forwardable};
 use super::read::{FlowTuple, Part, read_about};
+use super::translations::{Pair, asked_of, end_of};
+use crate::packet::TCP;
 
 impl Judge {
     /// Checks that every packet that had to arrive has arrived.
@@ -22,7 +24,9 @@ impl Judge {
         coverage: &mut Coverage,
     ) -> Result<(), Box<Violation>> {
         let [epoch] = law.epochs else { return Ok(()) };
-        if counts.is_crowded() || node_batch.is_incomplete {
+        // Where all ports that are tried are taken, also by other workers, a connection is refused.
+        let has_no_port = counts.dropped(DropReason::NoFreePort) > 0;
+        if counts.is_crowded() || node_batch.is_incomplete || has_no_port {
             return Ok(());
         }
         let evictions = (counts.evictions == 0).then_some(node_batch.after.evictions);
@@ -62,15 +66,19 @@ impl Judge {
         evictions: Option<u64>,
     ) -> Option<Event> {
         let read = input.read.filter(|read| input.sent.is_clean && read.part == Part::Whole)?;
+        if law.terms.translates {
+            let about = read_about(input.packet(), &read).map_or(read.tuple, |about| about.tuple);
+            let is_asked = |tuple: &FlowTuple| law.asks(epoch, tuple);
+            if is_asked(&about)
+                || is_asked(&about.reversed())
+                || law.translations.borrow().may_be_taken(&about)
+            {
+                return self.must_arrive_translated(law, epoch, input, evictions);
+            }
+        }
         let passage = law.passage_in(epoch, input).ok()?;
         let Passage { because, from, to } = passage;
-        epoch.port(to)?;
-        let hop = law.hops(input, passage).contains(&1);
-        let is_short =
-            input.offload.segmentation.is_some() || read.total <= epoch.mtu(to, self.tunnel_mtu);
-        if (hop && read.ttl <= 1) || !is_short || input.ecn.is_none() {
-            return None;
-        }
+        self.fits(law, epoch, input, passage)?;
         let tuple = &read.tuple;
         let is_certain = |tuple: &FlowTuple| {
             let known = law.connections.find(tuple, law.now);
@@ -93,6 +101,64 @@ impl Judge {
         }
     }
 
+    /// Whether an input that may pass fits its way: it has enough hops left, and is not too long.
+    fn fits(&self, law: &Law<'_>, epoch: &Epoch, input: &Input, passage: Passage) -> Option<()> {
+        let (read, to) = (input.read?, passage.to);
+        epoch.port(to)?;
+        let hop = law.hops(input, passage).contains(&1);
+        let is_short =
+            input.offload.segmentation.is_some() || read.total <= epoch.mtu(to, self.tunnel_mtu);
+        ((!hop || read.ttl > 1) && is_short && input.ecn.is_some()).then_some(())
+    }
+
+    /// Whether a packet had to arrive that is translated, or may be.
+    fn must_arrive_translated(
+        &self,
+        law: &Law<'_>,
+        epoch: &Epoch,
+        input: &Input,
+        evictions: Option<u64>,
+    ) -> Option<Event> {
+        let read = input.read?;
+        let is_certain = |pair: &Pair| {
+            let translations = law.translations.borrow();
+            let known = translations.connection(pair);
+            evictions.is_some_and(|it| {
+                known.is_some_and(|known| known.is_certain(epoch.number, it, law.now))
+            })
+        };
+        if read.is_error() {
+            let got = read_about(input.packet(), &read)?.tuple;
+            let translations = law.translations.borrow();
+            let sure: Vec<Pair> =
+                translations.pairs_got(&got).into_iter().filter(is_certain).collect();
+            drop(translations);
+            let pair = sure.first()?;
+            let sent = if pair.behind == got { pair.first } else { pair.behind.reversed() };
+            let (passage, _, (_, to)) = law.translated_error(epoch, input, &sent).ok()?;
+            self.fits(law, epoch, input, passage)?;
+            return is_forwardable(to).then_some(Event::SureTranslatedError);
+        }
+        let ways = law.translations_of(epoch, input);
+        if let Some((passage, pair)) = ways.iter().find(|(_, pair)| is_certain(pair)) {
+            self.fits(law, epoch, input, *passage)?;
+            let is_back = !law.asks(epoch, &read.tuple);
+            let is_own = if is_back { pair.behind.reversed() } else { pair.first } == read.tuple;
+            let event = if is_back { Event::SureTranslatedReply } else { Event::SureTranslated };
+            return is_own.then_some(event);
+        }
+        let opens = read.opens() || read.tuple.upper != TCP;
+        if !input.is_fresh || !opens || !law.asks(epoch, &read.tuple) {
+            return None;
+        }
+        let frontend = epoch.services.frontends.get(&asked_of(&read.tuple)?)?;
+        let mut of_each = frontend.backends.iter().map(|end| {
+            let way = ways.iter().find(|(_, pair)| end_of(&pair.behind) == Some(*end));
+            way.and_then(|(passage, _)| self.fits(law, epoch, input, *passage)).is_some()
+        });
+        (of_each.len() > 0 && of_each.all(|fits| fits)).then_some(Event::SureTranslatedOpening)
+    }
+
     /// Records that the node knows the connections of all outputs.
     pub(super) fn make_certain(
         &mut self,
@@ -105,6 +171,9 @@ impl Judge {
             node_batch.inputs.iter().filter(|it| it.outcome == Outcome::CameOut && it.entered)
         {
             let Some(tuple) = input.read.map(|read| read.tuple) else { continue };
+            if input.translated || self.translations[node].get_mut().may_be_taken(&tuple) {
+                continue;
+            }
             let known = &mut self.connections[node];
             let is_first = input.is_fresh && epoch.allows(node, &tuple);
             let (number, evictions) = (epoch.number, node_batch.after.evictions);

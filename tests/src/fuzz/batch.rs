@@ -5,7 +5,9 @@ use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::port::memory::Frame;
 use manx_dataplane::tables::PortId;
 
-use super::input::{Injected, Input, key};
+use super::input::{Injected, Input, content_key, key};
+use super::read::FlowTuple;
+use super::wire::Wire;
 use crate::fabric::Node;
 
 /// A packet that came out.
@@ -84,6 +86,10 @@ pub struct NodeBatch {
     pub keys: AHashMap<u64, usize>,
     /// The inputs that may come out with another key.
     pub changing: Vec<usize>,
+    /// The inputs by their content. Made when it is needed first.
+    pub contents: Option<AHashMap<u64, Vec<usize>>>,
+    /// Inputs as they have come out translated in pieces.
+    pub moved: AHashMap<usize, Input>,
     pub outputs: Vec<Output>,
     pub before: Counts,
     pub after: Counts,
@@ -104,11 +110,52 @@ impl NodeBatch {
         self.inputs.push(input);
     }
 
+    /// The inputs with this content.
+    pub fn of_content(&mut self, hasher: &RandomState, content: u64) -> Vec<usize> {
+        let contents = self.contents.get_or_insert_with(|| {
+            let mut contents: AHashMap<u64, Vec<usize>> = AHashMap::new();
+            for (at, input) in self.inputs.iter().enumerate() {
+                if let Some(read) = &input.read {
+                    let content = content_key(hasher, input.packet(), read);
+                    contents.entry(content).or_default().push(at);
+                }
+            }
+            contents
+        });
+        contents.get(&content).cloned().unwrap_or_default()
+    }
+
+    /// An input as it comes out with the ends of this tuple, if `wire` may be a part of that. A later fragment names no
+    /// ports, so it must follow another part.
+    pub fn moved(&mut self, at: usize, tuple: &FlowTuple, wire: &Wire<'_>) -> Option<&Input> {
+        let input = &self.inputs[at];
+        let read = input.read.filter(|read| read.tuple.upper == tuple.upper)?;
+        let is_same = |known: &Input| {
+            known.read.is_some_and(|read| {
+                let ends = |tuple: &FlowTuple| (tuple.source, tuple.destination);
+                ends(&read.tuple) == ends(tuple)
+                    && (wire.read.is_later() || read.tuple.transport == tuple.transport)
+            })
+        };
+        if read.tuple.is_v4() != tuple.is_v4() || read.tuple == *tuple {
+            return None;
+        }
+        if !self.moved.get(&at).is_some_and(is_same) {
+            if wire.read.is_later() && !read.is_later() {
+                return None;
+            }
+            self.moved.insert(at, input.with_ends(tuple, wire.bytes)?);
+        }
+        self.moved.get(&at)
+    }
+
     /// Clears the batch for the next one. The buffers of the inputs go to `spare`.
     pub fn clear(&mut self, spare: &mut Vec<Vec<u8>>) {
         spare.extend(self.inputs.drain(..).map(|input| input.sent.bytes));
         self.keys.clear();
         self.changing.clear();
+        self.contents = None;
+        self.moved.clear();
         self.outputs.clear();
         self.is_incomplete = false;
     }

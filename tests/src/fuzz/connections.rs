@@ -14,7 +14,7 @@ const RECORDED: f64 = 30.0;
 /// A number of seconds that is shorter than any timeout.
 const SHORT: f64 = 3.0;
 /// The seconds for which a first fragment decides for the later ones.
-const FRAGMENTS: f64 = 30.0 + CLOCK_STEP;
+pub const FRAGMENTS: f64 = 30.0 + CLOCK_STEP;
 
 /// The time at which a packet of a connection last came out, and the state of the node then.
 #[derive(Debug, Clone, Copy)]
@@ -40,9 +40,15 @@ pub struct Connection {
     standings: Vec<Standing>,
     /// The moment from which it is certain that the node knows the connection.
     certain: Option<Certainty>,
+    /// The places of its ends at that moment. Only translated connections have them.
+    assured_at: Option<Standing>,
 }
 
 impl Connection {
+    pub fn new(now: f64) -> Self {
+        Self { seen: now, answered: false, standings: Vec::new(), certain: None, assured_at: None }
+    }
+
     /// The seconds after which a silent connection ends.
     fn timeout(&self, upper: u8) -> f64 {
         match (upper, self.answered) {
@@ -54,15 +60,70 @@ impl Connection {
         }
     }
 
-    fn lives(&self, upper: u8, now: f64) -> bool {
+    pub fn lives(&self, upper: u8, now: f64) -> bool {
         now - self.seen <= self.timeout(upper) + CLOCK_STEP
     }
 
     /// Whether the node certainly finds the connection: it was there a moment ago, and no flow was evicted meanwhile.
     pub fn is_certain(&self, epoch: u64, evictions: u64, now: f64) -> bool {
-        self.certain.is_some_and(|it| {
-            now - it.at <= SHORT && (it.epoch, it.evictions) == (epoch, evictions)
-        })
+        self.is_recent(evictions, now) && self.certain.is_some_and(|it| it.epoch == epoch)
+    }
+
+    /// The same, whatever was published meanwhile.
+    pub fn is_recent(&self, evictions: u64, now: f64) -> bool {
+        self.certain.is_some_and(|it| now - it.at <= SHORT && it.evictions == evictions)
+    }
+
+    /// Records that the node certainly knows the connection.
+    pub fn assure(&mut self, epoch: u64, evictions: u64, now: f64) {
+        self.certain = Some(Certainty { at: now, epoch, evictions });
+    }
+
+    /// Records where the ends are of a connection that the node certainly knows.
+    pub fn assure_at(&mut self, epoch: &Epoch, node: usize, tuple: &FlowTuple) {
+        self.assured_at = Some(standing(epoch, node, tuple));
+    }
+
+    /// Whether the ends are where they were when the node certainly knew the connection.
+    pub fn is_assured_at(&self, epoch: &Epoch, node: usize, tuple: &FlowTuple) -> bool {
+        self.assured_at == Some(standing(epoch, node, tuple))
+    }
+
+    /// Records that the node may not know it any more.
+    pub fn doubt(&mut self) {
+        self.certain = None;
+    }
+
+    /// Records a packet, so that the connection does not count as silent.
+    pub fn record(&mut self, upper: u8, answers: bool, now: f64) {
+        if self.lives(upper, now) {
+            self.seen = now;
+            self.answered |= answers;
+        }
+    }
+
+    /// Records the places of the ends of the connection if it is live and policy allows it.
+    pub fn record_standing(&mut self, epoch: &Epoch, node: usize, tuple: &FlowTuple, now: f64) {
+        if self.lives(tuple.upper, now) && epoch.allows(node, tuple) {
+            self.may_stand(standing(epoch, node, tuple));
+        }
+    }
+
+    /// See [`Connections::outlive`].
+    pub fn outlive(
+        &mut self,
+        (epoch, node): (&Epoch, usize),
+        tuple: &FlowTuple,
+        now: f64,
+        evicted: [u64; 2],
+    ) {
+        let certain = self.certain.filter(|_| {
+            self.is_certain(epoch.number, evicted[0], now) && epoch.allows(node, tuple)
+        });
+        self.certain =
+            certain.filter(|_| evicted[1] == 0).map(|it| Certainty { evictions: evicted[1], ..it });
+        self.seen = (self.seen + RECORDED).min(now);
+        self.record_standing(epoch, node, tuple, now);
     }
 
     pub fn is_answered(&self) -> bool {
@@ -87,7 +148,7 @@ fn standing(epoch: &Epoch, node: usize, tuple: &FlowTuple) -> Standing {
 
 /// The common properties of a packet's fragments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Fragments {
+pub struct Fragments {
     ends: FlowTuple,
     id: u32,
     entry: Entry,
@@ -95,7 +156,7 @@ struct Fragments {
 }
 
 impl Fragments {
-    fn new(read: &Read, entry: Entry, version: u64) -> Option<Self> {
+    pub fn new(read: &Read, entry: Entry, version: u64) -> Option<Self> {
         let (Part::First { id } | Part::Later { id, .. }) = read.part else { return None };
         // The fragments of an IPv6 packet may name different protocols.
         let upper = if read.tuple.is_v4() { read.tuple.upper } else { 0 };
@@ -142,11 +203,9 @@ impl Connections {
     pub fn record_allowed(&mut self, epoch: &Epoch, node: usize, tuple: &FlowTuple, now: f64) {
         let upper = tuple.upper;
         let standing = standing(epoch, node, tuple);
-        let fresh =
-            || Connection { seen: now, answered: false, standings: Vec::new(), certain: None };
-        let known = self.known.entry(*tuple).or_insert_with(fresh);
+        let known = self.known.entry(*tuple).or_insert_with(|| Connection::new(now));
         if !known.lives(upper, now) {
-            *known = fresh();
+            *known = Connection::new(now);
         }
         known.may_stand(standing);
         known.seen = now;
@@ -165,28 +224,22 @@ impl Connections {
         if let Some(known) = self.known.get_mut(tuple)
             && (is_first || known.is_certain(epoch, evictions, now))
         {
-            known.certain = Some(Certainty { at: now, epoch, evictions });
+            known.assure(epoch, evictions, now);
         }
     }
 
     /// Records the places of the ends of a live connection, if policy allows it.
     pub fn record_standing(&mut self, epoch: &Epoch, node: usize, tuple: &FlowTuple, now: f64) {
-        if let Some(known) = self.known.get_mut(tuple)
-            && known.lives(tuple.upper, now)
-            && epoch.allows(node, tuple)
-        {
-            known.may_stand(standing(epoch, node, tuple));
+        if let Some(known) = self.known.get_mut(tuple) {
+            known.record_standing(epoch, node, tuple, now);
         }
     }
 
     /// Records a packet from the right place, so that its connection does not count as silent.
     pub fn record_packet(&mut self, tuple: &FlowTuple, now: f64) {
         for (named, answers) in [(*tuple, false), (tuple.reversed(), true)] {
-            if let Some(known) = self.known.get_mut(&named)
-                && known.lives(tuple.upper, now)
-            {
-                known.seen = now;
-                known.answered |= answers;
+            if let Some(known) = self.known.get_mut(&named) {
+                known.record(tuple.upper, answers, now);
             }
         }
     }
@@ -196,16 +249,7 @@ impl Connections {
     /// of flows that both have evicted.
     pub fn outlive(&mut self, epoch: &Epoch, node: usize, now: f64, evicted: [u64; 2]) {
         for (tuple, known) in &mut self.known {
-            let certain = known.certain.filter(|_| {
-                known.is_certain(epoch.number, evicted[0], now) && epoch.allows(node, tuple)
-            });
-            known.certain = certain
-                .filter(|_| evicted[1] == 0)
-                .map(|it| Certainty { evictions: evicted[1], ..it });
-            known.seen = (known.seen + RECORDED).min(now);
-            if known.lives(tuple.upper, now) && epoch.allows(node, tuple) {
-                known.may_stand(standing(epoch, node, tuple));
-            }
+            known.outlive((epoch, node), tuple, now, evicted);
         }
     }
 

@@ -6,6 +6,7 @@ use fastrand::Rng;
 
 use super::generate::Generator;
 use super::read::{FlowTuple, TransportKey, flag};
+use super::translations::asked_of;
 use crate::packet::{ICMP, ICMPV6, SCTP, TCP, UDP};
 
 /// The number of connections at the same time.
@@ -25,6 +26,8 @@ pub struct Conversation {
 #[derive(Debug, Clone, Copy)]
 pub struct NextPacket {
     pub tuple: FlowTuple,
+    /// The tuple with which it arrives, which a translation may have changed.
+    pub arrives: FlowTuple,
     pub flags: u8,
     pub sequence: u32,
 }
@@ -45,6 +48,9 @@ impl Generator {
 
     /// A tuple with ports, or with an ICMP query.
     pub fn tuple(&mut self) -> FlowTuple {
+        if let Some(tuple) = self.asking() {
+            return tuple;
+        }
         let (source, destination) = self.ends();
         let v4 = source.is_ipv4();
         match self.rng.u8(..16) {
@@ -69,6 +75,53 @@ impl Generator {
                 FlowTuple { source, destination, upper, transport }
             }
         }
+    }
+
+    /// The tuple of a client of a service, or now and then of one that asks a backend itself.
+    fn asking(&mut self) -> Option<FlowTuple> {
+        let family = usize::from(self.rng.u8(..4) == 0);
+        let asked =
+            self.asked[family].get(self.rng.usize(..self.asked[family].len().max(1))).copied();
+        let (address, upper, port) = asked.filter(|_| self.rng.u8(..3) == 0)?;
+        let pods = &self.pods[family];
+        let of = if self.rng.u8(..8) == 0 { &self.all[family] } else { pods };
+        let source = of.get(self.rng.usize(..of.len().max(1))).copied()?;
+        self.serial += 1;
+        // Few source ports: connections to two services may become one behind the translation.
+        let from = match self.rng.u8(..8) {
+            0 => 2000 + self.rng.u16(..4),
+            _ => 1024 + (self.serial.wrapping_mul(7) % 64_000) as u16,
+        };
+        let backends =
+            self.services.frontends.get(&(address, upper, port)).map(|it| &it.backends[..]);
+        let backend = backends.and_then(|it| it.get(self.rng.usize(..it.len().max(1))));
+        let (destination, to) = match (self.rng.u8(..16), backend) {
+            (0, Some(backend)) => *backend,
+            (1, _) => (address, port ^ 1),
+            _ => (address, port),
+        };
+        Some(FlowTuple { source, destination, upper, transport: TransportKey::Ports(from, to) })
+    }
+
+    /// The tuple of the answer to a packet, as its receiver sends it. If it is not known what a client's packets have
+    /// become, one of the backends is taken.
+    fn answering(&self, tuple: &FlowTuple) -> FlowTuple {
+        if !self.services.is_address(tuple.destination) {
+            return tuple.reversed();
+        }
+        let behind = self.behind.iter().find_map(|it| it.get(tuple));
+        if let Some(behind) = behind {
+            return behind.reversed();
+        }
+        let frontend = asked_of(tuple).and_then(|asked| self.services.frontends.get(&asked));
+        let backends = frontend.map_or(&[][..], |it| &it.backends);
+        let backend = backends.get(self.serial as usize % backends.len().max(1));
+        let (Some((destination, to)), TransportKey::Ports(from, _)) = (backend, tuple.transport)
+        else {
+            return tuple.reversed();
+        };
+        let transport = TransportKey::Ports(from, *to);
+        FlowTuple { destination: *destination, transport, ..*tuple }.reversed()
     }
 
     pub(super) fn port(&mut self) -> u16 {
@@ -102,8 +155,11 @@ impl Generator {
         conversation.stage += 1;
         let sequence = conversation.sequences[side];
         conversation.sequences[side] = sequence.wrapping_add(10_000);
-        let tuple = if answers { conversation.tuple.reversed() } else { conversation.tuple };
-        NextPacket { tuple, flags, sequence }
+        let tuple = conversation.tuple;
+        let answer = self.answering(&tuple);
+        let (tuple, arrives) =
+            if answers { (answer, tuple.reversed()) } else { (tuple, answer.reversed()) };
+        NextPacket { tuple, arrives, flags, sequence }
     }
 
     /// Opens another connection.
@@ -118,6 +174,6 @@ impl Generator {
             self.conversations[at] = conversation;
         }
         let flags = if tuple.upper == TCP { flag::SYN } else { 0 };
-        NextPacket { tuple, flags, sequence: sequences[0] }
+        NextPacket { tuple, arrives: tuple, flags, sequence: sequences[0] }
     }
 }

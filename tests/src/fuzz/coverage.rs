@@ -92,6 +92,14 @@ listed! {
         TooBig = "its sender was told that it is too big",
         TimeExceeded = "its sender was told that its hops are used up",
         Unreachable = "its sender was told that its destination is unreachable",
+        Translated = "it was translated",
+        TranslatedBack = "it was translated back",
+        TranslatedFragment = "a fragment was translated",
+        TranslatedError = "an error about a translated packet was translated",
+        ChosenAnew = "its connection got another backend",
+        Hairpin = "a pod reached itself by a service",
+        OtherPort = "its source port was taken, and it got another one",
+        Refused = "its sender was told that nobody is there",
         HandedOff = "it was handed off to another worker",
         Portless = "it was handed off, and its port had gone",
         Evicted = "a live flow was evicted",
@@ -100,6 +108,10 @@ listed! {
         SureReply = "it had to arrive, and did: an answer that is not allowed by itself",
         SureError = "it had to arrive, and did: an error about a known connection",
         SureItself = "it had to arrive, and did: of a pod to itself",
+        SureTranslatedOpening = "it had to arrive, and did: the first of a connection to a service",
+        SureTranslated = "it had to arrive, and did: of a known connection to a service",
+        SureTranslatedReply = "it had to arrive, and did: a service's answer",
+        SureTranslatedError = "it had to arrive, and did: an error about a known connection to a service",
         OneWorker = "a world of one worker on each node",
         TwoWorkers = "a world of two workers on each node",
         ThreeWorkers = "a world of three workers on each node",
@@ -107,6 +119,7 @@ listed! {
         Vxlan = "a world with VXLAN",
         Strict = "a world in which TCP begins with a SYN",
         Keeps = "a world in which established connections are kept",
+        Translates = "a world with services that the nodes translate",
         Straddled = "tables changed under way",
         BeforeTables = "it came before the first tables",
         InPlace = "the tables in use followed a change",
@@ -118,6 +131,10 @@ listed! {
         Attached = "a pod came",
         Replaced = "a pod came in the place of another",
         Renewed = "a pod got another device",
+        BackendsChanged = "a service got other backends",
+        FrontendChanged = "a port of a service came or went",
+        BackendGone = "an address of backends went",
+        BackendBack = "an address of backends came back",
         NextAgent = "another agent went on with a node's flows",
         Restored = "a flow was restored",
         Jumped = "time jumped",
@@ -125,21 +142,46 @@ listed! {
     }
 }
 
-/// Drop reasons that do not occur here: ports in memory carry no frames, and no node translates service addresses.
-const NOT_HERE: [DropReason; 13] = [
+/// Drop reasons that do not occur here: ports in memory carry no frames, and no node has a kube-proxy.
+const NOT_HERE: [DropReason; 8] = [
     DropReason::NotOurs,
     DropReason::ServiceUntranslated,
     DropReason::ServiceSource,
     DropReason::ServiceExcess,
     DropReason::ServiceWithoutFlow,
+    DropReason::ServiceWithoutClient,
+    DropReason::UnknownPort,
+    DropReason::NoFreePort,
+];
+
+/// Drop reasons that only worlds with services have.
+const DROPS_OF_SERVICES: [DropReason; 5] = [
     DropReason::ServiceWithoutPort,
     DropReason::ServiceWithoutBackend,
-    DropReason::ServiceWithoutClient,
     DropReason::BackendGone,
-    DropReason::UnknownPort,
     DropReason::ConnectionTaken,
-    DropReason::NoFreePort,
     DropReason::SctpFragment,
+];
+
+/// Events that only worlds with services have.
+const EVENTS_OF_SERVICES: [Event; 17] = [
+    Event::Translated,
+    Event::TranslatedBack,
+    Event::TranslatedFragment,
+    Event::TranslatedError,
+    Event::ChosenAnew,
+    Event::Hairpin,
+    Event::OtherPort,
+    Event::Refused,
+    Event::SureTranslatedOpening,
+    Event::SureTranslated,
+    Event::SureTranslatedReply,
+    Event::SureTranslatedError,
+    Event::Translates,
+    Event::BackendsChanged,
+    Event::FrontendChanged,
+    Event::BackendGone,
+    Event::BackendBack,
 ];
 
 /// Kinds that must not come out, or come out only by chance.
@@ -179,17 +221,22 @@ impl Coverage {
         self.events[event as usize] += times;
     }
 
-    /// The events and kinds that a run should cover and that occurred less often than `least`.
-    pub fn lacks(&self, least: u64) -> Vec<String> {
+    /// The events and kinds that a run should cover and that occurred less often than `least`; those of services only if
+    /// the run has worlds `with_services`.
+    pub fn lacks(&self, least: u64, with_services: bool) -> Vec<String> {
         let kinds = Kind::ALL.iter().zip(&self.generated).map(|(it, count)| (it.text(), *count));
         let came_out = Kind::ALL.iter().zip(&self.came_out);
         let came_out = came_out
             .filter(|(kind, _)| !NEVER_OUT.contains(kind))
             .map(|(it, count)| (it.text(), *count));
-        let events = Event::ALL.iter().zip(&self.events).map(|(it, count)| (it.text(), *count));
+        let events = Event::ALL.iter().zip(&self.events);
+        let events = events
+            .filter(|(it, _)| with_services || !EVENTS_OF_SERVICES.contains(it))
+            .map(|(it, count)| (it.text(), *count));
         let drops = DropReason::ALL.iter().zip(&self.drops);
         let drops = drops
             .filter(|(reason, _)| !NOT_HERE.contains(reason))
+            .filter(|(reason, _)| with_services || !DROPS_OF_SERVICES.contains(reason))
             .map(|(reason, count)| (reason.name(), *count));
         kinds
             .chain(came_out)

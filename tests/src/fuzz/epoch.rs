@@ -13,6 +13,7 @@ use manx_oracle::{Oracle, Packet, Party};
 
 use super::plan::{Plan, PlannedPod};
 use super::read::{FlowTuple, TransportKey};
+use super::services::Services;
 use crate::fabric::{HOST, NODES, RAW, ROUTER, UNDERLAY, underlay_v6};
 
 /// The place of an address, as seen from one node.
@@ -25,6 +26,8 @@ pub enum Place {
     World,
     /// The other node's pods, behind the tunnel.
     Tunnel,
+    /// Services, which the node translates.
+    Service,
     /// An address of this node's blocks without a pod.
     Unreachable,
     Nowhere,
@@ -36,7 +39,7 @@ impl Place {
         match self {
             Self::Node | Self::World => Some(HOST),
             Self::Tunnel => Some(RAW),
-            Self::Pod(_) | Self::Unreachable | Self::Nowhere => None,
+            Self::Pod(_) | Self::Service | Self::Unreachable | Self::Nowhere => None,
         }
     }
 }
@@ -59,11 +62,12 @@ pub struct Epoch {
     pub number: u64,
     /// The versions of the nodes' tables.
     pub versions: [u64; 2],
+    pub services: Rc<Services>,
     places: [AHashMap<IpAddr, Place>; 2],
     ports: [AHashMap<PortId, usize>; 2],
     parties: AHashMap<IpAddr, Party>,
     planned_pods: Vec<PlannedPod>,
-    oracle: Oracle,
+    oracle: Rc<Oracle>,
     /// The port numbers at which verdicts may change.
     numbers: Rc<[u16]>,
     verdicts: RefCell<AHashMap<FlowTuple, [bool; 2]>>,
@@ -77,11 +81,12 @@ impl Epoch {
         Self {
             number: 0,
             versions: [0; 2],
+            services: Rc::default(),
             places: Default::default(),
             ports: Default::default(),
             parties: AHashMap::new(),
             planned_pods: Vec::new(),
-            oracle: Oracle::new(&Contents::from_texts([]).objects),
+            oracle: Rc::new(Oracle::new(&Contents::from_texts([]).objects)),
             numbers: Rc::default(),
             verdicts: RefCell::default(),
             is_closed: true,
@@ -113,11 +118,12 @@ impl Epoch {
         Self {
             number,
             versions,
+            services: Rc::clone(&plan.services),
             places,
             ports,
             parties,
             planned_pods: plan.planned_pods.clone(),
-            oracle: Oracle::new(&contents.objects),
+            oracle: Rc::new(Oracle::new(&contents.objects)),
             numbers: plan.numbers(),
             verdicts: RefCell::default(),
             is_closed: false,
@@ -130,13 +136,31 @@ impl Epoch {
         Self {
             number: next.number,
             versions: self.versions,
+            services: Rc::clone(&self.services),
             places: self.places.clone(),
             ports: self.ports.clone(),
             parties: next.parties.clone(),
             planned_pods: self.planned_pods.clone(),
-            oracle: Oracle::new(&contents.objects),
+            oracle: Rc::new(Oracle::new(&contents.objects)),
             numbers: Rc::clone(&next.numbers),
             verdicts: RefCell::default(),
+            is_closed: self.is_closed,
+        }
+    }
+
+    /// This state with the services of a plan.
+    pub fn with_services_of(&self, plan: &Plan) -> Self {
+        Self {
+            number: self.number + 1,
+            versions: self.versions,
+            services: Rc::clone(&plan.services),
+            places: self.places.clone(),
+            ports: self.ports.clone(),
+            parties: self.parties.clone(),
+            planned_pods: self.planned_pods.clone(),
+            oracle: Rc::clone(&self.oracle),
+            numbers: Rc::clone(&self.numbers),
+            verdicts: self.verdicts.clone(),
             is_closed: self.is_closed,
         }
     }
@@ -148,6 +172,9 @@ impl Epoch {
         }
         if let Some(place) = self.places[node].get(&address) {
             return *place;
+        }
+        if self.services.is_address(address) {
+            return Place::Service;
         }
         match address {
             IpAddr::V4(v4) => match v4.octets() {
@@ -188,7 +215,7 @@ impl Epoch {
         let mtu = match place {
             Place::Pod(at) => self.planned_pods[at].device.mtu,
             Place::Tunnel => tunnel,
-            Place::Node | Place::World | Place::Unreachable | Place::Nowhere => 1500,
+            _ => 1500,
         };
         mtu as usize
     }
@@ -209,6 +236,10 @@ impl Epoch {
     pub fn allows(&self, node: usize, tuple: &FlowTuple) -> bool {
         let ends = [tuple.source, tuple.destination].map(|address| self.place(node, address));
         let is_pod = |place: Place| matches!(place, Place::Pod(_));
+        if ends.contains(&Place::Service) {
+            // Only the translation leads there.
+            return false;
+        }
         let asked = match ends {
             // Packets that pass from other nodes to other nodes are not forwarded.
             [from, to] if !is_pod(from) && !is_pod(to) => {

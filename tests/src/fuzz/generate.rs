@@ -3,6 +3,7 @@
 //! Packets do not depend on the outcome of earlier ones, so the same seed gives the same packets.
 
 use std::net::IpAddr;
+use std::rc::Rc;
 
 use ahash::AHashMap;
 use fastrand::Rng;
@@ -15,6 +16,7 @@ use super::epoch::addresses_of_node;
 use super::input::Injected;
 use super::plan::Plan;
 use super::read::{FlowTuple, TransportKey, flag};
+use super::services::{Asked, Services};
 use super::writer::{self, Extra, NO_HEADER, Style};
 use crate::fabric::{FORWARDED, HOST};
 use crate::packet::{ICMP, ICMPV6, TCP, UDP};
@@ -36,6 +38,11 @@ pub struct Generator {
     pub pods: [Vec<IpAddr>; 2],
     pub all: [Vec<IpAddr>; 2],
     pub ports: Vec<u16>,
+    pub services: Rc<Services>,
+    /// The ports of services that clients ask for, by family.
+    pub asked: [Vec<Asked>; 2],
+    /// What clients' tuples have become behind the translation of each node.
+    pub behind: [AHashMap<FlowTuple, FlowTuple>; 2],
     pub serial: u64,
     /// Whether the tunnel is VXLAN and not IPIP.
     pub is_vxlan: bool,
@@ -60,6 +67,9 @@ impl Generator {
             pods: Default::default(),
             all: Default::default(),
             ports,
+            services: Rc::default(),
+            asked: Default::default(),
+            behind: Default::default(),
             serial: 0,
             is_vxlan,
             made: Vec::new(),
@@ -73,7 +83,14 @@ impl Generator {
     /// Updates the addresses and their ports.
     pub fn follow(&mut self, plan: &Plan) {
         self.homes.clear();
-        (self.pods, self.all) = Default::default();
+        (self.pods, self.all, self.asked) = Default::default();
+        self.services = Rc::clone(&plan.services);
+        for asked in self.services.frontends.keys() {
+            self.asked[usize::from(asked.0.is_ipv6())].push(*asked);
+        }
+        for address in &self.services.addresses {
+            self.all[usize::from(address.is_ipv6())].push(*address);
+        }
         for planned in &plan.planned_pods {
             for address in &planned.addresses {
                 let family = usize::from(address.is_ipv6());
@@ -326,7 +343,8 @@ impl Generator {
         let worker = self.rng.usize(..8);
         for _ in 0..self.rng.usize(80..160) {
             let mut style = self.style(&next);
-            (style.payload, style.flags) = (style.payload.min(32), next.flags & !flag::SYN);
+            // Without payload they would all be the same, except for their hops left.
+            (style.payload, style.flags) = (style.payload.clamp(8, 32), next.flags & !flag::SYN);
             let before = self.made.len();
             self.plain(Kind::Flood, &next, &style);
             self.made[before].worker = worker;
@@ -356,7 +374,7 @@ impl Generator {
                 transport: TransportKey::Message(message, self.rng.u8(1..3)),
             };
         }
-        let next = NextPacket { tuple, flags: 0, sequence: 0 };
+        let next = NextPacket { tuple, arrives: tuple, flags: 0, sequence: 0 };
         let style = self.style(&next);
         self.plain(kind, &next, &style);
     }
@@ -366,7 +384,7 @@ impl Generator {
         let v4 = source.is_ipv4();
         let upper = self.pick(&[2, 41, 47, 50, 89, 136, 255, if v4 { ICMPV6 } else { ICMP }]);
         let tuple = FlowTuple { source, destination, upper, transport: TransportKey::Nothing };
-        let next = NextPacket { tuple, flags: 0, sequence: 0 };
+        let next = NextPacket { tuple, arrives: tuple, flags: 0, sequence: 0 };
         let style = self.style(&next);
         self.plain(Kind::OtherProtocol, &next, &style);
     }

@@ -54,13 +54,20 @@ impl History {
         self.changes.push((batch, change, pods.to_vec(), is_busy));
     }
 
-    /// The last packets between the ends of this packet (or of the packet that it quotes), and the
-    /// last changes.
-    pub fn report(&self, packet: &[u8]) -> String {
+    /// The last packets between the ends of these packets (or of the packets that they quote), and the last changes.
+    pub fn report(&self, packets: &[&[u8]]) -> String {
         let mut text = String::new();
-        let named = read(packet);
-        let about = named.and_then(|read| read_about(packet, &read));
-        for about in [named, about].into_iter().flatten().map(|read| read.tuple) {
+        let mut named: Vec<FlowTuple> = Vec::new();
+        for packet in packets {
+            let found = read(packet);
+            let about = found.and_then(|read| read_about(packet, &read));
+            for tuple in [found, about].into_iter().flatten().map(|read| read.tuple) {
+                if !named.iter().any(|it| *it == tuple || it.reversed() == tuple) {
+                    named.push(tuple);
+                }
+            }
+        }
+        for about in named {
             let _ = writeln!(text, "of {about:?}:");
             let back = about.reversed();
             let is_same = |tuple: FlowTuple| tuple == about || tuple == back;

@@ -13,7 +13,7 @@ use super::coverage::Kind;
 use super::epoch::Entry;
 use super::read::{IPIP, Part, Read, complement, pseudo, read, sums_up};
 use crate::fabric::{FORWARDED, HOST, RAW, UNDERLAY};
-use crate::packet::{TCP, UDP};
+use crate::packet::{SCTP, TCP, UDP};
 
 /// Packets longer than this may be cut on their way out.
 const UNCUT: usize = 1400;
@@ -63,6 +63,8 @@ pub struct Input {
     pub entered: bool,
     /// Whether there was no connection of its tuple when it came.
     pub is_fresh: bool,
+    /// Whether it came out translated.
+    pub translated: bool,
     /// The next input of the same key.
     pub same: Option<usize>,
 }
@@ -149,6 +151,7 @@ impl Input {
             pieces: 0,
             entered: false,
             is_fresh: false,
+            translated: false,
             same: None,
             sent,
         };
@@ -196,7 +199,7 @@ impl Input {
         complement(sum).map(|byte| !byte)
     }
 
-    fn is_honest(&self) -> bool {
+    pub(super) fn is_honest(&self) -> bool {
         let Checksum::Partial { start, offset } = self.offload.checksum else { return true };
         let Some((read, at)) = self.read.and_then(|read| Some((read, read.checksum_at()?))) else {
             return false;
@@ -265,10 +268,46 @@ fn combine(outer: u8, inner: u8) -> Option<u8> {
     }
 }
 
+/// The length of the beginning of a packet in which a [`key`] leaves out fields.
+const FRONT: usize = 128;
+
 /// A hash of everything in a packet except checksums and the fields that a hop changes.
 pub fn key(hasher: &RandomState, packet: &[u8], read: &Read) -> u64 {
+    let (front, len) = without_hops(packet, read);
+    hash(hasher, &front[..len], &packet[len..])
+}
+
+/// The same without all that a translation changes: addresses, ports, and checksums.
+pub fn content_key(hasher: &RandomState, packet: &[u8], read: &Read) -> u64 {
+    let (mut front, len) = without_hops(packet, read);
+    let addresses = if read.tuple.is_v4() { 12..20 } else { 8..40 };
+    front[addresses].fill(0);
+    if !read.is_later() {
+        let fields = match read.tuple.upper {
+            TCP => [0..4, 16..18],
+            UDP => [0..4, 6..8],
+            SCTP => [0..4, 8..12],
+            _ => [2..6, 0..0],
+        };
+        for field in fields {
+            if let Some(bytes) = front.get_mut(read.at + field.start..read.at + field.end) {
+                bytes.fill(0);
+            }
+        }
+    }
+    hash(hasher, &front[..len], &packet[len..])
+}
+
+fn hash(hasher: &RandomState, front: &[u8], rest: &[u8]) -> u64 {
     use std::hash::{BuildHasher, Hasher};
-    const FRONT: usize = 128;
+    let mut state = hasher.build_hasher();
+    state.write(front);
+    state.write(rest);
+    state.finish()
+}
+
+/// The beginning of a packet without checksums and the fields that a hop changes, and its length.
+fn without_hops(packet: &[u8], read: &Read) -> ([u8; FRONT], usize) {
     let mut front = [0; FRONT];
     let len = packet.len().min(FRONT);
     front[..len].copy_from_slice(&packet[..len]);
@@ -290,8 +329,5 @@ pub fn key(hasher: &RandomState, packet: &[u8], read: &Read) -> u64 {
     {
         front[at..at + 2].fill(0);
     }
-    let mut state = hasher.build_hasher();
-    state.write(&front[..len]);
-    state.write(&packet[len..]);
-    state.finish()
+    (front, len)
 }

@@ -37,7 +37,7 @@ impl Generator {
     }
 
     fn written(&mut self, tuple: &FlowTuple) -> Vec<u8> {
-        let next = NextPacket { tuple: *tuple, flags: 0x10, sequence: 1 };
+        let next = NextPacket { tuple: *tuple, arrives: *tuple, flags: 0x10, sequence: 1 };
         let style = self.style(&next);
         let mut bytes = self.buffer();
         writer::write(&mut bytes, tuple, &style);
@@ -70,7 +70,7 @@ impl Generator {
         message.extend_from_slice(quoted);
         let tuple =
             FlowTuple { source, destination, upper, transport: TransportKey::Message(kind, code) };
-        let next = NextPacket { tuple, flags: 0, sequence: 0 };
+        let next = NextPacket { tuple, arrives: tuple, flags: 0, sequence: 0 };
         let style = self.style(&next);
         let mut bytes = Vec::with_capacity(message.len() + 60);
         writer::write_around(&mut bytes, &tuple, &style, &message);
@@ -81,8 +81,7 @@ impl Generator {
 
     /// An ICMP error to the sender of a packet of an open connection.
     pub fn error(&mut self) {
-        let next = self.next_packet();
-        let tuple = next.tuple;
+        let tuple = self.next_packet().arrives;
         let mut quoted = self.written(&tuple);
         if self.rng.bool() {
             let header = if tuple.is_v4() { 20 } else { 40 };
@@ -237,7 +236,7 @@ impl Generator {
         };
         let upper = self.pick(&[TCP, TCP, UDP]);
         let tuple = FlowTuple { upper, transport, ..tuple };
-        let next = NextPacket { tuple, flags: 0x10, sequence: self.rng.u32(..) };
+        let next = NextPacket { tuple, arrives: tuple, flags: 0x10, sequence: self.rng.u32(..) };
         let mut style = self.style(&next);
         if upper == TCP && self.rng.bool() {
             style.payload = self.rng.usize(1500..9000);

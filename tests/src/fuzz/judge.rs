@@ -1,5 +1,7 @@
 //! Judges one batch at one node: finds the input of each output, and whether the output was allowed.
 
+use std::cell::RefCell;
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use ahash::RandomState;
@@ -11,11 +13,13 @@ use super::balance::balance;
 use super::batch::{NodeBatch, Output, Violation};
 use super::connections::Connections;
 use super::coverage::{Coverage, Event};
-use super::epoch::{Entry, Epoch, Place};
+use super::epoch::{Epoch, Place};
 use super::input::{Input, Outcome, key, offload_within, outer};
 use super::oracle::{Because, Law, Passage, Terms};
 use super::own_errors;
 use super::read::{Part, read_about};
+use super::refusals;
+use super::translations::Translations;
 use super::tunnel;
 use super::wire::{Wire, cut, is_of_kind, is_same_super};
 use crate::fabric::RAW;
@@ -28,6 +32,7 @@ pub struct Judge {
     pub tunnel_mtu: u32,
     pub terms: Terms,
     pub connections: [Connections; 2],
+    pub translations: [RefCell<Translations>; 2],
 }
 
 impl Judge {
@@ -40,6 +45,7 @@ impl Judge {
         epochs: &[Rc<Epoch>],
         coverage: &mut Coverage,
     ) -> Result<(), Box<Violation>> {
+        self.translations[node].get_mut().follow(epochs, node);
         for input in &mut node_batch.inputs {
             self.record_input(node, input, now, epochs);
         }
@@ -55,6 +61,9 @@ impl Judge {
             for epoch in epochs.iter().filter(|_| self.terms.keeps) {
                 known.record_standing(epoch, node, &about, now);
                 known.record_standing(epoch, node, &about.reversed(), now);
+                if self.terms.translates {
+                    self.translations[node].get_mut().record_standing(epoch, node, &about, now);
+                }
             }
         }
         if node_batch
@@ -64,8 +73,12 @@ impl Judge {
         {
             self.record_first_fragments(node, node_batch, now, epochs);
         }
+        let evictions = node_batch.after.evictions;
         let connections = std::mem::take(&mut self.connections[node]);
-        let law = Law { node, now, terms: self.terms, epochs, connections: &connections };
+        let translations = &self.translations[node];
+        let terms = self.terms;
+        let law =
+            Law { node, now, terms, epochs, connections: &connections, translations, evictions };
         let judged = self.judge_outputs(&law, node_batch, coverage).and_then(|sent| {
             let counts = node_batch.after.since(&node_batch.before);
             balance(node, node_batch, &counts, sent)?;
@@ -74,8 +87,12 @@ impl Judge {
         });
         self.connections[node] = connections;
         let counts = judged?;
-        if let ([epoch], 0) = (epochs, counts.evictions) {
+        let epoch = if let ([epoch], 0) = (epochs, counts.evictions) { Some(epoch) } else { None };
+        if let Some(epoch) = epoch {
             self.make_certain(node, node_batch, now, epoch);
+        }
+        if self.terms.translates {
+            self.end_batch(node, node_batch, now, (epochs, epoch));
         }
         for (sum, more) in coverage.drops.iter_mut().zip(counts.drops) {
             *sum += more;
@@ -84,58 +101,6 @@ impl Judge {
         coverage.add(Event::Portless, counts.portless);
         coverage.add(Event::Evicted, counts.evictions);
         Ok(())
-    }
-
-    /// Records the connection that an input may have opened or belongs to.
-    fn record_input(&mut self, node: usize, input: &mut Input, now: f64, epochs: &[Rc<Epoch>]) {
-        let (Some(read), Some(entry)) = (input.read, input.entry) else { return };
-        if read.is_later() || read.is_error() {
-            return;
-        }
-        let tuple = &read.tuple;
-        let known = &mut self.connections[node];
-        input.is_fresh = known.is_fresh(tuple);
-        for epoch in epochs {
-            let from = epoch.place(node, tuple.source);
-            if !epoch.may_enter(node, entry, from) {
-                continue;
-            }
-            input.entered = true;
-            if (self.terms.admits(&read) || known.find(tuple, now).is_some())
-                && epoch.admits(node, entry, tuple)
-            {
-                known.record_allowed(epoch, node, tuple, now);
-                if (entry, from) == (Entry::Forwarded, Place::Node) {
-                    known.record_masqueraded(tuple);
-                }
-            }
-        }
-    }
-
-    fn record_first_fragments(
-        &mut self,
-        node: usize,
-        node_batch: &NodeBatch,
-        now: f64,
-        epochs: &[Rc<Epoch>],
-    ) {
-        let mut firsts = Vec::new();
-        let law =
-            Law { node, now, terms: self.terms, epochs, connections: &self.connections[node] };
-        for input in &node_batch.inputs {
-            let (Some(read), Some(entry)) = (input.read, input.entry) else { continue };
-            if !matches!(read.part, Part::First { .. }) {
-                continue;
-            }
-            for epoch in epochs {
-                if law.passage_in(epoch, input).is_ok() {
-                    firsts.push((read, entry, epoch.versions[node]));
-                }
-            }
-        }
-        for (read, entry, version) in firsts {
-            self.connections[node].record_first_fragment(&read, entry, version, now);
-        }
     }
 
     /// Judges all outputs. Returns the number of packets that a wire would carry for them.
@@ -148,7 +113,10 @@ impl Judge {
         let mut sent = 0;
         let outputs = std::mem::take(&mut node_batch.outputs);
         let mut scratch = Vec::new();
-        for output in &outputs {
+        // A reset names its connection only: it is about one of the packets that have not come out.
+        let (resets, others): (Vec<_>, Vec<_>) =
+            outputs.iter().partition(|it| refusals::is_bare_reset(&it.frame.bytes));
+        for output in others.into_iter().chain(resets) {
             match self.judge_output(law, node_batch, output, &mut scratch, coverage) {
                 Ok(packets) => sent += packets,
                 Err((law_broken, of)) => {
@@ -206,6 +174,16 @@ impl Judge {
                 coverage.count(Event::WholeSuper);
                 return Ok(payload.div_ceil(size).max(1) as u64);
             }
+        }
+        let whole = (bytes, offload);
+        if let Some((at, passage, pair)) = self.find_super(law, node_batch, *port, whole) {
+            let size = usize::from(segmentation.size.max(1));
+            let headers = node_batch.inputs[at].read.map_or(0, |read| read.headers(bytes));
+            let payload = bytes.len().saturating_sub(headers);
+            node_batch.inputs[at].pieces = payload;
+            self.came_out_translated(law, node_batch, at, (passage, pair), coverage);
+            coverage.count(Event::WholeSuper);
+            return Ok(payload.div_ceil(size).max(1) as u64);
         }
         let mut failed = None;
         let packets = cut(bytes, offload, scratch, |segment| {
@@ -272,9 +250,7 @@ impl Judge {
                     if input.outcome == Outcome::Unknown {
                         came_out(input, passage, coverage);
                     }
-                    let is_fragment = wire.read.part != Part::Whole;
-                    let event = if is_fragment { Event::Fragmented } else { Event::Segmented };
-                    coverage.count(event);
+                    coverage.count(piece_event(wire));
                     return Ok(());
                 }
                 Err(why) => refused = refused.or(Some((why, Some(at)))),
@@ -282,6 +258,14 @@ impl Judge {
         }
         if own_errors::find(law, &mut node_batch.inputs, port, wire, self.tunnel_mtu, coverage)? {
             return Ok(());
+        }
+        if refusals::find(law, &mut node_batch.inputs, port, wire, coverage)? {
+            return Ok(());
+        }
+        match self.judge_translated(law, node_batch, port, wire, coverage) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(why) => refused = refused.or(Some(why)),
         }
         Err(refused.unwrap_or_else(|| ("it came of no packet that was sent".to_owned(), None)))
     }
@@ -319,7 +303,18 @@ fn leaves(
     port: PortId,
     bytes: &[u8],
 ) -> Result<(), String> {
-    if epoch.port(passage.to) != Some(port) {
+    leaves_by(input, (passage, law.hops(input, passage)), &[epoch.port(passage.to)], port, bytes)
+}
+
+/// The same for a packet that may leave by any of these ports, with these numbers of hops.
+fn leaves_by(
+    input: &Input,
+    (passage, hops): (Passage, RangeInclusive<u8>),
+    ports: &[Option<PortId>],
+    port: PortId,
+    bytes: &[u8],
+) -> Result<(), String> {
+    if !ports.contains(&Some(port)) {
         let to = passage.to;
         return Err(format!("it left by port {}, and its destination is {to:?}", port.0));
     }
@@ -327,13 +322,18 @@ fn leaves(
     let (ttl, ecn) =
         if bytes[0] >> 4 == 4 { (bytes[8], bytes[1] & 3) } else { (bytes[7], bytes[1] >> 4 & 3) };
     let hop = read.ttl.wrapping_sub(ttl);
-    if !law.hops(input, passage).contains(&hop) || hop == 1 && read.ttl <= 1 {
+    if !hops.contains(&hop) || hop == 1 && read.ttl <= 1 {
         return Err(format!("its hop limit was {} and is {ttl}", read.ttl));
     }
     if input.ecn != Some(ecn) {
         return Err(format!("its congestion mark is {ecn} and should be {:?}", input.ecn));
     }
     Ok(())
+}
+
+/// The event of a packet that is a part of an input.
+fn piece_event(wire: &Wire<'_>) -> Event {
+    if wire.read.part == Part::Whole { Event::Segmented } else { Event::Fragmented }
 }
 
 fn came_out(input: &mut Input, passage: Passage, coverage: &mut Coverage) {
@@ -377,6 +377,9 @@ fn came_out(input: &mut Input, passage: Passage, coverage: &mut Coverage) {
         });
     }
 }
+
+mod records;
+mod translated;
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,8 @@
 //!   bytes.
 //! - `world`, `publish`, `buffers`: two nodes whose workers run turn by turn; publications to them; their buffers.
 //! - `read`, `input`, `wire`: packets that went in, packets that came out, and the input of each output.
-//! - `oracle`, `connections`, `own_errors`, `tunnel`: the packets that may come out. `batch`, `judge`, `balance`: one
+//! - `oracle`, `connections`, `own_errors`, `tunnel`: the packets that may come out. `services`, `translations`,
+//!   `translation_law`, `rewritten`, `refusals`: the same where services are translated. `batch`, `judge`, `balance`: one
 //!   batch, judged by these rules and compared with the node's counters.
 //! - `coverage`: the coverage of a run. `sabotage`: faults on purpose.
 //!
@@ -31,7 +32,12 @@ mod own_errors;
 mod plan;
 mod publish;
 mod read;
+mod refusals;
+mod rewritten;
 pub mod sabotage;
+mod services;
+mod translation_law;
+mod translations;
 mod tunnel;
 mod wire;
 mod world;
@@ -62,6 +68,8 @@ pub struct Options {
     pub first: u64,
     pub only: bool,
     pub sabotage: Option<Sabotage>,
+    /// Whether half of the worlds translate services.
+    pub services: bool,
 }
 
 /// A violation, with the information to reproduce it.
@@ -94,7 +102,7 @@ pub fn run(
     let mut coverage = Coverage::default();
     let mut number = options.first;
     while coverage.packets < options.packets && !is_late() {
-        let mut world = World::new(options.seed, number, options.sabotage);
+        let mut world = World::new(options.seed, number, options.services, options.sabotage);
         let before = coverage.packets;
         if let Err(violation) = run_world(&mut world, &mut coverage, options) {
             return Err(Box::new(Failure {
@@ -142,9 +150,10 @@ fn run_world(
 }
 
 fn history(world: &World, violation: &Violation) -> String {
-    let bytes = violation.input.as_ref().map(|(it, start)| &it.bytes[*start..]);
-    let bytes = bytes.or(violation.output.as_ref().map(|it| &it.frame.bytes[..]));
-    world.history.report(bytes.unwrap_or_default())
+    let input = violation.input.as_ref().map(|(it, start)| &it.bytes[*start..]);
+    let output = violation.output.as_ref().map(|it| &it.frame.bytes[..]);
+    let packets: Vec<&[u8]> = [input, output].into_iter().flatten().collect();
+    world.history.report(&packets)
 }
 
 fn setting(world: &World) -> String {
@@ -163,6 +172,7 @@ fn setting(world: &World) -> String {
             None => writeln!(text, "not attached"),
         };
     }
+    text.push_str(&world.plan.services.report());
     let _ = write!(text, "\n{}", world.plan.manifests(false));
     text
 }

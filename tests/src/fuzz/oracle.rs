@@ -1,5 +1,6 @@
 //! The packets that may come out: the laws of docs/policy-semantics.md for one input and its output.
 
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
@@ -8,6 +9,7 @@ use super::connections::Connections;
 use super::epoch::{Entry, Epoch, Place};
 use super::input::Input;
 use super::read::{FlowTuple, IPIP, Read, read_about};
+use super::translations::Translations;
 use crate::packet::{ICMPV6, TCP, UDP};
 
 /// The settings with which the nodes of a world track connections.
@@ -17,6 +19,8 @@ pub struct Terms {
     pub is_strict: bool,
     /// Whether a connection that was answered outlives its policy.
     pub keeps: bool,
+    /// Whether they translate services' addresses.
+    pub translates: bool,
 }
 
 impl Terms {
@@ -57,6 +61,9 @@ pub struct Law<'a> {
     /// The publications during the batch, the current one last.
     pub epochs: &'a [Rc<Epoch>],
     pub connections: &'a Connections,
+    pub translations: &'a RefCell<Translations>,
+    /// The number of flows that the node has evicted.
+    pub evictions: u64,
 }
 
 /// Whether routers forward packets from and to an address (RFC 1812, section 5.3.7; RFC 4291, sections 2.5 and 2.7).
@@ -73,7 +80,7 @@ pub fn is_forwardable(address: IpAddr) -> bool {
 }
 
 /// Whether a packet is a tunnel packet. Pods must not send them.
-fn is_tunnel(read: &Read) -> bool {
+pub fn is_tunnel(read: &Read) -> bool {
     let to_vxlan = matches!(read.tuple.transport, super::read::TransportKey::Ports(_, 4789));
     read.tuple.upper == IPIP || (read.tuple.upper == UDP && to_vxlan)
 }
@@ -116,7 +123,9 @@ impl Law<'_> {
         };
         let FlowTuple { source, destination, .. } = read.tuple;
         let [from, to] = [source, destination].map(|address| epoch.place(self.node, address));
-        if !epoch.may_enter(self.node, entry, from) {
+        // Any hop may send an error, from any address that leads to the host port.
+        let is_hop = read.is_error() && (entry, from) == (Entry::Host, Place::Service);
+        if !epoch.may_enter(self.node, entry, from) && !is_hop {
             return Err(format!("its source is {from:?} and it came by {entry:?}"));
         }
         if ![source, destination].into_iter().all(is_forwardable) {
@@ -133,6 +142,11 @@ impl Law<'_> {
             let from = self.related(epoch, input, &read, entry);
             let refused = || "it is an ICMP error about nothing that may pass".to_owned();
             return Ok(Passage { because: Because::Related, from: from.ok_or_else(refused)?, to });
+        }
+        let is_taken =
+            |tuple| self.translations.borrow().holder(tuple, self.evictions, self.now).is_some();
+        if !read.is_later() && is_taken(&read.tuple) {
+            return Err("it came out as it was, and its connection is translated".to_owned());
         }
         let because = self.because(epoch, &read, entry)?;
         Ok(Passage { because, from, to })

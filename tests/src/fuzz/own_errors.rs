@@ -33,13 +33,30 @@ pub fn find(
         input.outcome == Outcome::Unknown && back(input.sent.port) == port && quotes(quote, input)
     });
     let Some(at) = about else { return Ok(false) };
-    let input = &inputs[at];
     let refuse = |why: String| Err((why, Some(at)));
     if let Err(fault) = is_whole(wire) {
         return refuse(fault.to_owned());
     }
     let mut refused = "an error about a packet that may not pass".to_owned();
     for epoch in law.epochs.iter().rev() {
+        let input = &inputs[at];
+        let mut translated = Vec::new();
+        if law.terms.translates {
+            translated = law.translations_of(epoch, input);
+        }
+        let of_translated = translated
+            .into_iter()
+            .find_map(|(passage, _)| cause(law, epoch, input, passage, wire, tunnel_mtu));
+        let is_refusal = || {
+            matches!(wire.read.tuple.icmp(), Some((3, 3) | (1, 4)))
+                && law.terms.translates
+                && law.may_refuse(epoch, input)
+        };
+        if let Some(event) = of_translated.or_else(|| is_refusal().then_some(Event::Refused)) {
+            inputs[at].outcome = Outcome::Answered;
+            coverage.count(event);
+            return Ok(true);
+        }
         match law.passage_in(epoch, input) {
             Ok(passage) => match cause(law, epoch, input, passage, wire, tunnel_mtu) {
                 Some(event) => {
@@ -64,16 +81,23 @@ pub fn find(
 /// no valid pod there.
 fn is_node_to_missing_pod(law: &Law<'_>, epoch: &Epoch, input: &Input, wire: &Wire<'_>) -> bool {
     let Some(tuple) = input.read.map(|read| read.tuple) else { return false };
-    let ends = [tuple.source, tuple.destination].map(|address| epoch.place(law.node, address));
+    let place = |address| epoch.place(law.node, address);
+    let ends = [tuple.source, tuple.destination].map(place);
+    let is_pod = |address| matches!(place(address), Place::Pod(_));
+    let leads_to_pod = || {
+        law.terms.translates
+            && law.pairs_of(epoch, &tuple).iter().any(|pair| is_pod(pair.behind.destination))
+    };
     let is_unreachable = matches!(wire.read.tuple.icmp(), Some((3, 1) | (1, 3)));
-    matches!(ends, [Place::Node, Place::Pod(_)])
+    ends[0] == Place::Node
+        && (is_pod(tuple.destination) || ends[1] == Place::Service && leads_to_pod())
         && is_unreachable
         && input.entry.is_some_and(|entry| epoch.may_enter(law.node, entry, ends[0]))
 }
 
 /// Checks that the packet's checksum is right and that it is not too long (RFC 1812, section 4.3.2.3; RFC 4443, section
 /// 2.4).
-fn is_whole(wire: &Wire<'_>) -> Result<(), &'static str> {
+pub(super) fn is_whole(wire: &Wire<'_>) -> Result<(), &'static str> {
     let tuple = &wire.read.tuple;
     let segment = &wire.bytes[wire.read.at..];
     let sum =
@@ -89,7 +113,7 @@ fn is_whole(wire: &Wire<'_>) -> Result<(), &'static str> {
 }
 
 /// The port by which an answer leaves to the senders behind a port. Answers to forwarded packets go to the node.
-fn back(port: PortId) -> PortId {
+pub(super) fn back(port: PortId) -> PortId {
     if port == FORWARDED { HOST } else { port }
 }
 

@@ -13,6 +13,7 @@ use manx_policy_compiler::model::ObjectName;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
+use super::services::{ServiceChange, Services};
 use crate::fabric::NODES;
 
 /// The number of pods of a world. They are on the two nodes in turn.
@@ -67,6 +68,8 @@ pub struct Plan {
     /// The index of a policy that is missing in the input of the tables. The oracle knows it.
     pub hidden: Option<usize>,
     numbers: Rc<[u16]>,
+    /// The services, if the nodes translate.
+    pub services: Rc<Services>,
 }
 
 /// The kind of a change.
@@ -86,6 +89,8 @@ pub enum Change {
     Device,
     /// Nothing has changed: new tables have the same content.
     Nothing,
+    /// The services have changed.
+    Services(ServiceChange),
 }
 
 impl Plan {
@@ -126,6 +131,7 @@ impl Plan {
             attachments: 0,
             hidden,
             numbers,
+            services: Rc::default(),
         };
         plan.numbers = plan.read_numbers();
         plan
@@ -145,6 +151,7 @@ impl Plan {
             let _ = write!(text, "---\n{}\n", extra.text);
         }
         let _ = write!(text, "---\n{TIER}\n");
+        text.push_str(&self.services.manifests());
         if self.drops_to_node {
             let _ = write!(text, "---\n{FELIX}\n");
         }
@@ -286,11 +293,11 @@ fn sampled(rng: &mut Rng) -> Cluster {
 }
 
 /// Addresses that the generator's policies name.
-fn v4(at: usize) -> IpAddr {
+pub fn v4(at: usize) -> IpAddr {
     Ipv4Addr::new(10, 0, 0, 1 + at as u8).into()
 }
 
-fn v6(at: usize) -> IpAddr {
+pub fn v6(at: usize) -> IpAddr {
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1 + at as u16).into()
 }
 

@@ -14,12 +14,14 @@ use super::coverage::{Coverage, Event};
 use super::epoch::Epoch;
 use super::plan::{Change, PlannedPod};
 use super::sabotage::Sabotage;
+use super::services::ServiceChange;
 use super::world::World;
 
 impl World {
     /// Publishes the first tables.
     pub fn open(&mut self, coverage: &mut Coverage) {
         self.settings.events().into_iter().flatten().for_each(|event| coverage.count(event));
+        self.write_services();
         self.fabric.read(&self.plan.manifests(true));
         for cluster in &mut self.clusters {
             cluster.clone_from(&self.fabric.cluster);
@@ -31,6 +33,9 @@ impl World {
 
     /// Makes a random change. If `is_busy`, packets are on their way.
     pub fn change(&mut self, coverage: &mut Coverage, is_busy: bool) {
+        if self.settings.terms.translates && self.generator.rng.bool() {
+            return self.change_services(coverage, is_busy);
+        }
         let (change, pods) = self.plan.change(&mut self.generator.rng);
         self.history.changed(self.batches, change, &pods, is_busy);
         coverage.count(match change {
@@ -41,7 +46,7 @@ impl World {
             Change::Attached => Event::Attached,
             Change::Replaced => Event::Replaced,
             Change::Device => Event::Renewed,
-            Change::Nothing => Event::Republished,
+            Change::Nothing | Change::Services(_) => Event::Republished,
         });
         if change == Change::Device {
             for pod in &pods {
@@ -53,6 +58,40 @@ impl World {
         if !is_busy {
             let last = self.epochs.len() - 1;
             self.epochs.drain(..last);
+        }
+    }
+
+    /// Makes a random change of the services. It is published as the agent does it: with the same version of the tables.
+    fn change_services(&mut self, coverage: &mut Coverage, is_busy: bool) {
+        let change = Rc::make_mut(&mut self.plan.services).change(&mut self.generator.rng);
+        self.history.changed(self.batches, Change::Services(change), &[], is_busy);
+        coverage.count(match change {
+            ServiceChange::Backends => Event::BackendsChanged,
+            ServiceChange::Frontend => Event::FrontendChanged,
+            ServiceChange::Gone => Event::BackendGone,
+            ServiceChange::Back => Event::BackendBack,
+        });
+        self.write_services();
+        for node in 0..2 {
+            let services = self.fabric.services.clone();
+            let tables = Tables { services, ..Tables::clone(&self.fabric.nodes[node].tables) };
+            self.hand_over(node, Arc::new(tables), is_busy);
+        }
+        let before = Rc::clone(&self.epochs[self.epochs.len() - 1]);
+        self.epochs.push(Rc::new(before.with_services_of(&self.plan)));
+        self.generator.follow(&self.plan);
+        if !is_busy {
+            let last = self.epochs.len() - 1;
+            self.epochs.drain(..last);
+        }
+    }
+
+    /// Makes the table of services for the next tables.
+    fn write_services(&mut self) {
+        if let Some(table) = &mut self.fabric.services {
+            let is_first = self.epochs[self.epochs.len() - 1].number == 0;
+            let lies = self.sabotage == Some(Sabotage::Backend) && !is_first;
+            self.plan.services.write(Arc::make_mut(table), lies);
         }
     }
 
@@ -213,9 +252,15 @@ impl World {
 
     /// Publishes tables to a node's workers; returns their version.
     fn hand_over_tables(&mut self, node: usize, mut tables: Tables, is_busy: bool) -> u64 {
+        tables.version = tables.version.max(self.fabric.nodes[node].tables.version + 1);
+        let version = tables.version;
+        self.hand_over(node, Arc::new(tables), is_busy);
+        version
+    }
+
+    /// Publishes tables to a node's workers, with the version that they have.
+    fn hand_over(&mut self, node: usize, tables: Arc<Tables>, is_busy: bool) {
         let at = &mut self.fabric.nodes[node];
-        tables.version = tables.version.max(at.tables.version + 1);
-        let (version, tables) = (tables.version, Arc::new(tables));
         at.tables = Arc::clone(&tables);
         let workers = at.workers();
         let first = self.chance.usize(..workers);
@@ -226,6 +271,5 @@ impl World {
                 self.some_turns();
             }
         }
-        version
     }
 }

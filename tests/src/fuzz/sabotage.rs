@@ -24,10 +24,14 @@ pub enum Sabotage {
     Loss,
     /// Some packets come out twice.
     Twice,
+    /// The nodes take some backends' addresses for gone, so that connections get other backends.
+    Backend,
+    /// Services' answers come from the backend.
+    Reply,
 }
 
 impl Sabotage {
-    pub const ALL: [(Self, &'static str); 8] = [
+    pub const ALL: [(Self, &'static str); 10] = [
         (Self::Policy, "policy"),
         (Self::Stale, "stale"),
         (Self::Clock, "clock"),
@@ -36,7 +40,14 @@ impl Sabotage {
         (Self::Forget, "forget"),
         (Self::Loss, "loss"),
         (Self::Twice, "twice"),
+        (Self::Backend, "backend"),
+        (Self::Reply, "reply"),
     ];
+
+    /// Whether only worlds show it whose nodes translate.
+    pub fn is_of_translation(self) -> bool {
+        matches!(self, Self::Backend | Self::Reply)
+    }
 
     /// Applies the fault to a packet on its way out. Returns the number of times that it comes out.
     pub fn tamper(self, chance: &mut Rng, frame: &mut Frame) -> usize {
@@ -51,7 +62,13 @@ impl Sabotage {
             }
             Self::Loss => 0,
             Self::Twice => 2,
-            Self::Policy | Self::Stale | Self::Clock | Self::Source | Self::Forget => 1,
+            Self::Policy
+            | Self::Stale
+            | Self::Clock
+            | Self::Source
+            | Self::Forget
+            | Self::Backend
+            | Self::Reply => 1,
         }
     }
 }

@@ -23,6 +23,7 @@ use super::judge::Judge;
 use super::oracle::Terms;
 use super::plan::Plan;
 use super::sabotage::Sabotage;
+use super::services::Services;
 use crate::fabric::{FORWARDED, Fabric, HOST, RAW, UNDERLAY};
 
 /// A port that no tables name.
@@ -38,7 +39,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    fn new(rng: &mut Rng) -> Self {
+    fn new(rng: &mut Rng, services: bool) -> Self {
         let flows = [256, 1024, 4096][rng.usize(..3)];
         // The check of the buffers needs as many segments as buffers.
         let buffers = [64, 128][rng.usize(..2)];
@@ -46,12 +47,16 @@ impl Settings {
             workers: rng.usize(1..4),
             sizes: Sizes { flows, buffers, fragments: 64 },
             overlay: if rng.u8(..3) == 0 { Overlay::Vxlan } else { Overlay::Ipip },
-            terms: Terms { is_strict: rng.u8(..5) == 0, keeps: rng.u8(..3) == 0 },
+            terms: Terms {
+                is_strict: rng.u8(..5) == 0,
+                keeps: rng.u8(..3) == 0,
+                translates: services && rng.bool(),
+            },
         }
     }
 
     /// The events of these settings.
-    pub(super) fn events(&self) -> [Option<Event>; 4] {
+    pub(super) fn events(&self) -> [Option<Event>; 5] {
         let workers = match self.workers {
             1 => Event::OneWorker,
             2 => Event::TwoWorkers,
@@ -61,9 +66,14 @@ impl Settings {
             Overlay::Ipip => Event::Ipip,
             Overlay::Vxlan => Event::Vxlan,
         };
-        let Terms { is_strict, keeps } = self.terms;
-        let terms = [is_strict.then_some(Event::Strict), keeps.then_some(Event::Keeps)];
-        [Some(workers), Some(overlay), terms[0], terms[1]]
+        let Terms { is_strict, keeps, translates } = self.terms;
+        [
+            Some(workers),
+            Some(overlay),
+            is_strict.then_some(Event::Strict),
+            keeps.then_some(Event::Keeps),
+            translates.then_some(Event::Translates),
+        ]
     }
 
     /// The MTU of the tunnel.
@@ -98,11 +108,15 @@ pub struct World {
 }
 
 impl World {
-    /// A world with devices, before its first tables.
-    pub fn new(seed: u64, number: u64, sabotage: Option<Sabotage>) -> Self {
+    /// A world with devices, before its first tables. It may have `services`.
+    pub fn new(seed: u64, number: u64, services: bool, sabotage: Option<Sabotage>) -> Self {
         let mut rng = Rng::with_seed(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let settings = Settings::new(&mut rng);
+        let mut settings = Settings::new(&mut rng, services);
+        settings.terms.translates |= sabotage.is_some_and(Sabotage::is_of_translation);
         let mut plan = Plan::new(&mut rng);
+        if settings.terms.translates {
+            plan.services = Rc::new(Services::new(&mut rng));
+        }
         for at in 0..plan.planned_pods.len() {
             // Some pods are attached later.
             if rng.u8(..8) > 0 {
@@ -113,16 +127,20 @@ impl World {
             plan.hidden = Some(rng.usize(..plan.policies()));
         }
         let mut fabric = Fabric::closed_with(settings.workers, settings.sizes);
-        let Terms { is_strict, keeps } = settings.terms;
+        let Terms { is_strict, keeps, translates } = settings.terms;
         let established = if keeps { Established::Keep } else { Established::Judge };
         fabric.connections = Following { tcp_strict: is_strict, established };
         fabric.overlay = settings.overlay;
+        if translates {
+            fabric.translate(Default::default());
+        }
         let judge = Judge {
             hasher: RandomState::with_seeds(1, 2, 3, 4),
             overlay: settings.overlay,
             tunnel_mtu: settings.tunnel_mtu(),
             terms: settings.terms,
             connections: Default::default(),
+            translations: Default::default(),
         };
         let chance = rng.fork();
         let is_vxlan = matches!(settings.overlay, Overlay::Vxlan);
@@ -178,7 +196,8 @@ impl World {
 
     /// Decides at random whether to make a change.
     pub fn is_time_for_change(&mut self) -> bool {
-        self.generator.rng.u8(..) == 0
+        // Every second change of a world that translates is one of services.
+        self.generator.rng.u8(..) <= u8::from(self.settings.terms.translates)
     }
 
     /// Decides at random whether to replace an agent.
@@ -202,6 +221,7 @@ impl World {
         let epoch = &self.epochs[self.epochs.len() - 1];
         let now = self.now.as_secs_f64();
         self.judge.connections[node].outlive(epoch, node, now, evicted);
+        self.judge.translations[node].get_mut().outlive(epoch, node, now, evicted);
     }
 
     /// Sends a packet, if the port exists and has room.
@@ -272,6 +292,10 @@ impl World {
                     carried.push((port, bytes, offload));
                 }
                 let times = match self.sabotage {
+                    Some(Sabotage::Reply) => {
+                        self.plan.services.undo(&mut frame);
+                        1
+                    }
                     Some(sabotage) => sabotage.tamper(&mut self.chance, &mut frame),
                     None => 1,
                 };
@@ -334,6 +358,8 @@ impl World {
                 self.history.add(self.batches, now, node, input);
             }
             judged?;
+            let seconds = self.judge.translations[node].get_mut().take_fresh();
+            self.generator.behind[node].extend(seconds);
             node_batch.before = node_batch.after;
             for Output { port, frame } in node_batch.outputs.drain(..) {
                 self.fabric.nodes[node].wires[&port].recycle(frame);

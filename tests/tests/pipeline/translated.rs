@@ -7,6 +7,7 @@ use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::services::{
     Backend, Clients, Frontend, FrontendKey, ServiceTable, WithoutBackend,
 };
+use manx_dataplane::tables::Established;
 use manx_tests::fabric::{Delivery, FORWARDED, Fabric, HOST, SIZES, pod, policy};
 use manx_tests::packet::{
     ICMP, SCTP, Segment, TCP, Tuple, UDP, addresses, assert_whole, change_v4, payload, super_packet,
@@ -384,6 +385,91 @@ fn a_pod_reaches_itself_through_a_service_behind_its_gateway() {
             let found = passes(&mut fabric, "shop/client", &answer, "shop/client");
             assert_eq!(found, [end(address, PORT), end(backend, asked.source_port)]);
         }
+    }
+}
+
+/// A fabric in which the client's connection to the service has lost its backend.
+fn fabric_without_backend(asked: Tuple, behind: Tuple) -> Fabric {
+    let mut fabric = fabric(WEB, &[SERVER]);
+    passes(&mut fabric, "shop/client", &asked.opening(), "shop/server");
+    passes(&mut fabric, "shop/server", &behind.answer(), "shop/client");
+    passes(&mut fabric, "shop/client", &asked.data(b"x"), "shop/server");
+    let mut gone = ServiceTable::clone(fabric.services.as_ref().unwrap());
+    gone.set_address(backend(SERVER).address, false);
+    fabric.set_services(gone);
+    fabric
+}
+
+/// Of packets that come together the first one ends the flow, and the others find nothing that it leaves.
+#[test]
+fn nothing_goes_on_untranslated_when_a_backend_is_gone() {
+    let (asked, behind) = both(WEB, TCP, SERVER);
+    let mut fabric = fabric_without_backend(asked, behind);
+    let client = fabric.port("shop/client");
+    for _ in 0..4 {
+        fabric.nodes[client.0].inject(client.1, &asked.data(b"x"));
+    }
+    let out = fabric.settle();
+    assert!(!out.is_empty() && out.iter().all(|it| (it.node, it.port) == client), "{out:?}");
+}
+
+#[test]
+fn nobody_is_answered_for_another_pod_whose_backend_is_gone() {
+    let (asked, behind) = both(WEB, TCP, SERVER);
+    let mut fabric = fabric_without_backend(asked, behind);
+    assert_eq!(fabric.send("shop/server", &asked.data(b"x")).len(), 0);
+    assert_eq!(dropped(&fabric, "shop/server", DropReason::SourceSpoofed), 1);
+    only(fabric.send("shop/client", &asked.data(b"x")));
+    assert_eq!(dropped(&fabric, "shop/client", DropReason::BackendGone), 1);
+}
+
+/// A connection is kept, and no other one begins in it.
+#[test]
+fn a_kept_connection_carries_no_new_one_that_policy_denies() {
+    let mut fabric = Fabric::closed();
+    fabric.connections.established = Established::Keep;
+    fabric = fabric.into_translating(&cluster(""), services(WEB, &[SERVER]));
+    let (asked, behind) = both(WEB, TCP, SERVER);
+    passes(&mut fabric, "shop/client", &asked.opening(), "shop/server");
+    passes(&mut fabric, "shop/server", &behind.answer(), "shop/client");
+    passes(&mut fabric, "shop/client", &asked.data(b"x"), "shop/server");
+    let closed = policy("shop/p", "{podSelector: {matchLabels: {app: server}}}");
+    fabric.apply(&cluster(&closed));
+    assert_eq!(fabric.send("shop/client", &asked.opening()).len(), 0);
+    assert_eq!(dropped(&fabric, "shop/client", DropReason::PolicyIngress), 1);
+    passes(&mut fabric, "shop/client", &asked.data(b"x"), "shop/server");
+    fabric.apply(&cluster(""));
+    passes(&mut fabric, "shop/client", &asked.opening(), "shop/server");
+}
+
+/// Its gateway's IPv6 address is link-local, from and to which nothing else is forwarded.
+#[test]
+fn a_pod_that_reaches_itself_may_answer_in_fragments() {
+    let mut fabric = fabric(WEB6, &[CLIENT6]);
+    let (asked, _) = both(WEB6, UDP, CLIENT6);
+    let behind = Tuple::new("fe80::1", CLIENT6, UDP, BEHIND);
+    let fragments = |tuple: Tuple, id: u8| {
+        let whole = tuple.data(&[9; 24]);
+        // The fragment header of RFC 8200, section 4.5.
+        [(0, 24, 1), (24, 8, 0)].map(|(offset, len, more)| {
+            let header = [UDP, 0, 0, offset | more, 0, 0, 0, id];
+            let upper = 40 + usize::from(offset);
+            let mut bytes = [&whole[..40], &header, &whole[upper..upper + len]].concat();
+            (bytes[5], bytes[6]) = (8 + len as u8, 44);
+            bytes
+        })
+    };
+    for fragment in fragments(behind.reversed(), 7) {
+        assert_eq!(fabric.send("shop/client", &fragment).len(), 0, "there is no connection");
+    }
+    passes(&mut fabric, "shop/client", &asked.opening(), "shop/client");
+    for (fragment, mut expected) in
+        fragments(behind.reversed(), 8).into_iter().zip(fragments(asked.reversed(), 8))
+    {
+        let out = fabric.send("shop/client", &fragment);
+        assert_eq!(out.len(), 1, "{:?}", fabric.nodes[0].drops());
+        expected[7] -= 1;
+        assert_eq!(out[0].frame.bytes, expected);
     }
 }
 

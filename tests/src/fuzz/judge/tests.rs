@@ -34,8 +34,9 @@ impl Bench {
             hasher: RandomState::with_seeds(1, 2, 3, 4),
             overlay: Overlay::Ipip,
             tunnel_mtu: 1480,
-            terms: Terms { is_strict: false, keeps: true },
+            terms: Terms { is_strict: false, keeps: true, translates: false },
             connections: Default::default(),
+            translations: Default::default(),
         };
         Self { plan, published: 0, judge }
     }

@@ -1,0 +1,136 @@
+//! What the judge remembers of a batch: connections that its packets may have opened or belong to, and first fragments.
+
+use std::rc::Rc;
+
+use super::super::batch::NodeBatch;
+use super::super::epoch::{Entry, Epoch, Place};
+use super::super::input::{Input, Outcome};
+use super::super::oracle::Law;
+use super::super::read::Part;
+use super::Judge;
+use crate::packet::TCP;
+
+impl Judge {
+    /// Records the connection that an input may have opened or belongs to.
+    pub(super) fn record_input(
+        &mut self,
+        node: usize,
+        input: &mut Input,
+        now: f64,
+        epochs: &[Rc<Epoch>],
+    ) {
+        let (Some(read), Some(entry)) = (input.read, input.entry) else { return };
+        if read.is_later() || read.is_error() {
+            return;
+        }
+        let tuple = &read.tuple;
+        if self.terms.translates && self.record_asking(node, input, now, epochs) {
+            return;
+        }
+        let known = &mut self.connections[node];
+        input.is_fresh = known.is_fresh(tuple);
+        for epoch in epochs {
+            let from = epoch.place(node, tuple.source);
+            if !epoch.may_enter(node, entry, from) {
+                continue;
+            }
+            input.entered = true;
+            if (self.terms.admits(&read) || known.find(tuple, now).is_some())
+                && epoch.admits(node, entry, tuple)
+            {
+                known.record_allowed(epoch, node, tuple, now);
+                if (entry, from) == (Entry::Forwarded, Place::Node) {
+                    known.record_masqueraded(tuple);
+                }
+            }
+        }
+    }
+
+    /// Records a packet that asks for something that is translated (returns `true`), or may answer one that does.
+    fn record_asking(
+        &mut self,
+        node: usize,
+        input: &mut Input,
+        now: f64,
+        epochs: &[Rc<Epoch>],
+    ) -> bool {
+        let (Some(read), Some(entry)) = (input.read, input.entry) else { return false };
+        let tuple = &read.tuple;
+        let translations = self.translations[node].get_mut();
+        let mut asks = false;
+        for epoch in epochs {
+            let from = epoch.place(node, tuple.source);
+            if !epoch.may_enter(node, entry, from) {
+                continue;
+            }
+            if epoch.place(node, tuple.destination) != Place::Service {
+                translations.record_answer(tuple, now);
+                continue;
+            }
+            if !asks {
+                (asks, input.entered) = (true, true);
+                input.is_fresh = translations.is_fresh(tuple);
+            }
+            let opens = tuple.upper != TCP || read.opens();
+            // The same tuple may be that of a masqueraded client.
+            let reopens = read.opens() || from == Place::Node;
+            translations.record_asked(tuple, entry, (opens, reopens), now);
+        }
+        asks
+    }
+
+    /// Records what the node certainly knows of translated connections after a batch.
+    pub(super) fn end_batch(
+        &mut self,
+        node: usize,
+        node_batch: &NodeBatch,
+        now: f64,
+        (epochs, epoch): (&[Rc<Epoch>], Option<&Rc<Epoch>>),
+    ) {
+        let translations = self.translations[node].get_mut();
+        for input in &node_batch.inputs {
+            let Some(read) = input.read.filter(|_| input.entered) else { continue };
+            if input.outcome != Outcome::CameOut && read.opens() {
+                translations.record_unclear(&read.tuple);
+            }
+            // By now it is known which connection it may have answered.
+            translations.record_answer(&read.tuple, now);
+        }
+        for epoch in epochs.iter().filter(|_| self.terms.keeps) {
+            translations.record_standings_of_seen(epoch, node, now);
+        }
+        let epoch = epoch.map(|it| &**it);
+        translations.end_batch(epoch, node, node_batch.after.evictions, now);
+    }
+
+    pub(super) fn record_first_fragments(
+        &mut self,
+        node: usize,
+        node_batch: &NodeBatch,
+        now: f64,
+        epochs: &[Rc<Epoch>],
+    ) {
+        let mut firsts = Vec::new();
+        let (connections, translations) = (&self.connections[node], &self.translations[node]);
+        let (terms, evictions) = (self.terms, node_batch.after.evictions);
+        let law = Law { node, now, terms, epochs, connections, translations, evictions };
+        for input in &node_batch.inputs {
+            let (Some(read), Some(entry)) = (input.read, input.entry) else { continue };
+            if !matches!(read.part, Part::First { .. }) {
+                continue;
+            }
+            for epoch in epochs {
+                let version = epoch.versions[node];
+                if law.passage_in(epoch, input).is_ok() {
+                    firsts.push((read, entry, version));
+                }
+                if terms.translates && !law.translations_of(epoch, input).is_empty() {
+                    translations.borrow_mut().record_first_fragment(&read, entry, version, now);
+                }
+            }
+        }
+        for (read, entry, version) in firsts {
+            self.connections[node].record_first_fragment(&read, entry, version, now);
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Outputs that are no input's as it was sent: packets of connections that are translated.
+
+use manx_dataplane::packet::Offload;
+use manx_dataplane::tables::PortId;
+
+use super::super::batch::NodeBatch;
+use super::super::coverage::{Coverage, Event};
+use super::super::epoch::{Entry, Epoch, Place};
+use super::super::input::{Input, Outcome, content_key, key};
+use super::super::oracle::{Law, Passage};
+use super::super::read::{FlowTuple, Part, read, read_about};
+use super::super::translations::Pair;
+use super::super::wire::{Wire, is_same_super};
+use super::{Judge, came_out, leaves_by, piece_event};
+
+type Refusal = (String, Option<usize>);
+
+impl Judge {
+    /// Finds the input from which a translated packet came, and checks that it was allowed. `false`: there is none.
+    pub(super) fn judge_translated(
+        &self,
+        law: &Law<'_>,
+        node_batch: &mut NodeBatch,
+        port: PortId,
+        wire: &Wire<'_>,
+        coverage: &mut Coverage,
+    ) -> Result<bool, Refusal> {
+        if !self.terms.translates {
+            return Ok(false);
+        }
+        if wire.read.is_error() {
+            return self.judge_translated_error(law, node_batch, port, wire, coverage);
+        }
+        let (mut refused, mut twice) = (None, None);
+        let tuple = &wire.read.tuple;
+        let content = content_key(&self.hasher, wire.bytes, &wire.read);
+        let whole = key(&self.hasher, wire.bytes, &wire.read);
+        let candidates = node_batch.of_content(&self.hasher, content);
+        // Rather with the client's own port: two packets may differ in their ports alone.
+        for (keeps_port, is_clean) in [(true, true), (true, false), (false, true), (false, false)] {
+            for at in candidates.iter().copied() {
+                let input = &node_batch.inputs[at];
+                if input.sent.is_clean != is_clean
+                    || input.offload.checksum.is_partial() && !wire.is_partial && !input.is_honest
+                {
+                    continue;
+                }
+                if input.outcome != Outcome::Unknown {
+                    twice = twice.or(Some(("it came out twice".to_owned(), Some(at))));
+                    continue;
+                }
+                let Some(moved) = input.with_ends(tuple, wire.bytes) else { continue };
+                let Some(read) = moved.read else { continue };
+                if key(&self.hasher, moved.packet(), &read) != whole {
+                    continue;
+                }
+                let passage = wire
+                    .is_unharmed(&moved)
+                    .map_err(str::to_owned)
+                    .and_then(|()| self.may_pass_translated(law, input, tuple, port, wire.bytes));
+                match passage {
+                    Ok((_, pair)) if keeps_port && !pair.keeps_port() => {}
+                    Ok((passage, pair)) => {
+                        self.came_out_translated(law, node_batch, at, (passage, pair), coverage);
+                        return Ok(true);
+                    }
+                    Err(why) => refused = refused.or(Some((why, Some(at)))),
+                }
+            }
+        }
+        for nth in 0..node_batch.changing.len() {
+            let at = node_batch.changing[nth];
+            let Some(moved) = node_batch.moved(at, tuple, wire) else { continue };
+            let Some(len) = wire.is_piece(moved) else { continue };
+            let moved_tuple = moved.read.map_or(*tuple, |read| read.tuple);
+            let input = &node_batch.inputs[at];
+            if input.pieces + len > input.carried() {
+                twice = twice.or(Some(("it came out twice".to_owned(), Some(at))));
+                continue;
+            }
+            match self.may_pass_translated(law, input, &moved_tuple, port, wire.bytes) {
+                Ok(way) => {
+                    node_batch.inputs[at].pieces += len;
+                    if node_batch.inputs[at].outcome == Outcome::Unknown {
+                        self.came_out_translated(law, node_batch, at, way, coverage);
+                    }
+                    coverage.count(piece_event(wire));
+                    return Ok(true);
+                }
+                Err(why) => refused = refused.or(Some((why, Some(at)))),
+            }
+        }
+        refused.or(twice).map_or(Ok(false), Err)
+    }
+
+    /// The same for ICMP errors about packets of such connections.
+    fn judge_translated_error(
+        &self,
+        law: &Law<'_>,
+        node_batch: &mut NodeBatch,
+        port: PortId,
+        wire: &Wire<'_>,
+        coverage: &mut Coverage,
+    ) -> Result<bool, Refusal> {
+        let Some(sent) = read_about(wire.bytes, &wire.read).map(|about| about.tuple) else {
+            return Ok(false);
+        };
+        let mut refused = None;
+        let whole = key(&self.hasher, wire.bytes, &wire.read);
+        for at in 0..node_batch.inputs.len() {
+            let input = &node_batch.inputs[at];
+            let is_like = input.read.is_some_and(|read| {
+                read.is_error() && (read.at, read.total) == (wire.read.at, wire.read.total)
+            });
+            if input.outcome != Outcome::Unknown || !is_like {
+                continue;
+            }
+            let ends = (wire.read.tuple.source, wire.read.tuple.destination);
+            let Some(moved) = input.with_quoted(ends, &sent, wire.bytes) else { continue };
+            let is_this =
+                moved.read.is_some_and(|read| key(&self.hasher, moved.packet(), &read) == whole);
+            if !is_this || wire.is_unharmed(&moved).is_err() {
+                continue;
+            }
+            for epoch in law.epochs.iter().rev() {
+                let way =
+                    law.translated_error(epoch, input, &sent).and_then(|(passage, pair, of)| {
+                        if of != ends {
+                            return Err(format!("the error's addresses should be {of:?}"));
+                        }
+                        self.leaves_translated(
+                            law,
+                            epoch,
+                            input,
+                            (passage, pair),
+                            port,
+                            wire.bytes,
+                        )?;
+                        Ok(passage)
+                    });
+                match way {
+                    Ok(passage) => {
+                        came_out(&mut node_batch.inputs[at], passage, coverage);
+                        node_batch.inputs[at].translated = true;
+                        coverage.count(Event::TranslatedError);
+                        return Ok(true);
+                    }
+                    Err(why) => refused = refused.or(Some((why, Some(at)))),
+                }
+            }
+        }
+        refused.map_or(Ok(false), Err)
+    }
+
+    /// Checks that a packet of a connection leaves towards its destination.
+    fn leaves_translated(
+        &self,
+        law: &Law<'_>,
+        epoch: &Epoch,
+        input: &Input,
+        (passage, pair): (Passage, Pair),
+        port: PortId,
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        let translations = law.translations.borrow();
+        let is_forwarded = translations
+            .asking(&pair.first)
+            .is_some_and(|it| it.entries.contains(&Entry::Forwarded));
+        let is_masqueraded = is_forwarded && [passage.from, passage.to].contains(&Place::Node);
+        let hops = if is_masqueraded { 0..=1 } else { law.hops(input, passage) };
+        leaves_by(input, (passage, hops), &[epoch.port(passage.to)], port, bytes)
+    }
+
+    /// The input of a translated super-packet that came out whole, and its way.
+    pub(super) fn find_super(
+        &self,
+        law: &Law<'_>,
+        node_batch: &mut NodeBatch,
+        port: PortId,
+        (bytes, offload): (&[u8], Offload),
+    ) -> Option<(usize, Passage, Pair)> {
+        if !self.terms.translates {
+            return None;
+        }
+        let wire = Wire { bytes, read: read(bytes)?, is_partial: true };
+        let tuple = wire.read.tuple;
+        (0..node_batch.changing.len()).find_map(|nth| {
+            let at = node_batch.changing[nth];
+            if node_batch.inputs[at].outcome != Outcome::Unknown {
+                return None;
+            }
+            let moved = node_batch.moved(at, &tuple, &wire)?;
+            if !is_same_super(moved, bytes, offload) {
+                return None;
+            }
+            let input = &node_batch.inputs[at];
+            let (passage, pair) = self.may_pass_translated(law, input, &tuple, port, bytes).ok()?;
+            Some((at, passage, pair))
+        })
+    }
+
+    pub(super) fn came_out_translated(
+        &self,
+        law: &Law<'_>,
+        node_batch: &mut NodeBatch,
+        at: usize,
+        (passage, pair): (Passage, Pair),
+        coverage: &mut Coverage,
+    ) {
+        let input = &mut node_batch.inputs[at];
+        came_out(input, passage, coverage);
+        input.translated = true;
+        let Some(read) = input.read else { return };
+        let is_back = read.tuple != pair.first
+            && !law.epochs.iter().any(|epoch| law.asks(epoch, &read.tuple));
+        coverage.count(if is_back { Event::TranslatedBack } else { Event::Translated });
+        if read.part != Part::Whole {
+            coverage.count(Event::TranslatedFragment);
+        }
+        let (first, behind) = (pair.first.transport, pair.behind.transport);
+        if pair.behind.source != pair.first.source {
+            coverage.count(Event::Hairpin);
+        } else if pair.judged().transport != behind && first != behind {
+            coverage.count(Event::OtherPort);
+        }
+        let mut translations = law.translations.borrow_mut();
+        let is_another = translations.asking(&pair.first).is_some_and(|asking| {
+            let mut pairs = asking.pairs(&pair.first).peekable();
+            pairs.peek().is_some() && !pairs.any(|it| it == pair)
+        });
+        if is_another {
+            coverage.count(Event::ChosenAnew);
+        }
+        translations.record_seen(pair, law.now);
+    }
+
+    /// The ways in which an input may leave by a port as these bytes, which have the ends of this tuple.
+    fn may_pass_translated(
+        &self,
+        law: &Law<'_>,
+        input: &Input,
+        tuple: &FlowTuple,
+        port: PortId,
+        bytes: &[u8],
+    ) -> Result<(Passage, Pair), String> {
+        let mut refused = String::new();
+        for epoch in law.epochs.iter().rev() {
+            let passes = law.translation(epoch, input, tuple).and_then(|(passage, pair)| {
+                self.leaves_translated(law, epoch, input, (passage, pair), port, bytes)?;
+                Ok((passage, pair))
+            });
+            match passes {
+                Ok(way) => return Ok(way),
+                Err(why) if refused.is_empty() => refused = why,
+                Err(_) => {}
+            }
+        }
+        Err(refused)
+    }
+}

@@ -1,0 +1,387 @@
+//! The translated connections that a node may know, in a simple model that follows docs/services.md. Which backend a
+//! connection has got, and which source port, is read from the packets that come out.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use ahash::{AHashMap, AHashSet};
+
+use super::connections::{Connection, FRAGMENTS, Fragments};
+use super::epoch::{Entry, Epoch};
+use super::read::{FlowTuple, Read, TransportKey};
+use super::services::{Asked, End, Services};
+use super::translation_law::hairpin;
+
+/// The two tuples of a connection, in the direction in which it was opened: as its client sends, and behind the
+/// translation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Pair {
+    pub first: FlowTuple,
+    pub behind: FlowTuple,
+}
+
+impl Pair {
+    /// Whether the connection keeps its backend.
+    pub fn is_kept(&self, services: &Services) -> bool {
+        let ends = asked_of(&self.first).zip(end_of(&self.behind));
+        ends.is_some_and(|(asked, end)| services.keeps(&asked, &end))
+    }
+
+    /// Whether the client's own port stays.
+    pub fn keeps_port(&self) -> bool {
+        client(&self.behind).2 == client(&self.first).2
+    }
+
+    /// The connection as policy judges it: from the client's own end to the end behind the translation.
+    pub fn judged(&self) -> FlowTuple {
+        let transport = match (self.first.transport, self.behind.transport) {
+            (TransportKey::Ports(from, _), TransportKey::Ports(_, to)) => {
+                TransportKey::Ports(from, to)
+            }
+            (first, _) => first,
+        };
+        FlowTuple { transport, destination: self.behind.destination, ..self.first }
+    }
+}
+
+/// A tuple that clients have asked with.
+#[derive(Debug, Default)]
+pub struct Asking {
+    /// The batch of its first packet.
+    since: u64,
+    /// The time of the last packet that may have opened a connection.
+    opened: Option<f64>,
+    /// The ways by which its packets came in.
+    pub entries: Vec<Entry>,
+    /// What packets have come out as, in either direction.
+    behind: Vec<(FlowTuple, Connection)>,
+    /// Whether a packet of this batch may have opened a connection, and has not come out.
+    is_unclear: bool,
+}
+
+/// The translated connections of one node.
+#[derive(Debug, Default)]
+pub struct Translations {
+    asked: AHashMap<FlowTuple, Asking>,
+    /// The first tuples of each tuple behind a translation.
+    by_behind: AHashMap<FlowTuple, Vec<FlowTuple>>,
+    /// The first tuples by their client's end.
+    by_client: AHashMap<(IpAddr, u8, TransportKey), Vec<FlowTuple>>,
+    /// The first fragments of packets that may be translated: when, and the tuples with which they were sent.
+    firsts: AHashMap<Fragments, (f64, Vec<FlowTuple>)>,
+    /// All backends that frontends have had.
+    ever: AHashMap<Asked, Vec<End>>,
+    ever_ends: AHashSet<End>,
+    /// The pairs that packets of this batch have come out by.
+    seen: Vec<Pair>,
+    /// What first tuples have become since [`Self::take_fresh`].
+    fresh: Vec<(FlowTuple, FlowTuple)>,
+    epoch: u64,
+    batch: u64,
+}
+
+/// The client's end of a tuple.
+fn client(tuple: &FlowTuple) -> (IpAddr, u8, TransportKey) {
+    let transport = match tuple.transport {
+        TransportKey::Ports(from, _) => TransportKey::Ports(from, 0),
+        other => other,
+    };
+    (tuple.source, tuple.upper, transport)
+}
+
+/// What a packet asks for.
+pub fn asked_of(tuple: &FlowTuple) -> Option<Asked> {
+    let TransportKey::Ports(_, port) = tuple.transport else { return None };
+    Some((tuple.destination, tuple.upper, port))
+}
+
+/// The destination of a tuple with ports.
+pub fn end_of(tuple: &FlowTuple) -> Option<End> {
+    let TransportKey::Ports(_, port) = tuple.transport else { return None };
+    Some((tuple.destination, port))
+}
+
+impl Translations {
+    /// Follows the publications: notes all backends, and which connections may have lost theirs.
+    pub fn follow(&mut self, epochs: &[Rc<Epoch>], node: usize) {
+        for epoch in epochs.iter().filter(|it| it.number > self.epoch) {
+            for (asked, frontend) in &epoch.services.frontends {
+                let ever = self.ever.entry(*asked).or_default();
+                for backend in &frontend.backends {
+                    self.ever_ends.insert(*backend);
+                    if !ever.contains(backend) {
+                        ever.push(*backend);
+                    }
+                }
+            }
+            for (first, asking) in &mut self.asked {
+                for (behind, connection) in &mut asking.behind {
+                    let pair = Pair { first: *first, behind: *behind };
+                    let moved = !connection.is_assured_at(epoch, node, &pair.judged());
+                    if moved || !pair.is_kept(&epoch.services) {
+                        connection.doubt();
+                    }
+                }
+            }
+        }
+        self.epoch = self.epoch.max(epochs.iter().map(|it| it.number).max().unwrap_or_default());
+    }
+
+    /// Whether nobody has asked with this tuple.
+    pub fn is_fresh(&self, first: &FlowTuple) -> bool {
+        !self.asked.contains_key(first)
+    }
+
+    /// Records a packet of a client. If it `opens`, it may open a connection; if it `reopens`, the connection that was
+    /// there may have given way to it.
+    pub fn record_asked(
+        &mut self,
+        first: &FlowTuple,
+        entry: Entry,
+        (opens, reopens): (bool, bool),
+        now: f64,
+    ) {
+        let since = self.batch;
+        let by_client = &mut self.by_client;
+        let asking = self.asked.entry(*first).or_insert_with(|| {
+            by_client.entry(client(first)).or_default().push(*first);
+            Asking { since, ..Asking::default() }
+        });
+        if !asking.entries.contains(&entry) {
+            asking.entries.push(entry);
+        }
+        if opens {
+            asking.opened = Some(now);
+        }
+        if reopens {
+            asking.behind.iter_mut().for_each(|(_, connection)| connection.doubt());
+        }
+        for (_, connection) in &mut asking.behind {
+            connection.record(first.upper, false, now);
+        }
+    }
+
+    /// Records a packet that may answer a client.
+    pub fn record_answer(&mut self, answer: &FlowTuple, now: f64) {
+        let behind = answer.reversed();
+        for first in self.by_behind.get(&behind).cloned().unwrap_or_default() {
+            let Some(asking) = self.asked.get_mut(&first) else { continue };
+            for (named, connection) in &mut asking.behind {
+                if *named == behind {
+                    connection.record(first.upper, true, now);
+                }
+            }
+        }
+    }
+
+    /// Records the places of both ends of the connections of a packet, if policy allows them.
+    pub fn record_standing(&mut self, epoch: &Epoch, node: usize, tuple: &FlowTuple, now: f64) {
+        let mut firsts = vec![*tuple];
+        firsts.extend(self.firsts_behind(tuple).iter().copied());
+        firsts.extend(self.firsts_behind(&tuple.reversed()).iter().copied());
+        for first in firsts {
+            let Some(asking) = self.asked.get_mut(&first) else { continue };
+            for (behind, connection) in &mut asking.behind {
+                let judged = Pair { first, behind: *behind }.judged();
+                connection.record_standing(epoch, node, &judged, now);
+            }
+        }
+    }
+
+    /// The same for the connections of which packets have come out in this batch.
+    pub fn record_standings_of_seen(&mut self, epoch: &Epoch, node: usize, now: f64) {
+        for pair in std::mem::take(&mut self.seen) {
+            self.record_standing(epoch, node, &pair.first, now);
+            self.seen.push(pair);
+        }
+    }
+
+    /// Whether the first packet of a client's tuple is one of this batch.
+    pub fn is_new(&self, asking: &Asking) -> bool {
+        asking.since == self.batch
+    }
+
+    /// The connections that a packet may answer: those of which packets have come out, and those that there may be.
+    pub fn pairs_answered(&self, answer: &FlowTuple) -> Vec<Pair> {
+        let behind = answer.reversed();
+        let mut pairs: Vec<Pair> = self
+            .firsts_behind(&behind)
+            .iter()
+            .map(|first| Pair { first: *first, behind })
+            .collect();
+        let is_hairpin = behind.source == hairpin(behind.source);
+        let source = if is_hairpin { behind.destination } else { behind.source };
+        let of_client = self.by_client.get(&client(&FlowTuple { source, ..behind }));
+        for first in of_client.into_iter().flatten() {
+            let pair = Pair { first: *first, behind };
+            let may_lead = asked_of(first).zip(end_of(&behind));
+            if may_lead.is_some_and(|(asked, end)| self.ever(&asked).contains(&end))
+                && !pairs.contains(&pair)
+            {
+                pairs.push(pair);
+            }
+        }
+        pairs
+    }
+
+    /// The connections of which a packet has arrived as this tuple: from a client at a backend, or back.
+    pub fn pairs_got(&self, got: &FlowTuple) -> Vec<Pair> {
+        let of_client =
+            self.firsts_behind(got).iter().map(|first| Pair { first: *first, behind: *got });
+        let first = got.reversed();
+        let of_backend = self.asked.get(&first).into_iter().flat_map(|it| it.pairs(&first));
+        of_client.chain(of_backend).collect()
+    }
+
+    /// Records a first fragment that may be translated.
+    pub fn record_first_fragment(&mut self, read: &Read, entry: Entry, version: u64, now: f64) {
+        if let Some(named) = Fragments::new(read, entry, version) {
+            let (last, sent) = self.firsts.entry(named).or_default();
+            *last = now;
+            if !sent.contains(&read.tuple) {
+                sent.push(read.tuple);
+            }
+        }
+    }
+
+    /// The tuples of the first fragments that a later one may follow.
+    pub fn first_fragments(
+        &self,
+        read: &Read,
+        entry: Entry,
+        version: u64,
+        now: f64,
+    ) -> Vec<FlowTuple> {
+        let found = Fragments::new(read, entry, version).and_then(|named| self.firsts.get(&named));
+        let found = found.filter(|(last, _)| now - last <= FRAGMENTS);
+        found.map_or_else(Vec::new, |(_, sent)| sent.clone())
+    }
+
+    /// The way that a client's packets take.
+    pub fn asking(&self, first: &FlowTuple) -> Option<&Asking> {
+        self.asked.get(first)
+    }
+
+    /// The first tuples that have come out as this one.
+    pub fn firsts_behind(&self, behind: &FlowTuple) -> &[FlowTuple] {
+        self.by_behind.get(behind).map_or(&[], Vec::as_slice)
+    }
+
+    /// All backends that what a client asks for has ever had.
+    pub fn ever(&self, asked: &Asked) -> &[End] {
+        self.ever.get(asked).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether an untranslated connection of this tuple may be taken for a translated one, in either direction.
+    pub fn may_be_taken(&self, tuple: &FlowTuple) -> bool {
+        let back = tuple.reversed();
+        [*tuple, back].iter().any(|tuple| {
+            let leads = |end| self.ever_ends.contains(&end);
+            self.by_behind.contains_key(tuple)
+                || self.by_client.contains_key(&client(tuple)) && end_of(tuple).is_some_and(leads)
+        })
+    }
+
+    /// The connection that certainly has this tuple behind its translation, in this direction or the other.
+    pub fn holder(&self, tuple: &FlowTuple, evictions: u64, now: f64) -> Option<Pair> {
+        [*tuple, tuple.reversed()].into_iter().find_map(|behind| {
+            let firsts = self.firsts_behind(&behind).iter();
+            let mut pairs = firsts.map(|first| Pair { first: *first, behind });
+            pairs.find(|pair| self.is_sure(pair, evictions, now))
+        })
+    }
+
+    /// Whether the node certainly knows this connection.
+    pub fn is_sure(&self, pair: &Pair, evictions: u64, now: f64) -> bool {
+        self.connection(pair).is_some_and(|it| it.is_recent(evictions, now))
+    }
+
+    pub fn connection(&self, pair: &Pair) -> Option<&Connection> {
+        let all = &self.asked.get(&pair.first)?.behind;
+        all.iter().find(|(behind, _)| *behind == pair.behind).map(|(_, connection)| connection)
+    }
+
+    /// Records that a packet of a connection came out, in either direction.
+    pub fn record_seen(&mut self, pair: Pair, now: f64) {
+        let asking = self.asked.entry(pair.first).or_default();
+        let known = asking.behind.iter_mut().find(|(behind, _)| *behind == pair.behind);
+        if let Some((_, connection)) = known {
+            if !connection.lives(pair.first.upper, now) {
+                *connection = Connection::new(now);
+            }
+        } else {
+            asking.behind.push((pair.behind, Connection::new(now)));
+            let firsts = self.by_behind.entry(pair.behind).or_default();
+            if !firsts.contains(&pair.first) {
+                firsts.push(pair.first);
+            }
+        }
+        if !self.seen.contains(&pair) {
+            self.fresh.push((pair.first, pair.behind));
+            self.seen.push(pair);
+        }
+    }
+
+    /// What first tuples have become since the last call.
+    pub fn take_fresh(&mut self) -> Vec<(FlowTuple, FlowTuple)> {
+        std::mem::take(&mut self.fresh)
+    }
+
+    /// Records that a packet that may have opened a connection did not come out.
+    pub fn record_unclear(&mut self, first: &FlowTuple) {
+        if let Some(asking) = self.asked.get_mut(first) {
+            asking.is_unclear = true;
+        }
+    }
+
+    /// Ends a batch. The node certainly knows the connections of which packets came out, if nothing was evicted and each
+    /// client's packets came out by one of them. Others of the same client are over.
+    pub fn end_batch(&mut self, epoch: Option<&Epoch>, node: usize, evictions: u64, now: f64) {
+        let seen = std::mem::take(&mut self.seen);
+        self.batch += 1;
+        for pair in &seen {
+            let is_one = seen.iter().filter(|it| it.first == pair.first).count() == 1;
+            let Some(asking) = self.asked.get_mut(&pair.first) else { continue };
+            let is_unclear = std::mem::take(&mut asking.is_unclear);
+            let Some(epoch) = epoch.filter(|_| is_one && !is_unclear) else { continue };
+            let mut over = Vec::new();
+            asking.behind.retain_mut(|(behind, connection)| {
+                let is_this = *behind == pair.behind;
+                if is_this {
+                    connection.assure(epoch.number, evictions, now);
+                    connection.assure_at(epoch, node, &pair.judged());
+                } else {
+                    over.push(*behind);
+                }
+                is_this
+            });
+            for behind in over {
+                if let Some(firsts) = self.by_behind.get_mut(&behind) {
+                    firsts.retain(|first| *first != pair.first);
+                }
+            }
+        }
+    }
+
+    /// Replaces the agent, as [`Connections::outlive`](super::connections::Connections::outlive).
+    pub fn outlive(&mut self, epoch: &Epoch, node: usize, now: f64, evicted: [u64; 2]) {
+        for (first, asking) in &mut self.asked {
+            for (behind, connection) in &mut asking.behind {
+                let judged = Pair { first: *first, behind: *behind }.judged();
+                connection.outlive((epoch, node), &judged, now, evicted);
+            }
+        }
+    }
+}
+
+impl Asking {
+    /// Whether a packet has opened a connection, which may still be there.
+    pub fn has_opened(&self) -> bool {
+        self.opened.is_some()
+    }
+
+    /// What packets have come out as.
+    pub fn pairs<'a>(&'a self, first: &'a FlowTuple) -> impl Iterator<Item = Pair> + 'a {
+        self.behind.iter().map(|(behind, _)| Pair { first: *first, behind: *behind })
+    }
+}
