@@ -52,7 +52,7 @@ drop_reasons! {
     /// its packets on this node.
     ServiceWithoutBackend = "service-without-backend",
     /// To a load balancer's address, from a client that is in none of the service's source ranges.
-    ServiceWithoutClient = "service-without-client",
+    ServiceSourceRanges = "service-source-ranges",
     /// A connection through a service whose endpoint exists no more. The client is told.
     BackendGone = "backend-gone",
     /// To a port of this node's address that is Manx's, and that no service and no flow has.

@@ -315,7 +315,8 @@ END
     check "also at 127.0.0.1" node_is_answered n1 127.0.0.1:8000
     check "so does n2" node_is_answered n2 "$address:8000"
     check "the kubelet keeps its port" kubectl -n shop exec host-port -- true
-    check "and the agent says so" sh -c "'$work/driver' kubectl -n kube-system logs -l k8s-app=manx-node --tail=-1 | grep 'listens at a port' | grep 10250"
+    check "also for pods of its node" connects web-n1 "$address:10250"
+    check "and the agent says so" status_has n1 'hostPort 10250 leads nowhere'
     kubectl -n shop delete pod host-port
     check "after the pod its port is refused" eventually 10 outside_is_refused "$address:8000"
 }

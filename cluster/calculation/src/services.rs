@@ -25,7 +25,7 @@ mod ranges;
 pub use addresses::{AddressKind, LeftAlone, Untranslated};
 pub use backends::{LeftOut, TrafficPolicy};
 pub use frontends::view;
-pub use frontends::{Frontends, NodePorts, zone};
+pub use frontends::{Frontends, GrantedPorts, NodePorts, zone};
 pub use manx_dataplane::services::WithoutBackend;
 pub use omission::Omission;
 pub use ranges::{RangeProblem, ServiceRanges};

@@ -140,7 +140,7 @@ fn choose_destination(
     };
     let (client, _) = name.key.source(name.orientation);
     if !frontend.clients.has(client) {
-        return Err(Some(FlowDecision::drop(DropReason::ServiceWithoutClient)));
+        return Err(Some(FlowDecision::drop(DropReason::ServiceSourceRanges)));
     }
     if protocol == protocol::TCP && !metadata.tcp_flags.opens() {
         // Nobody knows the backend of this connection.

@@ -1,8 +1,8 @@
 //! Session affinity: the backend that a client got last (`sessionAffinity: ClientIP`).
 //!
 //! All workers share one table, because a client's connections come to any of them. It has a fixed size, and takes no lock:
-//! an entry is two words, and a reader that meets a half-written one, or one of other words, finds a backend that the
-//! frontend does not have, or none, and chooses anew.
+//! an entry is two words, and a reader that meets a half-written one finds a backend that the frontend does not have, or
+//! none, and chooses anew; or another client's, which is one of the frontend's.
 
 use std::io;
 use std::sync::atomic::AtomicU64;

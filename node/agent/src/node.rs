@@ -14,6 +14,7 @@ mod attachments;
 mod calculated;
 mod dataplane;
 mod detach;
+mod host_ports;
 mod inputs;
 mod metrics;
 mod node_devices;
@@ -41,6 +42,7 @@ use self::attachments::Attachments;
 pub(super) use self::attachments::WorkResult;
 use self::calculated::Calculated;
 use self::dataplane::Dataplane;
+use self::host_ports::HostPorts;
 pub(super) use self::inputs::Inputs;
 use self::pod_request::{AttachRequest, Maker, PodRequest};
 use self::settle::{Settled, settle};
@@ -75,6 +77,8 @@ pub(super) struct Agent {
     check_ports: Instant,
     /// The ports of the node that lead to Manx.
     led_ports: Desired,
+    /// Those of them that lead to pods.
+    host_ports: HostPorts,
     /// An error that ends the agent at the next tick.
     failed: Option<Error>,
     /// The flow records of the last agent, by worker, until there are tables to judge them by.
@@ -117,6 +121,7 @@ impl Agent {
             started: Instant::now(),
             check_ports: Instant::now() + CHECK_PORTS,
             led_ports: Desired::default(),
+            host_ports: HostPorts::default(),
             failed: None,
             last_flows: Some(flows),
             served: observer.served.clone(),
@@ -173,6 +178,7 @@ impl Agent {
         if now >= self.check_ports {
             self.check_ports = now + CHECK_PORTS;
             self.attachments.devices.reconcile_ports(&self.led_ports);
+            self.host_ports.retry();
         }
         if self.dataplane.socket_faults().next().is_some() {
             self.inputs.retry_socket();
@@ -184,9 +190,20 @@ impl Agent {
         }
     }
 
-    /// Leads the ports of the node to Manx that the tables in use translate, if they are others than before.
+    /// Decides which ports of the node lead to pods, and leads these and those that are translated to Manx. A port leads
+    /// nowhere before the tables have it.
     fn lead_ports(&mut self) {
-        let ports = self.view.manx_ports();
+        let Self { inputs, view, attachments, calculated, dataplane, host_ports, .. } = self;
+        let devices = &attachments.devices;
+        if let Err(error) = host_ports.decide(&view.asked_ports(), || devices.used_ports()) {
+            tracing::error!(%error, "no pod gets a port of the node (hostPort)");
+        }
+        if view.grant_ports(inputs, host_ports.granted())
+            && let Some(tables) = calculated.replace_services(view)
+        {
+            dataplane.publish(tables, None);
+        }
+        let ports = view.manx_ports(host_ports.granted());
         if ports != self.led_ports {
             self.attachments.devices.reconcile_ports(&ports);
             self.led_ports = ports;

@@ -19,6 +19,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use manx_dataplane::services::FrontendKey;
+use manx_dataplane::wire::protocol;
 use manx_linux::netlink::{
     Action, Family, LOCAL, ListedRule, MANX_PROTOCOL, PORTS_TABLE, PortRange, Rule, Transport,
 };
@@ -65,7 +67,18 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// `None`: no rule can name the port.
+    /// `None`: rules cannot name ports of its protocol.
+    pub(crate) fn new(key: &FrontendKey) -> Option<Self> {
+        let transport = match key.protocol {
+            protocol::TCP => Transport::Tcp,
+            protocol::UDP => Transport::Udp,
+            protocol::SCTP => Transport::Sctp,
+            _ => return None,
+        };
+        Some(Self { address: key.address.to_ip(), transport, port: key.port })
+    }
+
+    /// `None`: no rule can name 65535 ([`PortRange::new`]).
     pub(crate) fn range(&self) -> Option<PortRange> {
         PortRange::new(self.port, self.port)
     }

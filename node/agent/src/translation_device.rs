@@ -10,6 +10,7 @@
 //! away. It finds them in the kernel, so any process can call it.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 
 use manx_devices::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, OpenDevice};
-use manx_linux::listening::listens;
+use manx_linux::listening::UsedPorts;
 use manx_linux::netlink::{
     self, Family, ListedRoute, Netlink, PORTS_TABLE, PortRange, Route, Rule, TRANSLATED_TABLE,
 };
@@ -66,6 +67,9 @@ pub enum Error {
     /// Ports cannot be reserved or given back.
     #[error(transparent)]
     Ports(#[from] port_reservation::Error),
+    /// The list of sockets cannot be read.
+    #[error("the ports that processes of the node use cannot be read (/proc/net): {0}")]
+    Sockets(io::Error),
     #[error(transparent)]
     Device(#[from] device::Error),
     #[error(transparent)]
@@ -99,8 +103,6 @@ pub struct Findings {
     pub removed: Vec<String>,
     /// What another program has put where it disturbs Manx. It stays.
     pub foreign: Vec<String>,
-    /// The host ports at which a process of the node listens. They stay the process's.
-    pub in_use: Vec<HostPort>,
 }
 
 /// `manx1` for Manx's own translation, without its queues.
@@ -172,33 +174,9 @@ impl TranslationDevice {
         Ok(())
     }
 
-    /// Those of the desired ports that can be Manx's. A host port at which a process of the node listens is not: whoever can
-    /// make a pod would take the node's own ports, such as kubelet's. One that leads to Manx stays.
-    fn without_those_in_use(
-        &self,
-        desired: &Desired,
-        findings: &mut Findings,
-    ) -> Result<Desired, Error> {
-        let mut desired = desired.clone();
-        if desired.host_ports.is_empty() {
-            return Ok(desired);
-        }
-        let known: BTreeSet<Rule> = netlink::in_netns(&self.netns, async |netlink| {
-            let mut all = netlink.rules(Family::V4).await?;
-            all.extend(netlink.rules(Family::V6).await?);
-            Ok(all.into_iter().filter_map(|it| it.rule).collect())
-        })?;
-        let is_free = |port: &HostPort| {
-            port.rule().is_some_and(|rule| known.contains(&rule))
-                // What cannot be known counts as used.
-                || listens(port.transport, port.address, port.port).is_ok_and(|listens| !listens)
-        };
-        let (free, used) = netns::run_in(&self.netns, || {
-            desired.host_ports.iter().partition::<BTreeSet<HostPort>, _>(|it| is_free(it))
-        })?;
-        desired.host_ports = free;
-        findings.in_use.extend(used);
-        Ok(desired)
+    /// The ports that the node's processes use.
+    pub fn used_ports(&self) -> Result<UsedPorts, Error> {
+        netns::run_in(&self.netns, UsedPorts::read)?.map_err(Error::Sockets)
     }
 
     /// Makes rules, routes, reserved ports and settings those of `desired`, and touches no others. Repeating it changes
@@ -208,7 +186,6 @@ impl TranslationDevice {
     /// The first one. Everything else is done nevertheless, and the next call tries again.
     pub fn reconcile(&self, desired: &Desired) -> Result<Findings, Error> {
         let mut findings = Findings::default();
-        let desired = &self.without_those_in_use(desired, &mut findings)?;
         let reserved = self.reserve(desired, &mut findings);
         let ruled = netlink::in_netns(&self.netns, async |netlink| {
             let outside = outside(&netlink).await?;

@@ -1,49 +1,72 @@
-//! The sockets at which processes of a network namespace listen (`man proc_pid_net`).
+//! The ports that sockets of a network namespace have (`man proc_pid_net`).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use crate::netlink::Transport;
 
-/// The lists of the calling thread's namespace.
-const LISTS: &str = "/proc/thread-self/net";
-/// The states in which a socket gets what nobody has connected: `TCP_LISTEN`, and `TCP_CLOSE` of UDP (`tcp_states.h`).
-const LISTENING: [&str; 2] = ["0A", "07"];
+/// The lists of the calling thread's namespace, each with the protocol and the state of a socket that gets what nobody has
+/// connected: `TCP_LISTEN`, and `TCP_CLOSE` of UDP (`tcp_states.h`).
+const LISTS: [(&str, Transport, &str); 4] = [
+    ("tcp", Transport::Tcp, "0A"),
+    ("tcp6", Transport::Tcp, "0A"),
+    ("udp", Transport::Udp, "07"),
+    ("udp6", Transport::Udp, "07"),
+];
+const FOLDER: &str = "/proc/thread-self/net";
+/// `TCP_TIME_WAIT`: nobody has such a socket any more.
+const ENDED: &str = "06";
 
-/// Whether a process in the calling thread's namespace gets what is sent to a port of an address. The lists do not have
-/// SCTP's sockets: its ports count as free.
-pub fn listens(transport: Transport, address: IpAddr, port: u16) -> io::Result<bool> {
-    let (lists, state) = match transport {
-        Transport::Tcp => (["tcp", "tcp6"], LISTENING[0]),
-        Transport::Udp => (["udp", "udp6"], LISTENING[1]),
-        Transport::Sctp => return Ok(false),
-    };
-    for name in lists {
-        let list = match std::fs::read_to_string(Path::new(LISTS).join(name)) {
-            Ok(list) => list,
-            // A kernel without IPv6.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
-        if list.lines().skip(1).filter_map(|line| listener(line, state)).any(|(at, listened)| {
-            listened == port && (at.is_unspecified() || at.to_canonical() == address)
-        }) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+/// How a process uses a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PortUse {
+    /// A connection is open from it.
+    Connected,
+    /// A process waits there for what anybody sends.
+    Listening,
 }
 
-/// The local address and port in a line of a list, if its socket has this state.
-fn listener(line: &str, state: &str) -> Option<(IpAddr, u16)> {
-    let mut fields = line.split_whitespace().skip(1);
-    let (local, _remote, found) = (fields.next()?, fields.next()?, fields.next()?);
-    let (address, port) = local.split_once(':')?;
-    if found != state {
-        return None;
+/// The ports that sockets had when they were read. SCTP's are not known: its ports count as free.
+#[derive(Debug, Default)]
+pub struct UsedPorts(BTreeMap<(Transport, u16), BTreeSet<(IpAddr, PortUse)>>);
+
+impl UsedPorts {
+    /// Reads those of the calling thread's namespace.
+    pub fn read() -> io::Result<Self> {
+        let mut all = Self::default();
+        for (name, transport, listening) in LISTS {
+            let list = match std::fs::read_to_string(Path::new(FOLDER).join(name)) {
+                Ok(list) => list,
+                // A kernel without IPv6.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            for (address, port, state) in list.lines().skip(1).filter_map(socket) {
+                let used = if state == listening { PortUse::Listening } else { PortUse::Connected };
+                if state != ENDED {
+                    all.0.entry((transport, port)).or_default().insert((address, used));
+                }
+            }
+        }
+        Ok(all)
     }
-    Some((parse_address(address)?, u16::from_str_radix(port, 16).ok()?))
+
+    /// How a port of an address is used, if it is.
+    pub fn used(&self, transport: Transport, address: IpAddr, port: u16) -> Option<PortUse> {
+        let sockets = self.0.get(&(transport, port))?.iter();
+        let same = sockets.filter(|(at, _)| at.is_unspecified() || at.to_canonical() == address);
+        same.map(|(_, used)| *used).max()
+    }
+}
+
+/// The local address and port, and the state, in a line of a list.
+fn socket(line: &str) -> Option<(IpAddr, u16, &str)> {
+    let mut fields = line.split_whitespace().skip(1);
+    let (local, _remote, state) = (fields.next()?, fields.next()?, fields.next()?);
+    let (address, port) = local.split_once(':')?;
+    Some((parse_address(address)?, u16::from_str_radix(port, 16).ok()?, state))
 }
 
 /// An address, as words of 32 bits in the byte order of the machine.
@@ -60,14 +83,14 @@ fn parse_address(hex: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, UdpSocket};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
 
     use super::*;
     use crate::netns;
     use crate::testing::namespaces_allowed;
 
     #[test]
-    fn a_port_is_taken_where_a_process_listens() {
+    fn a_port_is_used_where_a_process_listens_or_is_connected_from() {
         if !namespaces_allowed() {
             return;
         }
@@ -78,27 +101,31 @@ mod tests {
         })
         .unwrap();
         netns::run_in(&lo, || {
-            let _one = TcpListener::bind("127.0.0.2:80").unwrap();
+            let one = TcpListener::bind("127.0.0.2:80").unwrap();
             let _all = TcpListener::bind("[::]:81").unwrap();
             let _v6 = TcpListener::bind("[::1]:82").unwrap();
             let _udp = UdpSocket::bind("127.0.0.1:53").unwrap();
             let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
-            // A connected socket gets nothing of others.
             peer.connect("127.0.0.1:53").unwrap();
-            let client = peer.local_addr().unwrap().port();
-            let taken = |transport, address: &str, port| {
-                listens(transport, address.parse().unwrap(), port).unwrap()
+            let stream = TcpStream::connect("127.0.0.2:80").unwrap();
+            let _accepted = one.accept().unwrap();
+            let sockets = UsedPorts::read().unwrap();
+            let used = |transport, address: &str, port| {
+                sockets.used(transport, address.parse().unwrap(), port)
             };
-            assert!(taken(Transport::Tcp, "127.0.0.2", 80));
-            assert!(
-                !taken(Transport::Tcp, "127.0.0.1", 80) && !taken(Transport::Udp, "127.0.0.2", 80)
-            );
-            assert!(taken(Transport::Tcp, "127.0.0.1", 81) && taken(Transport::Tcp, "::1", 81));
-            assert!(taken(Transport::Tcp, "::1", 82) && !taken(Transport::Tcp, "127.0.0.1", 82));
-            assert!(
-                taken(Transport::Udp, "127.0.0.1", 53) && !taken(Transport::Tcp, "127.0.0.1", 53)
-            );
-            assert!(!taken(Transport::Udp, "127.0.0.1", client));
+            let (tcp, udp) = (Transport::Tcp, Transport::Udp);
+            let listens = Some(PortUse::Listening);
+            assert_eq!(used(tcp, "127.0.0.2", 80), listens);
+            assert_eq!((used(tcp, "127.0.0.1", 80), used(udp, "127.0.0.2", 80)), (None, None));
+            assert_eq!((used(tcp, "127.0.0.1", 81), used(tcp, "::1", 81)), (listens, listens));
+            assert_eq!((used(tcp, "::1", 82), used(tcp, "127.0.0.1", 82)), (listens, None));
+            assert_eq!((used(udp, "127.0.0.1", 53), used(tcp, "127.0.0.1", 53)), (listens, None));
+            for (transport, local) in
+                [(udp, peer.local_addr().unwrap()), (tcp, stream.local_addr().unwrap())]
+            {
+                let found = sockets.used(transport, local.ip(), local.port());
+                assert_eq!(found, Some(PortUse::Connected), "{local}");
+            }
         })
         .unwrap();
     }

@@ -149,7 +149,7 @@ const NOT_HERE: [DropReason; 8] = [
     DropReason::ServiceSource,
     DropReason::ServiceExcess,
     DropReason::ServiceWithoutFlow,
-    DropReason::ServiceWithoutClient,
+    DropReason::ServiceSourceRanges,
     DropReason::UnknownPort,
     DropReason::NoFreePort,
 ];

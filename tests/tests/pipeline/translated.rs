@@ -341,7 +341,7 @@ fn a_client_outside_of_the_source_ranges_gets_no_answer() {
             let (asked, _) = both(WEB, protocol, SERVER);
             let out = fabric.send("shop/client", &asked.opening());
             assert_eq!(out.len(), usize::from(passes_), "{ranges}");
-            let drops = dropped(&fabric, "shop/client", DropReason::ServiceWithoutClient);
+            let drops = dropped(&fabric, "shop/client", DropReason::ServiceSourceRanges);
             assert_eq!(drops, u64::from(!passes_));
         }
     }

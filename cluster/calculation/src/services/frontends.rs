@@ -50,6 +50,7 @@ pub struct Frontends {
     omissions: BTreeMap<Arc<ObjectKey>, BTreeSet<Omission>>,
     /// The ports of this node that each pod asks for.
     host_ports: BTreeMap<Arc<Rank>, Box<[FrontendKey]>>,
+    granted: GrantedPorts,
     slices: Slices,
     named: NamedAddresses,
 }
@@ -65,6 +66,9 @@ pub struct NodePorts {
     /// Whether pods' host ports are translated. Behind another plugin they are that one's.
     pub of_pods: bool,
 }
+
+/// The ports of this node that lead to pods, each with its pod.
+pub type GrantedPorts = BTreeMap<FrontendKey, Arc<ObjectKey>>;
 
 /// A Service or a pod with frontends, as it was compiled.
 #[derive(Debug)]
@@ -124,9 +128,58 @@ impl Frontends {
         &self.addresses
     }
 
-    /// The ports of this node that lead to pods: those of the oldest pods, if there are too many.
-    pub fn host_ports(&self) -> impl Iterator<Item = FrontendKey> {
-        self.host_ports.values().flatten().copied().take(MOST_HOST_PORTS)
+    /// The ports of this node for which pods ask, each with the pod that may have it: the oldest one, if no Service has the
+    /// port and not too many do. They lead nowhere before they are granted.
+    pub fn asked_ports(&self) -> GrantedPorts {
+        self.judge_host_ports().0
+    }
+
+    /// Grants these of the ports that were asked for, and takes the others away. `admits` is as for
+    /// [`Frontends::follow`]. Returns whether anything has changed.
+    pub fn grant(
+        &mut self,
+        contents: &Contents,
+        granted: GrantedPorts,
+        admits: impl Fn(IpAddr) -> bool,
+    ) -> bool {
+        let before = std::mem::replace(&mut self.granted, granted);
+        let differs = |(key, pod): &(&FrontendKey, &Arc<ObjectKey>)| {
+            before.get(*key) != Some(*pod) || self.granted.get(*key) != Some(*pod)
+        };
+        let both = before.iter().chain(&self.granted);
+        let changed: BTreeSet<ObjectKey> =
+            both.filter(differs).map(|(_, pod)| ObjectKey::clone(pod)).collect();
+        let has_changed = !changed.is_empty();
+        self.compile_all(contents, changed, admits);
+        has_changed
+    }
+
+    /// The ports for which pods ask, as [`Frontends::asked_ports`] says; and what the pods do not get of them.
+    fn judge_host_ports(&self) -> (GrantedPorts, Vec<(&ObjectKey, Omission)>) {
+        let (mut asked, mut omissions) = (GrantedPorts::new(), Vec::new());
+        let mut ports = BTreeSet::new();
+        for (rank, keys) in &self.host_ports {
+            let pod = &rank.object;
+            for key in keys {
+                let of_service = self.claims.get(key).and_then(|claims| claims.first());
+                let of_service = of_service.filter(|(rank, _)| !rank.is_pod);
+                let by = of_service.map(|(rank, _)| &rank.object).or_else(|| asked.get(key));
+                let port = (key.protocol, key.port);
+                if let Some(by) = by.cloned() {
+                    let by = ObjectKey::clone(&by);
+                    omissions.push((&**pod, Omission::Taken { key: *key, by }));
+                } else if ports.len() >= MOST_HOST_PORTS && !ports.contains(&port) {
+                    omissions.push((&**pod, Omission::TooManyHostPorts));
+                } else {
+                    ports.insert(port);
+                    asked.insert(*key, Arc::clone(pod));
+                    if self.granted.get(key) != Some(pod) {
+                        omissions.push((&**pod, Omission::HostPortInUse(*key)));
+                    }
+                }
+            }
+        }
+        (asked, omissions)
     }
 
     /// The Services and pods that are not translated in full, in order, each with what is left out.
@@ -135,10 +188,6 @@ impl Frontends {
             .omissions
             .iter()
             .flat_map(|(key, all)| all.iter().map(|omission| (&**key, omission.clone())));
-        let ranks = self.host_ports.iter();
-        let ranks = ranks.flat_map(|(rank, ports)| std::iter::repeat_n(rank, ports.len()));
-        let without_port = ranks.skip(MOST_HOST_PORTS);
-        let without_port = without_port.map(|rank| (&*rank.object, Omission::TooManyHostPorts));
         let taken = self.contested.iter().flat_map(|key| {
             let claims = self.claims.get(key).map_or(&[][..], Vec::as_slice);
             let first = claims.first().map(|(rank, _)| ObjectKey::clone(&rank.object));
@@ -148,7 +197,8 @@ impl Frontends {
                 .zip(first.into_iter().cycle())
                 .map(|((rank, _), by)| (&*rank.object, Omission::Taken { key: *key, by }))
         });
-        let mut all: Vec<_> = of_objects.chain(taken).chain(without_port).collect();
+        let (_, of_host_ports) = self.judge_host_ports();
+        let mut all: Vec<_> = of_objects.chain(taken).chain(of_host_ports).collect();
         all.sort();
         all.dedup();
         all.into_iter()
@@ -298,8 +348,14 @@ impl Frontends {
             let object = Arc::new(object);
             let mut omissions = BTreeSet::new();
             let mut frontends = BTreeMap::new();
-            let compiled =
+            let mut compiled =
                 self.compile(contents, &object, &admits, (&mut frontends, &mut omissions));
+            let mut asked = Box::default();
+            if let Some(compiled) = compiled.as_mut().filter(|it| it.rank.is_pod) {
+                frontends.retain(|key, _| self.granted.get(key) == Some(&object));
+                let granted = frontends.keys().copied().collect();
+                asked = std::mem::replace(&mut compiled.keys, granted);
+            }
             if omissions.is_empty() {
                 self.omissions.remove(&object);
             } else {
@@ -318,7 +374,7 @@ impl Frontends {
                     touched.insert(key);
                 }
                 if compiled.rank.is_pod {
-                    self.host_ports.insert(Arc::clone(&compiled.rank), compiled.keys.clone());
+                    self.host_ports.insert(Arc::clone(&compiled.rank), asked);
                 }
                 self.compiled.insert(object, compiled);
             }
@@ -350,7 +406,7 @@ impl Frontends {
             }
             object => {
                 let pod = self.host_pod(object)?;
-                *frontends = host_ports::compile(pod, &self.node_ports.addresses, omissions);
+                *frontends = host_ports::asked(pod, &self.node_ports.addresses, omissions);
                 (pod.created, Box::default())
             }
         };

@@ -2,6 +2,10 @@
 //!
 //! Source: Kubernetes API, `ContainerPort`; with others the plugin `portmap` does this. A pod that is on the node's
 //! network has its ports itself.
+//!
+//! Whoever can make a pod can ask for any port. So a port leads to a pod only when it is granted
+//! ([`Frontends::grant`](super::Frontends::grant)): the agent grants those that no process of the node uses. Some ports are
+//! never a pod's, because a program of the node may be away for a moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,18 +17,29 @@ use manx_objects::object::{ContainerPort, Pod, Protocol};
 use super::backends::can_be_backend;
 use super::omission::Omission;
 
-/// The host ports of a node that lead to pods; others are left out. Each is a routing rule or two that every packet of the
-/// node's own may have to pass.
+/// The host ports of a node that lead to pods; others are left out. Each is a routing rule for each address, which every
+/// packet of the node's own may have to pass.
 pub(super) const MOST_HOST_PORTS: usize = 256;
 
-/// Whether a pod has ports of its node.
+/// The ports of programs of the node that are no pod's: SSH, BGP, etcd, Typha, the API server, kubelet, kube-proxy and the
+/// control plane; DHCP and VXLAN (Calico's fail-safe ports, and Kubernetes documentation, "Ports and Protocols").
+const OF_NODES: &[(Protocol, &[u16])] = &[
+    (
+        Protocol::Tcp,
+        &[22, 179, 2379, 2380, 5473, 6443, 10_248, 10_249, 10_250, 10_256, 10_257, 10_259],
+    ),
+    (Protocol::Udp, &[67, 68, 4789, 8472]),
+];
+
+/// Whether pods of this node have ports of it.
 pub(super) fn has_some(pod: &Pod) -> bool {
     !pod.host_network && !pod.is_finished() && ports(pod).any(|it| it.host.is_some())
 }
 
-/// The frontends of a pod on this node, which has these addresses. A pod has none of a family in which it has no address.
-/// What annotations say of a pod's addresses does not count: whoever writes them would lead the node's ports elsewhere.
-pub(super) fn compile(
+/// The frontends that a pod on this node, which has these addresses, asks for. A pod has none of a family in which it has no
+/// address. What annotations say of a pod's addresses does not count: whoever writes them would lead the node's ports
+/// elsewhere.
+pub(super) fn asked(
     pod: &Pod,
     of_node: &BTreeSet<IpAddr>,
     omissions: &mut BTreeSet<Omission>,
@@ -34,18 +49,27 @@ pub(super) fn compile(
     let mut frontends = BTreeMap::new();
     for port in ports(pod) {
         let Some(host) = port.host else { continue };
+        let protocol = port.protocol.unwrap_or(Protocol::Tcp);
         if host.port == u16::MAX {
             omissions.insert(Omission::HostPort(host.port));
+            continue;
+        }
+        if OF_NODES.iter().any(|(of, ports)| *of == protocol && ports.contains(&host.port)) {
+            omissions.insert(Omission::PortOfNode(host.port));
             continue;
         }
         if let Some(address) = host.address.filter(|it| !of_node.contains(it)) {
             omissions.insert(Omission::HostAddress { address, port: host.port });
             continue;
         }
-        let protocol = port.protocol.unwrap_or(Protocol::Tcp).number();
+        if frontends.len() > MOST_HOST_PORTS * of_node.len() {
+            omissions.insert(Omission::TooManyHostPorts);
+            break;
+        }
         for address in of_node.iter().filter(|it| host.address.is_none_or(|one| one == **it)) {
             let backend = own.iter().find(|it| it.is_ipv4() == address.is_ipv4());
             let Some(backend) = backend else { continue };
+            let protocol = protocol.number();
             let key = FrontendKey { address: (*address).into(), protocol, port: host.port };
             let backend = Backend { address: (*backend).into(), port: port.port };
             frontends.entry(key).or_insert_with(|| Arc::new(frontend(backend)));
@@ -59,7 +83,7 @@ fn frontend(backend: Backend) -> Frontend {
     Frontend { backends: [backend].into(), all_backends: [backend].into(), ..Frontend::default() }
 }
 
-/// The ports of all containers.
+/// The ports of all containers that run beside each other, as the scheduler counts them.
 fn ports(pod: &Pod) -> impl Iterator<Item = &ContainerPort> {
-    pod.containers.iter().chain(&pod.init_containers).flatten()
+    pod.containers.iter().flatten()
 }

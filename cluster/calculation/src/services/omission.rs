@@ -36,6 +36,10 @@ pub enum Omission {
     },
     /// No routing rule can name a pod's `hostPort`.
     HostPort(u16),
+    /// A pod's `hostPort` is that of a program of nodes.
+    PortOfNode(u16),
+    /// A process of the node uses a pod's `hostPort`, or used it when the pod came.
+    HostPortInUse(FrontendKey),
     /// Older pods of the node have as many host ports as a node gives.
     TooManyHostPorts,
 }
@@ -72,6 +76,17 @@ impl fmt::Display for Omission {
             Self::HostPort(port) => write!(
                 f,
                 "its hostPort {port} leads nowhere, because no routing rule can name that port: expected one from 1 to 65534"
+            ),
+            Self::PortOfNode(port) => write!(
+                f,
+                "its hostPort {port} leads nowhere, because that port is for a program of nodes (SSH, BGP, etcd, the control plane, \
+                 DHCP, VXLAN): choose another"
+            ),
+            Self::HostPortInUse(FrontendKey { address, protocol, port }) => write!(
+                f,
+                "its hostPort {port} ({}) leads nowhere at {address}, because a process of the node listens there or is connected \
+                 from there, or did when the pod came: choose another, or end that process and make the pod anew",
+                Protocol::from_number(*protocol).map_or("any", Protocol::name)
             ),
             Self::TooManyHostPorts => write!(
                 f,

@@ -15,6 +15,7 @@ use manx_api::{Attach, Device};
 use manx_calculation::topology::{HostNetwork, Topology};
 use manx_devices::device::{self, AgentNamespace, DeviceSpec, OpenDevice};
 use manx_devices::pod_device;
+use manx_linux::listening::UsedPorts;
 use manx_linux::netlink;
 
 /// The name's end of the file, beside the socket, that says which ports Manx has reserved.
@@ -120,18 +121,20 @@ impl NodeDevices {
         }
     }
 
+    /// The ports that the node's processes use; none if Manx does not translate.
+    pub(super) fn used_ports(&self) -> Result<UsedPorts, translation_device::Error> {
+        match &self.service {
+            Some(ServicePort::Manx(device)) => device.used_ports(),
+            Some(ServicePort::KubeProxy(_)) | None => Ok(UsedPorts::default()),
+        }
+    }
+
     /// Sets the routing rules for the ports of the node that come to Manx, as `desired` says. Logs what other programs
     /// have changed of them. Does nothing if Manx does not translate.
     pub(super) fn reconcile_ports(&self, desired: &Desired) {
         let Some(ServicePort::Manx(device)) = &self.service else { return };
         match device.reconcile(desired) {
-            Ok(Findings { foreign, in_use, .. }) => {
-                for port in in_use {
-                    tracing::error!(
-                        %port,
-                        "a process of the node listens at a port that a pod asks for (hostPort): it stays the process's until that ends"
-                    );
-                }
+            Ok(Findings { foreign, .. }) => {
                 for rule in foreign {
                     tracing::error!(
                         rule,

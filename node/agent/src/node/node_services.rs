@@ -8,7 +8,9 @@ use manx_objects::contents::{Changes, Contents};
 
 use crate::settings::{self, Network};
 use manx_calculation::import::Cluster;
-use manx_calculation::services::{Frontends, NodePorts, ServiceRanges, Services, admits};
+use manx_calculation::services::{
+    Frontends, GrantedPorts, NodePorts, ServiceRanges, Services, admits,
+};
 use manx_calculation::topology::{HostRoute, Topology};
 
 /// See the module.
@@ -102,6 +104,20 @@ impl ManxServices {
             frontends.move_node_ports(contents, addresses, admits);
         }
         if followed || readmitted { ServiceChange::Addresses } else { ServiceChange::None }
+    }
+
+    /// As [`View::grant_ports`](super::view::View::grant_ports).
+    pub(super) fn grant(
+        &mut self,
+        contents: &Contents,
+        granted: &GrantedPorts,
+        topology: &Topology,
+        is_own: impl Fn(&IpAddr) -> bool,
+    ) -> bool {
+        let Self { frontends, of_nodes, .. } = self;
+        let is_of_node = |address: &IpAddr| is_own(address) || of_nodes.contains(address);
+        let admits = |address: IpAddr| admits(topology, is_of_node, address);
+        frontends.grant(contents, granted.clone(), admits)
     }
 
     /// The node's own routes to the ranges. The node's processes send from an address that the node has (`own`), so that

@@ -14,14 +14,11 @@ use crate::port_rules::{Desired, HostPort, LOOPBACK};
 use crate::settings::{self, Network, Settings};
 use manx_calculation::import::{Cluster, import_for};
 use manx_calculation::overlay::Overlay;
-use manx_calculation::services::Services;
+use manx_calculation::services::{GrantedPorts, Services};
 use manx_calculation::topology::{
     self, Contribution, HostNetwork, Reserved, ReservedFor, Topology, TopologyError,
 };
-use manx_dataplane::services::FrontendKey;
-use manx_dataplane::wire::protocol;
 use manx_datastore::SourceError;
-use manx_linux::netlink::Transport;
 use manx_objects::contents::Changes;
 use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::Problem;
@@ -206,16 +203,27 @@ impl View {
         outward.into_iter().chain(loopback).collect()
     }
 
-    /// The ports of this node's addresses that are Manx's.
-    pub(super) fn manx_ports(&self) -> Desired {
-        let manx = self.services.manx().into_iter();
+    /// The ports of this node's addresses that are Manx's, with those that are granted to pods.
+    pub(super) fn manx_ports(&self, granted: &GrantedPorts) -> Desired {
         Desired {
             egress: self.outward_addresses().into_iter().flatten().collect(),
             node_ports: self.node_port_addresses(),
-            host_ports: manx
-                .flat_map(|it| it.frontends.host_ports())
-                .filter_map(host_port)
-                .collect(),
+            host_ports: granted.keys().filter_map(HostPort::new).collect(),
+        }
+    }
+
+    /// The ports of this node for which pods ask.
+    pub(super) fn asked_ports(&self) -> GrantedPorts {
+        self.services.manx().map(|it| it.frontends.asked_ports()).unwrap_or_default()
+    }
+
+    /// Lets these ports lead to the pods that ask for them, and no others. Returns whether that changes anything.
+    pub(super) fn grant_ports(&mut self, inputs: &Inputs, granted: &GrantedPorts) -> bool {
+        let Self { topology, own_addresses, services, .. } = self;
+        let is_own = |address: &IpAddr| is_own(own_addresses, address);
+        match services {
+            NodeServices::Manx(it) => it.grant(inputs.contents(), granted, topology, is_own),
+            NodeServices::Nobody | NodeServices::KubeProxy(_) => false,
         }
     }
 
@@ -337,16 +345,6 @@ impl View {
     pub(super) fn overlays(&self) -> BTreeSet<Overlay> {
         self.topology.peers().into_iter().map(|peer| peer.overlay).collect()
     }
-}
-
-fn host_port(FrontendKey { address, protocol, port }: FrontendKey) -> Option<HostPort> {
-    let transport = match protocol {
-        protocol::TCP => Transport::Tcp,
-        protocol::UDP => Transport::Udp,
-        protocol::SCTP => Transport::Sctp,
-        _ => return None,
-    };
-    Some(HostPort { address: address.to_ip(), transport, port })
 }
 
 /// Whether the changes may affect the service addresses that kube-proxy translates.
