@@ -1,5 +1,7 @@
 //! The clients that a load balancer's address serves (`loadBalancerSourceRanges`).
 
+use std::sync::Arc;
+
 use ipnet::IpNet;
 
 use crate::wire::address::Address;
@@ -11,7 +13,7 @@ pub enum Clients {
     #[default]
     All,
     /// Those with an address in one of these, which are in order and have no address in common.
-    Of(Box<[IpNet]>),
+    Of(Arc<[IpNet]>),
 }
 
 impl Clients {

@@ -30,6 +30,11 @@ use super::omission::Omission;
 
 /// The label of a node's zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
+/// The ports of a Service that are translated; others are left out. Whoever writes Services and slices would make every
+/// node's agent compile ports times endpoints.
+pub(super) const MOST_PORTS: usize = 1000;
+/// The backends of a Service, those of all its ports together. A port that would have more has none.
+pub(super) const MOST_BACKENDS: usize = 131_072;
 /// The seconds of session affinity if a Service does not say (Kubernetes API, `ClientIPConfig`).
 const AFFINITY: u32 = 10_800;
 
@@ -428,10 +433,14 @@ impl Frontends {
             .into_iter()
             .filter_map(|(address, ends)| Some((address, ends.ok()?, admits(address))))
             .collect();
-        for port in &service.ports {
-            // Addresses of one family by which clients get the same share their frontend.
-            let mut made: BTreeMap<(bool, TrafficPolicy, AddressKind), Arc<Frontend>> =
-                BTreeMap::new();
+        if service.ports.len() > MOST_PORTS {
+            omissions.insert(Omission::TooManyPorts);
+        }
+        let ranges = Clients::of(&service.source_ranges);
+        let mut backends = 0;
+        for port in service.ports.iter().take(MOST_PORTS) {
+            // Addresses of one family by which the same clients get the same share their frontend.
+            let mut made: BTreeMap<(bool, TrafficPolicy, bool), Arc<Frontend>> = BTreeMap::new();
             let of_node = (self.node_ports.range, self.node_ports.addresses.iter().copied());
             for opening in openings((service, port), &addresses, of_node) {
                 let opening = match opening {
@@ -441,9 +450,16 @@ impl Frontends {
                         continue;
                     }
                 };
-                let of = (opening.address.is_ipv4(), opening.policy, opening.kind);
-                let frontend = made.entry(of).or_insert_with(|| {
-                    Arc::new(self.frontend((name, service), port, of, omissions))
+                let (is_v4, policy) = (opening.address.is_ipv4(), opening.policy);
+                let has_ranges = opening.kind == AddressKind::LoadBalancer
+                    && !service.source_ranges.is_empty();
+                let frontend = made.entry((is_v4, policy, has_ranges)).or_insert_with(|| {
+                    let clients = if has_ranges { ranges.clone() } else { Clients::All };
+                    let left = MOST_BACKENDS.saturating_sub(backends);
+                    let of = (is_v4, policy);
+                    let made = self.frontend((name, service), port, of, left, omissions);
+                    backends += made.backends.len() + made.all_backends.len();
+                    Arc::new(Frontend { clients, ..made })
                 });
                 frontends
                     .entry(frontend_key(opening.address, port, opening.port))
@@ -453,21 +469,19 @@ impl Frontends {
         addresses.into_iter().map(|(at, _, is_admitted)| (at, is_admitted)).collect()
     }
 
-    /// The frontend of a Service's port for its addresses of a family and kind that have this policy.
+    /// The frontend of a Service's port for its addresses of a family that have this policy, for every client. It has no
+    /// backends if it would have more than `left`.
     fn frontend(
         &self,
         (name, service): (&ObjectName, &Service),
         port: &ServicePort,
-        (is_v4, policy, kind): (bool, TrafficPolicy, AddressKind),
+        (is_v4, policy): (bool, TrafficPolicy),
+        left: usize,
         omissions: &mut BTreeSet<Omission>,
     ) -> Frontend {
         let without_backends = Frontend {
             id: id(name, port),
             affinity: affinity(service),
-            clients: match &*service.source_ranges {
-                ranges @ [_, ..] if kind == AddressKind::LoadBalancer => Clients::of(ranges),
-                _ => Clients::All,
-            },
             ..Frontend::default()
         };
         if self.slices.is_broken(&name.namespace) {
@@ -476,10 +490,16 @@ impl Frontends {
         }
         let mut candidates = Vec::new();
         self.slices.each_endpoint(name, port, is_v4, |endpoint, port| match port {
-            Ok(port) => candidates.push(Candidate { endpoint, port }),
+            // One more than may be: then there are too many.
+            Ok(port) if candidates.len() <= left => candidates.push(Candidate { endpoint, port }),
+            Ok(_) => {}
             Err(LeftOut::Address) => _ = omissions.insert(Omission::Backend(endpoint.address)),
             Err(_) => {}
         });
+        if candidates.len() > left {
+            omissions.insert(Omission::TooManyBackends);
+            return without_backends;
+        }
         let (backends, without_backend) = select(&candidates, policy, &self.here);
         let is_udp = port.protocol == Some(Protocol::Udp);
         let all_backends = if is_udp { all(&candidates) } else { Box::default() };
@@ -590,12 +610,12 @@ impl Slices {
         for (_, object) in self.of_services.get(service).into_iter().flatten() {
             let Object::EndpointSlice(slice) = &**object else { continue };
             let is_it = |of: &&EndpointPort| of.name == port.name && of.protocol == protocol;
-            let has_port = slice.ports.iter().any(|it| is_it(&it));
+            let ports: Vec<u16> = slice.ports.iter().filter(is_it).map(|it| it.port).collect();
             for endpoint in slice.endpoints.iter().filter(|it| it.address.is_ipv4() == is_v4) {
-                if !has_port {
+                if ports.is_empty() {
                     each(endpoint, Err(LeftOut::Port));
                 } else if can_be_backend(endpoint.address) {
-                    slice.ports.iter().filter(is_it).for_each(|it| each(endpoint, Ok(it.port)));
+                    ports.iter().for_each(|port| each(endpoint, Ok(*port)));
                 } else {
                     each(endpoint, Err(LeftOut::Address));
                 }

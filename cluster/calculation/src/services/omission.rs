@@ -7,6 +7,7 @@ use manx_dataplane::services::FrontendKey;
 use manx_objects::object::ObjectKey;
 use manx_policy_compiler::model::Protocol;
 
+use super::frontends::{MOST_BACKENDS, MOST_PORTS};
 use super::host_ports::MOST_HOST_PORTS;
 
 /// A part of a Service, or of a pod with host ports, that clients do not reach.
@@ -27,6 +28,10 @@ pub enum Omission {
     NodePort(u16),
     /// A slice of the Service's namespace is not valid, so its endpoints are not known.
     Endpoints,
+    /// The Service has more ports than nodes translate.
+    TooManyPorts,
+    /// The Service has more endpoints, those of all its ports together, than nodes keep.
+    TooManyBackends,
     /// A pod's `hostIP` is no address of the node with such ports.
     HostAddress {
         /// The `hostIP`.
@@ -67,6 +72,15 @@ impl fmt::Display for Omission {
                 f,
                 "its nodePort {port} is not translated, because it lies outside of the nodes' range for services: expected one \
                  of --node-ports (MANX_NODE_PORTS)"
+            ),
+            Self::TooManyPorts => write!(
+                f,
+                "only its first {MOST_PORTS} ports are translated: make several Services of it"
+            ),
+            Self::TooManyBackends => write!(
+                f,
+                "connections to some of its ports are refused, because those of all its ports together have more than \
+                 {MOST_BACKENDS} endpoints: make several Services of it"
             ),
             Self::HostAddress { address, port } => write!(
                 f,

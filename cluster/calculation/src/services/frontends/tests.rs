@@ -466,6 +466,41 @@ fn a_node_gives_its_ports_to_its_pods_and_tells_what_it_does_not_give() {
 }
 
 #[test]
+fn what_a_service_makes_every_node_do_is_bounded() {
+    let ports = |count: usize| {
+        let port = |it| format!("{{name: p{it}, port: {}}}", it + 1);
+        (0..count).map(port).collect::<Vec<_>>().join(", ")
+    };
+    let service = |count: usize| {
+        format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: s, namespace: a}}, spec: {{clusterIP: 10.96.0.7, ports: [{}]}}}}\n",
+            ports(count)
+        )
+    };
+    let slice = |at: usize, count: usize| {
+        let endpoints: Vec<_> =
+            (0..500).map(|it| format!("{{addresses: [10.{at}.{}.{}]}}", it / 250, it % 250)).collect();
+        format!(
+            "---\n{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: s{at}, namespace: a, labels: \
+             {{kubernetes.io/service-name: s}}}}, addressType: IPv4, endpoints: [{}], ports: [{}]}}\n",
+            endpoints.join(", "),
+            ports(count)
+        )
+    };
+    let found = compiled(&service(MOST_PORTS + 1));
+    assert_eq!(found.table().frontends().count(), MOST_PORTS);
+    assert!(found.omissions().any(|(_, it)| it == Omission::TooManyPorts));
+    let found = compiled(&[service(300), slice(1, 300)].concat());
+    let backends = |found: &Frontends| {
+        found.table().frontends().map(|(_, it)| it.backends.len()).sum::<usize>()
+    };
+    assert_eq!(backends(&found), MOST_BACKENDS / 500 * 500);
+    assert!(found.omissions().any(|(_, it)| it == Omission::TooManyBackends));
+    let found = compiled(&[service(200), slice(1, 200)].concat());
+    assert_eq!((backends(&found), found.omissions().count()), (100_000, 0));
+}
+
+#[test]
 fn a_port_leads_to_no_pod_before_it_is_granted() {
     let text = "{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: a}, spec: {nodeName: n1, containers: [{name: c, ports: \
                 [{containerPort: 80, hostPort: 8080}]}]}, status: {podIP: 10.0.0.1}}";
