@@ -16,6 +16,7 @@ use crate::topology::{Route, Topology};
 
 mod addresses;
 mod backends;
+mod bounds;
 mod frontends;
 mod host_ports;
 mod named_addresses;

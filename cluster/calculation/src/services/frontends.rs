@@ -24,17 +24,13 @@ use sha1::{Digest, Sha1};
 
 use super::addresses::{AddressKind, addresses, left_alone, openings};
 use super::backends::{Candidate, Here, LeftOut, TrafficPolicy, all, can_be_backend, select};
-use super::host_ports::{self, MOST_HOST_PORTS};
+use super::bounds::{MOST_BACKENDS, MOST_HOST_PORTS, MOST_PORTS};
+use super::host_ports;
 use super::named_addresses::NamedAddresses;
 use super::omission::Omission;
 
 /// The label of a node's zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// The ports of a Service that are translated; others are left out. Whoever writes Services and slices would make every
-/// node's agent compile ports times endpoints.
-pub(super) const MOST_PORTS: usize = 1000;
-/// The backends of a Service, those of all its ports together. A port that would have more has none.
-pub(super) const MOST_BACKENDS: usize = 131_072;
 /// The seconds of session affinity if a Service does not say (Kubernetes API, `ClientIPConfig`).
 const AFFINITY: u32 = 10_800;
 
@@ -451,8 +447,8 @@ impl Frontends {
                     }
                 };
                 let (is_v4, policy) = (opening.address.is_ipv4(), opening.policy);
-                let has_ranges = opening.kind == AddressKind::LoadBalancer
-                    && !service.source_ranges.is_empty();
+                let has_ranges =
+                    opening.kind == AddressKind::LoadBalancer && !service.source_ranges.is_empty();
                 let frontend = made.entry((is_v4, policy, has_ranges)).or_insert_with(|| {
                     let clients = if has_ranges { ranges.clone() } else { Clients::All };
                     let left = MOST_BACKENDS.saturating_sub(backends);
@@ -479,11 +475,8 @@ impl Frontends {
         left: usize,
         omissions: &mut BTreeSet<Omission>,
     ) -> Frontend {
-        let without_backends = Frontend {
-            id: id(name, port),
-            affinity: affinity(service),
-            ..Frontend::default()
-        };
+        let without_backends =
+            Frontend { id: id(name, port), affinity: affinity(service), ..Frontend::default() };
         if self.slices.is_broken(&name.namespace) {
             omissions.insert(Omission::Endpoints);
             return without_backends;
@@ -492,9 +485,8 @@ impl Frontends {
         self.slices.each_endpoint(name, port, is_v4, |endpoint, port| match port {
             // One more than may be: then there are too many.
             Ok(port) if candidates.len() <= left => candidates.push(Candidate { endpoint, port }),
-            Ok(_) => {}
             Err(LeftOut::Address) => _ = omissions.insert(Omission::Backend(endpoint.address)),
-            Err(_) => {}
+            Ok(_) | Err(_) => {}
         });
         if candidates.len() > left {
             omissions.insert(Omission::TooManyBackends);
@@ -615,7 +607,9 @@ impl Slices {
                 if ports.is_empty() {
                     each(endpoint, Err(LeftOut::Port));
                 } else if can_be_backend(endpoint.address) {
-                    ports.iter().for_each(|port| each(endpoint, Ok(*port)));
+                    for port in &ports {
+                        each(endpoint, Ok(*port));
+                    }
                 } else {
                     each(endpoint, Err(LeftOut::Address));
                 }

@@ -15,11 +15,8 @@ use manx_dataplane::services::{Backend, Frontend, FrontendKey};
 use manx_objects::object::{ContainerPort, Pod, Protocol};
 
 use super::backends::can_be_backend;
+use super::bounds::MOST_HOST_PORTS;
 use super::omission::Omission;
-
-/// The host ports of a node that lead to pods; others are left out. Each is a routing rule for each address, which every
-/// packet of the node's own may have to pass.
-pub(super) const MOST_HOST_PORTS: usize = 256;
 
 /// The ports of programs of the node that are no pod's: SSH, BGP, etcd, Typha, the API server, kubelet, kube-proxy and the
 /// control plane; DHCP and VXLAN (Calico's fail-safe ports, and Kubernetes documentation, "Ports and Protocols").

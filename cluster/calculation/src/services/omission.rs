@@ -7,8 +7,7 @@ use manx_dataplane::services::FrontendKey;
 use manx_objects::object::ObjectKey;
 use manx_policy_compiler::model::Protocol;
 
-use super::frontends::{MOST_BACKENDS, MOST_PORTS};
-use super::host_ports::MOST_HOST_PORTS;
+use super::bounds::{MOST_BACKENDS, MOST_HOST_PORTS, MOST_PORTS};
 
 /// A part of a Service, or of a pod with host ports, that clients do not reach.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -478,8 +478,9 @@ fn what_a_service_makes_every_node_do_is_bounded() {
         )
     };
     let slice = |at: usize, count: usize| {
-        let endpoints: Vec<_> =
-            (0..500).map(|it| format!("{{addresses: [10.{at}.{}.{}]}}", it / 250, it % 250)).collect();
+        let endpoints: Vec<_> = (0..500)
+            .map(|it| format!("{{addresses: [10.{at}.{}.{}]}}", it / 250, it % 250))
+            .collect();
         format!(
             "---\n{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: s{at}, namespace: a, labels: \
              {{kubernetes.io/service-name: s}}}}, addressType: IPv4, endpoints: [{}], ports: [{}]}}\n",

@@ -1,0 +1,10 @@
+//! How much of one thing a node's table of services takes. Whoever writes Services, slices and pods would otherwise make
+//! every node's agent compile and keep as much as he likes; what is over is refused or left out, and told.
+
+/// The ports of a Service that are translated; others are left out.
+pub(super) const MOST_PORTS: usize = 1000;
+/// The backends of a Service, those of all its ports together. A port that would have more has none.
+pub(super) const MOST_BACKENDS: usize = 131_072;
+/// The host ports of a node that lead to pods; others are left out. Each is a routing rule for each address, which every
+/// packet of the node's own may have to pass.
+pub(super) const MOST_HOST_PORTS: usize = 256;
