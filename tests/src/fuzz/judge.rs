@@ -21,7 +21,7 @@ use super::read::{Part, read_about};
 use super::refusals;
 use super::translations::Translations;
 use super::tunnel;
-use super::wire::{Wire, cut, is_of_kind, is_same_super};
+use super::wire::{Refusal, Wire, cut, is_of_kind, is_same_super};
 use crate::fabric::RAW;
 use crate::packet::{ICMP, ICMPV6, SCTP, TCP, UDP};
 
@@ -141,7 +141,7 @@ impl Judge {
         Output { port, frame }: &Output,
         scratch: &mut Vec<u8>,
         coverage: &mut Coverage,
-    ) -> Result<u64, (String, Option<usize>)> {
+    ) -> Result<u64, Refusal> {
         let fault = |fault: &str| (fault.to_owned(), None);
         let mut start = 0;
         if *port == RAW {
@@ -205,7 +205,7 @@ impl Judge {
         port: PortId,
         wire: &Wire<'_>,
         coverage: &mut Coverage,
-    ) -> Result<(), (String, Option<usize>)> {
+    ) -> Result<(), Refusal> {
         let mut refused = None;
         let first = node_batch.keys.get(&key(&self.hasher, wire.bytes, &wire.read)).copied();
         // Several inputs may differ only in their virtio headers. An input with the same checksum state is preferred,

@@ -6,11 +6,9 @@ use super::coverage::{Coverage, Event};
 use super::epoch::{Epoch, Place, own_addresses};
 use super::input::{Input, Outcome};
 use super::oracle::{Law, Passage};
-use super::wire::Wire;
+use super::wire::{Refusal, Wire};
 use crate::fabric::{FORWARDED, HOST};
 use crate::packet::ICMP;
-
-type Refusal = (String, Option<usize>);
 
 /// Whether a packet is the node's own error about an input. The input then counts as answered.
 ///

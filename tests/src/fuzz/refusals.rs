@@ -7,10 +7,8 @@ use super::input::{Input, Outcome};
 use super::oracle::Law;
 use super::own_errors::{back, is_whole};
 use super::read::{Part, flag};
-use super::wire::Wire;
+use super::wire::{Refusal, Wire};
 use crate::packet::TCP;
-
-type Refusal = (String, Option<usize>);
 
 /// Whether a packet is the node's own reset of an input's connection. The input then counts as answered.
 ///

@@ -25,6 +25,8 @@ pub struct Wire<'a> {
 
 /// The reason why a packet is wrong, whatever input it came from.
 pub type Fault = &'static str;
+/// The reason why a packet should not have come out, and the input that it probably came from.
+pub type Refusal = (String, Option<usize>);
 
 impl<'a> Wire<'a> {
     /// Reads a packet that is no super-packet.

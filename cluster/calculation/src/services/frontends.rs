@@ -132,7 +132,9 @@ impl Frontends {
     /// The ports of this node for which pods ask, each with the pod that may have it: the oldest one, if no Service has the
     /// port and not too many do. They lead nowhere before they are granted.
     pub fn asked_ports(&self) -> GrantedPorts {
-        self.judge_host_ports().0
+        let mut asked = GrantedPorts::new();
+        self.each_asked_port(&mut asked, |_, _| {});
+        asked
     }
 
     /// Grants these of the ports that were asked for, and takes the others away. `admits` is as for
@@ -140,24 +142,29 @@ impl Frontends {
     pub fn grant(
         &mut self,
         contents: &Contents,
-        granted: GrantedPorts,
+        granted: &GrantedPorts,
         admits: impl Fn(IpAddr) -> bool,
     ) -> bool {
-        let before = std::mem::replace(&mut self.granted, granted);
+        if *granted == self.granted {
+            return false;
+        }
+        let before = std::mem::replace(&mut self.granted, granted.clone());
         let differs = |(key, pod): &(&FrontendKey, &Arc<ObjectKey>)| {
-            before.get(*key) != Some(*pod) || self.granted.get(*key) != Some(*pod)
+            before.get(*key) != Some(*pod) || granted.get(*key) != Some(*pod)
         };
-        let both = before.iter().chain(&self.granted);
-        let changed: BTreeSet<ObjectKey> =
-            both.filter(differs).map(|(_, pod)| ObjectKey::clone(pod)).collect();
-        let has_changed = !changed.is_empty();
+        let both = before.iter().chain(granted);
+        let changed = both.filter(differs).map(|(_, pod)| ObjectKey::clone(pod)).collect();
         self.compile_all(contents, changed, admits);
-        has_changed
+        true
     }
 
-    /// The ports for which pods ask, as [`Frontends::asked_ports`] says; and what the pods do not get of them.
-    fn judge_host_ports(&self) -> (GrantedPorts, Vec<(&ObjectKey, Omission)>) {
-        let (mut asked, mut omissions) = (GrantedPorts::new(), Vec::new());
+    /// Collects the ports for which pods ask, as [`Frontends::asked_ports`] says, and calls `omit` for each port that a pod
+    /// does not get.
+    fn each_asked_port<'a>(
+        &'a self,
+        asked: &mut GrantedPorts,
+        mut omit: impl FnMut(&'a ObjectKey, Omission),
+    ) {
         let mut ports = BTreeSet::new();
         for (rank, keys) in &self.host_ports {
             let pod = &rank.object;
@@ -166,21 +173,19 @@ impl Frontends {
                 let of_service = of_service.filter(|(rank, _)| !rank.is_pod);
                 let by = of_service.map(|(rank, _)| &rank.object).or_else(|| asked.get(key));
                 let port = (key.protocol, key.port);
-                if let Some(by) = by.cloned() {
-                    let by = ObjectKey::clone(&by);
-                    omissions.push((&**pod, Omission::Taken { key: *key, by }));
+                if let Some(by) = by {
+                    omit(pod, Omission::Taken { key: *key, by: ObjectKey::clone(by) });
                 } else if ports.len() >= MOST_HOST_PORTS && !ports.contains(&port) {
-                    omissions.push((&**pod, Omission::TooManyHostPorts));
+                    omit(pod, Omission::TooManyHostPorts);
                 } else {
                     ports.insert(port);
                     asked.insert(*key, Arc::clone(pod));
                     if self.granted.get(key) != Some(pod) {
-                        omissions.push((&**pod, Omission::HostPortInUse(*key)));
+                        omit(pod, Omission::HostPortInUse(*key));
                     }
                 }
             }
         }
-        (asked, omissions)
     }
 
     /// The Services and pods that are not translated in full, in order, each with what is left out.
@@ -198,8 +203,8 @@ impl Frontends {
                 .zip(first.into_iter().cycle())
                 .map(|((rank, _), by)| (&*rank.object, Omission::Taken { key: *key, by }))
         });
-        let (_, of_host_ports) = self.judge_host_ports();
-        let mut all: Vec<_> = of_objects.chain(taken).chain(of_host_ports).collect();
+        let mut all: Vec<_> = of_objects.chain(taken).collect();
+        self.each_asked_port(&mut GrantedPorts::new(), |pod, omission| all.push((pod, omission)));
         all.sort();
         all.dedup();
         all.into_iter()

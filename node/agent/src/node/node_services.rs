@@ -117,7 +117,7 @@ impl ManxServices {
         let Self { frontends, of_nodes, .. } = self;
         let is_of_node = |address: &IpAddr| is_own(address) || of_nodes.contains(address);
         let admits = |address: IpAddr| admits(topology, is_of_node, address);
-        frontends.grant(contents, granted.clone(), admits)
+        frontends.grant(contents, granted, admits)
     }
 
     /// The node's own routes to the ranges. The node's processes send from an address that the node has (`own`), so that

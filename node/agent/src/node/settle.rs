@@ -3,7 +3,8 @@
 //! The control loop settles once a turn. Apart from the first import and place at the start, only settling takes these
 //! steps. The result depends on the inputs alone: any order and any batches of the same changes lead to the same state.
 //! There are two exceptions. A cluster in which the node has no place leaves the last topology in force. A service
-//! endpoint behind another plugin stays a pod until no slice names it.
+//! endpoint behind another plugin stays a pod until no slice names it. Which ports of the node lead to pods is decided after
+//! settling (`host_ports`), and depends on the node's sockets at that time.
 
 use std::sync::Arc;
 use std::time::Instant;

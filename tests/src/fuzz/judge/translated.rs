@@ -10,10 +10,8 @@ use super::super::input::{Input, Outcome, content_key, key};
 use super::super::oracle::{Law, Passage};
 use super::super::read::{FlowTuple, Part, read, read_about};
 use super::super::translations::Pair;
-use super::super::wire::{Wire, is_same_super};
+use super::super::wire::{Refusal, Wire, is_same_super};
 use super::{Judge, came_out, leaves_by, piece_event};
-
-type Refusal = (String, Option<usize>);
 
 impl Judge {
     /// Finds the input from which a translated packet came, and checks that it was allowed. `false`: there is none.

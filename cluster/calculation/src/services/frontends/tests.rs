@@ -290,7 +290,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
             let changes = if everything { Changes::Everything } else { changes };
             let followed = frontends.follow(&contents, &changes, admits);
             let asked = frontends.asked_ports();
-            frontends.grant(&contents, asked, admits);
+            frontends.grant(&contents, &asked, admits);
             prop_assert!(readmitted || followed || had == *frontends.addresses());
 
             let now = seen(&frontends);
@@ -336,7 +336,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
             prop_assert!(counted == lost || twice && counted > lost, "{} {}", counted, lost);
             let mut fresh = Frontends::new("n1", node_ports());
             fresh.follow(&contents, &Changes::Everything, admits);
-            fresh.grant(&contents, fresh.asked_ports(), admits);
+            fresh.grant(&contents, &fresh.asked_ports(), admits);
             prop_assert_eq!(&now, &seen(&fresh));
             let all =
                 |it: &Frontends| it.omissions().map(|(name, it)| (name.clone(), it)).collect();
@@ -366,7 +366,7 @@ fn compiled(text: &str) -> Frontends {
     let mut frontends = Frontends::new("n1", node_ports());
     let admits = |address: IpAddr| !address.to_string().starts_with("10.244.");
     frontends.follow(&contents, &Changes::Everything, admits);
-    frontends.grant(&contents, frontends.asked_ports(), admits);
+    frontends.grant(&contents, &frontends.asked_ports(), admits);
     frontends
 }
 
@@ -511,10 +511,10 @@ fn a_port_leads_to_no_pod_before_it_is_granted() {
     assert_eq!(frontends.table().frontends().count(), 0);
     let asked = frontends.asked_ports();
     assert_eq!((asked.len(), frontends.omissions().count()), (2, 2));
-    assert!(frontends.grant(&contents, asked.clone(), |_| true));
+    assert!(frontends.grant(&contents, &asked, |_| true));
     assert_eq!((frontends.table().frontends().count(), frontends.omissions().count()), (2, 0));
-    assert!(!frontends.grant(&contents, asked, |_| true), "nothing has changed");
-    assert!(frontends.grant(&contents, GrantedPorts::new(), |_| true));
+    assert!(!frontends.grant(&contents, &asked, |_| true), "nothing has changed");
+    assert!(frontends.grant(&contents, &GrantedPorts::new(), |_| true));
     assert_eq!(frontends.table().frontends().count(), 0);
 }
 
