@@ -1,0 +1,79 @@
+//! The second key of a new flow: by it its answers are told from those of all other flows.
+
+use super::source::SourceBehind;
+use crate::decide::state::DecisionState;
+use crate::flow::{ClaimedKey, DirectedKey, EndReason, Found, Holder, KeyTaken, Owner};
+use crate::wire::address::Address;
+
+/// The ports that are tried for a flow until one is free behind the translation.
+const PORT_TRIES: usize = 32;
+
+/// The ports that may take the place of a client's, the first and the last.
+const CLIENT_PORTS: (u16, u16) = (1024, u16::MAX);
+
+/// A flow that needs a second key: its first one, its source and destination behind the translation, and its owner.
+pub(super) struct Wanted<'a> {
+    pub(super) first: &'a DirectedKey,
+    pub(super) source: SourceBehind,
+    pub(super) destination: (Address, u16),
+    pub(super) owner: Owner,
+}
+
+/// Claims a second key: with the client's own port, or with another one if another flow or worker has that key. The node's
+/// ports are taken at random; where those that are tried are taken, the owner that has most of them gives one up to an
+/// owner that has fewer. So no pod can keep the ports to a destination from others.
+pub(super) fn claim_second_key(
+    state: &mut DecisionState,
+    found: Found,
+    wanted: &Wanted<'_>,
+    now: u32,
+) -> Option<ClaimedKey> {
+    let Wanted { first, source, destination, owner } = *wanted;
+    let (_, own) = first.key.source(first.original);
+    let (own, (least, last)) = match source {
+        SourceBehind::Client | SourceBehind::Address(_) => (Some(own), CLIENT_PORTS),
+        SourceBehind::Node(_, ports) => (None, ports),
+    };
+    let ports = u32::from(last.saturating_sub(least)) + 1;
+    let mut next = own;
+    let (mut taken, mut count) = ([None; PORT_TRIES], 0);
+    for _ in 0..PORT_TRIES {
+        let port = next.take().unwrap_or_else(|| least + (state.chance() % ports) as u16);
+        let second = source.second_key(first, port, destination);
+        match state.flows.claim_second_key(second, found, now) {
+            Ok(claimed) => return Some(claimed),
+            Err(KeyTaken::Worker(_)) => {}
+            Err(KeyTaken::Flow) => {
+                let holder = state.flows.holder(&second.key);
+                let is_new = |it: &Holder| {
+                    let mut known = taken.iter().flatten();
+                    known.all(|(_, other): &(_, Holder)| other.found != it.found)
+                };
+                if let Some(holder) = holder.filter(is_new) {
+                    taken[count] = Some((second, holder));
+                    count += 1;
+                }
+            }
+        }
+    }
+    let (second, Holder { found: victim, .. }) = most_wasteful(&taken, owner)?;
+    if !matches!(source, SourceBehind::Node(..)) || victim == found {
+        return None;
+    }
+    state.flows.remove_found(victim, now, EndReason::Evicted);
+    state.evictions += 1;
+    state.flows.claim_second_key(second, found, now).ok()
+}
+
+/// Of the keys that were found taken, one of the owner that has most: rather of a flow that is not established. `None`:
+/// `owner` itself would have as many as that one.
+fn most_wasteful(
+    taken: &[Option<(DirectedKey, Holder)>],
+    owner: Owner,
+) -> Option<(DirectedKey, Holder)> {
+    let all = || taken.iter().flatten();
+    let count = |owner: Owner| all().filter(|(_, it)| it.owner == owner).count();
+    let rank = |(_, it): &&(DirectedKey, Holder)| (count(it.owner), !it.is_established);
+    let found = all().max_by_key(rank)?;
+    (count(found.1.owner) > count(owner) + 1).then_some(*found)
+}

@@ -1,0 +1,75 @@
+//! The ends of a flow that is translated, as policy sees them, and the epoch of the decision on it.
+
+use manx_policy_compiler::model::{L4Header, Transport};
+
+use crate::decide::address_lookup::{by_return_path, current_epoch, lookup_ends};
+use crate::decide::key::transport;
+use crate::flow::{Epoch, TwoKeys};
+use crate::policy::{self, FlowEnds, PolicyVerdict, PolicyView, PolicyViews, UntrackedAllows};
+use crate::tables::{EncodedNextHop, NextHop, NextHopPair, ReturnPath, Tables};
+use crate::wire::address::Address;
+
+/// Evaluates policy for a translated flow. `asked`: its ends before the translation. `ends`: those behind it, but for the
+/// source, which is as it was sent.
+pub(super) fn evaluate(
+    tables: &Tables,
+    keys: &TwoKeys,
+    asked: FlowEnds,
+    ends: FlowEnds,
+) -> PolicyVerdict {
+    let TwoKeys { first, second } = keys;
+    let original = transport(&first.key, first.original);
+    let l4 = match original.l4 {
+        L4Header::Ports { source, .. } => {
+            L4Header::Ports { source, destination: second.key.destination(second.original).1 }
+        }
+        other => other,
+    };
+    let views = PolicyViews {
+        original: PolicyView { ends: asked, transport: original },
+        translated: PolicyView { ends, transport: Transport { l4, ..original } },
+    };
+    policy::evaluate_policy(tables, views, UntrackedAllows::NONE)
+}
+
+/// The two addresses that a translated flow's decision rests on: its source, and its destination behind the translation.
+#[inline]
+fn judged_addresses(TwoKeys { first, second }: &TwoKeys) -> [Address; 2] {
+    [first.key.source(first.original).0, second.key.destination(second.original).0]
+}
+
+/// The epoch of a decision on a translated flow. A backend that goes begins another one.
+#[inline]
+pub(in crate::decide) fn epoch(tables: &Tables, keys: &TwoKeys) -> Epoch {
+    epoch_of(tables, judged_addresses(keys))
+}
+
+#[inline]
+pub(super) fn epoch_of(tables: &Tables, addresses: [Address; 2]) -> Epoch {
+    let addresses = addresses.map(|it| it.to_bits() as u32);
+    let Epoch { version, changes } = current_epoch(tables, addresses);
+    let gone = tables.services.as_ref().map_or(0, |services| services.gone());
+    Epoch { version, changes: changes.wrapping_add(gone) }
+}
+
+/// The ends that policy judges, and the next hops, if the packets of the original direction took this path before.
+pub(super) fn judged_ends(
+    tables: &Tables,
+    keys: &TwoKeys,
+    path: ReturnPath,
+) -> (NextHopPair, FlowEnds) {
+    let TwoKeys { first, second } = keys;
+    let [source, destination] = judged_addresses(keys);
+    let (pair, ends) = by_return_path(tables, path, lookup_ends(tables, source, destination));
+    let by_node = first.key.source(first.original).0 != second.key.source(second.original).0
+        && matches!(ends.to, NextHop::Host | NextHop::Node);
+    let pair = if by_node { NextHopPair { to: EncodedNextHop::MANX_PORTS, ..pair } } else { pair };
+    (pair, ends)
+}
+
+/// The ends of the flow before its translation, with the same source.
+pub(super) fn asked_ends(tables: &Tables, keys: &TwoKeys, ends: &FlowEnds) -> FlowEnds {
+    let (address, _) = keys.first.key.destination(keys.first.original);
+    let identities = [ends.identities[0], tables.identity(address)];
+    FlowEnds { from: ends.from, to: tables.next_hop(address), identities }
+}

@@ -1,0 +1,205 @@
+//! Packets of flows that are translated and known.
+//!
+//! A flow's backend stays its backend until it is gone ([`ServiceTable::keeps`]): then TCP's client is told, and for other
+//! protocols the next packet chooses anew.
+
+use manx_policy_compiler::model::Protocol;
+
+use super::judge::{asked_ends, epoch, evaluate, judged_ends};
+use crate::decide::flow_decision::FlowDecision;
+use crate::decide::metadata::PacketMetadata;
+use crate::decide::route::forward_if_fits;
+use crate::decide::state::DecisionState;
+use crate::decide::stored_decision::{
+    cached_verdict_at, decide_by_verdict, keeps_established, refresh_stale,
+};
+use crate::drop_reason::DropReason;
+use crate::fate::Forwarding;
+use crate::flow::{
+    Admission, EndReason, Epoch, FlowDirection, FlowKey, FlowMut, FlowTable, Found, Orientation,
+    PlaceInFlow, RuleCounters, TwoKeys, Verdict,
+};
+use crate::policy::{FlowEnds, PolicyVerdict};
+use crate::rewrite::Translation;
+use crate::services::{Backend, FrontendKey, ServiceTable};
+use crate::tables::{ManxPorts, NextHop, NextHopPair, ReturnPath, Tables};
+use crate::wire::protocol;
+
+/// A flow's backend is gone, or the node lost the one by which the world answers.
+struct BackendGone;
+
+/// Whether what a translation has put in the place of a flow's ends is still there: the backend, and the node's address.
+fn stands(tables: &Tables, TwoKeys { first, second }: &TwoKeys, to: NextHop) -> bool {
+    let [(before, _), (source, _)] = [first, second].map(|it| it.key.source(it.original));
+    let [asked, behind] = [first, second].map(|it| it.key.destination(it.original));
+    let protocol = first.key.protocol();
+    // Other protocols have no service, and their ports are none.
+    let is_service = Protocol::from_number(protocol).is_some() && asked != behind;
+    let frontend = FrontendKey { address: asked.0, protocol, port: asked.1 };
+    let backend = Backend { address: behind.0, port: behind.1 };
+    let keeps = |services: &ServiceTable| services.keeps(&frontend, backend);
+    let has_source =
+        |ports: &ManxPorts| ManxPorts::of_family(&ports.addresses, source) == Some(source);
+    let is_by_node = source != before && matches!(to, NextHop::Host | NextHop::Node);
+    (!is_service || tables.services.as_deref().is_some_and(keeps))
+        && (!is_by_node || tables.manx_ports.as_ref().is_some_and(has_source))
+}
+
+/// Brings a translated flow up to date with the tables, as [`tracked`](super::tracked) does others.
+fn refresh(
+    tables: &Tables,
+    entry: &mut FlowMut<'_>,
+    keys: &TwoKeys,
+    judge: bool,
+) -> Result<PolicyVerdict, BackendGone> {
+    let epoch = epoch(tables, keys);
+    if let Some(verdict) = cached_verdict_at(epoch, entry, judge) {
+        return Ok(verdict);
+    }
+    let path = ReturnPath::of(entry.next_hop_pair(FlowDirection::Original).from);
+    let (pair, ends) = judged_ends(tables, keys, path);
+    if !stands(tables, keys, ends.to) {
+        return Err(BackendGone);
+    }
+    let evaluate = || evaluate(tables, keys, asked_ends(tables, keys, &ends), ends);
+    Ok(refresh_stale(tables, entry, (pair, &ends), epoch, judge, evaluate))
+}
+
+/// Decides a packet whose flow was found, is live and has two keys. `Err`: the packet opens a flow at this place.
+#[inline(never)]
+pub(in crate::decide) fn decide_known(
+    tables: &Tables,
+    state: &mut DecisionState,
+    metadata: &PacketMetadata,
+    (found, keys): (Found, TwoKeys),
+    now: u32,
+) -> Result<FlowDecision, Found> {
+    let name = &metadata.flow;
+    let Some(mut entry) = state.flows.live_entry(found, now) else {
+        return Err(found);
+    };
+    let (direction, key, orientation) = match keys.place(&name.key, name.orientation) {
+        PlaceInFlow::Own(direction, key, orientation) => (direction, key, orientation),
+        PlaceInFlow::OtherConnection => return Ok(FlowDecision::drop(DropReason::ConnectionTaken)),
+        PlaceInFlow::UntranslatedReply => {
+            let to = entry.next_hop_pair(FlowDirection::Reply).to;
+            return Ok(FlowDecision::drop(metadata.entrance.refusal(to)));
+        }
+    };
+    let pair = entry.next_hop_pair(direction);
+    let is_original = direction == FlowDirection::Original;
+    if is_original && metadata.entrance.is_other_sender(pair.from) {
+        return Err(found);
+    }
+    let judge = match entry.admission(metadata.tcp_flags, direction) {
+        Admission::Cached => false,
+        // The packet alone is judged, because a denial would end a connection that is to be kept.
+        Admission::Judge if keeps_established(tables, &entry) => {
+            let path = ReturnPath::of(entry.next_hop_pair(FlowDirection::Original).from);
+            let (pair, ends) = judged_ends(tables, &keys, path);
+            let verdict = evaluate(tables, &keys, asked_ends(tables, &keys, &ends), ends);
+            if verdict.denied.is_some() {
+                return Ok(FlowDecision::from_verdict(pair, &verdict));
+            }
+            false
+        }
+        Admission::Judge => true,
+        Admission::Recycle if is_original => return Err(found),
+        // The backend opens a connection to the client from the service's port.
+        Admission::Recycle | Admission::JudgeAlone => {
+            return Ok(FlowDecision::drop(DropReason::ConnectionTaken));
+        }
+    };
+    let Ok(verdict) = refresh(tables, &mut entry, &keys, judge) else {
+        return without_backend(tables, state, metadata, (found, &keys, is_original), now);
+    };
+    let decision = decide_by_verdict(&mut entry, metadata, direction, &verdict, now);
+    Ok(decision.translated(Translation { key, orientation }))
+}
+
+/// Decides a packet of a flow whose backend is gone.
+fn without_backend(
+    tables: &Tables,
+    state: &mut DecisionState,
+    metadata: &PacketMetadata,
+    (found, keys, is_original): (Found, &TwoKeys, bool),
+    now: u32,
+) -> Result<FlowDecision, Found> {
+    let name = &metadata.flow;
+    if !is_original {
+        return Ok(FlowDecision::drop(DropReason::BackendGone));
+    }
+    // Nobody else ends a sender's flow, or is answered for it.
+    let (pair, _) = judged_ends(tables, keys, metadata.entrance.return_path());
+    if !metadata.entrance.admits_flow(pair, FlowDirection::Original) {
+        return Ok(FlowDecision::drop(metadata.entrance.refusal(pair.to)));
+    }
+    state.flows.remove_found(found, now, EndReason::BackendGone);
+    if name.key.protocol() == protocol::TCP && !metadata.tcp_flags.opens() {
+        return Ok(FlowDecision::refuse(DropReason::BackendGone));
+    }
+    Err(state.flows.find(name.hash, &name.key))
+}
+
+/// Decides an ICMP error about a packet of a translated flow, which names the flow by this key and orientation. `None`: no
+/// such packet of the flow has passed here.
+pub(in crate::decide) fn decide_error(
+    tables: &Tables,
+    flows: &mut FlowTable,
+    (found, keys): (Found, TwoKeys),
+    (key, orientation): (&FlowKey, Orientation),
+    now: u32,
+) -> Option<(FlowDirection, NextHopPair, FlowDecision)> {
+    // The error travels against the quoted packet, and so as a packet of the other direction does.
+    let PlaceInFlow::Own(direction, key, back) = keys.place(key, orientation.reverse()) else {
+        return None;
+    };
+    let mut entry = flows.live_entry(found, now)?;
+    let verdict = refresh(tables, &mut entry, &keys, false).ok()?;
+    let pair = entry.next_hop_pair(direction);
+    let translation = Translation { key, orientation: back.reverse() };
+    Some((direction, pair, FlowDecision::from_verdict(pair, &verdict).translated(translation)))
+}
+
+/// As [`fast_path`](super::fast_path()), for packets of flows that are translated. The caller has tried that first.
+#[inline(never)]
+pub fn translated_fast_path<'a>(
+    tables: &'a Tables,
+    state: &mut DecisionState,
+    metadata: &PacketMetadata,
+    now: u32,
+) -> Option<(Forwarding<'a>, Translation, RuleCounters)> {
+    if !metadata.is_plain || tables.host_policy.has_untracked() {
+        return None;
+    }
+    let (name, flags) = (&metadata.flow, metadata.tcp_flags);
+    let (mut entry, keys) = state.flows.lookup_guessed_two_keys(&name.key, name.guess, now)?;
+    let PlaceInFlow::Own(direction, key, orientation) = keys.place(&name.key, name.orientation)
+    else {
+        return None;
+    };
+    let stands = entry.verdict == Verdict::Allow
+        && entry.stays(flags, direction)
+        && entry.epoch == epoch(tables, &keys);
+    let pair = entry.next_hop_pair(direction);
+    if !stands || !metadata.entrance.admits(pair.from) {
+        return None;
+    }
+    let forwarding = forward_if_fits(tables, metadata, pair)?;
+    entry.count_packet(direction, metadata.segments, metadata.total_len.into(), now);
+    Some((forwarding, Translation { key, orientation }, entry.counters))
+}
+
+/// What restoring a translated flow of the last process needs: its ends and the verdict on it. `None`: its backend is
+/// gone.
+pub(in crate::decide) fn judge_restored(
+    tables: &Tables,
+    keys: &TwoKeys,
+    path: ReturnPath,
+) -> Option<((NextHopPair, FlowEnds), PolicyVerdict, Epoch)> {
+    let epoch = epoch(tables, keys);
+    let (pair, ends) = judged_ends(tables, keys, path);
+    stands(tables, keys, ends.to).then_some(())?;
+    let verdict = evaluate(tables, keys, asked_ends(tables, keys, &ends), ends);
+    Some(((pair, ends), verdict, epoch))
+}

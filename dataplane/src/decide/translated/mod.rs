@@ -1,0 +1,16 @@
+//! Flows that are translated: to a backend of a service, and to the world with the node's address as their source. They are
+//! found by either of their keys, and judged by their client and by what is behind the translation.
+//!
+//! A flow's backend is chosen when the flow opens, and stays.
+
+mod claim;
+mod judge;
+mod known;
+mod open;
+mod source;
+
+#[cfg(test)]
+pub(super) use judge::epoch;
+pub use known::translated_fast_path;
+pub(super) use known::{decide_error, decide_known, judge_restored};
+pub(super) use open::{may_open, open};

@@ -1,0 +1,162 @@
+//! Opening the flow of a packet that is translated.
+
+use manx_policy_compiler::model::Protocol;
+
+use super::claim::{Wanted, claim_second_key};
+use super::judge::{epoch_of, evaluate};
+use super::source::{NoAddress, SourceBehind, source_behind};
+use crate::decide::address_lookup::by_return_path;
+use crate::decide::flow_decision::FlowDecision;
+use crate::decide::metadata::PacketMetadata;
+use crate::decide::route::connects;
+use crate::decide::state::DecisionState;
+use crate::decide::stored_decision::{count_packet, flow_owner, write_decision};
+use crate::drop_reason::DropReason;
+use crate::flow::{DirectedKey, FlowDirection, Found, TwoKeys};
+use crate::policy::FlowEnds;
+use crate::rewrite::Translation;
+use crate::services::{FrontendKey, WithoutBackend, choose};
+use crate::tables::{EncodedNextHop, NextHop, NextHopPair, Tables};
+use crate::wire::address::Address;
+use crate::wire::protocol;
+
+/// Whether the packets of flows to this next hop may be translated.
+#[inline]
+pub(in crate::decide) fn may_open(tables: &Tables, to: NextHop) -> bool {
+    match to {
+        NextHop::Service | NextHop::Node => tables.services.is_some(),
+        NextHop::Host => tables.manx_ports.is_some(),
+        _ => false,
+    }
+}
+
+/// Opens the flow of a packet that is translated, if policy allows it: to a service's address, to a port of the node's that
+/// a service has, or to the world. The packet comes with its next hops, its ends, and the place for its flow. `None`: it is
+/// not translated.
+#[inline(never)]
+pub(in crate::decide) fn open(
+    tables: &Tables,
+    state: &mut DecisionState,
+    metadata: &PacketMetadata,
+    (asked_pair, asked, found): (NextHopPair, FlowEnds, Found),
+    now: u32,
+) -> Option<FlowDecision> {
+    let name = &metadata.flow;
+    let first = DirectedKey { key: name.key, original: name.orientation };
+    let client = name.key.source(name.orientation);
+    let asked_for = name.key.destination(name.orientation);
+    let destination = match choose_destination(tables, state, metadata, (asked_pair, &asked), now) {
+        Ok(destination) => destination,
+        Err(refused) => return refused,
+    };
+    // Read before the look-up, so that a change meanwhile is noticed.
+    let epoch = epoch_of(tables, [client.0, destination.0]);
+    let of_destination = state.source_cache.lookup_ends(tables, client.0, destination.0);
+    let (pair, ends) = by_return_path(tables, metadata.entrance.return_path(), of_destination);
+    let is_service = destination != asked_for;
+    let source = source_behind(tables, &ends, [client.0, destination.0], is_service);
+    if source == Ok(SourceBehind::Client) && !is_service {
+        return None;
+    }
+    let leads = match source {
+        // Somebody else's backend must not be a service's address: it would be translated for ever.
+        _ if ends.to == NextHop::Service => false,
+        Ok(SourceBehind::Client) => connects(tables, ends.from, ends.to),
+        Ok(SourceBehind::Address(_) | SourceBehind::Node(..)) => true,
+        Err(NoAddress) => false,
+    };
+    let (Ok(source), true) = (source, leads) else {
+        return Some(FlowDecision::drop(DropReason::NoRoute));
+    };
+    let pair = source.leave(pair);
+    let second = source.second_key(&first, client.1, destination);
+    let verdict = evaluate(tables, &TwoKeys { first, second }, asked, ends);
+    if verdict.denied.is_some() || tables.link(NextHop::decode(pair.to)).is_none() {
+        return Some(FlowDecision::from_verdict(pair, &verdict));
+    }
+    if let Some(owner) = state.flows.claim(name.hash, found) {
+        return Some(FlowDecision::hand_off(owner));
+    }
+    let wanted = Wanted { first: &first, source, destination, owner: flow_owner(&ends) };
+    let Some(claimed) = claim_second_key(state, found, &wanted, now) else {
+        state.flows.unclaim(name.hash, found);
+        return Some(FlowDecision::drop(DropReason::NoFreePort));
+    };
+    let second = claimed.key();
+    let evicted = state.flows.insert(name.hash, found, flow_owner(&ends), now, |entry| {
+        entry.open(&name.key, name.orientation, metadata.tcp_flags, now);
+        write_decision(entry, tables, (pair, &ends), &verdict);
+        entry.epoch = epoch;
+        count_packet(entry, metadata, FlowDirection::Original, now);
+    });
+    let stored = state.flows.find(name.hash, &name.key);
+    let for_second = state.flows.add_second_key(stored, claimed, now);
+    let live = [evicted, for_second].into_iter().flatten().filter(|it| it.is_live());
+    state.evictions += live.count() as u64;
+    let translation = Translation { key: second.key, orientation: second.original };
+    Some(FlowDecision::from_verdict(pair, &verdict).translated(translation))
+}
+
+/// The destination of a new flow behind its translation: a backend, if a service has the address and port that it asks
+/// for, else those. Errors: the decision on a flow that is not opened; `None`: it is not translated.
+fn choose_destination(
+    tables: &Tables,
+    state: &mut DecisionState,
+    metadata: &PacketMetadata,
+    (pair, ends): (NextHopPair, &FlowEnds),
+    now: u32,
+) -> Result<(Address, u16), Option<FlowDecision>> {
+    let name = &metadata.flow;
+    let (address, port) = name.key.destination(name.orientation);
+    if ends.to == NextHop::Host {
+        return Ok((address, port));
+    }
+    let protocol = name.key.protocol();
+    let frontend = tables
+        .services
+        .as_ref()
+        .and_then(|services| services.frontend(&FrontendKey { address, protocol, port }));
+    let Some(frontend) = frontend else {
+        return Err(without_frontend(tables, pair, ends, (protocol, port)));
+    };
+    let (client, _) = name.key.source(name.orientation);
+    if !frontend.clients.has(client) {
+        return Err(Some(FlowDecision::drop(DropReason::ServiceSourceRanges)));
+    }
+    if protocol == protocol::TCP && !metadata.tcp_flags.opens() {
+        // Nobody knows the backend of this connection.
+        return Err(Some(FlowDecision::refuse(DropReason::TcpWithoutFlow)));
+    }
+    let chance = state.chance();
+    match choose(frontend, &state.affinities, client, chance, now) {
+        Some(backend) => Ok((backend.address, backend.port)),
+        None => Err(Some(match frontend.without_backend {
+            WithoutBackend::Refuse => FlowDecision::refuse(DropReason::ServiceWithoutBackend),
+            WithoutBackend::Drop => FlowDecision::drop(DropReason::ServiceWithoutBackend),
+        })),
+    }
+}
+
+/// The decision on a new flow to an address and port that no service has.
+fn without_frontend(
+    tables: &Tables,
+    pair: NextHopPair,
+    ends: &FlowEnds,
+    (protocol, port): (u8, u16),
+) -> Option<FlowDecision> {
+    let is_for_manx = pair.from == EncodedNextHop::MANX_PORTS;
+    if ends.to == NextHop::Service {
+        return Some(FlowDecision::refuse(DropReason::ServiceWithoutPort));
+    }
+    let egress = tables.manx_ports.as_ref().map_or((0, 0), |ports| ports.egress);
+    let is_of_way_out = (egress.0..=egress.1).contains(&port);
+    let has_ports = Protocol::from_number(protocol).is_some();
+    match (is_for_manx, has_ports) {
+        (false, _) => None,
+        // The node's kernel has this message, too.
+        (true, false) => Some(FlowDecision::drop(DropReason::NotOurs)),
+        // Nothing tells whether a port of the way out is in use (RFC 5382, section 4.3).
+        (true, true) if is_of_way_out => Some(FlowDecision::drop(DropReason::UnknownPort)),
+        (true, true) => Some(FlowDecision::refuse(DropReason::UnknownPort)),
+    }
+}

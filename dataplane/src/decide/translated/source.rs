@@ -1,0 +1,91 @@
+//! The source of a flow's packets behind the translation.
+
+use std::net::IpAddr;
+
+use crate::decide::key::key_with_ends;
+use crate::flow::DirectedKey;
+use crate::policy::FlowEnds;
+use crate::services::{HAIRPIN_V4, HAIRPIN_V6};
+use crate::tables::{EncodedNextHop, ManxPorts, NextHop, NextHopPair, Tables};
+use crate::wire::address::Address;
+
+/// The source of a flow's packets behind the translation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SourceBehind {
+    /// The client, so that the other end sees him.
+    Client,
+    /// Another address: the client's gateway, if an endpoint reaches itself, because it takes nothing from the outside that
+    /// has its own address; or one of this node's block, on the way through a tunnel, which brings no other.
+    Address(Address),
+    /// The node, with a port of these: its answers come back to the node.
+    Node(Address, (u16, u16)),
+}
+
+/// The node has no address of the family that could take a source's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NoAddress;
+
+/// The source of a flow behind its translation, by the client and the destination. It is the node where the pool of a pod
+/// asks for it; and where a service has led a client that is no pod to a backend that is none, because the answers have to
+/// come back here.
+pub(super) fn source_behind(
+    tables: &Tables,
+    ends: &FlowEnds,
+    [client, destination]: [Address; 2],
+    is_service: bool,
+) -> Result<SourceBehind, NoAddress> {
+    if is_hairpin(ends) {
+        let (v4, v6) = (HAIRPIN_V4.into(), IpAddr::V6(HAIRPIN_V6).into());
+        return Ok(SourceBehind::Address(if client.is_v4() { v4 } else { v6 }));
+    }
+    let Some(ports) = &tables.manx_ports else { return Ok(SourceBehind::Client) };
+    let of_node = || {
+        let address = ManxPorts::of_family(&ports.addresses, client).ok_or(NoAddress)?;
+        Ok(SourceBehind::Node(address, ports.egress))
+    };
+    match (ends.from, ends.to) {
+        (NextHop::Endpoint(_), NextHop::Host) if ports.masquerades(client, destination) => {
+            of_node()
+        }
+        (NextHop::Node | NextHop::Host, NextHop::Node | NextHop::Host) if is_service => of_node(),
+        (NextHop::Node, NextHop::Tunnel(_)) if is_service => {
+            let router = tables.router_v4.filter(|_| client.is_v4()).ok_or(NoAddress)?;
+            Ok(SourceBehind::Address(router.into()))
+        }
+        (NextHop::Host, NextHop::Tunnel(_)) if is_service => {
+            let visitor = ManxPorts::of_family(&ports.visitors, client).ok_or(NoAddress)?;
+            Ok(SourceBehind::Address(visitor))
+        }
+        _ => Ok(SourceBehind::Client),
+    }
+}
+
+impl SourceBehind {
+    /// The next hops of packets with this source behind the translation, where routes lead by `pair`.
+    pub(super) fn leave(self, pair: NextHopPair) -> NextHopPair {
+        match self {
+            Self::Node(..) => NextHopPair { to: EncodedNextHop::MANX_PORTS, ..pair },
+            Self::Client | Self::Address(_) => pair,
+        }
+    }
+
+    /// The second key of a flow with this first one, this source port and this destination.
+    pub(super) fn second_key(
+        self,
+        first: &DirectedKey,
+        port: u16,
+        to: (Address, u16),
+    ) -> DirectedKey {
+        let source = match self {
+            Self::Client => first.key.source(first.original).0,
+            Self::Address(address) | Self::Node(address, _) => address,
+        };
+        let (key, original) = key_with_ends(&first.key, first.original, (source, port), to);
+        DirectedKey { key, original }
+    }
+}
+
+/// Whether an endpoint reaches itself through a service.
+fn is_hairpin(ends: &FlowEnds) -> bool {
+    matches!(ends.from, NextHop::Endpoint(_)) && ends.from == ends.to
+}
