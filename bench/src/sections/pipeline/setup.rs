@@ -57,7 +57,15 @@ impl Row {
                 setup.pass(CLIENT_PORT, Some(requests.in_order(Order::Scattered)), warm)?;
                 None
             }
-            Traffic::Untracked(..) | Traffic::Outward(_) => Some((CLIENT_PORT, requests)),
+            Traffic::Untracked(..) => Some((CLIENT_PORT, requests)),
+            Traffic::Outward(_) => {
+                setup.pass(
+                    CLIENT_PORT,
+                    Some(requests.clone().in_order(Order::InTurn)),
+                    flows.into(),
+                )?;
+                Some((CLIENT_PORT, requests))
+            }
             Traffic::Plain(_) => {
                 setup.establish(&requests, HOST, stream(Direction::Reply))?;
                 Some((CLIENT_PORT, requests))
