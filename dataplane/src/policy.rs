@@ -77,9 +77,11 @@ impl PolicyVerdict {
 pub fn policy_stamp(tables: &Tables, ends: &FlowEnds) -> PolicyStamp {
     let revision = |next_hop| match next_hop {
         NextHop::Endpoint(index) => tables.endpoint(index).map_or(0, |endpoint| endpoint.revision),
-        NextHop::Node | NextHop::Host | NextHop::Forwarded | NextHop::Tunnel(_) => {
-            tables.host_policy.revision
-        }
+        NextHop::Node
+        | NextHop::Host
+        | NextHop::Forwarded
+        | NextHop::Tunnel(_)
+        | NextHop::Visitor(_) => tables.host_policy.revision,
         NextHop::Service
         | NextHop::Translated
         | NextHop::ManxPorts
@@ -191,6 +193,7 @@ pub fn evaluate_policy(
         NextHop::Host
         | NextHop::Forwarded
         | NextHop::Tunnel(_)
+        | NextHop::Visitor(_)
         | NextHop::Service
         | NextHop::Translated
         | NextHop::ManxPorts

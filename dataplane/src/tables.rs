@@ -54,6 +54,10 @@ pub enum NextHop {
     /// The node and everything beyond it, by the link of one endpoint that another plugin has connected: an index into
     /// [`Tables::host_sides`]. No route holds it: see [`ReturnPath::next_hops`].
     HostSide(u32),
+    /// Of a source: a client from outside, whom another node has led to a backend here: by its tunnel, an index into
+    /// [`Tables::tunnels`], his packets come and the answers go. Whatever his address is, he has none of this node's rights.
+    /// No route holds it.
+    Visitor(u32),
 }
 
 /// A [`NextHop`] in one number, as routes and flows hold it.
@@ -83,6 +87,9 @@ impl EncodedNextHop {
     /// The only bit in which [`NextHop::Service`] and [`NextHop::Translated`] differ.
     pub const SERVICE_OR_TRANSLATED: u32 =
         NextHop::Service.encode().0 ^ NextHop::Translated.encode().0;
+    /// The only bit in which a tunnel and its visitors differ.
+    pub const TUNNEL_OR_VISITOR: u32 =
+        NextHop::Tunnel(0).encode().0 ^ NextHop::Visitor(0).encode().0;
     /// The only bits in which the tunnels to one node differ.
     pub const TUNNEL_KIND_BITS: u32 =
         NextHop::Tunnel(TUNNELS_PER_NODE - 1).encode().0 ^ NextHop::Tunnel(0).encode().0;
@@ -110,8 +117,10 @@ const _: () = assert!(
         && EncodedNextHop::HOST_OR_FORWARDED.is_power_of_two()
         && EncodedNextHop::HOST_OR_SERVICE.is_power_of_two()
         && EncodedNextHop::SERVICE_OR_TRANSLATED.is_power_of_two()
+        && EncodedNextHop::TUNNEL_OR_VISITOR.is_power_of_two()
         && NextHop::HostSide(7).encode().is_of_node()
         && !NextHop::Endpoint(7).encode().is_of_node()
+        && !NextHop::Visitor(7).encode().is_of_node()
 );
 
 /// The kind is in the low bits, so that the numbers are small and routes hold them in two bytes.
@@ -134,6 +143,7 @@ impl NextHop {
             Self::Tunnel(index) => (5, index),
             Self::Service => (3, 1),
             Self::HostSide(index) => (6, index),
+            Self::Visitor(index) => (7, index),
             Self::Forwarded => (3, 2),
             Self::Translated => (3, 3),
             Self::ManxPorts => (3, 4),
@@ -158,15 +168,16 @@ impl NextHop {
             4 => Self::Endpoint(code >> KIND_BITS & INDEX),
             5 => Self::Tunnel(code >> KIND_BITS & INDEX),
             6 => Self::HostSide(code >> KIND_BITS & INDEX),
+            7 if code >> KIND_BITS <= INDEX => Self::Visitor(code >> KIND_BITS),
             _ => Self::NoRoute,
         }
     }
 }
 
-/// The component that an endpoint's packets passed before they were judged. Their replies go back through it.
+/// The component that packets passed before they were judged. Their replies go back through it. `T` names a tunnel: by its
+/// index, or for the next process by its other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum ReturnPath {
+pub enum ReturnPath<T = u32> {
     /// None: they came by the endpoint's port.
     None,
     /// The node's translation of service addresses: [`NextHop::Translated`].
@@ -178,13 +189,25 @@ pub enum ReturnPath {
     Forwarded,
     /// The node, which led them to [`Role::ManxPorts`]: [`NextHop::ManxPorts`].
     ManxPorts,
+    /// The node at the other end of this tunnel, if they come from outside: [`NextHop::Visitor`].
+    Tunnel(T),
+}
+
+impl<T> ReturnPath<T> {
+    /// The same path with another name for its tunnel. `None`: `name` has none.
+    pub fn renamed<N>(self, name: impl FnOnce(T) -> Option<N>) -> Option<ReturnPath<N>> {
+        Some(match self {
+            Self::None => ReturnPath::None,
+            Self::Service => ReturnPath::Service,
+            Self::Node => ReturnPath::Node,
+            Self::Forwarded => ReturnPath::Forwarded,
+            Self::ManxPorts => ReturnPath::ManxPorts,
+            Self::Tunnel(tunnel) => ReturnPath::Tunnel(name(tunnel)?),
+        })
+    }
 }
 
 impl ReturnPath {
-    /// By their number.
-    pub const ALL: [Self; 5] =
-        [Self::None, Self::Service, Self::Node, Self::Forwarded, Self::ManxPorts];
-
     /// The return path of packets whose flow has this next hop for their source. If that is no endpoint, the result has
     /// no meaning.
     #[inline]
@@ -194,16 +217,18 @@ impl ReturnPath {
             NextHop::HostSide(_) => Self::Node,
             NextHop::Forwarded => Self::Forwarded,
             NextHop::ManxPorts => Self::ManxPorts,
+            NextHop::Visitor(tunnel) => Self::Tunnel(tunnel),
             _ => Self::None,
         }
     }
 
     /// The next hops of packets that go back by this path if routes lead by `pair`. Only packets of endpoints have such
-    /// a path, and packets that the node masquerades. If another plugin connects the endpoints, each reaches the node
+    /// a path, packets that the node masquerades, and clients from outside. If another plugin connects the endpoints, each reaches the node
     /// and beyond by its own link.
     #[inline]
     pub fn next_hops(self, tables: &Tables, pair: NextHopPair) -> NextHopPair {
         let source = pair.from.endpoint();
+        let is_outside = matches!(pair.from, EncodedNextHop::NODE | EncodedNextHop::HOST);
         let pair = match source {
             Some(_) if self == Self::Service => {
                 NextHopPair { from: EncodedNextHop::TRANSLATED, ..pair }
@@ -211,11 +236,13 @@ impl ReturnPath {
             None if self == Self::Forwarded && pair.from == EncodedNextHop::NODE => {
                 NextHopPair { from: EncodedNextHop::FORWARDED, ..pair }
             }
-            None if self == Self::ManxPorts
-                && matches!(pair.from, EncodedNextHop::NODE | EncodedNextHop::HOST) =>
-            {
-                NextHopPair { from: EncodedNextHop::MANX_PORTS, ..pair }
-            }
+            None if is_outside => match self {
+                Self::ManxPorts => NextHopPair { from: EncodedNextHop::MANX_PORTS, ..pair },
+                Self::Tunnel(tunnel) => {
+                    NextHopPair { from: NextHop::Visitor(tunnel).encode(), ..pair }
+                }
+                Self::None | Self::Service | Self::Node | Self::Forwarded => pair,
+            },
             _ => pair,
         };
         if tables.host_sides.is_empty() {
@@ -379,7 +406,7 @@ impl HostPolicy {
         match next_hop {
             // Packets that the node masquerades may have come in by it.
             NextHop::Host | NextHop::Forwarded => self.native.as_ref(),
-            NextHop::Tunnel(_) => self.tunnelled.as_ref(),
+            NextHop::Tunnel(_) | NextHop::Visitor(_) => self.tunnelled.as_ref(),
             NextHop::Endpoint(_)
             | NextHop::Node
             | NextHop::Service
@@ -429,9 +456,6 @@ pub struct ManxPorts {
     pub egress: (u16, u16),
     /// The addresses of the way out, of IPv4 and of IPv6: they take the place of a source's address.
     pub addresses: [Option<Address>; 2],
-    /// The addresses, of IPv4 and of IPv6, by which pods of other nodes see clients from outside that this node leads to
-    /// them: a tunnel brings sources of its own node only.
-    pub visitors: [Option<Address>; 2],
     /// Whose address they take the place of: by address, [`ManxPorts::ASKS`] and [`ManxPorts::STAYS`].
     pub masquerade: Arc<PrefixMap>,
 }
@@ -680,7 +704,7 @@ impl Tables {
             NextHop::Service | NextHop::Translated => Some(&self.service.as_ref()?.link),
             NextHop::ManxPorts => Some(&self.manx_ports.as_ref()?.link),
             // Never bare, never to another node.
-            NextHop::Tunnel(index) => {
+            NextHop::Tunnel(index) | NextHop::Visitor(index) => {
                 Some(&self.tunnel(index)?.link).filter(|link| link.tunnel == Some(index))
             }
         }
@@ -706,6 +730,7 @@ mod tests {
             NextHop::Forwarded,
             NextHop::ManxPorts,
             NextHop::HostSide(7),
+            NextHop::Visitor(INDEX),
         ] {
             assert_eq!(NextHop::decode(next_hop.encode()), next_hop);
             assert!(next_hop.encode().0 <= MAX_VALUE, "a route can hold it");

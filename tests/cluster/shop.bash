@@ -244,6 +244,17 @@ sees() {
     found=$("$@") && [[ $found == "$client:"* ]] || { echo "$found"; return 1; }
 }
 
+# sees_by_each_pod CLIENT ADDRESS: of 16 connections of the outside host each is seen as this client's, and two pods or more
+# answer them.
+sees_by_each_pod() {
+    local at pods=()
+    for at in {1..16}; do
+        sees "$1" outside curl -sS --max-time 2 "http://$2/clientip" || return 1
+        pods+=("$(outside curl -sS --max-time 2 "http://$2/hostname")") || return 1
+    done
+    [[ $(printf '%s\n' "${pods[@]}" | sort -u | wc -l) -ge 2 ]] || { echo "answered: ${pods[*]}"; return 1; }
+}
+
 # What both checks of node ports ask.
 create_node_port_services() {
     kubectl create -f - <<'END'
@@ -269,6 +280,7 @@ check_own_node_ports() {
         done
         check "an outside host reaches service web by a port of $node" \
             eventually 10 outside curl -sS --max-time 2 "http://${nodes[$node]}:30081/hostname"
+        check "and is seen by the pods of both nodes" sees_by_each_pod "$outside" "${nodes[$node]}:30081"
         check "and $node itself" node_is_answered "$node" "${nodes[$node]}:30081"
         check "also at 127.0.0.1" node_is_answered "$node" 127.0.0.1:30081
         check "the policy denies an outside host the pods db by a port of $node" outside_times_out "${nodes[$node]}:30082"

@@ -42,8 +42,6 @@ pub const NODES: [&str; 2] = ["node-1", "node-2"];
 pub const UNDERLAY: [Ipv4Addr; 2] = [Ipv4Addr::new(172, 18, 0, 2), Ipv4Addr::new(172, 18, 0, 3)];
 /// The source addresses of the nodes' packets to remote pods and of their ICMP errors.
 pub const ROUTER: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 244, 1, 1), Ipv4Addr::new(10, 244, 2, 1)];
-/// The addresses by which the other node's pods see clients from outside.
-pub const VISITORS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 244, 1, 0), Ipv4Addr::new(10, 244, 2, 0)];
 pub const MTU: u32 = 1500;
 pub const TUNNEL_MTU: u32 = MTU - 20;
 
@@ -484,8 +482,7 @@ impl Fabric {
         }
         let masquerade = Arc::new(PrefixMap::build(0, values));
         let link = Link::native(MANX, MTU);
-        let (addresses, visitors) = ([None; 2], [None; 2]);
-        let manx_ports = Some(ManxPorts { link, egress, addresses, visitors, masquerade });
+        let manx_ports = Some(ManxPorts { link, egress, addresses: [None; 2], masquerade });
         let mut fabric = Self { manx_ports, ..Self::closed() };
         for node in &mut fabric.nodes {
             node.attach(MANX, Capabilities::ALL);
@@ -595,8 +592,7 @@ impl Fabric {
             tables.roles.resize(MANX.0 as usize + 1, Role::Closed);
             tables.roles[MANX.0 as usize] = Role::ManxPorts;
             let addresses = [Some(UNDERLAY[node].into()), Some(underlay_v6(node).into())];
-            let visitors = [Some(VISITORS[node].into()), None];
-            tables.manx_ports = Some(ManxPorts { addresses, visitors, ..ports.clone() });
+            tables.manx_ports = Some(ManxPorts { addresses, ..ports.clone() });
         }
         tables
     }

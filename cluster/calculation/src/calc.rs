@@ -196,7 +196,6 @@ impl Calculation {
                     link: port.link,
                     egress: port.egress,
                     addresses: port.addresses.map(|address| address.map(Address::from)),
-                    visitors: visitors(inputs.topology),
                     masquerade: Arc::clone(&self.route_tables.masquerade),
                 }),
                 Translation::Nobody | Translation::KubeProxy(..) | Translation::Manx(..) => None,
@@ -392,14 +391,6 @@ fn host_sides(inputs: &Inputs<'_>) -> Vec<Option<Link>> {
         links[at] = Some(Link::native(port, local.mtu));
     }
     links
-}
-
-/// The addresses of this node's blocks that stand for clients from outside, of IPv4 and of IPv6.
-fn visitors(topology: &Topology) -> [Option<Address>; 2] {
-    let addresses = topology.host_network().masquerade_addresses;
-    [true, false].map(|is_v4| {
-        addresses.iter().find(|it| it.is_ipv4() == is_v4).map(|address| Address::from(*address))
-    })
 }
 
 fn roles(inputs: &Inputs<'_>) -> Vec<Role> {

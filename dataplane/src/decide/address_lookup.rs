@@ -38,8 +38,8 @@ fn pair(source: ResolvedAddress, destination: ResolvedAddress) -> (NextHopPair, 
     (pair, FlowEnds { from, to, identities: [source.identity, destination.identity] })
 }
 
-/// The result of [`lookup_ends`], for packets that go back by this path. A masqueraded sender is not the node: policy
-/// judges it as [`NextHop::Forwarded`].
+/// The result of [`lookup_ends`], for packets that go back by this path. A masqueraded sender is not the node, and a visitor
+/// does not come by the node's own interface: policy judges them as [`NextHop::Forwarded`] and [`NextHop::Visitor`].
 #[inline]
 pub(super) fn by_return_path(
     tables: &Tables,
@@ -47,7 +47,10 @@ pub(super) fn by_return_path(
     (pair, ends): (NextHopPair, FlowEnds),
 ) -> (NextHopPair, FlowEnds) {
     let pair = return_path.next_hops(tables, pair);
-    let from = if pair.from == EncodedNextHop::FORWARDED { NextHop::Forwarded } else { ends.from };
+    let from = match NextHop::decode(pair.from) {
+        from @ (NextHop::Forwarded | NextHop::Visitor(_)) => from,
+        _ => ends.from,
+    };
     (pair, FlowEnds { from, ..ends })
 }
 

@@ -56,16 +56,18 @@ impl Entrance {
     }
 
     /// The tunnel of a known peer. The pool of the destination chooses the encapsulation of a packet, and the pool
-    /// of the source chooses that of its replies, so the peer may use either tunnel.
+    /// of the source chooses that of its replies, so the peer may use either tunnel. It brings visitors, too, as far as
+    /// [`visitor`](super::visitor) lets them.
     #[inline]
     pub const fn tunnel(index: u32) -> Self {
         Self {
             back: NextHop::Tunnel(index).encode(),
-            significant_bits: !EncodedNextHop::TUNNEL_KIND_BITS,
+            significant_bits: !(EncodedNextHop::TUNNEL_KIND_BITS
+                | EncodedNextHop::TUNNEL_OR_VISITOR),
         }
     }
 
-    /// The component that an endpoint's packets have passed before they enter here.
+    /// The component that packets have passed before they enter here.
     #[inline]
     pub(super) const fn return_path(self) -> ReturnPath {
         match self.back() {
@@ -73,6 +75,7 @@ impl Entrance {
             NextHop::HostSide(_) => ReturnPath::Node,
             NextHop::Forwarded => ReturnPath::Forwarded,
             NextHop::ManxPorts => ReturnPath::ManxPorts,
+            NextHop::Tunnel(index) => ReturnPath::Tunnel(index),
             _ => ReturnPath::None,
         }
     }

@@ -18,6 +18,7 @@ mod tracked;
 mod translated;
 mod untracked;
 mod untracked_hook;
+mod visitor;
 
 pub use address_lookup::SourceCache;
 pub use entrance::Entrance;

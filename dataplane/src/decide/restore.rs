@@ -47,7 +47,6 @@ pub fn restore(
         return RestoreOutcome::Ended;
     };
     let leads = service::refusal(pair).is_none()
-        && connects(tables, ends.from, ends.to)
         && (pair.from != pair.to || record.second.is_some())
         && tables.link(ends.from).is_some()
         && tables.link(ends.to).is_some();
@@ -88,12 +87,15 @@ pub fn restore(
     RestoreOutcome::Here
 }
 
-/// The ends of a flow and the verdict on it, by these tables. `None`: its backend is gone.
+/// The ends of a flow and the verdict on it, by these tables. `None`: its backend is gone, or the node that brings its
+/// packets, or nothing leads there.
 fn judge(
     tables: &Tables,
     record: &FlowRecord,
 ) -> Option<((NextHopPair, FlowEnds), PolicyVerdict, Epoch)> {
     let FlowRecord { key, original, return_path, .. } = *record;
+    let of_node = |node| tables.tunnels.iter().flatten().find(|it| it.remote == node);
+    let return_path = return_path.renamed(|node| of_node(node)?.link.tunnel)?;
     if let Some(second) = record.second {
         let keys = TwoKeys { first: DirectedKey { key, original }, second };
         return translated::judge_restored(tables, &keys, return_path);
@@ -102,6 +104,7 @@ fn judge(
     let epoch = current_epoch(tables, key.v4_addresses());
     let found = lookup_ends(tables, source, destination);
     let (pair, ends) = by_return_path(tables, return_path, found);
+    connects(tables, ends.from, ends.to).then_some(())?;
     let verdict = evaluate(tables, &ends, (destination, transport(&key, original)));
     Some(((pair, ends), verdict, epoch))
 }

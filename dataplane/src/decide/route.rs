@@ -8,7 +8,7 @@ use crate::rewrite::Rewrite;
 use crate::tables::{NextHop, NextHopPair, Tables};
 
 /// Whether Manx carries packets between two next hops. It connects its endpoints with everything; this node, and the
-/// clients that it masquerades, with pods of other nodes; and, where it owns the uplink, this node with the world. It
+/// clients that it masquerades, with pods of other nodes; visitors with its endpoints; and, where it owns the uplink, this node with the world. It
 /// carries no transit. Nothing is opened from a service address. A destination without a route is let through, to be
 /// answered.
 #[inline]
@@ -27,12 +27,14 @@ pub(super) fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
             | NextHop::Host
             | NextHop::Forwarded
             | NextHop::Tunnel(_)
+            | NextHop::Visitor(_)
             | NextHop::NoRoute
             | NextHop::Unreachable,
             NextHop::Node
             | NextHop::Host
             | NextHop::Forwarded
             | NextHop::Tunnel(_)
+            | NextHop::Visitor(_)
             | NextHop::Service
             | NextHop::Translated
             | NextHop::ManxPorts

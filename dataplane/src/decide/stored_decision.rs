@@ -2,7 +2,6 @@
 
 use super::flow_decision::FlowDecision;
 use super::metadata::PacketMetadata;
-use super::route::connects;
 use crate::drop_reason::DropReason;
 use crate::flow::{Epoch, FlowDirection, FlowMut, Owner, Verdict};
 use crate::policy::{self, FlowEnds, NO_SLOT, PolicyVerdict};
@@ -76,12 +75,12 @@ fn cached_verdict(entry: &FlowMut<'_>) -> Option<PolicyVerdict> {
 }
 
 /// Brings a flow up to date whose ends have been looked up in these tables: it keeps its verdict while nothing has changed
-/// that this rests on, or policy is evaluated.
+/// that this rests on, or policy is evaluated. `leads`: whether Manx carries packets between these ends.
 #[inline]
 pub(super) fn refresh_stale(
     tables: &Tables,
     entry: &mut FlowMut<'_>,
-    (pair, ends): (NextHopPair, &FlowEnds),
+    (pair, ends, leads): (NextHopPair, &FlowEnds, bool),
     epoch: Epoch,
     judge: bool,
     evaluate: impl FnOnce() -> PolicyVerdict,
@@ -89,7 +88,7 @@ pub(super) fn refresh_stale(
     let leads_as_before = has_same_next_hops(tables, entry, pair, ends);
     if !judge
         && leads_as_before
-        && connects(tables, ends.from, ends.to)
+        && leads
         // Its verdict rests on endpoints that the stamp does not name.
         && ends.to != NextHop::Service
         && policy::policy_stamp(tables, ends) == entry.second.policy_stamp
@@ -99,11 +98,8 @@ pub(super) fn refresh_stale(
         return verdict;
     }
     let is_kept = !judge && keeps_established(tables, entry) && leads_as_before;
-    let verdict = if connects(tables, ends.from, ends.to) {
-        evaluate()
-    } else {
-        PolicyVerdict::without_rules(Some(DropReason::NoRoute))
-    };
+    let verdict =
+        if leads { evaluate() } else { PolicyVerdict::without_rules(Some(DropReason::NoRoute)) };
     // A connection that is kept against the rules is counted by none of them.
     let verdict = if is_kept && verdict.denied.is_some() {
         PolicyVerdict::without_rules(None)
@@ -134,11 +130,13 @@ fn has_same_next_hops(
         && entry.second.attachments == attachment_ids(tables, ends)
 }
 
+/// What names the ends beyond these tables: the attachments of endpoints, and the address of the node that brings a visitor.
 fn attachment_ids(tables: &Tables, ends: &FlowEnds) -> [u32; 2] {
     [ends.from, ends.to].map(|next_hop| match next_hop {
         NextHop::Endpoint(index) => {
             tables.endpoint(index).map_or(0, |endpoint| endpoint.attachment)
         }
+        NextHop::Visitor(index) => tables.tunnel(index).map_or(0, |it| it.remote.to_bits()),
         NextHop::NoRoute
         | NextHop::Unreachable
         | NextHop::Node

@@ -13,7 +13,7 @@ use super::stored_decision::{
     cached_verdict_at, count_packet, decide_by_verdict, flow_owner, keeps_established,
     refresh_stale, write_decision,
 };
-use super::translated;
+use super::{translated, visitor};
 use crate::drop_reason::DropReason;
 use crate::flow::{Admission, Epoch, Evicted, FlowDirection, FlowMut, FlowTable, Found, Verdict};
 use crate::icmp;
@@ -94,6 +94,9 @@ fn open_flow(
     let found = state.source_cache.lookup_ends(tables, source, destination);
     let (pair, ends) = by_return_path(tables, metadata.entrance.return_path(), found);
     if !metadata.entrance.admits_flow(pair, FlowDirection::Original) {
+        return FlowDecision::drop(metadata.entrance.refusal(pair.to));
+    }
+    if visitor::is_stray(tables, (&name.key, name.orientation), &ends) {
         return FlowDecision::drop(metadata.entrance.refusal(pair.to));
     }
     if let Some(found) = place
@@ -215,7 +218,8 @@ fn refresh_untranslated(
     let (pair, ends) = by_return_path(tables, ReturnPath::of(before.from), found);
     let asked = (destination, transport(&key, original));
     let evaluate = || evaluate(tables, &ends, asked);
-    refresh_stale(tables, entry, (pair, &ends), epoch, judge, evaluate)
+    let leads = connects(tables, ends.from, ends.to);
+    refresh_stale(tables, entry, (pair, &ends, leads), epoch, judge, evaluate)
 }
 
 /// Decides an ICMP error. It passes with the flow that its quoted header names, towards the sender of the quoted
@@ -272,7 +276,10 @@ pub(super) fn decide_icmp_error(
     let direction = entry.direction(orientation).reverse();
     let verdict = refresh(tables, &mut entry, false);
     let pair = entry.next_hop_pair(direction);
-    if !packet.metadata.entrance.admits_flow(pair, direction) {
+    let is_of_visitor = |from| matches!(NextHop::decode(from), NextHop::Visitor(_));
+    if !packet.metadata.entrance.admits_flow(pair, direction)
+        || (is_of_visitor(path.from) && !is_of_visitor(pair.from))
+    {
         return unmatched;
     }
     FlowDecision::from_verdict(pair, &verdict)

@@ -17,6 +17,7 @@ use super::metadata::{FlowLookup, PacketMetadata};
 use super::route::{connects, forward_if_fits};
 use super::state::DecisionState;
 use super::untracked_hook::UntrackedVerdict;
+use super::visitor;
 use crate::drop_reason::DropReason;
 use crate::fate::Forwarding;
 use crate::flow::{FlowKey, Orientation, RuleCounters};
@@ -125,7 +126,8 @@ fn decide_untracked(
     }
     let found = source_cache.lookup_ends(tables, source, destination);
     let (pair, ends) = by_return_path(tables, metadata.entrance.return_path(), found);
-    if !metadata.entrance.admits(pair.from) {
+    if !metadata.entrance.admits(pair.from) || visitor::is_stray(tables, (key, *orientation), &ends)
+    {
         return Some(FlowDecision::drop(metadata.entrance.refusal(pair.to)));
     }
     let transport = transport(key, *orientation);

@@ -1,6 +1,7 @@
 //! A flow that is changed. In a table its eviction list and its record follow, and whoever listens is told of its end.
 
 use std::mem::replace;
+use std::net::Ipv4Addr;
 use std::ops::{Deref, DerefMut};
 
 use super::end::EndReason;
@@ -79,8 +80,16 @@ impl<'a> FlowMut<'a> {
             original: self.first.original,
             state: self.first.state,
             seen: self.first.last_seen,
-            return_path: ReturnPath::of(self.first.next_hop_pair(FlowDirection::Original).from),
+            return_path: self.return_path(),
         }
+    }
+
+    /// The way back of its packets, for the next process.
+    fn return_path(&self) -> ReturnPath<Ipv4Addr> {
+        let node = Ipv4Addr::from_bits(self.second.attachments[0]);
+        ReturnPath::of(self.first.next_hop_pair(FlowDirection::Original).from)
+            .renamed(|_| Some(node))
+            .unwrap_or(ReturnPath::None)
     }
 
     /// Counts an admitted packet (a super-packet as its segments) and updates the connection's state.

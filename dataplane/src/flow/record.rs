@@ -8,7 +8,7 @@
 //! file:   header · records of slots 0, 1, ... · second keys of slots 0, 1, ...   (each six words of eight bytes)
 //! header: magic and layout · bytes of a record · number of slots · 0 ...
 //! record: mark · the key's two words · its three words of IPv6 (IPv4: anything)
-//! second key: 0 · as in a record
+//! second key: address of the node of a tunnel (return path 5) · as in a record
 //! mark:   0: no flow; else state + 1 · orientation << 8 · return path << 16 · second key << 24 · seen << 32
 //! second key in the mark: 0: none; else orientation + 1
 //! ```
@@ -17,6 +17,7 @@
 //! for it.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -42,7 +43,7 @@ pub struct FlowRecord {
     /// When its last packet came, or up to [`MAX_AGE`] before that: in seconds since the machine's start.
     pub seen: u32,
     /// The component that its first packet passed before it was judged.
-    pub return_path: ReturnPath,
+    pub return_path: ReturnPath<Ipv4Addr>,
     /// Its key behind a translation, if it is translated.
     pub second: Option<DirectedKey>,
 }
@@ -69,17 +70,17 @@ impl FlowRecord {
     fn mark(&self) -> u64 {
         (self.state as u64 + 1)
             | (self.original as u64) << 8
-            | (self.return_path as u64) << 16
+            | path_number(self.return_path) << 16
             | self.second.map_or(0, |it| it.original as u64 + 1) << 24
             | u64::from(self.seen) << 32
     }
 
     /// The record in these words, which may be anything; `second` reads those of its second key. `None`: there is none
     /// that a table could have written.
-    fn from_words(words: Words, second: impl FnOnce() -> Option<Words>) -> Option<Self> {
+    fn from_words(words: Words, second: impl Fn() -> Option<Words>) -> Option<Self> {
         let mark = words[0];
         let state = *FlowState::ALL.get((mark as u8).checked_sub(1)? as usize)?;
-        let second = match mark >> 24 & 0xff {
+        let second_key = match mark >> 24 & 0xff {
             0 => None,
             orientation => Some((key(second()?)?, self::orientation(orientation - 1)?)),
         };
@@ -88,8 +89,11 @@ impl FlowRecord {
             original: orientation(mark >> 8 & 0xff)?,
             state,
             seen: (mark >> 32) as u32,
-            return_path: *ReturnPath::ALL.get((mark >> 16 & 0xff) as usize)?,
-            second: second.map(|(key, original)| DirectedKey { key, original }),
+            return_path: path(mark >> 16 & 0xff, || {
+                let [node, ..] = second()?;
+                Some(Ipv4Addr::from_bits(node.try_into().ok()?))
+            })?,
+            second: second_key.map(|(key, original)| DirectedKey { key, original }),
         };
         let is_of_one_flow = record.second.is_none_or(|second| {
             second.key != record.key && second.key.protocol() == record.key.protocol()
@@ -97,6 +101,30 @@ impl FlowRecord {
         let is_written_so =
             is_of_one_flow && state.is_of(record.key.protocol()) && record.mark() == mark;
         is_written_so.then_some(record)
+    }
+}
+
+fn path_number(path: ReturnPath<Ipv4Addr>) -> u64 {
+    match path {
+        ReturnPath::None => 0,
+        ReturnPath::Service => 1,
+        ReturnPath::Node => 2,
+        ReturnPath::Forwarded => 3,
+        ReturnPath::ManxPorts => 4,
+        ReturnPath::Tunnel(_) => 5,
+    }
+}
+
+/// The path with a number. `node`: that of its tunnel.
+fn path(number: u64, node: impl FnOnce() -> Option<Ipv4Addr>) -> Option<ReturnPath<Ipv4Addr>> {
+    match number {
+        0 => Some(ReturnPath::None),
+        1 => Some(ReturnPath::Service),
+        2 => Some(ReturnPath::Node),
+        3 => Some(ReturnPath::Forwarded),
+        4 => Some(ReturnPath::ManxPorts),
+        5 => node().map(ReturnPath::Tunnel),
+        _ => None,
     }
 }
 
@@ -124,6 +152,9 @@ struct AtomicWords([AtomicU64; WORDS]);
 fn put(record: &FlowRecord, mut store: impl FnMut(usize, u64)) {
     store(0, 0);
     put_key(&record.key, &mut store);
+    if let ReturnPath::Tunnel(node) = record.return_path {
+        store(WORDS, node.to_bits().into());
+    }
     if let Some(second) = &record.second {
         put_key(&second.key, |word, value| store(WORDS + word, value));
     }
@@ -279,7 +310,9 @@ mod tests {
     fn records() -> impl Strategy<Value = FlowRecord> {
         let end = || (any::<[u8; 16]>(), any::<u16>());
         let parts = (end(), end(), any::<(bool, bool, u8, u32)>());
-        let states = (0..FlowState::ALL.len(), prop::sample::select(&ReturnPath::ALL[..]));
+        let way = (0u64..6, any::<u32>());
+        let way = way.prop_map(|(number, node)| path(number, || Some(node.into())).unwrap());
+        let states = (0..FlowState::ALL.len(), way);
         (parts, states, prop::option::of(end())).prop_map(
             |((low, high, (is_v4, turned, other, seen)), (state, return_path), backend)| {
                 let state = FlowState::ALL[state];

@@ -49,8 +49,11 @@ pub struct Frontend {
     pub id: u64,
     /// The backends that a new connection may get, each once.
     pub backends: Box<[Backend]>,
-    /// For UDP: all backends that the service has, also those that no new connection may get. Sorted.
+    /// For UDP, and where it takes visitors: all backends that the service has, also those that no new connection of this
+    /// node may get. Sorted, each once.
     pub all_backends: Box<[Backend]>,
+    /// Whether other nodes may lead clients from outside to backends on this one.
+    pub takes_visitors: bool,
     /// The seconds after its last new connection for which a client keeps its backend. `None`: each connection gets one
     /// by chance (`sessionAffinity: None`).
     pub affinity: Option<u32>,
@@ -65,6 +68,8 @@ pub struct Frontend {
 pub struct ServiceTable {
     frontends: Parts<FrontendKey, Arc<Frontend>>,
     addresses: Parts<Address, ()>,
+    /// The backends that visitors may reach, with the number of frontends that lead there.
+    for_visitors: Parts<FrontendKey, u32>,
     gone: u32,
 }
 
@@ -91,6 +96,12 @@ impl ServiceTable {
         }
     }
 
+    /// Whether a client from outside whom another node has brought may open a connection to this address and port: a
+    /// frontend that takes visitors has this backend.
+    pub fn takes_visitors(&self, at: &FrontendKey) -> bool {
+        self.for_visitors.get(at).is_some()
+    }
+
     /// Whether a backend's address exists.
     #[inline]
     pub fn has_address(&self, address: Address) -> bool {
@@ -113,6 +124,16 @@ impl ServiceTable {
         let before = self.frontends.get(&key).map_or(&[][..], |it| &it.all_backends);
         let loses = key.protocol == protocol::UDP && !before.iter().all(has);
         self.gone = self.gone.wrapping_add(u32::from(loses));
+        let before = self.frontends.get(&key).cloned();
+        for (of, leads) in [(before, false), (frontend.clone(), true)] {
+            for backend in of.iter().filter(|it| it.takes_visitors).flat_map(|it| &it.all_backends)
+            {
+                let at = FrontendKey { address: backend.address, port: backend.port, ..key };
+                let count = self.for_visitors.get(&at).copied().unwrap_or_default();
+                let count = if leads { count + 1 } else { count - 1 };
+                self.for_visitors.set(at, (count > 0).then_some(count));
+            }
+        }
         self.frontends.set(key, frontend);
     }
 

@@ -66,7 +66,7 @@ fn changes(before: &Contents, after: &Contents) -> Changes {
     Changes::Objects(changed.map(|key| (key.clone(), before.objects.get(key).cloned())).collect())
 }
 
-/// Compares the backends that keep clients of UDP with the oracle's.
+/// Compares the backends that keep clients of UDP, and those that take visitors, with the oracle's.
 fn compare_all_backends(
     tables: &BTreeMap<&str, Frontends>,
     objects: &BTreeMap<ObjectKey, Stored>,
@@ -76,9 +76,10 @@ fn compare_all_backends(
         for (key, frontend) in frontends.table().frontends() {
             let found: Vec<_> =
                 frontend.all_backends.iter().map(|it| (it.address.to_ip(), it.port)).collect();
-            let expected = match key.protocol {
-                UDP => oracle.all_backends(key.address.to_ip(), UDP, key.port),
-                _ => BTreeSet::new(),
+            let expected = if key.protocol == UDP || frontend.takes_visitors {
+                oracle.all_backends(key.address.to_ip(), key.protocol, key.port)
+            } else {
+                BTreeSet::new()
             };
             let expected: Vec<_> = expected.into_iter().collect();
             prop_assert_eq!(found, expected, "{} on {}", shown(key), node);

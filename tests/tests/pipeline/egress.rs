@@ -8,19 +8,19 @@ use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::services::{Backend, Frontend, FrontendKey, ServiceTable};
 use manx_dataplane::tables::{ManxPorts, Tables};
 use manx_tests::fabric::{
-    Delivery, FORWARDED, Fabric, HOST, MANX, RAW, ROUTER, SIZES, UNDERLAY, pod, policy,
+    Delivery, FORWARDED, Fabric, HOST, MANX, RAW, ROUTER, SIZES, UNDERLAY, pod, policy, workers,
 };
 use manx_tests::packet::{ICMP, TCP, Tuple, UDP, addresses, assert_whole, tunnelled};
 
-const CLIENT: &str = "10.1.0.1";
+pub(super) const CLIENT: &str = "10.1.0.1";
 const CLIENT6: &str = "fd00:1::1";
-const OTHER: &str = "10.1.0.2";
-const FAR: &str = "10.2.0.1";
-const WORLD: &str = "192.0.2.7";
+pub(super) const OTHER: &str = "10.1.0.2";
+pub(super) const FAR: &str = "10.2.0.1";
+pub(super) const WORLD: &str = "192.0.2.7";
 const WORLD6: &str = "2001:db8::7";
-const PORTS: (u16, u16) = (61_000, 65_534);
+pub(super) const PORTS: (u16, u16) = (61_000, 65_534);
 const POOLS: [&str; 2] = ["10.0.0.0/8", "fd00::/16"];
-const NODE_PORT: u16 = 30_080;
+pub(super) const NODE_PORT: u16 = 30_080;
 
 fn cluster(policies: &str) -> String {
     pod("shop/client", 0, "{app: client}", &[CLIENT, CLIENT6])
@@ -30,7 +30,7 @@ fn cluster(policies: &str) -> String {
         + policies
 }
 
-fn services(frontends: &[(&str, u16, &str, u16)]) -> ServiceTable {
+pub(super) fn services(frontends: &[(&str, u16, &str, u16)]) -> ServiceTable {
     let mut table = ServiceTable::default();
     for ((address, port, backend, behind), id) in frontends.iter().zip(1..) {
         let [address, backend] =
@@ -51,7 +51,7 @@ fn services(frontends: &[(&str, u16, &str, u16)]) -> ServiceTable {
     table
 }
 
-fn fabric_of(policies: &str, table: ServiceTable, ports: (u16, u16)) -> Fabric {
+pub(super) fn fabric_of(policies: &str, table: ServiceTable, ports: (u16, u16)) -> Fabric {
     Fabric::with_manx_ports(&cluster(policies), table, ports, (&POOLS, &POOLS))
 }
 
@@ -59,11 +59,11 @@ fn fabric() -> Fabric {
     fabric_of("", ServiceTable::default(), PORTS)
 }
 
-fn node() -> String {
+pub(super) fn node() -> String {
     UNDERLAY[0].to_string()
 }
 
-fn only(out: Vec<Delivery>) -> Delivery {
+pub(super) fn only(out: Vec<Delivery>) -> Delivery {
     assert_eq!(out.len(), 1, "{out:?}");
     let only = out.into_iter().next().unwrap();
     assert_whole(&only.frame.bytes);
@@ -71,7 +71,7 @@ fn only(out: Vec<Delivery>) -> Delivery {
 }
 
 /// Source and destination with ports; an echo's identifier stands for both.
-fn ends(bytes: &[u8]) -> [(String, u16); 2] {
+pub(super) fn ends(bytes: &[u8]) -> [(String, u16); 2] {
     let (source, destination) = addresses(bytes);
     let ports = match SlicedPacket::from_ip(bytes).unwrap().transport.unwrap() {
         TransportSlice::Tcp(tcp) => (tcp.source_port(), tcp.destination_port()),
@@ -186,6 +186,19 @@ fn a_port_serves_one_flow_to_each_destination_and_a_full_range_refuses() {
     leaves(&mut fabric, "shop/client", asked(CLIENT, 1001));
 }
 
+/// The world knows such a connection by another port, if at all.
+#[test]
+fn a_connection_to_the_world_that_nobody_knows_is_reset() {
+    let mut fabric = fabric();
+    let asked = Tuple::new(CLIENT, WORLD, TCP, 443);
+    let out = only(fabric.send("shop/client", &asked.data(b"x")));
+    assert_eq!((out.node, out.port), fabric.port("shop/client"));
+    assert_eq!(ends(&out.frame.bytes)[0], (WORLD.to_owned(), 443));
+    let (_, client) = fabric.port("shop/client");
+    assert_eq!(dropped(&fabric, client, DropReason::TcpWithoutFlow), 1);
+    assert_eq!(fabric.nodes[0].flows().len(), 0);
+}
+
 /// One pod has taken all ports to a destination.
 #[test]
 fn a_pod_that_takes_every_port_leaves_others_their_share() {
@@ -203,13 +216,15 @@ fn a_pod_that_takes_every_port_leaves_others_their_share() {
         fabric.nodes[0].flows().iter().filter(|flow| of_pod(flow)).count()
     };
     assert!(owned(&mut fabric, CLIENT) >= usize::from(COUNT) - 2);
+    // Each of several workers has ports of its own, and shares those alone.
+    let least = if workers() == 1 { 5 } else { 3 };
     for port in 0..10 * COUNT {
         let before = owned(&mut fabric, OTHER);
         let out = fabric.send("shop/other", &asked(OTHER, 1000 + port).opening());
-        assert!(before > 4 || out.len() == 1, "with {before} ports it is refused none");
+        assert!(before >= least || out.len() == 1, "with {before} ports it is refused none");
     }
     let shares = [CLIENT, OTHER].map(|pod| owned(&mut fabric, pod));
-    assert!(shares.iter().all(|it| *it >= 5), "{shares:?}");
+    assert!(shares.iter().all(|it| *it >= least), "{shares:?}");
 }
 
 #[test]
@@ -311,30 +326,13 @@ fn a_port_at_loopback_leads_the_nodes_own_processes_to_a_pod() {
     }
 }
 
-/// A tunnel brings sources of its own node only.
+/// The other node's tunnel brings a process of this one as this node.
 #[test]
-fn a_node_port_leads_to_a_pod_of_another_node_that_sees_an_address_of_this_ones_block() {
-    let visitor = manx_tests::fabric::VISITORS[0].to_string();
-    let rule = format!("{{from: [{{ipBlock: {{cidr: {visitor}/32}}}}]}}");
-    let policies = policy("shop/p", &format!("{{podSelector: {{}}, ingress: [{rule}]}}"));
-    let mut fabric = fabric_of(&policies, services(&[(&node(), NODE_PORT, FAR, 8080)]), PORTS);
-    let asked = Tuple::new(WORLD, &node(), TCP, NODE_PORT);
-    let out = only(fabric.send_at(0, MANX, &asked.opening()));
-    assert_eq!((out.node, out.port), fabric.port("shop/far"));
-    let [(source, port), to] = ends(&out.frame.bytes);
-    assert_eq!((source, to), (visitor.clone(), (FAR.to_owned(), 8080)));
-    let behind = Tuple::new(&visitor, FAR, TCP, 8080).from_port(port);
-    let out = only(fabric.send("shop/far", &behind.answer()));
-    assert_eq!((out.node, out.port), (0, MANX));
-    assert_eq!(
-        ends(&out.frame.bytes),
-        [(node(), NODE_PORT), (WORLD.to_owned(), asked.source_port)]
-    );
-    // A process of the node that asks from another of its addresses.
-    let own = Tuple::new(&node(), &node(), TCP, NODE_PORT).from_port(777);
-    assert_eq!(fabric.send_at(0, MANX, &own.opening()).len(), 0, "the policy denies the node's");
+fn the_nodes_own_process_reaches_a_pod_of_another_node_by_a_node_port() {
     let mut fabric = fabric_of("", services(&[(&node(), NODE_PORT, FAR, 8080)]), PORTS);
+    let own = Tuple::new(&node(), &node(), TCP, NODE_PORT).from_port(777);
     let out = only(fabric.send_at(0, MANX, &own.opening()));
+    assert_eq!((out.node, out.port), fabric.port("shop/far"));
     assert_eq!(ends(&out.frame.bytes)[0], (ROUTER[0].to_string(), 777));
 }
 
@@ -366,6 +364,12 @@ fn a_backend_that_is_a_host_answers_to_the_node_unless_a_pod_asks_its_own() {
         assert_eq!(out.port, HOST);
         let [from, to] = ends(&out.frame.bytes);
         assert_eq!((from, to), (("10.96.0.7".to_owned(), 80), (router, asked.source_port)));
+        // Other tables, and another agent.
+        fabric.publish();
+        assert_eq!(only(fabric.send_at(0, HOST, &asked.data(b"x"))).port, MANX);
+        let restored = fabric.nodes[0].replace_workers(1, SIZES, true);
+        assert_eq!((restored.flows, restored.ended), (2, 0));
+        assert_eq!(only(fabric.send_at(0, HOST, &asked.data(b"x"))).port, MANX);
     }
 }
 

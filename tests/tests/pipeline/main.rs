@@ -24,5 +24,6 @@ mod services;
 mod states;
 mod succession;
 mod translated;
+mod visitors;
 mod vxlan;
 mod workers;

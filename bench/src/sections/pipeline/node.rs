@@ -273,7 +273,6 @@ fn way_out() -> ManxPorts {
         link: Link::native(HOST, MTU),
         egress: (1024, 65_534),
         addresses: [Some(NODE.into()), None],
-        visitors: [None; 2],
         masquerade: Arc::new(PrefixMap::build(0, asks)),
     }
 }

@@ -441,7 +441,7 @@ impl Frontends {
         let mut backends = 0;
         for port in service.ports.iter().take(MOST_PORTS) {
             // Addresses of one family by which the same clients get the same share their frontend.
-            let mut made: BTreeMap<(bool, TrafficPolicy, bool), Arc<Frontend>> = BTreeMap::new();
+            let mut made: BTreeMap<_, Arc<Frontend>> = BTreeMap::new();
             let of_node = (self.node_ports.range, self.node_ports.addresses.iter().copied());
             for opening in openings((service, port), &addresses, of_node) {
                 let opening = match opening {
@@ -454,10 +454,13 @@ impl Frontends {
                 let (is_v4, policy) = (opening.address.is_ipv4(), opening.policy);
                 let has_ranges =
                     opening.kind == AddressKind::LoadBalancer && !service.source_ranges.is_empty();
-                let frontend = made.entry((is_v4, policy, has_ranges)).or_insert_with(|| {
+                let takes_visitors =
+                    opening.kind == AddressKind::NodePort && policy == TrafficPolicy::Cluster;
+                let alike = (is_v4, policy, has_ranges, takes_visitors);
+                let frontend = made.entry(alike).or_insert_with(|| {
                     let clients = if has_ranges { ranges.clone() } else { Clients::All };
                     let left = MOST_BACKENDS.saturating_sub(backends);
-                    let of = (is_v4, policy);
+                    let of = (is_v4, policy, takes_visitors);
                     let made = self.frontend((name, service), port, of, left, omissions);
                     backends += made.backends.len() + made.all_backends.len();
                     Arc::new(Frontend { clients, ..made })
@@ -476,12 +479,16 @@ impl Frontends {
         &self,
         (name, service): (&ObjectName, &Service),
         port: &ServicePort,
-        (is_v4, policy): (bool, TrafficPolicy),
+        (is_v4, policy, takes_visitors): (bool, TrafficPolicy, bool),
         left: usize,
         omissions: &mut BTreeSet<Omission>,
     ) -> Frontend {
-        let without_backends =
-            Frontend { id: id(name, port), affinity: affinity(service), ..Frontend::default() };
+        let without_backends = Frontend {
+            id: id(name, port),
+            affinity: affinity(service),
+            takes_visitors,
+            ..Frontend::default()
+        };
         if self.slices.is_broken(&name.namespace) {
             omissions.insert(Omission::Endpoints);
             return without_backends;
@@ -498,8 +505,8 @@ impl Frontends {
             return without_backends;
         }
         let (backends, without_backend) = select(&candidates, policy, &self.here);
-        let is_udp = port.protocol == Some(Protocol::Udp);
-        let all_backends = if is_udp { all(&candidates) } else { Box::default() };
+        let has_all = takes_visitors || port.protocol == Some(Protocol::Udp);
+        let all_backends = if has_all { all(&candidates) } else { Box::default() };
         Frontend { backends, all_backends, without_backend, ..without_backends }
     }
 

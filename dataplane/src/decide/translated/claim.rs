@@ -2,7 +2,7 @@
 
 use super::source::SourceBehind;
 use crate::decide::state::DecisionState;
-use crate::flow::{ClaimedKey, DirectedKey, EndReason, Found, Holder, KeyTaken, Owner};
+use crate::flow::{ClaimedKey, DirectedKey, EndReason, Found, Holder, KeyTaken, Owner, WorkerId};
 use crate::wire::address::Address;
 
 /// The ports that are tried for a flow until one is free behind the translation.
@@ -19,6 +19,12 @@ pub(super) struct Wanted<'a> {
     pub(super) owner: Owner,
 }
 
+/// All keys that were tried are taken.
+pub(super) struct NoKey {
+    /// The worker that has most of them, if other workers have some: it may take one away.
+    pub(super) most: Option<WorkerId>,
+}
+
 /// Claims a second key: with the client's own port, or with another one if another flow or worker has that key. The node's
 /// ports are taken at random; where those that are tried are taken, the owner that has most of them gives one up to an
 /// owner that has fewer. So no pod can keep the ports to a destination from others.
@@ -27,7 +33,7 @@ pub(super) fn claim_second_key(
     found: Found,
     wanted: &Wanted<'_>,
     now: u32,
-) -> Option<ClaimedKey> {
+) -> Result<ClaimedKey, NoKey> {
     let Wanted { first, source, destination, owner } = *wanted;
     let (_, own) = first.key.source(first.original);
     let (own, (least, last)) = match source {
@@ -37,12 +43,13 @@ pub(super) fn claim_second_key(
     let ports = u32::from(last.saturating_sub(least)) + 1;
     let mut next = own;
     let (mut taken, mut count) = ([None; PORT_TRIES], 0);
-    for _ in 0..PORT_TRIES {
+    let mut elsewhere = [None; PORT_TRIES];
+    for elsewhere in &mut elsewhere {
         let port = next.take().unwrap_or_else(|| least + (state.chance() % ports) as u16);
         let second = source.second_key(first, port, destination);
         match state.flows.claim_second_key(second, found, now) {
-            Ok(claimed) => return Some(claimed),
-            Err(KeyTaken::Worker(_)) => {}
+            Ok(claimed) => return Ok(claimed),
+            Err(KeyTaken::Worker(worker)) => *elsewhere = Some(worker),
             Err(KeyTaken::Flow) => {
                 let holder = state.flows.holder(&second.key);
                 let is_new = |it: &Holder| {
@@ -56,13 +63,20 @@ pub(super) fn claim_second_key(
             }
         }
     }
-    let (second, Holder { found: victim, .. }) = most_wasteful(&taken, owner)?;
-    if !matches!(source, SourceBehind::Node(..)) || victim == found {
-        return None;
-    }
-    state.flows.remove_found(victim, now, EndReason::Evicted);
+    let no_key = || NoKey { most: most_frequent(&elsewhere) };
+    let wasteful = most_wasteful(&taken, owner).filter(|(_, victim)| victim.found != found);
+    let Some((second, victim)) = wasteful.filter(|_| matches!(source, SourceBehind::Node(..)))
+    else {
+        return Err(no_key());
+    };
+    state.flows.remove_found(victim.found, now, EndReason::Evicted);
     state.evictions += 1;
-    state.flows.claim_second_key(second, found, now).ok()
+    state.flows.claim_second_key(second, found, now).map_err(|_| no_key())
+}
+
+fn most_frequent(workers: &[Option<WorkerId>]) -> Option<WorkerId> {
+    let all = || workers.iter().flatten();
+    all().max_by_key(|worker| all().filter(|it| it == worker).count()).copied()
 }
 
 /// Of the keys that were found taken, one of the owner that has most: rather of a flow that is not established. `None`:

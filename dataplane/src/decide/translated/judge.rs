@@ -4,6 +4,7 @@ use manx_policy_compiler::model::{L4Header, Transport};
 
 use crate::decide::address_lookup::{by_return_path, current_epoch, lookup_ends};
 use crate::decide::key::transport;
+use crate::decide::route::connects;
 use crate::flow::{Epoch, TwoKeys};
 use crate::policy::{self, FlowEnds, PolicyVerdict, PolicyView, PolicyViews, UntrackedAllows};
 use crate::tables::{EncodedNextHop, NextHop, NextHopPair, ReturnPath, Tables};
@@ -30,6 +31,18 @@ pub(super) fn evaluate(
         translated: PolicyView { ends, transport: Transport { l4, ..original } },
     };
     policy::evaluate_policy(tables, views, UntrackedAllows::NONE)
+}
+
+/// Whether Manx carries the packets of a translated flow between these ends. A service leads outside hosts and the node's
+/// own processes to backends on other nodes and to hosts, too.
+pub(in crate::decide) fn leads(tables: &Tables, keys: &TwoKeys, ends: &FlowEnds) -> bool {
+    let TwoKeys { first, second } = keys;
+    let [asked, behind] = [first, second].map(|it| it.key.destination(it.original));
+    let is_on = |to| matches!(to, NextHop::Node | NextHop::Host | NextHop::Tunnel(_));
+    let is_led =
+        || asked != behind && matches!(ends.from, NextHop::Node | NextHop::Host) && is_on(ends.to);
+    // Somebody else's backend must not be a service's address: it would be translated for ever.
+    ends.to != NextHop::Service && (connects(tables, ends.from, ends.to) || is_led())
 }
 
 /// The two addresses that a translated flow's decision rests on: its source, and its destination behind the translation.

@@ -5,7 +5,7 @@
 
 use manx_policy_compiler::model::Protocol;
 
-use super::judge::{asked_ends, epoch, evaluate, judged_ends};
+use super::judge::{asked_ends, epoch, evaluate, judged_ends, leads};
 use crate::decide::flow_decision::FlowDecision;
 use crate::decide::metadata::PacketMetadata;
 use crate::decide::route::forward_if_fits;
@@ -62,7 +62,8 @@ fn refresh(
         return Err(BackendGone);
     }
     let evaluate = || evaluate(tables, keys, asked_ends(tables, keys, &ends), ends);
-    Ok(refresh_stale(tables, entry, (pair, &ends), epoch, judge, evaluate))
+    let leads = leads(tables, keys, &ends);
+    Ok(refresh_stale(tables, entry, (pair, &ends, leads), epoch, judge, evaluate))
 }
 
 /// Decides a packet whose flow was found, is live and has two keys. `Err`: the packet opens a flow at this place.
@@ -190,8 +191,8 @@ pub fn translated_fast_path<'a>(
     Some((forwarding, Translation { key, orientation }, entry.counters))
 }
 
-/// What restoring a translated flow of the last process needs: its ends and the verdict on it. `None`: its backend is
-/// gone.
+/// What restoring a translated flow of the last process needs: its ends and the verdict on it. `None`: its backend is gone,
+/// or nothing leads there.
 pub(in crate::decide) fn judge_restored(
     tables: &Tables,
     keys: &TwoKeys,
@@ -199,7 +200,7 @@ pub(in crate::decide) fn judge_restored(
 ) -> Option<((NextHopPair, FlowEnds), PolicyVerdict, Epoch)> {
     let epoch = epoch(tables, keys);
     let (pair, ends) = judged_ends(tables, keys, path);
-    stands(tables, keys, ends.to).then_some(())?;
+    (stands(tables, keys, ends.to) && leads(tables, keys, &ends)).then_some(())?;
     let verdict = evaluate(tables, keys, asked_ends(tables, keys, &ends), ends);
     Some(((pair, ends), verdict, epoch))
 }

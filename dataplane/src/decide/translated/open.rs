@@ -2,13 +2,12 @@
 
 use manx_policy_compiler::model::Protocol;
 
-use super::claim::{Wanted, claim_second_key};
-use super::judge::{epoch_of, evaluate};
-use super::source::{NoAddress, SourceBehind, source_behind};
+use super::claim::{NoKey, Wanted, claim_second_key};
+use super::judge::{epoch_of, evaluate, leads};
+use super::source::{SourceBehind, source_behind};
 use crate::decide::address_lookup::by_return_path;
 use crate::decide::flow_decision::FlowDecision;
 use crate::decide::metadata::PacketMetadata;
-use crate::decide::route::connects;
 use crate::decide::state::DecisionState;
 use crate::decide::stored_decision::{count_packet, flow_owner, write_decision};
 use crate::drop_reason::DropReason;
@@ -58,19 +57,18 @@ pub(in crate::decide) fn open(
     if source == Ok(SourceBehind::Client) && !is_service {
         return None;
     }
-    let leads = match source {
-        // Somebody else's backend must not be a service's address: it would be translated for ever.
-        _ if ends.to == NextHop::Service => false,
-        Ok(SourceBehind::Client) => connects(tables, ends.from, ends.to),
-        Ok(SourceBehind::Address(_) | SourceBehind::Node(..)) => true,
-        Err(NoAddress) => false,
-    };
-    let (Ok(source), true) = (source, leads) else {
+    let Ok(source) = source else {
         return Some(FlowDecision::drop(DropReason::NoRoute));
     };
+    if is_lost(metadata) {
+        return Some(FlowDecision::refuse(DropReason::TcpWithoutFlow));
+    }
+    let keys = TwoKeys { first, second: source.second_key(&first, client.1, destination) };
+    if !leads(tables, &keys, &ends) {
+        return Some(FlowDecision::drop(DropReason::NoRoute));
+    }
     let pair = source.leave(pair);
-    let second = source.second_key(&first, client.1, destination);
-    let verdict = evaluate(tables, &TwoKeys { first, second }, asked, ends);
+    let verdict = evaluate(tables, &keys, asked, ends);
     if verdict.denied.is_some() || tables.link(NextHop::decode(pair.to)).is_none() {
         return Some(FlowDecision::from_verdict(pair, &verdict));
     }
@@ -78,9 +76,14 @@ pub(in crate::decide) fn open(
         return Some(FlowDecision::hand_off(owner));
     }
     let wanted = Wanted { first: &first, source, destination, owner: flow_owner(&ends) };
-    let Some(claimed) = claim_second_key(state, found, &wanted, now) else {
-        state.flows.unclaim(name.hash, found);
-        return Some(FlowDecision::drop(DropReason::NoFreePort));
+    let claimed = match claim_second_key(state, found, &wanted, now) {
+        Ok(claimed) => claimed,
+        Err(NoKey { most }) => {
+            state.flows.unclaim(name.hash, found);
+            let other = most.filter(|_| metadata.handoffs == 0);
+            let refused = || FlowDecision::drop(DropReason::NoFreePort);
+            return Some(other.map_or_else(refused, FlowDecision::hand_off));
+        }
     };
     let second = claimed.key();
     let evicted = state.flows.insert(name.hash, found, flow_owner(&ends), now, |entry| {
@@ -95,6 +98,12 @@ pub(in crate::decide) fn open(
     state.evictions += live.count() as u64;
     let translation = Translation { key: second.key, orientation: second.original };
     Some(FlowDecision::from_verdict(pair, &verdict).translated(translation))
+}
+
+/// Whether a packet without a flow is one of a TCP connection that was open: nobody knows its backend, or the port by which the
+/// world knows it.
+fn is_lost(metadata: &PacketMetadata) -> bool {
+    metadata.flow.key.protocol() == protocol::TCP && !metadata.tcp_flags.opens()
 }
 
 /// The destination of a new flow behind its translation: a backend, if a service has the address and port that it asks
@@ -123,8 +132,7 @@ fn choose_destination(
     if !frontend.clients.has(client) {
         return Err(Some(FlowDecision::drop(DropReason::ServiceSourceRanges)));
     }
-    if protocol == protocol::TCP && !metadata.tcp_flags.opens() {
-        // Nobody knows the backend of this connection.
+    if is_lost(metadata) {
         return Err(Some(FlowDecision::refuse(DropReason::TcpWithoutFlow)));
     }
     let chance = state.chance();

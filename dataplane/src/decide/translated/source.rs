@@ -52,10 +52,6 @@ pub(super) fn source_behind(
             let router = tables.router_v4.filter(|_| client.is_v4()).ok_or(NoAddress)?;
             Ok(SourceBehind::Address(router.into()))
         }
-        (NextHop::Host, NextHop::Tunnel(_)) if is_service => {
-            let visitor = ManxPorts::of_family(&ports.visitors, client).ok_or(NoAddress)?;
-            Ok(SourceBehind::Address(visitor))
-        }
         _ => Ok(SourceBehind::Client),
     }
 }

@@ -337,7 +337,7 @@ pub(super) fn leads_to(agent: &Agent, next_hop: NextHop) -> String {
         }
         NextHop::Service | NextHop::Translated => "service".to_owned(),
         NextHop::Endpoint(index) => endpoint(index),
-        NextHop::Tunnel(index) => tunnel(index),
+        NextHop::Tunnel(index) | NextHop::Visitor(index) => tunnel(index),
     }
 }
 

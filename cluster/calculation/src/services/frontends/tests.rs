@@ -247,7 +247,7 @@ fn seen(frontends: &Frontends) -> BTreeMap<FrontendKey, Seen> {
         assert!(it.all_backends.is_sorted());
         let all = it.all_backends.iter().copied().collect();
         let clients = CLIENTS.map(|client| it.clients.has(ip(client).into()));
-        (backends, it.affinity, it.without_backend, all, clients)
+        (backends, it.affinity, it.without_backend, (all, it.takes_visitors), clients)
     };
     table.map(|(key, frontend)| (*key, of(frontend))).collect()
 }
@@ -324,8 +324,8 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
             let has_lost = |(key, was): (&FrontendKey, &Seen)| {
                 let is_udp = key.protocol == manx_dataplane::wire::protocol::UDP;
                 is_udp
-                    && !now.get(key).is_some_and(|it| was.3.is_subset(&it.3))
-                    && !was.3.is_empty()
+                    && !now.get(key).is_some_and(|it| was.3.0.is_subset(&it.3.0))
+                    && !was.3.0.is_empty()
             };
             let lost = lost + was.iter().filter(|it| has_lost(*it)).count() as u32;
             let counted = frontends.table().gone() - gone;

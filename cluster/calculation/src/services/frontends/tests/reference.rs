@@ -17,8 +17,13 @@ pub(super) enum Rule {
 }
 
 /// A frontend in words that can be compared: its backends as a set.
-pub(super) type Seen =
-    (BTreeSet<Backend>, Option<u32>, WithoutBackend, BTreeSet<Backend>, [bool; CLIENTS.len()]);
+pub(super) type Seen = (
+    BTreeSet<Backend>,
+    Option<u32>,
+    WithoutBackend,
+    (BTreeSet<Backend>, bool),
+    [bool; CLIENTS.len()],
+);
 
 /// The age of an object, the first one first: whether it is a pod, whether its time is not known, its time, its name.
 type Age = (bool, bool, Option<Created>, ObjectKey);
@@ -67,14 +72,17 @@ pub(super) fn expected(
                 let affinity = service.client_affinity.map(|it| it.timeout.unwrap_or(10_800));
                 let age = (false, service.created.is_none(), service.created, key.clone());
                 let all_ends = ends(contents, key, port, address).unwrap_or_default();
-                let is_udp = port.protocol == Some(Protocol::Udp);
-                let kept = all_ends.into_iter().filter(|_| is_udp).map(|(_, it)| it).collect();
+                let is_of_node = node_ports().addresses.contains(&address);
+                let takes_visitors = is_of_node && !service.keeps_clients;
+                let has_all = takes_visitors || port.protocol == Some(Protocol::Udp);
+                let kept = all_ends.into_iter().filter(|_| has_all).map(|(_, it)| it).collect();
                 let is_balancers = service.load_balancer_vips.contains(&address)
                     && !service.cluster_ips.contains(&address);
                 let all_clients = !is_balancers || service.source_ranges.is_empty();
                 let clients = CLIENTS.map(ip).map(|client| {
                     all_clients || service.source_ranges.iter().any(|it| it.contains(&client))
                 });
+                let kept = (kept, takes_visitors);
                 let found = ((backends, affinity, without, kept, clients), rule);
                 all.entry(claimed).or_default().entry(age).or_insert(found);
             }
@@ -96,7 +104,7 @@ pub(super) fn expected(
                     FrontendKey { address: address.into(), protocol, port: host.port };
                 let backends =
                     BTreeSet::from([Backend { address: (*own).into(), port: port.port }]);
-                let kept = backends.clone();
+                let kept = (backends.clone(), false);
                 let everybody = [true; CLIENTS.len()];
                 let found =
                     ((backends, None, WithoutBackend::Refuse, kept, everybody), Rule::OfPod);
