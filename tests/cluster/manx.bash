@@ -81,6 +81,7 @@ take_down() {
 end() {
     [ "$?" -eq 0 ] || keep_logs end || true
     cluster down
+    if [ -e "$work/outside.pid" ]; then kill "$(<"$work/outside.pid")" || true; fi
     rm -rf "$work"
 }
 

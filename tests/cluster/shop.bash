@@ -232,9 +232,11 @@ check_way_out() {
 # The host on the other side of the nodes' network, which is none of the cluster's.
 readonly outside=10.99.0.1
 outside() { nsenter --net --target "$(pgrep -of "machine $MANX_CLUSTER_DIR")" -- "$@"; }
-# outside_answers: by HTTP at port 8090.
+# outside_answers: by HTTP at port 8090, until the checks end.
 outside_answers() {
-    outside "$MANX_CLUSTER_CACHE/bin/agnhost" netexec --http-port=8090 --udp-port=-1 >/dev/null 2>&1 &
+    # shellcheck disable=SC2016 # They are the inner shell's.
+    outside sh -c 'echo $$ >"$1"; exec "$2" netexec --http-port=8090 --udp-port=-1' sh \
+        "$work/outside.pid" "$MANX_CLUSTER_CACHE/bin/agnhost" >/dev/null 2>&1 &
     eventually 10 outside curl -sS --max-time 1 http://127.0.0.1:8090/hostname >/dev/null
 }
 # sees CLIENT COMMAND...: what it prints is this client's address and a port.
@@ -303,6 +305,43 @@ END
     done
     kubectl -n shop delete networkpolicy from-outside
 }
+
+# check_balancer, after check_own_node_ports: a load balancer leads an address of its own to the nodes, as the outside host's route
+# does here.
+check_balancer() {
+    local address=203.0.113.80 node
+    kubectl create -f - <<END
+apiVersion: v1
+kind: Service
+metadata: {name: web-balanced, namespace: shop}
+spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+END
+    kubectl -n shop patch service web-balanced --subresource=status --type=merge \
+        -p "{\"status\": {\"loadBalancer\": {\"ingress\": [{\"ip\": \"$address\"}]}}}"
+    for node in n1 n2; do
+        outside ip route replace "$address/32" via "${nodes[$node]}"
+        check "an outside host reaches a load balancer's address through $node" \
+            eventually 10 outside curl -sS --max-time 2 "http://$address/hostname"
+        check "and is seen by the pods of both nodes" sees_by_each_pod "$outside" "$address:80"
+        check "so does $node itself" node_is_answered "$node" "$address:80"
+    done
+    kubectl -n shop patch service web-balanced --type=merge -p '{"spec": {"externalTrafficPolicy": "Local"}}'
+    check "with externalTrafficPolicy Local only the pod of n2 answers it there" \
+        eventually 10 answered_by_one "$address:80" "web-n2"
+    kubectl -n shop patch service web-balanced --type=merge -p '{"spec": {"loadBalancerSourceRanges": ["192.0.2.0/28"]}}'
+    check "who is in none of its source ranges gets no answer" eventually 10 outside_times_out "$address:80"
+    kubectl -n shop delete service web-balanced
+    outside ip route del "$address/32"
+    check "after the service no node has a route to its address" eventually 15 has_no_route n2 "$address"
+}
+# answered_by_one ADDRESS NAME: 16 connections of the outside host are all answered by pods whose names begin so.
+answered_by_one() {
+    local at pod
+    for at in {1..16}; do
+        pod=$(outside curl -sS --max-time 2 "http://$1/hostname") && [[ $pod == "$2"* ]] || { echo "$pod"; return 1; }
+    done
+}
+has_no_route() { [[ -z $(cluster exec "$1" -- ip route show "$2") ]]; }
 
 # check_host_ports, after check_own_node_ports: a pod asks for two ports of n1, of which the kubelet has one.
 check_host_ports() {

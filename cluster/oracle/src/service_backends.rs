@@ -4,8 +4,9 @@
 //! that terminate), KEP-2086 (`internalTrafficPolicy`), KEP-2433 and KEP-3015 (hints), and of what kube-proxy does where
 //! these are silent. Each question goes through all objects again.
 //!
-//! The client is a pod or a process of a node; both get the same. Not judged here: clients outside of the cluster,
-//! `loadBalancerSourceRanges`, node ports, `externalIPs`, and the addresses of a `ServiceCIDR` that no service has.
+//! The client is a pod or a process of a node; both get the same. Or he is outside of the cluster, and his packets come to a
+//! node. Not judged here: `loadBalancerSourceRanges`, node ports, `externalIPs`, and the addresses of a `ServiceCIDR` that no
+//! service has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -63,11 +64,11 @@ impl<'a> ServiceOracle<'a> {
         Self { objects }
     }
 
-    /// What becomes of a new connection of a client on `node`. A service that is not valid has no known address, so
+    /// What becomes of a new connection of a client on `node`, or of one from outside whose packets come to it. A service that is not valid has no known address, so
     /// that none is a service's by it.
     pub fn backends(
         &self,
-        node: &str,
+        (node, from_outside): (&str, bool),
         address: IpAddr,
         protocol: u8,
         port: u16,
@@ -89,8 +90,13 @@ impl<'a> ServiceOracle<'a> {
             return ServiceBackends::Refused;
         }
         let endpoints = self.endpoints(key, port, address.is_ipv4());
-        // The policy is about cluster IPs. At a load balancer's address a client in the cluster gets any endpoint.
-        let local = service.internal_local && service.cluster_ips.contains(&address);
+        // The internal policy is about cluster IPs, the external one about load balancers' addresses. There a client in the
+        // cluster gets any endpoint.
+        let local = if service.cluster_ips.contains(&address) {
+            service.internal_local
+        } else {
+            service.keeps_clients && from_outside
+        };
         let chosen = if local {
             let here = |it: &Endpoint<'_>| it.of_slice.node.as_deref() == Some(node);
             available(endpoints.iter().copied().filter(here).collect())

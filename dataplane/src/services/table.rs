@@ -61,6 +61,19 @@ pub struct Frontend {
     pub without_backend: WithoutBackend,
     /// Whose new connections are taken. Others get no answer.
     pub clients: Clients,
+    /// What clients from outside of the cluster find instead, if that is something else.
+    pub for_outside: Option<Arc<Frontend>>,
+}
+
+impl Frontend {
+    /// What a client finds. `is_outside`: it is neither a pod nor a process of this node.
+    #[inline]
+    pub fn of(&self, is_outside: bool) -> &Self {
+        match &self.for_outside {
+            Some(other) if is_outside => other,
+            _ => self,
+        }
+    }
 }
 
 /// The services that Manx translates.

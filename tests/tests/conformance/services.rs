@@ -24,10 +24,14 @@ use proptest::prelude::*;
 use ablation::Feature;
 use clusters::{ADDRESSES, NODES, OF_PODS_OR_NODES, PORTS, PROTOCOLS};
 
+/// A node, and whether the client is outside of the cluster and his packets come to it.
+type Asks = (&'static str, bool);
+
 /// The clients and the addresses, protocols and ports that they name.
-fn questions() -> impl Iterator<Item = (&'static str, IpAddr, u8, u16)> {
+fn questions() -> impl Iterator<Item = (Asks, IpAddr, u8, u16)> {
     let addresses = ADDRESSES.into_iter().map(|text| text.parse::<IpAddr>().unwrap());
-    let named = addresses.flat_map(|address| NODES.map(|node| (node, address)));
+    let nodes = NODES.into_iter().flat_map(|node| [(node, false), (node, true)]);
+    let named = addresses.flat_map(move |address| nodes.clone().map(move |it| (it, address)));
     let named = named.flat_map(|(node, address)| PROTOCOLS.map(|it| (node, address, it)));
     named.flat_map(|(node, address, protocol)| PORTS.map(|it| (node, address, protocol, it)))
 }
@@ -45,8 +49,12 @@ fn admits(address: IpAddr) -> bool {
 }
 
 /// The table's answer. `None`: it has no such frontend.
-fn by_table(table: &ServiceTable, key: &FrontendKey) -> Option<ServiceBackends> {
-    let frontend = table.frontend(key)?;
+fn by_table(
+    table: &ServiceTable,
+    key: &FrontendKey,
+    from_outside: bool,
+) -> Option<ServiceBackends> {
+    let frontend = table.frontend(key)?.of(from_outside);
     let backends: BTreeSet<_> =
         frontend.backends.iter().map(|it| (it.address.to_ip(), it.port)).collect();
     assert_eq!(backends.len(), frontend.backends.len(), "{key:?} has a backend twice");
@@ -94,12 +102,14 @@ fn compare(
     answers: &[ServiceBackends],
 ) -> Result<(), TestCaseError> {
     let mut asked = BTreeSet::new();
-    for ((node, address, protocol, port), expected) in questions().zip(answers) {
+    for (((node, outside), address, protocol, port), expected) in questions().zip(answers) {
         let key = FrontendKey { address: address.into(), protocol, port };
         asked.insert(key);
         let frontends = &tables[node];
-        match by_table(frontends.table(), &key) {
-            Some(found) => prop_assert_eq!(&found, expected, "{} from {}", shown(&key), node),
+        match by_table(frontends.table(), &key, outside) {
+            Some(found) => {
+                prop_assert_eq!(&found, expected, "{} from {} {}", shown(&key), node, outside)
+            }
             // The port of an address that has others, or an address that no service has.
             None => prop_assert!(
                 *expected == ServiceBackends::NotAService

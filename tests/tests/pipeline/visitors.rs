@@ -4,7 +4,7 @@
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::services::{Backend, Frontend, FrontendKey, ServiceTable};
 use manx_dataplane::tables::PortId;
-use manx_tests::fabric::{Fabric, HOST, MANX, RAW, SIZES, UNDERLAY, policy};
+use manx_tests::fabric::{FORWARDED, Fabric, HOST, MANX, RAW, SIZES, UNDERLAY, policy};
 use manx_tests::packet::{ICMP, SCTP, TCP, Tuple, UDP, addresses, tunnelled};
 
 use crate::egress::{
@@ -119,6 +119,47 @@ fn a_visitor_with_the_nodes_own_address_has_none_of_its_rights() {
     let own = Tuple::new(&UNDERLAY[1].to_string(), FAR, TCP, BEHIND);
     only(fabric.send_at(1, HOST, &own.opening()));
     is_refused(&mut fabric, &own.from_port(5001).opening(), DropReason::PolicyIngress);
+}
+
+/// As the kernel brings it, which has a route to the balancer's address. Who is in the cluster may find something else there.
+#[test]
+fn an_outside_host_reaches_a_load_balancers_address_through_what_the_node_forwards() {
+    const BALANCER: &str = "198.51.100.7";
+    // The nodes of these tests know the addresses of services by cluster IPs.
+    const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: balanced, namespace: shop}\n\
+        spec: {clusterIP: 198.51.100.7, ports: [{port: 80}]}\n";
+    for pods in [[(FAR, "shop/far"), (OTHER, "shop/other")], [(OTHER, "shop/other"), (FAR, "shop/far")]] {
+        let [(backend, pod), (of_cluster, pod_of_cluster)] = pods;
+        let of_cluster = services(&[(BALANCER, 80, of_cluster, BEHIND)]);
+        let for_outside = services(&[(BALANCER, 80, backend, BEHIND)]);
+        let mut table = for_outside.clone();
+        for (key, frontend) in of_cluster.frontends() {
+            let outside = Frontend::clone(for_outside.frontend(key).unwrap());
+            let all_backends = outside.all_backends.clone();
+            let for_outside = Some(outside.into());
+            let of_all = Frontend {
+                for_outside,
+                takes_visitors: true,
+                all_backends,
+                ..Frontend::clone(frontend)
+            };
+            table.set_frontend(*key, Some(of_all.into()));
+        }
+        let mut fabric = fabric_of(SERVICE, table, PORTS);
+        let asked = Tuple::new(WORLD, BALANCER, TCP, 80);
+        for (packet, at) in [(asked.opening(), FORWARDED), (asked.data(b"x"), FORWARDED)] {
+            let out = only(fabric.send_at(0, at, &packet));
+            assert_eq!((out.node, out.port), fabric.port(pod), "{:?}", fabric.nodes[0].drops());
+            assert_eq!(ends(&out.frame.bytes)[0], (WORLD.to_owned(), asked.source_port));
+            let behind = Tuple::new(WORLD, backend, TCP, BEHIND);
+            let out = only(fabric.send(pod, &behind.answer()));
+            assert_eq!((out.node, out.port), (0, HOST));
+            assert_eq!(ends(&out.frame.bytes)[0], (BALANCER.to_owned(), 80));
+        }
+        let asked = Tuple::new(CLIENT, BALANCER, TCP, 80);
+        let out = only(fabric.send("shop/client", &asked.opening()));
+        assert_eq!((out.node, out.port), fabric.port(pod_of_cluster));
+    }
 }
 
 #[test]

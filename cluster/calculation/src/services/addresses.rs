@@ -80,6 +80,8 @@ pub enum AddressKind {
     ClusterIp,
     /// One of `status.loadBalancer.ingress`.
     LoadBalancer,
+    /// The same for clients from outside of the cluster, where they get other endpoints.
+    LoadBalancerOutside,
     /// An address of the node, with the port's `nodePort`.
     NodePort,
 }
@@ -122,7 +124,8 @@ pub(super) fn addresses(
 }
 
 /// Where clients of a node reach a port of a Service: at those of its addresses that may be a service's, and at its node
-/// port, which is served at these addresses of the node if it is in the range.
+/// port, which is served at these addresses of the node if it is in the range. An address that clients from outside find with
+/// other endpoints comes twice, for them later.
 pub(super) fn openings<'a>(
     (service, port): (&'a Service, &ServicePort),
     addresses: &'a [(IpAddr, (AddressKind, TrafficPolicy), bool)],
@@ -136,6 +139,11 @@ pub(super) fn openings<'a>(
             Err(Omission::Address(address))
         }
     });
+    let for_outside = addresses.iter().filter_map(move |&(address, (kind, _), is_admitted)| {
+        let differs = kind == AddressKind::LoadBalancer && service.keeps_clients;
+        let (kind, policy) = (AddressKind::LoadBalancerOutside, TrafficPolicy::Local);
+        (differs && is_admitted).then_some(Ok(Opening { address, port: number, kind, policy }))
+    });
     let in_range = |port: &u16| (range.0..=range.1).contains(port);
     let refused = port.node_port.filter(|it| !in_range(it)).map(|it| Err(Omission::NodePort(it)));
     let of_node = port.node_port.filter(in_range).into_iter().zip([of_node]);
@@ -145,7 +153,7 @@ pub(super) fn openings<'a>(
         let served = addresses.filter(|it| has_family(service, it));
         served.map(move |address| Ok(Opening { address, port, kind, policy }))
     });
-    own.chain(refused).chain(of_node)
+    own.chain(for_outside).chain(refused).chain(of_node)
 }
 
 /// A traffic policy. `is_local`: it is `Local`.

@@ -452,10 +452,14 @@ impl Frontends {
                     }
                 };
                 let (is_v4, policy) = (opening.address.is_ipv4(), opening.policy);
-                let has_ranges =
-                    opening.kind == AddressKind::LoadBalancer && !service.source_ranges.is_empty();
-                let takes_visitors =
-                    opening.kind == AddressKind::NodePort && policy == TrafficPolicy::Cluster;
+                let (has_ranges, is_outside) = match opening.kind {
+                    AddressKind::ClusterIp => (false, false),
+                    AddressKind::NodePort => (false, true),
+                    AddressKind::LoadBalancer | AddressKind::LoadBalancerOutside => {
+                        (!service.source_ranges.is_empty(), true)
+                    }
+                };
+                let takes_visitors = is_outside && !service.keeps_clients;
                 let alike = (is_v4, policy, has_ranges, takes_visitors);
                 let frontend = made.entry(alike).or_insert_with(|| {
                     let clients = if has_ranges { ranges.clone() } else { Clients::All };
@@ -465,9 +469,15 @@ impl Frontends {
                     backends += made.backends.len() + made.all_backends.len();
                     Arc::new(Frontend { clients, ..made })
                 });
-                frontends
-                    .entry(frontend_key(opening.address, port, opening.port))
-                    .or_insert_with(|| Arc::clone(frontend));
+                let key = frontend_key(opening.address, port, opening.port);
+                if opening.kind == AddressKind::LoadBalancerOutside {
+                    let for_outside = Some(Arc::clone(frontend));
+                    frontends
+                        .entry(key)
+                        .and_modify(|it| Arc::make_mut(it).for_outside = for_outside);
+                } else {
+                    frontends.entry(key).or_insert_with(|| Arc::clone(frontend));
+                }
             }
         }
         addresses.into_iter().map(|(at, _, is_admitted)| (at, is_admitted)).collect()

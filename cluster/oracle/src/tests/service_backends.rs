@@ -41,7 +41,7 @@ fn slice(name: &str, ports: &str, endpoints: &[(&str, &str)]) -> String {
 
 fn judge(text: &str, node: &str, address: &str, protocol: u8, port: u16) -> ServiceBackends {
     let cluster = Cluster::of(&[&format!("{NODES}\n---\n{text}")]);
-    ServiceOracle::new(&cluster.0).backends(node, ip(address), protocol, port)
+    ServiceOracle::new(&cluster.0).backends((node, false), ip(address), protocol, port)
 }
 
 fn one_of(backends: &[(&str, u16)]) -> ServiceBackends {

@@ -128,6 +128,7 @@ fn choose_destination(
     let Some(frontend) = frontend else {
         return Err(without_frontend(tables, pair, ends, (protocol, port)));
     };
+    let frontend = frontend.of(ends.from == NextHop::Host);
     let (client, _) = name.key.source(name.orientation);
     if !frontend.clients.has(client) {
         return Err(Some(FlowDecision::drop(DropReason::ServiceSourceRanges)));

@@ -31,7 +31,12 @@ pub(super) struct ManxServices {
     pub(super) egress: (u16, u16),
     /// The addresses of all nodes, which are no services'.
     of_nodes: HashSet<IpAddr>,
+    /// The addresses of services outside of the ranges that have a route of their own: those of load balancers.
+    with_routes: BTreeSet<IpAddr>,
 }
+
+/// The most routes of a node to single addresses of services.
+const MOST_ROUTES: usize = 4096;
 
 /// What has changed of service addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +45,8 @@ pub(super) enum ServiceChange {
     None,
     /// The addresses that are translated.
     Addresses,
+    /// The same, and so the node's own routes to some of them.
+    Routes,
     /// Endpoints by which policy decides before kube-proxy translates.
     Tables,
 }
@@ -65,6 +72,7 @@ impl NodeServices {
                 configured: settings.ranges.clone(),
                 egress: (settings.ports.egress.first(), settings.ports.egress.last()),
                 of_nodes: HashSet::new(),
+                with_routes: BTreeSet::new(),
             })),
         }
     }
@@ -99,11 +107,33 @@ impl ManxServices {
         let admits = |address: IpAddr| admits(topology, is_of_node, address);
         let followed = changes.is_some_and(|it| frontends.follow(contents, it, admits));
         let mut readmitted = false;
+        let is_placed = placed.is_some();
         if let Some(addresses) = placed {
             readmitted = frontends.readmit(contents, admits);
             frontends.move_node_ports(contents, addresses, admits);
         }
-        if followed || readmitted { ServiceChange::Addresses } else { ServiceChange::None }
+        if !(followed || readmitted || is_placed) {
+            return ServiceChange::None;
+        }
+        let is_in_range = |address: &IpAddr| self.ranges.nets.iter().any(|it| it.contains(address));
+        let others = self.frontends.addresses().iter().filter(|it| !is_in_range(it));
+        let with_routes: BTreeSet<IpAddr> = others.copied().take(MOST_ROUTES + 1).collect();
+        if with_routes == self.with_routes {
+            return ServiceChange::Addresses;
+        }
+        self.with_routes = with_routes;
+        ServiceChange::Routes
+    }
+
+    /// What is wrong with the services as a whole.
+    pub(super) fn problems(&self) -> impl Iterator<Item = String> {
+        let too_many = (self.with_routes.len() > MOST_ROUTES).then(|| {
+            format!(
+                "more than {MOST_ROUTES} addresses of services lie outside of the ranges of cluster IPs, so that the node has \
+                 no routes to the others: nobody from outside and no process of the node reaches them here"
+            )
+        });
+        self.ranges.problems.iter().map(ToString::to_string).chain(too_many)
     }
 
     /// As [`View::grant_ports`](super::view::View::grant_ports).
@@ -120,17 +150,18 @@ impl ManxServices {
         frontends.grant(contents, granted, admits)
     }
 
-    /// The node's own routes to the ranges. The node's processes send from an address that the node has (`own`), so that
-    /// hosts can answer.
+    /// The node's own routes to the ranges, and to addresses of services outside of them. The node's processes send from an
+    /// address that the node has (`own`), so that hosts can answer.
     pub(super) fn host_routes<'a>(
         &'a self,
         topology: &'a Topology,
         is_own: impl Fn(&IpAddr) -> bool + 'a,
     ) -> impl Iterator<Item = (IpNet, HostRoute)> + 'a {
-        self.ranges.nets.iter().map(move |range| {
+        let others = self.with_routes.iter().take(MOST_ROUTES).map(|it| IpNet::from(*it));
+        self.ranges.nets.iter().copied().chain(others).map(move |range| {
             let is_v4 = range.addr().is_ipv4();
             let mut own = topology.addresses.iter().filter(|it| it.is_ipv4() == is_v4);
-            (*range, HostRoute::Manx { source: own.find(|it| is_own(it)).copied() })
+            (range, HostRoute::Manx { source: own.find(|it| is_own(it)).copied() })
         })
     }
 }

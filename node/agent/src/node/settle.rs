@@ -55,10 +55,11 @@ pub(super) fn settle(
             }
         }
     }
-    if place {
-        if let Err(error) = view.place(inputs) {
-            tracing::error!(%error, "the node cannot be placed; the routes stay as they were");
-        }
+    if place && let Err(error) = view.place(inputs) {
+        tracing::error!(%error, "the node cannot be placed; the routes stay as they were");
+    }
+    let services = view.update_services(inputs, objects.as_ref(), place);
+    if place || services == ServiceChange::Routes {
         reconcile_host(view);
     }
     let sockets = &mut calculated.own.underlay.sockets;
@@ -67,9 +68,8 @@ pub(super) fn settle(
         tables |= !opened.is_empty();
         sockets.extend(opened);
     }
-    let services = view.update_services(inputs, objects.as_ref(), place);
     tables |= services == ServiceChange::Tables;
-    let routes = place || services == ServiceChange::Addresses;
+    let routes = place || matches!(services, ServiceChange::Addresses | ServiceChange::Routes);
     if tables {
         calculated.own.underlay.next_hops.clone_from(inputs.next_hops());
     }

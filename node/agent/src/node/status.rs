@@ -190,8 +190,8 @@ fn warnings(Agent { inputs, view, calculated, attachments, served, .. }: &Agent)
 }
 
 /// Warnings about services that clients do not reach, or not as their authors may believe.
-fn services(ManxServices { frontends, ranges, .. }: &ManxServices) -> impl Iterator<Item = String> {
-    let mut omissions = frontends.omissions();
+fn services(services: &ManxServices) -> impl Iterator<Item = String> {
+    let mut omissions = services.frontends.omissions();
     let told: Vec<String> = omissions
         .by_ref()
         .take(MOST_OMISSIONS)
@@ -201,8 +201,7 @@ fn services(ManxServices { frontends, ranges, .. }: &ManxServices) -> impl Itera
         0 => None,
         more => Some(format!("{more} more of services are left out")),
     };
-    let ranges = ranges.problems.iter().map(ToString::to_string);
-    ranges.chain(told).chain(untold)
+    services.problems().chain(told).chain(untold)
 }
 
 /// A warning about pools that ask for the node's address in what their pods send to the world, where nothing translates.

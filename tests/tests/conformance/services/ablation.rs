@@ -26,6 +26,7 @@ pub enum Feature {
     ModeProxy,
     SecondFamily,
     InternalPolicy,
+    ExternalPolicy,
     Affinity,
     AffinityTimeout,
     Age,
@@ -49,7 +50,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::LabelOfAnotherProxy,
         Self::LabelHeadless,
         Self::NoClusterIp,
@@ -59,6 +60,7 @@ impl Feature {
         Self::ModeProxy,
         Self::SecondFamily,
         Self::InternalPolicy,
+        Self::ExternalPolicy,
         Self::Affinity,
         Self::AffinityTimeout,
         Self::Age,
@@ -140,6 +142,7 @@ impl Feature {
             Self::ModeProxy => service.load_balancer_vips.extend(&service.addresses),
             Self::SecondFamily => service.cluster_ips.retain(IpAddr::is_ipv4),
             Self::InternalPolicy => service.internal_local = false,
+            Self::ExternalPolicy => service.keeps_clients = false,
             Self::Affinity => service.client_affinity = None,
             Self::AffinityTimeout => {
                 if let Some(affinity) = &mut service.client_affinity {

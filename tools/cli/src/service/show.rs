@@ -190,6 +190,7 @@ const fn kind_name(kind: AddressKind) -> &'static str {
     match kind {
         AddressKind::ClusterIp => "cluster IP",
         AddressKind::LoadBalancer => "load balancer",
+        AddressKind::LoadBalancerOutside => "load balancer, for clients from outside",
         AddressKind::NodePort => "node port",
     }
 }

@@ -247,7 +247,9 @@ fn seen(frontends: &Frontends) -> BTreeMap<FrontendKey, Seen> {
         assert!(it.all_backends.is_sorted());
         let all = it.all_backends.iter().copied().collect();
         let clients = CLIENTS.map(|client| it.clients.has(ip(client).into()));
-        (backends, it.affinity, it.without_backend, (all, it.takes_visitors), clients)
+        let outside = it.for_outside.as_ref();
+        let outside = outside.map(|it| (it.backends.iter().copied().collect(), it.without_backend));
+        (backends, it.affinity, it.without_backend, (all, it.takes_visitors), clients, outside)
     };
     table.map(|(key, frontend)| (*key, of(frontend))).collect()
 }

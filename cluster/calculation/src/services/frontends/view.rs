@@ -233,7 +233,9 @@ impl Frontends {
         let mut of_node = self.node_ports.addresses.iter();
         let at = match kind {
             AddressKind::NodePort => *of_node.find(|it| it.is_ipv4() == address.is_ipv4())?,
-            AddressKind::ClusterIp | AddressKind::LoadBalancer => address,
+            AddressKind::ClusterIp
+            | AddressKind::LoadBalancer
+            | AddressKind::LoadBalancerOutside => address,
         };
         let (first, _) = self.claims.get(&frontend_key(at, port, number))?.first()?;
         (**first < *rank).then(|| ObjectName::new(&first.object.namespace, &first.object.name))

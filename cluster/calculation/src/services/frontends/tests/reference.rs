@@ -23,6 +23,7 @@ pub(super) type Seen = (
     WithoutBackend,
     (BTreeSet<Backend>, bool),
     [bool; CLIENTS.len()],
+    Option<(BTreeSet<Backend>, WithoutBackend)>,
 );
 
 /// The age of an object, the first one first: whether it is a pod, whether its time is not known, its time, its name.
@@ -73,17 +74,24 @@ pub(super) fn expected(
                 let age = (false, service.created.is_none(), service.created, key.clone());
                 let all_ends = ends(contents, key, port, address).unwrap_or_default();
                 let is_of_node = node_ports().addresses.contains(&address);
-                let takes_visitors = is_of_node && !service.keeps_clients;
-                let has_all = takes_visitors || port.protocol == Some(Protocol::Udp);
-                let kept = all_ends.into_iter().filter(|_| has_all).map(|(_, it)| it).collect();
                 let is_balancers = service.load_balancer_vips.contains(&address)
                     && !service.cluster_ips.contains(&address);
+                let takes_visitors = (is_of_node || is_balancers) && !service.keeps_clients;
+                let has_all = takes_visitors || port.protocol == Some(Protocol::Udp);
+                let kept = all_ends.into_iter().filter(|_| has_all).map(|(_, it)| it).collect();
                 let all_clients = !is_balancers || service.source_ranges.is_empty();
                 let clients = CLIENTS.map(ip).map(|client| {
                     all_clients || service.source_ranges.iter().any(|it| it.contains(&client))
                 });
                 let kept = (kept, takes_visitors);
-                let found = ((backends, affinity, without, kept, clients), rule);
+                let outside = (is_balancers && service.keeps_clients).then(|| {
+                    let ends = ends(contents, key, port, address);
+                    ends.map_or((BTreeSet::new(), WithoutBackend::Refuse), |ends| {
+                        let (backends, without, _) = chosen(contents, &ends, true);
+                        (backends, without)
+                    })
+                });
+                let found = ((backends, affinity, without, kept, clients, outside), rule);
                 all.entry(claimed).or_default().entry(age).or_insert(found);
             }
         }
@@ -107,7 +115,7 @@ pub(super) fn expected(
                 let kept = (backends.clone(), false);
                 let everybody = [true; CLIENTS.len()];
                 let found =
-                    ((backends, None, WithoutBackend::Refuse, kept, everybody), Rule::OfPod);
+                    ((backends, None, WithoutBackend::Refuse, kept, everybody, None), Rule::OfPod);
                 let age = (true, pod.created.is_none(), pod.created, key.clone());
                 all.entry(key_of_port).or_default().entry(age).or_insert(found);
             }
