@@ -343,6 +343,57 @@ answered_by_one() {
 }
 has_no_route() { [[ -z $(cluster exec "$1" -- ip route show "$2") ]]; }
 
+# check_health_checks, after check_own_node_ports: what a balancer asks the nodes, of a service with a pod on n1 alone.
+check_health_checks() {
+    local port=30090 at from
+    kubectl create -f - <<END
+apiVersion: v1
+kind: Service
+metadata: {name: balanced, namespace: shop}
+spec:
+  type: LoadBalancer
+  externalTrafficPolicy: Local
+  healthCheckNodePort: $port
+  selector: {balanced: "yes"}
+  ports: [{port: 80, targetPort: 8080, nodePort: 30091}]
+END
+    kubectl -n shop label pod web-n1 balanced=yes
+    for from in outside "cluster exec n1 --" "cluster exec n2 --" \
+        "kubectl -n shop exec db-n1 --" "kubectl -n shop exec db-n2 --"; do
+        check "$from: n1 has an endpoint of the service" eventually 10 status_is 200 "${nodes[n1]}:$port" $from
+        check "$from: n2 has none" eventually 10 status_is 503 "${nodes[n2]}:$port" $from
+    done
+    check "n1 itself asks at 127.0.0.1, too" status_is 200 "127.0.0.1:$port" cluster exec n1 --
+    check "what it is told names the service" names_service "${nodes[n1]}:$port"
+    check "the service's own node port leads to the pod" \
+        eventually 10 outside curl -sS --max-time 2 "http://${nodes[n1]}:30091/hostname"
+    kubectl -n shop label pod web-n1 balanced-
+    check "without the pod n1 has none, either" eventually 10 status_is 503 "${nodes[n1]}:$port" outside
+    kubectl -n shop delete service balanced
+    check "after the service its port is refused" eventually 10 outside_is_refused "${nodes[n1]}:$port"
+
+    for at in "${nodes[n2]}:10256/healthz" "${nodes[n2]}:10256/livez"; do
+        check "$at is well, as kube-proxy's" status_is 200 "$at" outside
+    done
+    kubectl taint node n2 ToBeDeletedByClusterAutoscaler=1:PreferNoSchedule
+    check "a node that is about to go is not for balancers" \
+        eventually 10 status_is 503 "${nodes[n2]}:10256/healthz" outside
+    check "and lives" status_is 200 "${nodes[n2]}:10256/livez" outside
+    kubectl taint node n2 ToBeDeletedByClusterAutoscaler-
+    check "one that stays is for balancers again" eventually 10 status_is 200 "${nodes[n2]}:10256/healthz" outside
+}
+names_service() {
+    outside curl -sS --max-time 2 "http://$1" |
+        grep -F '"namespace":"shop","name":"balanced"},"localEndpoints":1,"serviceProxyHealthy":true'
+}
+# status_is STATUS URL CLIENT...: curl, run by this client, gets this status of HTTP.
+status_is() {
+    local expected=$1 url=$2 found
+    shift 2
+    found=$("$@" curl -sS --max-time 2 -o /dev/null -w '%{http_code}' "http://$url")
+    [ "$found" = "$expected" ] || { echo "found $found, expected $expected"; return 1; }
+}
+
 # check_host_ports, after check_own_node_ports: a pod asks for two ports of n1, of which the kubelet has one.
 check_host_ports() {
     local name="the pod with a hostPort" address=${nodes[n1]}

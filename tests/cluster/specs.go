@@ -50,7 +50,6 @@ var suites = []suite{
 			{"after restarting apiserver", "they reach the API server's machine by SSH"},
 			{"DNS configMap nameserver|configurable pod resolv.conf", "they run the CoreDNS that agnhost's published image has"},
 			{"ExternalIP", "Manx has no externalIPs yet"},
-			{"HealthCheckNodePort|health check node port", "Manx serves no health check ports yet"},
 		},
 	},
 }

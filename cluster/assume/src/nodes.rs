@@ -27,6 +27,7 @@ pub(crate) fn make_nodes(completion: &mut Completion<'_>) -> Result<(), Refusal>
             external_ips: Vec::new(),
             calico_address: None,
             vxlan_mac: None,
+            is_leaving: false,
         };
         completion.add(key_of(name), Object::Node(Box::new(node)));
     }

@@ -25,6 +25,7 @@ mod ranges;
 
 pub use addresses::{AddressKind, LeftAlone, Untranslated};
 pub use backends::{LeftOut, TrafficPolicy};
+pub use frontends::health_checks::{HealthCheck, HealthChecks, LocalEndpoints};
 pub use frontends::view;
 pub use frontends::{Frontends, GrantedPorts, NodePorts, zone};
 pub use manx_dataplane::services::WithoutBackend;

@@ -6,9 +6,10 @@ use ipnet::IpNet;
 
 use super::cursor::{Cursor, Findings};
 use super::metadata::{Metadata, annotation};
-use super::object::Node;
+use super::object::{Node, TO_BE_DELETED};
 use super::problem::Severity;
 use super::syntax::{ADDRESS, CIDR, address, cidr};
+use super::tree::{self, Value};
 
 /// The annotation in which Calico stores a node's address and the length of its subnet.
 const CALICO_ADDRESS: &str = "projectcalico.org/IPv4Address";
@@ -16,8 +17,7 @@ const CALICO_ADDRESS: &str = "projectcalico.org/IPv4Address";
 /// node's name.
 const VXLAN_MAC: &str = "projectcalico.org/VXLANTunnelMACAddr";
 
-const NODE_SPEC_IGNORED: &[&str] =
-    &["configSource", "externalID", "providerID", "taints", "unschedulable"];
+const NODE_SPEC_IGNORED: &[&str] = &["configSource", "externalID", "providerID", "unschedulable"];
 const NODE_STATUS_IGNORED: &[&str] = &[
     "allocatable",
     "capacity",
@@ -39,6 +39,7 @@ pub(super) fn node(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -
     root.mapping(out, &["apiVersion", "kind", "metadata", "spec", "status"], &[]);
     let mut node = Node {
         labels: metadata.labels.clone(),
+        is_leaving: metadata.deleting,
         pod_cidrs: Vec::new(),
         internal_ips: Vec::new(),
         external_ips: Vec::new(),
@@ -46,8 +47,9 @@ pub(super) fn node(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -
         vxlan_mac: vxlan_mac(root, metadata, out),
     };
     if let Some(spec) = root.field("spec")
-        && spec.mapping(out, &["podCIDR", "podCIDRs"], NODE_SPEC_IGNORED)
+        && spec.mapping(out, &["podCIDR", "podCIDRs", "taints"], NODE_SPEC_IGNORED)
     {
+        node.is_leaving |= spec.field("taints").is_some_and(|taints| has_taint(taints.node));
         if let Some(field) = spec.field("podCIDRs") {
             node.pod_cidrs =
                 field.items(out, |item, out| item.parsed(out, CIDR, cidr).map(|net| net.trunc()));
@@ -71,6 +73,16 @@ pub(super) fn node(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -
         }
     }
     node
+}
+
+/// Whether a node's taints say that it is about to go. Whatever else they hold is the scheduler's, and is not checked.
+fn has_taint(taints: &tree::Node) -> bool {
+    let Value::Sequence(taints) = &taints.value else { return false };
+    let is_it = |taint: &tree::Node| {
+        let key = taint.get("key").map(|key| &key.value);
+        matches!(key, Some(Value::String(key)) if key == TO_BE_DELETED)
+    };
+    taints.iter().any(is_it)
 }
 
 /// The types of address that are read.

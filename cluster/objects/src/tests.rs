@@ -219,6 +219,26 @@ fn a_pods_annotations_tell_addresses_or_that_there_are_none() {
 }
 
 #[test]
+fn a_node_is_leaving_if_it_is_being_deleted_or_has_the_autoscalers_taint() {
+    let is_leaving = |metadata: &str, spec: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: Node\nmetadata: {{name: node{metadata}}}\nspec: {{{spec}}}\n"
+        );
+        let Object::Node(node) = only(&text) else { panic!("{text}") };
+        node.is_leaving
+    };
+    let taint =
+        format!("{{key: {}, value: '1', effect: NoSchedule}}", crate::object::TO_BE_DELETED);
+    let other = "{key: node.kubernetes.io/unschedulable, effect: NoSchedule}";
+    assert!(is_leaving(", deletionTimestamp: '2026-01-01T00:00:00Z'", ""));
+    assert!(is_leaving("", &format!("taints: [{other}, {taint}]")));
+    for spec in ["", "taints: null", "taints: x", "taints: [x, {}]", &format!("taints: [{other}]")]
+    {
+        assert!(!is_leaving("", spec), "{spec}");
+    }
+}
+
+#[test]
 fn nodes_namespaces_and_pools_are_read_whole() {
     let Object::Node(node) = only(
         "apiVersion: v1\nkind: Node\nmetadata:\n  name: node-1\n  annotations: {projectcalico.org/IPv4Address: 172.18.0.2/24}\n\
@@ -230,6 +250,7 @@ fn nodes_namespaces_and_pools_are_read_whole() {
     assert_eq!(node.pod_cidrs.len(), 2);
     assert_eq!(node.internal_ips, ["172.18.0.2".parse::<std::net::IpAddr>().unwrap()]);
     assert_eq!(node.calico_address.unwrap().to_string(), "172.18.0.2/24");
+    assert!(!node.is_leaving);
 
     let Object::Namespace(namespace) =
         only("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {team: a}}\n")

@@ -33,7 +33,7 @@ mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
@@ -57,8 +57,10 @@ use super::uplink;
 use manx_api::explain::ExplainRequest;
 use manx_api::{Call, ErrorKind, Failure, Reply};
 use manx_dataplane::flow::FlowRecordFile;
+use manx_dataplane::wire::protocol;
 use manx_linux::netlink;
 use manx_observe::Observer;
+use manx_observe::checks::ServiceChecks;
 use manx_observe::served::Served;
 
 /// The time after which what another program has changed of the routing rules is set back.
@@ -85,6 +87,8 @@ pub(super) struct Agent {
     last_flows: Option<BTreeMap<usize, FlowRecordFile>>,
     /// The state of the pages for health and metrics.
     served: Served,
+    /// The health checks of services.
+    checks: ServiceChecks,
 }
 
 impl Agent {
@@ -125,6 +129,7 @@ impl Agent {
             failed: None,
             last_flows: Some(flows),
             served: observer.served.clone(),
+            checks: observer.checks.clone(),
         };
         let restored = agent.restore_pods(devices);
         agent.attachments.set_left_apart().await;
@@ -190,12 +195,24 @@ impl Agent {
         }
     }
 
-    /// Decides which ports of the node lead to pods, and leads these and those that are translated to Manx. A port leads
-    /// nowhere before the tables have it.
+    /// Decides which ports of the node lead to pods, and leads these and those that are translated to Manx. A port
+    /// leads nowhere before the tables have it. A health check stays the node's only where the agent listens: another
+    /// process at that port gets nothing by it.
     fn lead_ports(&mut self) {
-        let Self { inputs, view, attachments, calculated, dataplane, host_ports, .. } = self;
+        let Self { inputs, view, attachments, calculated, dataplane, host_ports, checks, .. } =
+            self;
         let devices = &attachments.devices;
-        if let Err(error) = host_ports.decide(&view.asked_ports(), || devices.used_ports()) {
+        let wanted = view.health_checks();
+        let mut served = checks.served();
+        let mut asked = view.asked_ports();
+        // The agent's own socket, which is about to be closed, is no process to which the port belongs.
+        asked.retain(|key, _| {
+            key.protocol != protocol::TCP
+                || !served.contains(&SocketAddr::new(key.address.to_ip(), key.port))
+        });
+        served.retain(|at| wanted.contains_key(at));
+        checks.serve(wanted);
+        if let Err(error) = host_ports.decide(&asked, || devices.used_ports()) {
             tracing::error!(%error, "no pod gets a port of the node (hostPort)");
         }
         if view.grant_ports(inputs, host_ports.granted())
@@ -203,7 +220,7 @@ impl Agent {
         {
             dataplane.publish(tables, None);
         }
-        let ports = view.manx_ports(host_ports.granted());
+        let ports = view.manx_ports(host_ports.granted(), served);
         if ports != self.led_ports {
             self.attachments.devices.reconcile_ports(&ports);
             self.led_ports = ports;

@@ -4,7 +4,8 @@
 //! | preference | rule | |
 //! |---|---|---|
 //! | 1 | `iif manx1 lookup local` | what Manx sends to the node goes to its processes, and not back |
-//! | 2 | `iif eth0 from NODE blackhole` | nobody outside sends as the node |
+//! | 1 | `iif eth0 from NODE blackhole` | nobody outside sends as the node |
+//! | 2 | `to NODE ipproto tcp dport 31000 lookup local` | a health check, at which the agent itself listens |
 //! | 3 | `to NODE ipproto tcp dport 61000-65534 lookup 79` | what comes to these ports goes to Manx, from outside and from the node's own processes |
 //! | 3 | `to 127.0.0.1 iif lo ipproto tcp dport 30000-32767 lookup 79` | the same for the node's own processes |
 //! | 4 | `lookup local` | everything else, as before |
@@ -12,8 +13,9 @@
 //! The kernel has its rule for the table `local` at preference 0. While that is there, no rule above is asked. So it is
 //! deleted last and added first: whatever step fails, the node's own connections work.
 //!
-//! Why is rule 2 needed? For IPv4 the kernel refuses a source that is the node's own address, but it asks the rules what
-//! is the node's own. A source port in a range of rule 3 would pass. For IPv6 it does not refuse such sources at all.
+//! Why is the second rule needed? For IPv4 the kernel refuses a source that is the node's own address, but it asks the
+//! rules what is the node's own. A source port in a range of the rules of preference 3 would pass. For IPv6 it does not
+//! refuse such sources at all.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -33,7 +35,9 @@ const OWN: &str = "lo";
 /// The preference of the kernel's own rule for the table `local`.
 const KERNELS: u32 = 0;
 const FROM_MANX: u32 = 1;
-const FORGED: u32 = 2;
+/// The same: no packet comes from Manx and from outside.
+const FORGED: u32 = FROM_MANX;
+const HEALTH_CHECKS: u32 = 2;
 const PORTS: u32 = 3;
 /// The last preference that is Manx's.
 pub(crate) const MOVED_LOCAL: u32 = 4;
@@ -55,6 +59,8 @@ pub struct Desired {
     pub node_ports: BTreeSet<IpAddr>,
     /// The ports that lead to pods of this node, at these addresses.
     pub host_ports: BTreeSet<HostPort>,
+    /// The TCP ports among the node ports at which the agent answers itself. They stay the node's.
+    pub health_checks: BTreeSet<SocketAddr>,
 }
 
 /// A port of one of the node's addresses.
@@ -161,7 +167,15 @@ pub(crate) fn wanted(
     }
     let host_ports = desired.host_ports.iter().filter(|it| of_family(&&it.address));
     rules.extend(host_ports.filter_map(HostPort::rule));
+    let checks = desired.health_checks.iter().filter(|it| of_family(&&it.ip()));
+    rules.extend(checks.filter_map(to_agent));
     rules
+}
+
+/// The rule by which a port stays the node's, because the agent listens there. `None`: no rule can name it.
+fn to_agent(at: &SocketAddr) -> Option<Rule> {
+    let to_manx = to_manx(at.ip(), Transport::Tcp, PortRange::new(at.port(), at.port())?);
+    Some(Rule { preference: HEALTH_CHECKS, action: Action::Lookup(LOCAL), ..to_manx })
 }
 
 fn to_manx(address: IpAddr, transport: Transport, range: PortRange) -> Rule {
@@ -272,12 +286,22 @@ mod tests {
 
     fn desired(addresses: &[&str]) -> Desired {
         let all: BTreeSet<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
-        Desired { egress: all.clone(), node_ports: all, host_ports: BTreeSet::new() }
+        Desired { egress: all.clone(), node_ports: all, ..Desired::default() }
     }
 
     fn rules(family: Family, addresses: &[&str]) -> BTreeSet<Rule> {
+        rules_of(family, &desired(addresses))
+    }
+
+    fn rules_of(family: Family, desired: &Desired) -> BTreeSet<Rule> {
         let outside = ["eth0".to_owned()].into();
-        wanted(family, &desired(addresses), ports(), Interfaces { manx: MANX, outside: &outside })
+        wanted(family, desired, ports(), Interfaces { manx: MANX, outside: &outside })
+    }
+
+    /// With a health check at port 31000 of each of these addresses.
+    fn checked(addresses: &[&str], at: &[&str]) -> Desired {
+        let at = at.iter().map(|it| SocketAddr::new(it.parse().unwrap(), 31000));
+        Desired { health_checks: at.collect(), ..desired(addresses) }
     }
 
     /// A packet to the node's own address.
@@ -307,8 +331,8 @@ mod tests {
         let all = rules(Family::V4, &["192.0.2.1"]);
         let text: Vec<String> = all.iter().map(ToString::to_string).collect();
         insta::assert_snapshot!(text.join("\n"), @r"
+        ip rule pref 1 from 192.0.2.1/32 iif eth0 blackhole proto 77
         ip rule pref 1 iif manx1 lookup local proto 77
-        ip rule pref 2 from 192.0.2.1/32 iif eth0 blackhole proto 77
         ip rule pref 3 to 192.0.2.1/32 ipproto tcp dport 30000-32767 lookup 79 proto 77
         ip rule pref 3 to 192.0.2.1/32 ipproto tcp dport 61000-65534 lookup 79 proto 77
         ip rule pref 3 to 192.0.2.1/32 ipproto udp dport 30000-32767 lookup 79 proto 77
@@ -324,26 +348,37 @@ mod tests {
             .collect();
         insta::assert_snapshot!(loopback[0], @"ip rule pref 3 to 127.0.0.1/32 iif lo ipproto tcp dport 30000-32767 lookup 79 proto 77");
         assert_eq!(rules(Family::V6, &["192.0.2.1", "2001:db8::1"]).len(), all.len());
+        let at = ["192.0.2.1", "127.0.0.1", "2001:db8::1"];
+        let checks: Vec<String> = rules_of(Family::V4, &checked(&["192.0.2.1"], &at))
+            .difference(&all)
+            .map(ToString::to_string)
+            .collect();
+        insta::assert_snapshot!(checks.join("\n"), @"
+        ip rule pref 2 to 192.0.2.1/32 ipproto tcp dport 31000-31000 lookup local proto 77
+        ip rule pref 2 to 127.0.0.1/32 iif lo ipproto tcp dport 31000-31000 lookup local proto 77
+        ");
     }
 
     proptest! {
-        /// From any rules to any: after each step ordinary packets of the node are the node's, and nobody outside sends
-        /// as the node to a port of Manx's.
+        /// From any rules to any: after each step ordinary packets of the node are the node's, and so are those to a
+        /// health check that stays; and nobody outside sends as the node to a port of Manx's.
         #[test]
         fn no_step_takes_the_nodes_own_connections_away(
             before in subsequence(vec!["192.0.2.1", "192.0.2.2"], 0..=2),
             after in subsequence(vec!["192.0.2.1", "192.0.2.2"], 0..=2),
             lost in subsequence((1..4).collect::<Vec<u32>>(), 0..=3),
             with_kernels: bool,
+            [checks_before, checks_after]: [bool; 2],
         ) {
-            let mut known = rules(Family::V4, &before);
+            let desired = |all: &[&str], has_checks: bool| checked(all, if has_checks { all } else { &[] });
+            let mut known = rules_of(Family::V4, &desired(&before, checks_before));
             let unspoiled = lost.is_empty();
             // Another program has removed rules, but not those that the node lives by.
             known.retain(|rule| !lost.contains(&rule.preference));
             if with_kernels {
                 known.insert(Rule::of_local(0, Family::V4));
             }
-            let wanted = rules(Family::V4, &after);
+            let wanted = rules_of(Family::V4, &desired(&after, checks_after));
             let steps = steps(&known, &wanted);
             let mut now = known;
             for step in [None].into_iter().chain(steps.into_iter().map(Some)) {
@@ -352,8 +387,16 @@ mod tests {
                     Some(Step::Delete(rule)) => prop_assert!(now.remove(&rule)),
                     None => {}
                 }
-                for node in ["192.0.2.1", "192.0.2.2"].map(|text| text.parse::<IpAddr>().unwrap()) {
+                for text in ["192.0.2.1", "192.0.2.2"] {
+                    let node = text.parse::<IpAddr>().unwrap();
                     let world = "198.51.100.1".parse().unwrap();
+                    let stays = checks_before && checks_after && before.contains(&text) && after.contains(&text);
+                    for interface in ["eth0", "lo", "manx0"] {
+                        let check = ToNode { interface, from: world, to: node, port: 31000 };
+                        if unspoiled && stays {
+                            prop_assert_eq!(decide(&now, &check), Some(Action::Lookup(LOCAL)));
+                        }
+                    }
                     for (interface, from) in [("eth0", world), ("lo", node), (MANX, world), (MANX, node)] {
                         let ssh = ToNode { interface, from, to: node, port: 22 };
                         prop_assert_eq!(decide(&now, &ssh), Some(Action::Lookup(LOCAL)));

@@ -1,4 +1,5 @@
-//! The agent's health, and the answers to `/liveness` and `/readiness` that follow from it.
+//! The agent's health, and the answers to `/liveness` and `/readiness` that follow from it; and what load balancers are
+//! told of the node, as kube-proxy tells them.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -26,6 +27,8 @@ impl Default for Health {
 pub struct Running {
     /// The time of the last turn.
     turned: Instant,
+    /// The same, for people and balancers.
+    turned_at: SystemTime,
     workers: Vec<Turned>,
     /// Whether tables made from all objects are in force.
     pub published: bool,
@@ -33,6 +36,8 @@ pub struct Running {
     pub stale: Option<(SystemTime, String)>,
     /// Whether the last tables were refuted. Then the earlier ones stay in force.
     pub refuted: bool,
+    /// Whether the node is about to go, so that balancers are to turn to others.
+    pub is_leaving: bool,
 }
 
 /// The number of a worker's turns, and the time when it was last seen to grow.
@@ -53,12 +58,20 @@ pub struct Verdict {
 impl Running {
     /// The health after the first turn of the control loop.
     pub fn new(now: Instant) -> Self {
-        Self { turned: now, workers: Vec::new(), published: false, stale: None, refuted: false }
+        Self {
+            turned: now,
+            turned_at: SystemTime::now(),
+            workers: Vec::new(),
+            published: false,
+            stale: None,
+            refuted: false,
+            is_leaving: false,
+        }
     }
 
     /// Records a turn of the control loop, and the number of turns of each worker.
     pub fn turn(&mut self, now: Instant, turns: impl Iterator<Item = u64>) {
-        self.turned = now;
+        (self.turned, self.turned_at) = (now, SystemTime::now());
         for (number, turns) in turns.enumerate() {
             match self.workers.get_mut(number) {
                 Some(worker) if worker.turns == turns => {}
@@ -130,6 +143,47 @@ impl Health {
             );
         }
         Verdict::well(text)
+    }
+
+    /// What balancers are told of the node (kube-proxy's `ProxyHealth`).
+    pub(crate) fn proxy(&self, now: Instant) -> ProxyHealth {
+        let (turned_at, is_leaving) = match self {
+            Self::Starting(_) => (None, false),
+            Self::Running(running) => (Some(running.turned_at), running.is_leaving),
+        };
+        let is_healthy = self.readiness(now).well;
+        let current_time = SystemTime::now();
+        let last_updated = if is_healthy { Some(current_time) } else { turned_at };
+        ProxyHealth { is_healthy, is_eligible: !is_leaving, last_updated, current_time }
+    }
+}
+
+/// The health of a node's translation of services.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ProxyHealth {
+    /// Whether services are translated by what is known: the agent is ready.
+    pub(crate) is_healthy: bool,
+    /// Whether the node stays. A balancer sends no new connections to one that is about to go.
+    pub(crate) is_eligible: bool,
+    /// Now, if it is healthy; else when the agent was last seen to work, if ever.
+    last_updated: Option<SystemTime>,
+    current_time: SystemTime,
+}
+
+impl ProxyHealth {
+    /// The JSON of `/healthz`, or without the node of `/livez`.
+    pub(crate) fn json(&self, with_node: bool) -> String {
+        /// The time that Go has before any is set.
+        const NEVER: &str = "0001-01-01T00:00:00Z";
+        let Self { is_healthy, is_eligible, last_updated, current_time } = self;
+        let time = |at| humantime::format_rfc3339_micros(at).to_string();
+        let last_updated = last_updated.map_or_else(|| NEVER.to_owned(), time);
+        let current_time = time(*current_time);
+        let node =
+            if with_node { format!("\"nodeEligible\":{is_eligible},") } else { String::new() };
+        format!(
+            "{{\"lastUpdated\":\"{last_updated}\",\"currentTime\":\"{current_time}\",{node}\"healthy\":{is_healthy}}}"
+        )
     }
 }
 

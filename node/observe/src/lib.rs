@@ -1,5 +1,5 @@
 //! An agent's health and metrics by HTTP: for kubelet's probes at a socket at which only the agent's user can listen,
-//! for people and Prometheus at addresses that other processes may already use.
+//! for people, Prometheus and load balancers at addresses that other processes may already use.
 //!
 //! The layers, in order:
 //! - [`health`]: the agent's health, and the answers to `/liveness` and `/readiness`.
@@ -8,7 +8,9 @@
 //! - [`latency`]: the latencies of changes.
 //! - [`metrics`]: metrics as Prometheus' text.
 //! - [`served`]: whether each page is served at its address.
+//! - [`checks`]: the health checks of services, which come and go with these.
 //! - `pages`: the text of each page.
+//! - `check_server`: where these are listened for.
 //! - `server`: connections, bounded in number, time and size.
 //!
 //! A separate thread serves the pages and does none of the agent's work. The agent reports its health to it, and the
@@ -16,6 +18,8 @@
 //! process uses is tried again and again.
 
 pub mod agent_metrics;
+mod check_server;
+pub mod checks;
 pub mod health;
 pub mod latency;
 pub mod metrics;
@@ -35,6 +39,7 @@ use std::thread;
 use tokio::sync::{mpsc, watch};
 
 use self::agent_metrics::MetricsRequest;
+use self::checks::ServiceChecks;
 use self::health::Health;
 use self::latency::Latencies;
 use self::pages::{Pages, Site};
@@ -47,6 +52,8 @@ pub struct Addresses {
     /// `/liveness` and `/readiness`.
     pub health: Option<SocketAddr>,
     pub metrics: Option<SocketAddr>,
+    /// `/healthz` and `/livez`, as kube-proxy serves them.
+    pub proxy: Option<SocketAddr>,
 }
 
 /// The agent's end of the connection to the pages. Dropping it ends the pages.
@@ -60,30 +67,33 @@ pub struct Observer {
     pub latencies: Latencies,
     /// The state of each page.
     pub served: Served,
+    /// The health checks of services.
+    pub checks: ServiceChecks,
 }
 
-/// Serves pages: health at `socket`, and pages with an address there as soon as the address is free. The thread runs
-/// `give_up` first, to drop rights that it does not need.
+/// Serves pages: health at `socket`, and pages with an address there as soon as the address is free; and the health
+/// checks of services. The thread runs `give_up` first, to drop rights that it does not need.
 pub fn start(
-    Addresses { health, metrics }: Addresses,
+    Addresses { health, metrics, proxy }: Addresses,
     socket: Option<UnixListener>,
     give_up: impl FnOnce() -> io::Result<()> + Send + 'static,
 ) -> Observer {
     let health = health.map(|address| (Place::Address(address), Site::Health));
     let metrics = metrics.map(|address| (Place::Address(address), Site::Metrics));
     let socket = socket.map(|socket| (Place::Socket(socket), Site::Health));
-    let places: Vec<_> = socket.into_iter().chain(health).chain(metrics).collect();
+    let proxy = proxy.map(|address| (Place::Address(address), Site::Proxy));
+    let places = socket.into_iter().chain(health).chain(metrics).chain(proxy).collect();
     let (tell, health) = watch::channel(Health::default());
     let (ask, metrics_requests) = mpsc::channel(1);
     let (latencies, served) = (Latencies::default(), Served::default());
-    let observer = Observer { health: tell, metrics_requests, latencies, served };
-    if places.is_empty() {
-        return observer;
-    }
+    let checks = ServiceChecks::default();
+    let observer = Observer { health: tell, metrics_requests, latencies, served, checks };
     let (ended, served) = (health.clone(), observer.served.clone());
-    let pages = Arc::new(Pages::new(health, ask, observer.latencies.clone(), served.clone()));
+    let (checks, latencies) = (observer.checks.ends(), observer.latencies.clone());
+    let pages = Arc::new(Pages::new(health, ask, latencies, served.clone(), checks.0.clone()));
+    let checks = check_server::follow(checks, Arc::clone(&pages), served.clone());
     let run = move || {
-        let done = give_up().and_then(|()| server::serve(places, &pages, &served, ended));
+        let done = give_up().and_then(|()| server::serve(places, &pages, &served, checks, ended));
         if let Err(error) = done {
             served.fail("health and metrics", &format!("not served: {error}"));
         }

@@ -1,5 +1,6 @@
 //! The text of each page.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use hyper::{Method, StatusCode};
@@ -8,6 +9,7 @@ use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use crate::agent_metrics::MetricsRequest;
+use crate::checks::{Check, Checks};
 use crate::health::{Health, Verdict};
 use crate::latency::Latencies;
 use crate::metrics::Renderer;
@@ -25,6 +27,8 @@ pub(crate) enum Site {
     Health,
     /// The page of metrics.
     Metrics,
+    /// The pages for load balancers, where kube-proxy has them.
+    Proxy,
 }
 
 impl Site {
@@ -33,6 +37,7 @@ impl Site {
         match self {
             Self::Health => "health",
             Self::Metrics => "metrics",
+            Self::Proxy => "proxy-health",
         }
     }
 
@@ -41,6 +46,7 @@ impl Site {
         match self {
             Self::Health => "--health-address (FELIX_HEALTHPORT)",
             Self::Metrics => "--metrics-address (FELIX_PROMETHEUSMETRICSPORT)",
+            Self::Proxy => "--proxy-health-address (MANX_PROXY_HEALTH_ADDRESS)",
         }
     }
 
@@ -49,8 +55,17 @@ impl Site {
         match self {
             Self::Health => &["/liveness", "/readiness"],
             Self::Metrics => &["/metrics"],
+            Self::Proxy => &["/healthz", "/livez"],
         }
     }
+}
+
+/// What is served at a listening socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Site(Site),
+    /// Whether a Service has endpoints on this node, at every path.
+    ServiceCheck(SocketAddr),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,17 +73,32 @@ pub(crate) struct Page {
     pub(crate) status: StatusCode,
     pub(crate) form: &'static str,
     pub(crate) text: String,
+    /// The value of `X-Load-Balancing-Endpoint-Weight`: the Service's endpoints on this node.
+    pub(crate) weight: Option<usize>,
 }
 
 impl Page {
-    fn plain(status: StatusCode, text: impl Into<String>) -> Self {
-        Self { status, form: "text/plain; charset=utf-8", text: text.into() + "\n" }
+    fn new(status: StatusCode, form: &'static str, text: String) -> Self {
+        Self { status, form, text, weight: None }
     }
+
+    fn plain(status: StatusCode, text: impl Into<String>) -> Self {
+        Self::new(status, "text/plain; charset=utf-8", text.into() + "\n")
+    }
+
+    /// A page for load balancers.
+    fn json(is_well: bool, text: String) -> Self {
+        Self::new(status(is_well), "application/json", text)
+    }
+}
+
+fn status(is_well: bool) -> StatusCode {
+    if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
 impl From<Verdict> for Page {
     fn from(Verdict { well, text }: Verdict) -> Self {
-        Self::plain(if well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text)
+        Self::plain(status(well), text)
     }
 }
 
@@ -76,6 +106,7 @@ impl From<Verdict> for Page {
 pub(crate) struct Pages {
     health: watch::Receiver<Health>,
     metrics: Mutex<Metrics>,
+    checks: watch::Receiver<Checks>,
 }
 
 /// The channel for metrics, and the last page of them.
@@ -91,18 +122,41 @@ impl Pages {
         requests: mpsc::Sender<MetricsRequest>,
         latencies: Latencies,
         served: Served,
+        checks: watch::Receiver<Checks>,
     ) -> Self {
         let renderer = Renderer::new(latencies, served);
-        Self { health, metrics: Mutex::new(Metrics { requests, renderer, last: None }) }
+        let metrics = Mutex::new(Metrics { requests, renderer, last: None });
+        Self { health, metrics, checks }
     }
 
     /// The page for a request.
-    pub(crate) async fn page(&self, site: Site, method: &Method, path: &str) -> Page {
-        if ![Method::GET, Method::HEAD].contains(method) {
-            return Page::plain(StatusCode::METHOD_NOT_ALLOWED, "expected GET");
+    pub(crate) async fn page(&self, subject: Subject, method: &Method, path: &str) -> Page {
+        match subject {
+            // Balancers may ask by any method, as they may ask kube-proxy.
+            Subject::Site(Site::Proxy) | Subject::ServiceCheck(_) => {}
+            Subject::Site(Site::Health | Site::Metrics) => {
+                if ![Method::GET, Method::HEAD].contains(method) {
+                    return Page::plain(StatusCode::METHOD_NOT_ALLOWED, "expected GET");
+                }
+            }
         }
+        match subject {
+            Subject::Site(site) => self.site_page(site, path).await,
+            Subject::ServiceCheck(at) => self.check_page(&at),
+        }
+    }
+
+    async fn site_page(&self, site: Site, path: &str) -> Page {
         let now = Instant::now();
         match (site, path) {
+            (Site::Proxy, "/healthz") => {
+                let health = self.health.borrow().proxy(now);
+                Page::json(health.is_healthy && health.is_eligible, health.json(true))
+            }
+            (Site::Proxy, "/livez") => {
+                let health = self.health.borrow().proxy(now);
+                Page::json(health.is_healthy, health.json(false))
+            }
             (Site::Health, "/liveness") => self.health.borrow().liveness(now).into(),
             (Site::Health, "/readiness") => self.health.borrow().readiness(now).into(),
             (Site::Metrics, "/metrics") => self.metrics.lock().await.page().await,
@@ -111,6 +165,25 @@ impl Pages {
                 Page::plain(StatusCode::NOT_FOUND, format!("no such page: expected {expected}"))
             }
         }
+    }
+
+    /// Whether a balancer may send connections for a Service to this node (kube-proxy, `service_health.go`).
+    fn check_page(&self, at: &SocketAddr) -> Page {
+        let is_healthy = self.health.borrow().proxy(Instant::now()).is_healthy;
+        let checks = self.checks.borrow();
+        let Some(Check { namespace, name, endpoints }) = checks.get(at) else {
+            return Page::plain(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "no Service has this port any more",
+            );
+        };
+        // The names of a Service have no character that JSON escapes.
+        let text = format!(
+            "{{\"service\":{{\"namespace\":\"{namespace}\",\"name\":\"{name}\"}},\"localEndpoints\":{endpoints},\
+             \"serviceProxyHealthy\":{is_healthy}}}"
+        );
+        let page = Page::json(*endpoints > 0 && is_healthy, text);
+        Page { weight: Some(*endpoints), ..page }
     }
 }
 
@@ -129,7 +202,7 @@ impl Metrics {
         };
         let page = match timeout(ANSWER, asked).await {
             Ok(Some(metrics)) => match self.renderer.render(&metrics) {
-                Ok(text) => Page { status: StatusCode::OK, form: TEXT_FORMAT, text },
+                Ok(text) => Page::new(StatusCode::OK, TEXT_FORMAT, text),
                 Err(error) => Page::plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
             },
             Ok(None) => Page::plain(StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping"),

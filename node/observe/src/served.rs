@@ -21,6 +21,11 @@ impl Served {
         }
     }
 
+    /// Whether the pages of this name are known not to be served.
+    pub(crate) fn has_failed(&self, pages: &'static str) -> bool {
+        self.all().get(pages).is_some_and(Option::is_some)
+    }
+
     /// A sentence about each page that is not served.
     pub fn problems(&self) -> Vec<String> {
         let all = self.all();

@@ -6,13 +6,13 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::health::Health;
-use crate::pages::{Pages, Site};
+use crate::pages::{Pages, Site, Subject};
 use crate::served::Served;
 
 /// The most connections of an address or socket at one time.
@@ -42,6 +42,9 @@ const REST: Duration = Duration::from_millis(100);
 /// The time between attempts to listen at an address that another process uses.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
 
+/// How many connections a balancer is to send here, compared with other nodes.
+const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
+
 /// The place where pages are served.
 #[derive(Debug)]
 pub(crate) enum Place {
@@ -51,12 +54,12 @@ pub(crate) enum Place {
     Address(SocketAddr),
 }
 
-enum Listener {
+pub(crate) enum Listener {
     Unix(UnixListener),
     Tcp(TcpListener),
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Listener {
@@ -68,26 +71,28 @@ impl Listener {
     }
 }
 
-/// Serves until the agent has ended.
+/// Serves until the agent has ended. `checks` serves the health checks of services.
 pub(crate) fn serve(
     places: Vec<(Place, Site)>,
     pages: &Arc<Pages>,
     served: &Served,
+    checks: impl Future<Output = ()> + Send + 'static,
     mut agent: watch::Receiver<Health>,
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
+        tokio::spawn(checks);
         for (place, site) in places {
             let (pages, served) = (Arc::clone(pages), served.clone());
             match place {
                 Place::Socket(listener) => {
                     let listener = Listener::Unix(UnixListener::from_std(listener)?);
-                    tokio::spawn(accept(listener, site, pages));
+                    tokio::spawn(accept(listener, CONNECTIONS, Subject::Site(site), pages));
                 }
                 Place::Address(address) => {
                     tokio::spawn(async move {
                         let listener = Listener::Tcp(listen(address, site, &served).await);
-                        accept(listener, site, pages).await;
+                        accept(listener, CONNECTIONS, Subject::Site(site), pages).await;
                     });
                 }
             }
@@ -100,19 +105,16 @@ pub(crate) fn serve(
 /// Listens at an address as soon as no other process does.
 async fn listen(address: SocketAddr, site: Site, served: &Served) -> TcpListener {
     loop {
-        match TcpListener::bind(address).await {
+        match bind(address).await {
             Ok(listener) => {
                 served.settle(site.name());
                 tracing::info!(%address, pages = site.paths().join(" "), "serves");
                 return listener;
             }
             Err(error) => {
-                let who = match error.kind() {
-                    io::ErrorKind::AddrInUse => "; what answers there is another process: end it",
-                    _ => "; make it an address of this node",
-                };
                 let reason = format!(
-                    "not served at {address}: {error}{who}, or name another address by {}; this agent tries again each second",
+                    "not served at {address}: {}, or name another address by {}; this agent tries again each second",
+                    reason(&error),
                     site.flag()
                 );
                 served.fail(site.name(), &reason);
@@ -122,8 +124,42 @@ async fn listen(address: SocketAddr, site: Site, served: &Served) -> TcpListener
     }
 }
 
-async fn accept(listener: Listener, site: Site, pages: Arc<Pages>) {
-    let mut connections = VecDeque::<AbortHandle>::new();
+/// Listens at an address. `[::]` stands for all addresses of both families; a kernel without IPv6 has those of IPv4.
+async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let bound = TcpListener::bind(address).await;
+    match &bound {
+        Err(error)
+            if address.ip() == Ipv6Addr::UNSPECIFIED
+                && error.kind() != io::ErrorKind::AddrInUse =>
+        {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        _ => bound,
+    }
+}
+
+/// Why the agent cannot listen somewhere, and the first thing that may be done about it.
+pub(crate) fn reason(error: &io::Error) -> String {
+    let who = match error.kind() {
+        io::ErrorKind::AddrInUse => "what answers there is another process: end it",
+        _ => "make it an address of this node",
+    };
+    format!("{error}; {who}")
+}
+
+/// The connections of a listening socket. They end with it.
+#[derive(Default)]
+struct Connections(VecDeque<AbortHandle>);
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        self.0.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Answers at most `most` connections at a time, until the task is told to end.
+pub(crate) async fn accept(listener: Listener, most: usize, subject: Subject, pages: Arc<Pages>) {
+    let mut connections = Connections::default();
     loop {
         let stream = match listener.accept().await {
             Ok(stream) => stream,
@@ -133,26 +169,29 @@ async fn accept(listener: Listener, site: Site, pages: Arc<Pages>) {
                 continue;
             }
         };
-        connections.retain(|connection| !connection.is_finished());
-        if connections.len() >= CONNECTIONS
-            && let Some(oldest) = connections.pop_front()
+        connections.0.retain(|connection| !connection.is_finished());
+        if connections.0.len() >= most
+            && let Some(oldest) = connections.0.pop_front()
         {
             oldest.abort();
         }
-        let served = tokio::time::timeout(WHOLE, answer(stream, site, Arc::clone(&pages)));
-        connections.push_back(tokio::spawn(served).abort_handle());
+        let served = tokio::time::timeout(WHOLE, answer(stream, subject, Arc::clone(&pages)));
+        connections.0.push_back(tokio::spawn(served).abort_handle());
     }
 }
 
 /// Answers one request. Only the client is affected if its connection breaks.
-async fn answer(stream: Box<dyn Stream>, site: Site, pages: Arc<Pages>) -> hyper::Result<()> {
+async fn answer(stream: Box<dyn Stream>, subject: Subject, pages: Arc<Pages>) -> hyper::Result<()> {
     let respond = service_fn(move |request: Request<Incoming>| {
         let pages = Arc::clone(&pages);
         async move {
-            let page = pages.page(site, request.method(), request.uri().path()).await;
+            let page = pages.page(subject, request.method(), request.uri().path()).await;
             let mut response = Response::new(Full::new(Bytes::from(page.text)));
             *response.status_mut() = page.status;
-            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(page.form));
+            let headers = response.headers_mut();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(page.form));
+            headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+            headers.extend(page.weight.map(|it| (WEIGHT, HeaderValue::from(it))));
             Ok::<_, Infallible>(response)
         }
     });

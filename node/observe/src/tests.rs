@@ -19,6 +19,8 @@ use crate::served::Served;
 use crate::server::{CONNECTIONS, HEADER, RETRY, ROOM};
 use crate::{Addresses, Observer, start};
 
+mod checks;
+
 fn traffic(packets: u64) -> Traffic {
     let drops = BTreeMap::from([("policy-egress", packets), ("no-route", 0)]);
     Traffic {
@@ -252,7 +254,7 @@ fn promtool_finds_nothing_wrong() {
 fn observed(answers: bool) -> (SocketAddr, SocketAddr, std::sync::mpsc::Receiver<()>, Keeper) {
     let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (health, metrics) = (free(), free());
-    let addresses = Addresses { health: Some(health), metrics: Some(metrics) };
+    let addresses = Addresses { health: Some(health), metrics: Some(metrics), proxy: None };
     let Observer { health: tell, mut metrics_requests, .. } = start(addresses, None, || Ok(()));
     for address in [health, metrics] {
         until(|| TcpStream::connect(address).is_ok());
@@ -375,7 +377,7 @@ fn an_address_that_is_taken_ends_nothing_is_told_and_is_served_when_it_is_free()
     let path = folder.path().join("agent.health");
     let socket = UnixListener::bind(&path).unwrap();
     socket.set_nonblocking(true).unwrap();
-    let addresses = Addresses { health: Some(address), metrics: None };
+    let addresses = Addresses { health: Some(address), ..Addresses::default() };
     let observer = start(addresses, Some(socket), || Ok(()));
     until(|| !observer.served.problems().is_empty());
     let told = observer.served.problems().join("\n");

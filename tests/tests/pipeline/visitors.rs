@@ -128,7 +128,9 @@ fn an_outside_host_reaches_a_load_balancers_address_through_what_the_node_forwar
     // The nodes of these tests know the addresses of services by cluster IPs.
     const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: balanced, namespace: shop}\n\
         spec: {clusterIP: 198.51.100.7, ports: [{port: 80}]}\n";
-    for pods in [[(FAR, "shop/far"), (OTHER, "shop/other")], [(OTHER, "shop/other"), (FAR, "shop/far")]] {
+    for pods in
+        [[(FAR, "shop/far"), (OTHER, "shop/other")], [(OTHER, "shop/other"), (FAR, "shop/far")]]
+    {
         let [(backend, pod), (of_cluster, pod_of_cluster)] = pods;
         let of_cluster = services(&[(BALANCER, 80, of_cluster, BEHIND)]);
         let for_outside = services(&[(BALANCER, 80, backend, BEHIND)]);

@@ -254,7 +254,7 @@ fn settings(node: &Node) -> Result<manx_agent::Settings, Error> {
     Ok(manx_agent::Settings {
         name: node.name()?,
         datastore: node.datastore.datastore(&socket)?,
-        observed_at: node.observe.addresses()?,
+        observed_at: node.observe.addresses(node.services == Services::Manx)?,
         socket,
         uplink: node.uplink.clone(),
         packet_socket: node.uplink_mode == UplinkMode::Packet,

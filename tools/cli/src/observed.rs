@@ -1,7 +1,8 @@
-//! The settings for the addresses of an agent's health and metrics: Manx's own, or Felix's variables.
+//! The settings for the addresses of an agent's health and metrics: Manx's own, or Felix's variables; and of what load
+//! balancers are told, which is where kube-proxy has it.
 
 use std::env;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use clap::Args;
 
@@ -19,7 +20,14 @@ pub struct ObserveOptions {
     /// `FELIX_PROMETHEUSMETRICSHOST` and `FELIX_PROMETHEUSMETRICSPORT` say]
     #[arg(long, env = "MANX_METRICS_ADDRESS", value_name = "ADDRESS:PORT")]
     pub metrics_address: Option<String>,
+    /// Address on which /healthz and /livez are served for load balancers, as kube-proxy serves them, or `off` [default
+    /// with --services manx: [::]:10256, which is all addresses of IPv4, too]
+    #[arg(long, env = "MANX_PROXY_HEALTH_ADDRESS", value_name = "ADDRESS:PORT|off")]
+    pub proxy_health_address: Option<String>,
 }
+
+/// The address where balancers expect the health of a node's proxy (`--healthz-bind-address` of kube-proxy).
+const PROXY_HEALTH: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 10_256);
 
 /// Felix's variables (whether it is on, its host, its port), and the default port.
 const HEALTH: ([&str; 3], u16) =
@@ -34,7 +42,8 @@ const METRICS: ([&str; 3], u16) = (
 );
 
 impl ObserveOptions {
-    pub fn addresses(&self) -> Result<Addresses, Error> {
+    /// `translates`: services are translated by the agent itself.
+    pub fn addresses(&self, translates: bool) -> Result<Addresses, Error> {
         let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         Ok(Addresses {
             health: choose("--health-address", self.health_address.as_deref(), HEALTH, variable)?,
@@ -44,7 +53,21 @@ impl ObserveOptions {
                 METRICS,
                 variable,
             )?,
+            proxy: proxy_health(self.proxy_health_address.as_deref(), translates)?,
         })
+    }
+}
+
+/// The address for load balancers. Where kube-proxy translates, that answers them.
+fn proxy_health(own: Option<&str>, translates: bool) -> Result<Option<SocketAddr>, Error> {
+    const NAME: &str = "--proxy-health-address (MANX_PROXY_HEALTH_ADDRESS)";
+    match own.filter(|own| !own.is_empty()) {
+        None => Ok(translates.then_some(PROXY_HEALTH)),
+        Some("off") => Ok(None),
+        Some(_) if !translates => Err(Error::Invalid(format!(
+            "{NAME} is for --services manx (MANX_SERVICES): set both or neither"
+        ))),
+        Some(own) => parse(NAME, own, "off or ADDRESS:PORT, e.g. [::]:10256").map(Some),
     }
 }
 
@@ -128,6 +151,30 @@ mod tests {
         );
         assert_eq!(health(Some("10.0.0.1:1"), &[on]), at("10.0.0.1:1"));
         assert_eq!(health(None, &[("FELIX_HEALTHENABLED", "0")]), Ok(None));
+    }
+
+    #[test]
+    fn balancers_are_answered_where_the_agent_translates_unless_it_is_switched_off() {
+        let at = |own, translates| {
+            let found = proxy_health(own, translates);
+            found.map(|it| it.map(|it| it.to_string())).map_err(|error| error.to_string())
+        };
+        let address = |address: &str| Ok(Some(address.to_owned()));
+        assert_eq!(at(None, true), address("[::]:10256"));
+        assert_eq!(at(Some(""), true), address("[::]:10256"));
+        assert_eq!(at(Some("10.0.0.1:1"), true), address("10.0.0.1:1"));
+        assert_eq!(at(Some("off"), true), Ok(None));
+        for own in [None, Some(""), Some("off")] {
+            assert_eq!(at(own, false), Ok(None));
+        }
+        assert_eq!(
+            at(Some("10256"), true).unwrap_err(),
+            "--proxy-health-address (MANX_PROXY_HEALTH_ADDRESS): found \"10256\", expected off or ADDRESS:PORT, e.g. [::]:10256"
+        );
+        assert_eq!(
+            at(Some("10.0.0.1:1"), false).unwrap_err(),
+            "--proxy-health-address (MANX_PROXY_HEALTH_ADDRESS) is for --services manx (MANX_SERVICES): set both or neither"
+        );
     }
 
     #[test]

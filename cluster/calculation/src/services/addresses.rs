@@ -106,7 +106,7 @@ pub(super) fn addresses(
     let of_balancer = |address: &IpAddr| {
         if service.service_type != Some(ServiceType::LoadBalancer) {
             Err(Untranslated::NoLoadBalancer)
-        } else if has_family(service, address) {
+        } else if has_family(service, address.is_ipv4()) {
             // In the cluster, clients of a load balancer's address get any endpoint.
             Ok((AddressKind::LoadBalancer, TrafficPolicy::Cluster))
         } else {
@@ -150,7 +150,7 @@ pub(super) fn openings<'a>(
     let of_node = of_node.flat_map(move |(port, addresses)| {
         let policy = policy(service.keeps_clients);
         let kind = AddressKind::NodePort;
-        let served = addresses.filter(|it| has_family(service, it));
+        let served = addresses.filter(|it| has_family(service, it.is_ipv4()));
         served.map(move |address| Ok(Opening { address, port, kind, policy }))
     });
     own.chain(for_outside).chain(refused).chain(of_node)
@@ -161,6 +161,7 @@ pub(super) fn policy(is_local: bool) -> TrafficPolicy {
     if is_local { TrafficPolicy::Local } else { TrafficPolicy::Cluster }
 }
 
-fn has_family(service: &Service, of: &IpAddr) -> bool {
-    service.cluster_ips.iter().any(|it| it.is_ipv4() == of.is_ipv4())
+/// Whether a Service has a cluster IP of a family.
+pub(super) fn has_family(service: &Service, is_v4: bool) -> bool {
+    service.cluster_ips.iter().any(|it| it.is_ipv4() == is_v4)
 }

@@ -8,3 +8,6 @@ pub(super) const MOST_BACKENDS: usize = 131_072;
 /// The host ports of a node that lead to pods; others are left out. Each is a routing rule for each address, which every
 /// packet of the node's own may have to pass.
 pub(super) const MOST_HOST_PORTS: usize = 256;
+/// The ports of a node at which load balancers ask for Services; others are left out. Each is a routing rule and a listening
+/// socket for each address.
+pub(super) const MOST_HEALTH_CHECKS: usize = 256;

@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use manx_dataplane::services::{Clients, Frontend, FrontendKey, ServiceTable};
+use manx_dataplane::wire::protocol;
 use manx_objects::State;
 use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::{
@@ -22,6 +23,7 @@ use manx_objects::object::{
 use manx_policy_compiler::model::ObjectName;
 use sha1::{Digest, Sha1};
 
+use self::health_checks::LocalEndpoints;
 use super::addresses::{AddressKind, addresses, left_alone, openings};
 use super::backends::{Candidate, Here, LeftOut, TrafficPolicy, all, can_be_backend, select};
 use super::bounds::{MOST_BACKENDS, MOST_HOST_PORTS, MOST_PORTS};
@@ -52,6 +54,8 @@ pub struct Frontends {
     /// The ports of this node that each pod asks for.
     host_ports: BTreeMap<Arc<Rank>, Box<[FrontendKey]>>,
     granted: GrantedPorts,
+    /// The ports at which load balancers ask for each Service, and what they are told.
+    health_checks: BTreeMap<Arc<Rank>, (u16, LocalEndpoints)>,
     slices: Slices,
     named: NamedAddresses,
 }
@@ -78,6 +82,7 @@ struct Compiled {
     /// Its addresses, each with whether it may be a frontend's.
     addresses: Box<[(IpAddr, bool)]>,
     keys: Box<[FrontendKey]>,
+    health_check: Option<(u16, LocalEndpoints)>,
 }
 
 /// The place of an object among those that have the same address, protocol and port. The smallest gets the connections. A
@@ -165,13 +170,19 @@ impl Frontends {
         asked: &mut GrantedPorts,
         mut omit: impl FnMut(&'a ObjectKey, Omission),
     ) {
+        if self.host_ports.is_empty() {
+            return;
+        }
+        let checks = self.health_checks();
+        let checked = |key: &FrontendKey| {
+            checks.get(&key.port).filter(|_| key.protocol == protocol::TCP).map(|it| &it.service)
+        };
         let mut ports = BTreeSet::new();
         for (rank, keys) in &self.host_ports {
             let pod = &rank.object;
             for key in keys {
-                let of_service = self.claims.get(key).and_then(|claims| claims.first());
-                let of_service = of_service.filter(|(rank, _)| !rank.is_pod);
-                let by = of_service.map(|(rank, _)| &rank.object).or_else(|| asked.get(key));
+                let of_service = self.service_at(key).or_else(|| checked(key));
+                let by = of_service.or_else(|| asked.get(key));
                 let port = (key.protocol, key.port);
                 if let Some(by) = by {
                     omit(pod, Omission::Taken { key: *key, by: ObjectKey::clone(by) });
@@ -205,6 +216,7 @@ impl Frontends {
         });
         let mut all: Vec<_> = of_objects.chain(taken).collect();
         self.each_asked_port(&mut GrantedPorts::new(), |pod, omission| all.push((pod, omission)));
+        self.each_health_check(|service, omission| all.push((service, omission)));
         all.sort();
         all.dedup();
         all.into_iter()
@@ -369,6 +381,7 @@ impl Frontends {
             }
             if let Some(before) = self.compiled.remove(&object) {
                 self.host_ports.remove(&before.rank);
+                self.health_checks.remove(&before.rank);
                 for key in before.keys {
                     self.drop_claim(key, &object);
                     touched.insert(key);
@@ -381,6 +394,9 @@ impl Frontends {
                 }
                 if compiled.rank.is_pod {
                     self.host_ports.insert(Arc::clone(&compiled.rank), asked);
+                }
+                if let Some(check) = compiled.health_check {
+                    self.health_checks.insert(Arc::clone(&compiled.rank), check);
                 }
                 self.compiled.insert(object, compiled);
             }
@@ -403,21 +419,22 @@ impl Frontends {
             &mut BTreeSet<Omission>,
         ),
     ) -> Option<Compiled> {
-        let (created, addresses) = match contents.valid(key)? {
+        let (created, addresses, health_check) = match contents.valid(key)? {
             Object::Service(service) if left_alone(service).is_none() => {
                 let name = ObjectName::new(&key.namespace, &key.name);
+                let health_check = self.compile_health_check((&name, service), omissions);
                 let addresses =
                     self.compile_service((&name, service), admits, (frontends, omissions));
-                (service.created, addresses)
+                (service.created, addresses, health_check)
             }
             object => {
                 let pod = self.host_pod(object)?;
                 *frontends = host_ports::asked(pod, &self.node_ports.addresses, omissions);
-                (pod.created, Box::default())
+                (pod.created, Box::default(), None)
             }
         };
         let keys = frontends.keys().copied().collect();
-        Some(Compiled { rank: Rank::new(key, created), addresses, keys })
+        Some(Compiled { rank: Rank::new(key, created), addresses, keys, health_check })
     }
 
     /// Compiles a Service to frontends, and returns its addresses, each with whether it may be a frontend's.
@@ -471,10 +488,10 @@ impl Frontends {
                 });
                 let key = frontend_key(opening.address, port, opening.port);
                 if opening.kind == AddressKind::LoadBalancerOutside {
-                    let for_outside = Some(Arc::clone(frontend));
-                    frontends
-                        .entry(key)
-                        .and_modify(|it| Arc::make_mut(it).for_outside = for_outside);
+                    let other = || Arc::clone(frontend);
+                    frontends.entry(key).and_modify(|it| {
+                        Arc::make_mut(it).for_outside.get_or_insert_with(other);
+                    });
                 } else {
                     frontends.entry(key).or_insert_with(|| Arc::clone(frontend));
                 }
@@ -696,6 +713,7 @@ fn id(service: &ObjectName, port: &ServicePort) -> u64 {
     hash.iter().take(8).fold(0, |id, byte| id << 8 | u64::from(*byte))
 }
 
+pub(super) mod health_checks;
 pub mod view;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use manx_dataplane::services::FrontendKey;
 use manx_objects::object::ObjectKey;
 use manx_policy_compiler::model::Protocol;
 
-use super::bounds::{MOST_BACKENDS, MOST_HOST_PORTS, MOST_PORTS};
+use super::bounds::{MOST_BACKENDS, MOST_HEALTH_CHECKS, MOST_HOST_PORTS, MOST_PORTS};
 
 /// A part of a Service, or of a pod with host ports, that clients do not reach.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,6 +25,17 @@ pub enum Omission {
     Backend(IpAddr),
     /// The node port is none that nodes leave to services.
     NodePort(u16),
+    /// The port for health checks is none that nodes leave to services.
+    HealthCheckPort(u16),
+    /// An older Service has the same port for health checks, or any Service as a node port.
+    HealthCheckTaken {
+        /// The port.
+        port: u16,
+        /// The other Service.
+        by: ObjectKey,
+    },
+    /// Older Services have as many ports for health checks as a node serves.
+    TooManyHealthChecks,
     /// A slice of the Service's namespace is not valid, so its endpoints are not known.
     Endpoints,
     /// The Service has more ports than nodes translate.
@@ -71,6 +82,20 @@ impl fmt::Display for Omission {
                 f,
                 "its nodePort {port} is not translated, because it lies outside of the nodes' range for services: expected one \
                  of --node-ports (MANX_NODE_PORTS)"
+            ),
+            Self::HealthCheckPort(port) => write!(
+                f,
+                "its healthCheckNodePort {port} is not served, because it lies outside of the nodes' range for services: expected \
+                 one of --node-ports (MANX_NODE_PORTS)"
+            ),
+            Self::HealthCheckTaken { port, by } => write!(
+                f,
+                "its healthCheckNodePort {port} is a port of {by}, which comes first, so it is not served: give one of them another"
+            ),
+            Self::TooManyHealthChecks => write!(
+                f,
+                "its healthCheckNodePort is not served, because Services that came before it have {MOST_HEALTH_CHECKS}, which is as \
+                 many as Manx serves on a node: load balancers find no node for it, unless it has externalTrafficPolicy Cluster"
             ),
             Self::TooManyPorts => write!(
                 f,

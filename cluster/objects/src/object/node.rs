@@ -6,10 +6,16 @@ use ipnet::IpNet;
 
 use super::pairs::Pairs;
 
+/// The taint that Cluster Autoscaler gives to a node before it takes the node's machine away.
+pub const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+
 /// A node, the part that routing needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     pub labels: Pairs,
+    /// Whether the node is about to go: `metadata.deletionTimestamp` is set, or Cluster Autoscaler's taint says so
+    /// ([`TO_BE_DELETED`]).
+    pub is_leaving: bool,
     /// `spec.podCIDRs`; `spec.podCIDR` comes first if the list does not contain it. Without host bits.
     pub pod_cidrs: Vec<IpNet>,
     /// `status.addresses` of type `InternalIP`, in order.

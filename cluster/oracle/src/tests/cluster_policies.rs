@@ -58,6 +58,7 @@ fn nodes_are_all_addresses_of_the_nodes_with_these_labels() {
             external_ips: vec![[192, 0, 2, number].into()],
             calico_address: None,
             vxlan_mac: None,
+            is_leaving: false,
         }))
     };
     let nodes = ClusterPeer::Nodes(labels("zone", "a"));

@@ -28,6 +28,7 @@ impl Agent {
         running.published = view.cluster.in_sync && calculated.tables.version > 0;
         running.stale = inputs.source.stale().map(|stale| (stale.since, stale.reason));
         running.refuted = calculated.is_refuted();
+        running.is_leaving = view.is_leaving(inputs);
     }
 
     /// The agent's metrics now.

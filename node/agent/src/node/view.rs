@@ -2,7 +2,7 @@
 //! and the services that it translates.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ipnet::IpNet;
 
@@ -14,14 +14,15 @@ use crate::port_rules::{Desired, HostPort, LOOPBACK};
 use crate::settings::{self, Network, Settings};
 use manx_calculation::import::{Cluster, import_for};
 use manx_calculation::overlay::Overlay;
-use manx_calculation::services::{GrantedPorts, Services};
+use manx_calculation::services::{GrantedPorts, HealthCheck, Services};
 use manx_calculation::topology::{
     self, Contribution, HostNetwork, Reserved, ReservedFor, Topology, TopologyError,
 };
 use manx_datastore::SourceError;
 use manx_objects::contents::Changes;
-use manx_objects::object::{Kind, ObjectKey};
+use manx_objects::object::{Kind, Object, ObjectKey};
 use manx_objects::problem::Problem;
+use manx_observe::checks::{Check, Checks};
 use manx_policy_compiler::model::ObjectName;
 
 /// The owner of an address that a request names.
@@ -203,9 +204,41 @@ impl View {
         outward.into_iter().chain(loopback).collect()
     }
 
-    /// The ports of this node's addresses that are Manx's, with those that are granted to pods.
-    pub(super) fn manx_ports(&self, granted: &GrantedPorts) -> Desired {
+    /// The health checks of services, each at the addresses with node ports of the families that its Service has.
+    pub(super) fn health_checks(&self) -> Checks {
+        let Some(services) = self.services.manx() else { return Checks::new() };
+        let addresses = self.node_port_addresses();
+        let of_port = |(port, HealthCheck { service, endpoints }): (u16, HealthCheck)| {
+            addresses.iter().filter_map(move |address| {
+                let [v4, v6] = endpoints;
+                let endpoints = if address.is_ipv4() { v4 } else { v6 }?;
+                let ObjectKey { namespace, name, .. } = ObjectKey::clone(&service);
+                Some((SocketAddr::new(*address, port), Check { namespace, name, endpoints }))
+            })
+        };
+        services.frontends.health_checks().into_iter().flat_map(of_port).collect()
+    }
+
+    /// Whether this node is about to go: its Node says so, or there is none any more. One that is not valid stays.
+    pub(super) fn is_leaving(&self, inputs: &Inputs) -> bool {
+        match inputs.contents().objects.get(&ObjectKey::new(Kind::Node, "", &self.node)) {
+            None => true,
+            Some(stored) => match stored.state.valid() {
+                Some(Object::Node(node)) => node.is_leaving,
+                _ => false,
+            },
+        }
+    }
+
+    /// The ports of this node's addresses that are Manx's, with those that are granted to pods, and those among them
+    /// that are served as health checks.
+    pub(super) fn manx_ports(
+        &self,
+        granted: &GrantedPorts,
+        health_checks: BTreeSet<SocketAddr>,
+    ) -> Desired {
         Desired {
+            health_checks,
             egress: self.outward_addresses().into_iter().flatten().collect(),
             node_ports: self.node_port_addresses(),
             host_ports: granted.keys().filter_map(HostPort::new).collect(),

@@ -42,7 +42,7 @@ fn ip(text: &str) -> IpAddr {
 
 fn desired() -> Desired {
     let all: BTreeSet<IpAddr> = NODE.map(ip).into();
-    Desired { egress: all.clone(), node_ports: all, host_ports: BTreeSet::new() }
+    Desired { egress: all.clone(), node_ports: all, ..Desired::default() }
 }
 
 /// The namespaces of a node and of the world, and the node's `manx1`.
@@ -413,6 +413,44 @@ fn host_ports_lead_to_manx_also_at_loopback() {
     assert_eq!(reserved(), "");
 }
 
+/// A load balancer asks the agent at a port that lies among those of services.
+#[test]
+fn a_health_check_comes_to_the_agent_and_the_ports_beside_it_to_manx() {
+    if !namespaces_allowed() || !tun_allowed() {
+        return;
+    }
+    let place = Place::new();
+    let at = ["192.0.2.1", "2001:db8::1", "127.0.0.1"].map(|it| SocketAddr::new(ip(it), 31000));
+    let mut desired = Desired { health_checks: at.into(), ..desired() };
+    desired.node_ports.insert(ip("127.0.0.1"));
+    let (device, mut queues) = place.attach().unwrap();
+    device.reconcile(&desired).unwrap();
+    assert_eq!(device.reconcile(&desired).unwrap(), Findings::default());
+    for check in at {
+        let listen = |port| in_node(&place, || TcpListener::bind((check.ip(), port)).unwrap());
+        let (checked, beside) = (listen(31000), listen(31001));
+        let address = check.ip().to_string();
+        assert!(is_served(&checked, in_node(&place, || connect((&address, 31000)))), "{check}");
+        if !check.ip().is_loopback() {
+            assert!(
+                is_served(&checked, in_world(&place, || connect((&address, 31000)))),
+                "{check}"
+            );
+        }
+        beside.set_nonblocking(true).unwrap();
+        in_node(&place, || assert!(waits_in_vain((&address, 31001)), "{check}"));
+        assert!(beside.accept().is_err(), "{check}");
+        assert!(!arrive(&mut queues, LONG).is_empty(), "{check}");
+    }
+    // The Service goes: nobody of the node answers at the port any more.
+    desired.health_checks.clear();
+    assert_eq!(device.reconcile(&desired).unwrap().removed.len(), at.len());
+    let _other = in_node(&place, || TcpListener::bind(at[0]).unwrap());
+    in_world(&place, || assert!(waits_in_vain((NODE[0], 31000))));
+    drop(queues);
+    in_node(&place, || remove(&place.settings.record).unwrap());
+}
+
 #[test]
 fn nobody_outside_sends_as_the_node() {
     if !namespaces_allowed() || !tun_allowed() {
@@ -514,8 +552,8 @@ fn what_others_have_removed_is_set_again_and_what_they_have_added_is_told() {
     61000-65534, 30000-32767 in ip_local_reserved_ports
     ip route table 79 blackhole default (V4)
     ip route table 79 192.0.2.1/32 dev manx1
+    ip rule pref 1 from 192.0.2.1/32 iif eth0 blackhole proto 77
     ip rule pref 1 iif manx1 lookup local proto 77
-    ip rule pref 2 from 192.0.2.1/32 iif eth0 blackhole proto 77
     ip rule pref 3 to 192.0.2.1/32 ipproto tcp dport 30000-32767 lookup 79 proto 77
     ip rule pref 3 to 192.0.2.1/32 ipproto tcp dport 61000-65534 lookup 79 proto 77
     ip rule pref 3 to 192.0.2.1/32 ipproto udp dport 30000-32767 lookup 79 proto 77

@@ -19,7 +19,9 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
 use crate::services::addresses::{HEADLESS, OTHER_PROXY};
-use reference::{Seen, expected, is_named};
+use crate::services::bounds::MOST_HEALTH_CHECKS;
+use crate::services::{HealthCheck, HealthChecks};
+use reference::{Seen, expected, expected_checks, is_named};
 use viewed::{of_services, seen_in, views};
 
 mod reference;
@@ -80,6 +82,7 @@ fn pod() -> impl Strategy<Value = Pod> {
             port(None, 80, Some("127.0.0.1")),
             port(Some(Protocol::Udp), 53, Some("172.18.0.2")),
             port(Some(Protocol::Tcp), 30_080, None),
+            port(None, 31_000, None),
             port(None, 81, Some("172.18.0.9")),
             port(None, 65_535, None),
         ]),
@@ -129,10 +132,12 @@ fn service() -> impl Strategy<Value = Service> {
     };
     let ranges =
         one_of(vec![nets(&[]), nets(&["192.0.2.0/24", "10.0.0.0/32"]), nets(&["fd00::/8"])]);
-    let rest = (any::<bool>(), of(of(1..9u32)), prop::bool::weighted(0.1), any::<bool>(), ranges);
+    let health = one_of(vec![None, Some(31_000), Some(31_000), Some(30_080), Some(22)]);
+    let rest =
+        (any::<bool>(), of(of(1..9u32)), prop::bool::weighted(0.1), any::<bool>(), ranges, health);
     (kind, created, labels, vec(port(), 1..3), [addresses(), addresses()], rest).prop_map(
         |(service_type, created, label, ports, [cluster_ips, vips], rest)| {
-            let (internal_local, affinity, headless, keeps_clients, source_ranges) = rest;
+            let (internal_local, affinity, headless, keeps_clients, source_ranges, health) = rest;
             let labels = Some((label.to_owned(), String::new())).filter(|_| !label.is_empty());
             Service {
                 labels: labels.into_iter().collect(),
@@ -144,6 +149,7 @@ fn service() -> impl Strategy<Value = Service> {
                 internal_local,
                 keeps_clients,
                 source_ranges,
+                health_check_port: health,
                 client_affinity: affinity.map(|timeout| ClientAffinity { timeout }),
                 headless,
                 ..Service::default()
@@ -203,6 +209,7 @@ fn node() -> impl Strategy<Value = Node> {
         external_ips: Vec::new(),
         calico_address: None,
         vxlan_mac: None,
+        is_leaving: false,
     })
 }
 
@@ -301,6 +308,8 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
                 .map(|(key, (seen, rule))| ((key, seen), rule))
                 .unzip();
             prop_assert_eq!(&now, &expected);
+            let checks = frontends.health_checks();
+            prop_assert_eq!(&checks, &expected_checks(&contents));
             let viewed = views(&frontends, &contents, ("n1", &node_ports()), admits);
             prop_assert_eq!(seen_in(&viewed), of_services(&frontends));
             let ports = NodePorts { addresses: [ip("172.18.0.3")].into(), ..node_ports() };
@@ -324,7 +333,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
             let lost = before.iter().filter(|it| !is_named(&contents, **it)).count() as u32;
             // A frontend of UDP that has lost a backend counts, too.
             let has_lost = |(key, was): (&FrontendKey, &Seen)| {
-                let is_udp = key.protocol == manx_dataplane::wire::protocol::UDP;
+                let is_udp = key.protocol == protocol::UDP;
                 is_udp
                     && !now.get(key).is_some_and(|it| was.3.0.is_subset(&it.3.0))
                     && !was.3.0.is_empty()
@@ -347,10 +356,13 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
             let words = |it: &Omission| -> String {
                 format!("{it:?}").chars().take_while(char::is_ascii_alphabetic).collect()
             };
+            let of_check =
+                |it: &HealthCheck| format!("checked: {:?}", it.endpoints[0].map(|it| it > 0));
             let of_frontend =
                 |it: &Seen| [format!("{:?}", it.2), format!("{} backends", it.0.len().min(2))];
             let all = rules.iter().map(|rule| format!("{rule:?}"));
             let all = all.chain(now.values().flat_map(of_frontend));
+            let all = all.chain(checks.values().map(of_check));
             for what in all.chain(omitted.iter().map(|(_, it)| words(it))) {
                 *counts.borrow_mut().entry(what).or_insert(0) += 1;
             }
@@ -359,7 +371,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
     };
     TestRunner::new(config).run(&batches, run).unwrap();
     let counts = counts.into_inner();
-    assert!(counts.len() == 21 && counts.values().all(|count| *count > 5), "{counts:?}");
+    assert!(counts.len() == 26 && counts.values().all(|count| *count > 5), "{counts:?}");
 }
 
 /// A cluster of manifests, as node `n1` sees it.
@@ -501,6 +513,67 @@ fn what_a_service_makes_every_node_do_is_bounded() {
     assert!(found.omissions().any(|(_, it)| it == Omission::TooManyBackends));
     let found = compiled(&[service(200), slice(1, 200)].concat());
     assert_eq!((backends(&found), found.omissions().count()), (100_000, 0));
+}
+
+/// A Service of type `LoadBalancer` whose balancer asks at a port.
+fn checked(name: &str, created: &str, port: u16) -> String {
+    format!(
+        "---\n{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: a, creationTimestamp: '{created}'}}, spec: \
+         {{type: LoadBalancer, externalTrafficPolicy: Local, clusterIP: 10.96.0.7, healthCheckNodePort: {port}, ports: [{{port: 80}}]}}}}\n"
+    )
+}
+
+#[test]
+fn a_balancer_is_told_of_the_ready_endpoints_of_the_node_and_what_is_not_served_is_told() {
+    let slice = "---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-1, namespace: a, labels: \
+        {kubernetes.io/service-name: web}}, addressType: IPv4, ports: [{port: 8080}, {port: 8081}], endpoints: [\
+        {addresses: [10.0.0.1], nodeName: n1}, {addresses: [10.0.0.2], nodeName: n2},\
+        {addresses: [10.0.0.3], nodeName: n1, conditions: {ready: false, serving: true, terminating: true}},\
+        {addresses: [127.0.0.1], nodeName: n1}, {addresses: [10.0.0.4]}]}\n";
+    let node_port = "---\n{apiVersion: v1, kind: Service, metadata: {name: port, namespace: b}, spec: \
+        {type: NodePort, clusterIP: 10.96.0.8, ports: [{port: 80, nodePort: 30090}]}}\n";
+    let at = |port| checked("web", "2026-01-02T00:00:00Z", port);
+    let older = checked("older", "2026-01-01T00:00:00Z", 31_000);
+    let seen = |manifests: &[&str]| {
+        let found = compiled(&manifests.concat());
+        let checks = found.health_checks();
+        let checks =
+            checks.iter().map(|(port, it)| format!("{port} {}: {:?}", it.service, it.endpoints));
+        let told = found.omissions().filter(|(_, it)| !matches!(it, Omission::Backend(_)));
+        let told =
+            told.filter(|(_, it)| !matches!(it, Omission::Taken { key, .. } if key.port == 80));
+        checks.chain(told.map(|(of, it)| format!("{of}: {it}"))).collect::<Vec<_>>().join("\n")
+    };
+    insta::assert_snapshot!(seen(&[&at(31_000), slice]), @"31000 Service a/web: [Some(1), None]");
+    insta::assert_snapshot!(seen(&[&at(31_000), slice, &older]), @"
+    31000 Service a/older: [Some(0), None]
+    Service a/web: its healthCheckNodePort 31000 is a port of Service a/older, which comes first, so it is not served: give one of them another
+    ");
+    insta::assert_snapshot!(seen(&[&at(30_090), slice, node_port]), @"Service a/web: its healthCheckNodePort 30090 is a port of Service b/port, which comes first, so it is not served: give one of them another");
+    insta::assert_snapshot!(seen(&[&at(10_250), slice]), @"Service a/web: its healthCheckNodePort 10250 is not served, because it lies outside of the nodes' range for services: expected one of --node-ports (MANX_NODE_PORTS)");
+    let cluster = at(31_000).replace("Policy: Local", "Policy: Cluster");
+    assert_eq!(seen(&[&cluster, slice]), "");
+    let broken = slice.replace("10.0.0.2", "10.0.0.300").replace("web", "other");
+    insta::assert_snapshot!(seen(&[&at(31_000), slice, &broken]), @"
+    31000 Service a/web: [Some(0), None]
+    Service a/web: connections to it are refused, because an EndpointSlice of its namespace is not valid and may be its: correct that one
+    ");
+}
+
+#[test]
+fn a_node_serves_a_bounded_number_of_health_checks_to_the_oldest_services() {
+    let many = |count: u16| -> String {
+        // The names are in the opposite order.
+        let created = |it| format!("2026-01-01T00:{:02}:{:02}Z", it / 60, it % 60);
+        (0..count).map(|it| checked(&format!("s{}", 999 - it), &created(it), 31_000 + it)).collect()
+    };
+    let most = MOST_HEALTH_CHECKS as u16;
+    let found = compiled(&many(most + 2));
+    assert!(found.health_checks().into_keys().eq(31_000..31_000 + most));
+    let told = |found: &Frontends| {
+        found.omissions().filter(|(_, it)| *it == Omission::TooManyHealthChecks).count()
+    };
+    assert_eq!((told(&found), told(&compiled(&many(most)))), (2, 0));
 }
 
 #[test]

@@ -38,11 +38,7 @@ pub(super) fn expected(
     let mut all: BTreeMap<FrontendKey, BTreeMap<Age, (Seen, Rule)>> = BTreeMap::new();
     for (key, object) in contents.all_valid() {
         let Object::Service(service) = object else { continue };
-        let is_left_alone = service.headless
-            || service.service_type == Some(ServiceType::ExternalName)
-            || service.labels.contains_key(OTHER_PROXY)
-            || service.labels.contains_key(HEADLESS);
-        if is_left_alone {
+        if is_left_alone(service) {
             continue;
         }
         let has_family =
@@ -96,6 +92,7 @@ pub(super) fn expected(
             }
         }
     }
+    let checks = expected_checks(contents);
     for (key, object) in contents.all_valid() {
         let Object::Pod(pod) = object else { continue };
         let is_here = pod.node_name.as_deref() == Some("n1") && !pod.is_finished();
@@ -107,7 +104,11 @@ pub(super) fn expected(
                 if host.address.is_some_and(|one| one != address) {
                     continue;
                 }
-                let protocol = port.protocol.unwrap_or(Protocol::Tcp).number();
+                let protocol = port.protocol.unwrap_or(Protocol::Tcp);
+                if protocol == Protocol::Tcp && checks.contains_key(&host.port) {
+                    continue;
+                }
+                let protocol = protocol.number();
                 let key_of_port =
                     FrontendKey { address: address.into(), protocol, port: host.port };
                 let backends =
@@ -123,6 +124,57 @@ pub(super) fn expected(
     }
     let oldest = all.into_iter().map(|(key, mut claims)| (key, claims.pop_first()));
     oldest.filter_map(|(key, found)| Some((key, found?.1))).collect()
+}
+
+fn is_left_alone(service: &Service) -> bool {
+    service.headless
+        || service.service_type == Some(ServiceType::ExternalName)
+        || service.labels.contains_key(OTHER_PROXY)
+        || service.labels.contains_key(HEADLESS)
+}
+
+/// What node `n1` answers at each port for health checks.
+pub(super) fn expected_checks(contents: &Contents) -> HealthChecks {
+    let services = || {
+        contents.all_valid().filter_map(|(key, object)| match object {
+            Object::Service(service) if !is_left_alone(service) => Some((key, service)),
+            _ => None,
+        })
+    };
+    // At an address of the node of the same family.
+    let is_node_port = |port: u16| {
+        services().any(|(_, service)| {
+            let is_v4 = service.cluster_ips.iter().any(IpAddr::is_ipv4);
+            let mut tcp =
+                service.ports.iter().filter(|it| it.protocol.is_none_or(|it| it == Protocol::Tcp));
+            is_v4 && tcp.any(|it| it.node_port == Some(port))
+        })
+    };
+    let mut checks: BTreeMap<u16, BTreeMap<Age, HealthCheck>> = BTreeMap::new();
+    for (key, service) in services() {
+        let is_local =
+            service.service_type == Some(ServiceType::LoadBalancer) && service.keeps_clients;
+        let port =
+            service.health_check_port.filter(|it| is_local && (30_000..=32_767).contains(it));
+        let Some(port) = port.filter(|it| !is_node_port(*it)) else { continue };
+        let of_family = |address: &str| {
+            let address = ip(address);
+            let ready: BTreeSet<IpAddr> = service
+                .ports
+                .iter()
+                .flat_map(|port| ends(contents, key, port, address).unwrap_or_default())
+                .filter(|(end, _)| end.ready && end.node.as_deref() == Some("n1"))
+                .map(|(end, _)| end.address)
+                .collect();
+            let mut ips = service.cluster_ips.iter();
+            ips.any(|it| it.is_ipv4() == address.is_ipv4()).then_some(ready.len())
+        };
+        let endpoints = ["0.0.0.0", "::"].map(of_family);
+        let check = HealthCheck { service: Arc::new(key.clone()), endpoints };
+        let age = (false, service.created.is_none(), service.created, key.clone());
+        checks.entry(port).or_default().insert(age, check);
+    }
+    checks.into_iter().filter_map(|(port, mut all)| Some((port, all.pop_first()?.1))).collect()
 }
 
 /// An endpoint at a port, and the backend that it is.

@@ -1,6 +1,7 @@
 //! The views of Services, which say of every frontend and backend what the table has, and of all others why not.
 
 use super::*;
+use crate::services::addresses::AddressKind;
 use crate::services::frontends::view::{ChoiceView, EndpointView, PortView, ServiceView};
 
 /// The view of every valid Service, from a node.
@@ -18,16 +19,25 @@ pub(super) fn views(
 /// The backends of a frontend, the seconds of affinity, and what is without a backend.
 type Viewed = (BTreeSet<Backend>, Option<u32>, WithoutBackend);
 
+/// An address and port, and whether it is about clients from outside alone.
+type Place = (FrontendKey, bool);
+
 /// What clients find at each address and port of Services, according to a table.
-pub(super) fn of_services(frontends: &Frontends) -> BTreeMap<FrontendKey, Viewed> {
+pub(super) fn of_services(frontends: &Frontends) -> BTreeMap<Place, Viewed> {
     let is_services = |key: &FrontendKey| !frontends.claims[key][0].0.is_pod;
-    let all = seen(frontends).into_iter().filter(|(key, _)| is_services(key));
-    all.map(|(key, (backends, affinity, without, ..))| (key, (backends, affinity, without)))
-        .collect()
+    let mut all = BTreeMap::new();
+    for (key, seen) in seen(frontends).into_iter().filter(|(key, _)| is_services(key)) {
+        let (backends, affinity, without, _, _, outside) = seen;
+        all.insert((key, false), (backends, affinity, without));
+        if let Some((backends, without)) = outside {
+            all.insert((key, true), (backends, affinity, without));
+        }
+    }
+    all
 }
 
 /// What clients find at each address and port, according to views.
-pub(super) fn seen_in(views: &[ServiceView]) -> BTreeMap<FrontendKey, Viewed> {
+pub(super) fn seen_in(views: &[ServiceView]) -> BTreeMap<Place, Viewed> {
     let mut all = BTreeMap::new();
     for service in views {
         for (port, choice) in
@@ -44,7 +54,8 @@ pub(super) fn seen_in(views: &[ServiceView]) -> BTreeMap<FrontendKey, Viewed> {
                     port: frontend.port,
                 };
                 // Two ports of one Service may have one number. The first one counts.
-                all.entry(key).or_insert_with(|| seen.clone());
+                let is_outside = frontend.kind == AddressKind::LoadBalancerOutside;
+                all.entry((key, is_outside)).or_insert_with(|| seen.clone());
             }
         }
     }

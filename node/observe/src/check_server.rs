@@ -1,0 +1,87 @@
+//! Listens where health checks of services are wanted.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::checks::{Check, Checks, Listening};
+use crate::pages::{Pages, Subject};
+use crate::served::Served;
+use crate::server::{Listener, RETRY, accept, reason};
+
+/// The name of these pages in sentences, and in the label of a metric.
+const NAME: &str = "service-checks";
+/// The most connections of an address and port at one time. There may be hundreds of these, and a check is short.
+pub(crate) const CONNECTIONS: usize = 8;
+/// The most addresses of which a warning says why they are not served.
+const NAMED: usize = 3;
+
+/// Listens where checks are wanted, until the agent has ended.
+pub(crate) async fn follow(
+    (mut wanted, listening): (watch::Receiver<Checks>, Listening),
+    pages: Arc<Pages>,
+    served: Served,
+) {
+    let mut tasks = BTreeMap::<SocketAddr, JoinHandle<()>>::new();
+    loop {
+        let now = wanted.borrow_and_update().clone();
+        let gone: Vec<_> = tasks.keys().filter(|it| !now.contains_key(it)).copied().collect();
+        for address in gone {
+            let Some(task) = tasks.remove(&address) else { continue };
+            task.abort();
+            // Its socket is closed when this returns; the error says that it was told to end.
+            let _ = task.await;
+            listening.all().remove(&address);
+        }
+        let mut failed = Vec::new();
+        for (address, Check { namespace, name, .. }) in &now {
+            if tasks.contains_key(address) {
+                continue;
+            }
+            match TcpListener::bind(address).await {
+                Ok(listener) => {
+                    let (subject, pages) = (Subject::ServiceCheck(*address), Arc::clone(&pages));
+                    let listener = Listener::Tcp(listener);
+                    let task = tokio::spawn(accept(listener, CONNECTIONS, subject, pages));
+                    tasks.insert(*address, task);
+                    listening.all().insert(*address);
+                }
+                Err(error) => failed.push(format!(
+                    "not served at {address} for Service {namespace}/{name}: {}, or give the Service another healthCheckNodePort",
+                    reason(&error)
+                )),
+            }
+        }
+        tell(&failed, now.is_empty(), &served);
+        let changed = wanted.changed();
+        let has_ended = if failed.is_empty() {
+            changed.await.is_err()
+        } else {
+            matches!(timeout(RETRY, changed).await, Ok(Err(_)))
+        };
+        if has_ended {
+            return;
+        }
+    }
+}
+
+/// Records whether all checks are served. An agent that has none from its start on says nothing of them.
+fn tell(failed: &[String], has_none: bool, served: &Served) {
+    if failed.is_empty() {
+        if !has_none || served.has_failed(NAME) {
+            served.settle(NAME);
+        }
+        return;
+    }
+    let named = failed.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join("; ");
+    let more = match failed.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!("; {more} more are not served"),
+    };
+    served.fail(NAME, &format!("{named}{more}; this agent tries again each second"));
+}
