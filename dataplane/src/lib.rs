@@ -5,8 +5,9 @@
 //!
 //! 1. [`sys`]: system calls, cycle counter and raw memory, with all the unsafe code of the crate. It does not know
 //!    the use of a descriptor or an array.
-//! 2. [`checksum`], [`wire`], [`drop_reason`]: ones' complement sums; header views, one protocol a file, which judge
-//!    structure only; every reason why a packet is dropped.
+//! 2. [`checksum`], [`wire`], [`drop_reason`], [`hash_seed`]: ones' complement sums; header views, one protocol a file,
+//!    which judge structure only; every reason why a packet is dropped; what keys the hashes, so that no sender can
+//!    choose what collides.
 //! 3. [`packet`]: a buffer, the packet's place in it, its offload metadata, and the capabilities of a device.
 //!    Checksums are adjusted, never recomputed on the way, because that would hide corruption.
 //! 4. [`mod@parse`]: a packet's headers, found once. A packet that two receivers could read in two ways is refused.
@@ -47,6 +48,7 @@ pub mod encapsulation;
 pub mod fate;
 pub mod flow;
 pub mod fragment;
+pub mod hash_seed;
 pub mod icmp;
 pub mod offload;
 pub mod packet;

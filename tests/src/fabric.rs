@@ -21,7 +21,7 @@ use manx_calculation::services::Services;
 use manx_calculation::topology::{Peer, Reserved, Route, topology};
 use manx_dataplane::counters::{Counter, PortCounters, WorkerCounters};
 use manx_dataplane::drop_reason::DropReason;
-use manx_dataplane::flow::{FlowEntry, FlowRecordFile};
+use manx_dataplane::flow::{FlowEntry, FlowRecordFile, HashSeed};
 use manx_dataplane::packet::Capabilities;
 use manx_dataplane::packet::Offload;
 use manx_dataplane::pipeline::{RestorePass, Restored, Sizes};
@@ -66,6 +66,8 @@ pub const SIZES: Sizes = Sizes { flows: 1 << 12, buffers: 256, fragments: 64 };
 /// The most ticks of a batch. No batch takes as many: builds for tests are slow and often interrupted, and their
 /// results must not depend on the machine.
 const BATCH_TICKS: u64 = 100_000_000;
+/// The ticks that each batch is charged, whatever it takes: the order of the ports must not depend on the machine.
+const CHARGE: u64 = 10_000;
 
 /// A packet that came out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,6 +158,7 @@ type Workers = Vec<(Worker, Sender<Command>)>;
 fn start_workers(
     workers: usize,
     sizes: Sizes,
+    seed: HashSeed,
 ) -> (Workers, Vec<Arc<WorkerCounters>>, Receiver<Report>) {
     let (sender, reports) = unbounded();
     let settings = Settings { sizes, polling: Polling::Busy, core: None };
@@ -165,9 +168,10 @@ fn start_workers(
         let shown = Arc::clone(&counters);
         let mut worker = Worker::new(settings, share, receiver, sender.clone(), counters).unwrap();
         worker.set_batch_ticks(BATCH_TICKS);
+        worker.fix_charge(CHARGE);
         ((worker, commands), shown)
     };
-    let shares = SharedState::for_workers(workers, sizes).unwrap();
+    let shares = SharedState::seeded(workers, sizes, seed).unwrap();
     let (workers, counters) = shares.into_iter().map(start).unzip();
     (workers, counters, reports)
 }
@@ -180,6 +184,8 @@ pub struct Node {
     pub tables: Arc<Tables>,
     pub reports: Receiver<Report>,
     workers: Workers,
+    /// The seed of the workers' hashes and random numbers.
+    seed: HashSeed,
     /// Whether another plugin connects the pods that are attached later.
     is_policy_only: bool,
     /// The time that the workers see.
@@ -187,8 +193,8 @@ pub struct Node {
 }
 
 impl Node {
-    fn new(workers: usize, sizes: Sizes) -> Self {
-        let (workers, counters, reports) = start_workers(workers, sizes);
+    fn new(workers: usize, sizes: Sizes, seed: HashSeed) -> Self {
+        let (workers, counters, reports) = start_workers(workers, sizes, seed);
         let mut node = Self {
             wires: BTreeMap::new(),
             counters,
@@ -197,6 +203,7 @@ impl Node {
             tables: Arc::new(Tables::closed()),
             reports,
             workers,
+            seed,
             is_policy_only: false,
             now: Duration::from_secs(1),
         };
@@ -219,7 +226,7 @@ impl Node {
     pub fn replace_workers(&mut self, workers: usize, sizes: Sizes, has_records: bool) -> Restored {
         let all = if has_records { self.records() } else { Vec::new() };
         let files = all.into_iter().map(open_records).collect();
-        (self.workers, self.counters, self.reports) = start_workers(workers, sizes);
+        (self.workers, self.counters, self.reports) = start_workers(workers, sizes, self.seed);
         let (tables, (reply, restored)) = (Arc::clone(&self.tables), unbounded());
         // The workers run one after the other here, and wait for none.
         let barrier = Barrier::new(1);
@@ -401,10 +408,15 @@ impl Fabric {
 
     /// Like [`Self::closed`], with this number of workers on each node, and these sizes.
     pub fn closed_with(workers: usize, sizes: Sizes) -> Self {
+        Self::seeded(workers, sizes, [HashSeed::random(); 2])
+    }
+
+    /// Like [`Self::closed_with`], with these seeds of each node's hashes and random numbers.
+    pub fn seeded(workers: usize, sizes: Sizes, seeds: [HashSeed; 2]) -> Self {
         Self {
             contents: Contents::from_texts([]),
             cluster: Cluster::default(),
-            nodes: [(); 2].map(|()| Node::new(workers, sizes)),
+            nodes: seeds.map(|seed| Node::new(workers, sizes, seed)),
             connections: Connections::default(),
             owns_uplink: false,
             own_addresses: BTreeSet::new(),

@@ -31,6 +31,7 @@ mod table;
 mod tests;
 mod two_keys;
 
+pub use crate::hash_seed::HashSeed;
 pub use end::{EndReason, FlowEnd};
 pub use entry::{
     Epoch, FirstLine, FlowEntry, PolicyStamp, RuleCounters, SecondLine, Traffic, Verdict,
@@ -42,5 +43,5 @@ pub use record::{FlowRecord, FlowRecordFile, MAX_AGE, NoRecords};
 pub use second_key::DirectedKey;
 pub use shards::{MAX_WORKERS, Shards, WorkerId};
 pub use state::{Admission, FlowDirection, FlowState, TcpFlags};
-pub use table::{Evicted, FlowTable, Found, Guess, HashSeed, Victims};
+pub use table::{Evicted, FlowTable, Found, Guess, Victims};
 pub use two_keys::{ClaimedKey, Holder, KeyTaken, PlaceInFlow, TwoKeys};

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ahash::RandomState;
 
+use crate::hash_seed::HashSeed;
 use crate::sys::memory::{Pages, ZeroedPages};
 
 /// A worker's number on its node.
@@ -40,8 +41,14 @@ impl Shards {
     /// Shards for tables that hold `flows` flows together. They take at most 128 bytes for each flow. Errors: no
     /// address space.
     pub fn new(flows: usize) -> io::Result<Self> {
+        Self::with_seed(flows, HashSeed::random())
+    }
+
+    /// Like [`Shards::new`], with a hash of this seed.
+    pub fn with_seed(flows: usize, seed: HashSeed) -> io::Result<Self> {
         let buckets = flows.clamp(1, 1 << 30).next_power_of_two() * BUCKETS_PER_FLOW;
-        Ok(Self { random: RandomState::new(), buckets: ZeroedPages::new(buckets, Pages::Small)? })
+        let buckets = ZeroedPages::new(buckets, Pages::Small)?;
+        Ok(Self { random: seed.hasher("flows"), buckets })
     }
 
     pub(super) fn random(&self) -> RandomState {

@@ -30,24 +30,9 @@ use super::owners::Owner;
 use super::record::FlowRecords;
 use super::shards::{Shards, WorkerId};
 use super::slots::Slots;
+use crate::hash_seed::HashSeed;
 use crate::sys::memory::{Pages, ZeroedPages};
 use crate::sys::shared_file::SharedFile;
-
-/// Seeds of the keyed hash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HashSeed(Option<[u64; 4]>);
-
-impl HashSeed {
-    /// Seeds drawn anew for each table, so that senders cannot choose keys that collide.
-    pub const fn random() -> Self {
-        Self(None)
-    }
-
-    /// Constant seeds, for tests that must run the same way each time.
-    pub const fn fixed(seed: u64) -> Self {
-        Self(Some([seed, !seed, seed.rotate_left(17), seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)]))
-    }
-}
 
 /// The slot at which a flow probably is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,11 +92,7 @@ impl FlowTable {
     /// for each flow that it has held at once, and at most another 32 for each flow of its capacity, in steps of a huge
     /// page if the system has them. Errors: no address space.
     pub fn new(capacity: usize, seed: HashSeed) -> io::Result<Self> {
-        let random = match seed.0 {
-            None => RandomState::new(),
-            Some([a, b, c, d]) => RandomState::with_seeds(a, b, c, d),
-        };
-        Self::with_hasher(capacity, random, None)
+        Self::with_hasher(capacity, seed.hasher("flows"), None)
     }
 
     /// The table of one of several workers. Its flows are opened after a [`FlowTable::claim`].

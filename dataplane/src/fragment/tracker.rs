@@ -52,8 +52,13 @@ pub struct FragmentTracker<T> {
 impl<T: Copy + PartialEq> FragmentTracker<T> {
     /// Room for at least `capacity` packets in fragments, never more than twice as many.
     pub fn new(capacity: usize) -> Self {
+        Self::with_hasher(capacity, RandomState::new())
+    }
+
+    /// Like [`FragmentTracker::new`], with this hash.
+    pub fn with_hasher(capacity: usize, hasher: RandomState) -> Self {
         let buckets = capacity.div_ceil(WAYS).next_power_of_two();
-        Self { hasher: RandomState::new(), buckets: vec![[None; WAYS]; buckets] }
+        Self { hasher, buckets: vec![[None; WAYS]; buckets] }
     }
 
     /// Records the decision on a first fragment. Other packets are ignored.

@@ -65,12 +65,14 @@ impl Pipeline {
     pub(crate) fn new(
         sizes: Sizes,
         (shards, affinities): (Option<Arc<Shards>>, Arc<Affinities>),
+        seed: HashSeed,
         mesh: &WorkerMesh,
         reports: Sender<Report>,
         counters: Arc<WorkerCounters>,
     ) -> io::Result<Self> {
+        let hasher = |name: &str| seed.hasher((name, mesh.own().0));
         let mut flows = match shards {
-            None => FlowTable::new(sizes.flows, HashSeed::random()),
+            None => FlowTable::new(sizes.flows, seed),
             Some(shards) => FlowTable::shared(sizes.flows, shards, mesh.own()),
         }?;
         let flow_records = flows.keep_records()?;
@@ -80,14 +82,14 @@ impl Pipeline {
                 flows,
                 source_cache: SourceCache::default(),
                 untracked_hooks: UntrackedHookCache::default(),
-                fragments: FragmentTracker::new(sizes.fragments),
+                fragments: FragmentTracker::with_hasher(sizes.fragments, hasher("fragments")),
                 service_budgets: ServiceBudgets::default(),
                 affinities,
-                random: (RandomState::new(), 0),
+                random: (hasher("chance"), 0),
                 evictions: 0,
                 next_worker: mesh.next_worker(),
             },
-            senders: RandomState::new(),
+            senders: hasher("senders"),
             recent_denials: RecentDenials::default(),
             aged: Duration::ZERO,
             arrivals: Vec::new(),

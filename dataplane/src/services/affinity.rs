@@ -12,6 +12,7 @@ use ahash::RandomState;
 use zerocopy::FromZeros;
 
 use super::table::{Backend, Frontend};
+use crate::hash_seed::HashSeed;
 use crate::sys::memory::{Pages, ZeroedPages};
 use crate::wire::address::Address;
 
@@ -46,8 +47,13 @@ struct Bucket([Entry; WAYS]);
 impl Affinities {
     /// No client has come yet. A bucket takes memory when it is first used. Errors: no address space.
     pub fn new() -> io::Result<Self> {
+        Self::with_seed(HashSeed::random())
+    }
+
+    /// Like [`Affinities::new`], with a hash of this seed.
+    pub fn with_seed(seed: HashSeed) -> io::Result<Self> {
         let buckets = ZeroedPages::new(ENTRIES / WAYS, Pages::Small)?;
-        Ok(Self { random: RandomState::new(), buckets })
+        Ok(Self { random: seed.hasher("affinities"), buckets })
     }
 
     /// The backend that the client keeps, if the frontend still has it and the client's last connection is recent

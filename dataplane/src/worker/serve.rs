@@ -125,7 +125,10 @@ impl Worker {
     /// The ticks since the last call.
     #[inline]
     pub(super) fn take_ticks(&mut self) -> u64 {
-        let now = sys::clock::ticks();
+        let now = match self.fixed_charge {
+            None => sys::clock::ticks(),
+            Some(ticks) => self.charged.wrapping_add(ticks),
+        };
         now.wrapping_sub(std::mem::replace(&mut self.charged, now))
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::closer::Closer;
 use crate::flow::{MAX_WORKERS, Shards};
+use crate::hash_seed::HashSeed;
 use crate::pipeline::Sizes;
 use crate::pipeline::handoff::WorkerMesh;
 use crate::services::Affinities;
@@ -32,6 +33,8 @@ pub struct Settings {
 
 /// The state that a worker shares with the other workers of its node.
 pub struct SharedState {
+    /// The seed of its hashes and random numbers.
+    pub(super) seed: HashSeed,
     pub(super) mesh: WorkerMesh,
     pub(super) shards: Option<Arc<Shards>>,
     pub(super) affinities: Arc<Affinities>,
@@ -42,13 +45,20 @@ impl SharedState {
     /// The shared state for each of `workers` workers (at least one, at most [`MAX_WORKERS`]), in order. `sizes` are
     /// the sizes for each worker. Errors: no address space.
     pub fn for_workers(workers: usize, sizes: Sizes) -> io::Result<Vec<Self>> {
+        Self::seeded(workers, sizes, HashSeed::random())
+    }
+
+    /// Like [`SharedState::for_workers`], with hashes and random numbers that follow from `seed`. With a fixed seed
+    /// senders can choose what collides: it is for tests that must run the same way each time.
+    pub fn seeded(workers: usize, sizes: Sizes, seed: HashSeed) -> io::Result<Vec<Self>> {
         let workers = workers.clamp(1, MAX_WORKERS);
         if workers == 1 {
-            return Ok(vec![Self::alone()?]);
+            return Ok(vec![Self::alone_seeded(seed)?]);
         }
-        let shards = Arc::new(Shards::new(sizes.flows * workers)?);
-        let affinities = Arc::new(Affinities::new()?);
+        let shards = Arc::new(Shards::with_seed(sizes.flows * workers, seed)?);
+        let affinities = Arc::new(Affinities::with_seed(seed)?);
         let share = |mesh| Self {
+            seed,
             mesh,
             shards: Some(Arc::clone(&shards)),
             affinities: Arc::clone(&affinities),
@@ -59,7 +69,12 @@ impl SharedState {
 
     /// The shared state of a single worker: nothing is shared.
     pub fn alone() -> io::Result<Self> {
-        let affinities = Arc::new(Affinities::new()?);
-        Ok(Self { mesh: WorkerMesh::alone(), shards: None, affinities, closer: Closer::default() })
+        Self::alone_seeded(HashSeed::random())
+    }
+
+    fn alone_seeded(seed: HashSeed) -> io::Result<Self> {
+        let affinities = Arc::new(Affinities::with_seed(seed)?);
+        let (mesh, closer) = (WorkerMesh::alone(), Closer::default());
+        Ok(Self { seed, mesh, shards: None, affinities, closer })
     }
 }

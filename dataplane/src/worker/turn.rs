@@ -86,6 +86,8 @@ pub struct Worker {
     pub(super) time: VirtualTime,
     /// The tick up to which ports have been charged for the worker's time.
     pub(super) charged: u64,
+    /// The ticks of each charge, whatever the clock says.
+    pub(super) fixed_charge: Option<u64>,
     /// The port that was served last, until it is charged, and how many packets took the time.
     pub(super) uncharged: Option<(PortId, usize)>,
     /// When epoll was last polled while packets flowed.
@@ -114,7 +116,7 @@ impl Worker {
         reports: Sender<Report>,
         counters: Arc<WorkerCounters>,
     ) -> io::Result<Self> {
-        let SharedState { mesh, shards, affinities, closer } = share;
+        let SharedState { seed, mesh, shards, affinities, closer } = share;
         let poller = Poller::new()?;
         mesh.set_waker(poller.waker());
         Ok(Self {
@@ -125,6 +127,7 @@ impl Worker {
             pipeline: Pipeline::new(
                 settings.sizes,
                 (shards, affinities),
+                seed,
                 &mesh,
                 reports.clone(),
                 Arc::clone(&counters),
@@ -143,6 +146,7 @@ impl Worker {
             turns: 0,
             time: VirtualTime::default(),
             charged: sys::clock::ticks(),
+            fixed_charge: None,
             uncharged: None,
             polled: Duration::ZERO,
             mapped_checked: Duration::ZERO,
@@ -156,6 +160,12 @@ impl Worker {
     /// slow builds and are often interrupted. They set it so high that their batches do not depend on the machine.
     pub fn set_batch_ticks(&mut self, ticks: u64) {
         self.ports.set_batch_ticks(ticks);
+    }
+
+    /// Charges this many ticks each time, whatever the clock says. Tests set it, so that the order in which ports are
+    /// served does not depend on the machine.
+    pub fn fix_charge(&mut self, ticks: u64) {
+        self.fixed_charge = Some(ticks);
     }
 
     /// The records of its flows, for the next process ([`crate::flow::FlowRecordFile`]).

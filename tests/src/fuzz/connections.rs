@@ -135,6 +135,11 @@ impl Connection {
         self.standings.contains(&standing(epoch, node, tuple))
     }
 
+    /// Records the places of the ends of a connection that is kept.
+    pub fn stand_at(&mut self, epoch: &Epoch, node: usize, tuple: &FlowTuple) {
+        self.may_stand(standing(epoch, node, tuple));
+    }
+
     fn may_stand(&mut self, standing: Standing) {
         if !self.standings.contains(&standing) {
             self.standings.push(standing);

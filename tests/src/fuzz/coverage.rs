@@ -196,6 +196,8 @@ pub struct Coverage {
     pub drops: Vec<u64>,
     pub packets: u64,
     pub worlds: u64,
+    /// A hash of all that came out, in order: of two runs alike it is the same.
+    pub digest: u64,
 }
 
 impl Default for Coverage {
@@ -208,6 +210,7 @@ impl Default for Coverage {
             drops: vec![0; DropReason::ALL.len()],
             packets: 0,
             worlds: 0,
+            digest: 0,
         }
     }
 }
@@ -264,6 +267,6 @@ impl fmt::Display for Coverage {
         for (at, reason) in DropReason::ALL.iter().enumerate() {
             writeln!(f, "{:>12}  {}", self.drops[at], reason.name())?;
         }
-        Ok(())
+        writeln!(f, "\ndigest of what came out: {:016x}", self.digest)
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use manx_dataplane::packet::Offload;
+
 use super::coverage::Kind;
 use super::input::{Input, Outcome};
 use super::plan::Change;
@@ -19,8 +21,15 @@ struct Record {
     /// The tuple that an ICMP error quotes.
     about: Option<FlowTuple>,
     flags: u8,
+    len: usize,
+    offload: Offload,
     kind: Kind,
     outcome: Outcome,
+}
+
+/// The virtio header of a packet that has one.
+fn offloaded(offload: Offload) -> String {
+    if offload == Offload::default() { String::new() } else { format!(", {offload:?}") }
 }
 
 /// See the module.
@@ -45,6 +54,8 @@ impl History {
             tuple: read.tuple,
             about: read_about(input.packet(), read).map(|about| about.tuple),
             flags: read.flags,
+            len: input.packet().len(),
+            offload: input.sent.offload,
             kind: input.sent.kind,
             outcome: input.outcome,
         });
@@ -55,15 +66,22 @@ impl History {
     }
 
     /// The last packets between the ends of these packets (or of the packets that they quote), and the last changes.
-    pub fn report(&self, packets: &[&[u8]]) -> String {
+    /// `others` returns the tuples by which a tuple's connections go on the other side of a translation.
+    pub fn report(
+        &self,
+        packets: &[&[u8]],
+        others: impl Fn(&FlowTuple) -> Vec<FlowTuple>,
+    ) -> String {
         let mut text = String::new();
         let mut named: Vec<FlowTuple> = Vec::new();
         for packet in packets {
             let found = read(packet);
             let about = found.and_then(|read| read_about(packet, &read));
-            for tuple in [found, about].into_iter().flatten().map(|read| read.tuple) {
-                if !named.iter().any(|it| *it == tuple || it.reversed() == tuple) {
-                    named.push(tuple);
+            for own in [found, about].into_iter().flatten().map(|read| read.tuple) {
+                for tuple in std::iter::once(own).chain(others(&own)) {
+                    if !named.iter().any(|it| *it == tuple || it.reversed() == tuple) {
+                        named.push(tuple);
+                    }
                 }
             }
         }
@@ -82,7 +100,7 @@ impl History {
                 };
                 let _ = writeln!(
                     text,
-                    "batch {:>6} at {:>9.3} s: {way} flags {:02x} at node {} port {} worker {}: {:?}, {}",
+                    "batch {:>6} at {:>9.3} s: {way} flags {:02x} at node {} port {} worker {}: {:?}, {}, {} bytes{}",
                     it.batch,
                     it.now,
                     it.flags,
@@ -90,7 +108,9 @@ impl History {
                     it.port,
                     it.worker,
                     it.outcome,
-                    it.kind.text()
+                    it.kind.text(),
+                    it.len,
+                    offloaded(it.offload)
                 );
             }
         }

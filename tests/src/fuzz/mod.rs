@@ -43,11 +43,13 @@ mod wire;
 mod world;
 mod writer;
 
+use std::cell::RefCell;
 use std::fmt::{self, Write as _};
 use std::time::{Duration, Instant};
 
 use batch::{Output, Violation};
 use coverage::Coverage;
+use read::FlowTuple;
 use sabotage::Sabotage;
 use world::World;
 
@@ -153,7 +155,15 @@ fn history(world: &World, violation: &Violation) -> String {
     let input = violation.input.as_ref().map(|(it, start)| &it.bytes[*start..]);
     let output = violation.output.as_ref().map(|it| &it.frame.bytes[..]);
     let packets: Vec<&[u8]> = [input, output].into_iter().flatten().collect();
-    world.history.report(&packets)
+    let translations = world.judge.translations.each_ref().map(RefCell::borrow);
+    let others = |tuple: &FlowTuple| {
+        let back = tuple.reversed();
+        let pairs = translations.iter().flat_map(|it| {
+            [it.pairs_got(tuple), it.pairs_got(&back), it.pairs_sent(tuple), it.pairs_sent(&back)]
+        });
+        pairs.flatten().flat_map(|pair| [pair.first, pair.behind]).collect()
+    };
+    world.history.report(&packets, others)
 }
 
 fn setting(world: &World) -> String {

@@ -55,6 +55,8 @@ pub struct Asking {
     pub entries: Vec<Entry>,
     /// What packets have come out as, in either direction.
     behind: Vec<(FlowTuple, Connection)>,
+    /// The tuples behind a translation by which a backend may have answered before any packet came out.
+    answered: Vec<FlowTuple>,
     /// Whether a packet of this batch may have opened a connection, and has not come out.
     is_unclear: bool,
 }
@@ -161,15 +163,15 @@ impl Translations {
         }
     }
 
-    /// Records a packet that may answer a client.
+    /// Records a packet that may answer a client. The packet that has opened the connection need not have come out.
     pub fn record_answer(&mut self, answer: &FlowTuple, now: f64) {
-        let behind = answer.reversed();
-        for first in self.by_behind.get(&behind).cloned().unwrap_or_default() {
+        for Pair { first, behind } in self.pairs_answered(answer) {
             let Some(asking) = self.asked.get_mut(&first) else { continue };
-            for (named, connection) in &mut asking.behind {
-                if *named == behind {
-                    connection.record(first.upper, true, now);
-                }
+            let known = asking.behind.iter_mut().find(|(named, _)| *named == behind);
+            match known.filter(|(_, connection)| connection.lives(first.upper, now)) {
+                Some((_, connection)) => connection.record(first.upper, true, now),
+                None if !asking.answered.contains(&behind) => asking.answered.push(behind),
+                None => {}
             }
         }
     }
@@ -229,8 +231,12 @@ impl Translations {
         let of_client =
             self.firsts_behind(got).iter().map(|first| Pair { first: *first, behind: *got });
         let first = got.reversed();
-        let of_backend = self.asked.get(&first).into_iter().flat_map(|it| it.pairs(&first));
-        of_client.chain(of_backend).collect()
+        of_client.chain(self.pairs_sent(&first)).collect()
+    }
+
+    /// The connections of which a client has sent a packet as this tuple.
+    pub fn pairs_sent(&self, first: &FlowTuple) -> Vec<Pair> {
+        self.asked.get(first).into_iter().flat_map(|it| it.pairs(first)).collect()
     }
 
     /// Records a first fragment that may be translated.
@@ -301,16 +307,26 @@ impl Translations {
         all.iter().find(|(behind, _)| *behind == pair.behind).map(|(_, connection)| connection)
     }
 
-    /// Records that a packet of a connection came out, in either direction.
-    pub fn record_seen(&mut self, pair: Pair, now: f64) {
+    /// Records that a packet of a connection came out, in either direction. Returns whether it is the first one.
+    pub fn record_seen(&mut self, pair: Pair, now: f64) -> bool {
         let asking = self.asked.entry(pair.first).or_default();
         let known = asking.behind.iter_mut().find(|(behind, _)| *behind == pair.behind);
+        let (answered, mut is_first) = (&mut asking.answered, false);
+        let mut start = || {
+            is_first = true;
+            let mut connection = Connection::new(now);
+            if let Some(at) = answered.iter().position(|behind| *behind == pair.behind) {
+                answered.swap_remove(at);
+                connection.record(pair.first.upper, true, now);
+            }
+            connection
+        };
         if let Some((_, connection)) = known {
             if !connection.lives(pair.first.upper, now) {
-                *connection = Connection::new(now);
+                *connection = start();
             }
         } else {
-            asking.behind.push((pair.behind, Connection::new(now)));
+            asking.behind.push((pair.behind, start()));
             let firsts = self.by_behind.entry(pair.behind).or_default();
             if !firsts.contains(&pair.first) {
                 firsts.push(pair.first);
@@ -319,6 +335,17 @@ impl Translations {
         if !self.seen.contains(&pair) {
             self.fresh.push((pair.first, pair.behind));
             self.seen.push(pair);
+        }
+        is_first
+    }
+
+    /// Records that a connection is kept of which no packet had come out: it was opened and answered unseen.
+    pub fn record_kept(&mut self, pair: &Pair, (epochs, node): (&[Rc<Epoch>], usize), now: f64) {
+        let Some(asking) = self.asked.get_mut(&pair.first) else { return };
+        let known = asking.behind.iter_mut().find(|(behind, _)| *behind == pair.behind);
+        if let Some((_, connection)) = known {
+            connection.record(pair.first.upper, true, now);
+            epochs.iter().for_each(|it| connection.stand_at(it, node, &pair.judged()));
         }
     }
 

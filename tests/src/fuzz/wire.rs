@@ -184,11 +184,18 @@ impl<'a> Wire<'a> {
         let start = if from.tuple.upper == TCP {
             let distance = sequence(self.bytes, from.at).wrapping_sub(sequence(whole, from.at));
             Some(distance as usize).filter(is_there)
-        } else if from.tuple.is_v4() {
-            let nth = usize::from(id(self.bytes).wrapping_sub(id(whole)));
-            Some(nth * usize::from(segmentation.size)).filter(is_there)
         } else {
-            (0..all.len()).step_by(segmentation.size.into()).find(is_there)
+            // A datagram has the length of its place.
+            let size = usize::from(segmentation.size.max(1));
+            let fits = |start: &usize| {
+                payload.len() == size.min(all.len().saturating_sub(*start)) && is_there(start)
+            };
+            if from.tuple.is_v4() {
+                let nth = usize::from(id(self.bytes).wrapping_sub(id(whole)));
+                Some(nth * size).filter(fits)
+            } else {
+                (0..all.len().max(1)).step_by(size).find(fits)
+            }
         };
         // The first segment has the flags of the beginning, the last one those of the end.
         let mut flags = from.flags;
@@ -349,3 +356,6 @@ pub fn cut(
     }
     Ok(count as u64)
 }
+
+#[cfg(test)]
+mod tests;

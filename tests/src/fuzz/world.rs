@@ -9,6 +9,7 @@ use ahash::RandomState;
 use fastrand::Rng;
 use manx_calculation::import::Cluster;
 use manx_calculation::overlay::Overlay;
+use manx_dataplane::flow::HashSeed;
 use manx_dataplane::packet::Offload;
 use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::tables::{Connections as Following, Established, PortId};
@@ -110,7 +111,8 @@ pub struct World {
 impl World {
     /// A world with devices, before its first tables. It may have `services`.
     pub fn new(seed: u64, number: u64, services: bool, sabotage: Option<Sabotage>) -> Self {
-        let mut rng = Rng::with_seed(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let world_seed = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut rng = Rng::with_seed(world_seed);
         let mut settings = Settings::new(&mut rng, services);
         settings.terms.translates |= sabotage.is_some_and(Sabotage::is_of_translation);
         let mut plan = Plan::new(&mut rng);
@@ -126,7 +128,9 @@ impl World {
         if sabotage == Some(Sabotage::Policy) {
             plan.hidden = Some(rng.usize(..plan.policies()));
         }
-        let mut fabric = Fabric::closed_with(settings.workers, settings.sizes);
+        // Apart from the packets' random numbers, which do not depend on it.
+        let seeds = [0, 1].map(|node| HashSeed::fixed(world_seed ^ node));
+        let mut fabric = Fabric::seeded(settings.workers, settings.sizes, seeds);
         let Terms { is_strict, keeps, translates } = settings.terms;
         let established = if keeps { Established::Keep } else { Established::Judge };
         fabric.connections = Following { tcp_strict: is_strict, established };
@@ -362,6 +366,8 @@ impl World {
             self.generator.behind[node].extend(seconds);
             node_batch.before = node_batch.after;
             for Output { port, frame } in node_batch.outputs.drain(..) {
+                let what = (coverage.digest, node, port.0, &frame.bytes);
+                coverage.digest = self.judge.hasher.hash_one(what);
                 self.fabric.nodes[node].wires[&port].recycle(frame);
             }
             node_batch.clear(&mut self.generator.spare);

@@ -1,4 +1,4 @@
-//! Connections that are kept if tables are published while packets are on their way.
+//! Connections that are kept if tables are published while packets are on their way, equal packets, and fragments.
 
 use fastrand::Rng;
 use manx_dataplane::port::memory::Frame;
@@ -8,6 +8,7 @@ use super::super::batch::Counts;
 use super::super::coverage::Kind;
 use super::super::input::Injected;
 use super::super::plan::Plan;
+use super::super::translations::Pair;
 use super::*;
 use crate::fabric::NODES;
 use crate::packet::{TTL, Tuple, with_ttl};
@@ -162,5 +163,39 @@ fn of_equal_packets_the_one_with_nothing_wrong_has_come_out() {
         judged.map_err(|violation| violation.law).unwrap();
         let came_out = node_batch.inputs.iter().map(|it| it.outcome == Outcome::CameOut);
         assert_eq!(came_out.collect::<Vec<_>>(), order);
+    }
+}
+
+/// A later fragment passes for 30 seconds after its first one, and the flow may be over before.
+#[test]
+fn a_later_fragment_does_not_prove_that_its_connection_is_there() {
+    for part in [Part::Whole, Part::First { id: 7 }, Part::Later { id: 7, offset: 8 }] {
+        let mut bench = Bench::new();
+        let epoch = bench.publish("");
+        let bytes = bench.tuple().opening();
+        let (kind, offload) = (Kind::Conversation, Offload::default());
+        let port = bench.port(0);
+        let sent = Injected { node: 0, port, worker: 0, bytes, offload, kind, is_clean: true };
+        let mut input = Input::new(sent, Overlay::Ipip, 1480);
+        let mut read = input.read.unwrap();
+        read.part = part;
+        input.read = Some(read);
+        let mut node_batch = NodeBatch::default();
+        node_batch.add(&bench.judge.hasher, input);
+        let pair = Pair { first: read.tuple, behind: read.tuple };
+        let passage = Passage { because: Because::Allowed, from: Place::Node, to: Place::Node };
+        let law = Law {
+            node: 0,
+            now: 1.0,
+            terms: bench.judge.terms,
+            epochs: &[epoch],
+            connections: &bench.judge.connections[0],
+            translations: &bench.judge.translations[0],
+            evictions: 0,
+        };
+        let coverage = &mut Coverage::default();
+        bench.judge.came_out_translated(&law, &mut node_batch, 0, (passage, pair), coverage);
+        let is_known = bench.judge.translations[0].borrow().connection(&pair).is_some();
+        assert_eq!(is_known, !read.is_later(), "{part:?}");
     }
 }

@@ -7,7 +7,7 @@ use super::super::batch::NodeBatch;
 use super::super::coverage::{Coverage, Event};
 use super::super::epoch::{Entry, Epoch, Place};
 use super::super::input::{Input, Outcome, content_key, key};
-use super::super::oracle::{Law, Passage};
+use super::super::oracle::{Because, Law, Passage};
 use super::super::read::{FlowTuple, Part, read, read_about};
 use super::super::translations::Pair;
 use super::super::wire::{Refusal, Wire, is_same_super};
@@ -33,14 +33,17 @@ impl Judge {
         let tuple = &wire.read.tuple;
         let content = content_key(&self.hasher, wire.bytes, &wire.read);
         let whole = key(&self.hasher, wire.bytes, &wire.read);
-        let candidates = node_batch.of_content(&self.hasher, content);
+        let mut candidates = node_batch.of_content(&self.hasher, content);
+        // Rather one with the same checksum state, and of these a clean one, as for packets that go on as they were.
+        candidates.sort_by_key(|at| {
+            let input = &node_batch.inputs[*at];
+            (input.offload.checksum.is_partial() != wire.is_partial, !input.sent.is_clean)
+        });
         // Rather with the client's own port: two packets may differ in their ports alone.
-        for (keeps_port, is_clean) in [(true, true), (true, false), (false, true), (false, false)] {
+        for keeps_port in [true, false] {
             for at in candidates.iter().copied() {
                 let input = &node_batch.inputs[at];
-                if input.sent.is_clean != is_clean
-                    || input.offload.checksum.is_partial() && !wire.is_partial && !input.is_honest
-                {
+                if input.offload.checksum.is_partial() && !wire.is_partial && !input.is_honest {
                     continue;
                 }
                 if input.outcome != Outcome::Unknown {
@@ -221,6 +224,10 @@ impl Judge {
         } else if pair.judged().transport != behind && first != behind {
             coverage.count(Event::OtherPort);
         }
+        // A later fragment follows what was decided on its first one. Whether there is a flow still, it does not say.
+        if read.is_later() {
+            return;
+        }
         let mut translations = law.translations.borrow_mut();
         let is_another = translations.asking(&pair.first).is_some_and(|asking| {
             let mut pairs = asking.pairs(&pair.first).peekable();
@@ -229,7 +236,9 @@ impl Judge {
         if is_another {
             coverage.count(Event::ChosenAnew);
         }
-        translations.record_seen(pair, law.now);
+        if translations.record_seen(pair, law.now) && passage.because == Because::Kept {
+            translations.record_kept(&pair, (law.epochs, law.node), law.now);
+        }
     }
 
     /// The ways in which an input may leave by a port as these bytes, which have the ends of this tuple.
