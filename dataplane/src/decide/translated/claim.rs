@@ -28,33 +28,56 @@ pub(super) fn claim_second_key(
     wanted: &Wanted<'_>,
     now: u32,
 ) -> Option<ClaimedKey> {
-    let Wanted { first, source, destination, owner } = *wanted;
+    let Wanted { first, source, destination, .. } = *wanted;
     let (_, own) = first.key.source(first.original);
-    let (own, (least, last)) = match source {
-        SourceBehind::Client | SourceBehind::Address(_) => (Some(own), CLIENT_PORTS),
-        SourceBehind::Node(_, ports) => (None, ports),
+    let port = match source {
+        SourceBehind::Client | SourceBehind::Address(_) => own,
+        SourceBehind::Node(_, ports) => random_port(state, ports),
     };
-    let ports = u32::from(last.saturating_sub(least)) + 1;
-    let mut next = own;
+    let second = source.second_key(first, port, destination);
+    match state.flows.claim_second_key(second, found, now) {
+        Ok(claimed) => Some(claimed),
+        Err(why) => claim_another_key(state, found, wanted, (second, why), now),
+    }
+}
+
+/// As [`claim_second_key`], where the first key that was tried is taken.
+#[inline(never)]
+fn claim_another_key(
+    state: &mut DecisionState,
+    found: Found,
+    wanted: &Wanted<'_>,
+    refused: (DirectedKey, KeyTaken),
+    now: u32,
+) -> Option<ClaimedKey> {
+    let Wanted { first, source, destination, owner } = *wanted;
+    let ports = match source {
+        SourceBehind::Client | SourceBehind::Address(_) => CLIENT_PORTS,
+        SourceBehind::Node(_, ports) => ports,
+    };
     let (mut taken, mut count) = ([None; PORT_TRIES], 0);
-    for _ in 0..PORT_TRIES {
-        let port = next.take().unwrap_or_else(|| least + (state.chance() % ports) as u16);
-        let second = source.second_key(first, port, destination);
-        match state.flows.claim_second_key(second, found, now) {
-            Ok(claimed) => return Some(claimed),
-            Err(KeyTaken::Worker(_)) => {}
-            Err(KeyTaken::Flow) => {
-                let holder = state.flows.holder(&second.key);
-                let is_new = |it: &Holder| {
-                    let mut known = taken.iter().flatten();
-                    known.all(|(_, other): &(_, Holder)| other.found != it.found)
-                };
-                if let Some(holder) = holder.filter(is_new) {
-                    taken[count] = Some((second, holder));
-                    count += 1;
-                }
-            }
+    let (mut second, mut why) = refused;
+    for tries in 1.. {
+        let holder = match why {
+            KeyTaken::Flow => state.flows.holder(&second.key),
+            KeyTaken::Worker(_) => None,
+        };
+        let is_new = |it: &Holder| {
+            let mut known = taken.iter().flatten();
+            known.all(|(_, other): &(_, Holder)| other.found != it.found)
+        };
+        if let Some(holder) = holder.filter(is_new) {
+            taken[count] = Some((second, holder));
+            count += 1;
         }
+        if tries == PORT_TRIES {
+            break;
+        }
+        second = source.second_key(first, random_port(state, ports), destination);
+        why = match state.flows.claim_second_key(second, found, now) {
+            Ok(claimed) => return Some(claimed),
+            Err(why) => why,
+        };
     }
     let (second, Holder { found: victim, .. }) = most_wasteful(&taken, owner)?;
     if !matches!(source, SourceBehind::Node(..)) || victim == found {
@@ -63,6 +86,12 @@ pub(super) fn claim_second_key(
     state.flows.remove_found(victim, now, EndReason::Evicted);
     state.evictions += 1;
     state.flows.claim_second_key(second, found, now).ok()
+}
+
+/// One of the ports from the first to the last, at random.
+fn random_port(state: &mut DecisionState, (least, last): (u16, u16)) -> u16 {
+    let ports = u32::from(last.saturating_sub(least)) + 1;
+    least + (state.chance() % ports) as u16
 }
 
 /// Of the keys that were found taken, one of the owner that has most: rather of a flow that is not established. `None`:
