@@ -219,6 +219,7 @@ struct Evaluation<'a> {
 impl<'a> Evaluation<'a> {
     /// Whether the interface towards `next_hop` denies the flow in that direction. `local`: the other end is a process
     /// of the node. Such chains exist only if the node's own packets pass here.
+    #[inline]
     fn interface_denies(&mut self, next_hop: NextHop, direction: Direction, local: bool) -> bool {
         let Some(chains) = self.tables.host_policy.interface(next_hop) else { return false };
         let at = direction as usize;

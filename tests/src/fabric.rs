@@ -62,7 +62,7 @@ const HOST_SIDES: u16 = 300;
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 254);
 const QUEUE: usize = 1024;
 /// The sizes of a worker, unless a test needs others.
-pub const SIZES: Sizes = Sizes { flows: 1 << 12, buffers: 256, fragments: 64 };
+pub const SIZES: Sizes = Sizes { flows: 1 << 12, translates: true, buffers: 256, fragments: 64 };
 /// The most ticks of a batch. No batch takes as many: builds for tests are slow and often interrupted, and their
 /// results must not depend on the machine.
 const BATCH_TICKS: u64 = 100_000_000;

@@ -59,7 +59,7 @@ fn a_panic_in_a_worker_aborts_the_process_and_says_so() {
 
 /// Ends well if the worker's panic is not noticed.
 fn in_the_child() -> ! {
-    let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
+    let sizes = Sizes { flows: 64, translates: false, buffers: 4, fragments: 4 };
     let settings = Settings { sizes, polling: Polling::Adaptive, core: None };
     let (reports, _kept) = crossbeam::channel::unbounded();
     let mut worker = spawn("worker", settings, SharedState::alone().unwrap(), reports).unwrap();

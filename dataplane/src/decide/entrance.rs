@@ -82,7 +82,8 @@ impl Entrance {
 
     /// Whether packets between these addresses are decided here, and not dropped as nobody's. Processes of the node reach
     /// the ports that are Manx's at IPv4's loopback addresses, too; nothing else goes there.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "every new flow")]
     pub(super) fn takes(self, [source, destination]: [Address; 2]) -> bool {
         let is_taken = destination.is_forwardable()
             || (self == Self::MANX_PORTS && destination.is_v4_loopback());

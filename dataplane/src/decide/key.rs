@@ -53,6 +53,9 @@ pub(super) fn key_with_ends(
     destination: (Address, u16),
 ) -> (FlowKey, Orientation) {
     let protocol = key.protocol();
+    if Protocol::from_number(protocol).is_some() {
+        return FlowKey::new(source.0, destination.0, source.1, destination.1, protocol);
+    }
     let (icmp, ports) = match l4_without_ports(*key, orientation) {
         L4Header::Icmp { kind, code } => (Some((kind, code)), [source.1; 2]),
         _ => (None, [source.1, destination.1]),

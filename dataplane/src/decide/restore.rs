@@ -8,7 +8,7 @@ use super::state::DecisionState;
 use super::stored_decision::{flow_owner, write_decision};
 use super::tracked::evaluate;
 use super::translated;
-use crate::flow::{DirectedKey, Epoch, FlowEntry, FlowRecord, KeyTaken, TwoKeys};
+use crate::flow::{DirectedKey, Epoch, FlowEntry, FlowMut, FlowRecord, KeyTaken, TwoKeys};
 use crate::policy::{FlowEnds, PolicyVerdict};
 use crate::tables::{NextHopPair, Tables};
 
@@ -73,16 +73,19 @@ pub fn restore(
             };
         }
     };
-    let evicted = state.flows.insert(hash, found, flow_owner(&ends), now, |entry| {
+    let owner = flow_owner(&ends);
+    let write = |entry: &mut FlowMut<'_>| {
         entry.replace(flow);
         write_decision(entry, tables, (pair, &ends), &verdict);
         entry.epoch = epoch;
-    });
-    let for_second = second.and_then(|second| {
-        let stored = state.flows.find(hash, key);
-        state.flows.add_second_key(stored, second, now)
-    });
-    let live = [evicted, for_second].into_iter().flatten().filter(|it| it.is_live());
+    };
+    let evicted = match second {
+        None => [state.flows.insert(hash, found, owner, now, write), None],
+        Some(second) => {
+            state.flows.insert_with_second_key((hash, found, owner), second, now, write)
+        }
+    };
+    let live = evicted.into_iter().flatten().filter(|it| it.is_live());
     state.evictions += live.count() as u64;
     RestoreOutcome::Here
 }

@@ -79,7 +79,9 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The bucket's lowest bit in the number. There are at most 2^28 buckets.
+    /// The most buckets that a number can name.
+    pub(super) const BUCKETS: usize = 1 << 28;
+    /// The bucket's lowest bit in the number.
     const BUCKET: u32 = WAYS.trailing_zeros();
     const IS_ALTERNATE: u32 = 1 << 31;
 

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use zerocopy::FromZeros;
 
 use super::eviction_class::EvictionClass;
-use super::key::{FlowKey, HAS_ANOTHER, Orientation};
+use super::key::{FlowKey, HAS_ANOTHER, IS_V6, Orientation};
 use super::record::{FlowRecord, MAX_AGE};
 use super::state::{Admission, FlowDirection, FlowState, LEAST_TIMEOUT, TcpFlags};
 use crate::tables::{EncodedNextHop, NextHopPair};
@@ -142,7 +142,9 @@ impl FirstLine {
     #[inline]
     pub(super) fn key(&self, second: &SecondLine) -> FlowKey {
         let [first, last] = self.key_words;
-        FlowKey::from_words([first, last & !HAS_ANOTHER], second.v6)
+        // An IPv4 flow does not need the other line.
+        let v6 = if last & IS_V6 == 0 { [0; 3] } else { second.v6 };
+        FlowKey::from_words([first, last & !HAS_ANOTHER], v6)
     }
 
     /// Whether the entry has another key as well ([`two_keys`](super::two_keys)).

@@ -55,7 +55,8 @@ const HIGH_PORT: u32 = u16::BITS;
 /// The number of bits by which the protocol and the ICMP type lie lower in the second word of IPv6. That leaves room
 /// for [`IS_V6`].
 const SECOND: u32 = u16::BITS;
-const IS_V6: u64 = 1 << 63;
+/// A mark in the second word: the key is IPv6's.
+pub(super) const IS_V6: u64 = 1 << 63;
 /// A mark in the second word of an entry's key, which no packet's key has: the entry has another key as well.
 pub(super) const HAS_ANOTHER: u64 = 1 << 62;
 
@@ -150,6 +151,7 @@ impl FlowKey {
         self
     }
 
+    #[inline]
     fn low(&self) -> (Address, u16) {
         if self.is_v6() {
             (address(self.v6[0], self.first), self.second as u16)
@@ -158,6 +160,7 @@ impl FlowKey {
         }
     }
 
+    #[inline]
     fn high(&self) -> (Address, u16) {
         if self.is_v6() {
             (address(self.v6[1], self.v6[2]), (self.second >> HIGH_PORT) as u16)
@@ -230,6 +233,7 @@ impl FlowKey {
     }
 
     /// Address and port that a packet of this orientation comes from.
+    #[inline]
     pub fn source(&self, orientation: Orientation) -> (Address, u16) {
         match orientation {
             Orientation::LowToHigh => self.low(),
@@ -238,6 +242,7 @@ impl FlowKey {
     }
 
     /// Address and port that a packet of this orientation goes to.
+    #[inline]
     pub fn destination(&self, orientation: Orientation) -> (Address, u16) {
         match orientation {
             Orientation::LowToHigh => self.high(),
@@ -247,10 +252,12 @@ impl FlowKey {
 }
 
 /// The IPv4 end that a word holds.
+#[inline]
 fn v4(word: u64) -> (Address, u16) {
     (Ipv4Addr::from_bits((word >> ADDRESS) as u32).into(), word as u16)
 }
 
+#[inline]
 fn address(high: u64, low: u64) -> Address {
     Address::v6((u128::from(high) << 64 | u128::from(low)).to_be_bytes())
 }

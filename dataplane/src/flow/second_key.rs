@@ -22,7 +22,7 @@ pub(super) struct SecondKeyLine {
     v6: [u64; 3],
     /// The place ([`Place`](super::bucket::Place)) of the tag that leads to the slot by this key.
     pub(super) place: u32,
-    original: Orientation,
+    pub(super) original: Orientation,
 }
 
 const _: () = assert!(size_of::<SecondKeyLine>() == 64);
@@ -38,7 +38,13 @@ impl SecondKeyLine {
         key.has_words(&self.words, &self.v6)
     }
 
+    #[inline]
+    pub(super) fn key(&self) -> FlowKey {
+        FlowKey::from_words(self.words, self.v6)
+    }
+
+    #[inline]
     pub(super) fn second_key(&self) -> DirectedKey {
-        DirectedKey { key: FlowKey::from_words(self.words, self.v6), original: self.original }
+        DirectedKey { key: self.key(), original: self.original }
     }
 }

@@ -6,7 +6,7 @@
 //! ```
 //! The two lines of an entry lie in two arrays, because most packets need only the first line: so no line that is not
 //! needed is fetched, or takes room in a cache. Entries are dense, so a thousand flows touch the pages of a thousand
-//! entries, whatever the capacity. The buckets have at least two places for each entry, and an entry goes to its
+//! entries, whatever the capacity. The buckets have at least two places for each key, and an entry goes to its
 //! alternate bucket when its first one is nearly full. So the table is practically always full before both buckets of
 //! a hash are.
 //!
@@ -89,8 +89,9 @@ pub struct FlowTable {
 
 impl FlowTable {
     /// A table for `capacity` flows, at least 1 and at most 2^30 (other values are clamped). It takes about 144 bytes
-    /// for each flow that it has held at once, and at most another 32 for each flow of its capacity, in steps of a huge
-    /// page if the system has them. Errors: no address space.
+    /// for each flow that it has held at once, and at most another 32 for each flow of its capacity (twice as much
+    /// where second keys are [expected](FlowTable::expect_second_keys)), in steps of a huge page if the system has
+    /// them. Errors: no address space.
     pub fn new(capacity: usize, seed: HashSeed) -> io::Result<Self> {
         Self::with_hasher(capacity, seed.hasher("flows"), None)
     }
@@ -106,17 +107,23 @@ impl FlowTable {
         shards: Option<(Arc<Shards>, WorkerId)>,
     ) -> io::Result<Self> {
         let capacity = capacity.clamp(1, 1 << 30);
-        let buckets = (capacity * 2).div_ceil(WAYS).next_power_of_two().max(2);
         Ok(Self {
             random,
             shards,
-            buckets: ZeroedPages::new(buckets, Pages::Huge)?,
+            buckets: buckets_for(capacity)?,
             first_lines: ZeroedPages::new(capacity, Pages::Huge)?,
             second_lines: ZeroedPages::new(capacity, Pages::Huge)?,
             slots: Slots::new(capacity)?,
             len: 0,
             hand: 0,
         })
+    }
+
+    /// Makes room for a second key of each flow. Without it, second keys take the places of other flows in a table that
+    /// is nearly full. Call it while the table is empty. Errors: no address space.
+    pub fn expect_second_keys(&mut self) -> io::Result<()> {
+        self.buckets = buckets_for(2 * self.capacity())?;
+        Ok(())
     }
 
     /// Keeps a record of each flow from now on, for the next process. Call it while the table is empty. Returns the
@@ -282,15 +289,28 @@ impl FlowTable {
 
     /// Stores a flow of an owner: `write` opens it, or copies it into its place. `found` comes from [`FlowTable::find`]
     /// of its key; a flow that was found is replaced. It always succeeds, and returns what was evicted.
-    #[inline]
+    #[inline(never)]
     pub fn insert(
         &mut self,
         hash: u64,
-        Found(slot): Found,
+        found: Found,
         owner: Owner,
         now: u32,
         write: impl FnOnce(&mut FlowMut<'_>),
     ) -> Option<Evicted> {
+        self.store((hash, found, owner), now, true, write).1
+    }
+
+    /// As [`FlowTable::insert`], with a record if the flow `is_whole`: it gets no second key. Returns the slot, too.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "every new flow")]
+    pub(super) fn store(
+        &mut self,
+        (hash, Found(slot), owner): (u64, Found, Owner),
+        now: u32,
+        is_whole: bool,
+        write: impl FnOnce(&mut FlowMut<'_>),
+    ) -> (Option<u32>, Option<Evicted>) {
         let (slot, evicted) = match slot {
             Some(taken) if self.first_lines[taken as usize].has_two_keys() => {
                 // It may have been found by either key, and stands under its first. Its claim of this hash goes over.
@@ -317,11 +337,13 @@ impl FlowTable {
         if let Some(slot) = slot {
             let mut entry = self.entry_mut(slot);
             write(&mut entry);
-            entry.write_record();
+            if is_whole {
+                entry.write_record();
+            }
             let key = entry.key();
             debug_assert_eq!(self.find(hash, &key), Found(Some(slot)), "`write` set another key");
         }
-        evicted
+        (slot, evicted)
     }
 
     /// A slot for a new flow, with a tag that leads to it, and what was evicted.
@@ -575,6 +597,12 @@ impl FlowTable {
             self.buckets[first].spilled -= 1;
         }
     }
+}
+
+/// Buckets with at least two places for each of `keys` keys, as far as a [`Place`] can name them.
+fn buckets_for(keys: usize) -> io::Result<ZeroedPages<Bucket>> {
+    let buckets = (keys * 2).div_ceil(WAYS).next_power_of_two();
+    ZeroedPages::new(buckets.clamp(2, Place::BUCKETS), Pages::Huge)
 }
 
 #[cfg(test)]

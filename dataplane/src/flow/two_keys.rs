@@ -60,14 +60,28 @@ impl TwoKeys {
     pub fn place(&self, key: &FlowKey, orientation: Orientation) -> PlaceInFlow {
         let Self { first, second } = self;
         let is_first = *key == first.key;
-        let is_original = orientation == if is_first { first.original } else { second.original };
-        match (is_first, is_original) {
-            (true, true) => PlaceInFlow::Own(FlowDirection::Original, second.key, second.original),
-            (false, false) => {
-                PlaceInFlow::Own(FlowDirection::Reply, first.key, first.original.reverse())
-            }
-            (true, false) => PlaceInFlow::UntranslatedReply,
-            (false, true) => PlaceInFlow::OtherConnection,
+        let other = || if is_first { second.key } else { first.key };
+        PlaceInFlow::new(is_first, orientation, [first.original, second.original], other)
+    }
+}
+
+impl PlaceInFlow {
+    /// The place of a packet of this orientation that has the first key or the second one. `originals`: the orientation
+    /// of the flow's original direction in each of them. `other`: the key that the packet does not have.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "every packet that is translated")]
+    fn new(
+        is_first: bool,
+        orientation: Orientation,
+        originals: [Orientation; 2],
+        other: impl FnOnce() -> FlowKey,
+    ) -> Self {
+        let [first, second] = originals;
+        match (is_first, orientation == if is_first { first } else { second }) {
+            (true, true) => Self::Own(FlowDirection::Original, other(), second),
+            (false, false) => Self::Own(FlowDirection::Reply, other(), first.reverse()),
+            (true, false) => Self::UntranslatedReply,
+            (false, true) => Self::OtherConnection,
         }
     }
 }
@@ -85,7 +99,7 @@ pub struct Holder {
 
 /// A second key that is claimed for a flow.
 #[derive(Debug)]
-#[must_use = "its shard is open: FlowTable::add_second_key or FlowTable::release_second_key follows"]
+#[must_use = "its shard is open: FlowTable::insert_with_second_key or FlowTable::release_second_key follows"]
 pub struct ClaimedKey {
     second: DirectedKey,
     hash: u64,
@@ -129,19 +143,34 @@ impl FlowTable {
         }
     }
 
-    /// Gives a flow that was stored just now, and that has one key, the second one that was claimed for it. Returns what
-    /// was evicted for it. If there is no place for it after all, the flow is removed: it must not be taken for one that is
-    /// not translated.
-    pub fn add_second_key(
+    /// As [`FlowTable::insert`], with the second key that was claimed for the flow. Returns what was evicted for either
+    /// key. If there is no place for the second key after all, the flow is not stored: it must not be taken for one
+    /// that is not translated.
+    #[inline]
+    pub fn insert_with_second_key(
         &mut self,
-        Found(slot): Found,
+        place: (u64, Found, Owner),
+        claimed: ClaimedKey,
+        now: u32,
+        write: impl FnOnce(&mut FlowMut<'_>),
+    ) -> [Option<Evicted>; 2] {
+        match self.store(place, now, false, write) {
+            (Some(slot), evicted) => [evicted, self.add_second_key(slot, claimed, now)],
+            (None, evicted) => {
+                self.release_second_key(claimed);
+                [evicted, None]
+            }
+        }
+    }
+
+    /// Gives a flow that was stored just now, and that has one key, the second one, and writes its record. Returns what
+    /// was evicted for it.
+    fn add_second_key(
+        &mut self,
+        slot: u32,
         ClaimedKey { second, hash }: ClaimedKey,
         now: u32,
     ) -> Option<Evicted> {
-        let Some(slot) = slot else {
-            self.release_second_key(ClaimedKey { second, hash });
-            return None;
-        };
         let chosen = self.choose_bucket(hash);
         let victim = chosen.map_or_else(|| self.least_valuable(hash, Some(slot), now), |_| None);
         let evicted = victim.map(|victim| {
@@ -188,21 +217,31 @@ impl FlowTable {
         Some(TwoKeys { first: DirectedKey { key, original: line.original() }, second })
     }
 
-    /// As [`FlowTable::lookup_guessed`], for flows with two keys.
-    #[inline]
+    /// As [`FlowTable::lookup_guessed`], for flows with two keys: the flow, and the packet's place in it.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "every packet that is translated")]
     pub fn lookup_guessed_two_keys(
         &mut self,
         key: &FlowKey,
+        orientation: Orientation,
         Guess(guess): Guess,
         now: u32,
-    ) -> Option<(FlowMut<'_>, TwoKeys)> {
-        ((guess as usize) < self.capacity()).then_some(())?;
-        let found = Found(Some(guess));
-        let keys = self.two_keys(found)?;
-        if keys.first.key != *key && keys.second.key != *key {
+    ) -> Option<(FlowMut<'_>, PlaceInFlow)> {
+        let slot = guess as usize;
+        let first = self.first_lines.get_mut(slot)?;
+        if !first.has_two_keys() || first.is_expired(now) {
             return None;
         }
-        Some((self.live_entry(found, now)?, keys))
+        let second = self.second_lines.get_mut(slot)?;
+        let line = self.slots.second_keys.get(slot)?;
+        let is_second = line.has_key(key);
+        if !is_second && first.key(second) != *key {
+            return None;
+        }
+        let other = || if is_second { first.key(second) } else { line.key() };
+        let originals = [first.original(), line.original];
+        let place = PlaceInFlow::new(!is_second, orientation, originals, other);
+        Some((FlowMut::from_lines(first, second, Some((&mut self.slots, guess))), place))
     }
 
     /// Removes a flow that was found. The reason counts unless it has expired.
@@ -298,12 +337,12 @@ mod tests {
                 return Err(taken);
             }
         };
-        let evicted = table.insert(hash, found, Owner::NODE, now, |entry| {
-            entry.open(&key, original, TcpFlags::SYN, now);
-        });
-        let found = table.find(hash, &key);
-        let for_second = claimed.and_then(|it| table.add_second_key(found, it, now));
-        Ok([evicted, for_second])
+        let place = (hash, found, Owner::NODE);
+        let write = |entry: &mut FlowMut<'_>| entry.open(&key, original, TcpFlags::SYN, now);
+        Ok(match claimed {
+            None => [table.insert(place.0, place.1, place.2, now, write), None],
+            Some(claimed) => table.insert_with_second_key(place, claimed, now, write),
+        })
     }
 
     fn tags(table: &FlowTable) -> usize {
@@ -378,6 +417,13 @@ mod tests {
                     if second.is_some() {
                         prop_assert!(table.lookup_guessed(&key, guess, now).is_none(), "never as one that is not translated");
                     }
+                    for orientation in [Orientation::LowToHigh, Orientation::HighToLow] {
+                        let keys = table.two_keys(found);
+                        let expected = keys.filter(|_| live(*at, now)).map(|it| it.place(&key, orientation));
+                        let slot = Guess(found.0.unwrap());
+                        let quick = table.lookup_guessed_two_keys(&key, orientation, slot, now);
+                        prop_assert_eq!(quick.map(|(_, place)| place), expected);
+                    }
                     let entry = table.lookup(hash, &key, now);
                     prop_assert_eq!(entry.is_some(), live(*at, now));
                     prop_assert!(entry.is_none_or(|it| it.key() == self::key(*first).0));
@@ -405,6 +451,20 @@ mod tests {
         assert_eq!(shards.owner(hash), Some(OWN));
     }
 
+    #[test]
+    fn with_room_for_second_keys_nothing_is_evicted_before_the_table_is_full() {
+        const FLOWS: u32 = 1 << 12;
+        for is_expected in [true, false] {
+            let mut table = FlowTable::new(FLOWS as usize, HashSeed::fixed(3)).unwrap();
+            if is_expected {
+                table.expect_second_keys().unwrap();
+            }
+            let open = |n| open(&mut table, n, Some(n + FLOWS), 0).unwrap();
+            let evicted = (0..FLOWS).map(open).filter(|it| *it != [None; 2]).count();
+            assert_eq!(evicted == 0, is_expected, "{evicted}");
+        }
+    }
+
     /// Packets of one batch have their guesses from before the first of them is decided.
     #[test]
     fn nothing_of_a_removed_flow_is_found_by_a_guess_from_before() {
@@ -418,7 +478,10 @@ mod tests {
             table.remove_found(found, 0, EndReason::BackendGone);
             for (key, guess) in keys.iter().zip(guesses) {
                 assert!(table.lookup_guessed(key, guess, 0).is_none(), "{first}");
-                assert!(table.lookup_guessed_two_keys(key, guess, 0).is_none(), "{first}");
+                assert!(
+                    table.lookup_guessed_two_keys(key, Orientation::LowToHigh, guess, 0).is_none(),
+                    "{first}"
+                );
             }
         }
     }
@@ -445,7 +508,10 @@ mod tests {
         let oldest = table.find(table.hash(&keys[0].0), &keys[0].0);
         let (key, original) = keys[2 * WAYS];
         let claimed = table.claim_second_key(DirectedKey { key, original }, oldest, 16).unwrap();
-        assert_eq!(table.add_second_key(oldest, claimed, 16), Some(Evicted::Unestablished));
+        assert_eq!(
+            table.add_second_key(oldest.0.unwrap(), claimed, 16),
+            Some(Evicted::Unestablished)
+        );
         assert_eq!(table.find(table.hash(&key), &key), oldest);
         assert_eq!(table.find(table.hash(&keys[0].0), &keys[0].0), oldest);
         assert_eq!(table.find(table.hash(&keys[1].0), &keys[1].0), Found(None));

@@ -9,7 +9,6 @@ use crate::drop_reason::DropReason;
 use crate::fate::Forwarding;
 use crate::packet::{Packet, Pool};
 use crate::port_table::ports::Ports;
-use crate::rewrite::Translation;
 use crate::stopwatch::Stopwatch;
 use crate::tables::{Link, PortId, Tables};
 
@@ -39,21 +38,6 @@ impl Context<'_> {
     ) -> Result<(), DropReason> {
         rewrite.apply(packet.room_mut());
         self.output(packet, header_len, link, is_ready)
-    }
-
-    /// As [`Context::forward`], for a packet that is translated.
-    #[inline(never)]
-    pub(super) fn forward_translated(
-        &mut self,
-        mut packet: Packet,
-        header_len: usize,
-        (forwarding, translation): (Forwarding<'_>, &Translation),
-        is_ready: bool,
-    ) -> Result<(), DropReason> {
-        match translation.apply(&mut packet) {
-            Ok(()) => self.forward(packet, header_len, forwarding, is_ready),
-            Err(malformed) => Err(discard(self.pool, packet, malformed.into())),
-        }
     }
 
     /// Puts a packet into the queue of a link's port. `is_ready`: the packet is finished and fits the link.

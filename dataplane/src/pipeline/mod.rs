@@ -3,6 +3,7 @@
 //! - `passes` holds the passes in their order, and the fast path.
 //! - `input` takes packets out of their tunnels.
 //! - `parse_and_key` parses packets and forms the keys of their flows.
+//! - `translated` is the fast path of packets that are translated.
 //! - `slow_path` decides the packets that the fast path leaves.
 //! - `output` queues packets and sends them.
 //! - `restore` opens the flows of the last process again, before there are packets.
@@ -18,6 +19,7 @@ mod passes;
 mod restore;
 mod sizes;
 mod slow_path;
+mod translated;
 
 pub(crate) use context::Context;
 pub(crate) use passes::Pipeline;

@@ -75,6 +75,9 @@ impl Pipeline {
             None => FlowTable::new(sizes.flows, seed),
             Some(shards) => FlowTable::shared(sizes.flows, shards, mesh.own()),
         }?;
+        if sizes.translates {
+            flows.expect_second_keys()?;
+        }
         let flow_records = flows.keep_records()?;
         Ok(Self {
             flow_records,
@@ -382,7 +385,9 @@ impl Pipeline {
                 UntrackedVerdict::SlowPath => None,
             };
             let Some((forwarding, rules)) = forwarding else {
-                handoffs += u64::from(self.slow_path(context, packet, metadata));
+                if let Some(packet) = self.forward_translated(context, packet, metadata, now) {
+                    handoffs += u64::from(self.slow_path(context, packet, metadata));
+                }
                 continue;
             };
             let segments = metadata.segments.into();

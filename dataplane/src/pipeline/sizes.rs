@@ -5,6 +5,8 @@
 pub struct Sizes {
     /// Flows.
     pub flows: usize,
+    /// Whether flows may be translated: such a flow has two keys, and the table gets room for those.
+    pub translates: bool,
     /// Buffers: packets in flight at once.
     pub buffers: usize,
     /// First fragments whose decision is kept for their later ones.
@@ -13,6 +15,6 @@ pub struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { flows: 1 << 18, buffers: 512, fragments: 1024 }
+        Self { flows: 1 << 18, translates: false, buffers: 512, fragments: 1024 }
     }
 }

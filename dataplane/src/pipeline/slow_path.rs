@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use super::context::Context;
 use super::handoff::Handoff;
 use super::passes::Pipeline;
-use crate::decide::{self, Decision, PacketMetadata, PacketRef, decide};
+use crate::decide::{Decision, PacketMetadata, PacketRef, decide};
 use crate::drop_reason::DropReason;
 use crate::fate::Fate;
-use crate::flow::{Guess, RuleCounters, WorkerId};
+use crate::flow::{RuleCounters, WorkerId};
 use crate::icmp::{self, ErrorKind};
 use crate::packet::Packet;
 use crate::parse::parse;
@@ -33,19 +33,6 @@ impl Pipeline {
         let (port, segments) = (metadata.port, u64::from(metadata.segments));
         let now = context.seconds();
         let header_len = metadata.header_len.into();
-        if metadata.flow.guess != Guess::NONE
-            && let Some((forwarding, translation, rules)) =
-                decide::translated_fast_path(context.tables, &mut self.state, metadata, now)
-        {
-            self.counters.rules.decided(rules, segments);
-            let forwarding = (forwarding, &translation);
-            let forwarded =
-                context.forward_translated(packet, header_len, forwarding, metadata.is_finished);
-            if let Err(reason) = forwarded {
-                context.count_drops(port, reason, segments);
-            }
-            return false;
-        }
         let packet_ref = PacketRef { packet: &packet, metadata };
         let Decision { fate, rules } = decide(context.tables, &mut self.state, &packet_ref, now);
         self.counters.rules.decided(rules, segments);
@@ -59,11 +46,7 @@ impl Pipeline {
             Fate::Translate(forwarding, translation) => {
                 let is_ready = is_ready(&packet, forwarding.link);
                 let forwarding = (forwarding, &translation);
-                let forwarded =
-                    context.forward_translated(packet, header_len, forwarding, is_ready);
-                if let Err(reason) = forwarded {
-                    context.count_drops(port, reason, segments);
-                }
+                context.translate_and_forward(packet, metadata, forwarding, is_ready);
             }
             Fate::Drop(reason) => {
                 context.count_drops(port, reason, segments);

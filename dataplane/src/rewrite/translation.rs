@@ -34,6 +34,7 @@ type End = (Address, u16);
 
 impl Translation {
     /// Source and destination.
+    #[inline]
     fn ends(&self) -> [End; 2] {
         [self.key.source(self.orientation), self.key.destination(self.orientation)]
     }
@@ -51,7 +52,7 @@ impl Translation {
             let quoted = icmp::parse_quoted(packet.bytes(), &parsed).ok_or(Malformed)?;
             return self.apply_to_error(packet, &parsed, &quoted).ok_or(Malformed);
         }
-        let sums = if packet.offload.checksum.is_partial() { Sums::Partial } else { Sums::Whole };
+        let sums = Sums::of(packet);
         let upper = match parsed.fragment {
             Fragment::Later { .. } => Upper::Nothing,
             Fragment::Whole | Fragment::First { .. } => Upper::new(parsed.protocol, parsed.icmp()),
@@ -59,6 +60,23 @@ impl Translation {
         let bytes = packet.bytes_mut().get_mut(..parsed.total_len.into()).ok_or(Malformed)?;
         let place = (parsed.transport_offset.into(), upper);
         put_ends(bytes, parsed.is_v4(), place, self.ends(), sums).ok_or(Malformed)
+    }
+
+    /// As [`Translation::apply`], for a packet that is known to parse, to be no fragment and to have ports. It is
+    /// parsed again only where its ports may stand elsewhere than behind an IPv4 header without options, or are SCTP's.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "nearly every packet that is translated")]
+    pub fn apply_to_whole(&self, packet: &mut Packet) -> Result<(), Malformed> {
+        let sums = Sums::of(packet);
+        let bytes = packet.bytes_mut();
+        if bytes.first() == Some(&ipv4::VERSION_IHL) && !self.key.is_v6() {
+            let upper = Upper::new(self.key.protocol(), None);
+            if matches!(upper, Upper::Tcp | Upper::Udp) {
+                let place = (ipv4::HEADER_LEN, upper);
+                return put_ends(bytes, true, place, self.ends(), sums).ok_or(Malformed);
+            }
+        }
+        self.apply(packet)
     }
 
     fn apply_to_error(&self, packet: &mut Packet, error: &Parsed, quoted: &Quoted) -> Option<()> {
@@ -133,8 +151,16 @@ enum Sums {
     Quoted,
 }
 
+impl Sums {
+    #[inline]
+    fn of(packet: &Packet) -> Self {
+        if packet.offload.checksum.is_partial() { Self::Partial } else { Self::Whole }
+    }
+}
+
 /// Puts addresses, and ports or an identifier, into a packet from its IP header on. `upper`: its place, and what is there.
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "most of it is known beforehand of a plain packet")]
 fn put_ends(
     bytes: &mut [u8],
     is_v4: bool,
@@ -206,7 +232,8 @@ fn put_identifier(segment: &mut [u8], asks: Option<Asks>, source: u16) -> Option
 }
 
 /// Puts both addresses into a header, and adjusts the checksum of IPv4's. Returns the change of the pseudo-header's sum.
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "as `put_ends`")]
 fn put_addresses(
     bytes: &mut [u8],
     is_v4: bool,

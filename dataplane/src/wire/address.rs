@@ -7,6 +7,9 @@ use crate::checksum;
 /// The bits in front of an IPv4 address in IPv4-mapped form, `::ffff:0:0/96` (RFC 4291, section 2.5.5.2).
 const MAPPED: u64 = 0xffff;
 
+/// The first octet of IPv4's loopback addresses.
+const LOOPBACK: u8 = 127;
+
 /// An IPv4 address in IPv4-mapped form, or an IPv6 address.
 ///
 /// An IPv6 packet with an IPv4-mapped address is malformed ([`crate::parse`]), because the address would pass for IPv4.
@@ -68,18 +71,22 @@ impl Address {
     /// against RFC 3927, section 7, because metadata services and node-local DNS have such addresses.
     #[inline]
     pub const fn is_forwardable(self) -> bool {
-        match self.to_ip() {
-            IpAddr::V4(v4) => {
+        match self.to_v4() {
+            Some(v4) => {
                 let first = v4.octets()[0];
-                !(first == 0 || v4.is_loopback() || first >= 224)
+                !(first == 0 || first == LOOPBACK || first >= 224)
             }
-            IpAddr::V6(v6) => {
-                !(v6.is_unspecified()
-                    || v6.is_loopback()
-                    || v6.is_unicast_link_local()
-                    || v6.is_multicast())
-            }
+            None => self.is_forwardable_v6(),
         }
+    }
+
+    #[inline(never)]
+    const fn is_forwardable_v6(self) -> bool {
+        let v6 = Ipv6Addr::from_bits(self.to_bits());
+        !(v6.is_unspecified()
+            || v6.is_loopback()
+            || v6.is_unicast_link_local()
+            || v6.is_multicast())
     }
 
     /// The sixteen bytes as one big-endian number.

@@ -68,7 +68,7 @@ fn worker() -> (Worker, Sender<Command>, Receiver<Report>) {
 fn worker_with(share: SharedState) -> (Worker, Sender<Command>, Receiver<Report>) {
     let (commands, receiver) = unbounded();
     let (sender, reports) = unbounded();
-    let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
+    let sizes = Sizes { flows: 64, translates: false, buffers: 4, fragments: 4 };
     let settings = Settings { sizes, polling: Polling::Busy, core: None };
     let counters = Arc::new(WorkerCounters::default());
     let mut worker = Worker::new(settings, share, receiver, sender, counters).unwrap();
@@ -158,7 +158,7 @@ fn quiet(descriptor: impl Into<OwnedFd>, mapped: bool) -> (Box<dyn PacketIo>, Ar
 
 #[test]
 fn a_worker_that_is_handed_packets_all_the_time_still_serves_its_ports() {
-    let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
+    let sizes = Sizes { flows: 64, translates: false, buffers: 4, fragments: 4 };
     let mut shares = SharedState::for_workers(2, sizes).unwrap();
     let colleague = shares.pop().unwrap().mesh;
     let (mut worker, commands, _reports) = worker_with(shares.pop().unwrap());
@@ -289,7 +289,7 @@ fn requests_that_take_long_to_answer_come_in_small_batches() {
 
 #[test]
 fn a_port_pays_for_what_it_answers_also_beside_packets_of_other_workers() {
-    let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
+    let sizes = Sizes { flows: 64, translates: false, buffers: 4, fragments: 4 };
     let mut shares = SharedState::for_workers(2, sizes).unwrap();
     let colleague = shares.pop().unwrap().mesh;
     let (mut worker, commands, _reports) = worker_with(shares.pop().unwrap());
@@ -360,7 +360,7 @@ fn time_does_not_pass_by_ports_that_a_long_turn_does_not_reach() {
 /// Each sleep takes a second, and 50 us lie between two: a worker that sleeps would not finish in a minute.
 #[test]
 fn a_worker_does_not_sleep_while_a_port_has_more_packets() {
-    let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
+    let sizes = Sizes { flows: 64, translates: false, buffers: 4, fragments: 4 };
     let settings = Settings { sizes, polling: Polling::Adaptive, core: None };
     let (sender, _reports) = unbounded();
     let mut worker = spawn("rubbish", settings, SharedState::alone().unwrap(), sender).unwrap();
@@ -554,7 +554,7 @@ fn epoll_tells_of_a_wrapped_port_whether_it_was_mapped_or_not() {
 
 #[test]
 fn packets_handed_off_join_the_batch_and_are_counted_for_the_port_that_brought_them() {
-    let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
+    let sizes = Sizes { flows: 64, translates: false, buffers: 4, fragments: 4 };
     let mut shares = SharedState::for_workers(2, sizes).unwrap();
     let colleague = shares.pop().unwrap().mesh;
     let (mut worker, commands, _reports) = worker_with(shares.pop().unwrap());
@@ -703,7 +703,7 @@ impl Drop for SlowToClose {
 
 #[test]
 fn a_port_that_is_slow_to_close_holds_up_no_other_and_is_closed_in_the_end() {
-    let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
+    let sizes = Sizes { flows: 64, translates: false, buffers: 4, fragments: 4 };
     let settings = Settings { sizes, polling: Polling::Adaptive, core: None };
     let mut workers = Workers::spawn(settings, &[None], &unbounded().0).unwrap();
     workers.begin();

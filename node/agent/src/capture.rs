@@ -206,7 +206,7 @@ mod tests {
 
     fn worker() -> (Handle, FarSide) {
         let settings = worker::Settings {
-            sizes: Sizes { flows: 64, buffers: 64, fragments: 4 },
+            sizes: Sizes { flows: 64, translates: false, buffers: 64, fragments: 4 },
             polling: Polling::Adaptive,
             core: None,
         };

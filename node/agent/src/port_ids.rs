@@ -91,7 +91,7 @@ mod tests {
         let (commands, obeyed) = crossbeam::channel::unbounded();
         let (sender, reports) = crossbeam::channel::unbounded();
         let settings = Settings {
-            sizes: Sizes { flows: 64, buffers: 4, fragments: 4 },
+            sizes: Sizes { flows: 64, translates: false, buffers: 4, fragments: 4 },
             polling: Polling::Busy,
             core: None,
         };

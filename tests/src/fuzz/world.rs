@@ -46,7 +46,7 @@ impl Settings {
         let buffers = [64, 128][rng.usize(..2)];
         Self {
             workers: rng.usize(1..4),
-            sizes: Sizes { flows, buffers, fragments: 64 },
+            sizes: Sizes { flows, translates: services, buffers, fragments: 64 },
             overlay: if rng.u8(..3) == 0 { Overlay::Vxlan } else { Overlay::Ipip },
             terms: Terms {
                 is_strict: rng.u8(..5) == 0,

@@ -48,7 +48,8 @@ fn packets_are_handed_off_where_there_are_several_workers_and_only_there() {
 fn a_port_that_comes_revives_no_flow() {
     let pods = pod("shop/a", 0, "{}", &["10.1.0.1"]) + &pod("shop/b", 0, "{app: b}", &["10.1.0.2"]);
     let deny = policy("shop/b", "{podSelector: {matchLabels: {app: b}}, policyTypes: [Egress]}");
-    let mut fabric = Fabric::closed_with(2, Sizes { flows: 64, buffers: 64, fragments: 4 });
+    let mut fabric =
+        Fabric::closed_with(2, Sizes { flows: 64, translates: false, buffers: 64, fragments: 4 });
     fabric.apply(&(pods + &deny));
     let [a, b] = ["shop/a", "shop/b"].map(|pod| fabric.port(pod).1);
     let asked = Tuple::new("10.1.0.1", "10.1.0.2", UDP, 53);
@@ -78,7 +79,8 @@ fn endpoints_leave_one_another_buffers_to_hand_off() {
         .zip(names)
         .map(|(n, name)| pod(&format!("shop/{name}"), 0, "{}", &[&format!("10.1.0.{n}")]))
         .collect();
-    let mut fabric = Fabric::closed_with(2, Sizes { flows: 64, buffers: 64, fragments: 4 });
+    let mut fabric =
+        Fabric::closed_with(2, Sizes { flows: 64, translates: false, buffers: 64, fragments: 4 });
     fabric.apply(&(pods + &pod("shop/peer", 0, "{}", &["10.1.0.9"])));
     let senders = (1..).zip(names).map(|(n, name)| {
         let tuple = Tuple::new(&format!("10.1.0.{n}"), "10.1.0.9", UDP, 53);

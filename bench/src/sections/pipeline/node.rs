@@ -102,6 +102,7 @@ impl Node {
         let (commands, receiver) = unbounded();
         let (sender, reports) = unbounded();
         let counters = Arc::new(WorkerCounters::default());
+        let sizes = Sizes { translates: shape.translates, ..sizes };
         let settings = Settings { sizes, polling: Polling::Busy, core: None };
         let worker = Worker::new(settings, share, receiver, sender, Arc::clone(&counters))?;
         let mut node = Self {

@@ -37,7 +37,7 @@ fn prune(kind: Kind, object: &mut Value) {
             }
         }
         Kind::Node => {
-            keep(object, "spec", &["podCIDR", "podCIDRs"]);
+            keep(object, "spec", &["podCIDR", "podCIDRs", "taints"]);
             keep(object, "status", &["addresses"]);
         }
         _ => {}

@@ -13,8 +13,8 @@ use crate::decide::{
 use crate::fate::Fate;
 use crate::flow::RuleCounters;
 use crate::flow::{
-    DirectedKey, FlowDirection, FlowEntry, FlowKey, FlowTable, HashSeed, Orientation, Owner,
-    TcpFlags, TwoKeys,
+    DirectedKey, FlowDirection, FlowEntry, FlowKey, FlowMut, FlowTable, HashSeed, Orientation,
+    Owner, TcpFlags, TwoKeys,
 };
 use crate::fragment::FragmentTracker;
 use crate::packet::Pool;
@@ -214,12 +214,15 @@ fn state(case: &Case, tables: &Tables) -> DecisionState {
     };
     entry.epoch.version ^= u32::from(!case.is_current);
     let hash = flows.hash(&key);
-    flows.insert(hash, flows.find(hash, &key), Owner::NODE, then, |place| place.replace(entry));
-    if case.is_translated {
-        let found = flows.find(hash, &key);
+    let found = flows.find(hash, &key);
+    let write = |place: &mut FlowMut<'_>| place.replace(entry);
+    let evicted = if case.is_translated {
         let claimed = flows.claim_second_key(keys.second, found, then).unwrap();
-        assert_eq!(flows.add_second_key(found, claimed, then), None);
-    }
+        flows.insert_with_second_key((hash, found, Owner::NODE), claimed, then, write)
+    } else {
+        [flows.insert(hash, found, Owner::NODE, then, write), None]
+    };
+    assert_eq!(evicted, [None; 2]);
     let next = (crate::flow::WorkerId(0), 0);
     let fragments = FragmentTracker::new(1);
     DecisionState {

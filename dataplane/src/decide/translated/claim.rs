@@ -34,34 +34,60 @@ pub(super) fn claim_second_key(
     wanted: &Wanted<'_>,
     now: u32,
 ) -> Result<ClaimedKey, NoKey> {
-    let Wanted { first, source, destination, owner } = *wanted;
+    let Wanted { first, source, destination, .. } = *wanted;
     let (_, own) = first.key.source(first.original);
-    let (own, (least, last)) = match source {
-        SourceBehind::Client | SourceBehind::Address(_) => (Some(own), CLIENT_PORTS),
-        SourceBehind::Node(_, ports) => (None, ports),
+    let port = match source {
+        SourceBehind::Client | SourceBehind::Address(_) => own,
+        SourceBehind::Node(_, ports) => random_port(state, ports),
     };
-    let ports = u32::from(last.saturating_sub(least)) + 1;
-    let mut next = own;
+    let second = source.second_key(first, port, destination);
+    match state.flows.claim_second_key(second, found, now) {
+        Ok(claimed) => Ok(claimed),
+        Err(why) => claim_another_key(state, found, wanted, (second, why), now),
+    }
+}
+
+/// As [`claim_second_key`], where the first key that was tried is taken.
+#[inline(never)]
+fn claim_another_key(
+    state: &mut DecisionState,
+    found: Found,
+    wanted: &Wanted<'_>,
+    refused: (DirectedKey, KeyTaken),
+    now: u32,
+) -> Result<ClaimedKey, NoKey> {
+    let Wanted { first, source, destination, owner } = *wanted;
+    let ports = match source {
+        SourceBehind::Client | SourceBehind::Address(_) => CLIENT_PORTS,
+        SourceBehind::Node(_, ports) => ports,
+    };
     let (mut taken, mut count) = ([None; PORT_TRIES], 0);
     let mut elsewhere = [None; PORT_TRIES];
-    for elsewhere in &mut elsewhere {
-        let port = next.take().unwrap_or_else(|| least + (state.chance() % ports) as u16);
-        let second = source.second_key(first, port, destination);
-        match state.flows.claim_second_key(second, found, now) {
-            Ok(claimed) => return Ok(claimed),
-            Err(KeyTaken::Worker(worker)) => *elsewhere = Some(worker),
-            Err(KeyTaken::Flow) => {
-                let holder = state.flows.holder(&second.key);
-                let is_new = |it: &Holder| {
-                    let mut known = taken.iter().flatten();
-                    known.all(|(_, other): &(_, Holder)| other.found != it.found)
-                };
-                if let Some(holder) = holder.filter(is_new) {
-                    taken[count] = Some((second, holder));
-                    count += 1;
-                }
+    let (mut second, mut why) = refused;
+    for tries in 1.. {
+        let holder = match why {
+            KeyTaken::Flow => state.flows.holder(&second.key),
+            KeyTaken::Worker(worker) => {
+                elsewhere[tries - 1] = Some(worker);
+                None
             }
+        };
+        let is_new = |it: &Holder| {
+            let mut known = taken.iter().flatten();
+            known.all(|(_, other): &(_, Holder)| other.found != it.found)
+        };
+        if let Some(holder) = holder.filter(is_new) {
+            taken[count] = Some((second, holder));
+            count += 1;
         }
+        if tries == PORT_TRIES {
+            break;
+        }
+        second = source.second_key(first, random_port(state, ports), destination);
+        why = match state.flows.claim_second_key(second, found, now) {
+            Ok(claimed) => return Ok(claimed),
+            Err(why) => why,
+        };
     }
     let no_key = || NoKey { most: most_frequent(&elsewhere) };
     let wasteful = most_wasteful(&taken, owner).filter(|(_, victim)| victim.found != found);
@@ -77,6 +103,12 @@ pub(super) fn claim_second_key(
 fn most_frequent(workers: &[Option<WorkerId>]) -> Option<WorkerId> {
     let all = || workers.iter().flatten();
     all().max_by_key(|worker| all().filter(|it| it == worker).count()).copied()
+}
+
+/// One of the ports from the first to the last, at random.
+fn random_port(state: &mut DecisionState, (least, last): (u16, u16)) -> u16 {
+    let ports = u32::from(last.saturating_sub(least)) + 1;
+    least + (state.chance() % ports) as u16
 }
 
 /// Of the keys that were found taken, one of the owner that has most: rather of a flow that is not established. `None`:

@@ -5,25 +5,22 @@ use manx_policy_compiler::model::{L4Header, Transport};
 use crate::decide::address_lookup::{by_return_path, current_epoch, lookup_ends};
 use crate::decide::key::transport;
 use crate::decide::route::connects;
-use crate::flow::{Epoch, TwoKeys};
+use crate::flow::{DirectedKey, Epoch, TwoKeys};
 use crate::policy::{self, FlowEnds, PolicyVerdict, PolicyView, PolicyViews, UntrackedAllows};
 use crate::tables::{EncodedNextHop, NextHop, NextHopPair, ReturnPath, Tables};
 use crate::wire::address::Address;
 
-/// Evaluates policy for a translated flow. `asked`: its ends before the translation. `ends`: those behind it, but for the
-/// source, which is as it was sent.
+/// Evaluates policy for a translated flow with this first key. `asked`: its ends before the translation. `ends`: those
+/// behind it, but for the source, which is as it was sent. `port`: the destination's behind it.
 pub(super) fn evaluate(
     tables: &Tables,
-    keys: &TwoKeys,
+    first: &DirectedKey,
     asked: FlowEnds,
-    ends: FlowEnds,
+    (ends, port): (FlowEnds, u16),
 ) -> PolicyVerdict {
-    let TwoKeys { first, second } = keys;
     let original = transport(&first.key, first.original);
     let l4 = match original.l4 {
-        L4Header::Ports { source, .. } => {
-            L4Header::Ports { source, destination: second.key.destination(second.original).1 }
-        }
+        L4Header::Ports { source, .. } => L4Header::Ports { source, destination: port },
         other => other,
     };
     let views = PolicyViews {
@@ -33,16 +30,26 @@ pub(super) fn evaluate(
     policy::evaluate_policy(tables, views, UntrackedAllows::NONE)
 }
 
+/// As [`evaluate`], for a flow that has both keys.
+pub(super) fn evaluate_known(tables: &Tables, keys: &TwoKeys, ends: FlowEnds) -> PolicyVerdict {
+    let (_, port) = keys.second.key.destination(keys.second.original);
+    evaluate(tables, &keys.first, asked_ends(tables, keys, &ends), (ends, port))
+}
+
 /// Whether Manx carries the packets of a translated flow between these ends. A service leads outside hosts and the node's
 /// own processes to backends on other nodes and to hosts, too.
-pub(in crate::decide) fn leads(tables: &Tables, keys: &TwoKeys, ends: &FlowEnds) -> bool {
-    let TwoKeys { first, second } = keys;
-    let [asked, behind] = [first, second].map(|it| it.key.destination(it.original));
+pub(super) fn leads(tables: &Tables, is_service: bool, ends: &FlowEnds) -> bool {
     let is_on = |to| matches!(to, NextHop::Node | NextHop::Host | NextHop::Tunnel(_));
     let is_led =
-        || asked != behind && matches!(ends.from, NextHop::Node | NextHop::Host) && is_on(ends.to);
+        || is_service && matches!(ends.from, NextHop::Node | NextHop::Host) && is_on(ends.to);
     // Somebody else's backend must not be a service's address: it would be translated for ever.
     ends.to != NextHop::Service && (connects(tables, ends.from, ends.to) || is_led())
+}
+
+/// As [`leads`], for a flow that has both keys.
+pub(super) fn leads_known(tables: &Tables, keys: &TwoKeys, ends: &FlowEnds) -> bool {
+    let [asked, behind] = [keys.first, keys.second].map(|it| it.key.destination(it.original));
+    leads(tables, asked != behind, ends)
 }
 
 /// The two addresses that a translated flow's decision rests on: its source, and its destination behind the translation.
@@ -57,7 +64,9 @@ pub(in crate::decide) fn epoch(tables: &Tables, keys: &TwoKeys) -> Epoch {
     epoch_of(tables, judged_addresses(keys))
 }
 
-#[inline]
+/// As [`epoch`], of a flow with these two addresses, in either order.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "every packet that is translated")]
 pub(super) fn epoch_of(tables: &Tables, addresses: [Address; 2]) -> Epoch {
     let addresses = addresses.map(|it| it.to_bits() as u32);
     let Epoch { version, changes } = current_epoch(tables, addresses);
@@ -81,7 +90,7 @@ pub(super) fn judged_ends(
 }
 
 /// The ends of the flow before its translation, with the same source.
-pub(super) fn asked_ends(tables: &Tables, keys: &TwoKeys, ends: &FlowEnds) -> FlowEnds {
+fn asked_ends(tables: &Tables, keys: &TwoKeys, ends: &FlowEnds) -> FlowEnds {
     let (address, _) = keys.first.key.destination(keys.first.original);
     let identities = [ends.identities[0], tables.identity(address)];
     FlowEnds { from: ends.from, to: tables.next_hop(address), identities }

@@ -5,7 +5,7 @@
 
 use manx_policy_compiler::model::Protocol;
 
-use super::judge::{asked_ends, epoch, evaluate, judged_ends, leads};
+use super::judge::{epoch, epoch_of, evaluate_known, judged_ends, leads_known};
 use crate::decide::flow_decision::FlowDecision;
 use crate::decide::metadata::PacketMetadata;
 use crate::decide::route::forward_if_fits;
@@ -61,8 +61,8 @@ fn refresh(
     if !stands(tables, keys, ends.to) {
         return Err(BackendGone);
     }
-    let evaluate = || evaluate(tables, keys, asked_ends(tables, keys, &ends), ends);
-    let leads = leads(tables, keys, &ends);
+    let evaluate = || evaluate_known(tables, keys, ends);
+    let leads = leads_known(tables, keys, &ends);
     Ok(refresh_stale(tables, entry, (pair, &ends, leads), epoch, judge, evaluate))
 }
 
@@ -98,7 +98,7 @@ pub(in crate::decide) fn decide_known(
         Admission::Judge if keeps_established(tables, &entry) => {
             let path = ReturnPath::of(entry.next_hop_pair(FlowDirection::Original).from);
             let (pair, ends) = judged_ends(tables, &keys, path);
-            let verdict = evaluate(tables, &keys, asked_ends(tables, &keys, &ends), ends);
+            let verdict = evaluate_known(tables, &keys, ends);
             if verdict.denied.is_some() {
                 return Ok(FlowDecision::from_verdict(pair, &verdict));
             }
@@ -163,7 +163,7 @@ pub(in crate::decide) fn decide_error(
 }
 
 /// As [`fast_path`](super::fast_path()), for packets of flows that are translated. The caller has tried that first.
-#[inline(never)]
+#[inline]
 pub fn translated_fast_path<'a>(
     tables: &'a Tables,
     state: &mut DecisionState,
@@ -174,14 +174,14 @@ pub fn translated_fast_path<'a>(
         return None;
     }
     let (name, flags) = (&metadata.flow, metadata.tcp_flags);
-    let (mut entry, keys) = state.flows.lookup_guessed_two_keys(&name.key, name.guess, now)?;
-    let PlaceInFlow::Own(direction, key, orientation) = keys.place(&name.key, name.orientation)
-    else {
-        return None;
-    };
+    let (mut entry, place) =
+        state.flows.lookup_guessed_two_keys(&name.key, name.orientation, name.guess, now)?;
+    let PlaceInFlow::Own(direction, key, orientation) = place else { return None };
+    // The client and the backend: packets of either direction come from one to the other.
+    let judged = [name.key.source(name.orientation).0, key.destination(orientation).0];
     let stands = entry.verdict == Verdict::Allow
         && entry.stays(flags, direction)
-        && entry.epoch == epoch(tables, &keys);
+        && entry.epoch == epoch_of(tables, judged);
     let pair = entry.next_hop_pair(direction);
     if !stands || !metadata.entrance.admits(pair.from) {
         return None;
@@ -200,7 +200,7 @@ pub(in crate::decide) fn judge_restored(
 ) -> Option<((NextHopPair, FlowEnds), PolicyVerdict, Epoch)> {
     let epoch = epoch(tables, keys);
     let (pair, ends) = judged_ends(tables, keys, path);
-    (stands(tables, keys, ends.to) && leads(tables, keys, &ends)).then_some(())?;
-    let verdict = evaluate(tables, keys, asked_ends(tables, keys, &ends), ends);
+    (stands(tables, keys, ends.to) && leads_known(tables, keys, &ends)).then_some(())?;
+    let verdict = evaluate_known(tables, keys, ends);
     Some(((pair, ends), verdict, epoch))
 }

@@ -11,7 +11,7 @@ use crate::decide::metadata::PacketMetadata;
 use crate::decide::state::DecisionState;
 use crate::decide::stored_decision::{count_packet, flow_owner, write_decision};
 use crate::drop_reason::DropReason;
-use crate::flow::{DirectedKey, FlowDirection, Found, TwoKeys};
+use crate::flow::{DirectedKey, FlowDirection, Found};
 use crate::policy::FlowEnds;
 use crate::rewrite::Translation;
 use crate::services::{FrontendKey, WithoutBackend, choose};
@@ -63,12 +63,11 @@ pub(in crate::decide) fn open(
     if is_lost(metadata) {
         return Some(FlowDecision::refuse(DropReason::TcpWithoutFlow));
     }
-    let keys = TwoKeys { first, second: source.second_key(&first, client.1, destination) };
-    if !leads(tables, &keys, &ends) {
+    if !leads(tables, is_service, &ends) {
         return Some(FlowDecision::drop(DropReason::NoRoute));
     }
     let pair = source.leave(pair);
-    let verdict = evaluate(tables, &keys, asked, ends);
+    let verdict = evaluate(tables, &first, asked, (ends, destination.1));
     if verdict.denied.is_some() || tables.link(NextHop::decode(pair.to)).is_none() {
         return Some(FlowDecision::from_verdict(pair, &verdict));
     }
@@ -86,15 +85,14 @@ pub(in crate::decide) fn open(
         }
     };
     let second = claimed.key();
-    let evicted = state.flows.insert(name.hash, found, flow_owner(&ends), now, |entry| {
+    let place = (name.hash, found, wanted.owner);
+    let evicted = state.flows.insert_with_second_key(place, claimed, now, |entry| {
         entry.open(&name.key, name.orientation, metadata.tcp_flags, now);
         write_decision(entry, tables, (pair, &ends), &verdict);
         entry.epoch = epoch;
         count_packet(entry, metadata, FlowDirection::Original, now);
     });
-    let stored = state.flows.find(name.hash, &name.key);
-    let for_second = state.flows.add_second_key(stored, claimed, now);
-    let live = [evicted, for_second].into_iter().flatten().filter(|it| it.is_live());
+    let live = evicted.into_iter().flatten().filter(|it| it.is_live());
     state.evictions += live.count() as u64;
     let translation = Translation { key: second.key, orientation: second.original };
     Some(FlowDecision::from_verdict(pair, &verdict).translated(translation))

@@ -129,6 +129,38 @@ proptest! {
         prop_assert_eq!(packet.bytes(), finished.bytes());
     }
 
+    /// A packet that is not parsed again gets the same bytes, whatever its checksum is and whatever lies behind it.
+    #[test]
+    fn a_whole_packet_becomes_the_same_whether_it_is_parsed_again_or_not(
+        (_, transport, mut bytes) in packet(), ends in ends(),
+        checksum in prop_oneof![Just(None), Just(Some(0)), any::<u16>().prop_map(Some)],
+        is_partial: bool, padding in 0..20_usize,
+    ) {
+        let parsed = parse(&bytes).unwrap();
+        let start = parsed.transport_offset;
+        let field = match transport {
+            Transport::Tcp(_) => Some(tcp::CHECKSUM_OFFSET),
+            Transport::Udp(..) => Some(udp::CHECKSUM_OFFSET),
+            Transport::Sctp(..) => None,
+            Transport::Echo { .. } | Transport::Other(_) => return Ok(()),
+        };
+        if let Some((field, checksum)) = field.zip(checksum) {
+            bytes[usize::from(start) + field..][..2].copy_from_slice(&checksum.to_be_bytes());
+        }
+        bytes.resize(bytes.len() + padding, 0xa5);
+        let new = translation(parsed.is_v4(), ends, &transport, parsed.protocol);
+        let mut pool = Pool::new(2);
+        let [mut general, mut short] = [(); 2].map(|()| pool.take_filled(&bytes).unwrap());
+        if let Some(field) = field.filter(|_| is_partial) {
+            let checksum = Checksum::Partial { start, offset: field as u16 };
+            (general.offload.checksum, short.offload.checksum) = (checksum, checksum);
+        }
+        prop_assert_eq!(new.apply(&mut general), Ok(()));
+        prop_assert_eq!(new.apply_to_whole(&mut short), Ok(()));
+        prop_assert_eq!(short.bytes(), general.bytes());
+        prop_assert_eq!(short.offload, general.offload);
+    }
+
     /// An error about a translated packet becomes the error that the packet's sender would have got about his own.
     #[test]
     fn an_error_is_translated_to_one_about_the_packet_before(

@@ -55,8 +55,9 @@ impl Dataplane {
         latencies: Latencies,
     ) -> Result<(Self, OwnPorts), Error> {
         let (report, reports) = crossbeam::channel::unbounded();
-        let settings_of_worker =
-            worker::Settings { sizes: Sizes::default(), polling: settings.polling, core: None };
+        let translates = matches!(settings.services, Services::Manx(_));
+        let sizes = Sizes { translates, ..Sizes::default() };
+        let settings_of_worker = worker::Settings { sizes, polling: settings.polling, core: None };
         let workers =
             Workers::spawn(settings_of_worker, &settings.cores, &report).map_err(Error::Worker)?;
         let mut ports = Ports::new(workers);
