@@ -128,24 +128,18 @@ fn an_outside_host_reaches_a_load_balancers_address_through_what_the_node_forwar
     // The nodes of these tests know the addresses of services by cluster IPs.
     const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: balanced, namespace: shop}\n\
         spec: {clusterIP: 198.51.100.7, ports: [{port: 80}]}\n";
-    for pods in
-        [[(FAR, "shop/far"), (OTHER, "shop/other")], [(OTHER, "shop/other"), (FAR, "shop/far")]]
-    {
-        let [(backend, pod), (of_cluster, pod_of_cluster)] = pods;
-        let of_cluster = services(&[(BALANCER, 80, of_cluster, BEHIND)]);
-        let for_outside = services(&[(BALANCER, 80, backend, BEHIND)]);
-        let mut table = for_outside.clone();
-        for (key, frontend) in of_cluster.frontends() {
-            let outside = Frontend::clone(for_outside.frontend(key).unwrap());
-            let all_backends = outside.all_backends.clone();
-            let for_outside = Some(outside.into());
-            let of_all = Frontend {
-                for_outside,
-                takes_visitors: true,
-                all_backends,
-                ..Frontend::clone(frontend)
+    for (backend, pod, is_local) in [(FAR, "shop/far", false), (OTHER, "shop/other", true)] {
+        let of_balancer = services(&[(BALANCER, 80, backend, BEHIND)]);
+        let mut table = services(&[(BALANCER, 80, FAR, BEHIND)]);
+        for (key, frontend) in of_balancer.frontends() {
+            let frontend = Frontend { takes_visitors: !is_local, ..Frontend::clone(frontend) };
+            let frontend = if is_local {
+                let for_cluster = Frontend::clone(table.frontend(key).unwrap());
+                Frontend { for_outside: Some(frontend.into()), ..for_cluster }
+            } else {
+                frontend
             };
-            table.set_frontend(*key, Some(of_all.into()));
+            table.set_frontend(*key, Some(frontend.into()));
         }
         let mut fabric = fabric_of(SERVICE, table, PORTS);
         let asked = Tuple::new(WORLD, BALANCER, TCP, 80);
@@ -160,7 +154,7 @@ fn an_outside_host_reaches_a_load_balancers_address_through_what_the_node_forwar
         }
         let asked = Tuple::new(CLIENT, BALANCER, TCP, 80);
         let out = only(fabric.send("shop/client", &asked.opening()));
-        assert_eq!((out.node, out.port), fabric.port(pod_of_cluster));
+        assert_eq!((out.node, out.port), fabric.port("shop/far"));
     }
 }
 
@@ -191,6 +185,15 @@ fn a_tunnel_brings_visitors_to_backends_of_node_ports_alone() {
     // A service that no node port leads to.
     let mut fabric = fabric_of("", services(&[(&node(), NODE_PORT, FAR, BEHIND)]), PORTS);
     is_refused(&mut fabric, &led.opening(), DropReason::TunnelSourceMismatch);
+}
+
+/// The other node would not take them.
+#[test]
+fn an_outside_host_is_led_to_another_node_by_node_ports_alone() {
+    let mut fabric = fabric_of("", services(&[("10.96.0.7", 80, FAR, BEHIND)]), PORTS);
+    let asked = Tuple::new(WORLD, "10.96.0.7", TCP, 80);
+    assert_eq!(fabric.send_at(0, FORWARDED, &asked.opening()).len(), 0);
+    assert_eq!(fabric.nodes[0].dropped(FORWARDED, DropReason::NoRoute), 1);
 }
 
 #[test]

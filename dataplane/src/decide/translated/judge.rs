@@ -7,6 +7,7 @@ use crate::decide::key::transport;
 use crate::decide::route::connects;
 use crate::flow::{DirectedKey, Epoch, TwoKeys};
 use crate::policy::{self, FlowEnds, PolicyVerdict, PolicyView, PolicyViews, UntrackedAllows};
+use crate::services::FrontendKey;
 use crate::tables::{EncodedNextHop, NextHop, NextHopPair, ReturnPath, Tables};
 use crate::wire::address::Address;
 
@@ -37,19 +38,39 @@ pub(super) fn evaluate_known(tables: &Tables, keys: &TwoKeys, ends: FlowEnds) ->
 }
 
 /// Whether Manx carries the packets of a translated flow between these ends. A service leads outside hosts and the node's
-/// own processes to backends on other nodes and to hosts, too.
-pub(super) fn leads(tables: &Tables, is_service: bool, ends: &FlowEnds) -> bool {
-    let is_on = |to| matches!(to, NextHop::Node | NextHop::Host | NextHop::Tunnel(_));
-    let is_led =
-        || is_service && matches!(ends.from, NextHop::Node | NextHop::Host) && is_on(ends.to);
+/// own processes to hosts, too. `to_visit`: it leads outside hosts to another node, which takes them as visitors.
+pub(super) fn leads(
+    tables: &Tables,
+    (is_service, to_visit): (bool, bool),
+    ends: &FlowEnds,
+) -> bool {
+    let is_led = || match (ends.from, ends.to) {
+        // They answer to the node, if they see it.
+        (NextHop::Node | NextHop::Host, NextHop::Node | NextHop::Host) => {
+            is_service && tables.manx_ports.is_some()
+        }
+        (NextHop::Host, NextHop::Tunnel(_)) => is_service && to_visit,
+        _ => false,
+    };
     // Somebody else's backend must not be a service's address: it would be translated for ever.
     ends.to != NextHop::Service && (connects(tables, ends.from, ends.to) || is_led())
 }
 
-/// As [`leads`], for a flow that has both keys.
-pub(super) fn leads_known(tables: &Tables, keys: &TwoKeys, ends: &FlowEnds) -> bool {
+/// As [`leads`], for a flow that has both keys. `leads_as_before`: its packets go where they went.
+pub(super) fn leads_known(
+    tables: &Tables,
+    keys: &TwoKeys,
+    ends: &FlowEnds,
+    leads_as_before: bool,
+) -> bool {
     let [asked, behind] = [keys.first, keys.second].map(|it| it.key.destination(it.original));
-    leads(tables, asked != behind, ends)
+    let protocol = keys.first.key.protocol();
+    let frontend = FrontendKey { address: asked.0, protocol, port: asked.1 };
+    let takes_visitors = || {
+        let services = tables.services.as_deref();
+        services.and_then(|it| it.frontend(&frontend)).is_some_and(|it| it.takes_visitors)
+    };
+    leads(tables, (asked != behind, leads_as_before || takes_visitors()), ends)
 }
 
 /// The two addresses that a translated flow's decision rests on: its source, and its destination behind the translation.

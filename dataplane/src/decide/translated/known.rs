@@ -62,7 +62,9 @@ fn refresh(
         return Err(BackendGone);
     }
     let evaluate = || evaluate_known(tables, keys, ends);
-    let leads = leads_known(tables, keys, &ends);
+    let as_before =
+        entry.verdict == Verdict::Allow && entry.next_hop_pair(FlowDirection::Original) == pair;
+    let leads = leads_known(tables, keys, &ends, as_before);
     Ok(refresh_stale(tables, entry, (pair, &ends, leads), epoch, judge, evaluate))
 }
 
@@ -200,7 +202,10 @@ pub(in crate::decide) fn judge_restored(
 ) -> Option<((NextHopPair, FlowEnds), PolicyVerdict, Epoch)> {
     let epoch = epoch(tables, keys);
     let (pair, ends) = judged_ends(tables, keys, path);
-    (stands(tables, keys, ends.to) && leads_known(tables, keys, &ends)).then_some(())?;
+    // Of the last process nothing else tells a client from outside from a pod that is gone.
+    let as_before = path == ReturnPath::ManxPorts;
+    let leads = leads_known(tables, keys, &ends, as_before);
+    (leads && stands(tables, keys, ends.to)).then_some(())?;
     let verdict = evaluate_known(tables, keys, ends);
     Some(((pair, ends), verdict, epoch))
 }

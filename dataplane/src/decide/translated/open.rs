@@ -44,8 +44,9 @@ pub(in crate::decide) fn open(
     let first = DirectedKey { key: name.key, original: name.orientation };
     let client = name.key.source(name.orientation);
     let asked_for = name.key.destination(name.orientation);
-    let destination = match choose_destination(tables, state, metadata, (asked_pair, &asked), now) {
-        Ok(destination) => destination,
+    let chosen = choose_destination(tables, state, metadata, (asked_pair, &asked), now);
+    let (destination, to_visit) = match chosen {
+        Ok(chosen) => chosen,
         Err(refused) => return refused,
     };
     // Read before the look-up, so that a change meanwhile is noticed.
@@ -63,7 +64,7 @@ pub(in crate::decide) fn open(
     if is_lost(metadata) {
         return Some(FlowDecision::refuse(DropReason::TcpWithoutFlow));
     }
-    if !leads(tables, is_service, &ends) {
+    if !leads(tables, (is_service, to_visit), &ends) {
         return Some(FlowDecision::drop(DropReason::NoRoute));
     }
     let pair = source.leave(pair);
@@ -105,18 +106,18 @@ fn is_lost(metadata: &PacketMetadata) -> bool {
 }
 
 /// The destination of a new flow behind its translation: a backend, if a service has the address and port that it asks
-/// for, else those. Errors: the decision on a flow that is not opened; `None`: it is not translated.
+/// for, else those; and whether outside hosts go there on another node, too. Errors: the decision on a flow that is not opened; `None`: it is not translated.
 fn choose_destination(
     tables: &Tables,
     state: &mut DecisionState,
     metadata: &PacketMetadata,
     (pair, ends): (NextHopPair, &FlowEnds),
     now: u32,
-) -> Result<(Address, u16), Option<FlowDecision>> {
+) -> Result<((Address, u16), bool), Option<FlowDecision>> {
     let name = &metadata.flow;
     let (address, port) = name.key.destination(name.orientation);
     if ends.to == NextHop::Host {
-        return Ok((address, port));
+        return Ok(((address, port), false));
     }
     let protocol = name.key.protocol();
     let frontend = tables
@@ -136,7 +137,7 @@ fn choose_destination(
     }
     let chance = state.chance();
     match choose(frontend, &state.affinities, client, chance, now) {
-        Some(backend) => Ok((backend.address, backend.port)),
+        Some(backend) => Ok(((backend.address, backend.port), frontend.takes_visitors)),
         None => Err(Some(match frontend.without_backend {
             WithoutBackend::Refuse => FlowDecision::refuse(DropReason::ServiceWithoutBackend),
             WithoutBackend::Drop => FlowDecision::drop(DropReason::ServiceWithoutBackend),
