@@ -129,7 +129,7 @@ fn list() -> String {
     for section in &SECTIONS {
         let _ = writeln!(text, "{}: {}", section.name, section.description);
         for row in (section.rows)(&Settings::full()) {
-            let _ = writeln!(text, "  {:<20} {}", row.name, row.description);
+            let _ = writeln!(text, "  {:<28} {}", row.name, row.description);
         }
     }
     text

@@ -66,6 +66,34 @@ fn rows_are_measured_and_written_as_json_table_and_chart() {
     assert!(read("results.svg").starts_with("<svg ") && read("results.svg").ends_with("</svg>\n"));
 }
 
+/// Every way on which agents translate. Rows beside nftables are not measured without it.
+#[test]
+fn translated_connections_arrive() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = folder.path().display().to_string();
+    let rows =
+        ["service-straight-vxlan", "service-connections", "node-port-connections", "out-inward"];
+    let (quick, output) = (["--quick", "--rounds", "1", "--only"], ["--output", &results]);
+    let output = bench(&[&quick[..], &rows, &output].concat());
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    if skips("translated_connections_arrive", &stderr) {
+        return;
+    }
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    let report = fs::read_to_string(folder.path().join("results.json")).unwrap();
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let (figures, missing) = (&report["figures"], &report["missing"]);
+    let reported: Vec<&Value> =
+        [figures, missing].iter().flat_map(|it| it.as_array().unwrap()).collect();
+    assert_eq!(reported.len(), rows.len(), "{report:#}");
+    for row in reported {
+        let without_program = row["row"] != rows[0]
+            && row["why"].as_str().is_some_and(|why| why.contains("nft not found"));
+        let arrived = row["manx"]["median"].as_f64().is_some_and(|median| median > 0.0);
+        assert!(without_program || arrived, "{report:#}");
+    }
+}
+
 #[test]
 fn a_hundred_pods_are_attached_at_once_while_the_agent_goes_on() {
     let folder = tempfile::tempdir().unwrap();

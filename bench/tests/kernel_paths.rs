@@ -1,20 +1,30 @@
-//! The kernel's paths carry every kind of traffic.
+//! The kernel's paths, and those of pasta and slirp4netns, carry every kind of traffic.
 //!
 //! Without the test harness: a user namespace can only be entered by a process with a single thread.
 
 use manx_fixtures::skip::{Need, skip};
+use std::env;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use manx_bench::error::Error;
 use manx_bench::host::cores::Cores;
 use manx_bench::host::namespaces;
-use manx_bench::path::ends::Path as _;
+use manx_bench::host::within::{self, WITHIN};
+use manx_bench::path::connections;
+use manx_bench::path::ends::Path;
 use manx_bench::path::filter::Filter;
+use manx_bench::path::gateway::Gateway;
 use manx_bench::path::kernel::{self, TunnelEnds};
 use manx_bench::path::traffic;
+use manx_bench::path::translating;
+use manx_bench::path::way::Way;
 
 fn main() -> ExitCode {
+    // Programs are started through this one.
+    if env::args().nth(1).as_deref() == Some(WITHIN) {
+        return within::run(env::args().skip(1)).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
     if let Err(error) = namespaces::enter() {
         skip(Need::Namespaces, "kernel_paths", &error.to_string());
         return ExitCode::SUCCESS;
@@ -31,20 +41,36 @@ fn main() -> ExitCode {
 /// Traffic over a path that carries nothing is an error.
 fn every_traffic_arrives() -> Result<(), Error> {
     let (length, cores) = (Duration::from_millis(100), Cores::detect());
-    let mut paths = vec![
-        ("routing", kernel::routing(None)?),
-        ("vxlan", kernel::vxlan(false, TunnelEnds::Nodes)?),
-        ("vxlan between pods", kernel::vxlan(false, TunnelEnds::Pods)?),
-        ("vxlan between pods, whole", kernel::vxlan(true, TunnelEnds::Pods)?),
+    let mut paths: Vec<(&str, Box<dyn Path>)> = vec![
+        ("routing", Box::new(kernel::routing(None)?)),
+        ("vxlan", Box::new(kernel::vxlan(false, TunnelEnds::Nodes)?)),
+        ("vxlan between pods", Box::new(kernel::vxlan(false, TunnelEnds::Pods)?)),
+        ("vxlan between pods, whole", Box::new(kernel::vxlan(true, TunnelEnds::Pods)?)),
     ];
     for (name, filter) in [("nftables", Filter::Nftables), ("iptables", Filter::Iptables)] {
         match filter.why_missing() {
             Some(why) => println!("{name}: not measured: {why}"),
-            None => paths.push((name, kernel::routing(Some((filter, 10)))?)),
+            None => paths.push((name, Box::new(kernel::routing(Some((filter, 10)))?))),
+        }
+    }
+    for (name, way) in
+        [("cluster IP", Way::ClusterIp), ("node port", Way::NodePort), ("way out", Way::Out)]
+    {
+        if Filter::Nftables.why_missing().is_none() {
+            paths.push((name, Box::new(translating::path(way, 10)?)));
+        }
+    }
+    for (name, gateway) in [("pasta", Gateway::Pasta), ("slirp4netns", Gateway::Slirp4netns)] {
+        match gateway.why_missing() {
+            Some(why) => println!("{name}: not measured: {why}"),
+            None => paths.push((name, Box::new(gateway.path(cores)?))),
         }
     }
     for (name, path) in paths {
         let ends = path.ends();
+        let connections = connections::tcp_connections(ends, 1, length, cores)?;
+        println!("{name}, connections: {connections:.0}/s");
+        println!("{name}, backwards: {:.2} Gbit/s", traffic::tcp_backwards(ends, length, cores)?);
         println!(
             "{name}, two streams: {:.2} Gbit/s",
             traffic::tcp_streams(ends, 2, length, cores)?

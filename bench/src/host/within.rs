@@ -1,6 +1,7 @@
 //! A process that becomes another program: in a network namespace, on some cores, and ending with its parent.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use clap::Parser;
 use manx_linux::netns;
@@ -10,6 +11,18 @@ use super::process;
 
 /// The first argument by which this program starts itself to become another one.
 pub const WITHIN: &str = "within";
+
+/// A command that becomes this program, in the namespace and on these cores (none: anywhere).
+pub fn command(netns: &Path, cores: &[usize], program: &[String]) -> Command {
+    let cores: Vec<String> = cores.iter().map(ToString::to_string).collect();
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(WITHIN).arg(netns);
+    if !cores.is_empty() {
+        command.arg(format!("--cores={}", cores.join(",")));
+    }
+    command.arg("--").args(program);
+    command
+}
 
 /// The command line of [`WITHIN`].
 #[derive(Debug, Parser)]

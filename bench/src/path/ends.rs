@@ -1,11 +1,13 @@
 //! The two ends of a path, and the interface of every path.
 
 use std::fmt::Debug;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use tempfile::TempDir;
 
+use super::constants::PORT;
+use super::way::Way;
 use crate::error::Error;
 use crate::host::process::Process;
 
@@ -24,6 +26,28 @@ pub struct PathEnds {
     pub sender: PathEnd,
     /// The end that receives.
     pub receiver: PathEnd,
+    /// The address and port that the sender sends to. They lead to [`PORT`] of the receiver.
+    pub target: SocketAddr,
+}
+
+impl PathEnds {
+    /// Ends of which the sender sends to the receiver's own address.
+    pub const fn new(sender: PathEnd, receiver: PathEnd) -> Self {
+        let target = SocketAddr::new(receiver.address, PORT);
+        Self { sender, receiver, target }
+    }
+
+    /// The same ends, but the sender sends to the Service that this way leads to, if it leads to one.
+    #[must_use]
+    pub fn by(self, way: Way) -> Self {
+        let target = way.service().unwrap_or(self.target);
+        Self { target, ..self }
+    }
+
+    /// Where the receiver's sockets are bound.
+    pub const fn bound(&self) -> SocketAddr {
+        SocketAddr::new(self.receiver.address, PORT)
+    }
 }
 
 /// Two ends, and the way of packets between them. The path ends when it is dropped.

@@ -44,35 +44,49 @@ impl Filter {
         programs::why_missing(&[self.program()], package)
     }
 
-    /// Has the namespace forward only packets that `rules` rules and a last one allow.
-    pub fn load(self, netns: &OwnedFd, rules: usize) -> Result<(), Error> {
-        let (arguments, text): (&[&str], _) = match self {
-            Self::Nftables => (&["-f", "-"], nftables(rules)),
-            Self::Iptables => (&[], iptables(rules)),
-        };
-        let what = format!("{} cannot load its rules", self.program());
-        let output = netns::run_in(netns, || {
-            let mut child = Command::new(self.program())
-                .args(arguments)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::null())
-                .stderr(Stdio::piped())
-                .spawn()?;
-            if let Some(mut stdin) = child.stdin.take() {
-                stdin.write_all(text.as_bytes())?;
-            }
-            child.wait_with_output()
-        })?
-        .map_err(io(what.clone()))?;
-        if output.status.success() {
-            return Ok(());
+    /// Has the namespace forward only packets that `rules` rules and a last one allow. The last one allows `ports`
+    /// ports, from [`PORT`] on.
+    pub fn load(self, netns: &OwnedFd, rules: usize, ports: u16) -> Result<(), Error> {
+        match self {
+            Self::Nftables => load_nftables(netns, &nftables(rules, ports)),
+            Self::Iptables => load(self.program(), &[], netns, &iptables(rules, ports)),
         }
-        let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        Err(io(what)(std::io::Error::other(message)))
     }
 }
 
-fn nftables(rules: usize) -> String {
+/// Loads rules of nftables into a namespace.
+pub(super) fn load_nftables(netns: &OwnedFd, text: &str) -> Result<(), Error> {
+    load(Filter::Nftables.program(), &["-f", "-"], netns, text)
+}
+
+fn load(program: &str, arguments: &[&str], netns: &OwnedFd, text: &str) -> Result<(), Error> {
+    let what = format!("{program} cannot load its rules");
+    let output = netns::run_in(netns, || {
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(text.as_bytes())?;
+        }
+        child.wait_with_output()
+    })?
+    .map_err(io(what.clone()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(io(what)(std::io::Error::other(message)))
+}
+
+/// `ports` ports from [`PORT`] on, with this sign between the first and the last.
+fn port_range(ports: u16, sign: char) -> String {
+    if ports == 1 { PORT.to_string() } else { format!("{PORT}{sign}{}", PORT + ports - 1) }
+}
+
+fn nftables(rules: usize, ports: u16) -> String {
     let mut text = "table ip bench {\n chain forward {\n  \
                     type filter hook forward priority filter; policy drop;\n  \
                     ct state established,related accept\n"
@@ -80,21 +94,23 @@ fn nftables(rules: usize) -> String {
     for (peers, port) in (0..rules).map(unmatched_rule) {
         let _ = writeln!(text, "  ip saddr {peers} tcp dport {port} accept");
     }
+    let ports = port_range(ports, '-');
     for protocol in ["tcp", "udp"] {
-        let _ = writeln!(text, "  {protocol} dport {PORT} accept");
+        let _ = writeln!(text, "  {protocol} dport {ports} accept");
     }
     text + " }\n}\n"
 }
 
-fn iptables(rules: usize) -> String {
+fn iptables(rules: usize, ports: u16) -> String {
     let mut text = "*filter\n:FORWARD DROP [0:0]\n\
                     -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n"
         .to_owned();
     for (peers, port) in (0..rules).map(unmatched_rule) {
         let _ = writeln!(text, "-A FORWARD -s {peers} -p tcp --dport {port} -j ACCEPT");
     }
+    let ports = port_range(ports, ':');
     for protocol in ["tcp", "udp"] {
-        let _ = writeln!(text, "-A FORWARD -p {protocol} --dport {PORT} -j ACCEPT");
+        let _ = writeln!(text, "-A FORWARD -p {protocol} --dport {ports} -j ACCEPT");
     }
     text + "COMMIT\n"
 }

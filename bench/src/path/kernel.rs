@@ -10,7 +10,7 @@ use rtnetlink::LinkVxlan;
 use super::constants::{MTU, VXLAN_OVERHEAD};
 use super::ends::{KernelPath, PathEnd, PathEnds};
 use super::filter::Filter;
-use super::links::{add_address, add_route, add_veth, forward_ipv4, namespace, net};
+use super::links::{ANYWHERE, add_address, add_route, add_veth, forward_ipv4, namespace, net};
 use crate::error::{Error, io};
 use crate::host::sys;
 
@@ -22,25 +22,27 @@ const RIGHT: u8 = 3;
 /// Kernel routing: left - veth - router - veth - right, without connection tracking and rules, or with a filter of this
 /// many rules in the router.
 pub fn routing(filter: Option<(Filter, usize)>) -> Result<KernelPath, Error> {
-    let (left, router, right) = (namespace()?, namespace()?, namespace()?);
-    for (end, name, host) in [(&left, "left", 1), (&right, "right", 2)] {
-        add_veth(&router, name, end, "eth0", MTU)?;
-        add_address(&router, name, net(10, 99, host, 1, 24))?;
-        add_address(end, "eth0", net(10, 99, host, 2, 24))?;
-        let other = net(10, 99, 3 - host, 0, 24);
-        add_route(end, "eth0", other, Ipv4Addr::new(10, 99, host, 1))?;
-    }
+    let router = namespace()?;
+    let ends = PathEnds::new(attach(&router, "left", 1, MTU)?, attach(&router, "right", 2, MTU)?);
     forward_ipv4(&router)?;
     if let Some((filter, rules)) = filter {
-        filter.load(&router, rules)?;
+        filter.load(&router, rules, 1)?;
     }
-    Ok(KernelPath {
-        ends: PathEnds {
-            sender: PathEnd { netns: left, address: Ipv4Addr::new(10, 99, 1, 2).into() },
-            receiver: PathEnd { netns: right, address: Ipv4Addr::new(10, 99, 2, 2).into() },
-        },
-        between: vec![router],
-    })
+    Ok(KernelPath { ends, between: vec![router] })
+}
+
+/// The pods of a kernel's node, as [`attach`] makes them.
+pub(super) const PODS: &str = "10.99.0.0/16";
+
+/// A pod that is attached as any network plugin attaches it: by a veth pair to a node that routes. Its address is
+/// 10.99.`host`.2.
+pub(super) fn attach(node: &OwnedFd, name: &str, host: u8, mtu: u32) -> Result<PathEnd, Error> {
+    let pod = namespace()?;
+    add_veth(node, name, &pod, "eth0", mtu)?;
+    add_address(node, name, net(10, 99, host, 1, 24))?;
+    add_address(&pod, "eth0", net(10, 99, host, 2, 24))?;
+    add_route(&pod, "eth0", ANYWHERE, Ipv4Addr::new(10, 99, host, 1))?;
+    Ok(PathEnd { netns: pod, address: Ipv4Addr::new(10, 99, host, 2).into() })
 }
 
 /// The ends of the kernel's tunnel.
@@ -48,7 +50,7 @@ pub fn routing(filter: Option<(Filter, usize)>) -> Result<KernelPath, Error> {
 pub enum TunnelEnds {
     /// The nodes themselves: two veth pairs and two hops less than pods of Manx have.
     Nodes,
-    /// Pods behind the nodes, attached as any network plugin attaches them: by a veth pair to a node that routes.
+    /// Pods behind the nodes ([`attach`]).
     Pods,
 }
 
@@ -71,17 +73,14 @@ pub fn vxlan(super_packets: bool, ends: TunnelEnds) -> Result<KernelPath, Error>
     }
     Ok(match ends {
         TunnelEnds::Nodes => KernelPath {
-            ends: PathEnds {
-                sender: PathEnd { netns: left, address: Ipv4Addr::new(10, 98, 0, LEFT).into() },
-                receiver: PathEnd { netns: right, address: Ipv4Addr::new(10, 98, 0, RIGHT).into() },
-            },
+            ends: PathEnds::new(
+                PathEnd { netns: left, address: Ipv4Addr::new(10, 98, 0, LEFT).into() },
+                PathEnd { netns: right, address: Ipv4Addr::new(10, 98, 0, RIGHT).into() },
+            ),
             between: Vec::new(),
         },
         TunnelEnds::Pods => KernelPath {
-            ends: PathEnds {
-                sender: pod(&left, LEFT, RIGHT)?,
-                receiver: pod(&right, RIGHT, LEFT)?,
-            },
+            ends: PathEnds::new(pod(&left, LEFT, RIGHT)?, pod(&right, RIGHT, LEFT)?),
             between: vec![left, right],
         },
     })
@@ -89,15 +88,10 @@ pub fn vxlan(super_packets: bool, ends: TunnelEnds) -> Result<KernelPath, Error>
 
 /// A pod behind a node. It reaches the pod of the node's peer by [`VXLAN`].
 fn pod(node: &OwnedFd, host: u8, peer: u8) -> Result<PathEnd, Error> {
-    let pod = namespace()?;
-    add_veth(node, "pod", &pod, "eth0", MTU - VXLAN_OVERHEAD)?;
-    add_address(node, "pod", net(10, 99, host, 1, 24))?;
-    add_address(&pod, "eth0", net(10, 99, host, 2, 24))?;
-    let other = net(10, 99, peer, 0, 24);
-    add_route(&pod, "eth0", other, Ipv4Addr::new(10, 99, host, 1))?;
-    add_route(node, VXLAN, other, Ipv4Addr::new(10, 98, 0, peer))?;
+    let pod = attach(node, "pod", host, MTU - VXLAN_OVERHEAD)?;
+    add_route(node, VXLAN, net(10, 99, peer, 0, 24), Ipv4Addr::new(10, 98, 0, peer))?;
     forward_ipv4(node)?;
-    Ok(PathEnd { netns: pod, address: Ipv4Addr::new(10, 99, host, 2).into() })
+    Ok(pod)
 }
 
 fn add_vxlan(netns: &OwnedFd, remote: Ipv4Addr) -> Result<(), Error> {

@@ -10,6 +10,9 @@ use manx_linux::netns::{self, sysctl};
 
 use crate::error::Error;
 
+/// All addresses, as the destination of a default route.
+pub const ANYWHERE: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0));
+
 /// A namespace with its loopback up.
 pub fn namespace() -> Result<OwnedFd, Error> {
     let netns = netns::create()?;

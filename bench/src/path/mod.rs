@@ -2,19 +2,27 @@
 //!
 //! - [`ends`]: the trait [`Path`](ends::Path), which each way to carry packets implements;
 //! - [`kernel`] (and [`filter`]): kernel routing and kernel VXLAN devices, with packet filters or without;
+//! - [`translating`]: a kernel that translates addresses by nftables, as beside kube-proxy;
+//! - [`gateway`]: programs that lead a namespace out through their own sockets;
 //! - [`bare`]: a forwarder that decides nothing, over the devices and system calls of Manx;
 //! - [`switch`]: userspace switches of other projects;
 //! - [`agents`]: real node agents of Manx;
-//! - [`traffic`]: TCP streams, a flood of small UDP packets, a UDP ping-pong.
+//! - [`traffic`] and [`connections`]: TCP streams, a flood of small UDP packets, a UDP ping-pong; TCP connections.
 //!
-//! Below them: [`constants`] and [`links`] (namespaces, veth pairs, addresses and routes).
+//! Below them: [`constants`], [`way`] (the ways on which a node translates, and their addresses) and [`links`]
+//! (namespaces, veth pairs, addresses and routes).
 
 pub mod agents;
 pub mod bare;
+pub mod connections;
 pub mod constants;
 pub mod ends;
 pub mod filter;
+pub mod gateway;
 pub mod kernel;
+mod kube_proxy;
 pub mod links;
 pub mod switch;
 pub mod traffic;
+pub mod translating;
+pub mod way;

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,8 +21,7 @@ use super::traffic;
 use crate::error::{Error, io};
 use crate::host::cores::Cores;
 use crate::host::process::{Process, tail};
-use crate::host::within::WITHIN;
-use crate::host::{namespaces, programs, sys};
+use crate::host::{namespaces, programs, sys, within};
 
 /// The longest time that a switch may take until it forwards.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -58,10 +57,7 @@ impl Switch {
     pub fn path(self, cores: Cores) -> Result<ProcessPath, Error> {
         let folder = namespaces::temporary_folder()?;
         let middle = named_namespace(folder.path(), "switch")?;
-        let ends = PathEnds {
-            sender: self.end(&middle, PORTS[0], 2)?,
-            receiver: self.end(&middle, PORTS[1], 3)?,
-        };
+        let ends = PathEnds::new(self.end(&middle, PORTS[0], 2)?, self.end(&middle, PORTS[1], 3)?);
         let place = Place { folder: folder.path(), cores };
         let processes = match self {
             Self::OpenVSwitch { super_packets } => place.start_open_vswitch(super_packets)?,
@@ -111,10 +107,7 @@ impl Place<'_> {
         let log = File::options().create(true).append(true).open(self.log());
         let log = log.map_err(io("no log for the switch"))?;
         let error = log.try_clone().map_err(io("no log for the switch"))?;
-        let cores: Vec<String> = cores.iter().map(ToString::to_string).collect();
-        let mut command = Command::new("/proc/self/exe");
-        command.arg(WITHIN).arg(self.file("switch")).arg(format!("--cores={}", cores.join(",")));
-        command.arg("--").args(program);
+        let mut command = within::command(&self.file("switch"), cores, program);
         for variable in
             ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "XDG_RUNTIME_DIR", "RUNTIME_DIRECTORY"]
         {

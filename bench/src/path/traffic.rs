@@ -10,7 +10,6 @@ use manx_linux::netns;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce};
 
-use super::constants::PORT;
 use super::ends::PathEnds;
 use crate::error::{Error, errno, io as io_error};
 use crate::host::cores::{self, Cores};
@@ -22,9 +21,9 @@ pub const SMALL: usize = 64 - 20 - 8;
 /// The time for which the traffic runs before a figure is taken.
 pub const WARM_UP: Duration = Duration::from_millis(400);
 /// The timeout of a socket: the longest time until its thread checks whether the measurement is over.
-const TIMEOUT: Duration = Duration::from_millis(200);
+pub(super) const TIMEOUT: Duration = Duration::from_millis(200);
 /// The longest time to connect.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The receive buffer of a UDP socket, in bytes.
 const RECEIVE_BUFFER: usize = 4 << 20;
 /// The bytes that a TCP sender writes at once.
@@ -47,6 +46,16 @@ pub fn tcp_streams(
     }
 }
 
+/// As [`tcp_streams`], one stream, but the receiver sends on the sender's connection. Who sends has the sender's core.
+pub fn tcp_backwards(ends: &PathEnds, length: Duration, cores: Cores) -> Result<f64, Error> {
+    let streams = TcpStreams::connect(ends, 1)?;
+    let target = streams.target;
+    match streams.turned().send(None, length, cores)? {
+        0.0 => Err(Error::Nothing(format!("TCP from {target}"))),
+        rate => Ok(rate),
+    }
+}
+
 /// TCP connections that carry nothing yet.
 #[derive(Debug)]
 pub struct TcpStreams {
@@ -58,11 +67,18 @@ pub struct TcpStreams {
 impl TcpStreams {
     /// Connects `count` times.
     pub fn connect(ends: &PathEnds, count: usize) -> Result<Self, Error> {
-        let target = SocketAddr::new(ends.receiver.address, PORT);
-        let listener = netns::run_in(&ends.receiver.netns, || TcpListener::bind(target))?
+        let target = ends.target;
+        let listener = netns::run_in(&ends.receiver.netns, || TcpListener::bind(ends.bound()))?
             .map_err(io_error("the receiver cannot listen"))?;
         let connections = (0..count).map(|_| connect(ends, &listener, target));
         Ok(Self { connections: connections.collect::<Result<_, _>>()?, target })
+    }
+
+    /// The same connections, on which the other end sends.
+    #[must_use]
+    pub fn turned(self) -> Self {
+        let connections = self.connections.into_iter().map(|(one, other)| (other, one)).collect();
+        Self { connections, ..self }
     }
 
     /// Sends for `length` as fast as possible, or `pace` gigabits per second in each stream; returns the gigabits of
@@ -99,8 +115,10 @@ fn connect(
     let sending = netns::run_in(&ends.sender.netns, start)?
         .map_err(io_error(format!("no connection to {target}")))?;
     let (receiving, _) = listener.accept().map_err(io_error("no connection came"))?;
-    receiving.set_read_timeout(Some(TIMEOUT)).map_err(io_error("no timeout can be set"))?;
-    sending.set_write_timeout(Some(TIMEOUT)).map_err(io_error("no timeout can be set"))?;
+    for stream in [&sending, &receiving] {
+        stream.set_read_timeout(Some(TIMEOUT)).map_err(io_error("no timeout can be set"))?;
+        stream.set_write_timeout(Some(TIMEOUT)).map_err(io_error("no timeout can be set"))?;
+    }
     Ok((sending, receiving))
 }
 
@@ -164,7 +182,7 @@ pub fn udp_flood(ends: &PathEnds, length: Duration, cores: Cores) -> Result<f64,
         });
     })?;
     if packets == 0.0 {
-        return Err(Error::Nothing(format!("UDP packets to {}:{PORT}", ends.receiver.address)));
+        return Err(Error::Nothing(format!("UDP packets to {}", ends.target)));
     }
     Ok(packets / 1e6)
 }
@@ -177,7 +195,7 @@ pub fn ping_pong(
     cores: Cores,
 ) -> Result<f64, Error> {
     let trips = PingPong::open(ends)?.round_trips(length, cores);
-    let nothing = || Error::Nothing(format!("a UDP answer from {}:{PORT}", ends.receiver.address));
+    let nothing = || Error::Nothing(format!("a UDP answer from {}", ends.target));
     percentile(&trips.answered, percent).ok_or_else(nothing)
 }
 
@@ -281,17 +299,16 @@ pub fn wait_until_carried(ends: &PathEnds, patience: Duration) -> Result<(), Err
             return Ok(());
         }
     }
-    Err(Error::Nothing(format!("a UDP packet to {}:{PORT} in {patience:?}", ends.receiver.address)))
+    Err(Error::Nothing(format!("a UDP packet to {} in {patience:?}", ends.target)))
 }
 
 /// A sender's and a receiver's socket.
 fn udp_sockets(ends: &PathEnds) -> Result<(UdpSocket, UdpSocket), Error> {
-    let target = SocketAddr::new(ends.receiver.address, PORT);
-    let receiving = netns::run_in(&ends.receiver.netns, || UdpSocket::bind(target))?
+    let receiving = netns::run_in(&ends.receiver.netns, || UdpSocket::bind(ends.bound()))?
         .map_err(io_error("the receiver cannot bind"))?;
     let sending = netns::run_in(&ends.sender.netns, || {
         let socket = UdpSocket::bind(SocketAddr::new(ends.sender.address, 0))?;
-        socket.connect(target)?;
+        socket.connect(ends.target)?;
         io::Result::Ok(socket)
     })?
     .map_err(io_error("the sender cannot bind"))?;
@@ -308,7 +325,7 @@ fn udp_sockets(ends: &PathEnds) -> Result<(UdpSocket, UdpSocket), Error> {
 }
 
 /// Runs `traffic` in a thread for the warm-up and `length`; returns how much it counts per second after the warm-up.
-fn rate_of_arrival(
+pub(super) fn rate_of_arrival(
     length: Duration,
     traffic: impl FnOnce(&AtomicBool, &AtomicU64) + Send,
 ) -> Result<f64, Error> {

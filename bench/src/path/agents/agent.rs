@@ -13,9 +13,10 @@ use manx_api::client::Client;
 use manx_dataplane::worker::Polling;
 use manx_linux::netns;
 
-use super::shape::Shape;
+use super::shape::{Shape, Translation};
 use crate::error::{Error, errno, io};
 use crate::host::process::{self, Process, tail};
+use crate::path::way::SERVICE_RANGE;
 
 /// The first argument by which this program starts itself as an agent.
 pub const AGENT: &str = "agent";
@@ -147,6 +148,10 @@ fn arguments(shape: Shape, holds_receiver: bool) -> Vec<String> {
     let workers = shape.workers.to_string();
     let options = ["--pod-device", shape.device.name(), "--poll", polling, "--workers", &workers];
     let mut options: Vec<String> = options.map(str::to_owned).into();
+    if shape.translation != Translation::Off {
+        let services = ["--services", "manx", "--service-cidr", SERVICE_RANGE];
+        options.extend(services.map(str::to_owned));
+    }
     let cores = shape.cores.worker_cores(holds_receiver, shape.workers);
     if !cores.is_empty() {
         let cores: Vec<String> = cores.iter().map(ToString::to_string).collect();

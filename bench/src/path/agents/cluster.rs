@@ -10,17 +10,22 @@ use std::time::{Duration, Instant};
 use manx_api::client::Client;
 use manx_api::{Attach, PodName, Status};
 use manx_dataplane::worker::Polling;
+use manx_linux::netns::{self, sysctl};
 use tempfile::TempDir;
 
 use super::agent::{Agent, MANIFESTS};
 use super::manifests::{self, Pod};
-use super::shape::Shape;
+use super::services;
+use super::shape::{Shape, Translation};
 use crate::error::{Error, io};
 use crate::host::namespaces;
 use crate::path::constants::{ATTACKER, FAR, IPIP_OVERHEAD, MTU, NAMESPACE, TARGET};
 use crate::path::ends::{Path, PathEnd, PathEnds};
-use crate::path::links::{add_address, add_veth, forward_ipv4, named_namespace, net};
+use crate::path::links::{add_address, add_veth, forward_ipv4, named_namespace};
+use crate::path::way::{NODE, OTHER_SERVICES, OUTSIDE, Way, on_link};
 
+/// The name of the namespace of the host outside.
+const OUTSIDE_NAME: &str = "outside";
 /// The address of the pod [`FAR`]. No device has it.
 const FAR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 200);
 
@@ -69,11 +74,21 @@ impl Cluster {
             .map(|name| Agent::start(folder.path(), name, shape, Some(name) == names.last()))
             .collect::<Result<Vec<_>, _>>()?;
         let last = agents.len() - 1;
-        let ends = PathEnds {
-            sender: attach(folder.path(), &agents[0], "left")?,
-            receiver: attach(folder.path(), &agents[last], "right")?,
+        let mut pods = Vec::new();
+        let mut end = |name: &str, node: usize| {
+            let end = attach(folder.path(), &agents[node], name)?;
+            pods.push(pod(name, node, &end));
+            Ok::<_, Error>(end)
         };
-        let mut pods = vec![pod("left", 0, &ends.sender), pod("right", last, &ends.receiver)];
+        let ends = match shape.way() {
+            None => PathEnds::new(end("left", 0)?, end("right", last)?),
+            Some(way) => match way {
+                Way::ClusterIp => PathEnds::new(end("left", 0)?, end("right", last)?),
+                Way::NodePort => PathEnds::new(outside(folder.path())?, end("right", last)?),
+                Way::Out => PathEnds::new(end("left", 0)?, outside(folder.path())?),
+            }
+            .by(way),
+        };
         let mut others = BTreeMap::new();
         for name in other_pods(&shape) {
             let end = attach(folder.path(), &agents[0], &name)?;
@@ -83,6 +98,17 @@ impl Cluster {
         if shape.attack {
             pods.push(Pod { name: FAR.to_owned(), node: 1, address: FAR_ADDRESS.into() });
         }
+        let measured = shape.way().and_then(Way::service);
+        if measured.is_some() {
+            write(&datastore, "measured.yaml", &services::measured(ends.receiver.address))?;
+        }
+        // The least: a node port is one more.
+        let frontends = match shape.translation {
+            Translation::Off => None,
+            Translation::Unused | Translation::Used(_) => {
+                Some(usize::from(OTHER_SERVICES) + usize::from(measured.is_some()))
+            }
+        };
         write(&datastore, "pods.yaml", &manifests::pods(&pods))?;
         for (index, agent) in agents.iter_mut().enumerate() {
             let own = pods.iter().filter(|pod| pod.node == index).count();
@@ -90,6 +116,7 @@ impl Cluster {
                 status.known_endpoints == pods.len()
                     && status.endpoints.len() == own
                     && status.endpoints.iter().all(|endpoint| endpoint.enforced)
+                    && status.frontends >= frontends
             })?;
         }
         Ok(Self { agents, ends, others, polling: shape.polling, folder })
@@ -137,21 +164,36 @@ pub(super) fn start_datastore(shape: &Shape) -> Result<TempDir, Error> {
     let datastore = folder.path().join(MANIFESTS);
     fs::create_dir(&datastore).map_err(io("no folder for the manifests"))?;
     write(&datastore, "cluster.yaml", &manifests::cluster(shape))?;
+    if shape.translation != Translation::Off {
+        write(&datastore, "services.yaml", &services::others())?;
+    }
     connect_nodes(folder.path(), shape)?;
     Ok(folder)
 }
 
-/// Makes the namespaces of both nodes and the link between them.
+/// Makes the namespaces of both nodes, or of one and a host outside, and the link between them.
 fn connect_nodes(folder: &FilePath, shape: &Shape) -> Result<(), Error> {
-    let nodes = [named_namespace(folder, "node-1")?, named_namespace(folder, "node-2")?];
+    let (peer, peer_address) = if shape.has_outside() {
+        (OUTSIDE_NAME, OUTSIDE)
+    } else {
+        ("node-2", Ipv4Addr::new(172, 18, 0, 3))
+    };
+    let nodes = [named_namespace(folder, "node-1")?, named_namespace(folder, peer)?];
     // A pod's MTU is the link's without the tunnel header. On one node it is the MTU of the kernel's ends.
     let mtu = if shape.across.is_some() { MTU } else { MTU + IPIP_OVERHEAD };
     add_veth(&nodes[0], "eth0", &nodes[1], "eth0", mtu)?;
-    for (netns, host) in nodes.iter().zip([2, 3]) {
-        add_address(netns, "eth0", net(172, 18, 0, host, 24))?;
+    for (netns, address) in nodes.iter().zip([NODE, peer_address]) {
+        add_address(netns, "eth0", on_link(address))?;
         forward_ipv4(netns)?;
+        // An agent that translates does not start with 1, which a namespace may have from the machine.
+        netns::run_in(netns, || sysctl::set("ipv4/conf/all/rp_filter", "0"))??;
     }
     Ok(())
+}
+
+/// The host outside.
+fn outside(folder: &FilePath) -> Result<PathEnd, Error> {
+    Ok(PathEnd { netns: netns::open(&folder.join(OUTSIDE_NAME))?, address: OUTSIDE.into() })
 }
 
 /// The names of the pods on the first node besides the two ends.

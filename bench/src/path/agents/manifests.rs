@@ -1,11 +1,12 @@
 //! The manifests of the bench's agents: nodes, a pool, pods, and policies that deny everything but the traffic.
 
 use std::fmt::Write as _;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use super::shape::{Overlay, Shape};
+use super::shape::{Overlay, Shape, Translation};
 use crate::path::constants::{ATTACK_PORTS, ATTACKER, FAR, NAMESPACE, PORT, TARGET};
 use crate::path::filter::unmatched_rule;
+use crate::path::way::{OUTSIDE, Way};
 
 /// A pod of the manifests.
 pub(crate) struct Pod {
@@ -20,9 +21,15 @@ struct Allowed {
     policy: &'static str,
     pod: &'static str,
     direction: Direction,
-    peers: &'static [&'static str],
+    peers: &'static [Peer],
     /// The number of ports from [`PORT`] on.
     ports: u16,
+}
+
+#[derive(Clone, Copy)]
+enum Peer {
+    Pod(&'static str),
+    Host(Ipv4Addr),
 }
 
 #[derive(Clone, Copy)]
@@ -45,7 +52,7 @@ const fn allowed(
     policy: &'static str,
     pod: &'static str,
     direction: Direction,
-    peers: &'static [&'static str],
+    peers: &'static [Peer],
     ports: u16,
 ) -> Allowed {
     Allowed { policy, pod, direction, peers, ports }
@@ -53,13 +60,25 @@ const fn allowed(
 
 /// The traffic between the two ends: out of left, into right.
 const ENDS: [Allowed; 2] = [
-    allowed("out", "left", Direction::Egress, &["right"], 1),
-    allowed("into", "right", Direction::Ingress, &["left"], 1),
+    allowed("out", "left", Direction::Egress, &[Peer::Pod("right")], 1),
+    allowed("into", "right", Direction::Ingress, &[Peer::Pod("left")], 1),
 ];
+/// The traffic of a pod to a host outside.
+const OUT: [Allowed; 1] =
+    [allowed("out", "left", Direction::Egress, &[Peer::Host(OUTSIDE)], Way::Out.ports())];
+/// The traffic of a host outside to a pod.
+const INTO: [Allowed; 1] =
+    [allowed("into", "right", Direction::Ingress, &[Peer::Host(OUTSIDE)], Way::NodePort.ports())];
 /// An attacker may send to a pod on its node and to one on another node.
 const ATTACK: [Allowed; 2] = [
-    allowed("attack", ATTACKER, Direction::Egress, &[TARGET, FAR], ATTACK_PORTS),
-    allowed("attacked", TARGET, Direction::Ingress, &[ATTACKER], ATTACK_PORTS),
+    allowed(
+        "attack",
+        ATTACKER,
+        Direction::Egress,
+        &[Peer::Pod(TARGET), Peer::Pod(FAR)],
+        ATTACK_PORTS,
+    ),
+    allowed("attacked", TARGET, Direction::Ingress, &[Peer::Pod(ATTACKER)], ATTACK_PORTS),
 ];
 
 /// All objects but the pods.
@@ -74,6 +93,7 @@ pub(crate) fn cluster(shape: &Shape) -> String {
             node + 1
         );
     }
+    let nat_outgoing = shape.translation != Translation::Off;
     let mode = match shape.across {
         Some(Overlay::Vxlan) => "vxlanMode",
         None | Some(Overlay::Ipip) => "ipipMode",
@@ -81,14 +101,19 @@ pub(crate) fn cluster(shape: &Shape) -> String {
     let _ = write!(
         text,
         "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {{ name: pool }}\n\
-         spec: {{ cidr: 10.244.0.0/16, {mode}: Always }}\n---\n\
+         spec: {{ cidr: 10.244.0.0/16, {mode}: Always, natOutgoing: {nat_outgoing} }}\n---\n\
          apiVersion: v1\nkind: Namespace\nmetadata: {{ name: {NAMESPACE} }}\n---\n\
          apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
          metadata: {{ name: default-deny, namespace: {NAMESPACE} }}\n\
          spec: {{ podSelector: {{}}, policyTypes: [Ingress, Egress] }}\n---\n"
     );
     let attack = if shape.attack { &ATTACK[..] } else { &[] };
-    for allowed in ENDS.iter().chain(attack) {
+    let ends = match shape.way() {
+        Some(Way::Out) => &OUT[..],
+        Some(Way::NodePort) => &INTO[..],
+        Some(Way::ClusterIp) | None => &ENDS[..],
+    };
+    for allowed in ends.iter().chain(attack) {
         policy(&mut text, allowed, shape.rules);
     }
     text
@@ -111,15 +136,15 @@ fn policy(text: &mut String, allowed: &Allowed, rules: usize) {
         );
     }
     let last = PORT + allowed.ports - 1;
-    let pods = allowed
-        .peers
-        .iter()
-        .map(|pod| format!("{{ podSelector: {{ matchLabels: {{ side: {pod} }} }} }}"));
+    let peer_list = allowed.peers.iter().map(|peer| match peer {
+        Peer::Pod(pod) => format!("{{ podSelector: {{ matchLabels: {{ side: {pod} }} }} }}"),
+        Peer::Host(address) => format!("{{ ipBlock: {{ cidr: {address}/32 }} }}"),
+    });
     let _ = write!(
         text,
         "    - {peers}: [{}]\n      \
          ports: [{{ protocol: TCP, port: {PORT}, endPort: {last} }}, {{ protocol: UDP, port: {PORT}, endPort: {last} }}]\n---\n",
-        pods.collect::<Vec<_>>().join(", ")
+        peer_list.collect::<Vec<_>>().join(", ")
     );
 }
 
@@ -164,6 +189,9 @@ mod tests {
             (Shape { across: Some(Overlay::Ipip), ..on_one_node }, 2),
             (Shape { across: Some(Overlay::Vxlan), ..on_one_node }, 2),
             (Shape { attack: true, ..on_one_node }, 4),
+            (Shape { translation: Translation::Used(Way::ClusterIp), ..on_one_node }, 2),
+            (Shape { translation: Translation::Used(Way::NodePort), ..on_one_node }, 1),
+            (Shape { translation: Translation::Used(Way::Out), ..on_one_node }, 1),
             (on_one_node, 2),
         ] {
             let folder = tempfile::tempdir().unwrap();

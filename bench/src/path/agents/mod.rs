@@ -4,4 +4,5 @@ pub mod agent;
 pub mod cluster;
 mod manifests;
 pub mod node;
+mod services;
 pub mod shape;

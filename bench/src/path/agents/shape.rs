@@ -4,12 +4,25 @@ use manx_api::Device;
 use manx_dataplane::worker::Polling;
 
 use crate::host::cores::Cores;
+use crate::path::way::Way;
 
 /// An encapsulation between nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overlay {
     Ipip,
     Vxlan,
+}
+
+/// What the agents do about services, and about what pods send to the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Translation {
+    /// `--services none`.
+    Off,
+    /// They translate (`--services manx`), and the sender sends to the receiver's own address.
+    Unused,
+    /// They translate, and the sender's packets take this way. One end of [`Way::NodePort`] and [`Way::Out`] is a host
+    /// outside. It is in the place of the second node, which has no agent then.
+    Used(Way),
 }
 
 /// The shape of a cluster.
@@ -32,13 +45,37 @@ pub struct Shape {
     /// Whether there is an attacker on the first node. It may send to one pod on its node and to one on the second
     /// node. If the ends are on one node, the second node has no agent, and packets that arrive there are dropped.
     pub attack: bool,
+    pub translation: Translation,
 }
 
 impl Shape {
     /// Only the two ends, on one node, by TUN, with one worker.
     pub const fn one_node(rules: usize, cores: Cores) -> Self {
         let (device, polling) = (Device::Tun, Polling::Adaptive);
-        let (workers, attack) = (1, false);
-        Self { across: None, bystanders: 0, rules, device, polling, workers, cores, attack }
+        let (workers, attack, translation) = (1, false, Translation::Off);
+        Self {
+            across: None,
+            bystanders: 0,
+            rules,
+            device,
+            polling,
+            workers,
+            cores,
+            attack,
+            translation,
+        }
+    }
+
+    /// The way on which the agents translate the sender's packets.
+    pub const fn way(&self) -> Option<Way> {
+        match self.translation {
+            Translation::Used(way) => Some(way),
+            Translation::Off | Translation::Unused => None,
+        }
+    }
+
+    /// Whether one end is a host outside.
+    pub const fn has_outside(&self) -> bool {
+        matches!(self.way(), Some(Way::NodePort | Way::Out))
     }
 }

@@ -28,7 +28,7 @@ pub fn one_node(
         let netns = netns::create_named(&folder.path().join(name))?;
         Ok::<_, Error>(PathEnd { netns, address: Ipv4Addr::new(10, 97, 0, host).into() })
     };
-    let ends = PathEnds { sender: end("left", 2)?, receiver: end("right", 3)? };
+    let ends = PathEnds::new(end("left", 2)?, end("right", 3)?);
     let attached = [("left", &ends.sender), ("right", &ends.receiver)]
         .map(|(name, end)| (folder.path().join(name), end.address));
     let busy = (polling == Polling::Busy).then(|| "--busy".to_owned());
@@ -58,7 +58,7 @@ pub fn two_nodes(cores: Cores) -> Result<ProcessPath, Error> {
         processes.push(start(&attached, cores.worker_core(node == 2), tunnel)?);
         Ok::<_, Error>(PathEnd { netns, address })
     };
-    let ends = PathEnds { sender: pod_on(1, 2)?, receiver: pod_on(2, 1)? };
+    let ends = PathEnds::new(pod_on(1, 2)?, pod_on(2, 1)?);
     Ok(ProcessPath { ends, processes, folder })
 }
 

@@ -9,11 +9,14 @@ use super::scenario::{Paths, Scenario};
 use crate::error::Error;
 use crate::host::cores::Cores;
 use crate::path::agents::shape::Overlay;
+use crate::path::connections;
 use crate::path::ends::{Path, PathEnds};
 use crate::path::filter::Filter;
+use crate::path::gateway::Gateway;
 use crate::path::kernel::TunnelEnds;
 use crate::path::switch::Switch;
 use crate::path::traffic;
+use crate::path::way::{OUT_PORTS, Way};
 use crate::report::goal::Goal;
 use crate::report::statistics::Pair;
 
@@ -25,6 +28,10 @@ const CATCH_UP: Duration = Duration::from_secs(5);
 enum Traffic {
     /// This many TCP streams: gigabits per second.
     Streams(usize),
+    /// One TCP stream on which the receiver sends: gigabits per second.
+    Backwards,
+    /// TCP connections to this many ports: thousands that were answered and closed per second.
+    Connections(u16),
     /// Small UDP packets one way: millions that arrived per second.
     Flood,
     /// UDP, one packet in flight: this percentile of the round trips in microseconds.
@@ -65,6 +72,14 @@ const VETH: Scenario = Scenario::Bare(Device::Veth);
 const BUSY: Scenario = Scenario::SeparateCore(Polling::Busy);
 const ADAPTIVE: Scenario = Scenario::SeparateCore(Polling::Adaptive);
 
+const SERVICE: Scenario = Scenario::Translated(Way::ClusterIp);
+const NODE_PORT: Scenario = Scenario::Translated(Way::NodePort);
+const OUT: Scenario = Scenario::Translated(Way::Out);
+const STRAIGHT: Scenario = Scenario::ClusterIp(None);
+const STRAIGHT_VXLAN: Scenario = Scenario::ClusterIp(Some(Overlay::Vxlan));
+const PASTA: Scenario = Scenario::Gateway(Gateway::Pasta);
+const SLIRP: Scenario = Scenario::Gateway(Gateway::Slirp4netns);
+
 const OVS: Scenario = Scenario::Switch(Switch::OpenVSwitch { super_packets: false });
 const OVS_SUPER: Scenario = Scenario::Switch(Switch::OpenVSwitch { super_packets: true });
 const DPDK: Scenario = Scenario::Switch(Switch::Testpmd);
@@ -72,6 +87,7 @@ const DPDK: Scenario = Scenario::Switch(Switch::Testpmd);
 const STREAM: Traffic = Traffic::Streams(1);
 const STREAMS: Traffic = Traffic::Streams(4);
 const PACKETS: Traffic = Traffic::Flood;
+const CONNECTIONS: Traffic = Traffic::Connections(1);
 const MEDIAN: Traffic = Traffic::PingPong(50);
 const P99: Traffic = Traffic::PingPong(99);
 
@@ -93,6 +109,25 @@ pub(super) const ROWS: &[Row] = &[
     row("vxlan-pods", VXLAN_PODS, STREAM, Some(Goal::AtLeast(1.2))),
     row("vxlan-whole", VXLAN_WHOLE, STREAM, Some(Goal::AtLeast(0.8))),
     row("vxlan-whole-pods", VXLAN_WHOLE_PODS, STREAM, Some(Goal::AtLeast(0.8))),
+    row("service-stream", SERVICE, STREAM, None),
+    row("service-packets", SERVICE, PACKETS, None),
+    row("service-connections", SERVICE, CONNECTIONS, None),
+    row("service-latency", SERVICE, MEDIAN, None),
+    row("service-straight-stream", STRAIGHT, STREAM, Some(Goal::AtLeast(0.97))),
+    row("service-straight-packets", STRAIGHT, PACKETS, Some(Goal::AtLeast(0.97))),
+    row("service-straight-connections", STRAIGHT, CONNECTIONS, None),
+    row("service-straight-vxlan", STRAIGHT_VXLAN, STREAM, Some(Goal::AtLeast(0.97))),
+    row("node-port-stream", NODE_PORT, STREAM, None),
+    row("node-port-packets", NODE_PORT, PACKETS, None),
+    row("node-port-connections", NODE_PORT, CONNECTIONS, None),
+    row("node-port-latency", NODE_PORT, MEDIAN, None),
+    row("out-stream", OUT, STREAM, Some(Goal::AtLeast(0.95))),
+    row("out-inward", OUT, Traffic::Backwards, Some(Goal::AtLeast(0.8))),
+    row("out-packets", OUT, PACKETS, Some(Goal::AtLeast(1.0))),
+    row("out-connections", OUT, Traffic::Connections(OUT_PORTS), None),
+    row("out-latency", OUT, MEDIAN, None),
+    row("out-pasta", PASTA, STREAM, None),
+    row("out-slirp4netns", SLIRP, STREAM, None),
     row("crowd-stream", Scenario::Crowd, STREAM, Some(Goal::AtLeast(0.95))),
     row("crowd-packets", Scenario::Crowd, PACKETS, Some(Goal::AtLeast(0.95))),
     row("crowd-latency", Scenario::Crowd, MEDIAN, None),
@@ -122,6 +157,8 @@ impl Traffic {
         match self {
             Self::Streams(1) => ("TCP, one stream", "Gbit/s"),
             Self::Streams(_) => ("TCP, four streams", "Gbit/s"),
+            Self::Backwards => ("TCP, one stream the other way", "Gbit/s"),
+            Self::Connections(_) => ("TCP connections that were answered", "k/s"),
             Self::Flood => ("UDP one way, 64-byte packets that arrived", "Mpps"),
             Self::PingPong(50) => ("UDP ping-pong, median round trip", "us"),
             Self::PingPong(_) => ("UDP ping-pong, p99 round trip", "us"),
@@ -146,6 +183,9 @@ impl Row {
     fn measure(&self, ends: &PathEnds, length: Duration, cores: Cores) -> Result<f64, Error> {
         match self.traffic {
             Traffic::Streams(count) => traffic::tcp_streams(ends, count, length, cores),
+            Traffic::Backwards => traffic::tcp_backwards(ends, length, cores),
+            Traffic::Connections(ports) => connections::tcp_connections(ends, ports, length, cores)
+                .map(|per_second| per_second / 1e3),
             Traffic::Flood => traffic::udp_flood(ends, length, cores),
             Traffic::PingPong(percent) => traffic::ping_pong(ends, percent, length, cores),
         }

@@ -8,12 +8,15 @@ use manx_dataplane::worker::Polling;
 use crate::error::Error;
 use crate::host::cores::Cores;
 use crate::path::agents::cluster::Cluster;
-use crate::path::agents::shape::{Overlay, Shape};
+use crate::path::agents::shape::{Overlay, Shape, Translation};
 use crate::path::bare::paths as bare;
 use crate::path::ends::Path;
 use crate::path::filter::Filter;
+use crate::path::gateway::Gateway;
 use crate::path::kernel::{self, TunnelEnds};
 use crate::path::switch::Switch;
+use crate::path::translating;
+use crate::path::way::Way;
 
 /// A scenario. Rows of one scenario share its paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +32,13 @@ pub(super) enum Scenario {
         /// The ends of the kernel's path. Those of Manx are pods.
         ends: TunnelEnds,
     },
+    /// By a way on which Manx translates. Beside Manx: the kernel with veth pods, and nftables that filters and
+    /// translates.
+    Translated(Way),
+    /// Through a cluster IP, the ends on one node, or on two with this overlay. Beside it: Manx from pod to pod.
+    ClusterIp(Option<Overlay>),
+    /// From a pod to a host outside. Beside Manx: a program that leads the pod's namespace out.
+    Gateway(Gateway),
     /// Both ends on one node with many other pods. Beside it: Manx with these two pods alone.
     Crowd,
     /// Both ends on one node. Beside Manx: a bare forwarder over the same devices, which sleeps when Manx would.
@@ -52,7 +62,10 @@ impl Scenario {
         match self {
             Self::SameNode(filter) => filter?.why_missing(),
             Self::Switch(switch) => switch.why_missing(),
+            Self::Translated(_) => Filter::Nftables.why_missing(),
+            Self::Gateway(gateway) => gateway.why_missing(),
             Self::AcrossNodes { .. }
+            | Self::ClusterIp(_)
             | Self::Crowd
             | Self::Bare(_)
             | Self::BareTunnel
@@ -88,6 +101,22 @@ impl Scenario {
                     }
                 }
             }
+            Self::Translated(Way::ClusterIp) => {
+                "Through a cluster IP, beside nftables as of kube-proxy"
+            }
+            Self::Translated(Way::NodePort) => {
+                "Through a node port, beside nftables as of kube-proxy"
+            }
+            Self::Translated(Way::Out) => "The way out, beside nftables' masquerade",
+            Self::ClusterIp(None) => "Through a cluster IP, beside the pod's own address",
+            Self::ClusterIp(Some(Overlay::Ipip)) => {
+                "Through a cluster IP across nodes by IPIP, beside the pod's own address"
+            }
+            Self::ClusterIp(Some(Overlay::Vxlan)) => {
+                "Through a cluster IP across nodes by VXLAN, beside the pod's own address"
+            }
+            Self::Gateway(Gateway::Pasta) => "The way out, beside pasta",
+            Self::Gateway(Gateway::Slirp4netns) => "The way out, beside slirp4netns",
             Self::Crowd => "250 pods, beside 2 pods",
             Self::Bare(Device::Tun) => "By TUN, beside a bare forwarder",
             Self::Bare(Device::Tap) => "By TAP, beside a bare forwarder",
@@ -157,6 +186,21 @@ fn build_beside(
         Scenario::AcrossNodes { overlay, super_packets, ends } => {
             shape.across = Some(overlay);
             Box::new(kernel::vxlan(super_packets, ends)?)
+        }
+        Scenario::Translated(way) => {
+            shape.translation = Translation::Used(way);
+            Box::new(translating::path(way, rules)?)
+        }
+        Scenario::ClusterIp(overlay) => {
+            shape.across = overlay;
+            shape.translation = Translation::Unused;
+            let straight = Cluster::start(shape)?;
+            shape.translation = Translation::Used(Way::ClusterIp);
+            Box::new(straight)
+        }
+        Scenario::Gateway(gateway) => {
+            shape.translation = Translation::Used(Way::Out);
+            Box::new(gateway.path(cores)?)
         }
         Scenario::Crowd => {
             let alone = Cluster::start(shape)?;

@@ -1,0 +1,93 @@
+//! Paths through programs that lead a namespace out without privileges: each connection of the pod ends at the program,
+//! which has a socket of its own on the node. They know no policy.
+
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::ends::{PathEnd, PathEnds, ProcessPath};
+use super::links::{ANYWHERE, add_route, named_namespace};
+use super::traffic;
+use super::translating::outside;
+use super::way::OUTSIDE;
+use crate::error::{Error, io};
+use crate::host::cores::Cores;
+use crate::host::process::{Process, tail};
+use crate::host::{namespaces, programs, within};
+
+/// The longest time that a program may take until it forwards.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// The pod's address: the one that slirp4netns gives.
+const POD: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 100);
+
+/// A program that leads a namespace out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gateway {
+    Pasta,
+    Slirp4netns,
+}
+
+impl Gateway {
+    const fn program(self) -> &'static str {
+        match self {
+            Self::Pasta => "pasta",
+            Self::Slirp4netns => "slirp4netns",
+        }
+    }
+
+    /// Why it cannot be measured here; `None`: it can.
+    pub fn why_missing(self) -> Option<String> {
+        let package = match self {
+            Self::Pasta => "passt",
+            Self::Slirp4netns => "slirp4netns",
+        };
+        programs::why_missing(&[self.program()], package)
+    }
+
+    /// The command line by which it leads a namespace out. The MTU is pasta's own, also for slirp4netns: 65,520.
+    fn command(self, pod: &Path) -> Vec<String> {
+        let pod = pod.display();
+        let text = match self {
+            // It takes what it needs of the namespace from the node's interface with the default route.
+            Self::Pasta => format!(
+                "pasta --foreground --quiet --runas 0 --netns-only --netns {pod} --config-net --ns-ifname eth0 \
+                 --address {POD} --netmask 24 --gateway 10.0.2.2 \
+                 --tcp-ports none --udp-ports none --tcp-ns none --udp-ns none"
+            ),
+            Self::Slirp4netns => {
+                format!("slirp4netns --netns-type=path --configure --mtu=65520 {pod} eth0")
+            }
+        };
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// A path from a pod to a host outside. The program runs on the core of an agent's worker.
+    pub fn path(self, cores: Cores) -> Result<ProcessPath, Error> {
+        let folder = namespaces::temporary_folder()?;
+        let node = named_namespace(folder.path(), "node")?;
+        let receiver = outside(&node)?;
+        add_route(&node, "eth0", ANYWHERE, OUTSIDE)?;
+        let sender = PathEnd { netns: named_namespace(folder.path(), "pod")?, address: POD.into() };
+        let log = folder.path().join("gateway.log");
+        let output = File::create(&log).map_err(io("no log for the gateway"))?;
+        let error = output.try_clone().map_err(io("no log for the gateway"))?;
+        let core: Vec<usize> = cores.worker_core(true).into_iter().collect();
+        let program = self.command(&folder.path().join("pod"));
+        let mut command = within::command(&folder.path().join("node"), &core, &program);
+        let process = Process::start(command.stdin(Stdio::null()).stdout(output).stderr(error))?;
+        let ends = PathEnds::new(sender, receiver);
+        let start = Instant::now();
+        // Until the program has given the pod its address, no socket can have it.
+        while let Err(error) = traffic::wait_until_carried(&ends, PATIENCE) {
+            if start.elapsed() > PATIENCE {
+                let what = format!("{} does not come up: {error}", self.program());
+                return Err(Error::Process { what, log: tail(&log) });
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(ProcessPath { ends, processes: vec![process], folder })
+    }
+}
