@@ -12,13 +12,16 @@ use manx_bench::host::cores::Cores;
 use manx_bench::host::namespaces;
 use manx_bench::host::within::{self, WITHIN};
 use manx_bench::path::connections;
-use manx_bench::path::ends::Path;
+use manx_bench::path::ends::{Path, PathEnds};
 use manx_bench::path::filter::Filter;
 use manx_bench::path::gateway::Gateway;
 use manx_bench::path::kernel::{self, TunnelEnds};
 use manx_bench::path::traffic;
 use manx_bench::path::translating;
 use manx_bench::path::way::Way;
+
+/// Long enough that a thread gets its core meanwhile on a busy machine.
+const LENGTH: Duration = Duration::from_millis(250);
 
 fn main() -> ExitCode {
     // Programs are started through this one.
@@ -40,7 +43,7 @@ fn main() -> ExitCode {
 
 /// Traffic over a path that carries nothing is an error.
 fn every_traffic_arrives() -> Result<(), Error> {
-    let (length, cores) = (Duration::from_millis(100), Cores::detect());
+    let cores = Cores::detect();
     let mut paths: Vec<(&str, Box<dyn Path>)> = vec![
         ("routing", Box::new(kernel::routing(None)?)),
         ("vxlan", Box::new(kernel::vxlan(false, TunnelEnds::Nodes)?)),
@@ -53,30 +56,37 @@ fn every_traffic_arrives() -> Result<(), Error> {
             None => paths.push((name, Box::new(kernel::routing(Some((filter, 10)))?))),
         }
     }
+    for (name, path) in paths {
+        measure(name, path.ends(), cores)?;
+    }
+    let mut translating: Vec<(&str, Box<dyn Path>)> = Vec::new();
     for (name, way) in
         [("cluster IP", Way::ClusterIp), ("node port", Way::NodePort), ("way out", Way::Out)]
     {
-        if Filter::Nftables.why_missing().is_none() {
-            paths.push((name, Box::new(translating::path(way, 10)?)));
+        match Filter::Nftables.why_missing() {
+            Some(why) => println!("{name}: not measured: {why}"),
+            None => translating.push((name, Box::new(translating::path(way, 10)?))),
         }
     }
     for (name, gateway) in [("pasta", Gateway::Pasta), ("slirp4netns", Gateway::Slirp4netns)] {
         match gateway.why_missing() {
             Some(why) => println!("{name}: not measured: {why}"),
-            None => paths.push((name, Box::new(gateway.path(cores)?))),
+            None => translating.push((name, Box::new(gateway.path(cores)?))),
         }
     }
-    for (name, path) in paths {
-        let ends = path.ends();
-        let connections = connections::tcp_connections(ends, 1, length, cores)?;
+    for (name, path) in translating {
+        measure(name, path.ends(), cores)?;
+        let connections = connections::tcp_connections(path.ends(), 1, LENGTH, cores)?;
         println!("{name}, connections: {connections:.0}/s");
-        println!("{name}, backwards: {:.2} Gbit/s", traffic::tcp_backwards(ends, length, cores)?);
-        println!(
-            "{name}, two streams: {:.2} Gbit/s",
-            traffic::tcp_streams(ends, 2, length, cores)?
-        );
-        println!("{name}, flood: {:.3} Mpps", traffic::udp_flood(ends, length, cores)?);
-        println!("{name}, ping-pong: {:.1} us", traffic::ping_pong(ends, 50, length, cores)?);
+        let backwards = traffic::tcp_backwards(path.ends(), LENGTH, cores)?;
+        println!("{name}, backwards: {backwards:.2} Gbit/s");
     }
+    Ok(())
+}
+
+fn measure(name: &str, ends: &PathEnds, cores: Cores) -> Result<(), Error> {
+    println!("{name}, two streams: {:.2} Gbit/s", traffic::tcp_streams(ends, 2, LENGTH, cores)?);
+    println!("{name}, flood: {:.3} Mpps", traffic::udp_flood(ends, LENGTH, cores)?);
+    println!("{name}, ping-pong: {:.1} us", traffic::ping_pong(ends, 50, LENGTH, cores)?);
     Ok(())
 }
