@@ -22,6 +22,7 @@ mod host_ports;
 mod named_addresses;
 mod omission;
 mod ranges;
+mod slices;
 
 pub use addresses::{AddressKind, LeftAlone, Untranslated};
 pub use backends::{LeftOut, TrafficPolicy};

@@ -8,7 +8,8 @@ use ipnet::IpNet;
 use manx_dataplane::services::{Backend, WithoutBackend};
 use manx_objects::contents::Stored;
 use manx_objects::object::{
-    ClientAffinity, ContainerPort, EndpointSlice, Hints, HostPort, Node, Phase, Pod, ServiceType,
+    ClientAffinity, ContainerPort, EndpointPort, EndpointSlice, Hints, HostPort, Node, Phase, Pod,
+    ServiceType, SliceEndpoint,
 };
 use manx_objects::problem::Place;
 use proptest::collection::{btree_set, vec};

@@ -1,0 +1,103 @@
+//! The `EndpointSlice`s of each Service.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use manx_objects::State;
+use manx_objects::object::{
+    EndpointPort, Kind, Object, ObjectKey, Protocol, ServicePort, SliceEndpoint,
+};
+use manx_policy_compiler::model::ObjectName;
+
+use super::backends::{LeftOut, can_be_backend};
+
+/// The valid slices of each Service, and the namespaces with slices that are not valid.
+#[derive(Debug, Default)]
+pub(super) struct Slices {
+    pub(super) of_services: HashMap<ObjectName, Vec<(String, Arc<Object>)>>,
+    /// The number of slices that are not valid.
+    broken: HashMap<String, usize>,
+}
+
+impl Slices {
+    /// Adds a slice, and returns the Service that it belongs to.
+    pub(super) fn add(&mut self, key: &ObjectKey, state: &State) -> Option<ObjectKey> {
+        let State::Valid(object) = state else {
+            *self.broken.entry(key.namespace.clone()).or_default() += 1;
+            return None;
+        };
+        let service = service_of(key, object)?;
+        let slices = self.of_services.entry(service.clone());
+        let slices = slices.or_insert_with(|| Vec::with_capacity(1));
+        slices.push((key.name.clone(), Arc::clone(object)));
+        Some(key_of(&service))
+    }
+
+    /// Removes a slice, and returns the Service that it belonged to.
+    pub(super) fn remove(&mut self, key: &ObjectKey, state: &State) -> Option<ObjectKey> {
+        let State::Valid(object) = state else {
+            if let Some(count) = self.broken.get_mut(&key.namespace) {
+                *count -= 1;
+                if *count == 0 {
+                    self.broken.remove(&key.namespace);
+                }
+            }
+            return None;
+        };
+        let service = service_of(key, object)?;
+        if let Some(slices) = self.of_services.get_mut(&service) {
+            slices.retain(|(name, _)| *name != key.name);
+            if slices.is_empty() {
+                self.of_services.remove(&service);
+            }
+        }
+        Some(key_of(&service))
+    }
+
+    /// Whether a slice of the namespace is not valid.
+    pub(super) fn is_broken(&self, namespace: &str) -> bool {
+        self.broken.contains_key(namespace)
+    }
+
+    /// Calls `each` for the endpoints of a Service in a family, each with its port for the Service's port, or why it can
+    /// have no connection.
+    pub(super) fn each_endpoint<'a>(
+        &'a self,
+        service: &ObjectName,
+        port: &ServicePort,
+        is_v4: bool,
+        mut each: impl FnMut(&'a SliceEndpoint, Result<u16, LeftOut>),
+    ) {
+        let protocol = port.protocol.unwrap_or(Protocol::Tcp);
+        for (_, object) in self.of_services.get(service).into_iter().flatten() {
+            let Object::EndpointSlice(slice) = &**object else { continue };
+            let is_it = |of: &&EndpointPort| of.name == port.name && of.protocol == protocol;
+            let ports: Vec<u16> = slice.ports.iter().filter(is_it).map(|it| it.port).collect();
+            for endpoint in slice.endpoints.iter().filter(|it| it.address.is_ipv4() == is_v4) {
+                if ports.is_empty() {
+                    each(endpoint, Err(LeftOut::Port));
+                } else if can_be_backend(endpoint.address) {
+                    for port in &ports {
+                        each(endpoint, Ok(*port));
+                    }
+                } else {
+                    each(endpoint, Err(LeftOut::Address));
+                }
+            }
+        }
+    }
+}
+
+/// The Service of a slice.
+fn service_of(key: &ObjectKey, slice: &Object) -> Option<ObjectName> {
+    match slice {
+        Object::EndpointSlice(slice) => {
+            Some(ObjectName::new(&key.namespace, slice.service.as_deref()?))
+        }
+        _ => None,
+    }
+}
+
+fn key_of(service: &ObjectName) -> ObjectKey {
+    ObjectKey::new(Kind::Service, &service.namespace, &service.name)
+}
