@@ -138,14 +138,11 @@ impl ServiceTable {
         let loses = key.protocol == protocol::UDP && !before.iter().all(has);
         self.gone = self.gone.wrapping_add(u32::from(loses));
         let before = self.frontends.get(&key).cloned();
-        for (of, leads) in [(before, false), (frontend.clone(), true)] {
-            for backend in of.iter().filter(|it| it.takes_visitors).flat_map(|it| &it.all_backends)
-            {
-                let at = FrontendKey { address: backend.address, port: backend.port, ..key };
-                let count = self.for_visitors.get(&at).copied().unwrap_or_default();
-                let count = if leads { count + 1 } else { count - 1 };
-                self.for_visitors.set(at, (count > 0).then_some(count));
-            }
+        for (backend, leads) in visits_changed(before.as_deref(), frontend.as_deref()) {
+            let at = FrontendKey { address: backend.address, port: backend.port, ..key };
+            let count = self.for_visitors.get(&at).copied().unwrap_or_default();
+            let count = if leads { count + 1 } else { count - 1 };
+            self.for_visitors.set(at, (count > 0).then_some(count));
         }
         self.frontends.set(key, frontend);
     }
@@ -158,6 +155,21 @@ impl ServiceTable {
             self.gone = self.gone.wrapping_add(u32::from(before));
         }
     }
+}
+
+/// The backends to which only one of these leads visitors, each with whether the second one does. Others stay as they are:
+/// each that is set may copy a part of the table.
+fn visits_changed<'a>(
+    before: Option<&'a Frontend>,
+    after: Option<&'a Frontend>,
+) -> impl Iterator<Item = (&'a Backend, bool)> {
+    let visited = |of: Option<&'a Frontend>| {
+        of.filter(|it| it.takes_visitors).map_or(&[][..], |it| &it.all_backends)
+    };
+    let (before, after) = (visited(before), visited(after));
+    let gone = before.iter().filter(|it| after.binary_search(it).is_err());
+    let new = after.iter().filter(|it| before.binary_search(it).is_err());
+    gone.map(|it| (it, false)).chain(new.map(|it| (it, true)))
 }
 
 /// A map in parts. A copy shares all parts until one of its entries is set: a table of 100,000 addresses is copied and

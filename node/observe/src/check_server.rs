@@ -18,7 +18,7 @@ use crate::server::{Listener, RETRY, accept, reason};
 const NAME: &str = "service-checks";
 /// The most connections of an address and port at one time. There may be hundreds of these, and a check is short.
 pub(crate) const CONNECTIONS: usize = 8;
-/// The most addresses of which a warning says why they are not served.
+/// A warning names at most this many addresses that are not served.
 const NAMED: usize = 3;
 
 /// Listens where checks are wanted, until the agent has ended.

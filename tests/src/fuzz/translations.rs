@@ -234,7 +234,7 @@ impl Translations {
         of_client.chain(self.pairs_sent(&first)).collect()
     }
 
-    /// The connections of which a client has sent a packet as this tuple.
+    /// The connections in which a client has sent a packet with this tuple.
     pub fn pairs_sent(&self, first: &FlowTuple) -> Vec<Pair> {
         self.asked.get(first).into_iter().flat_map(|it| it.pairs(first)).collect()
     }
@@ -339,7 +339,7 @@ impl Translations {
         is_first
     }
 
-    /// Records that a connection is kept of which no packet had come out: it was opened and answered unseen.
+    /// Records that a connection is kept, although no packet of it had come out: it was opened and answered unseen.
     pub fn record_kept(&mut self, pair: &Pair, (epochs, node): (&[Rc<Epoch>], usize), now: f64) {
         let Some(asking) = self.asked.get_mut(&pair.first) else { return };
         let known = asking.behind.iter_mut().find(|(behind, _)| *behind == pair.behind);
