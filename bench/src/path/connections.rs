@@ -20,7 +20,7 @@ use crate::host::cores::{self, Cores};
 const CLIENTS: u16 = 16;
 
 /// Opens connections to `ports` ports in turn, from the target's port on, for `length`; returns how many were answered
-/// and closed per second. A connection that is not over after [`TIMEOUT`] is given up and does not count.
+/// and closed per second. A connection that is not over after `TIMEOUT` is given up and does not count.
 ///
 /// The server closes first, so that the clients' ports are free again at once.
 pub fn tcp_connections(

@@ -50,7 +50,7 @@ pub(super) fn attach(node: &OwnedFd, name: &str, host: u8, mtu: u32) -> Result<P
 pub enum TunnelEnds {
     /// The nodes themselves: two veth pairs and two hops less than pods of Manx have.
     Nodes,
-    /// Pods behind the nodes ([`attach`]).
+    /// Pods behind the nodes (`attach`).
     Pods,
 }
 

@@ -57,7 +57,7 @@ impl Entrance {
 
     /// The tunnel of a known peer. The pool of the destination chooses the encapsulation of a packet, and the pool
     /// of the source chooses that of its replies, so the peer may use either tunnel. It brings visitors, too, as far as
-    /// [`visitor`](super::visitor) lets them.
+    /// `visitor` lets them.
     #[inline]
     pub const fn tunnel(index: u32) -> Self {
         Self {

@@ -174,7 +174,7 @@ pub fn fix_ipv4_checksum(bytes: &mut [u8]) {
     }
 }
 
-/// Leaves only the sum of the pseudo-header in a packet of [`write`]: a partial checksum, which kernels leave to
+/// Leaves only the sum of the pseudo-header in a packet that [`write()`] made: what a kernel leaves to
 /// devices.
 pub fn make_checksum_partial(bytes: &mut [u8], tuple: &FlowTuple, at: usize) -> Checksum {
     let Some(offset) = checksum_offset(tuple.upper, tuple.is_v4()) else {

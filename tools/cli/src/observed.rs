@@ -21,7 +21,7 @@ pub struct ObserveOptions {
     #[arg(long, env = "MANX_METRICS_ADDRESS", value_name = "ADDRESS:PORT")]
     pub metrics_address: Option<String>,
     /// Address on which /healthz and /livez are served for load balancers, as kube-proxy serves them, or `off` [default
-    /// with --services manx: [::]:10256, which is all addresses of IPv4, too]
+    /// with --services manx: `[::]:10256`, which is all addresses of IPv4, too]
     #[arg(long, env = "MANX_PROXY_HEALTH_ADDRESS", value_name = "ADDRESS:PORT|off")]
     pub proxy_health_address: Option<String>,
 }

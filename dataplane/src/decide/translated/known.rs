@@ -164,7 +164,7 @@ pub(in crate::decide) fn decide_error(
     Some((direction, pair, FlowDecision::from_verdict(pair, &verdict).translated(translation)))
 }
 
-/// As [`fast_path`](super::fast_path()), for packets of flows that are translated. The caller has tried that first.
+/// As [`fast_path`](crate::decide::fast_path()), for packets of flows that are translated. The caller has tried that first.
 #[inline]
 pub fn translated_fast_path<'a>(
     tables: &'a Tables,
