@@ -237,14 +237,9 @@ check_way_out() {
     done
 }
 
-# The host on the other side of the nodes' network, which is none of the cluster's.
-readonly outside=10.99.0.1
-outside() { nsenter --net --target "$(pgrep -of "machine $MANX_CLUSTER_DIR")" -- "$@"; }
 # outside_answers: by HTTP at port 8090, until the checks end.
 outside_answers() {
-    # shellcheck disable=SC2016 # They are the inner shell's.
-    outside sh -c 'echo $$ >"$1"; exec "$2" netexec --http-port=8090 --udp-port=-1' sh \
-        "$work/outside.pid" "$MANX_CLUSTER_CACHE/bin/agnhost" >/dev/null 2>&1 &
+    outside_runs "$MANX_CLUSTER_CACHE/bin/agnhost" netexec --http-port=8090 --udp-port=-1
     eventually 10 outside curl -sS --max-time 1 http://127.0.0.1:8090/hostname >/dev/null
 }
 # sees CLIENT COMMAND...: what it prints is this client's address and a port.
