@@ -1,6 +1,7 @@
 //! The translated packets that may come out: the laws of docs/services.md for one input and its output.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use super::connections::Connection;
 use super::epoch::{Entry, Epoch, Place};
@@ -52,6 +53,24 @@ impl Law<'_> {
     /// Whether a packet asks for something that is translated.
     pub fn asks(&self, epoch: &Epoch, tuple: &FlowTuple) -> bool {
         epoch.place(self.node, tuple.destination) == Place::Service
+    }
+
+    /// As [`hops`](Self::hops), for a packet of a translated connection, whose client may be a masqueraded one.
+    pub fn hops_translated(
+        &self,
+        input: &Input,
+        passage: Passage,
+        pair: &Pair,
+    ) -> RangeInclusive<u8> {
+        let translations = self.translations.borrow();
+        let is_masqueraded = translations
+            .asking(&pair.first)
+            .is_some_and(|it| it.entries.contains(&Entry::Forwarded));
+        if is_masqueraded && [passage.from, passage.to].contains(&Place::Node) {
+            0..=1
+        } else {
+            self.hops(input, passage)
+        }
     }
 
     /// All ways in which an input may come out translated.
