@@ -22,6 +22,8 @@ mod host_ports;
 mod named_addresses;
 mod omission;
 mod ranges;
+mod rank;
+mod shares;
 mod slices;
 
 pub use addresses::{AddressKind, LeftAlone, Untranslated};
@@ -31,7 +33,7 @@ pub use frontends::view;
 pub use frontends::{Frontends, GrantedPorts, NodePorts, zone};
 pub use manx_dataplane::services::WithoutBackend;
 pub use omission::Omission;
-pub use ranges::{RangeProblem, ServiceRanges};
+pub use ranges::{RangeProblem, RoutedRanges, ServiceRanges};
 
 /// The most endpoints of a service's port that may be hosts. For every new flow, policy is asked about each of them.
 const MOST_HOSTS: usize = 64;

@@ -23,15 +23,17 @@ const ENTRIES: usize = 1 << 16;
 
 /// Which backend each client got last, by the service's port.
 ///
-/// A full bucket forgets the client that came longest ago. Senders cannot choose buckets, because the hash has a random
-/// key. Who sends from very many addresses makes others lose their affinity, but no connection.
+/// A full bucket forgets a client of the owner that has most there, the one that came longest ago: so services of two
+/// namespaces keep half of a bucket each, however many clients one of them has. A client has one entry for a service's port,
+/// so those of one namespace are forgotten only for more clients of that namespace, or for namespaces with fewer. Senders
+/// cannot choose buckets, because the hash has a random key.
 #[derive(Debug)]
 pub struct Affinities {
     random: RandomState,
     buckets: ZeroedPages<Bucket>,
 }
 
-/// The hash of client and service port; 0: none. The low half of the backend's hash, and the second of the last
+/// What a client kept, by its [name](Name); 0: none. The low half of the backend's hash, and the second of the last
 /// connection.
 #[derive(Debug, FromZeros)]
 #[repr(C)]
@@ -43,6 +45,23 @@ struct Entry {
 #[derive(Debug, FromZeros)]
 #[repr(C, align(64))]
 struct Bucket([Entry; WAYS]);
+
+/// The hash of a client and a service's port, with that of the port's owner in the lower 16 bits. Never 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Name(u64);
+
+impl Name {
+    const OWNER_BITS: u32 = u16::BITS;
+
+    const fn owner(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// The number that chooses the bucket.
+    const fn bucket(self) -> usize {
+        (self.0 >> Self::OWNER_BITS) as usize
+    }
+}
 
 impl Affinities {
     /// No client has come yet. A bucket takes memory when it is first used. Errors: no address space.
@@ -61,7 +80,7 @@ impl Affinities {
     pub fn backend(&self, frontend: &Frontend, client: Address, now: u32) -> Option<Backend> {
         let timeout = frontend.affinity?;
         let name = self.name(frontend, client);
-        let entry = self.bucket(name).iter().find(|it| it.client.load(Relaxed) == name)?;
+        let entry = self.bucket(name).iter().find(|it| it.client.load(Relaxed) == name.0)?;
         let word = entry.backend_and_time.load(Relaxed);
         let (hash, last) = ((word >> 32) as u32, word as u32);
         let is_recent = now.saturating_sub(last) < timeout;
@@ -72,27 +91,109 @@ impl Affinities {
     pub fn note(&self, frontend: &Frontend, client: Address, backend: Backend, now: u32) {
         let name = self.name(frontend, client);
         let bucket = self.bucket(name);
-        let age = |entry: &&Entry| match entry.client.load(Relaxed) {
-            found if found == name => (0, 0),
-            0 => (1, 0),
-            _ => (2, entry.backend_and_time.load(Relaxed) as u32),
-        };
-        if let Some(entry) = bucket.iter().min_by_key(age) {
-            let word = u64::from(self.hash(&backend)) << 32 | u64::from(now);
-            entry.client.store(name, Relaxed);
-            entry.backend_and_time.store(word, Relaxed);
-        }
+        let names = bucket.each_ref().map(|entry| entry.client.load(Relaxed));
+        let own = names.iter().position(|it| *it == name.0);
+        let free = || names.iter().position(|it| *it == 0);
+        let at = own.or_else(free).unwrap_or_else(|| {
+            let times = bucket.each_ref().map(|it| it.backend_and_time.load(Relaxed) as u32);
+            forgotten(names.map(|it| Name(it).owner()), times, name.owner())
+        });
+        let word = u64::from(self.hash(&backend)) << 32 | u64::from(now);
+        bucket[at].client.store(name.0, Relaxed);
+        bucket[at].backend_and_time.store(word, Relaxed);
     }
 
-    fn name(&self, frontend: &Frontend, client: Address) -> u64 {
-        self.random.hash_one((frontend.id, client)).max(1)
+    fn name(&self, frontend: &Frontend, client: Address) -> Name {
+        let owner = self.random.hash_one(frontend.owner) as u16;
+        let hash =
+            self.random.hash_one((frontend.id, client)) << Name::OWNER_BITS | u64::from(owner);
+        Name(hash.max(1))
     }
 
     fn hash(&self, backend: &Backend) -> u32 {
         self.random.hash_one(backend) as u32
     }
 
-    fn bucket(&self, name: u64) -> &[Entry; WAYS] {
-        &self.buckets[name as usize % self.buckets.len()].0
+    fn bucket(&self, name: Name) -> &[Entry; WAYS] {
+        &self.buckets[name.bucket() % self.buckets.len()].0
+    }
+}
+
+/// The entry of a full bucket that a new one of `owner` replaces: the oldest of the owner's own if no other owner has more
+/// there, else the oldest of those who have most.
+fn forgotten(owners: [u16; WAYS], times: [u32; WAYS], owner: u16) -> usize {
+    let count = |of: u16| owners.iter().filter(|it| **it == of).count();
+    let most = owners.iter().map(|it| count(*it)).max().unwrap_or_default();
+    let gives = |of: u16| if count(owner) == most { of == owner } else { count(of) == most };
+    let givers = (0..WAYS).filter(|at| gives(owners[*at]));
+    givers.min_by_key(|at| times[*at]).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frontend(owner: u64, id: u64) -> Frontend {
+        let backend = |n| Backend { address: Ipv4Addr::from_bits(n).into(), port: 80 };
+        let backends = (0..3).map(backend).collect();
+        Frontend { id, owner, backends, affinity: Some(1000), ..Frontend::default() }
+    }
+
+    fn client(n: u32) -> Address {
+        Ipv4Addr::from_bits(0x0a00_0000 + n).into()
+    }
+
+    /// How many of the clients of a frontend are remembered, if each got the first backend.
+    fn remembered(affinities: &Affinities, frontend: &Frontend, clients: u32) -> usize {
+        let first = Some(frontend.backends[0]);
+        (0..clients).filter(|n| affinities.backend(frontend, client(*n), 9) == first).count()
+    }
+
+    proptest! {
+        /// An owner gives an entry to another only if it has more of the bucket than that one, and as many as anybody. A
+        /// bucket of two owners ends up with half for each that wants it.
+        #[test]
+        fn nobody_gives_an_entry_to_who_has_as_many(
+            owners in prop::array::uniform4(0u16..5), times in prop::array::uniform4(0u32..5), owner in 0u16..5,
+        ) {
+            let count = |of: u16| owners.iter().filter(|it| **it == of).count();
+            let at = forgotten(owners, times, owner);
+            let giver = owners[at];
+            if giver != owner {
+                prop_assert!(count(giver) > count(owner));
+                prop_assert!(owners.iter().all(|it| count(*it) <= count(giver)));
+            }
+            let is_older = |it: usize| owners[it] == giver && times[it] < times[at];
+            prop_assert!(!(0..WAYS).any(is_older));
+        }
+    }
+
+    /// Whichever comes first: a namespace with many clients, and with many services, leaves another its own.
+    #[test]
+    fn a_namespace_with_a_crowd_of_clients_leaves_another_its_clients() {
+        const FEW: u32 = 2_000;
+        let few = frontend(1, 1);
+        let note = |affinities: &Affinities, frontend: &Frontend, clients: u32| {
+            for n in 0..clients {
+                affinities.note(frontend, client(n), frontend.backends[0], 1 + n % 5);
+            }
+        };
+        for comes_last in [false, true] {
+            let affinities = Affinities::new().unwrap();
+            if !comes_last {
+                note(&affinities, &few, FEW);
+            }
+            (0..100).for_each(|id| note(&affinities, &frontend(2, 100 + id), 4_000));
+            if comes_last {
+                note(&affinities, &few, FEW);
+            }
+            // Three of 2,000 in one of 16,384 buckets: some five times.
+            let kept = remembered(&affinities, &few, FEW);
+            assert!(kept > FEW as usize * 95 / 100, "{kept} of {FEW}, last: {comes_last}");
+        }
     }
 }

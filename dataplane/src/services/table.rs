@@ -1,6 +1,6 @@
 //! The table of services: frontends with their backends, and the addresses that backends have.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -47,6 +47,8 @@ pub struct Frontend {
     /// Names the service's port: the same for all its addresses, and for no other port of a service. Clients keep their
     /// backend by it.
     pub id: u64,
+    /// Names the service's namespace. Services of one share what is bounded.
+    pub owner: u64,
     /// The backends that a new connection may get, each once.
     pub backends: Box<[Backend]>,
     /// For UDP, and where it takes visitors: all backends that the service has, also those that no new connection of this
@@ -126,6 +128,21 @@ impl ServiceTable {
     #[inline]
     pub fn gone(&self) -> u32 {
         self.gone
+    }
+
+    /// Bytes of memory of the table, with all frontends that it names, each counted once.
+    pub fn bytes(&self) -> usize {
+        let mut seen = HashSet::new();
+        let mut frontends: Vec<&Arc<Frontend>> = self.frontends().map(|(_, it)| it).collect();
+        let mut bytes = self.frontends.bytes() + self.addresses.bytes() + self.for_visitors.bytes();
+        while let Some(frontend) = frontends.pop() {
+            if seen.insert(Arc::as_ptr(frontend)) {
+                bytes += size_of::<[usize; 2]>() + size_of::<Frontend>();
+                bytes += size_of_val(&*frontend.backends) + size_of_val(&*frontend.all_backends);
+                frontends.extend(&frontend.for_outside);
+            }
+        }
+        bytes
     }
 
     /// Sets a frontend, or removes it (`None`).
@@ -210,6 +227,17 @@ impl<K: Eq + Hash + Clone, V: Clone> Parts<K, V> {
             Some(value) => part.insert(key, value),
             None => part.remove(&key),
         };
+    }
+
+    /// Bytes of memory, without what values point to. A part has room for eight entries in seven that it may hold, and a
+    /// byte for each.
+    fn bytes(&self) -> usize {
+        let of_part = |part: &Arc<HashMap<K, V, RandomState>>| {
+            let room = (part.capacity() * 8 / 7).next_power_of_two();
+            let entries = if part.capacity() == 0 { 0 } else { room * (size_of::<(K, V)>() + 1) };
+            size_of::<Arc<HashMap<K, V, RandomState>>>() + size_of_val(&**part) + entries
+        };
+        self.parts.iter().map(of_part).sum()
     }
 
     fn iter(&self) -> impl Iterator<Item = (&K, &V)> {

@@ -26,7 +26,7 @@ pub struct Model {
     pub host_endpoints: Tracked<BTreeMap<String, Arc<HostEndpoint>>>,
     /// Every network set; a global one has no namespace.
     pub network_sets: Journal<ObjectName, Arc<NetworkSet>>,
-    /// The endpoints of every service.
+    /// The endpoints of every service that a rule names.
     pub services: Tracked<BTreeMap<ObjectName, Arc<BTreeSet<ServiceEndpoints>>>>,
     /// The tiers that have objects. The built-in tiers need no object, and an object of that name does not change
     /// them.

@@ -187,11 +187,11 @@ fn of_objects(cluster: &Cluster, contents: &Contents) -> BTreeSet<IpNet> {
     let mut addresses: BTreeSet<IpAddr> = BTreeSet::new();
     for stored in contents.objects.values() {
         match &stored.state {
-            State::Valid(object) => {
-                if let Object::Pod(pod) = &**object {
-                    addresses.extend(pod.every_address());
-                }
-            }
+            State::Valid(object) => match &**object {
+                Object::Pod(pod) => addresses.extend(pod.every_address()),
+                Object::EndpointSlice(slice) => addresses.extend(&slice.addresses),
+                _ => {}
+            },
             State::Invalid(invalid) => {
                 addresses.extend(invalid.reported.iter().chain(&invalid.annotated));
             }
@@ -199,8 +199,6 @@ fn of_objects(cluster: &Cluster, contents: &Contents) -> BTreeSet<IpNet> {
     }
     addresses.extend(model.endpoints.values().flat_map(|pod| pod.addresses.iter()));
     addresses.extend(model.host_endpoints.values().flat_map(|host| host.addresses.iter()));
-    let services = model.services.values().flat_map(|service| service.iter());
-    addresses.extend(services.flat_map(|some| some.addresses.iter()));
     addresses.extend(cluster.nodes.values().flat_map(|node| node.addresses.iter()));
     let blocks = cluster.nodes.values().flat_map(|node| node.plan.blocks());
     let blocks = blocks.chain(cluster.pools.iter().map(|pool| &pool.cidr)).map(IpNet::trunc);

@@ -208,17 +208,19 @@ fn pools<'a>(inputs: &Inputs<'a>) -> impl Iterator<Item = (IpNet, u32)> + use<'a
     inputs.cluster.pools.iter().map(move |pool| (pool.cidr, value(pool.nat_outgoing)))
 }
 
-/// The service addresses that are translated, and their ranges.
+/// The ranges of service addresses, and the addresses outside of them that are translated. An address in a range has the
+/// range's route.
 fn services<'a>(inputs: &Inputs<'a>) -> impl Iterator<Item = IpNet> + use<'a> {
     let (addresses, ranges) = match inputs.services {
         Translation::Nobody => (None, None),
         Translation::KubeProxy(services, _) => (Some(&services.addresses), None),
-        Translation::Manx(frontends, ranges, _) => {
-            (Some(frontends.addresses()), Some(&ranges.nets))
-        }
+        Translation::Manx(frontends, ranges, _) => (Some(frontends.addresses()), Some(ranges)),
     };
-    let addresses = addresses.into_iter().flatten().map(|it| IpNet::from(*it));
-    addresses.chain(ranges.into_iter().flatten().copied())
+    let routed = ranges.map(|ranges| ranges.routed(inputs.topology));
+    let is_outside = move |it: &&IpAddr| routed.as_ref().is_none_or(|routed| !routed.contain(it));
+    let addresses = addresses.into_iter().flatten().filter(is_outside);
+    let addresses = addresses.map(|it| IpNet::from(*it));
+    addresses.chain(ranges.into_iter().flat_map(|ranges| &ranges.nets).copied())
 }
 
 /// The addresses that the node has on the attached pods' links, then the addresses of these pods, each with its next

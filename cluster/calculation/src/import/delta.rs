@@ -8,10 +8,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use manx_policy_compiler::model::{Endpoint, Labels, Model, ObjectName, Rule};
+use manx_policy_compiler::model::{Endpoint, Labels, ObjectName};
 
 use super::cluster::names_nodes;
 use super::invalid_references::InvalidReferences;
+use super::named_services::{rules, services};
 use super::{Cluster, Node, claims, member, overlap, owners, policy_name};
 use manx_objects::State;
 use manx_objects::contents::{Contents, Stored};
@@ -192,6 +193,7 @@ impl Cluster {
     ) -> Option<Effect> {
         let name = policy_name(key)?;
         let before = self.model.policies.remove(&name);
+        self.named_services.remove(before.iter().flat_map(|policy| rules(policy)));
         let problems = self.problems.len();
         if let Some(stored) = now {
             self.import_rules(key, stored, &InvalidReferences::new(contents));
@@ -199,8 +201,16 @@ impl Cluster {
         if self.problems.len() != problems {
             return None;
         }
-        let after = self.model.policies.get(&name);
-        Some(if before.as_ref() == after { Effect::Nothing } else { Effect::Policy })
+        let after = self.model.policies.get(&name).cloned();
+        if before == after {
+            return Some(Effect::Nothing);
+        }
+        let both = [&before, &after].into_iter().flatten();
+        let named = both.flat_map(|policy| rules(policy)).flat_map(services).cloned();
+        for service in named.collect::<BTreeSet<_>>() {
+            self.put_service(contents, &service);
+        }
+        Some(Effect::Policy)
     }
 
     /// Applies a changed node or pool. `None` if blocks of nodes, or pools, overlap or did so before, if a pool holds
@@ -258,24 +268,10 @@ impl Cluster {
         key: &ObjectKey,
         states: [Option<&State>; 2],
     ) -> Effect {
-        let mut effect = Effect::Nothing;
         let services = states.map(|state| slice(state?)?.service.as_deref());
+        let mut effect = Effect::Nothing;
         for service in services.into_iter().flatten().collect::<BTreeSet<_>>() {
-            let slices = contents.of_kind_in(Kind::EndpointSlice, &key.namespace);
-            let slices = slices.filter_map(|(_, stored)| slice(&stored.state));
-            let of_service = slices.filter(|slice| slice.service.as_deref() == Some(service));
-            let now: BTreeSet<_> = of_service.map(member::service_endpoints).collect();
-            let name = ObjectName::new(&key.namespace, service);
-            let before = self.model.services.get(&name);
-            if before.map_or(now.is_empty(), |before| **before == now) {
-                continue;
-            }
-            if now.is_empty() {
-                self.model.services.remove(&name);
-            } else {
-                self.model.services.insert(name.clone(), Arc::new(now));
-            }
-            if is_named(&self.model, &name) {
+            if self.put_service(contents, &ObjectName::new(&key.namespace, service)) {
                 effect = Effect::Policy;
             }
         }
@@ -303,15 +299,4 @@ fn slice(state: &State) -> Option<&EndpointSlice> {
         Object::EndpointSlice(slice) => Some(slice),
         _ => None,
     }
-}
-
-/// Whether a rule names a service. For all other rules its endpoints are ordinary addresses.
-fn is_named(model: &Model, service: &ObjectName) -> bool {
-    let names = |rule: &Rule| {
-        let entities = [&rule.source, &rule.destination].into_iter().flat_map(|end| &end.entities);
-        entities.flatten().any(|entity| entity.service.as_ref() == Some(service))
-    };
-    let of_policies = model.policies.values().flat_map(|it| it.ingress.iter().chain(&it.egress));
-    let of_profiles = model.profiles.values().flat_map(|it| [&it.ingress, &it.egress]);
-    of_policies.chain(of_profiles).flatten().any(names)
 }

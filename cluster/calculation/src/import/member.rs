@@ -3,14 +3,13 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use manx_policy_compiler::model::{
-    AddressSet, Endpoint, Failsafe, HostEndpoint, Interface, Interner, Labels, Model, NamedPort,
-    NetworkSet, ObjectName, Protocol, ServiceEndpoints,
+    AddressSet, Endpoint, Failsafe, HostEndpoint, Interface, Interner, Labels, NamedPort,
+    NetworkSet, Protocol, ServiceEndpoints,
 };
 
-use manx_objects::object::{self, AnnotatedIps, ObjectKey, calico};
+use manx_objects::object::{self, AnnotatedIps, calico};
 
 /// Whether a pod can be an endpoint: it is neither on the host's network nor finished.
 pub(super) fn takes_part(pod: &object::Pod) -> bool {
@@ -99,13 +98,6 @@ pub(super) fn host_endpoint(wire: &calico::HostEndpoint) -> HostEndpoint {
 
 pub(super) fn network_set(wire: &calico::NetworkSet) -> NetworkSet {
     NetworkSet { labels: wire.labels.to_map(), nets: wire.nets.iter().copied().collect() }
-}
-
-/// Adds the endpoints of a slice to its service.
-pub(super) fn add_slice(model: &mut Model, key: &ObjectKey, slice: &object::EndpointSlice) {
-    let Some(service) = &slice.service else { return };
-    let service = model.services.entry(ObjectName::new(&key.namespace, service)).or_default();
-    Arc::make_mut(service).insert(service_endpoints(slice));
 }
 
 /// The endpoints of a slice.

@@ -22,6 +22,7 @@ mod invalid;
 mod invalid_references;
 mod kubernetes;
 mod member;
+mod named_services;
 mod network;
 mod overlap;
 mod pools;
@@ -40,6 +41,7 @@ use self::calico::Context;
 use self::claims::Claims;
 use self::invalid_references::InvalidReferences;
 use self::member::Shared;
+use self::named_services::{NamedServices, rules};
 use manx_objects::code::Code;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{self, Kind, Object, ObjectKey};
@@ -64,6 +66,8 @@ const DEFAULT_TIER: &str = "default";
 pub struct Cluster {
     /// The model that policy is compiled from.
     pub model: Model,
+    /// The services that rules name.
+    pub(crate) named_services: NamedServices,
     /// The values that pods share, each stored once.
     pub(crate) shared: Shared,
     /// The nodes by name.
@@ -128,6 +132,7 @@ pub fn import(contents: &Contents) -> Cluster {
     for (key, stored) in &contents.objects {
         cluster.import_rules(key, stored, &references);
     }
+    cluster.import_services(contents);
     cluster.apply_host_profiles(contents);
     cluster.apply_felix_configuration(contents, None);
     cluster.borrowed = cluster.all_borrowed();
@@ -188,7 +193,6 @@ impl Cluster {
             Object::ServiceAccount(account) => {
                 self.model.service_accounts.insert(name, account.labels.to_map());
             }
-            Object::EndpointSlice(slice) => member::add_slice(&mut self.model, key, slice),
             Object::NetworkSet(set) => {
                 self.model.network_sets.insert(name, Arc::new(member::network_set(set)));
             }
@@ -204,6 +208,7 @@ impl Cluster {
             | Object::IpPool(_)
             | Object::Service(_)
             | Object::ServiceCidr(_)
+            | Object::EndpointSlice(_)
             | Object::Endpoints(_)
             | Object::Workload(_)
             | Object::NetworkPolicy(_)
@@ -252,6 +257,7 @@ impl Cluster {
             Object::Profile(wire) => {
                 match calico::profile(wire, context) {
                     Ok(profile) => {
+                        self.named_services.add(profile.ingress.iter().chain(&profile.egress));
                         self.model.profiles.insert(key.name.clone(), Arc::new(profile));
                     }
                     Err(unknown) => {
@@ -290,6 +296,7 @@ impl Cluster {
 
     fn add_policy(&mut self, key: &ObjectKey, policy: Policy) {
         if let Some(name) = policy_name(key) {
+            self.named_services.add(rules(&policy));
             self.model.policies.insert(name, Arc::new(policy));
         }
     }

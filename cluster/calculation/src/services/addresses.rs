@@ -25,6 +25,8 @@ pub enum LeftAlone {
     OtherProxy,
     /// A label says that it is headless.
     HeadlessLabel,
+    /// Older Services of its namespace are as many as nodes translate.
+    Namespace,
 }
 
 impl fmt::Display for LeftAlone {
@@ -33,6 +35,7 @@ impl fmt::Display for LeftAlone {
             Self::Headless => f.write_str("headless (clusterIP: None)"),
             Self::ExternalName => f.write_str("of type ExternalName"),
             Self::OtherProxy => write!(f, "its label {OTHER_PROXY} leaves it to another proxy"),
+            Self::Namespace => Omission::Namespace.fmt(f),
             Self::HeadlessLabel => write!(f, "its label {HEADLESS} says that nobody translates it"),
         }
     }

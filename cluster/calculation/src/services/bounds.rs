@@ -5,6 +5,12 @@
 pub(super) const MOST_PORTS: usize = 1000;
 /// The backends of a Service, those of all its ports together. A port that would have more has none.
 pub(super) const MOST_BACKENDS: usize = 131_072;
+/// The Services of a namespace that are translated, the oldest ones; others are left out. Kubernetes is tested with as many
+/// (kubernetes/community, `sig-scalability/configs-and-limits/thresholds.md`).
+pub(super) const MOST_SERVICES: usize = 5000;
+/// The backends that the Services of a namespace may ask for together: the endpoints of each port. From the first Service on
+/// that asks for more, they are left out. Each takes 20 bytes, and up to four times as much where policies differ.
+pub(super) const MOST_OF_NAMESPACE: usize = 524_288;
 /// The host ports of a node that lead to pods; others are left out. Each is a routing rule for each address, which every
 /// packet of the node's own may have to pass.
 pub(super) const MOST_HOST_PORTS: usize = 256;

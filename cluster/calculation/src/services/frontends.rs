@@ -9,6 +9,7 @@
 //! slice of a namespace is not valid, connections to all its Services are refused.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -16,17 +17,21 @@ use manx_dataplane::services::{Clients, Frontend, FrontendKey, ServiceTable};
 use manx_dataplane::wire::protocol;
 use manx_objects::State;
 use manx_objects::contents::{Changes, Contents};
-use manx_objects::object::{Created, Kind, Object, ObjectKey, Pod, Protocol, Service, ServicePort};
+use manx_objects::object::{
+    EndpointSlice, Kind, Object, ObjectKey, Pod, Protocol, Service, ServicePort,
+};
 use manx_policy_compiler::model::ObjectName;
 use sha1::{Digest, Sha1};
 
 use self::health_checks::LocalEndpoints;
 use super::addresses::{AddressKind, addresses, left_alone, openings};
-use super::backends::{Candidate, Here, LeftOut, TrafficPolicy, all, select};
+use super::backends::{Candidate, Here, TrafficPolicy, all, can_be_backend, select};
 use super::bounds::{MOST_BACKENDS, MOST_HOST_PORTS, MOST_PORTS};
 use super::host_ports;
 use super::named_addresses::NamedAddresses;
 use super::omission::Omission;
+use super::rank::Rank;
+use super::shares::Shares;
 use super::slices::Slices;
 
 /// The label of a node's zone.
@@ -55,6 +60,7 @@ pub struct Frontends {
     /// The ports at which load balancers ask for each Service, and what they are told.
     health_checks: BTreeMap<Arc<Rank>, (u16, LocalEndpoints)>,
     slices: Slices,
+    shares: Shares,
     named: NamedAddresses,
 }
 
@@ -81,27 +87,6 @@ struct Compiled {
     addresses: Box<[(IpAddr, bool)]>,
     keys: Box<[FrontendKey]>,
     health_check: Option<(u16, LocalEndpoints)>,
-}
-
-/// The place of an object among those that have the same address, protocol and port. The smallest gets the connections. A
-/// Service has a node port on all nodes, so it comes before the pods of one.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
-    is_pod: bool,
-    is_of_unknown_age: bool,
-    created: Option<Created>,
-    object: Arc<ObjectKey>,
-}
-
-impl Rank {
-    fn new(object: &Arc<ObjectKey>, created: Option<Created>) -> Arc<Self> {
-        Arc::new(Self {
-            is_pod: object.kind == Kind::Pod,
-            is_of_unknown_age: created.is_none(),
-            created,
-            object: Arc::clone(object),
-        })
-    }
 }
 
 /// The objects that have one address, protocol and port, the first one first.
@@ -213,13 +198,14 @@ impl Frontends {
     }
 
     /// Follows changes that led to `contents`; all changes before were followed. `admits` says whether an address may be
-    /// a service's: it lies in no pool and block, and is no node's. Returns whether other addresses have a frontend now.
+    /// a service's: it lies in no pool and block, and is no node's. Returns the addresses that have a frontend now and had
+    /// none, or the other way round.
     pub fn follow(
         &mut self,
         contents: &Contents,
         changes: &Changes,
         admits: impl Fn(IpAddr) -> bool,
-    ) -> bool {
+    ) -> BTreeSet<IpAddr> {
         let changed = match changes {
             Changes::Objects(objects) => self.note_objects(
                 contents,
@@ -233,9 +219,12 @@ impl Frontends {
         self.compile_all(contents, changed, admits)
     }
 
-    /// Compiles the Services again for which `admits` has another answer than before. Returns whether other addresses
-    /// have a frontend now.
-    pub fn readmit(&mut self, contents: &Contents, admits: impl Fn(IpAddr) -> bool) -> bool {
+    /// Compiles the Services again for which `admits` has another answer than before. Returns as [`Frontends::follow`].
+    pub fn readmit(
+        &mut self,
+        contents: &Contents,
+        admits: impl Fn(IpAddr) -> bool,
+    ) -> BTreeSet<IpAddr> {
         let differs = |it: &Compiled| it.addresses.iter().any(|(at, was)| admits(*at) != *was);
         let changed = self.compiled.iter().filter(|(_, service)| differs(service));
         let changed = changed.map(|(key, _)| ObjectKey::clone(key)).collect();
@@ -345,15 +334,20 @@ impl Frontends {
         std::mem::replace(&mut self.here.zone, zone) != self.here.zone
     }
 
+    /// Compiles objects that have changed, and returns as [`Frontends::follow`].
     fn compile_all(
         &mut self,
         contents: &Contents,
         objects: BTreeSet<ObjectKey>,
         admits: impl Fn(IpAddr) -> bool,
-    ) -> bool {
+    ) -> BTreeSet<IpAddr> {
+        let mut objects: BTreeSet<Arc<ObjectKey>> = objects.into_iter().map(Arc::new).collect();
+        for service in objects.iter().filter(|key| key.kind == Kind::Service) {
+            self.note_share(contents, service);
+        }
+        objects.extend(self.shares.decide());
         let mut touched = BTreeSet::new();
         for object in objects {
-            let object = Arc::new(object);
             let mut omissions = BTreeSet::new();
             let mut frontends = BTreeMap::new();
             let mut compiled =
@@ -391,11 +385,24 @@ impl Frontends {
                 self.compiled.insert(object, compiled);
             }
         }
-        let mut differs = false;
-        for key in touched {
-            differs |= self.store(key);
+        touched.into_iter().filter(|key| self.store(*key)).map(|key| key.address.to_ip()).collect()
+    }
+
+    /// Notes how much of its namespace's share a Service asks for.
+    fn note_share(&mut self, contents: &Contents, key: &Arc<ObjectKey>) {
+        if let Some(before) = self.compiled.get(key) {
+            self.shares.remove(&before.rank);
         }
-        differs
+        if let Some(Object::Service(service)) = contents.valid(key)
+            && left_alone(service).is_none()
+        {
+            let name = ObjectName::new(&key.namespace, &key.name);
+            let slices = self.slices.of_ports(&name, translated_ports(service));
+            let backends: usize = slices.iter().flatten().map(|(it, _)| it.endpoints.len()).sum();
+            let rank = Rank::new(key, service.created);
+            // A Service never has more than its own bound.
+            self.shares.add(&rank, backends.min(MOST_BACKENDS));
+        }
     }
 
     /// Compiles an object to frontends. `None`: nothing of it is translated.
@@ -409,22 +416,28 @@ impl Frontends {
             &mut BTreeSet<Omission>,
         ),
     ) -> Option<Compiled> {
-        let (created, addresses, health_check) = match contents.valid(key)? {
+        let (rank, addresses, health_check) = match contents.valid(key)? {
             Object::Service(service) if left_alone(service).is_none() => {
-                let name = ObjectName::new(&key.namespace, &key.name);
-                let health_check = self.compile_health_check((&name, service), omissions);
-                let addresses =
-                    self.compile_service((&name, service), admits, (frontends, omissions));
-                (service.created, addresses, health_check)
+                let rank = Rank::new(key, service.created);
+                if self.shares.leaves_out(&rank) {
+                    omissions.insert(Omission::Namespace);
+                    (rank, Box::default(), None)
+                } else {
+                    let name = ObjectName::new(&key.namespace, &key.name);
+                    let health_check = self.compile_health_check((&name, service), omissions);
+                    let addresses =
+                        self.compile_service((&name, service), admits, (frontends, omissions));
+                    (rank, addresses, health_check)
+                }
             }
             object => {
                 let pod = self.host_pod(object)?;
                 *frontends = host_ports::asked(pod, &self.node_ports.addresses, omissions);
-                (pod.created, Box::default(), None)
+                (Rank::new(key, pod.created), Box::default(), None)
             }
         };
         let keys = frontends.keys().copied().collect();
-        Some(Compiled { rank: Rank::new(key, created), addresses, keys, health_check })
+        Some(Compiled { rank, addresses, keys, health_check })
     }
 
     /// Compiles a Service to frontends, and returns its addresses, each with whether it may be a frontend's.
@@ -445,8 +458,9 @@ impl Frontends {
             omissions.insert(Omission::TooManyPorts);
         }
         let ranges = Clients::of(&service.source_ranges);
+        let ports = translated_ports(service);
         let mut backends = 0;
-        for port in service.ports.iter().take(MOST_PORTS) {
+        for (port, slices) in ports.iter().zip(self.slices.of_ports(name, ports)) {
             // Addresses of one family by which the same clients get the same share their frontend.
             let mut made: BTreeMap<_, Arc<Frontend>> = BTreeMap::new();
             let of_node = (self.node_ports.range, self.node_ports.addresses.iter().copied());
@@ -472,6 +486,7 @@ impl Frontends {
                     let clients = if has_ranges { ranges.clone() } else { Clients::All };
                     let left = MOST_BACKENDS.saturating_sub(backends);
                     let of = (is_v4, policy, takes_visitors);
+                    let port = (port, &*slices);
                     let made = self.frontend((name, service), port, of, left, omissions);
                     backends += made.backends.len() + made.all_backends.len();
                     Arc::new(Frontend { clients, ..made })
@@ -490,18 +505,19 @@ impl Frontends {
         addresses.into_iter().map(|(at, _, is_admitted)| (at, is_admitted)).collect()
     }
 
-    /// The frontend of a Service's port for its addresses of a family that have this policy, for every client. It has no
-    /// backends if it would have more than `left`.
+    /// The frontend of a Service's port, which these slices have, for its addresses of a family that have this policy, for
+    /// every client. It has no backends if it would have more than `left`.
     fn frontend(
         &self,
         (name, service): (&ObjectName, &Service),
-        port: &ServicePort,
+        (port, slices): (&ServicePort, &[(&EndpointSlice, u16)]),
         (is_v4, policy, takes_visitors): (bool, TrafficPolicy, bool),
         left: usize,
         omissions: &mut BTreeSet<Omission>,
     ) -> Frontend {
         let without_backends = Frontend {
             id: id(name, port),
+            owner: owner(&name.namespace),
             affinity: affinity(service),
             takes_visitors,
             ..Frontend::default()
@@ -510,16 +526,21 @@ impl Frontends {
             omissions.insert(Omission::Endpoints);
             return without_backends;
         }
-        let mut candidates = Vec::new();
-        self.slices.each_endpoint(name, port, is_v4, |endpoint, port| match port {
-            // One more than may be: then there are too many.
-            Ok(port) if candidates.len() <= left => candidates.push(Candidate { endpoint, port }),
-            Err(LeftOut::Address) => _ = omissions.insert(Omission::Backend(endpoint.address)),
-            Ok(_) | Err(_) => {}
-        });
-        if candidates.len() > left {
+        let of_family = || slices.iter().filter(|(slice, _)| is_of_family(slice, is_v4)).copied();
+        let count = of_family().map(|(slice, _)| slice.endpoints.len()).sum::<usize>();
+        if count > left {
             omissions.insert(Omission::TooManyBackends);
             return without_backends;
+        }
+        let mut candidates = Vec::with_capacity(count);
+        for (slice, port) in of_family() {
+            for endpoint in &slice.endpoints {
+                if can_be_backend(endpoint.address) {
+                    candidates.push(Candidate { endpoint, port });
+                } else {
+                    omissions.insert(Omission::Backend(endpoint.address));
+                }
+            }
         }
         let (backends, without_backend) = select(&candidates, policy, &self.here);
         let has_all = takes_visitors || port.protocol == Some(Protocol::Udp);
@@ -578,6 +599,16 @@ impl Frontends {
     }
 }
 
+/// The ports of a Service that are translated.
+fn translated_ports(service: &Service) -> &[ServicePort] {
+    &service.ports[..service.ports.len().min(MOST_PORTS)]
+}
+
+/// Whether the addresses of a slice, which are all of one family, are of this one.
+fn is_of_family(slice: &EndpointSlice, is_v4: bool) -> bool {
+    slice.endpoints.first().is_some_and(|it| it.address.is_ipv4() == is_v4)
+}
+
 /// All Services, or those of a namespace.
 fn all_services<'a>(
     contents: &'a Contents,
@@ -618,6 +649,13 @@ fn id(service: &ObjectName, port: &ServicePort) -> u64 {
     // Neither a namespace nor a Service's name has a slash.
     let hash = Sha1::digest(format!("{}/{}/{name}", service.namespace, service.name));
     hash.iter().take(8).fold(0, |id, byte| id << 8 | u64::from(*byte))
+}
+
+/// The number of a namespace, the same in every version of the table.
+fn owner(namespace: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    namespace.hash(&mut hasher);
+    hasher.finish()
 }
 
 pub(super) mod health_checks;

@@ -7,7 +7,10 @@ use manx_dataplane::services::FrontendKey;
 use manx_objects::object::ObjectKey;
 use manx_policy_compiler::model::Protocol;
 
-use super::bounds::{MOST_BACKENDS, MOST_HEALTH_CHECKS, MOST_HOST_PORTS, MOST_PORTS};
+use super::bounds::{
+    MOST_BACKENDS, MOST_HEALTH_CHECKS, MOST_HOST_PORTS, MOST_OF_NAMESPACE, MOST_PORTS,
+    MOST_SERVICES,
+};
 
 /// A part of a Service, or of a pod with host ports, that clients do not reach.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +41,8 @@ pub enum Omission {
     TooManyHealthChecks,
     /// A slice of the Service's namespace is not valid, so its endpoints are not known.
     Endpoints,
+    /// Older Services of the namespace are as many as nodes translate, or ask for as many backends as nodes keep.
+    Namespace,
     /// The Service has more ports than nodes translate.
     TooManyPorts,
     /// The Service has more endpoints, those of all its ports together, than nodes keep.
@@ -96,6 +101,11 @@ impl fmt::Display for Omission {
                 f,
                 "its healthCheckNodePort is not served, because Services that came before it have {MOST_HEALTH_CHECKS}, which is as \
                  many as Manx serves on a node: load balancers find no node for it, unless it has externalTrafficPolicy Cluster"
+            ),
+            Self::Namespace => write!(
+                f,
+                "it is not translated, because the first Services of its namespace are {MOST_SERVICES}, or have {MOST_OF_NAMESPACE} \
+                 endpoints (those of each port), which is as many as Manx takes of a namespace: divide it"
             ),
             Self::TooManyPorts => write!(
                 f,

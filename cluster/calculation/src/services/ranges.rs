@@ -12,6 +12,7 @@ use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, Object};
 
 use crate::import::Cluster;
+use crate::topology::Topology;
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -77,6 +78,33 @@ impl ServiceRanges {
             }
         }
         ranges
+    }
+
+    /// The addresses to which the routes of the ranges lead on a node.
+    pub fn routed(&self, topology: &Topology) -> RoutedRanges<'_> {
+        let longer = self.nets.iter().flat_map(|range| {
+            let first = IpNet::from(range.network());
+            let inside = topology.prefixes.range(first..).map(|(prefix, _)| *prefix);
+            let of_range = inside.take_while(|prefix| range.contains(&prefix.addr()));
+            of_range.filter(|prefix| prefix.prefix_len() > range.prefix_len())
+        });
+        RoutedRanges { ranges: &self.nets, longer: longer.collect() }
+    }
+}
+
+/// The addresses of the ranges that have no route of their own.
+#[derive(Debug)]
+pub struct RoutedRanges<'a> {
+    ranges: &'a BTreeSet<IpNet>,
+    /// The prefixes in the ranges with routes of their own: addresses that pods outside of pools have.
+    longer: Vec<IpNet>,
+}
+
+impl RoutedRanges<'_> {
+    /// Whether an address has the route of a range, which leads to Manx. A Service there needs no other.
+    pub fn contain(&self, address: &IpAddr) -> bool {
+        let contains = |net: &IpNet| net.contains(address);
+        self.ranges.iter().any(contains) && !self.longer.iter().any(contains)
     }
 }
 

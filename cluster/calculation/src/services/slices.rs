@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use manx_objects::State;
 use manx_objects::object::{
-    EndpointPort, Kind, Object, ObjectKey, Protocol, ServicePort, SliceEndpoint,
+    EndpointPort, EndpointSlice, Kind, Object, ObjectKey, Protocol, ServicePort, SliceEndpoint,
 };
 use manx_policy_compiler::model::ObjectName;
 
 use super::backends::{LeftOut, can_be_backend};
+
+/// A Service with more ports than these is worth an index of them.
+const FEW_PORTS: usize = 4;
 
 /// The valid slices of each Service, and the namespaces with slices that are not valid.
 #[derive(Debug, Default)]
@@ -59,6 +62,42 @@ impl Slices {
         self.broken.contains_key(namespace)
     }
 
+    /// For each of a Service's ports, in order, the slices that have it, each with its number there. It takes as long as all
+    /// ports are, not their product.
+    pub(super) fn of_ports<'a>(
+        &'a self,
+        service: &ObjectName,
+        ports: &[ServicePort],
+    ) -> Vec<Vec<(&'a EndpointSlice, u16)>> {
+        let mut found: Vec<Vec<(&EndpointSlice, u16)>> = vec![Vec::new(); ports.len()];
+        let slices = self.of_services.get(service).into_iter().flatten();
+        let slices = slices.filter_map(|(_, object)| match &**object {
+            Object::EndpointSlice(slice) => Some(slice),
+            _ => None,
+        });
+        let mut index: HashMap<_, Vec<usize>> = HashMap::new();
+        if ports.len() > FEW_PORTS {
+            for (at, port) in ports.iter().enumerate() {
+                index.entry(target(port)).or_default().push(at);
+            }
+        }
+        for slice in slices {
+            for of in &slice.ports {
+                let asked = (of.name.as_deref(), of.protocol);
+                if ports.len() > FEW_PORTS {
+                    for at in index.get(&asked).into_iter().flatten() {
+                        found[*at].push((slice, of.port));
+                    }
+                } else {
+                    let all = ports.iter().zip(&mut found);
+                    let same = all.filter(|(port, _)| target(port) == asked);
+                    same.for_each(|(_, found)| found.push((slice, of.port)));
+                }
+            }
+        }
+        found
+    }
+
     /// Calls `each` for the endpoints of a Service in a family, each with its port for the Service's port, or why it can
     /// have no connection.
     pub(super) fn each_endpoint<'a>(
@@ -86,6 +125,11 @@ impl Slices {
             }
         }
     }
+}
+
+/// What names a Service's port in slices.
+fn target(port: &ServicePort) -> (Option<&str>, Protocol) {
+    (port.name.as_deref(), port.protocol.unwrap_or(Protocol::Tcp))
 }
 
 /// The Service of a slice.

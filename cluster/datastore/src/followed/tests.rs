@@ -11,6 +11,7 @@ use manx_objects::object::{Kind, Object, ObjectKey};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::Followed;
 use super::event::{Event, Reason};
 use super::faults::Stale;
 use super::objects::Objects;
@@ -81,6 +82,31 @@ fn it_is_in_sync_when_every_kind_was_listed_and_not_before() {
     let changes = objects.apply([Event::Listed { kind, readings: Vec::new() }]);
     assert_eq!(changes, Some(Changes::Everything));
     assert!(objects.contents.in_sync);
+}
+
+/// A tenant's object that changes all the time holds up nobody's: the next turn takes all events that have come, and tells of
+/// each object once.
+#[test]
+fn a_neighbours_change_comes_with_all_that_came_before_it() {
+    const CHURN: usize = 1000;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (mut followed, events) = Followed::new(SERVER, None);
+        for kind in KINDS {
+            events.send(Event::Listed { kind, readings: Vec::new() }).await.unwrap();
+        }
+        assert_eq!(followed.next().await, Changes::Everything);
+        let changed = |name: &str, n: usize| {
+            let status = json!({ "podIP": format!("10.0.{}.{}", n / 250, n % 250) });
+            Event::Changed(Box::new(pod(name, &json!({}), &status)))
+        };
+        for n in 0..CHURN {
+            events.send(changed("restless", n)).await.unwrap();
+        }
+        events.send(changed("neighbour", CHURN)).await.unwrap();
+        let changes = followed.next().await;
+        assert_eq!(keys(Some(changes)), ["Pod shop/neighbour", "Pod shop/restless"]);
+    });
 }
 
 #[test]

@@ -95,7 +95,7 @@ pub struct EndpointSlice {
     /// `endpoints[].addresses`, all of them. Policy uses these; as in Calico, an endpoint's conditions do not matter to
     /// it.
     pub addresses: BTreeSet<IpAddr>,
-    /// `endpoints[]`, for translation.
+    /// `endpoints[]`, for translation. Their addresses are of one family.
     pub endpoints: Box<[SliceEndpoint]>,
     /// `ports[]`. An entry without a number is left out, as in Calico.
     pub ports: Vec<EndpointPort>,

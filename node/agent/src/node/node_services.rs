@@ -43,7 +43,7 @@ const MOST_ROUTES: usize = 4096;
 pub(super) enum ServiceChange {
     /// At most what clients find at the addresses.
     None,
-    /// The addresses that are translated.
+    /// The addresses that are translated, outside of the ranges' routes.
     Addresses,
     /// The same, and so the node's own routes to some of them.
     Routes,
@@ -105,14 +105,14 @@ impl ManxServices {
         let Self { frontends, of_nodes, .. } = self;
         let is_of_node = |address: &IpAddr| is_own(address) || of_nodes.contains(address);
         let admits = |address: IpAddr| admits(topology, is_of_node, address);
-        let followed = changes.is_some_and(|it| frontends.follow(contents, it, admits));
-        let mut readmitted = false;
+        let changed = changes.map(|it| frontends.follow(contents, it, admits)).unwrap_or_default();
         let is_placed = placed.is_some();
         if let Some(addresses) = placed {
-            readmitted = frontends.readmit(contents, admits);
+            frontends.readmit(contents, admits);
             frontends.move_node_ports(contents, addresses, admits);
         }
-        if !(followed || readmitted || is_placed) {
+        let routed = self.ranges.routed(topology);
+        if !is_placed && changed.iter().all(|address| routed.contain(address)) {
             return ServiceChange::None;
         }
         let is_in_range = |address: &IpAddr| self.ranges.nets.iter().any(|it| it.contains(address));

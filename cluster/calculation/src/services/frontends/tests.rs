@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use manx_dataplane::services::{Backend, WithoutBackend};
 use manx_objects::contents::Stored;
 use manx_objects::object::{
-    ClientAffinity, ContainerPort, EndpointPort, EndpointSlice, Hints, HostPort, Node, Phase, Pod,
+    ClientAffinity, ContainerPort, Created, EndpointPort, Hints, HostPort, Node, Phase,
     ServiceType, SliceEndpoint,
 };
 use manx_objects::problem::Place;
@@ -20,8 +20,8 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
 use crate::services::addresses::{HEADLESS, OTHER_PROXY};
-use crate::services::bounds::MOST_HEALTH_CHECKS;
-use crate::services::{HealthCheck, HealthChecks};
+use crate::services::bounds::{MOST_HEALTH_CHECKS, MOST_OF_NAMESPACE};
+use crate::services::{HealthCheck, HealthChecks, LeftAlone};
 use reference::{Seen, expected, expected_checks, is_named};
 use viewed::{of_services, seen_in, views};
 
@@ -192,7 +192,10 @@ fn slice() -> impl Strategy<Value = EndpointSlice> {
         all.into_iter().map(port).collect()
     });
     let endpoints = prop_oneof![vec(endpoint(0.3), 0..6), vec(endpoint(0.95), 1..4)];
-    (weighted(0.9, one_of(NAMES)), endpoints, ports).prop_map(|(service, endpoints, ports)| {
+    (weighted(0.9, one_of(NAMES)), endpoints, ports).prop_map(|(service, mut endpoints, ports)| {
+        // All are of one family, as the addressType says.
+        let is_v4 = endpoints.first().is_some_and(|it| it.address.is_ipv4());
+        endpoints.retain(|it| it.address.is_ipv4() == is_v4);
         EndpointSlice {
             service: service.map(str::to_owned),
             addresses: endpoints.iter().map(|it| it.address).collect(),
@@ -296,12 +299,14 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
             }
             let admits = |address| !closed.contains(&address);
             let had = frontends.addresses().clone();
-            let readmitted = readmits && frontends.readmit(&contents, admits);
+            let mut told =
+                if readmits { frontends.readmit(&contents, admits) } else { BTreeSet::new() };
             let changes = if everything { Changes::Everything } else { changes };
-            let followed = frontends.follow(&contents, &changes, admits);
+            told.extend(frontends.follow(&contents, &changes, admits));
             let asked = frontends.asked_ports();
             frontends.grant(&contents, &asked, admits);
-            prop_assert!(readmitted || followed || had == *frontends.addresses());
+            let mut differing = had.symmetric_difference(frontends.addresses());
+            prop_assert!(differing.all(|it| told.contains(it)));
 
             let now = seen(&frontends);
             let (expected, rules): (BTreeMap<_, _>, Vec<_>) = expected(&contents, admits)
@@ -514,6 +519,54 @@ fn what_a_service_makes_every_node_do_is_bounded() {
     assert!(found.omissions().any(|(_, it)| it == Omission::TooManyBackends));
     let found = compiled(&[service(200), slice(1, 200)].concat());
     assert_eq!((backends(&found), found.omissions().count()), (100_000, 0));
+}
+
+/// A Service of a namespace that is as old as this day of January and has as many backends as one may, with its slice.
+fn greedy(namespace: &str, name: &str, day: u8) -> String {
+    let list =
+        |text: fn(usize) -> String, count| (0..count).map(text).collect::<Vec<_>>().join(", ");
+    let ports = list(|it| format!("{{name: p{it}, port: {}}}", it + 1), 300);
+    let endpoints = list(|it| format!("{{addresses: [10.1.{}.{}]}}", it / 250, it % 250), 500);
+    format!(
+        "---\n{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: {namespace}, creationTimestamp: \
+         '2026-01-{day:02}T00:00:00Z'}}, spec: {{clusterIP: 10.96.{}.{day}, ports: [{ports}]}}}}\n\
+         ---\n{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: {name}, namespace: {namespace}, labels: \
+         {{kubernetes.io/service-name: {name}}}}}, addressType: IPv4, endpoints: [{endpoints}], ports: [{ports}]}}\n",
+        namespace.len()
+    )
+}
+
+#[test]
+fn a_namespace_that_asks_too_much_has_its_oldest_services_and_its_neighbour_all() {
+    const FIT: u8 = (MOST_OF_NAMESPACE / MOST_BACKENDS) as u8;
+    let mut texts: Vec<String> =
+        (1..=FIT + 2).map(|day| greedy("a", &format!("s{day}"), day)).collect();
+    texts.push(greedy("bb", "s", 28));
+    let text = texts.concat();
+    let mut contents = Contents::from_texts([("a.yaml", text.as_str())]);
+    let mut frontends = Frontends::new("n1", node_ports());
+    frontends.follow(&contents, &Changes::Everything, |_| true);
+    let addresses =
+        |it: &Frontends| it.addresses().iter().map(ToString::to_string).collect::<Vec<_>>();
+    let left_out = |it: &Frontends| {
+        let all = it.omissions().filter(|(_, it)| *it == Omission::Namespace);
+        all.map(|(key, _)| key.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        addresses(&frontends),
+        ["10.96.1.1", "10.96.1.2", "10.96.1.3", "10.96.1.4", "10.96.2.28"]
+    );
+    assert_eq!(left_out(&frontends), ["Service a/s5", "Service a/s6"]);
+    let name = ObjectName::new("a", "s6");
+    let view = frontends.view(&contents, &name, ("n1", &node_ports()), |_| true).unwrap();
+    assert_eq!(view.left_alone, Some(LeftAlone::Namespace));
+    // An older one goes: the next one has its place.
+    let key = ObjectKey::new(Kind::Service, "a", "s2");
+    let before = contents.objects.remove(&key);
+    let changes = Changes::Objects(BTreeMap::from([(key, before)]));
+    let changed = frontends.follow(&contents, &changes, |_| true);
+    assert_eq!(changed, ips(&["10.96.1.2", "10.96.1.5"].into()));
+    assert_eq!(left_out(&frontends), ["Service a/s6"]);
 }
 
 /// A Service of type `LoadBalancer` whose balancer asks at a port.

@@ -9,12 +9,13 @@ use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, Object, ObjectKey, Protocol, Service, ServicePort};
 use manx_policy_compiler::model::ObjectName;
 
-use super::{Frontends, NodePorts, Rank, affinity, frontend_key, zone};
+use super::{Frontends, NodePorts, affinity, frontend_key, zone};
 use crate::services::addresses::{
     AddressKind, LeftAlone, Opening, Untranslated, addresses, left_alone, openings, policy,
 };
 use crate::services::backends::{Candidate, Choice, Here, LeftOut, TrafficPolicy, select};
 use crate::services::omission::Omission;
+use crate::services::rank::Rank;
 
 /// A Service, as clients of a node see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,11 +123,14 @@ impl Frontends {
             is_known: !self.slices.is_broken(&name.namespace),
             ports: Vec::new(),
         };
+        let rank = Rank::new(&Arc::new(key), service.created);
+        if view.left_alone.is_none() && self.shares.leaves_out(&rank) {
+            view.left_alone = Some(LeftAlone::Namespace);
+        }
         if view.left_alone.is_some() {
             return Some(view);
         }
         let here = Here { node: node.to_owned(), zone: zone(contents, node) };
-        let rank = Rank::new(&Arc::new(key), service.created);
         let mut own = Vec::new();
         for (address, ends) in addresses(service) {
             match ends {

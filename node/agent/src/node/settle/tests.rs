@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use ipnet::IpNet;
+use manx_dataplane::services::FrontendKey;
 use manx_dataplane::tables::{Connections, Link, NextHop, PortId, Role, Tunnel};
 use manx_dataplane::wire::address::Address;
 use manx_policy_compiler::model::ObjectName;
@@ -23,6 +24,8 @@ use manx_calculation::overlay::{Overlay, Underlay};
 use manx_calculation::topology::{HostNetwork, ReservedFor};
 use manx_datastore::Source;
 use manx_observe::latency::Latencies;
+
+mod services;
 
 /// The Node object, without which the node has no place.
 const NODE: &str = "{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.1.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}";
@@ -379,6 +382,13 @@ impl Node {
     }
 }
 
+/// Manx translates services, which have a range.
+fn manx() -> Services {
+    let port = |first, last| PortRange::new(first, last).unwrap();
+    let ports = ManxPorts { egress: port(61_000, 65_534), node_ports: port(30_000, 32_767) };
+    Services::Manx(Translation { ranges: vec!["10.96.0.0/16".parse().unwrap()], ports })
+}
+
 fn nets(all: &[&str]) -> BTreeSet<IpNet> {
     all.iter().map(|net| net.parse().unwrap()).collect()
 }
@@ -409,11 +419,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
     let batches = vec(prop_oneof![1 => vec(event(), 1), 1 => vec(event(), 2..6)], 1..16);
     let config = Config { cases: 96, failure_persistence: None, ..Config::default() };
     let verify = prop::bool::weighted(0.25);
-    let range = "10.96.0.0/16".parse().unwrap();
-    let port = |first, last| PortRange::new(first, last).unwrap();
-    let ports = ManxPorts { egress: port(61_000, 65_534), node_ports: port(30_000, 32_767) };
-    let translation = Translation { ranges: vec![range], ports };
-    let services = prop::sample::select(vec![Services::KubeProxy, Services::Manx(translation)]);
+    let services = prop::sample::select(vec![Services::KubeProxy, manx()]);
     let run = |(begin, batches, verify, services): Run| {
         let directory = tempfile::tempdir().unwrap();
         write(directory.path(), "node-1", Some(NODE));

@@ -1,0 +1,109 @@
+//! Services that Manx translates: what a change of them takes, and who waits for whom.
+
+use super::*;
+
+/// The Service `s` of namespace `a`, at 10.96.0.9.
+const SERVICE: usize = 0;
+/// How often the tenant's Service changes before the next turn.
+const CHURN: u32 = 1000;
+
+fn slice(namespace: &str, service: &str, address: Ipv4Addr) -> String {
+    format!(
+        "{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: {service}-1, namespace: {namespace}, labels: \
+         {{kubernetes.io/service-name: {service}}}}}, addressType: IPv4, endpoints: [{{addresses: [{address}]}}], ports: [{{port: 80}}]}}"
+    )
+}
+
+/// The only backend at an address of a service.
+fn backend(node: &Node, address: &str) -> Option<Address> {
+    let address = address.parse::<IpAddr>().unwrap().into();
+    let key = FrontendKey { address, protocol: 6, port: 80 };
+    let services = node.calculated.tables.services.as_ref()?;
+    services.frontend(&key)?.backends.first().map(|it| it.address)
+}
+
+/// The node, whose directory has these objects.
+fn started(directory: &Path, objects: &[(&str, &str)]) -> Node {
+    let all = [("node-1", NODE), ("pool", text("pool", 0)), ("node-2", text("node-2", 0))];
+    for (name, text) in all.iter().chain(objects) {
+        write(directory, name, Some(text));
+    }
+    let mut node = Node::new(directory, false, &manx());
+    node.settle();
+    node
+}
+
+fn store(node: &mut Node, directory: &Path, name: &str, text: Option<&str>) {
+    write(directory, name, text);
+    node.inputs.source.refresh().into_iter().for_each(|it| node.inputs.add_changes(it));
+}
+
+/// However often a tenant's Service changes between two turns, one turn takes all of it, and his neighbour's change with it:
+/// that waits for the turn before and its own, and not for each of the tenant's changes.
+#[test]
+fn a_neighbours_change_waits_for_one_turn_however_often_a_service_changes() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _entered = runtime.enter();
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let neighbour = "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: b}, spec: {clusterIP: 10.96.0.8, ports: [{port: 80}]}}";
+    let mut node =
+        started(directory, &[("service", text("service", SERVICE)), ("neighbour", neighbour)]);
+    let at = |n: u32| Ipv4Addr::from_bits(0x0a02_0001 + n % 200);
+    for n in 0..=CHURN {
+        store(&mut node, directory, "slice", Some(&slice("a", "s", at(n))));
+    }
+    store(&mut node, directory, "neighbours", Some(&slice("b", "web", at(7))));
+    let before = Arc::clone(&node.calculated.tables);
+    let published = node.settle().tables.unwrap();
+    assert_eq!(published.version, before.version);
+    assert_eq!(backend(&node, "10.96.0.9"), Some(IpAddr::from(at(CHURN)).into()));
+    assert_eq!(backend(&node, "10.96.0.8"), Some(IpAddr::from(at(7)).into()));
+    assert!(node.settle().tables.is_none());
+}
+
+/// The range has a route, so that a Service in it takes no other: not even a look at those of all Services.
+#[test]
+fn a_service_that_comes_in_a_range_changes_no_route() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _entered = runtime.enter();
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let mut node = started(directory, &[]);
+    for version in [Some(text("service", SERVICE)), None] {
+        let before = Arc::clone(&node.calculated.tables);
+        store(&mut node, directory, "service", version);
+        let unsettled = node.inputs.contents().objects.len();
+        let Unsettled { objects, .. } = node.inputs.take_unsettled();
+        let change = node.view.update_services(&node.inputs, objects.as_ref(), false);
+        assert_eq!((change, unsettled > 0), (ServiceChange::None, true));
+        let tables = node.calculated.replace_services(&node.view).unwrap();
+        assert!(Arc::ptr_eq(&tables.routes, &before.routes));
+        assert_eq!(tables.next_hop(IpAddr::from([10, 96, 0, 9]).into()), NextHop::Service);
+    }
+}
+
+/// Whichever comes first: a pod outside of pools whose object names a cluster IP in a range gets no packets that are the
+/// Service's.
+#[test]
+fn a_pod_takes_no_cluster_ip_of_a_range() {
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: q, namespace: a}, spec: {nodeName: n2, containers: [{name: c}]}, status: {podIP: 10.96.0.9}}";
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _entered = runtime.enter();
+    let mut both = [("there", pod), ("service", text("service", SERVICE))];
+    for _ in 0..2 {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        let mut node = started(directory, &[]);
+        let mut next_hops = Vec::new();
+        for (name, text) in both {
+            store(&mut node, directory, name, Some(text));
+            node.settle();
+            next_hops.push(node.calculated.tables.next_hop(IpAddr::from([10, 96, 0, 9]).into()));
+        }
+        assert_eq!(next_hops[1], NextHop::Service, "{both:?}");
+        let is_first = both[0].0 == "there";
+        assert_eq!(next_hops[0] != NextHop::Service, is_first, "the pod has it without a Service");
+        both.reverse();
+    }
+}
