@@ -20,6 +20,7 @@ mod neighbours;
 mod offload;
 mod oracle;
 mod policy_only;
+mod port_reuse;
 mod services;
 mod states;
 mod succession;
