@@ -395,6 +395,8 @@ pub struct Fabric {
     pub services: Option<Arc<ServiceTable>>,
     /// The nodes' ports that are Manx's, from the next publication on: behind [`MANX`].
     pub manx_ports: Option<ManxPorts>,
+    /// The addresses by which the world sees pods, from the next publication on. `None`: the node's own.
+    pub outgoing: Option<[Option<IpAddr>; 2]>,
     /// The encapsulation between the nodes, from the next manifests on.
     pub overlay: Overlay,
     offload: fn(&ObjectName) -> Capabilities,
@@ -423,6 +425,7 @@ impl Fabric {
             translates_services: false,
             services: None,
             manx_ports: None,
+            outgoing: None,
             overlay: Overlay::Ipip,
             offload: |_| Capabilities::ALL,
         }
@@ -494,7 +497,8 @@ impl Fabric {
         }
         let masquerade = Arc::new(PrefixMap::build(0, values));
         let link = Link::native(MANX, MTU);
-        let manx_ports = Some(ManxPorts { link, egress, addresses: [None; 2], masquerade });
+        let (addresses, outgoing) = ([None; 2], [None; 2]);
+        let manx_ports = Some(ManxPorts { link, egress, addresses, outgoing, masquerade });
         let mut fabric = Self { manx_ports, ..Self::closed() };
         for node in &mut fabric.nodes {
             node.attach(MANX, Capabilities::ALL);
@@ -604,7 +608,8 @@ impl Fabric {
             tables.roles.resize(MANX.0 as usize + 1, Role::Closed);
             tables.roles[MANX.0 as usize] = Role::ManxPorts;
             let addresses = [Some(UNDERLAY[node].into()), Some(underlay_v6(node).into())];
-            tables.manx_ports = Some(ManxPorts { addresses, ..ports.clone() });
+            let outgoing = self.outgoing.map_or(addresses, |it| it.map(|it| it.map(Into::into)));
+            tables.manx_ports = Some(ManxPorts { addresses, outgoing, ..ports.clone() });
         }
         tables
     }
