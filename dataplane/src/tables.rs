@@ -454,8 +454,10 @@ pub struct ManxPorts {
     pub link: Link,
     /// The ports of the way out, the first and the last: they take the place of a source's port.
     pub egress: (u16, u16),
-    /// The addresses of the way out, of IPv4 and of IPv6: they take the place of a source's address.
+    /// The node's addresses, of IPv4 and of IPv6: by them hosts that are backends of services see clients from outside.
     pub addresses: [Option<Address>; 2],
+    /// The addresses by which the world sees pods, of IPv4 and of IPv6.
+    pub outgoing: [Option<Address>; 2],
     /// Whose address they take the place of: by address, [`ManxPorts::ASKS`] and [`ManxPorts::STAYS`].
     pub masquerade: Arc<PrefixMap>,
 }
@@ -470,6 +472,14 @@ impl ManxPorts {
     #[inline]
     pub fn of_family(of: &[Option<Address>; 2], family: Address) -> Option<Address> {
         of[usize::from(!family.is_v4())]
+    }
+
+    /// Whether an address takes the place of sources.
+    #[inline]
+    pub fn has(&self, address: Address) -> bool {
+        [&self.addresses, &self.outgoing]
+            .iter()
+            .any(|of| Self::of_family(of, address) == Some(address))
     }
 
     /// Whether the world sees the node's address in packets between these two.

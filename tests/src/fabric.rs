@@ -155,7 +155,13 @@ fn open_records(file: File) -> FlowRecordFile {
 /// Ports of a node that are Manx's, from which no packet leaves unless a service asks for it.
 fn no_way_out(egress: (u16, u16)) -> ManxPorts {
     let masquerade = Arc::new(PrefixMap::build(0, []));
-    ManxPorts { link: Link::native(MANX, MTU), egress, addresses: [None; 2], masquerade }
+    ManxPorts {
+        link: Link::native(MANX, MTU),
+        egress,
+        addresses: [None; 2],
+        outgoing: [None; 2],
+        masquerade,
+    }
 }
 
 type Workers = Vec<(Worker, Sender<Command>)>;
@@ -401,6 +407,8 @@ pub struct Fabric {
     pub services: Option<Arc<ServiceTable>>,
     /// The nodes' ports that are Manx's, from the next publication on: behind [`MANX`].
     pub manx_ports: Option<ManxPorts>,
+    /// The addresses by which the world sees pods, from the next publication on. `None`: the node's own.
+    pub outgoing: Option<[Option<IpAddr>; 2]>,
     /// The encapsulation between the nodes, from the next manifests on.
     pub overlay: Overlay,
     offload: fn(&ObjectName) -> Capabilities,
@@ -429,6 +437,7 @@ impl Fabric {
             translates_services: false,
             services: None,
             manx_ports: None,
+            outgoing: None,
             overlay: Overlay::Ipip,
             offload: |_| Capabilities::ALL,
         }
@@ -620,7 +629,8 @@ impl Fabric {
             tables.roles.resize(roles, Role::Closed);
             tables.roles[MANX.0 as usize] = Role::ManxPorts;
             let addresses = [Some(UNDERLAY[node].into()), Some(underlay_v6(node).into())];
-            tables.manx_ports = Some(ManxPorts { addresses, ..ports.clone() });
+            let outgoing = self.outgoing.map_or(addresses, |it| it.map(|it| it.map(Into::into)));
+            tables.manx_ports = Some(ManxPorts { addresses, outgoing, ..ports.clone() });
         }
         tables
     }

@@ -104,8 +104,10 @@ pub struct ManxPort {
     pub link: Link,
     /// The ports of the way out, the first and the last.
     pub egress: (u16, u16),
-    /// The addresses by which the world sees pods, of IPv4 and of IPv6.
+    /// The node's addresses, of IPv4 and of IPv6.
     pub addresses: [Option<IpAddr>; 2],
+    /// The addresses by which the world sees pods.
+    pub outgoing: [Option<IpAddr>; 2],
     /// The ports that bring ICMP messages about packets with these addresses.
     pub icmp: [Option<PortId>; 2],
 }
@@ -196,6 +198,7 @@ impl Calculation {
                     link: port.link,
                     egress: port.egress,
                     addresses: port.addresses.map(|address| address.map(Address::from)),
+                    outgoing: port.outgoing.map(|address| address.map(Address::from)),
                     masquerade: Arc::clone(&self.route_tables.masquerade),
                 }),
                 Translation::Nobody | Translation::KubeProxy(..) | Translation::Manx(..) => None,

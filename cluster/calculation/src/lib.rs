@@ -5,6 +5,7 @@
 //! - [`overlay`]: the kinds of tunnels, in one table.
 //! - [`import`]: objects to the validated model. An object that is not valid fails closed.
 //! - [`topology`]: the route of every prefix, seen from one node.
+//! - [`way_out`]: the hosts to which pods keep their own addresses.
 //! - [`services`]: service addresses that the node's kube-proxy translates, and the table of those that Manx translates.
 //! - [`calc`]: the tables of the dataplane, made anew or changed in place.
 //!
@@ -17,3 +18,4 @@ pub mod interfaces;
 pub mod overlay;
 pub mod services;
 pub mod topology;
+pub mod way_out;

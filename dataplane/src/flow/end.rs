@@ -13,7 +13,7 @@ pub enum EndReason {
     Expired,
     /// It was live, and was evicted for another one.
     Evicted,
-    /// It was live, and the same connection was opened again.
+    /// The same connection was opened again; or its own was over, and another one got its port of the way out.
     Replaced,
     /// Its backend is gone.
     BackendGone,

@@ -83,7 +83,7 @@ pub enum FlowState {
     OriginalClosed = 4,
     /// TCP: the replying side has sent FIN.
     ReplyClosed = 5,
-    /// TCP: both sides have sent FIN.
+    /// TCP: both sides have sent FIN, and the last one was acknowledged.
     Closed = 6,
     /// TCP: reset before it was established (a refused connection).
     ResetOpening = 7,
@@ -101,6 +101,10 @@ pub enum FlowState {
     OtherUnanswered = 13,
     /// Another protocol, in both directions.
     OtherAnswered = 14,
+    /// TCP: both sides have sent FIN, the original side last. It waits for the acknowledgement.
+    OriginalLastAck = 15,
+    /// TCP: both sides have sent FIN, the replying side last. It waits for the acknowledgement.
+    ReplyLastAck = 16,
 }
 
 /// The admission of a packet by a flow's state. The policy stamp is compared after it.
@@ -122,9 +126,9 @@ pub enum Admission {
 }
 
 /// A bit for each state that a packet of a direction without SYN, FIN and RST leaves as it is.
-const STEADY: [u16; 2] = [steady(FlowDirection::Original), steady(FlowDirection::Reply)];
+const STEADY: [u32; 2] = [steady(FlowDirection::Original), steady(FlowDirection::Reply)];
 
-const fn steady(direction: FlowDirection) -> u16 {
+const fn steady(direction: FlowDirection) -> u32 {
     let (mut states, mut at) = (0, 0);
     while at < FlowState::ALL.len() {
         let state = FlowState::ALL[at];
@@ -149,7 +153,7 @@ pub(super) const LEAST_TIMEOUT: u32 = {
 
 impl FlowState {
     /// Every state, in the order of the discriminants.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::SynSent,
         Self::SynReceived,
         Self::PickedUp,
@@ -165,6 +169,8 @@ impl FlowState {
         Self::IcmpAnswered,
         Self::OtherUnanswered,
         Self::OtherAnswered,
+        Self::OriginalLastAck,
+        Self::ReplyLastAck,
     ];
 
     /// The state after a flow's first packet.
@@ -199,7 +205,9 @@ impl FlowState {
             | Self::ReplyClosed
             | Self::Closed
             | Self::ResetOpening
-            | Self::ResetEstablished => protocol == TCP,
+            | Self::ResetEstablished
+            | Self::OriginalLastAck
+            | Self::ReplyLastAck => protocol == TCP,
         }
     }
 
@@ -241,7 +249,9 @@ impl FlowState {
             | Self::ReplyClosed
             | Self::Closed
             | Self::ResetOpening
-            | Self::ResetEstablished => self.next_tcp(flags, direction),
+            | Self::ResetEstablished
+            | Self::OriginalLastAck
+            | Self::ReplyLastAck => self.next_tcp(flags, direction),
         }
     }
 
@@ -252,8 +262,8 @@ impl FlowState {
                 Self::SynSent | Self::SynReceived | Self::PickedUp | Self::ResetOpening => {
                     Self::ResetOpening
                 }
-                // A reset of a closed connection changes nothing.
-                Self::Closed => Self::Closed,
+                // Both sides have said that they end it.
+                Self::Closed | Self::OriginalLastAck | Self::ReplyLastAck => Self::Closed,
                 _ => Self::ResetEstablished,
             };
         }
@@ -269,8 +279,19 @@ impl FlowState {
             (Self::SynSent, _) => Self::SynSent,
             (Self::SynReceived | Self::ResetOpening, Reply) => Self::SynReceived,
             (Self::PickedUp | Self::ResetOpening, Original) => Self::PickedUp,
-            (Self::OriginalClosed, Reply) | (Self::ReplyClosed, Original) if fin => Self::Closed,
-            (Self::OriginalClosed | Self::ReplyClosed | Self::Closed, _) => self,
+            (Self::OriginalClosed, Reply) if fin => Self::ReplyLastAck,
+            (Self::ReplyClosed, Original) if fin => Self::OriginalLastAck,
+            // What that side sends after its own FIN carries no data. A FIN is sent again if it was lost, and
+            // acknowledges nothing new then.
+            (Self::ReplyLastAck, Original) | (Self::OriginalLastAck, Reply) if !fin => Self::Closed,
+            (
+                Self::OriginalClosed
+                | Self::ReplyClosed
+                | Self::Closed
+                | Self::OriginalLastAck
+                | Self::ReplyLastAck,
+                _,
+            ) => self,
             (Self::SynReceived | Self::Established | Self::ResetEstablished, Original) if fin => {
                 Self::OriginalClosed
             }
@@ -287,7 +308,7 @@ impl FlowState {
         match self {
             Self::SynSent | Self::SynReceived | Self::PickedUp => 20,
             Self::Established | Self::OriginalClosed | Self::ReplyClosed => 3600,
-            Self::Closed => 30,
+            Self::Closed | Self::OriginalLastAck | Self::ReplyLastAck => 30,
             Self::ResetOpening | Self::ResetEstablished => 40,
             Self::UdpUnanswered | Self::UdpAnswered => 60,
             Self::IcmpUnanswered | Self::IcmpAnswered => 5,
@@ -326,7 +347,9 @@ impl FlowState {
             | Self::ResetEstablished
             | Self::UdpUnanswered
             | Self::IcmpUnanswered
-            | Self::OtherUnanswered => false,
+            | Self::OtherUnanswered
+            | Self::OriginalLastAck
+            | Self::ReplyLastAck => false,
         }
     }
 
@@ -334,7 +357,26 @@ impl FlowState {
     #[inline]
     pub const fn is_answered(self) -> bool {
         self.is_established()
-            || matches!(self, Self::SynReceived | Self::Closed | Self::ResetEstablished)
+            || matches!(
+                self,
+                Self::SynReceived
+                    | Self::Closed
+                    | Self::ResetEstablished
+                    | Self::OriginalLastAck
+                    | Self::ReplyLastAck
+            )
+    }
+
+    /// The seconds of silence after which the connection is over, so that another one may have its ports before its
+    /// [`timeout`](Self::timeout). `None`: it is not over. Anybody who knows the ports can forge a reset, and a
+    /// connection that goes on undoes it with its next segment.
+    #[inline]
+    pub const fn over_after(self) -> Option<u32> {
+        match self {
+            Self::Closed => Some(0),
+            Self::ResetOpening | Self::ResetEstablished => Some(2),
+            _ => None,
+        }
     }
 
     /// The admission of a packet by this state.
@@ -345,7 +387,14 @@ impl FlowState {
             return Admission::Cached;
         }
         match (self, direction) {
-            (Self::Closed | Self::ResetOpening | Self::ResetEstablished, _)
+            (
+                Self::Closed
+                | Self::ResetOpening
+                | Self::ResetEstablished
+                | Self::OriginalLastAck
+                | Self::ReplyLastAck,
+                _,
+            )
             | (Self::OriginalClosed, Original)
             | (Self::ReplyClosed, Reply) => Admission::Recycle,
             (_, Original) => Admission::Judge,
@@ -371,6 +420,8 @@ impl FlowState {
             Self::IcmpAnswered => "icmp-answered",
             Self::OtherUnanswered => "unanswered",
             Self::OtherAnswered => "answered",
+            Self::OriginalLastAck => "original-last-ack",
+            Self::ReplyLastAck => "reply-last-ack",
         }
     }
 }
@@ -392,7 +443,7 @@ mod tests {
 
     /// A state, then the state after it by: ACK, FIN+ACK, SYN+ACK, RST of the original side; then by those of the
     /// replying side.
-    const TRANSITIONS: [(FlowState, [FlowState; 4], [FlowState; 4]); 9] = [
+    const TRANSITIONS: [(FlowState, [FlowState; 4], [FlowState; 4]); 11] = [
         (
             SynSent,
             [SynSent, SynSent, SynSent, ResetOpening],
@@ -416,14 +467,24 @@ mod tests {
         (
             OriginalClosed,
             [OriginalClosed, OriginalClosed, OriginalClosed, ResetEstablished],
-            [OriginalClosed, Closed, OriginalClosed, ResetEstablished],
+            [OriginalClosed, ReplyLastAck, OriginalClosed, ResetEstablished],
         ),
         (
             ReplyClosed,
-            [ReplyClosed, Closed, ReplyClosed, ResetEstablished],
+            [ReplyClosed, OriginalLastAck, ReplyClosed, ResetEstablished],
             [ReplyClosed, ReplyClosed, ReplyClosed, ResetEstablished],
         ),
         (Closed, [Closed; 4], [Closed; 4]),
+        (
+            OriginalLastAck,
+            [OriginalLastAck, OriginalLastAck, OriginalLastAck, Closed],
+            [Closed, OriginalLastAck, Closed, Closed],
+        ),
+        (
+            ReplyLastAck,
+            [Closed, ReplyLastAck, Closed, Closed],
+            [ReplyLastAck, ReplyLastAck, ReplyLastAck, Closed],
+        ),
         (
             ResetOpening,
             [PickedUp, PickedUp, PickedUp, ResetOpening],
@@ -471,7 +532,10 @@ mod tests {
     #[test]
     fn the_timeouts_are_those_of_the_manual() {
         let seconds = FlowState::ALL.map(FlowState::timeout);
-        assert_eq!(seconds, [20, 20, 20, 3600, 3600, 3600, 30, 40, 40, 60, 60, 5, 5, 600, 600]);
+        assert_eq!(
+            seconds,
+            [20, 20, 20, 3600, 3600, 3600, 30, 40, 40, 60, 60, 5, 5, 600, 600, 30, 30]
+        );
     }
 
     #[test]
@@ -488,7 +552,10 @@ mod tests {
         for (state, _, _) in TRANSITIONS {
             for direction in [Original, Reply] {
                 let expected = match (state, direction) {
-                    (Closed | ResetOpening | ResetEstablished, _)
+                    (
+                        Closed | ResetOpening | ResetEstablished | OriginalLastAck | ReplyLastAck,
+                        _,
+                    )
                     | (OriginalClosed, Original)
                     | (ReplyClosed, Reply) => Admission::Recycle,
                     (_, Original) => Admission::Judge,
@@ -500,6 +567,29 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Only then may its ports be another connection's.
+    #[test]
+    fn a_connection_is_over_after_both_fins_and_the_last_acknowledgement_or_a_reset_and_silence() {
+        for (first, last) in [(Original, Reply), (Reply, Original)] {
+            let mut state = Established;
+            // The last ACK of data crosses the other side's FIN, which is sent again.
+            for (flags, direction) in
+                [(FIN_ACK, first), (ACK, last), (FIN_ACK, first), (FIN_ACK, last), (FIN_ACK, last)]
+            {
+                state = state.next(flags, direction);
+                assert_eq!(state.over_after(), None, "{state:?}");
+            }
+            // Data that is sent again acknowledges nothing.
+            assert_eq!(state.next(ACK, last).over_after(), None);
+            for (flags, side) in [(ACK, first), (RST, first), (RST, last)] {
+                assert_eq!(state.next(flags, side).over_after(), Some(0));
+            }
+        }
+        let over = FlowState::ALL.into_iter().filter(|it| it.over_after().is_some());
+        assert_eq!(over.collect::<Vec<_>>(), [Closed, ResetOpening, ResetEstablished]);
+        assert_eq!([SynSent, Established].map(|it| it.next(RST, Reply).over_after()), [Some(2); 2]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::key::{FlowKey, Orientation};
 use super::owners::Owner;
 use super::second_key::{DirectedKey, SecondKeyLine};
 use super::shards::WorkerId;
-use super::state::FlowDirection;
+use super::state::{FlowDirection, FlowState};
 use super::table::{Evicted, FlowTable, Found, Guess};
 
 /// Why a flow cannot have a second key.
@@ -93,8 +93,10 @@ pub struct Holder {
     pub found: Found,
     /// Its owner.
     pub owner: Owner,
-    /// Whether both sides have spoken.
-    pub is_established: bool,
+    /// Its state.
+    pub state: FlowState,
+    /// When its last packet came.
+    pub last_seen: u32,
 }
 
 /// A second key that is claimed for a flow.
@@ -198,7 +200,7 @@ impl FlowTable {
         let slot = found.0?;
         let line = &self.first_lines[slot as usize];
         let owner = self.slots.owner(slot);
-        Some(Holder { found, owner, is_established: line.state().is_established() })
+        Some(Holder { found, owner, state: line.state(), last_seen: line.last_seen() })
     }
 
     /// The second key of a flow, if it has one.

@@ -30,6 +30,7 @@ mod routes;
 mod settle;
 mod status;
 mod view;
+mod way_out;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;

@@ -53,7 +53,7 @@ pub struct ManxPorts {
 /// The addresses whose ports are to be Manx's. Each is an address of the node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Desired {
-    /// The addresses that stand for pods in the world.
+    /// The addresses that stand for pods in the world, and for clients of services at hosts.
     pub egress: BTreeSet<IpAddr>,
     /// The addresses at which services have node ports. 127.0.0.1 may be one: the node's own processes reach it.
     pub node_ports: BTreeSet<IpAddr>,
@@ -114,7 +114,7 @@ impl Desired {
         if address != LOOPBACK {
             return Some(address);
         }
-        self.egress.iter().find(|it| it.is_ipv4()).copied()
+        self.node_ports.iter().find(|it| it.is_ipv4() && **it != LOOPBACK).copied()
     }
 }
 
@@ -357,6 +357,27 @@ mod tests {
         ip rule pref 2 to 192.0.2.1/32 ipproto tcp dport 31000-31000 lookup local proto 77
         ip rule pref 2 to 127.0.0.1/32 iif lo ipproto tcp dport 31000-31000 lookup local proto 77
         ");
+    }
+
+    /// Such as that of `natOutgoingAddress`.
+    #[test]
+    fn an_address_of_the_way_out_alone_has_those_ports_and_nobody_outside_sends_from_it() {
+        let named = "192.0.2.9".parse().unwrap();
+        let mut all = desired(&["192.0.2.1", "127.0.0.1"]);
+        let before = rules_of(Family::V4, &all);
+        all.egress.insert(named);
+        let more = rules_of(Family::V4, &all);
+        let more: Vec<String> = more.difference(&before).map(ToString::to_string).collect();
+        insta::assert_snapshot!(more.join("\n"), @r"
+        ip rule pref 1 from 192.0.2.9/32 iif eth0 blackhole proto 77
+        ip rule pref 3 to 192.0.2.9/32 ipproto tcp dport 61000-65534 lookup 79 proto 77
+        ip rule pref 3 to 192.0.2.9/32 ipproto udp dport 61000-65534 lookup 79 proto 77
+        ip rule pref 3 to 192.0.2.9/32 ipproto sctp dport 61000-65534 lookup 79 proto 77
+        ");
+        assert_eq!(all.source(named), Some(named));
+        // Whatever address pods have, the node's processes ask its ports at loopback by its first one.
+        all.egress.insert("10.9.9.9".parse().unwrap());
+        assert_eq!(all.source(LOOPBACK), "192.0.2.1".parse().ok());
     }
 
     proptest! {

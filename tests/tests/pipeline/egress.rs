@@ -416,10 +416,62 @@ fn a_flow_ends_when_the_node_loses_the_address_that_the_world_sees() {
     let ports = fabric.nodes[0].tables.manx_ports.clone().unwrap();
     let addresses = [Some(std::net::IpAddr::from([172, 18, 0, 9]).into()), None];
     let tables = Tables::clone(&fabric.nodes[0].tables);
-    let manx_ports = Some(ManxPorts { addresses, ..ports });
+    let manx_ports = Some(ManxPorts { addresses, outgoing: addresses, ..ports });
     fabric.nodes[0].publish(Tables { manx_ports, ..tables });
     let out = only(fabric.send("shop/client", &asked.data(b"x")));
     assert_eq!((out.port, ends(&out.frame.bytes)[0].0.as_str()), (MANX, "172.18.0.9"));
+}
+
+/// An address of `natOutgoingAddress` for pods, which comes, is another one, is none of the node's, and goes.
+#[test]
+fn a_flow_keeps_its_address_as_long_as_that_is_the_nodes_first_or_the_named_one() {
+    for protocol in [TCP, UDP] {
+        let mut fabric = fabric();
+        let [first, second] = ["172.18.0.8", "172.18.0.9"];
+        let named = |address: &str| Some([address.parse().ok(), None]);
+        let asked = |port| Tuple::new(CLIENT, WORLD, protocol, 443).from_port(port);
+        let by = |fabric: &mut Fabric, port| {
+            leaves(fabric, "shop/client", asked(port)).source.to_string()
+        };
+        let goes_on = |fabric: &mut Fabric, port| {
+            let out = only(fabric.send("shop/client", &asked(port).data(b"x")));
+            (out.port == MANX).then(|| ends(&out.frame.bytes)[0].0.clone())
+        };
+        assert_eq!(by(&mut fabric, 1), node());
+        fabric.outgoing = named(first);
+        fabric.publish();
+        assert_eq!(goes_on(&mut fabric, 1), Some(node()), "it is still the node's");
+        assert_eq!(by(&mut fabric, 2), first);
+        fabric.outgoing = named(second);
+        fabric.publish();
+        // Of TCP the pod is told, everything else begins anew.
+        let expected = (protocol == UDP).then(|| second.to_owned());
+        assert_eq!(goes_on(&mut fabric, 2), expected);
+        assert_eq!(by(&mut fabric, 3), second);
+        fabric.outgoing = Some([None; 2]);
+        fabric.publish();
+        assert_eq!(goes_on(&mut fabric, 1), Some(node()));
+        assert_eq!(fabric.send("shop/client", &asked(4).opening()).len(), 0, "it is closed");
+        let (_, client) = fabric.port("shop/client");
+        assert_eq!(dropped(&fabric, client, DropReason::NoRoute), 1);
+        fabric.outgoing = None;
+        fabric.publish();
+        assert_eq!(by(&mut fabric, 4), node());
+    }
+}
+
+/// Answers of hosts that are backends come to the node, whatever address pods have in the world.
+#[test]
+fn a_named_address_is_for_pods_alone() {
+    let table = services(&[(&node(), NODE_PORT, "172.18.0.77", 8080)]);
+    for named in [None, "172.18.0.8".parse().ok()] {
+        let mut fabric = fabric_of("", table.clone(), PORTS);
+        fabric.outgoing = Some([named, None]);
+        fabric.publish();
+        let visit = Tuple::new(WORLD, &node(), TCP, NODE_PORT);
+        let out = only(fabric.send_at(0, MANX, &visit.opening()));
+        assert_eq!(ends(&out.frame.bytes)[0].0, node());
+    }
 }
 
 #[test]

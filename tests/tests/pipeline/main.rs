@@ -21,6 +21,7 @@ mod offload;
 mod oracle;
 mod policy_only;
 mod policy_only_translated;
+mod port_reuse;
 mod services;
 mod states;
 mod succession;

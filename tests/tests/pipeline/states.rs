@@ -61,7 +61,8 @@ fn state(fabric: &mut Fabric) -> FlowState {
 }
 
 const OPEN: [Sent; 3] = [Client(Syn), Server(SynAck), Client(Data)];
-const CLOSED: [Sent; 5] = [Client(Syn), Server(SynAck), Client(Data), Client(Fin), Server(Fin)];
+const CLOSED: [Sent; 6] =
+    [Client(Syn), Server(SynAck), Client(Data), Client(Fin), Server(Fin), Client(Data)];
 const RESET: [Sent; 4] = [Client(Syn), Server(SynAck), Client(Data), Server(Rst)];
 
 /// Checks that the server's next packet passes after this many seconds of silence, and does not
@@ -84,7 +85,8 @@ fn idle_timeouts_are_syn_20_established_3600_fin_30_rst_40_udp_60_icmp_5_and_oth
     ends_after(20, "met in the middle", || after(&[Client(Data)]), &word);
     ends_after(3600, "established", || after(&OPEN), &word);
     ends_after(3600, "half closed", || after(&CLOSED[..4]), &word);
-    ends_after(30, "both halves closed", || after(&CLOSED), &word);
+    ends_after(30, "both halves closed", || after(&CLOSED[..5]), &word);
+    ends_after(30, "and acknowledged", || after(&CLOSED), &word);
     ends_after(40, "reset", || after(&RESET), &word);
     ends_after(40, "refused", || after(&[Client(Syn), Server(Rst)]), &answer);
     for (protocol, seconds) in [(UDP, 60), (ICMP, 5), (SCTP, 600), (47, 600)] {
@@ -111,7 +113,7 @@ fn a_reset_marks_closing_and_is_undone_by_later_traffic() {
 
 #[test]
 fn a_syn_on_a_closed_connection_recycles_its_entry() {
-    for closing in [&CLOSED[..], &RESET[..]] {
+    for closing in [&CLOSED[..5], &CLOSED, &RESET] {
         let mut fabric = after(closing);
         assert!(passes(&mut fabric, Client(Syn)));
         assert_eq!(state(&mut fabric), FlowState::SynSent, "opened anew after {closing:?}");

@@ -82,6 +82,7 @@ fn what_policy_no_longer_allows_and_what_has_ended_do_not_go_on() {
     for (from, tuple) in [("shop/client", closed), ("shop/server", closed.reversed())] {
         assert_eq!(fabric.send(from, &tuple.packet(Segment::Fin, b"")).len(), 1);
     }
+    assert_eq!(fabric.send("shop/client", &closed.data(b"")).len(), 1);
     fabric.nodes[0].replace_workers(1, SIZES, true);
     let states = fabric.nodes[0].flows().into_iter().map(|flow| flow.state().name());
     assert_eq!(states.collect::<BTreeSet<_>>(), ["closed", "established"].into());

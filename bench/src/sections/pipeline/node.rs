@@ -274,6 +274,7 @@ fn way_out() -> ManxPorts {
         link: Link::native(HOST, MTU),
         egress: (1024, 65_534),
         addresses: [Some(NODE.into()), None],
+        outgoing: [Some(NODE.into()), None],
         masquerade: Arc::new(PrefixMap::build(0, asks)),
     }
 }

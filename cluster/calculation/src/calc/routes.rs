@@ -17,6 +17,7 @@ use manx_policy_compiler::prefix_map::PrefixMap;
 use super::{Inputs, Translation};
 use crate::overlay::Underlay;
 use crate::topology::{self, Peer, Route, RouteSource, Topology};
+use crate::way_out::ExcludedHosts;
 
 /// The length of the prefixes by which changed routes are stored in place.
 const BLOCK: u8 = 24;
@@ -52,8 +53,8 @@ struct RouteInputs {
     own_addresses: BTreeSet<IpNet>,
     /// The service addresses that are translated.
     services: Vec<IpNet>,
-    /// The pools, by what becomes of their addresses on the way out.
-    pools: Vec<(IpNet, u32)>,
+    /// The pools and excluded hosts, by what becomes of their addresses on the way out.
+    way_out: Vec<(IpNet, u32)>,
 }
 
 impl Default for RouteTables {
@@ -81,7 +82,7 @@ impl RouteTables {
                 && of.topology == *inputs.topology
                 && of.own_addresses == *inputs.own_addresses
                 && of.services.iter().copied().eq(services(inputs))
-                && of.pools.iter().copied().eq(pools(inputs))
+                && of.way_out.iter().copied().eq(way_out(inputs))
         });
         if stand {
             return;
@@ -97,10 +98,10 @@ impl RouteTables {
         self.map = Arc::new(PrefixMap::build(NextHop::NoRoute.encode().0, routes));
         let (topology, underlay) = (inputs.topology.clone(), inputs.underlay.clone());
         let own_addresses = inputs.own_addresses.clone();
-        let (services, pools) = (services(inputs).collect(), pools(inputs).collect::<Vec<_>>());
-        self.masquerade = Arc::new(PrefixMap::build(0, pools.iter().copied()));
+        let (services, way_out) = (services(inputs).collect(), way_out(inputs).collect::<Vec<_>>());
+        self.masquerade = Arc::new(PrefixMap::build(0, way_out.iter().copied()));
         self.inputs =
-            Some(RouteInputs { topology, underlay, attached, own_addresses, services, pools });
+            Some(RouteInputs { topology, underlay, attached, own_addresses, services, way_out });
     }
 
     /// Stores the changed routes in `tables`, which are in use. Returns `false` if more than routes or too many routes
@@ -111,7 +112,7 @@ impl RouteTables {
         let is_alike = before.attached == attached
             && before.underlay == *inputs.underlay
             && before.own_addresses == *inputs.own_addresses
-            && before.pools.iter().copied().eq(pools(inputs))
+            && before.way_out.iter().copied().eq(way_out(inputs))
             && before.topology.differs_in_prefixes_alone(inputs.topology)
             && Arc::ptr_eq(&self.map, &tables.routes)
             && self.tunnels(inputs)[..] == *self.tunnels;
@@ -202,10 +203,14 @@ pub fn own_routes(inputs: &Inputs<'_>) -> Vec<(IpNet, RouteSource, NextHop)> {
     of_node(inputs, &attached(inputs)).collect()
 }
 
-/// The pools, each with its value of [`ManxPorts::masquerade`]. A pod outside of all pools keeps its address.
-fn pools<'a>(inputs: &Inputs<'a>) -> impl Iterator<Item = (IpNet, u32)> + use<'a> {
+/// The pools and the excluded hosts, each with its value of [`ManxPorts::masquerade`]. A pod outside of all pools keeps
+/// its address.
+fn way_out<'a>(inputs: &Inputs<'a>) -> impl Iterator<Item = (IpNet, u32)> + use<'a> {
     let value = |asks: bool| ManxPorts::STAYS + if asks { ManxPorts::ASKS } else { 0 };
-    inputs.cluster.pools.iter().map(move |pool| (pool.cidr, value(pool.nat_outgoing)))
+    let pools = inputs.cluster.pools.iter();
+    let pools = pools.map(move |pool| (pool.cidr, value(pool.nat_outgoing)));
+    let ExcludedHosts { reached, .. } = ExcludedHosts::new(inputs.cluster, inputs.topology);
+    pools.chain(reached.into_iter().map(|host| (IpNet::from(host), ManxPorts::STAYS)))
 }
 
 /// The ranges of service addresses, and the addresses outside of them that are translated. An address in a range has the

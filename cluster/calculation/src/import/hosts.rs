@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use manx_policy_compiler::model::{Failsafe, Labels};
 
-use super::{Cluster, calico, member};
+use super::{Cluster, WayOut, calico, member};
 use manx_objects::contents::Contents;
 use manx_objects::object::calico::EndpointToHost;
 use manx_objects::object::{Kind, Object, ObjectKey};
@@ -38,23 +38,26 @@ impl Cluster {
     }
 
     /// Applies Felix's configuration: for the node from `node.NAME`, otherwise from `default`. An invalid configuration
-    /// may set Drop, so it counts as Drop; it closes none of Calico's failsafe ports.
+    /// may set Drop, so it counts as Drop, and may name an address for the way out, so nobody gets another one; it
+    /// closes none of Calico's failsafe ports.
     pub fn apply_felix_configuration(&mut self, contents: &Contents, node: Option<&str>) {
-        let mut told = Vec::new();
-        self.drops_to_node = false;
+        let mut configurations = Vec::new();
         for name in
             node.map(|node| format!("node.{node}")).into_iter().chain([String::from("default")])
         {
             let key = ObjectKey::new(Kind::FelixConfiguration, "", &name);
             let Some(stored) = contents.objects.get(&key) else { continue };
             match stored.state.valid() {
-                Some(Object::FelixConfiguration(felix)) => told.push(felix),
+                Some(Object::FelixConfiguration(felix)) => configurations.push(Some(&**felix)),
                 Some(_) => {}
-                None => self.drops_to_node = true,
+                None => configurations.push(None),
             }
         }
+        let told: Vec<_> = configurations.iter().copied().flatten().collect();
         let to_host = told.iter().find_map(|felix| felix.endpoint_to_host);
-        self.drops_to_node |= to_host == Some(EndpointToHost::Drop);
+        self.drops_to_node =
+            configurations.contains(&None) || to_host == Some(EndpointToHost::Drop);
+        self.way_out = WayOut::new(&configurations);
         self.model.failsafe = Failsafe::default();
         for felix in told.iter().rev() {
             member::failsafe(felix, &mut self.model.failsafe);

@@ -28,6 +28,7 @@ mod overlap;
 mod pools;
 #[cfg(test)]
 mod tests;
+mod way_out;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -57,6 +58,7 @@ pub use member::addresses as pod_addresses;
 pub use network::{Node, Plan, Pool, plan};
 pub use overlap::Overlap;
 pub(crate) use pools::reported_within;
+pub use way_out::{OutgoingAddress, WayOut};
 
 /// The tier of policies that name none.
 const DEFAULT_TIER: &str = "default";
@@ -90,6 +92,8 @@ pub struct Cluster {
     pub later_pools: BTreeSet<String>,
     /// Whether nodes accept nothing from their own pods (`defaultEndpointToHostAction: Drop`).
     pub drops_to_node: bool,
+    /// What becomes of pods' addresses on the way out.
+    pub way_out: WayOut,
     /// The blocks that two nodes claim.
     pub overlaps: Vec<Overlap>,
     /// All problems, errors first: the store's and the import's own.

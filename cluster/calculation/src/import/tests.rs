@@ -1,4 +1,4 @@
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use manx_policy_compiler::model::{
@@ -8,7 +8,7 @@ use manx_policy_compiler::model::{
 
 use manx_policy_compiler::selector::{LabelSource as _, Selector};
 
-use super::{Cluster, import, import_for};
+use super::{Cluster, OutgoingAddress, WayOut, import, import_for};
 use crate::overlay::Overlay;
 use manx_objects::State;
 use manx_objects::code::Code;
@@ -354,6 +354,37 @@ fn a_nodes_own_settings_come_before_everybodys() {
     let broken = felix("node.n1", "failsafeInboundHostPorts: 5");
     assert_eq!(at(&broken, "n1"), (true, calicos.clone()));
     assert_eq!(at(&broken, "n2"), (false, calicos));
+}
+
+#[test]
+fn a_node_leaves_by_the_address_that_its_own_settings_name_before_everybodys() {
+    use OutgoingAddress::{First, Named, Unknown};
+    let felix = |name: &str, spec: &str| {
+        format!("{CALICO}FelixConfiguration\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n---\n")
+    };
+    let [one, two] = [1, 2].map(|last| Named(Ipv4Addr::new(192, 0, 2, last)));
+    let address = |last: u8| format!("natOutgoingAddress: 192.0.2.{last}");
+    let hosts = "natOutgoingExclusions: IPPoolsAndHostIPs".to_owned();
+    let pools = "natOutgoingExclusions: ippoolsonly".to_owned();
+    let wrong = "natOutgoingAddress: '2001:db8::1'".to_owned();
+    for (everybodys, own, address, excludes_hosts) in [
+        (None, None, First, false),
+        (Some(address(1)), None, one, false),
+        (Some(address(1)), Some(address(2)), two, false),
+        (Some(address(1)), Some(hosts.clone()), one, true),
+        (Some(hosts.clone()), Some(pools.clone()), First, false),
+        (Some("natOutgoingAddress: ''".to_owned()), None, First, false),
+        (Some(wrong.clone()), None, Unknown, false),
+        (Some(wrong.clone()), Some(address(2)), two, false),
+        (Some(address(1)), Some(wrong), Unknown, false),
+        (Some("natOutgoingExclusions: None".to_owned()), Some(hosts), Unknown, true),
+    ] {
+        let objects = [("default", everybodys), ("node.n1", own), ("node.n2", Some(pools.clone()))];
+        let named = objects.into_iter().filter_map(|(name, spec)| Some(felix(name, &spec?)));
+        let text: String = named.collect();
+        let cluster = import_for(&Contents::from_texts([("file.yaml", &text[..])]), "n1");
+        assert_eq!(cluster.way_out, WayOut { address, excludes_hosts }, "{text}");
+    }
 }
 
 #[test]

@@ -1,11 +1,15 @@
-//! `FelixConfiguration`, the part that changes policy.
+//! `FelixConfiguration`, the part that changes policy and the way out.
+
+use std::net::Ipv4Addr;
 
 use ipnet::IpNet;
 
 use super::super::code::Code;
 use super::super::cursor::{Cursor, Findings};
 use super::super::object::Kind;
-use super::super::object::calico::{EndpointToHost, Failsafe, FelixConfiguration};
+use super::super::object::calico::{
+    EndpointToHost, Failsafe, FelixConfiguration, NatOutgoingExclusions,
+};
 use super::super::settings::tell;
 use super::super::tree::Value;
 use super::fixed::OBJECT;
@@ -15,7 +19,7 @@ use super::value::net_or_address;
 const FAILSAFE_PORT: &str = "a port number from 0 to 65535";
 const FAILSAFE: &str = "a failsafe port: a mapping with protocol, port and perhaps net, or text such as tcp:22 or tcp:10.0.0.0/8:22";
 
-/// Reads the settings of Felix that policy needs, and warns of those that Manx does not implement.
+/// Reads the settings of Felix that policy and the way out need, and warns of those that Manx does not implement.
 pub(in super::super) fn felix_configuration(
     root: &Cursor<'_>,
     name: &str,
@@ -52,6 +56,20 @@ pub(in super::super) fn felix_configuration(
         spec.field("failsafeInboundHostPorts").map(|field| failsafes(&field, out));
     felix.failsafe_outbound =
         spec.field("failsafeOutboundHostPorts").map(|field| failsafes(&field, out));
+    felix.nat_outgoing_address =
+        spec.field("natOutgoingAddress").filter(|field| !field.is_empty()).and_then(|field| {
+            field.parsed(out, "an IPv4 address", |text| text.parse::<Ipv4Addr>().ok())
+        });
+    felix.nat_outgoing_exclusions =
+        spec.field("natOutgoingExclusions").filter(|field| !field.is_empty()).and_then(|field| {
+            field.parsed(out, "IPPoolsOnly or IPPoolsAndHostIPs", |text| {
+                match text.to_ascii_lowercase().as_str() {
+                    "ippoolsonly" => Some(NatOutgoingExclusions::IpPoolsOnly),
+                    "ippoolsandhostips" => Some(NatOutgoingExclusions::IpPoolsAndHostIps),
+                    _ => None,
+                }
+            })
+        });
     felix
 }
 

@@ -3,7 +3,7 @@
 //! Selectors are texts that are known to parse and are never empty. Protocols are IANA's numbers. Everything else is as
 //! written; absent fields are `None` or empty.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
@@ -165,7 +165,7 @@ pub struct Profile {
     pub egress: Vec<Rule>,
 }
 
-/// `FelixConfiguration`, the part that changes policy.
+/// `FelixConfiguration`, the part that changes policy and the way out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FelixConfiguration {
     /// `spec.defaultEndpointToHostAction`.
@@ -174,6 +174,17 @@ pub struct FelixConfiguration {
     pub failsafe_inbound: Option<Vec<Failsafe>>,
     /// `spec.failsafeOutboundHostPorts`.
     pub failsafe_outbound: Option<Vec<Failsafe>>,
+    /// `spec.natOutgoingAddress`.
+    pub nat_outgoing_address: Option<Ipv4Addr>,
+    /// `spec.natOutgoingExclusions`.
+    pub nat_outgoing_exclusions: Option<NatOutgoingExclusions>,
+}
+
+/// The destinations to which pods of pools with `natOutgoing` keep their addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NatOutgoingExclusions {
+    IpPoolsOnly,
+    IpPoolsAndHostIps,
 }
 
 /// The treatment of a pod's packet to its own node after the pod's egress policy allowed it.

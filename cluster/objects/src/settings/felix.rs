@@ -17,6 +17,36 @@ pub(super) const ROWS: &[Row] = &[
         &["failsafeInboundHostPorts", "failsafeOutboundHostPorts"],
         Heeded("where policy for host endpoints is judged"),
     ),
+    (
+        &["natOutgoingAddress"],
+        Heeded(
+            "with `--services manx`; an agent whose node lacks the address drops what it would translate, and has a warning in `manx status`",
+        ),
+    ),
+    (
+        &["natOutgoingExclusions"],
+        Heeded(
+            "with `--services manx`, for nodes that are reached without a tunnel; an agent has a warning in `manx status` if there are others",
+        ),
+    ),
+    (
+        &["natPortRange"],
+        Told(NotDone {
+            code: SettingWithoutEffect,
+            unless: Empty,
+            message: "has no effect: the ports by which the world sees pods are those of the agents' --egress-ports",
+            help: "set MANX_EGRESS_PORTS in the agents' environment",
+        }),
+    ),
+    (
+        &["iptablesNATOutgoingInterfaceFilter"],
+        Told(NotDone {
+            code: SettingWithoutEffect,
+            unless: Empty,
+            message: "has no effect: what natOutgoing translates is translated by whichever interface it leaves",
+            help: "remove it",
+        }),
+    ),
     // Settings that protect.
     (
         &["wireguardEnabled", "wireguardEnabledV6", "wireguardHostEncryptionEnabled"],
@@ -409,15 +439,6 @@ pub(super) const ROWS: &[Row] = &[
     (
         &["ipv6Support"],
         Quiet("Manx judges both families; a pod without an IPv6 address sends and gets no IPv6"),
-    ),
-    (
-        &[
-            "iptablesNATOutgoingInterfaceFilter",
-            "natOutgoingAddress",
-            "natOutgoingExclusions",
-            "natPortRange",
-        ],
-        Quiet("counts with natOutgoing of an IPPool, which is told of there"),
     ),
     (
         &["serviceLoopPrevention"],

@@ -25,9 +25,10 @@ pub(super) struct NoKey {
     pub(super) most: Option<WorkerId>,
 }
 
-/// Claims a second key: with the client's own port, or with another one if another flow or worker has that key. The node's
-/// ports are taken at random; where those that are tried are taken, the owner that has most of them gives one up to an
-/// owner that has fewer. So no pod can keep the ports to a destination from others.
+/// Claims a second key: with the client's own port, or with another one if another flow or worker has that key. The
+/// node's ports are taken at random. Where those that are tried are taken, a connection that is over gives its port up;
+/// and if none is over, the owner that has most of them gives one up to an owner that has fewer. So no pod can keep the
+/// ports to a destination from others.
 pub(super) fn claim_second_key(
     state: &mut DecisionState,
     found: Found,
@@ -90,13 +91,19 @@ fn claim_another_key(
         };
     }
     let no_key = || NoKey { most: most_frequent(&elsewhere) };
-    let wasteful = most_wasteful(&taken, owner).filter(|(_, victim)| victim.found != found);
-    let Some((second, victim)) = wasteful.filter(|_| matches!(source, SourceBehind::Node(..)))
-    else {
+    if !matches!(source, SourceBehind::Node(..)) {
         return Err(no_key());
+    }
+    let (second, victim) = if let Some((second, over)) = longest_over(&taken, owner, now) {
+        state.flows.remove_found(over.found, now, EndReason::Replaced);
+        (second, over)
+    } else {
+        let (second, victim) = most_wasteful(&taken, owner).ok_or_else(no_key)?;
+        state.flows.remove_found(victim.found, now, EndReason::Evicted);
+        state.evictions += 1;
+        (second, victim)
     };
-    state.flows.remove_found(victim.found, now, EndReason::Evicted);
-    state.evictions += 1;
+    debug_assert_ne!(victim.found, found, "a flow's own second key is not taken");
     state.flows.claim_second_key(second, found, now).map_err(|_| no_key())
 }
 
@@ -111,6 +118,25 @@ fn random_port(state: &mut DecisionState, (least, last): (u16, u16)) -> u16 {
     least + (state.chance() % ports) as u16
 }
 
+/// Of the keys that were found taken, one of a connection that is over: rather of the owner's own, then of the one that
+/// has been silent longest.
+///
+/// Its peer may still be in TIME-WAIT. It accepts a SYN with a later timestamp or sequence number (RFC 9293, section
+/// 3.6.1; RFC 6191), and Linux counts the timestamps of all connections between two addresses with one clock: so the
+/// owner's own are first. A peer that does not accept it, or still waits for its last FIN to be acknowledged, answers
+/// by an ACK; the pod resets that, which ends the old connection (RFC 9293, section 3.10.7.3), and its next SYN is a
+/// second later.
+fn longest_over(
+    taken: &[Option<(DirectedKey, Holder)>],
+    owner: Owner,
+    now: u32,
+) -> Option<(DirectedKey, Holder)> {
+    let silence = |it: &Holder| now.saturating_sub(it.last_seen);
+    let is_over = |it: &Holder| it.state.over_after().is_some_and(|least| silence(it) >= least);
+    let over = taken.iter().flatten().filter(|(_, it)| is_over(it));
+    over.max_by_key(|(_, it)| (it.owner == owner, silence(it))).copied()
+}
+
 /// Of the keys that were found taken, one of the owner that has most: rather of a flow that is not established. `None`:
 /// `owner` itself would have as many as that one.
 fn most_wasteful(
@@ -119,7 +145,7 @@ fn most_wasteful(
 ) -> Option<(DirectedKey, Holder)> {
     let all = || taken.iter().flatten();
     let count = |owner: Owner| all().filter(|(_, it)| it.owner == owner).count();
-    let rank = |(_, it): &&(DirectedKey, Holder)| (count(it.owner), !it.is_established);
+    let rank = |(_, it): &&(DirectedKey, Holder)| (count(it.owner), !it.state.is_established());
     let found = all().max_by_key(rank)?;
     (count(found.1.owner) > count(owner) + 1).then_some(*found)
 }

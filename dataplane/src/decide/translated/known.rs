@@ -23,7 +23,7 @@ use crate::flow::{
 use crate::policy::{FlowEnds, PolicyVerdict};
 use crate::rewrite::Translation;
 use crate::services::{Backend, FrontendKey, ServiceTable};
-use crate::tables::{ManxPorts, NextHop, NextHopPair, ReturnPath, Tables};
+use crate::tables::{NextHop, NextHopPair, ReturnPath, Tables};
 use crate::wire::protocol;
 
 /// A flow's backend is gone, or the node lost the one by which the world answers.
@@ -39,11 +39,9 @@ fn stands(tables: &Tables, TwoKeys { first, second }: &TwoKeys, to: NextHop) -> 
     let frontend = FrontendKey { address: asked.0, protocol, port: asked.1 };
     let backend = Backend { address: behind.0, port: behind.1 };
     let keeps = |services: &ServiceTable| services.keeps(&frontend, backend);
-    let has_source =
-        |ports: &ManxPorts| ManxPorts::of_family(&ports.addresses, source) == Some(source);
     let is_by_node = source != before && matches!(to, NextHop::Host | NextHop::Node);
     (!is_service || tables.services.as_deref().is_some_and(keeps))
-        && (!is_by_node || tables.manx_ports.as_ref().is_some_and(has_source))
+        && (!is_by_node || tables.manx_ports.as_ref().is_some_and(|it| it.has(source)))
 }
 
 /// Brings a translated flow up to date with the tables, as [`tracked`](super::tracked) does others.

@@ -39,15 +39,17 @@ pub(super) fn source_behind(
         return Ok(SourceBehind::Address(if client.is_v4() { v4 } else { v6 }));
     }
     let Some(ports) = &tables.manx_ports else { return Ok(SourceBehind::Client) };
-    let of_node = || {
-        let address = ManxPorts::of_family(&ports.addresses, client).ok_or(NoAddress)?;
+    let of_node = |addresses| {
+        let address = ManxPorts::of_family(addresses, client).ok_or(NoAddress)?;
         Ok(SourceBehind::Node(address, ports.egress))
     };
     match (ends.from, ends.to) {
         (NextHop::Endpoint(_), NextHop::Host) if ports.masquerades(client, destination) => {
-            of_node()
+            of_node(&ports.outgoing)
         }
-        (NextHop::Node | NextHop::Host, NextHop::Node | NextHop::Host) if is_service => of_node(),
+        (NextHop::Node | NextHop::Host, NextHop::Node | NextHop::Host) if is_service => {
+            of_node(&ports.addresses)
+        }
         (NextHop::Node, NextHop::Tunnel(_)) if is_service => {
             let router = tables.router_v4.filter(|_| client.is_v4()).ok_or(NoAddress)?;
             Ok(SourceBehind::Address(router.into()))

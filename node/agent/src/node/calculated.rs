@@ -184,7 +184,8 @@ impl Calculated {
                     let port = link.map(|link| ManxPort {
                         link,
                         egress: services.egress,
-                        addresses: view.outward_addresses(),
+                        addresses: view.first_addresses(),
+                        outgoing: view.outgoing_addresses(),
                         icmp: *icmp,
                     });
                     Translation::Manx(&services.frontends, &services.ranges, port)

@@ -178,7 +178,7 @@ fn warnings(Agent { inputs, view, calculated, attachments, served, .. }: &Agent)
         .chain(served.problems())
         .chain(left_out(&calculated.calculation))
         .chain(view.services.manx().into_iter().flat_map(services))
-        .chain(nat_outgoing(view))
+        .chain(view.problems_of_way_out())
         .chain(refused)
         .chain(attachments.not_judged(view).map(|pod| {
             format!(
@@ -202,19 +202,6 @@ fn services(services: &ManxServices) -> impl Iterator<Item = String> {
         more => Some(format!("{more} more of services are left out")),
     };
     services.problems().chain(told).chain(untold)
-}
-
-/// A warning about pools that ask for the node's address in what their pods send to the world, where nothing translates.
-fn nat_outgoing(view: &View) -> Option<String> {
-    const NAMED: usize = 3;
-    let asks = view.cluster.pools.iter().filter(|pool| pool.nat_outgoing);
-    let pools: Vec<_> = asks.map(|pool| pool.cidr).collect();
-    let is_done = view.services.manx().is_some() || pools.is_empty();
-    (!is_done).then(|| format!(
-        "natOutgoing of the IPPools {} is not done, because this agent does not translate: what their pods send to the world keeps \
-         their own addresses; run the agents with --services manx, or have the nodes do it",
-        few(pools, NAMED)
-    ))
 }
 
 /// A warning about the pods that have no tables, because their policies are too large.

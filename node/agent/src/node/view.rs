@@ -188,20 +188,11 @@ impl View {
         host
     }
 
-    /// The addresses by which the world sees this node's pods, of IPv4 and of IPv6: the first of the Node's addresses that its
-    /// kernel has.
-    pub(super) fn outward_addresses(&self) -> [Option<IpAddr>; 2] {
-        [true, false].map(|is_v4| {
-            let mut own = self.topology.addresses.iter().filter(|it| it.is_ipv4() == is_v4);
-            own.find(|it| is_own(&self.own_addresses, it)).copied()
-        })
-    }
-
     /// The addresses at which services have node ports.
     fn node_port_addresses(&self) -> BTreeSet<IpAddr> {
-        let outward: BTreeSet<IpAddr> = self.outward_addresses().into_iter().flatten().collect();
-        let loopback = outward.iter().any(IpAddr::is_ipv4).then_some(LOOPBACK);
-        outward.into_iter().chain(loopback).collect()
+        let first: BTreeSet<IpAddr> = self.first_addresses().into_iter().flatten().collect();
+        let loopback = first.iter().any(IpAddr::is_ipv4).then_some(LOOPBACK);
+        first.into_iter().chain(loopback).collect()
     }
 
     /// The health checks of services, each at the addresses with node ports of the families that its Service has.
@@ -239,7 +230,7 @@ impl View {
     ) -> Desired {
         Desired {
             health_checks,
-            egress: self.outward_addresses().into_iter().flatten().collect(),
+            egress: self.addresses_of_way_out(),
             node_ports: self.node_port_addresses(),
             host_ports: granted.keys().filter_map(HostPort::new).collect(),
         }
@@ -320,7 +311,7 @@ impl View {
         self.taken(inputs, pod, |address| self.is_in_own_block(address))
     }
 
-    fn is_in_own_block(&self, address: IpAddr) -> bool {
+    pub(super) fn is_in_own_block(&self, address: IpAddr) -> bool {
         self.topology.blocks.iter().any(|block| block.contains(&address))
     }
 

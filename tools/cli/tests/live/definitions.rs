@@ -112,7 +112,8 @@ fn objects() -> Vec<Value> {
         Kind::FelixConfiguration => json!({
             "defaultEndpointToHostAction": "Drop", "bpfEnabled": true,
             "failsafeInboundHostPorts": [{"protocol": "tcp", "port": 22, "net": "10.0.0.0/8"}],
-            "failsafeOutboundHostPorts": []
+            "failsafeOutboundHostPorts": [], "natOutgoingAddress": "192.0.2.1",
+            "natOutgoingExclusions": "IPPoolsAndHostIPs"
         }),
         other => unreachable!("{other:?} is none of Calico's kinds"),
     };

@@ -37,7 +37,14 @@ const OBJECTS: &[(&str, &[&str])] = &[
         &[
             "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: a}, spec: {cidr: 10.0.0.0/14, ipipMode: Always}}",
             "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: a}, spec: {cidr: 10.0.0.0/14, vxlanMode: Always}}",
-            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: a}, spec: {cidr: 10.0.0.0/14}}",
+            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: a}, spec: {cidr: 10.0.0.0/14, natOutgoing: true}}",
+        ],
+    ),
+    (
+        "felix",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {name: default}, spec: {natOutgoingAddress: 172.17.0.1, natOutgoingExclusions: IPPoolsAndHostIPs}}",
+            "{apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {name: default}, spec: {natOutgoingExclusions: IPPoolsOnly}}",
         ],
     ),
     (
@@ -249,7 +256,7 @@ impl Node {
         let port = |number| Link::native(PortId(number), 1500);
         let packet_socket = Some((PortId(3), [2; 6]));
         let underlay = Underlay { packet_socket, ..Underlay::new(1500, PortId(2)) };
-        let service = (*services == Services::KubeProxy).then(|| port(1));
+        let service = Some(port(1));
         let own = OwnPorts { host: port(0), forwarded: None, service, icmp: [None; 2], underlay };
         Self {
             inputs: Inputs::new(Source::open_directory(directory).unwrap()),
@@ -368,8 +375,18 @@ impl Node {
             let exists = |text: &&&str| it.has_address(text.parse::<IpAddr>().unwrap().into());
             (all, ADDRESSES.iter().filter(exists).collect::<Vec<_>>())
         });
+        let way_out = tables.manx_ports.as_ref().map(|it| {
+            let destinations = ADDRESSES.iter().chain(&["172.18.0.3", "172.18.0.4", "192.0.2.1"]);
+            let masquerades = |to: &&str| {
+                let [from, to] = ["10.1.0.2", to].map(|it| it.parse::<IpAddr>().unwrap().into());
+                it.masquerades(from, to)
+            };
+            let masqueraded: Vec<_> = destinations.filter(|to| masquerades(to)).collect();
+            (it.addresses, it.outgoing, masqueraded, view.problems_of_way_out())
+        });
         for (name, what) in [
             ("policy", format!("{:016x}", tables.image.canonical_hash())),
+            ("way out", format!("{way_out:?}")),
             ("topology", format!("{:?}", view.topology)),
             ("own addresses", format!("{:?}", view.own_addresses)),
             ("services", format!("{services}, in tables {hosts:?} {frontends:?}")),

@@ -1,0 +1,83 @@
+//! The hosts to which pods keep their own addresses on the way out.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use crate::import::Cluster;
+use crate::topology::Topology;
+
+/// The addresses of nodes that `natOutgoingExclusions: IPPoolsAndHostIPs` means: of each node the first of each family,
+/// as with Calico. There are none if the setting is another one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ExcludedHosts {
+    /// Those whose answers come back to a pod's own address.
+    pub reached: BTreeSet<IpAddr>,
+    /// Those behind a tunnel. Their answers would come in it, and a tunnel brings no node's address. So pods' packets
+    /// to them are translated.
+    pub behind_tunnels: BTreeSet<IpAddr>,
+}
+
+impl ExcludedHosts {
+    /// The hosts of a cluster as one node sees them.
+    pub fn new(cluster: &Cluster, topology: &Topology) -> Self {
+        if !cluster.way_out.excludes_hosts {
+            return Self::default();
+        }
+        let firsts = cluster.nodes.values().flat_map(|node| {
+            let first = |is_v4| node.internal_ips.iter().find(move |it| it.is_ipv4() == is_v4);
+            [first(true), first(false)].into_iter().flatten().copied()
+        });
+        let far_ends: BTreeSet<IpAddr> =
+            topology.peers().into_iter().map(|peer| peer.address.into()).collect();
+        let (behind_tunnels, reached) = firsts.partition(|address| far_ends.contains(address));
+        Self { reached, behind_tunnels }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use manx_objects::contents::Contents;
+
+    use super::*;
+    use crate::import::import_for;
+    use crate::topology::{Reserved, topology};
+
+    fn excluded(mode: &str, setting: &str) -> ExcludedHosts {
+        let calico = "apiVersion: projectcalico.org/v3, kind";
+        let settings = format!(
+            "{{{calico}: IPPool, metadata: {{name: p}}, spec: {{cidr: 10.244.0.0/16, ipipMode: {mode}}}}}\n---\n\
+             {{{calico}: FelixConfiguration, metadata: {{name: default}}, spec: {{natOutgoingExclusions: {setting}}}}}\n"
+        );
+        let nodes = [(1, 0), (2, 0), (3, 1)].map(|(node, subnet)| {
+            format!(
+                "---\n{{apiVersion: v1, kind: Node, metadata: {{name: n{node}, annotations: {{projectcalico.org/IPv4Address: 172.18.{subnet}.{node}/24}}}}, \
+                 spec: {{podCIDR: 10.244.{node}.0/24}}, status: {{addresses: [{{type: InternalIP, address: 172.19.0.{node}}}, \
+                 {{type: InternalIP, address: 'fd00::{node}'}}, {{type: ExternalIP, address: 203.0.113.{node}}}]}}}}\n"
+            )
+        });
+        let yaml = settings + &nodes.concat();
+        let cluster = import_for(&Contents::from_texts([("file.yaml", &yaml[..])]), "n1");
+        let topology = topology(&cluster, "n1", &Reserved::new()).unwrap();
+        ExcludedHosts::new(&cluster, &topology)
+    }
+
+    fn addresses(all: &[&str]) -> BTreeSet<IpAddr> {
+        all.iter().map(|it| it.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn one_address_of_each_family_and_node_counts_and_none_behind_a_tunnel() {
+        let [one, two, three] = ["172.18.0.1", "172.18.0.2", "172.18.1.3"];
+        let v6 = ["fd00::1", "fd00::2", "fd00::3"];
+        for (mode, reached, behind) in [
+            ("Never", &[one, two, three][..], &[][..]),
+            ("CrossSubnet", &[one, two], &[three]),
+            ("Always", &[one], &[two, three]),
+        ] {
+            let found = excluded(mode, "IPPoolsAndHostIPs");
+            assert_eq!(found.reached, addresses(&[reached, &v6].concat()), "{mode}");
+            assert_eq!(found.behind_tunnels, addresses(behind), "{mode}");
+            assert_eq!(excluded(mode, "IPPoolsOnly"), ExcludedHosts::default());
+        }
+    }
+}

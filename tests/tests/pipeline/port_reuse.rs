@@ -1,0 +1,189 @@
+//! The ports of the way out of connections that are over: others get them where no port is free.
+
+use std::time::Duration;
+
+use manx_dataplane::services::ServiceTable;
+use manx_tests::fabric::{Fabric, MANX, workers};
+use manx_tests::packet::{Segment, TCP, Tuple};
+use proptest::prelude::*;
+
+use super::egress::{CLIENT, OTHER, WORLD, ends, fabric_of, node, only};
+
+/// A pod's connection to one server of the world.
+#[derive(Debug, Clone, Copy)]
+struct Connection {
+    pod: &'static str,
+    asked: Tuple,
+    behind: Tuple,
+}
+
+/// A segment by its sender. `Data` without data is an acknowledgement.
+#[derive(Debug, Clone, Copy)]
+enum Sent {
+    Pod(Segment),
+    Server(Segment),
+}
+
+use Segment::{Data, Fin, Rst, SynAck};
+use Sent::{Pod, Server};
+
+const OPEN: [Sent; 2] = [Server(SynAck), Pod(Data)];
+const POD_CLOSES: [Sent; 3] = [Pod(Fin), Server(Fin), Pod(Data)];
+const SERVER_CLOSES: [Sent; 3] = [Server(Fin), Pod(Fin), Server(Data)];
+
+fn fabric(ports: u16) -> Fabric {
+    fabric_of("", ServiceTable::default(), (61_000, 61_000 + ports - 1))
+}
+
+impl Connection {
+    /// The first SYN. `None`: it is refused.
+    fn open(fabric: &mut Fabric, address: &str, port: u16) -> Option<Self> {
+        let pod = if address == CLIENT { "shop/client" } else { "shop/other" };
+        let asked = Tuple::new(address, WORLD, TCP, 443).from_port(port);
+        let mut out = fabric.send(pod, &asked.opening());
+        let [(source, source_port), _] = ends(&out.pop()?.frame.bytes);
+        assert_eq!(source, node());
+        let behind = Tuple { source: source.parse().unwrap(), source_port, ..asked };
+        Some(Self { pod, asked, behind })
+    }
+
+    /// Sends segments. Each comes out at the other side, as one of this connection.
+    fn send(&self, fabric: &mut Fabric, segments: &[Sent]) {
+        for sent in segments {
+            let (out, at, expected) = match sent {
+                Pod(segment) => {
+                    let out = fabric.send(self.pod, &self.asked.packet(*segment, b""));
+                    (out, (0, MANX), (node(), self.behind.source_port))
+                }
+                Server(segment) => {
+                    let answer = self.behind.reversed().packet(*segment, b"");
+                    let expected = (self.asked.source.to_string(), self.asked.source_port);
+                    (fabric.send_at(0, MANX, &answer), fabric.port(self.pod), expected)
+                }
+            };
+            let out = only(out);
+            let [from, to] = ends(&out.frame.bytes);
+            let seen = if matches!(sent, Pod(_)) { from } else { to };
+            assert_eq!(((out.node, out.port), seen), (at, expected), "{sent:?} of {self:?}");
+        }
+    }
+}
+
+fn evictions(fabric: &Fabric) -> u64 {
+    fabric.nodes[0].counters.iter().map(|it| it.evictions.read()).sum()
+}
+
+#[test]
+fn thousands_of_short_connections_to_one_server_need_no_more_than_a_few_ports() {
+    let mut fabric = fabric(16);
+    for n in 0..5000 {
+        let connection = Connection::open(&mut fabric, CLIENT, 1024 + n);
+        let connection = connection.unwrap_or_else(|| panic!("connection {n} is refused"));
+        connection.send(&mut fabric, &OPEN);
+        connection.send(&mut fabric, if n % 2 == 0 { &POD_CLOSES } else { &SERVER_CLOSES });
+    }
+    assert_eq!(evictions(&fabric), 0);
+}
+
+/// A peer whose last FIN is not acknowledged may send data once more.
+#[test]
+fn a_connection_keeps_its_port_until_the_last_acknowledgement() {
+    for closing in [POD_CLOSES, SERVER_CLOSES] {
+        let mut fabric = fabric(1);
+        let first = Connection::open(&mut fabric, CLIENT, 1024).unwrap();
+        first.send(&mut fabric, &OPEN);
+        for sent in closing {
+            assert!(Connection::open(&mut fabric, CLIENT, 1025).is_none(), "before {sent:?}");
+            first.send(&mut fabric, &[sent]);
+        }
+        let second = Connection::open(&mut fabric, CLIENT, 1025).unwrap();
+        second.send(&mut fabric, &OPEN);
+        // What the first one's pod still sends finds no connection.
+        let late = only(fabric.send("shop/client", &first.asked.packet(Data, b"")));
+        assert_eq!(ends(&late.frame.bytes)[0], (WORLD.to_owned(), 443), "a reset");
+    }
+}
+
+/// Anybody can forge a reset.
+#[test]
+fn a_reset_frees_a_port_after_two_seconds_of_silence() {
+    for (opening, after) in [(&OPEN[..], Data), (&[][..], SynAck)] {
+        let mut fabric = fabric(1);
+        let first = Connection::open(&mut fabric, CLIENT, 1024).unwrap();
+        first.send(&mut fabric, opening);
+        first.send(&mut fabric, &[Server(Rst)]);
+        fabric.nodes[0].now += Duration::from_secs(1);
+        assert!(Connection::open(&mut fabric, CLIENT, 1025).is_none());
+        first.send(&mut fabric, &[Server(after)]);
+        fabric.nodes[0].now += Duration::from_secs(3);
+        assert!(Connection::open(&mut fabric, CLIENT, 1025).is_none(), "it goes on");
+        first.send(&mut fabric, &[Server(Rst)]);
+        fabric.nodes[0].now += Duration::from_secs(2);
+        assert!(Connection::open(&mut fabric, CLIENT, 1025).is_some());
+    }
+}
+
+/// The other pod has both ports: one connection is over, the other is not.
+#[test]
+fn a_pod_without_a_port_gets_that_of_anothers_connection_that_is_over() {
+    // Each of several workers looks at the ports that it has.
+    if workers() > 1 {
+        return;
+    }
+    let mut fabric = fabric(2);
+    let [over, lives] = [1024, 1025].map(|port| {
+        let it = Connection::open(&mut fabric, CLIENT, port).unwrap();
+        it.send(&mut fabric, &OPEN);
+        it
+    });
+    over.send(&mut fabric, &POD_CLOSES);
+    let own = Connection::open(&mut fabric, OTHER, 1024).unwrap();
+    own.send(&mut fabric, &OPEN);
+    assert_eq!(own.behind.source_port, over.behind.source_port);
+    assert_eq!(evictions(&fabric), 0);
+    lives.send(&mut fabric, &[Server(Data), Pod(Data)]);
+    // Its own comes before.
+    own.send(&mut fabric, &SERVER_CLOSES);
+    lives.send(&mut fabric, &POD_CLOSES);
+    fabric.nodes[0].now += Duration::from_secs(5);
+    own.send(&mut fabric, &[Server(Fin)]);
+    let next = Connection::open(&mut fabric, OTHER, 1026).unwrap();
+    assert_eq!(next.behind.source_port, own.behind.source_port);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// One pod and two ports: it gets a connection if and only if less than two are not over, and each segment of these
+    /// finds its connection, whatever the pod opens.
+    #[test]
+    fn no_live_connection_loses_its_port(
+        steps in prop::collection::vec((any::<prop::sample::Index>(), 0..5u8), 1..80),
+    ) {
+        let mut fabric = fabric(2);
+        let reset_and_on = [&[Server(Rst), Pod(Data), Server(Data)][..], &POD_CLOSES].concat();
+        let scripts = [&POD_CLOSES[..], &SERVER_CLOSES, &reset_and_on];
+        // Those that are not over, each with what is still to be sent on it.
+        let mut live: Vec<(Connection, Vec<Sent>)> = Vec::new();
+        for (n, (which, action)) in (0..).zip(steps) {
+            if action == 0 {
+                let opened = Connection::open(&mut fabric, CLIENT, 1024 + n);
+                prop_assert!(opened.is_none() || live.len() < 2, "{live:?}");
+                // A packet is handed over once, so of several workers two are asked for a port.
+                prop_assert!(opened.is_some() || live.len() == 2 || workers() > 1, "{live:?}");
+                let script = [&OPEN, scripts[which.index(scripts.len())]].concat();
+                live.extend(opened.map(|it| (it, script)));
+            } else if !live.is_empty() {
+                let at = which.index(live.len());
+                let (connection, script) = &mut live[at];
+                connection.send(&mut fabric, &[script.remove(0)]);
+                if script.is_empty() {
+                    live.remove(at);
+                }
+            }
+        }
+        for (connection, rest) in live {
+            connection.send(&mut fabric, &rest);
+        }
+    }
+}
