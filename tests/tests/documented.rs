@@ -76,7 +76,7 @@ fn pages() -> Vec<(PathBuf, String)> {
     let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let all = docs.chain([root.join("README.md"), root.join("CHANGELOG.md")]);
     let pages = all.filter(|page| page.extension().is_some_and(|extension| extension == "md"));
-    pages.map(|page| (fs::read_to_string(&page).map(|text| (page, text)).unwrap())).collect()
+    pages.map(|page| fs::read_to_string(&page).map(|text| (page, text)).unwrap()).collect()
 }
 
 /// The anchors of a page's headings, as GitHub makes them of their words.

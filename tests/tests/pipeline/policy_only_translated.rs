@@ -90,61 +90,64 @@ fn talk(fabric: &mut Fabric, client: End, server: End) {
     }
 }
 
-/// Every client, what it asks, and where that leads.
-fn ways(fabric: &Fabric, protocol: u8) -> Vec<(End, PortId, [(String, u16); 2])> {
+/// What a client asks, and where that leads.
+struct Way {
+    client: End,
+    /// The port by which it leaves.
+    leaves_by: PortId,
+    backend: &'static str,
+    /// Whether the backend sees the node, and not the client.
+    sees_node: bool,
+}
+
+fn ways(fabric: &Fabric, protocol: u8) -> Vec<Way> {
     let port = |pod| fabric.port(pod).1;
-    let (node, own_side) = (node(), fabric.host_side("shop/client"));
-    let asks = |port, client: &str, (address, at): (&str, u16), from_port| {
-        let seen = Tuple::new(client, address, protocol, at).from_port(from_port);
-        (End { port, seen }, (client.to_owned(), seen.source_port))
-    };
-    let of_node = || (node.clone(), 0);
-    let to = |address: &str| (address.to_owned(), BEHIND);
-    let client = port("shop/client");
-    let mut ways = Vec::new();
+    let (client, other, node) = (port("shop/client"), port("shop/other"), &*node());
+    let own_side = fabric.host_side("shop/client");
     let all = [
-        (client, CLIENT, (LOCAL, 80), port("shop/other"), OTHER, false),
+        (client, CLIENT, (LOCAL, 80), other, OTHER, false),
         (client, CLIENT, (REMOTE, 80), own_side, FAR, false),
-        (client, CLIENT, (&*node, NODE_PORT), port("shop/other"), OTHER, false),
-        (client, CLIENT, (&*node, REMOTE_PORT), own_side, FAR, false),
-        (HOST, &*node, (LOCAL, 80), port("shop/other"), OTHER, false),
-        (HOST, &*node, (REMOTE, 80), MANX, FAR, true),
-        (FORWARDED, WORLD, (LOCAL, 80), port("shop/other"), OTHER, false),
-        (MANX, WORLD, (&*node, NODE_PORT), port("shop/other"), OTHER, false),
-        (MANX, WORLD, (&*node, REMOTE_PORT), MANX, FAR, true),
+        (client, CLIENT, (node, NODE_PORT), other, OTHER, false),
+        (client, CLIENT, (node, REMOTE_PORT), own_side, FAR, false),
+        (HOST, node, (LOCAL, 80), other, OTHER, false),
+        (HOST, node, (REMOTE, 80), MANX, FAR, true),
+        (FORWARDED, WORLD, (LOCAL, 80), other, OTHER, false),
+        (MANX, WORLD, (node, NODE_PORT), other, OTHER, false),
+        (MANX, WORLD, (node, REMOTE_PORT), MANX, FAR, true),
     ];
-    for ((from, address, asked, at, backend, by_node), from_port) in all.into_iter().zip(5000..) {
-        let (end, seen_as) = asks(from, address, asked, from_port);
-        ways.push((end, at, [if by_node { of_node() } else { seen_as }, to(backend)]));
-    }
-    ways
+    let way = |((port, source, (address, at), leaves_by, backend, sees_node), from_port)| {
+        let seen = Tuple::new(source, address, protocol, at).from_port(from_port);
+        Way { client: End { port, seen }, leaves_by, backend, sees_node }
+    };
+    all.into_iter().zip(5000..).map(way).collect()
 }
 
 #[test]
 fn services_lead_each_client_to_pods_here_and_by_the_nodes_kernel_to_pods_elsewhere() {
     for protocol in [TCP, UDP] {
         let mut fabric = fabric("");
-        let mut open_ones = Vec::new();
-        for (client, at, [source, destination]) in ways(&fabric, protocol) {
-            let server = open(&mut fabric, client, at);
-            let found = [server.seen.source, server.seen.destination].map(|it| it.to_string());
-            assert_eq!(found, [&*source.0, &*destination.0], "{client:?}");
-            assert_eq!(server.seen.destination_port, BEHIND);
-            match source.1 {
-                0 => assert!((PORTS.0..=PORTS.1).contains(&server.seen.source_port), "{server:?}"),
-                port => assert_eq!(server.seen.source_port, port),
+        let mut connections = Vec::new();
+        for Way { client, leaves_by, backend, sees_node } in ways(&fabric, protocol) {
+            let server = open(&mut fabric, client, leaves_by);
+            let Tuple { source, source_port, destination, destination_port, .. } = server.seen;
+            assert_eq!((destination.to_string(), destination_port), (backend.to_owned(), BEHIND));
+            if sees_node {
+                assert_eq!(source.to_string(), node());
+                assert!((PORTS.0..=PORTS.1).contains(&source_port), "{server:?}");
+            } else {
+                assert_eq!((source, source_port), (client.seen.source, client.seen.source_port));
             }
-            open_ones.push((client, server));
+            connections.push((client, server));
         }
         for _ in 0..2 {
-            for (client, server) in &open_ones {
+            for (client, server) in &connections {
                 talk(&mut fabric, *client, *server);
             }
             fabric.publish();
         }
         let restored = fabric.nodes[0].replace_workers(1, SIZES, true);
-        assert_eq!((restored.flows, restored.ended), (open_ones.len(), 0));
-        for (client, server) in &open_ones {
+        assert_eq!((restored.flows, restored.ended), (connections.len(), 0));
+        for (client, server) in &connections {
             talk(&mut fabric, *client, *server);
         }
     }
