@@ -86,7 +86,8 @@ pub(super) fn service(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings)
         service.cluster_ips.extend(several("clusterIPs", out));
         service.addresses.extend(&service.cluster_ips);
         service.addresses.extend(one("loadBalancerIP", out));
-        service.addresses.extend(several("externalIPs", out));
+        service.external_ips.extend(several("externalIPs", out));
+        service.addresses.extend(&service.external_ips);
     }
     if let Some(status) = root.field("status")
         && status.mapping(out, &["loadBalancer"], &["conditions"])
@@ -262,6 +263,7 @@ mod tests {
         assert_eq!(addresses, ["10.96.0.1", "192.0.2.1", "198.51.100.1", "fd00::1"]);
         let cluster_ips: Vec<_> = service.cluster_ips.iter().map(ToString::to_string).collect();
         assert_eq!(cluster_ips, ["10.96.0.1", "fd00::1"]);
+        assert!(service.external_ips.iter().map(ToString::to_string).eq(["192.0.2.1"]));
         assert!(!service.headless);
         let headless = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {clusterIP: None, clusterIPs: [None]}\n";
         let Object::Service(service) = only(headless) else { panic!("a service") };

@@ -5,6 +5,9 @@
 pub(super) const MOST_PORTS: usize = 1000;
 /// The backends of a Service, those of all its ports together. A port that would have more has none.
 pub(super) const MOST_BACKENDS: usize = 131_072;
+/// The `externalIPs` of a Service that count; others are left out. Each is a frontend for each port, and the API server
+/// takes as many as an object has room for.
+pub(super) const MOST_EXTERNAL_IPS: usize = 16;
 /// The host ports of a node that lead to pods; others are left out. Each is a routing rule for each address, which every
 /// packet of the node's own may have to pass.
 pub(super) const MOST_HOST_PORTS: usize = 256;

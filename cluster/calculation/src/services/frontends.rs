@@ -1,6 +1,7 @@
 //! The services that Manx translates, compiled to the dataplane's table and kept up to date by changes of objects.
 //!
-//! A frontend is a cluster IP, or a load balancer's address that nodes translate, with a port of the Service; or an address
+//! A frontend is a cluster IP, a load balancer's address that nodes translate, or one of the `externalIPs` that the settings
+//! allow, with a port of the Service; or an address
 //! of this node with the port's node port, or with a port that a pod of this node asks for ([`host_ports`]). Left alone are
 //! Services that are headless or of type `ExternalName`, and those that a label gives to another proxy.
 //!
@@ -12,16 +13,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use manx_dataplane::services::{Clients, Frontend, FrontendKey, ServiceTable};
 use manx_dataplane::wire::protocol;
 use manx_objects::State;
 use manx_objects::contents::{Changes, Contents};
-use manx_objects::object::{Created, Kind, Object, ObjectKey, Pod, Protocol, Service, ServicePort};
+use manx_objects::object::{Kind, Object, ObjectKey, Pod, Protocol, Service, ServicePort};
 use manx_policy_compiler::model::ObjectName;
 use sha1::{Digest, Sha1};
 
+use self::claims::{Claims, Place, Rank};
 use self::health_checks::LocalEndpoints;
-use super::addresses::{AddressKind, addresses, left_alone, openings};
+use super::addresses::{AddressKind, Untranslated, addresses, left_alone, openings};
 use super::backends::{Candidate, Here, LeftOut, TrafficPolicy, all, select};
 use super::bounds::{MOST_BACKENDS, MOST_HOST_PORTS, MOST_PORTS};
 use super::host_ports;
@@ -39,14 +42,14 @@ const AFFINITY: u32 = 10_800;
 pub struct Frontends {
     here: Here,
     node_ports: NodePorts,
+    /// The nets whose addresses count as one of `externalIPs`.
+    external: Box<[IpNet]>,
     table: Arc<ServiceTable>,
     /// The addresses that have a frontend, but for those of this node.
     addresses: BTreeSet<IpAddr>,
     /// The Services, and the pods of this node that ask for ports of it.
     compiled: HashMap<Arc<ObjectKey>, Compiled>,
-    claims: BTreeMap<FrontendKey, Claims>,
-    /// The keys that several objects claim.
-    contested: BTreeSet<FrontendKey>,
+    claims: Claims,
     /// What is not translated in full.
     omissions: BTreeMap<Arc<ObjectKey>, BTreeSet<Omission>>,
     /// The ports of this node that each pod asks for.
@@ -77,41 +80,40 @@ pub type GrantedPorts = BTreeMap<FrontendKey, Arc<ObjectKey>>;
 #[derive(Debug)]
 struct Compiled {
     rank: Arc<Rank>,
-    /// Its addresses, each with whether it may be a frontend's.
-    addresses: Box<[(IpAddr, bool)]>,
+    /// Its addresses, in order.
+    addresses: Box<[Own]>,
     keys: Box<[FrontendKey]>,
     health_check: Option<(u16, LocalEndpoints)>,
 }
 
-/// The place of an object among those that have the same address, protocol and port. The smallest gets the connections. A
-/// Service has a node port on all nodes, so it comes before the pods of one.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
-    is_pod: bool,
-    is_of_unknown_age: bool,
-    created: Option<Created>,
-    object: Arc<ObjectKey>,
+/// An address of a Service that nodes translate, if it may be a service's.
+#[derive(Debug, Clone, Copy)]
+struct Own {
+    address: IpAddr,
+    is_admitted: bool,
+    is_external_ip: bool,
 }
 
-impl Rank {
-    fn new(object: &Arc<ObjectKey>, created: Option<Created>) -> Arc<Self> {
-        Arc::new(Self {
-            is_pod: object.kind == Kind::Pod,
-            is_of_unknown_age: created.is_none(),
-            created,
-            object: Arc::clone(object),
-        })
+impl Compiled {
+    /// The place of its claim on a key.
+    fn place(&self, key: &FrontendKey) -> Place {
+        let at = self.addresses.binary_search_by_key(&key.address.to_ip(), |own| own.address);
+        let own = at.ok().map(|at| self.addresses[at]);
+        let is_external_ip = own.is_some_and(|own| own.is_external_ip && own.is_admitted);
+        Place { is_external_ip, rank: Arc::clone(&self.rank) }
     }
 }
-
-/// The objects that have one address, protocol and port, the first one first.
-type Claims = Vec<(Arc<Rank>, Arc<Frontend>)>;
 
 impl Frontends {
     /// The frontends of a cluster without objects, as clients of node `node` see them.
     pub fn new(node: &str, node_ports: NodePorts) -> Self {
         let here = Here { node: node.to_owned(), zone: None };
         Self { here, node_ports, ..Self::default() }
+    }
+
+    /// The same, in which those of `externalIPs` count that lie in one of these nets. Without it none does.
+    pub fn with_external_ips(self, nets: &[IpNet]) -> Self {
+        Self { external: nets.into(), ..self }
     }
 
     /// The table. A change makes another one, which shares with this one what is alike.
@@ -122,6 +124,12 @@ impl Frontends {
     /// The addresses that have a frontend, but for those of this node.
     pub fn addresses(&self) -> &BTreeSet<IpAddr> {
         &self.addresses
+    }
+
+    /// Whether nobody but authors of Services has chosen an address (`externalIPs`).
+    pub fn is_external_ip(&self, address: IpAddr) -> bool {
+        let at = FrontendKey { address: address.into(), protocol: 0, port: 0 };
+        self.claims.at_address(&at).all(|place| place.is_external_ip)
     }
 
     /// The ports of this node for which pods ask, each with the pod that may have it: the oldest one, if no Service has the
@@ -195,16 +203,7 @@ impl Frontends {
             .omissions
             .iter()
             .flat_map(|(key, all)| all.iter().map(|omission| (&**key, omission.clone())));
-        let taken = self.contested.iter().flat_map(|key| {
-            let claims = self.claims.get(key).map_or(&[][..], Vec::as_slice);
-            let first = claims.first().map(|(rank, _)| ObjectKey::clone(&rank.object));
-            claims
-                .iter()
-                .skip(1)
-                .zip(first.into_iter().cycle())
-                .map(|((rank, _), by)| (&*rank.object, Omission::Taken { key: *key, by }))
-        });
-        let mut all: Vec<_> = of_objects.chain(taken).collect();
+        let mut all: Vec<_> = of_objects.chain(self.claims.beaten()).collect();
         self.each_asked_port(&mut GrantedPorts::new(), |pod, omission| all.push((pod, omission)));
         self.each_health_check(|service, omission| all.push((service, omission)));
         all.sort();
@@ -236,7 +235,10 @@ impl Frontends {
     /// Compiles the Services again for which `admits` has another answer than before. Returns whether other addresses
     /// have a frontend now.
     pub fn readmit(&mut self, contents: &Contents, admits: impl Fn(IpAddr) -> bool) -> bool {
-        let differs = |it: &Compiled| it.addresses.iter().any(|(at, was)| admits(*at) != *was);
+        let differs = |it: &Compiled| {
+            let mut own = it.addresses.iter();
+            own.any(|own| admits(own.address) != own.is_admitted)
+        };
         let changed = self.compiled.iter().filter(|(_, service)| differs(service));
         let changed = changed.map(|(key, _)| ObjectKey::clone(key)).collect();
         self.compile_all(contents, changed, admits)
@@ -373,13 +375,13 @@ impl Frontends {
                 self.host_ports.remove(&before.rank);
                 self.health_checks.remove(&before.rank);
                 for key in before.keys {
-                    self.drop_claim(key, &object);
+                    self.claims.remove(&key, &object);
                     touched.insert(key);
                 }
             }
             if let Some(compiled) = compiled {
                 for (key, frontend) in frontends {
-                    self.claim(key, (Arc::clone(&compiled.rank), frontend));
+                    self.claims.add(key, compiled.place(&key), frontend);
                     touched.insert(key);
                 }
                 if compiled.rank.is_pod {
@@ -436,11 +438,20 @@ impl Frontends {
             &mut BTreeMap<FrontendKey, Arc<Frontend>>,
             &mut BTreeSet<Omission>,
         ),
-    ) -> Box<[(IpAddr, bool)]> {
-        let addresses: Vec<_> = addresses(service)
-            .into_iter()
-            .filter_map(|(address, ends)| Some((address, ends.ok()?, admits(address))))
-            .collect();
+    ) -> Box<[Own]> {
+        let mut own = Vec::new();
+        for (address, ends) in addresses(service, &self.external) {
+            match ends {
+                Ok(ends) => own.push((address, ends, admits(address))),
+                Err(Untranslated::External) => {
+                    omissions.insert(Omission::ExternalIp(address));
+                }
+                Err(Untranslated::TooManyExternal) => {
+                    omissions.insert(Omission::TooManyExternalIps);
+                }
+                Err(_) => {}
+            }
+        }
         if service.ports.len() > MOST_PORTS {
             omissions.insert(Omission::TooManyPorts);
         }
@@ -450,7 +461,7 @@ impl Frontends {
             // Addresses of one family by which the same clients get the same share their frontend.
             let mut made: BTreeMap<_, Arc<Frontend>> = BTreeMap::new();
             let of_node = (self.node_ports.range, self.node_ports.addresses.iter().copied());
-            for opening in openings((service, port), &addresses, of_node) {
+            for opening in openings((service, port), &own, of_node) {
                 let opening = match opening {
                     Ok(opening) => opening,
                     Err(omission) => {
@@ -461,7 +472,9 @@ impl Frontends {
                 let (is_v4, policy) = (opening.address.is_ipv4(), opening.policy);
                 let (has_ranges, is_outside) = match opening.kind {
                     AddressKind::ClusterIp => (false, false),
-                    AddressKind::NodePort => (false, true),
+                    AddressKind::NodePort
+                    | AddressKind::ExternalIp
+                    | AddressKind::ExternalIpOutside => (false, true),
                     AddressKind::LoadBalancer | AddressKind::LoadBalancerOutside => {
                         (!service.source_ranges.is_empty(), true)
                     }
@@ -477,7 +490,7 @@ impl Frontends {
                     Arc::new(Frontend { clients, ..made })
                 });
                 let key = frontend_key(opening.address, port, opening.port);
-                if opening.kind == AddressKind::LoadBalancerOutside {
+                if opening.kind.is_outside_alone() {
                     let other = || Arc::clone(frontend);
                     frontends.entry(key).and_modify(|it| {
                         Arc::make_mut(it).for_outside.get_or_insert_with(other);
@@ -487,7 +500,12 @@ impl Frontends {
                 }
             }
         }
-        addresses.into_iter().map(|(at, _, is_admitted)| (at, is_admitted)).collect()
+        let of_own = |(address, (kind, _), is_admitted): (_, (AddressKind, _), _)| Own {
+            address,
+            is_admitted,
+            is_external_ip: kind.is_external_ip(),
+        };
+        own.into_iter().map(of_own).collect()
     }
 
     /// The frontend of a Service's port for its addresses of a family that have this policy, for every client. It has no
@@ -527,31 +545,10 @@ impl Frontends {
         Frontend { backends, all_backends, without_backend, ..without_backends }
     }
 
-    fn claim(&mut self, key: FrontendKey, claim: (Arc<Rank>, Arc<Frontend>)) {
-        let claims = self.claims.entry(key).or_insert_with(|| Vec::with_capacity(1));
-        let at = claims.partition_point(|(rank, _)| *rank < claim.0);
-        claims.insert(at, claim);
-    }
-
-    fn drop_claim(&mut self, key: FrontendKey, of: &ObjectKey) {
-        if let Some(claims) = self.claims.get_mut(&key) {
-            claims.retain(|(rank, _)| *rank.object != *of);
-            if claims.is_empty() {
-                self.claims.remove(&key);
-            }
-        }
-    }
-
     /// Stores in the table who has a key now. Returns whether its address has a frontend now and had none, or the other
     /// way round.
     fn store(&mut self, key: FrontendKey) -> bool {
-        let claims = self.claims.get(&key).map_or(&[][..], Vec::as_slice);
-        if claims.len() > 1 {
-            self.contested.insert(key);
-        } else {
-            self.contested.remove(&key);
-        }
-        let frontend = claims.first().map(|(_, frontend)| frontend);
+        let frontend = self.claims.first(&key).map(|(_, frontend)| frontend);
         if frontend != self.table.frontend(&key) {
             let frontend = frontend.cloned();
             Arc::make_mut(&mut self.table).set_frontend(key, frontend);
@@ -559,9 +556,7 @@ impl Frontends {
         if self.node_ports.addresses.contains(&key.address.to_ip()) {
             return false;
         }
-        let first = FrontendKey { protocol: 0, port: 0, ..key };
-        let last = FrontendKey { protocol: u8::MAX, port: u16::MAX, ..key };
-        if self.claims.range(first..=last).next().is_some() {
+        if self.claims.at_address(&key).next().is_some() {
             self.addresses.insert(key.address.to_ip())
         } else {
             self.addresses.remove(&key.address.to_ip())
@@ -620,6 +615,7 @@ fn id(service: &ObjectName, port: &ServicePort) -> u64 {
     hash.iter().take(8).fold(0, |id, byte| id << 8 | u64::from(*byte))
 }
 
+mod claims;
 pub(super) mod health_checks;
 pub mod view;
 

@@ -7,13 +7,17 @@ use manx_dataplane::services::FrontendKey;
 use manx_objects::object::ObjectKey;
 use manx_policy_compiler::model::Protocol;
 
-use super::bounds::{MOST_BACKENDS, MOST_HEALTH_CHECKS, MOST_HOST_PORTS, MOST_PORTS};
+use super::bounds::{MOST_BACKENDS, MOST_EXTERNAL_IPS, MOST_HEALTH_CHECKS, MOST_HOST_PORTS, MOST_PORTS};
 
 /// A part of a Service, or of a pod with host ports, that clients do not reach.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Omission {
     /// The address is a node's, or one that pods may have.
     Address(IpAddr),
+    /// The settings do not allow one of its `externalIPs`.
+    ExternalIp(IpAddr),
+    /// The Service has more `externalIPs` that are allowed than nodes translate.
+    TooManyExternalIps,
     /// An older object, or a Service before a pod, has the same address, protocol and port.
     Taken {
         /// What both have.
@@ -66,6 +70,15 @@ impl fmt::Display for Omission {
                 f,
                 "its address {address} is a node's or lies in a pool of pods, so it is not translated: give it one of the \
                  service range"
+            ),
+            Self::ExternalIp(address) => write!(
+                f,
+                "its external IP {address} is not translated, because it lies in no net that the cluster leaves to externalIPs: \
+                 expected one of --external-ips (MANX_EXTERNAL_IPS), or none"
+            ),
+            Self::TooManyExternalIps => write!(
+                f,
+                "only the first {MOST_EXTERNAL_IPS} of its externalIPs are translated: make several Services of it"
             ),
             Self::Taken { key: FrontendKey { address, protocol, port }, by } => write!(
                 f,

@@ -27,6 +27,8 @@ pub struct Service {
     pub cluster_ips: BTreeSet<IpAddr>,
     /// The addresses at which clients reach the service (`spec.clusterIPs`, `externalIPs`, `loadBalancer` addresses).
     pub addresses: BTreeSet<IpAddr>,
+    /// `spec.externalIPs`. Whoever writes the service names them, and nobody checks that they are the cluster's.
+    pub external_ips: BTreeSet<IpAddr>,
     /// `status.loadBalancer.ingress[].ip` of the `ipMode` `VIP`, or without one: nodes translate packets to it. With
     /// the mode `Proxy` the load balancer does.
     pub load_balancer_vips: BTreeSet<IpAddr>,

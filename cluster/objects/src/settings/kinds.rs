@@ -203,7 +203,7 @@ pub(super) const EGRESS: &[Row] = &[(
 
 /// Calico's kinds that Manx does not read, with the consequence.
 pub(super) const UNREAD: &[(&str, &str)] = &[
-    ("BGPConfiguration", "Manx speaks no BGP: it announces neither pods' nor services' addresses"),
+    ("BGPConfiguration", "Manx speaks no BGP: it announces neither pods' nor services' addresses; --external-ips says which externalIPs nodes translate"),
     ("BGPFilter", "Manx speaks no BGP: there is nothing to filter"),
     ("BGPPeer", "Manx speaks no BGP: this peer learns no route"),
     ("BlockAffinity", "addresses come from nodes' podCIDRs: Calico's IPAM is not used"),

@@ -146,7 +146,7 @@ fn render_taken(text: &mut String, group: &Group) {
         if let Some(by) = &frontend.taken_by {
             let socket = SocketAddr::new(frontend.address, frontend.port);
             let _ =
-                writeln!(text, "    {socket}: Service {by}, which is older, gets the connections");
+                writeln!(text, "    {socket}: Service {by}, which comes first, gets the connections");
         }
     }
 }
@@ -191,6 +191,8 @@ const fn kind_name(kind: AddressKind) -> &'static str {
         AddressKind::ClusterIp => "cluster IP",
         AddressKind::LoadBalancer => "load balancer",
         AddressKind::LoadBalancerOutside => "load balancer, for clients from outside",
+        AddressKind::ExternalIp => "external IP",
+        AddressKind::ExternalIpOutside => "external IP, for clients from outside",
         AddressKind::NodePort => "node port",
     }
 }

@@ -412,7 +412,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
     let range = "10.96.0.0/16".parse().unwrap();
     let port = |first, last| PortRange::new(first, last).unwrap();
     let ports = ManxPorts { egress: port(61_000, 65_534), node_ports: port(30_000, 32_767) };
-    let translation = Translation { ranges: vec![range], ports };
+    let translation = Translation { ranges: vec![range], external_ips: Vec::new(), ports };
     let services = prop::sample::select(vec![Services::KubeProxy, Services::Manx(translation)]);
     let run = |(begin, batches, verify, services): Run| {
         let directory = tempfile::tempdir().unwrap();

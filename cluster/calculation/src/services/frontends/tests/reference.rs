@@ -26,8 +26,9 @@ pub(super) type Seen = (
     Option<(BTreeSet<Backend>, WithoutBackend)>,
 );
 
-/// The age of an object, the first one first: whether it is a pod, whether its time is not known, its time, its name.
-type Age = (bool, bool, Option<Created>, ObjectKey);
+/// The age of a claim, the first one first: whether it is of `externalIPs`, whether its object is a pod, whether its time is
+/// not known, its time, its name.
+type Age = (bool, bool, bool, Option<Created>, ObjectKey);
 
 /// What clients find at each address and port; and which rule chose the backends of a frontend that has some, or why it has
 /// none.
@@ -49,6 +50,17 @@ pub(super) fn expected(
             let others = service.load_balancer_vips.difference(&service.cluster_ips);
             addresses.extend(others.filter(|it| has_family(it)).map(|it| (*it, false)));
         }
+        // An external IP that is also another address of the Service is that one.
+        let is_external = |it: &IpAddr| {
+            service.external_ips.contains(it)
+                && EXTERNAL.iter().any(|net| net.parse::<IpNet>().unwrap().contains(it))
+                && has_family(it)
+        };
+        let others: BTreeSet<IpAddr> = addresses.iter().map(|(it, _)| *it).collect();
+        let is_external = |it: &IpAddr| is_external(it) && !others.contains(it);
+        addresses.extend(
+            service.external_ips.iter().filter(|it| is_external(it)).map(|it| (*it, false)),
+        );
         for port in &service.ports {
             let of_service = addresses.iter().filter(|(address, _)| admits(*address));
             let of_service = of_service.map(|(address, local)| (*address, port.port, *local));
@@ -67,12 +79,17 @@ pub(super) fn expected(
                     None => (BTreeSet::new(), WithoutBackend::Refuse, Rule::Unknown),
                 };
                 let affinity = service.client_affinity.map(|it| it.timeout.unwrap_or(10_800));
-                let age = (false, service.created.is_none(), service.created, key.clone());
+                let is_external = is_external(&address);
+                let age =
+                    (is_external, false, service.created.is_none(), service.created, key.clone());
                 let all_ends = ends(contents, key, port, address).unwrap_or_default();
                 let is_of_node = node_ports().addresses.contains(&address);
-                let is_balancers = service.load_balancer_vips.contains(&address)
+                let is_balancers = !is_of_node
+                    && !is_external
+                    && service.load_balancer_vips.contains(&address)
                     && !service.cluster_ips.contains(&address);
-                let takes_visitors = (is_of_node || is_balancers) && !service.keeps_clients;
+                let is_outside = is_of_node || is_balancers || is_external;
+                let takes_visitors = is_outside && !service.keeps_clients;
                 let has_all = takes_visitors || port.protocol == Some(Protocol::Udp);
                 let kept = all_ends.into_iter().filter(|_| has_all).map(|(_, it)| it).collect();
                 let all_clients = !is_balancers || service.source_ranges.is_empty();
@@ -80,7 +97,7 @@ pub(super) fn expected(
                     all_clients || service.source_ranges.iter().any(|it| it.contains(&client))
                 });
                 let kept = (kept, takes_visitors);
-                let outside = (is_balancers && service.keeps_clients).then(|| {
+                let outside = ((is_balancers || is_external) && service.keeps_clients).then(|| {
                     let ends = ends(contents, key, port, address);
                     ends.map_or((BTreeSet::new(), WithoutBackend::Refuse), |ends| {
                         let (backends, without, _) = chosen(contents, &ends, true);
@@ -117,7 +134,7 @@ pub(super) fn expected(
                 let everybody = [true; CLIENTS.len()];
                 let found =
                     ((backends, None, WithoutBackend::Refuse, kept, everybody, None), Rule::OfPod);
-                let age = (true, pod.created.is_none(), pod.created, key.clone());
+                let age = (false, true, pod.created.is_none(), pod.created, key.clone());
                 all.entry(key_of_port).or_default().entry(age).or_insert(found);
             }
         }
@@ -171,7 +188,7 @@ pub(super) fn expected_checks(contents: &Contents) -> HealthChecks {
         };
         let endpoints = ["0.0.0.0", "::"].map(of_family);
         let check = HealthCheck { service: Arc::new(key.clone()), endpoints };
-        let age = (false, service.created.is_none(), service.created, key.clone());
+        let age = (false, false, service.created.is_none(), service.created, key.clone());
         checks.entry(port).or_default().insert(age, check);
     }
     checks.into_iter().filter_map(|(port, mut all)| Some((port, all.pop_first()?.1))).collect()
