@@ -4,8 +4,9 @@
 //! that terminate), KEP-2086 (`internalTrafficPolicy`), KEP-2433 and KEP-3015 (hints), and of what kube-proxy does where
 //! these are silent. Each question goes through all objects again.
 //!
-//! The client is a pod or a process of a node; both get the same. Or he is outside of the cluster, and his packets come to a
-//! node. Not judged here: `loadBalancerSourceRanges`, node ports, and the addresses of a `ServiceCIDR` that no service has.
+//! The client is a pod or a process of a node; both get the same. Or he is outside of the cluster, and his packets come
+//! to a node. Not judged here: `loadBalancerSourceRanges`, node ports, and the addresses of a `ServiceCIDR` that no
+//! service has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -67,6 +68,7 @@ impl<'a> ServiceOracle<'a> {
     }
 
     /// The same, in a cluster that heeds `externalIPs` in these nets.
+    #[must_use]
     pub const fn with_external_ips(self, external: &'a [IpNet]) -> Self {
         Self { external, ..self }
     }
@@ -97,8 +99,8 @@ impl<'a> ServiceOracle<'a> {
             return ServiceBackends::Refused;
         }
         let endpoints = self.endpoints(key, port, address.is_ipv4());
-        // The internal policy is about cluster IPs, the external one about load balancers' addresses and external IPs. There a
-        // client in the cluster gets any endpoint.
+        // The internal policy is about cluster IPs, the external one about load balancers' addresses and external IPs.
+        // There a client in the cluster gets any endpoint.
         let local = if service.cluster_ips.contains(&address) {
             service.internal_local
         } else {
@@ -107,6 +109,12 @@ impl<'a> ServiceOracle<'a> {
         let chosen = if local {
             let here = |it: &Endpoint<'_>| it.of_slice.node.as_deref() == Some(node);
             available(endpoints.iter().copied().filter(here).collect())
+        } else if service.maglev
+            && !service.keeps_clients
+            && !service.cluster_ips.contains(&address)
+        {
+            // Which node gets the connection must not matter.
+            available(endpoints.clone())
         } else {
             self.hinted(node, available(endpoints.clone()))
         };
@@ -187,7 +195,8 @@ impl<'a> ServiceOracle<'a> {
 
     /// Whether an address is one of the `externalIPs` of a service, and heeded. kube-proxy heeds all of them.
     fn is_external_ip(&self, service: &Service, address: IpAddr) -> bool {
-        service.external_ips.contains(&address) && self.external.iter().any(|it| in_net(*it, address))
+        service.external_ips.contains(&address)
+            && self.external.iter().any(|it| in_net(*it, address))
     }
 
     /// Whether a slice of the namespace is not valid: it may be any service's.

@@ -64,7 +64,10 @@ impl fmt::Display for Untranslated {
                 "it is one of externalIPs, and lies in no net of --external-ips (MANX_EXTERNAL_IPS)"
             }
             Self::TooManyExternal => {
-                return write!(f, "it is one of externalIPs, of which the first {MOST_EXTERNAL_IPS} count");
+                return write!(
+                    f,
+                    "it is one of externalIPs, of which the first {MOST_EXTERNAL_IPS} count"
+                );
             }
             Self::AskedFor => "it is loadBalancerIP, which only asks the load balancer for it",
             Self::Proxied => "its ipMode is Proxy: the load balancer translates it",
@@ -103,8 +106,8 @@ pub enum AddressKind {
 }
 
 impl AddressKind {
-    /// What the address is for clients from outside of the cluster, if `externalTrafficPolicy` is about it and clients in
-    /// the cluster get any endpoint. kube-proxy (`pkg/proxy/iptables`) leads both kinds by the same chain.
+    /// What the address is for clients from outside of the cluster, if `externalTrafficPolicy` is about it and clients
+    /// in the cluster get any endpoint. kube-proxy (`pkg/proxy/iptables`) leads both kinds by the same chain.
     fn for_outside(self) -> Option<Self> {
         match self {
             Self::LoadBalancer => Some(Self::LoadBalancerOutside),
@@ -114,6 +117,11 @@ impl AddressKind {
             | Self::ExternalIpOutside
             | Self::NodePort => None,
         }
+    }
+
+    /// Whether it leads to any node, as routers choose.
+    pub(super) fn is_of_any_node(self) -> bool {
+        matches!(self, Self::LoadBalancer | Self::ExternalIp)
     }
 
     /// Whether it is about clients from outside alone.
@@ -140,21 +148,23 @@ pub(super) fn left_alone(service: &Service) -> Option<LeftAlone> {
     }
 }
 
-/// The addresses of a Service that is not left alone, but for those of nodes. Of `externalIPs` those count that lie in one of
-/// the nets `external`.
+/// The addresses of a Service that is not left alone, but for those of nodes. Of `externalIPs` those count that lie in
+/// one of the nets `external`.
 ///
-/// An address that is several things is the one that most of the cluster has agreed to: a cluster IP, a load balancer's, and
-/// last one of `externalIPs`.
+/// An address that is several things is the one that most of the cluster has agreed to: a cluster IP, a load
+/// balancer's, and last one of `externalIPs`.
 pub(super) fn addresses(
     service: &Service,
     external: &[IpNet],
 ) -> BTreeMap<IpAddr, Result<(AddressKind, TrafficPolicy), Untranslated>> {
+    // Clients in the cluster get any endpoint there, and so do those from outside, unless the policy is Local for them.
+    let policy_outside =
+        if chooses_alike(service) { TrafficPolicy::Alike } else { TrafficPolicy::Cluster };
     let of_balancer = |address: &IpAddr| {
         if service.service_type != Some(ServiceType::LoadBalancer) {
             Err(Untranslated::NoLoadBalancer)
         } else if has_family(service, address.is_ipv4()) {
-            // In the cluster, clients of a load balancer's address get any endpoint.
-            Ok((AddressKind::LoadBalancer, TrafficPolicy::Cluster))
+            Ok((AddressKind::LoadBalancer, policy_outside))
         } else {
             // A balancer may have an address of a family in which the service itself has none.
             Err(Untranslated::Family)
@@ -170,12 +180,14 @@ pub(super) fn addresses(
             Err(Untranslated::TooManyExternal)
         } else {
             left -= 1;
-            Ok((AddressKind::ExternalIp, TrafficPolicy::Cluster))
+            Ok((AddressKind::ExternalIp, policy_outside))
         }
     };
     let mut all: BTreeMap<_, _> =
         service.addresses.iter().map(|it| (*it, Err(Untranslated::AskedFor))).collect();
-    all.extend(service.external_ips.iter().copied().zip(service.external_ips.iter().map(of_author)));
+    all.extend(
+        service.external_ips.iter().copied().zip(service.external_ips.iter().map(of_author)),
+    );
     let proxied = service.load_balancer_proxied.iter().map(|it| (*it, Err(Untranslated::Proxied)));
     let vips = service.load_balancer_vips.iter().map(|it| (*it, of_balancer(it)));
     for (address, found) in proxied.chain(vips) {
@@ -220,6 +232,11 @@ pub(super) fn openings<'a>(
         served.map(move |address| Ok(Opening { address, port, kind, policy }))
     });
     own.chain(for_outside).chain(refused).chain(of_node)
+}
+
+/// Whether an annotation asks that all nodes choose alike, and no policy has each choose among its own endpoints.
+fn chooses_alike(service: &Service) -> bool {
+    service.maglev && !service.keeps_clients
 }
 
 /// A traffic policy. `is_local`: it is `Local`.

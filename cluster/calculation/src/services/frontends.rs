@@ -1,9 +1,9 @@
 //! The services that Manx translates, compiled to the dataplane's table and kept up to date by changes of objects.
 //!
-//! A frontend is a cluster IP, a load balancer's address that nodes translate, or one of the `externalIPs` that the settings
-//! allow, with a port of the Service; or an address
-//! of this node with the port's node port, or with a port that a pod of this node asks for ([`host_ports`]). Left alone are
-//! Services that are headless or of type `ExternalName`, and those that a label gives to another proxy.
+//! A frontend is a cluster IP, a load balancer's address that nodes translate, or one of the `externalIPs` that the
+//! settings allow, with a port of the Service; or an address of this node with the port's node port, or with a port
+//! that a pod of this node asks for ([`host_ports`]). Left alone are Services that are headless or of type
+//! `ExternalName`, and those that a label gives to another proxy.
 //!
 //! The table depends on the present objects only, never on the changes that led to them; only the number of addresses
 //! that have gone counts changes. What is not known is closed: a Service that is not valid has no frontend, and while a
@@ -112,6 +112,7 @@ impl Frontends {
     }
 
     /// The same, in which those of `externalIPs` count that lie in one of these nets. Without it none does.
+    #[must_use]
     pub fn with_external_ips(self, nets: &[IpNet]) -> Self {
         Self { external: nets.into(), ..self }
     }
@@ -451,6 +452,10 @@ impl Frontends {
                 }
                 Err(_) => {}
             }
+        }
+        let is_of_any_node = |(_, (kind, _), _): &(_, (AddressKind, _), _)| kind.is_of_any_node();
+        if service.maglev && service.keeps_clients && own.iter().any(is_of_any_node) {
+            omissions.insert(Omission::MaglevLocal);
         }
         if service.ports.len() > MOST_PORTS {
             omissions.insert(Omission::TooManyPorts);

@@ -7,7 +7,9 @@ use manx_dataplane::services::FrontendKey;
 use manx_objects::object::ObjectKey;
 use manx_policy_compiler::model::Protocol;
 
-use super::bounds::{MOST_BACKENDS, MOST_EXTERNAL_IPS, MOST_HEALTH_CHECKS, MOST_HOST_PORTS, MOST_PORTS};
+use super::bounds::{
+    MOST_BACKENDS, MOST_EXTERNAL_IPS, MOST_HEALTH_CHECKS, MOST_HOST_PORTS, MOST_PORTS,
+};
 
 /// A part of a Service, or of a pod with host ports, that clients do not reach.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,6 +44,8 @@ pub enum Omission {
     TooManyHealthChecks,
     /// A slice of the Service's namespace is not valid, so its endpoints are not known.
     Endpoints,
+    /// An annotation asks that all nodes choose alike, and a policy has each choose among its own endpoints.
+    MaglevLocal,
     /// The Service has more ports than nodes translate.
     TooManyPorts,
     /// The Service has more endpoints, those of all its ports together, than nodes keep.
@@ -73,8 +77,8 @@ impl fmt::Display for Omission {
             ),
             Self::ExternalIp(address) => write!(
                 f,
-                "its external IP {address} is not translated, because it lies in no net that the cluster leaves to externalIPs: \
-                 expected one of --external-ips (MANX_EXTERNAL_IPS), or none"
+                "its external IP {address} is not translated, because it lies in no net that the cluster leaves to \
+                 externalIPs: expected one of --external-ips (MANX_EXTERNAL_IPS), or none"
             ),
             Self::TooManyExternalIps => write!(
                 f,
@@ -109,6 +113,10 @@ impl fmt::Display for Omission {
                 f,
                 "its healthCheckNodePort is not served, because Services that came before it have {MOST_HEALTH_CHECKS}, which is as \
                  many as Manx serves on a node: load balancers find no node for it, unless it has externalTrafficPolicy Cluster"
+            ),
+            Self::MaglevLocal => f.write_str(
+                "its annotation lb.projectcalico.org/external-traffic-strategy has no effect, because externalTrafficPolicy \
+                 Local has each node choose among its own endpoints: expected externalTrafficPolicy Cluster",
             ),
             Self::TooManyPorts => write!(
                 f,

@@ -12,6 +12,7 @@ use super::port::{PortNumber, Protocol};
 
 /// A service. Policy reads its endpoints from `EndpointSlices`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field of the object")]
 pub struct Service {
     /// `metadata.labels` of the service, which are not those of its endpoints.
     pub labels: Pairs,
@@ -43,6 +44,9 @@ pub struct Service {
     pub keeps_clients: bool,
     /// `spec.internalTrafficPolicy: Local`: clients in the cluster get endpoints of their own node only.
     pub internal_local: bool,
+    /// The annotation `lb.projectcalico.org/external-traffic-strategy: maglev`: whichever node gets a connection from
+    /// outside, it goes to the same endpoint.
+    pub maglev: bool,
     /// `spec.sessionAffinity: ClientIP`: a client gets the endpoint that it had before.
     pub client_affinity: Option<ClientAffinity>,
     /// `spec.clusterIP: None`: clients reach its endpoints at their own addresses and ports.

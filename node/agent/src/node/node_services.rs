@@ -145,7 +145,7 @@ impl ManxServices {
                 self.without_routes
             )
         });
-        let overlaps = self.external.iter().flat_map(|net| {
+        let overlaps = self.external.iter().filter_map(|net| {
             let overlaps = |range: &&IpNet| range.contains(net) || net.contains(*range);
             self.ranges.nets.iter().find(overlaps).map(|range| {
                 format!(

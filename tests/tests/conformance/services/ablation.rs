@@ -25,6 +25,7 @@ pub enum Feature {
     OtherType,
     ModeProxy,
     ExternalIps,
+    Maglev,
     SecondFamily,
     InternalPolicy,
     ExternalPolicy,
@@ -51,7 +52,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::LabelOfAnotherProxy,
         Self::LabelHeadless,
         Self::NoClusterIp,
@@ -60,6 +61,7 @@ impl Feature {
         Self::OtherType,
         Self::ModeProxy,
         Self::ExternalIps,
+        Self::Maglev,
         Self::SecondFamily,
         Self::InternalPolicy,
         Self::ExternalPolicy,
@@ -143,6 +145,7 @@ impl Feature {
             }
             Self::ModeProxy => service.load_balancer_vips.extend(&service.load_balancer_proxied),
             Self::ExternalIps => service.external_ips.clear(),
+            Self::Maglev => service.maglev = false,
             Self::SecondFamily => service.cluster_ips.retain(IpAddr::is_ipv4),
             Self::InternalPolicy => service.internal_local = false,
             Self::ExternalPolicy => service.keeps_clients = false,

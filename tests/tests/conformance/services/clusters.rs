@@ -94,6 +94,10 @@ fn service(namespace: &'static str, name: &'static str) -> impl Strategy<Value =
             "creationTimestamp: '2026-01-01T00:00:03Z', ",
         ][..],
     );
+    let annotations = prop_oneof![
+        2 => Just(""),
+        1 => Just("lb.projectcalico.org/external-traffic-strategy: maglev"),
+    ];
     let labels = prop_oneof![
         12 => Just(""),
         1 => Just("service.kubernetes.io/service-proxy-name: other"),
@@ -144,8 +148,9 @@ fn service(namespace: &'static str, name: &'static str) -> impl Strategy<Value =
             ][..],
         ),
     );
+    let labels = (labels, annotations);
     (created, labels, kinds, cluster_ips, (vips, external), traffic, service_ports()).prop_map(
-        move |(created, labels, kind, ips, (vips, external_ips), (internal, external, affinity), ports)| {
+        move |(created, (labels, annotations), kind, ips, (vips, external_ips), (internal, external, affinity), ports)| {
             let cluster_ip = ips.split(", ").next().unwrap_or_default();
             // The API server has this policy only where it means something.
             let external = match kind {
@@ -154,9 +159,10 @@ fn service(namespace: &'static str, name: &'static str) -> impl Strategy<Value =
                 _ => String::new(),
             };
             format!(
-                "{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: {namespace}, {created}labels: {{{labels}}}}}, \
-                 spec: {{type: {kind}, clusterIP: {cluster_ip}, clusterIPs: [{ips}], externalIPs: [{}], internalTrafficPolicy: {internal}, \
-                 {external}sessionAffinity: {affinity}, ports: [{ports}]}}, \
+                "{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: {namespace}, {created}\
+                 labels: {{{labels}}}, annotations: {{{annotations}}}}}, \
+                 spec: {{type: {kind}, clusterIP: {cluster_ip}, clusterIPs: [{ips}], externalIPs: [{}], \
+                 internalTrafficPolicy: {internal}, {external}sessionAffinity: {affinity}, ports: [{ports}]}}, \
                  status: {{loadBalancer: {{ingress: [{}]}}}}}}\n---\n",
                 external_ips.join(", "),
                 vips.join(", ")
@@ -219,8 +225,9 @@ fn hints() -> impl Strategy<Value = [&'static str; 3]> {
     const MIXED: [&str; 3] = [NODES[0], ZONES[1], ZONES[0]];
     const NO_NODE: [&str; 3] = [NODES[0], NONE, NODES[1]];
     const NO_ZONE: [&str; 3] = [ZONES[0], NONE, ZONES[0]];
-    let all = [NODES, NODES, NODES, ZONES, ZONES, [NONE; 3], MIXED, NO_NODE, NO_ZONE, NO_ZONE];
-    select(all.to_vec())
+    let zones = [ZONES, ZONES, ZONES, ZONES, ZONES, NO_ZONE, NO_ZONE];
+    let all = [&[NODES, NODES, NODES, [NONE; 3], MIXED, NO_NODE][..], &zones].concat();
+    select(all)
 }
 
 /// An endpoint without its end, and the number of its hint.

@@ -8,8 +8,8 @@ use ipnet::IpNet;
 use manx_dataplane::services::{Backend, WithoutBackend};
 use manx_objects::contents::Stored;
 use manx_objects::object::{
-    ClientAffinity, ContainerPort, Created, EndpointPort, EndpointSlice, Hints, HostPort, Node, Phase, Pod,
-    ServiceType, SliceEndpoint,
+    ClientAffinity, ContainerPort, Created, EndpointPort, EndpointSlice, Hints, HostPort, Node,
+    Phase, Pod, ServiceType, SliceEndpoint,
 };
 use manx_objects::problem::Place;
 use proptest::collection::{btree_set, vec};
@@ -145,10 +145,12 @@ fn service() -> impl Strategy<Value = Service> {
     let ranges =
         one_of(vec![nets(&[]), nets(&["192.0.2.0/24", "10.0.0.0/32"]), nets(&["fd00::/8"])]);
     let health = one_of(vec![None, Some(31_000), Some(31_000), Some(30_080), Some(22)]);
+    let maglev = prop::bool::weighted(0.3);
     let rest =
         (any::<bool>(), of(of(1..9u32)), prop::bool::weighted(0.1), any::<bool>(), ranges, health);
-    (kind, created, labels, vec(port(), 1..3), addresses, rest).prop_map(
-        |(service_type, created, label, ports, ([cluster_ips, vips], external_ips), rest)| {
+    (kind, created, labels, vec(port(), 1..3), addresses, maglev, rest).prop_map(
+        |(service_type, created, label, ports, addresses, maglev, rest)| {
+            let ([cluster_ips, vips], external_ips) = addresses;
             let (internal_local, affinity, headless, keeps_clients, source_ranges, health) = rest;
             let labels = Some((label.to_owned(), String::new())).filter(|_| !label.is_empty());
             Service {
@@ -158,6 +160,7 @@ fn service() -> impl Strategy<Value = Service> {
                 ports,
                 cluster_ips: ips(&cluster_ips),
                 external_ips: ips(&external_ips),
+                maglev,
                 addresses: ips(&external_ips),
                 load_balancer_vips: ips(&vips),
                 internal_local,
@@ -385,7 +388,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
     };
     TestRunner::new(config).run(&batches, run).unwrap();
     let counts = counts.into_inner();
-    assert!(counts.len() == 27 && counts.values().all(|count| *count > 5), "{counts:?}");
+    assert!(counts.len() == 28 && counts.values().all(|count| *count > 5), "{counts:?}");
 }
 
 /// A cluster of manifests, as node `n1` sees it.

@@ -26,8 +26,8 @@ pub(super) type Seen = (
     Option<(BTreeSet<Backend>, WithoutBackend)>,
 );
 
-/// The age of a claim, the first one first: whether it is of `externalIPs`, whether its object is a pod, whether its time is
-/// not known, its time, its name.
+/// The age of a claim, the first one first: whether it is of `externalIPs`, whether its object is a pod, whether its
+/// time is not known, its time, its name.
 type Age = (bool, bool, bool, Option<Created>, ObjectKey);
 
 /// What clients find at each address and port; and which rule chose the backends of a frontend that has some, or why it has
@@ -36,7 +36,7 @@ pub(super) fn expected(
     contents: &Contents,
     admits: impl Fn(IpAddr) -> bool,
 ) -> BTreeMap<FrontendKey, (Seen, Rule)> {
-    let mut all: BTreeMap<FrontendKey, BTreeMap<Age, (Seen, Rule)>> = BTreeMap::new();
+    let mut all = Claimed::new();
     for (key, object) in contents.all_valid() {
         let Object::Service(service) = object else { continue };
         if is_left_alone(service) {
@@ -74,7 +74,17 @@ pub(super) fn expected(
                     protocol: port.protocol.unwrap_or(Protocol::Tcp).number(),
                     port: number,
                 };
+                let is_of_node = node_ports().addresses.contains(&address);
+                let is_cluster_ip = service.cluster_ips.contains(&address);
+                let is_of_any_node = !is_of_node && !is_cluster_ip;
+                let alike = is_of_any_node && service.maglev && !service.keeps_clients;
                 let (backends, without, rule) = match ends(contents, key, port, address) {
+                    Some(ends) if alike => {
+                        let without_hints: Vec<_> = ends.iter().map(unhinted).collect();
+                        let all: Vec<_> =
+                            without_hints.iter().map(|(end, it)| (end, *it)).collect();
+                        chosen(contents, &all, false)
+                    }
                     Some(ends) => chosen(contents, &ends, local),
                     None => (BTreeSet::new(), WithoutBackend::Refuse, Rule::Unknown),
                 };
@@ -83,7 +93,6 @@ pub(super) fn expected(
                 let age =
                     (is_external, false, service.created.is_none(), service.created, key.clone());
                 let all_ends = ends(contents, key, port, address).unwrap_or_default();
-                let is_of_node = node_ports().addresses.contains(&address);
                 let is_balancers = !is_of_node
                     && !is_external
                     && service.load_balancer_vips.contains(&address)
@@ -109,6 +118,16 @@ pub(super) fn expected(
             }
         }
     }
+    claim_host_ports(contents, &mut all);
+    let oldest = all.into_iter().map(|(key, mut claims)| (key, claims.pop_first()));
+    oldest.filter_map(|(key, found)| Some((key, found?.1))).collect()
+}
+
+/// The claims on each key, each with what clients find there.
+type Claimed = BTreeMap<FrontendKey, BTreeMap<Age, (Seen, Rule)>>;
+
+/// Adds the ports of this node for which its pods ask.
+fn claim_host_ports(contents: &Contents, all: &mut Claimed) {
     let checks = expected_checks(contents);
     for (key, object) in contents.all_valid() {
         let Object::Pod(pod) = object else { continue };
@@ -139,8 +158,6 @@ pub(super) fn expected(
             }
         }
     }
-    let oldest = all.into_iter().map(|(key, mut claims)| (key, claims.pop_first()));
-    oldest.filter_map(|(key, found)| Some((key, found?.1))).collect()
 }
 
 fn is_left_alone(service: &Service) -> bool {
@@ -196,6 +213,11 @@ pub(super) fn expected_checks(contents: &Contents) -> HealthChecks {
 
 /// An endpoint at a port, and the backend that it is.
 type End<'a> = (&'a SliceEndpoint, Backend);
+
+/// An endpoint without its hints.
+fn unhinted((end, backend): &End<'_>) -> (SliceEndpoint, Backend) {
+    (SliceEndpoint { hints: None, ..(*end).clone() }, *backend)
+}
 
 /// The endpoints of a Service's port for an address; `None`: they are not known.
 fn ends<'a>(
