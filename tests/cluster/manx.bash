@@ -106,6 +106,11 @@ install_manx() {
                 --from-literal=KUBERNETES_SERVICE_HOST=10.99.0.1 --from-literal=KUBERNETES_SERVICE_PORT=6443
     fi
     sed "s/MANX_SERVICES, value: [a-z-]*/MANX_SERVICES, value: $services/" "$deploy" >"$work/deploy.yaml"
+    if [ -n "${external_ips:-}" ]; then
+        local setting="- {name: MANX_EXTERNAL_IPS, value: $external_ips}"
+        sed -i "s|^\( *\)- {name: MANX_STANDBY.*|&\n\1$setting|" "$work/deploy.yaml"
+        grep -qF -- "$setting" "$work/deploy.yaml"
+    fi
     deploy=$work/deploy.yaml
     kubectl apply --warnings-as-errors -f - <"$deploy"
     check "the DaemonSet is ready on both nodes" kubectl -n kube-system rollout status daemonset/manx-node --timeout=90s

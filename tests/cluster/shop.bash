@@ -352,6 +352,34 @@ answered_by_one() {
         pod=$(outside curl -sS --max-time 2 "http://$1/hostname") && [[ $pod == "$2"* ]] || { echo "$pod"; return 1; }
     done
 }
+# check_external_ips, after check_own_node_ports: of two addresses that the author of a Service names one lies in a net of
+# the agents' settings.
+check_external_ips() {
+    local allowed=203.0.113.241 other=203.0.113.81 node
+    kubectl create -f - <<END
+apiVersion: v1
+kind: Service
+metadata: {name: web-named, namespace: shop}
+spec: {selector: {app: web}, externalIPs: [$allowed, $other], ports: [{port: 80, targetPort: 8080}]}
+END
+    for node in n1 n2; do
+        outside ip route replace "$allowed/32" via "${nodes[$node]}"
+        check "an outside host reaches an external IP through $node" \
+            eventually 10 outside curl -sS --max-time 2 "http://$allowed/hostname"
+        check "and is seen by the pods of both nodes" sees_by_each_pod "$outside" "$allowed:80"
+        check "so does $node itself" node_is_answered "$node" "$allowed:80"
+        check "$node leads nobody to an address outside of the nets" has_no_route "$node" "$other"
+        check "$node says so" status_has "$node" "its external IP $other is not translated"
+    done
+    check "a pod reaches the external IP" eventually 10 connects db-n1 "$allowed:80"
+    kubectl -n shop patch service web-named --type=merge \
+        -p '{"spec": {"type": "NodePort", "externalTrafficPolicy": "Local"}}'
+    check "with externalTrafficPolicy Local only the pod of n2 answers it there" \
+        eventually 10 answered_by_one "$allowed:80" "web-n2"
+    kubectl -n shop delete service web-named
+    outside ip route del "$allowed/32"
+    check "after the service no node has a route to its address" eventually 15 has_no_route n2 "$allowed"
+}
 has_no_route() { [[ -z $(cluster exec "$1" -- ip route show "$2") ]]; }
 
 # check_health_checks, after check_ports_of_nodes: what a balancer asks the nodes, of a service with a pod on n1 alone.

@@ -13,6 +13,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::rc::Rc;
 
+use ipnet::IpNet;
 use manx_calculation::services::view::ServiceView;
 use manx_calculation::services::{Frontends, NodePorts, admits};
 use manx_calculation::topology::Topology;
@@ -21,6 +22,15 @@ use manx_objects::object::Kind;
 use manx_policy_compiler::model::ObjectName;
 
 use crate::routes::Routes;
+
+/// What the settings of the agents say of services.
+#[derive(Debug, Clone, Default)]
+pub struct AgentSettings {
+    /// The range of node ports, the first and the last.
+    pub node_ports: (u16, u16),
+    /// The nets whose addresses count as one of `externalIPs`.
+    pub external_ips: Vec<IpNet>,
+}
 
 /// The services of a cluster, as its nodes translate them.
 #[derive(Debug)]
@@ -31,8 +41,7 @@ pub struct ServiceTables<'a> {
     nodes: Vec<String>,
     /// The addresses of all nodes.
     of_nodes: HashSet<IpAddr>,
-    /// The range of node ports, the first and the last.
-    range: (u16, u16),
+    settings: AgentSettings,
     /// The first of the nodes that has tables.
     seat: Option<String>,
     /// The table of this node.
@@ -40,14 +49,13 @@ pub struct ServiceTables<'a> {
 }
 
 impl<'a> ServiceTables<'a> {
-    /// The tables of all nodes, or of `only` one. `range` has the first and the last of node ports. `Err`: there is no such
-    /// node.
+    /// The tables of all nodes, or of `only` one. `Err`: there is no such node.
     pub fn new(
         contents: &'a Contents,
-        range: (u16, u16),
+        settings: AgentSettings,
         only: Option<&str>,
     ) -> Result<Self, String> {
-        let mut tables = Self::of_routes(contents, Rc::new(Routes::new(contents)), range);
+        let mut tables = Self::of_routes(contents, Rc::new(Routes::new(contents)), settings);
         if let Some(only) = only {
             let known = few(&tables.nodes);
             tables.nodes.retain(|it| *it == only);
@@ -68,21 +76,21 @@ impl<'a> ServiceTables<'a> {
         Ok(tables)
     }
 
-    /// The tables of all nodes without node ports, by routes that others use, too.
+    /// The tables of all nodes without node ports and external IPs, by routes that others use, too.
     pub(crate) fn without_node_ports(contents: &'a Contents, routes: Rc<Routes<'a>>) -> Self {
-        let mut tables = Self::of_routes(contents, routes, NodePorts::default().range);
+        let mut tables = Self::of_routes(contents, routes, AgentSettings::default());
         tables.fill();
         tables
     }
 
     /// The nodes without a table.
-    fn of_routes(contents: &'a Contents, routes: Rc<Routes<'a>>, range: (u16, u16)) -> Self {
+    fn of_routes(contents: &'a Contents, routes: Rc<Routes<'a>>, settings: AgentSettings) -> Self {
         let mut tables = Self {
             contents,
             nodes: routes.nodes_with_blocks(),
             of_nodes: routes.node_addresses(),
             routes,
-            range,
+            settings,
             seat: None,
             frontends: Frontends::default(),
         };
@@ -105,7 +113,8 @@ impl<'a> ServiceTables<'a> {
                 node_ports.addresses.extend(self.of_nodes.iter().find(|it| it.is_ipv4() == is_v4));
             }
         }
-        let mut frontends = Frontends::new(node, node_ports);
+        let mut frontends =
+            Frontends::new(node, node_ports).with_external_ips(&self.settings.external_ips);
         let admits = |address| admits(&topology, |it| self.of_nodes.contains(it), address);
         frontends.follow(self.contents, &Changes::Everything, admits);
         self.frontends = frontends;
@@ -121,7 +130,7 @@ impl<'a> ServiceTables<'a> {
     fn node_ports(&self, topology: &Topology) -> NodePorts {
         let of_family = |is_v4| topology.addresses.iter().find(|it| it.is_ipv4() == is_v4).copied();
         NodePorts {
-            range: self.range,
+            range: self.settings.node_ports,
             addresses: [true, false].into_iter().filter_map(of_family).collect(),
             of_pods: false,
         }

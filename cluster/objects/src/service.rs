@@ -39,6 +39,9 @@ const SERVICE_SPEC_IGNORED: &[&str] = &[
     "publishNotReadyAddresses",
     "trafficDistribution",
 ];
+/// Calico's annotation of a Service whose endpoints all nodes choose alike, and its value.
+const EXTERNAL_STRATEGY: (&str, &str) =
+    ("lb.projectcalico.org/external-traffic-strategy", "maglev");
 /// The most seconds of `sessionAffinityConfig.clientIP.timeoutSeconds`: a day.
 const MOST_AFFINITY: u32 = 86_400;
 
@@ -55,8 +58,13 @@ pub(super) fn service_account(
 /// Reads a service.
 pub(super) fn service(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) -> Service {
     root.mapping(out, &["apiVersion", "kind", "metadata", "spec", "status"], &[]);
-    let mut service =
-        Service { labels: metadata.labels, created: metadata.created, ..Service::default() };
+    let (annotation, maglev) = EXTERNAL_STRATEGY;
+    let mut service = Service {
+        maglev: metadata.annotations.get(annotation).is_some_and(|it| it == maglev),
+        labels: metadata.labels,
+        created: metadata.created,
+        ..Service::default()
+    };
     if let Some(spec) = root.field("spec")
         && spec.mapping(out, SERVICE_SPEC, SERVICE_SPEC_IGNORED)
     {
@@ -86,7 +94,8 @@ pub(super) fn service(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings)
         service.cluster_ips.extend(several("clusterIPs", out));
         service.addresses.extend(&service.cluster_ips);
         service.addresses.extend(one("loadBalancerIP", out));
-        service.addresses.extend(several("externalIPs", out));
+        service.external_ips.extend(several("externalIPs", out));
+        service.addresses.extend(&service.external_ips);
     }
     if let Some(status) = root.field("status")
         && status.mapping(out, &["loadBalancer"], &["conditions"])
@@ -262,6 +271,7 @@ mod tests {
         assert_eq!(addresses, ["10.96.0.1", "192.0.2.1", "198.51.100.1", "fd00::1"]);
         let cluster_ips: Vec<_> = service.cluster_ips.iter().map(ToString::to_string).collect();
         assert_eq!(cluster_ips, ["10.96.0.1", "fd00::1"]);
+        assert!(service.external_ips.iter().map(ToString::to_string).eq(["192.0.2.1"]));
         assert!(!service.headless);
         let headless = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {clusterIP: None, clusterIPs: [None]}\n";
         let Object::Service(service) = only(headless) else { panic!("a service") };
@@ -310,6 +320,21 @@ mod tests {
         }
         let of_another_mode = "loadBalancer: {ingress: [{ip: 198.51.100.3, ipMode: DSR}]}";
         assert_eq!(service("", of_another_mode), None);
+    }
+
+    #[test]
+    fn calicos_annotation_asks_that_all_nodes_choose_alike() {
+        for (annotations, expected) in [
+            ("lb.projectcalico.org/external-traffic-strategy: maglev", true),
+            ("lb.projectcalico.org/external-traffic-strategy: other", false),
+            ("example.com/external-traffic-strategy: maglev", false),
+        ] {
+            let text = format!(
+                "{{apiVersion: v1, kind: Service, metadata: {{name: web, annotations: {{{annotations}}}}}, spec: {{}}}}"
+            );
+            let Object::Service(found) = only(&text) else { panic!("{text}") };
+            assert_eq!(found.maglev, expected, "{annotations}");
+        }
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! that terminate), KEP-2086 (`internalTrafficPolicy`), KEP-2433 and KEP-3015 (hints), and of what kube-proxy does where
 //! these are silent. Each question goes through all objects again.
 //!
-//! The client is a pod or a process of a node; both get the same. Or he is outside of the cluster, and his packets come to a
-//! node. Not judged here: `loadBalancerSourceRanges`, node ports, `externalIPs`, and the addresses of a `ServiceCIDR` that no
+//! The client is a pod or a process of a node; both get the same. Or he is outside of the cluster, and his packets come
+//! to a node. Not judged here: `loadBalancerSourceRanges`, node ports, and the addresses of a `ServiceCIDR` that no
 //! service has.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +13,7 @@ use std::net::IpAddr;
 
 use super::addresses::node_addresses;
 use super::matching::{in_net, protocol_number};
+use ipnet::IpNet;
 use manx_objects::contents::Stored;
 use manx_objects::object::{
     Hints, Kind, Object, ObjectKey, Service, ServicePort, ServiceType, SliceEndpoint,
@@ -49,6 +50,8 @@ pub enum ServiceBackends {
 #[derive(Debug)]
 pub struct ServiceOracle<'a> {
     objects: &'a BTreeMap<ObjectKey, Stored>,
+    /// The nets in which `externalIPs` count.
+    external: &'a [IpNet],
 }
 
 /// An endpoint of a service's port.
@@ -59,9 +62,15 @@ struct Endpoint<'a> {
 }
 
 impl<'a> ServiceOracle<'a> {
-    /// An oracle over all objects of a store.
+    /// An oracle over all objects of a store, in a cluster that heeds no `externalIPs`.
     pub const fn new(objects: &'a BTreeMap<ObjectKey, Stored>) -> Self {
-        Self { objects }
+        Self { objects, external: &[] }
+    }
+
+    /// The same, in a cluster that heeds `externalIPs` in these nets.
+    #[must_use]
+    pub const fn with_external_ips(self, external: &'a [IpNet]) -> Self {
+        Self { external, ..self }
     }
 
     /// What becomes of a new connection of a client on `node`, or of one from outside whose packets come to it. A service that is not valid has no known address, so
@@ -90,8 +99,8 @@ impl<'a> ServiceOracle<'a> {
             return ServiceBackends::Refused;
         }
         let endpoints = self.endpoints(key, port, address.is_ipv4());
-        // The internal policy is about cluster IPs, the external one about load balancers' addresses. There a client in the
-        // cluster gets any endpoint.
+        // The internal policy is about cluster IPs, the external one about load balancers' addresses and external IPs.
+        // There a client in the cluster gets any endpoint.
         let local = if service.cluster_ips.contains(&address) {
             service.internal_local
         } else {
@@ -100,6 +109,12 @@ impl<'a> ServiceOracle<'a> {
         let chosen = if local {
             let here = |it: &Endpoint<'_>| it.of_slice.node.as_deref() == Some(node);
             available(endpoints.iter().copied().filter(here).collect())
+        } else if service.maglev
+            && !service.keeps_clients
+            && !service.cluster_ips.contains(&address)
+        {
+            // Which node gets the connection must not matter.
+            available(endpoints.clone())
         } else {
             self.hinted(node, available(endpoints.clone()))
         };
@@ -141,7 +156,10 @@ impl<'a> ServiceOracle<'a> {
         if self.is_of_pods_or_nodes(address) {
             return None;
         }
-        let services = self.services_at(address).into_iter();
+        // Nobody takes by `externalIPs` what the cluster or a load balancer has given to somebody.
+        let (given, named): (Vec<_>, Vec<_>) =
+            self.services_at(address).into_iter().partition(|(_, it)| is_given(it, address));
+        let services = given.into_iter().chain(named);
         let mut owners =
             services.filter_map(|(key, it)| Some((key, it, port_of(it, protocol, port)?)));
         owners.next()
@@ -166,13 +184,19 @@ impl<'a> ServiceOracle<'a> {
         for (key, stored) in self.objects {
             if let Some(Object::Service(service)) = stored.state.valid()
                 && is_translated(service, address.is_ipv4())
-                && has_address(service, address)
+                && (is_given(service, address) || self.is_external_ip(service, address))
             {
                 found.push((key, &**service));
             }
         }
         found.sort_by_key(|(key, it)| (it.created.is_none(), it.created, *key));
         found
+    }
+
+    /// Whether an address is one of the `externalIPs` of a service, and heeded. kube-proxy heeds all of them.
+    fn is_external_ip(&self, service: &Service, address: IpAddr) -> bool {
+        service.external_ips.contains(&address)
+            && self.external.iter().any(|it| in_net(*it, address))
     }
 
     /// Whether a slice of the namespace is not valid: it may be any service's.
@@ -241,8 +265,8 @@ fn is_translated(service: &Service, ipv4: bool) -> bool {
         && service.cluster_ips.iter().any(|it| it.is_ipv4() == ipv4)
 }
 
-/// Whether clients reach a service at an address that nodes translate.
-fn has_address(service: &Service, address: IpAddr) -> bool {
+/// Whether the cluster or a load balancer has given an address to a service.
+fn is_given(service: &Service, address: IpAddr) -> bool {
     let is_balanced = service.service_type == Some(ServiceType::LoadBalancer);
     service.cluster_ips.contains(&address)
         || is_balanced && service.load_balancer_vips.contains(&address)

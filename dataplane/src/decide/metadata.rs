@@ -93,6 +93,12 @@ impl PacketMetadata {
         is_finished: false,
     };
 
+    /// Whether it may be of a connection that is there: of the protocols that say so, it does not open one.
+    #[inline]
+    pub(super) fn is_under_way(&self) -> bool {
+        !self.tcp_flags.opens()
+    }
+
     /// The metadata of a packet, given the number of its packets [on a wire](crate::packet::Body::on_a_wire) and
     /// whether a wire could carry it unchanged. `flows` is the table in which its flow will be looked up.
     #[inline(always)]

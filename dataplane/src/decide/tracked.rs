@@ -42,8 +42,9 @@ pub(super) fn decide_tracked(
         return known_by_two_keys(tables, state, metadata, found, now);
     }
     let direction = entry.direction(name.orientation);
+    let from = entry.next_hop_pair(direction).from;
     if direction == FlowDirection::Original
-        && metadata.entrance.is_other_sender(entry.next_hop_pair(direction).from)
+        && (metadata.entrance.is_other_sender(from) || visitor::has_moved(metadata, from))
     {
         return open_flow(tables, state, metadata, Some(found), now);
     }

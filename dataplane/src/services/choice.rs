@@ -1,23 +1,30 @@
 //! The backend of a new connection.
 
 use super::affinity::Affinities;
+use super::consistent::heaviest;
 use super::table::{Backend, Frontend};
 use crate::wire::address::Address;
 
-/// Chooses the backend of a client's new connection: the one that it has an affinity to, else any, all with the same
-/// chance. `chance` is any random number. `None`: there is no backend.
+/// Chooses the backend of a new connection of a client, who has this address and port: the one that it has an affinity
+/// to, else any, all with the same chance. `chance` is any random number; without it all nodes choose alike for the
+/// client. `None`: there is no backend.
 pub fn choose(
     frontend: &Frontend,
     affinities: &Affinities,
-    client: Address,
-    chance: u32,
+    client: (Address, u16),
+    chance: Option<u32>,
     now: u32,
 ) -> Option<Backend> {
-    let kept = affinities.backend(frontend, client, now);
-    let at = (u64::from(chance) * frontend.backends.len() as u64) >> u32::BITS;
-    let backend = kept.or_else(|| frontend.backends.get(at as usize).copied())?;
+    let (address, _) = client;
+    let kept = affinities.backend(frontend, address, now);
+    let chosen = || {
+        let Some(chance) = chance else { return heaviest(frontend, client) };
+        let at = (u64::from(chance) * frontend.backends.len() as u64) >> u32::BITS;
+        frontend.backends.get(at as usize).copied()
+    };
+    let backend = kept.or_else(chosen)?;
     if frontend.affinity.is_some() {
-        affinities.note(frontend, client, backend, now);
+        affinities.note(frontend, address, backend, now);
     }
     Some(backend)
 }
@@ -37,8 +44,8 @@ mod tests {
         Frontend { id, backends, affinity, ..Frontend::default() }
     }
 
-    fn client(n: u32) -> Address {
-        Ipv4Addr::from_bits(0x0a00_0000 + n).into()
+    fn client(n: u32) -> (Address, u16) {
+        (Ipv4Addr::from_bits(0x0a00_0000 + n).into(), 5000)
     }
 
     proptest! {
@@ -51,7 +58,7 @@ mod tests {
             for backend in 0..count {
                 let first = (u64::from(backend) << 32).div_ceil(count.into()) as u32;
                 for chance in [first, first.wrapping_sub(1)] {
-                    let found = choose(&frontend, &affinities, client(1), chance, 0).unwrap();
+                    let found = choose(&frontend, &affinities, client(1), Some(chance), 0).unwrap();
                     firsts.entry(found).or_insert_with(Vec::new).push(chance);
                 }
             }
@@ -74,7 +81,7 @@ mod tests {
             for (n, id, chance, wait, count) in steps {
                 now += wait;
                 let frontend = frontend(id, count, Some(10));
-                let found = choose(&frontend, &affinities, client(n), chance, now).unwrap();
+                let found = choose(&frontend, &affinities, client(n), Some(chance), now).unwrap();
                 prop_assert!(frontend.backends.contains(&found));
                 if let Some((kept, at)) = last.insert((n, id), (found, now))
                     && now - at < 10
@@ -83,7 +90,7 @@ mod tests {
                     prop_assert_eq!(found, kept);
                 } else {
                     let without = Frontend { affinity: None, ..frontend };
-                    prop_assert_eq!(choose(&without, &affinities, client(n), chance, now), Some(found));
+                    prop_assert_eq!(choose(&without, &affinities, client(n), Some(chance), now), Some(found));
                 }
             }
         }
@@ -93,9 +100,9 @@ mod tests {
     fn a_crowd_of_clients_takes_no_more_room() {
         let (frontend, affinities) = (frontend(1, 7, Some(1000)), Affinities::new().unwrap());
         for n in 0..300_000 {
-            assert!(choose(&frontend, &affinities, client(n), n, n / 1000).is_some());
+            assert!(choose(&frontend, &affinities, client(n), Some(n), n / 1000).is_some());
         }
         let none = Frontend { backends: Box::default(), ..frontend };
-        assert_eq!(choose(&none, &affinities, client(0), 7, 300), None);
+        assert_eq!(choose(&none, &affinities, client(0), Some(7), 300), None);
     }
 }

@@ -3,7 +3,8 @@
 //! - [`ServiceTable`] is the table, a part of [`Tables`](crate::tables::Tables). Control makes the next one from the
 //!   last by setting what has changed; what is alike is shared.
 //! - A [`Frontend`] is one address, protocol and port of a service, with its [`Backend`]s and [`Clients`].
-//! - [`choose`] chooses the backend of a new connection, by chance or by the client's [affinity](Affinities).
+//! - [`choose`] chooses the backend of a new connection: by the client's [affinity](Affinities), [alike on all
+//!   nodes](MOST_WEIGHED), or by chance.
 //!
 //! Nothing here opens a flow or changes a packet.
 
@@ -12,11 +13,13 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 mod affinity;
 mod choice;
 mod clients;
+mod consistent;
 mod table;
 
 pub use affinity::Affinities;
 pub use choice::choose;
 pub use clients::Clients;
+pub use consistent::MOST_WEIGHED;
 pub use table::{Backend, Frontend, FrontendKey, ServiceTable, WithoutBackend};
 
 /// The source behind the translation of an endpoint that reaches itself through a service: its gateway.

@@ -54,10 +54,11 @@ pub struct Frontend {
     /// For UDP, and where it takes visitors: all backends that the service has, also those that no new connection of this
     /// node may get. Sorted, each once.
     pub all_backends: Box<[Backend]>,
-    /// Whether other nodes may lead clients from outside to backends on this one.
+    /// Whether other nodes may lead clients from outside to backends on this one. So a router may choose the node by
+    /// which they come, if the address is no node's.
     pub takes_visitors: bool,
     /// The seconds after its last new connection for which a client keeps its backend. `None`: each connection gets one
-    /// by chance (`sessionAffinity: None`).
+    /// by itself (`sessionAffinity: None`).
     pub affinity: Option<u32>,
     /// For a connection while there is no backend.
     pub without_backend: WithoutBackend,

@@ -44,6 +44,8 @@ pub enum Services {
 pub struct Translation {
     /// The ranges of cluster IPs. They count if the cluster has no `ServiceCIDR`.
     pub ranges: Vec<IpNet>,
+    /// The nets whose addresses Services may have as `externalIPs`.
+    pub external_ips: Vec<IpNet>,
     /// The ports of the node's addresses that are Manx's.
     pub ports: ManxPorts,
 }

@@ -22,7 +22,7 @@ use manx_oracle::{ServiceBackends, ServiceOracle};
 use proptest::prelude::*;
 
 use ablation::Feature;
-use clusters::{ADDRESSES, NODES, OF_PODS_OR_NODES, PORTS, PROTOCOLS};
+use clusters::{ADDRESSES, EXTERNAL, NODES, OF_PODS_OR_NODES, PORTS, PROTOCOLS};
 
 /// A node, and whether the client is outside of the cluster and his packets come to it.
 type Asks = (&'static str, bool);
@@ -36,8 +36,13 @@ fn questions() -> impl Iterator<Item = (Asks, IpAddr, u8, u16)> {
     named.flat_map(|(node, address, protocol)| PORTS.map(|it| (node, address, protocol, it)))
 }
 
+fn external() -> [IpNet; EXTERNAL.len()] {
+    EXTERNAL.map(|net| net.parse().unwrap())
+}
+
 fn by_oracle(objects: &BTreeMap<ObjectKey, Stored>) -> Vec<ServiceBackends> {
-    let oracle = ServiceOracle::new(objects);
+    let external = external();
+    let oracle = ServiceOracle::new(objects).with_external_ips(&external);
     let judge = |(node, address, protocol, port)| oracle.backends(node, address, protocol, port);
     questions().map(judge).collect()
 }
@@ -79,7 +84,8 @@ fn compare_all_backends(
     tables: &BTreeMap<&str, Frontends>,
     objects: &BTreeMap<ObjectKey, Stored>,
 ) -> Result<(), TestCaseError> {
-    let oracle = ServiceOracle::new(objects);
+    let external = external();
+    let oracle = ServiceOracle::new(objects).with_external_ips(&external);
     for (node, frontends) in tables {
         for (key, frontend) in frontends.table().frontends() {
             let found: Vec<_> =
@@ -151,7 +157,10 @@ fn the_table_of_services_says_what_the_oracle_says_and_every_rule_decides_someth
             [first, second].map(|text| Contents::from_texts([("cluster.yaml", &*text)]));
         let mut tables: BTreeMap<&str, Frontends> = NODES
             .into_iter()
-            .map(|node| (node, Frontends::new(node, NodePorts::default())))
+            .map(|node| {
+                let frontends = Frontends::new(node, NodePorts::default());
+                (node, frontends.with_external_ips(&external()))
+            })
             .collect();
         let steps = [(&first, Changes::Everything), (&second, changes(&first, &second))];
         for (contents, changes) in steps {

@@ -16,6 +16,7 @@ mod hops;
 mod hosts;
 mod hosts_oracle;
 mod in_place;
+mod moved;
 mod neighbours;
 mod offload;
 mod oracle;

@@ -65,6 +65,11 @@ pub struct Node {
     /// Ranges of cluster IPs, for --services manx in a cluster whose API server has no objects for them
     #[arg(long, env = "MANX_SERVICE_CIDR", value_name = "CIDR,...", value_delimiter = ',')]
     pub service_cidr: Vec<IpNet>,
+    /// Nets whose addresses Services may have as externalIPs, for --services manx [default: none]
+    ///
+    /// Whoever can write a Service can take any address in them.
+    #[arg(long, env = "MANX_EXTERNAL_IPS", value_name = "CIDR,...", value_delimiter = ',')]
+    pub external_ips: Vec<IpNet>,
     /// Ports of the node's addresses that take the place of pods' ports on the way out, for --services manx
     #[arg(long, env = "MANX_EGRESS_PORTS", value_name = "FIRST-LAST", value_parser = port_range, default_value = "61000-65534")]
     pub egress_ports: PortRange,
@@ -122,13 +127,23 @@ impl Node {
                 "--service-cidr (MANX_SERVICE_CIDR) is for --services manx (MANX_SERVICES): set both or neither",
             );
         }
+        if self.services != Services::Manx && !self.external_ips.is_empty() {
+            return invalid(
+                "--external-ips (MANX_EXTERNAL_IPS) is for --services manx (MANX_SERVICES): set both or neither",
+            );
+        }
         match self.services {
             Services::None => Ok(manx_agent::settings::Services::None),
             Services::KubeProxy => Ok(manx_agent::settings::Services::KubeProxy),
             Services::Manx => {
                 let ports = ManxPorts { egress: self.egress_ports, node_ports: self.node_ports };
                 let ranges = self.service_cidr.clone();
-                Ok(manx_agent::settings::Services::Manx(Translation { ranges, ports }))
+                let external_ips = self.external_ips.clone();
+                Ok(manx_agent::settings::Services::Manx(Translation {
+                    ranges,
+                    external_ips,
+                    ports,
+                }))
             }
         }
     }

@@ -134,7 +134,7 @@ impl ServiceTables<'_> {
         let choices = || view.ports.iter().flat_map(|port| &port.choices);
         let endpoints = || choices().flat_map(|choice| &choice.endpoints);
         let is_hinted = |it: &EndpointView| !it.for_nodes.is_empty() || !it.for_zones.is_empty();
-        let is_alike = choices().all(|it| it.policy == TrafficPolicy::Cluster);
+        let is_alike = choices().all(|it| it.policy != TrafficPolicy::Local);
         if is_alike && !endpoints().any(is_hinted) {
             return BTreeSet::new();
         }
@@ -192,7 +192,7 @@ fn why_none(service: &ServiceView, port: &PortView, fates: &Fates) -> Option<Str
     if let Some(by) = taken.first()
         && frontends().all(|it| it.taken_by.is_some())
     {
-        return Some(format!("Service {by}, which is older, has its addresses and ports"));
+        return Some(format!("Service {by}, which comes first, has its addresses and ports"));
     }
     if fates.is_empty() {
         return Some("no endpoint".to_owned());

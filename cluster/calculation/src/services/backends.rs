@@ -23,6 +23,8 @@ pub(super) struct Here {
 pub enum TrafficPolicy {
     /// All of the cluster's, unless hints say which ones are meant for this node.
     Cluster,
+    /// The same, whatever hints say: every node's clients get the same ones.
+    Alike,
     /// Those of this node only.
     Local,
 }
@@ -88,7 +90,7 @@ impl<'a> Choice<'a> {
     pub(super) fn new(candidates: &[Candidate<'_>], policy: TrafficPolicy, here: &'a Here) -> Self {
         let hinted = match policy {
             TrafficPolicy::Cluster => Hinted::of(candidates, here),
-            TrafficPolicy::Local => Hinted::Not,
+            TrafficPolicy::Alike | TrafficPolicy::Local => Hinted::Not,
         };
         let of_ready = Self { policy, here, hinted, takes_terminating: false };
         let takes_terminating = !candidates.iter().any(|it| of_ready.leaves_out(it).is_none());

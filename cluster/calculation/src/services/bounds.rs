@@ -11,6 +11,9 @@ pub(super) const MOST_SERVICES: usize = 5000;
 /// The backends that the Services of a namespace may ask for together: the endpoints of each port. From the first Service on
 /// that asks for more, they are left out. Each takes 20 bytes, and up to four times as much where policies differ.
 pub(super) const MOST_OF_NAMESPACE: usize = 524_288;
+/// The `externalIPs` of a Service that count; others are left out. Each is a frontend for each port, and the API server
+/// takes as many as an object has room for.
+pub(super) const MOST_EXTERNAL_IPS: usize = 16;
 /// The host ports of a node that lead to pods; others are left out. Each is a routing rule for each address, which every
 /// packet of the node's own may have to pass.
 pub(super) const MOST_HOST_PORTS: usize = 256;

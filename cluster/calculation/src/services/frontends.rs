@@ -1,8 +1,9 @@
 //! The services that Manx translates, compiled to the dataplane's table and kept up to date by changes of objects.
 //!
-//! A frontend is a cluster IP, or a load balancer's address that nodes translate, with a port of the Service; or an address
-//! of this node with the port's node port, or with a port that a pod of this node asks for ([`host_ports`]). Left alone are
-//! Services that are headless or of type `ExternalName`, and those that a label gives to another proxy.
+//! A frontend is a cluster IP, a load balancer's address that nodes translate, or one of the `externalIPs` that the
+//! settings allow, with a port of the Service; or an address of this node with the port's node port, or with a port
+//! that a pod of this node asks for ([`host_ports`]). Left alone are Services that are headless or of type
+//! `ExternalName`, and those that a label gives to another proxy.
 //!
 //! The table depends on the present objects only, never on the changes that led to them; only the number of addresses
 //! that have gone counts changes. What is not known is closed: a Service that is not valid has no frontend, and while a
@@ -13,6 +14,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use manx_dataplane::services::{Clients, Frontend, FrontendKey, ServiceTable};
 use manx_dataplane::wire::protocol;
 use manx_objects::State;
@@ -23,8 +25,9 @@ use manx_objects::object::{
 use manx_policy_compiler::model::ObjectName;
 use sha1::{Digest, Sha1};
 
+use self::claims::{Claims, Place};
 use self::health_checks::LocalEndpoints;
-use super::addresses::{AddressKind, addresses, left_alone, openings};
+use super::addresses::{AddressKind, Untranslated, addresses, left_alone, openings};
 use super::backends::{Candidate, Here, TrafficPolicy, all, can_be_backend, select};
 use super::bounds::{MOST_BACKENDS, MOST_HOST_PORTS, MOST_PORTS};
 use super::host_ports;
@@ -44,14 +47,14 @@ const AFFINITY: u32 = 10_800;
 pub struct Frontends {
     here: Here,
     node_ports: NodePorts,
+    /// The nets whose addresses count as one of `externalIPs`.
+    external: Box<[IpNet]>,
     table: Arc<ServiceTable>,
     /// The addresses that have a frontend, but for those of this node.
     addresses: BTreeSet<IpAddr>,
     /// The Services, and the pods of this node that ask for ports of it.
     compiled: HashMap<Arc<ObjectKey>, Compiled>,
-    claims: BTreeMap<FrontendKey, Claims>,
-    /// The keys that several objects claim.
-    contested: BTreeSet<FrontendKey>,
+    claims: Claims,
     /// What is not translated in full.
     omissions: BTreeMap<Arc<ObjectKey>, BTreeSet<Omission>>,
     /// The ports of this node that each pod asks for.
@@ -83,20 +86,41 @@ pub type GrantedPorts = BTreeMap<FrontendKey, Arc<ObjectKey>>;
 #[derive(Debug)]
 struct Compiled {
     rank: Arc<Rank>,
-    /// Its addresses, each with whether it may be a frontend's.
-    addresses: Box<[(IpAddr, bool)]>,
+    /// Its addresses, in order.
+    addresses: Box<[Own]>,
     keys: Box<[FrontendKey]>,
     health_check: Option<(u16, LocalEndpoints)>,
 }
 
-/// The objects that have one address, protocol and port, the first one first.
-type Claims = Vec<(Arc<Rank>, Arc<Frontend>)>;
+/// An address of a Service that nodes translate, if it may be a service's.
+#[derive(Debug, Clone, Copy)]
+struct Own {
+    address: IpAddr,
+    is_admitted: bool,
+    is_external_ip: bool,
+}
+
+impl Compiled {
+    /// The place of its claim on a key.
+    fn place(&self, key: &FrontendKey) -> Place {
+        let at = self.addresses.binary_search_by_key(&key.address.to_ip(), |own| own.address);
+        let own = at.ok().map(|at| self.addresses[at]);
+        let is_external_ip = own.is_some_and(|own| own.is_external_ip && own.is_admitted);
+        Place { is_external_ip, rank: Arc::clone(&self.rank) }
+    }
+}
 
 impl Frontends {
     /// The frontends of a cluster without objects, as clients of node `node` see them.
     pub fn new(node: &str, node_ports: NodePorts) -> Self {
         let here = Here { node: node.to_owned(), zone: None };
         Self { here, node_ports, ..Self::default() }
+    }
+
+    /// The same, in which those of `externalIPs` count that lie in one of these nets. Without it none does.
+    #[must_use]
+    pub fn with_external_ips(self, nets: &[IpNet]) -> Self {
+        Self { external: nets.into(), ..self }
     }
 
     /// The table. A change makes another one, which shares with this one what is alike.
@@ -107,6 +131,12 @@ impl Frontends {
     /// The addresses that have a frontend, but for those of this node.
     pub fn addresses(&self) -> &BTreeSet<IpAddr> {
         &self.addresses
+    }
+
+    /// Whether nobody but authors of Services has chosen an address (`externalIPs`).
+    pub fn is_external_ip(&self, address: IpAddr) -> bool {
+        let at = FrontendKey { address: address.into(), protocol: 0, port: 0 };
+        self.claims.at_address(&at).all(|place| place.is_external_ip)
     }
 
     /// The ports of this node for which pods ask, each with the pod that may have it: the oldest one, if no Service has the
@@ -180,16 +210,7 @@ impl Frontends {
             .omissions
             .iter()
             .flat_map(|(key, all)| all.iter().map(|omission| (&**key, omission.clone())));
-        let taken = self.contested.iter().flat_map(|key| {
-            let claims = self.claims.get(key).map_or(&[][..], Vec::as_slice);
-            let first = claims.first().map(|(rank, _)| ObjectKey::clone(&rank.object));
-            claims
-                .iter()
-                .skip(1)
-                .zip(first.into_iter().cycle())
-                .map(|((rank, _), by)| (&*rank.object, Omission::Taken { key: *key, by }))
-        });
-        let mut all: Vec<_> = of_objects.chain(taken).collect();
+        let mut all: Vec<_> = of_objects.chain(self.claims.beaten()).collect();
         self.each_asked_port(&mut GrantedPorts::new(), |pod, omission| all.push((pod, omission)));
         self.each_health_check(|service, omission| all.push((service, omission)));
         all.sort();
@@ -225,7 +246,10 @@ impl Frontends {
         contents: &Contents,
         admits: impl Fn(IpAddr) -> bool,
     ) -> BTreeSet<IpAddr> {
-        let differs = |it: &Compiled| it.addresses.iter().any(|(at, was)| admits(*at) != *was);
+        let differs = |it: &Compiled| {
+            let mut own = it.addresses.iter();
+            own.any(|own| admits(own.address) != own.is_admitted)
+        };
         let changed = self.compiled.iter().filter(|(_, service)| differs(service));
         let changed = changed.map(|(key, _)| ObjectKey::clone(key)).collect();
         self.compile_all(contents, changed, admits)
@@ -367,13 +391,13 @@ impl Frontends {
                 self.host_ports.remove(&before.rank);
                 self.health_checks.remove(&before.rank);
                 for key in before.keys {
-                    self.drop_claim(key, &object);
+                    self.claims.remove(&key, &object);
                     touched.insert(key);
                 }
             }
             if let Some(compiled) = compiled {
                 for (key, frontend) in frontends {
-                    self.claim(key, (Arc::clone(&compiled.rank), frontend));
+                    self.claims.add(key, compiled.place(&key), frontend);
                     touched.insert(key);
                 }
                 if compiled.rank.is_pod {
@@ -449,11 +473,24 @@ impl Frontends {
             &mut BTreeMap<FrontendKey, Arc<Frontend>>,
             &mut BTreeSet<Omission>,
         ),
-    ) -> Box<[(IpAddr, bool)]> {
-        let addresses: Vec<_> = addresses(service)
-            .into_iter()
-            .filter_map(|(address, ends)| Some((address, ends.ok()?, admits(address))))
-            .collect();
+    ) -> Box<[Own]> {
+        let mut own = Vec::new();
+        for (address, ends) in addresses(service, &self.external) {
+            match ends {
+                Ok(ends) => own.push((address, ends, admits(address))),
+                Err(Untranslated::External) => {
+                    omissions.insert(Omission::ExternalIp(address));
+                }
+                Err(Untranslated::TooManyExternal) => {
+                    omissions.insert(Omission::TooManyExternalIps);
+                }
+                Err(_) => {}
+            }
+        }
+        let is_of_any_node = |(_, (kind, _), _): &(_, (AddressKind, _), _)| kind.is_of_any_node();
+        if service.maglev && service.keeps_clients && own.iter().any(is_of_any_node) {
+            omissions.insert(Omission::MaglevLocal);
+        }
         if service.ports.len() > MOST_PORTS {
             omissions.insert(Omission::TooManyPorts);
         }
@@ -464,7 +501,7 @@ impl Frontends {
             // Addresses of one family by which the same clients get the same share their frontend.
             let mut made: BTreeMap<_, Arc<Frontend>> = BTreeMap::new();
             let of_node = (self.node_ports.range, self.node_ports.addresses.iter().copied());
-            for opening in openings((service, port), &addresses, of_node) {
+            for opening in openings((service, port), &own, of_node) {
                 let opening = match opening {
                     Ok(opening) => opening,
                     Err(omission) => {
@@ -475,7 +512,9 @@ impl Frontends {
                 let (is_v4, policy) = (opening.address.is_ipv4(), opening.policy);
                 let (has_ranges, is_outside) = match opening.kind {
                     AddressKind::ClusterIp => (false, false),
-                    AddressKind::NodePort => (false, true),
+                    AddressKind::NodePort
+                    | AddressKind::ExternalIp
+                    | AddressKind::ExternalIpOutside => (false, true),
                     AddressKind::LoadBalancer | AddressKind::LoadBalancerOutside => {
                         (!service.source_ranges.is_empty(), true)
                     }
@@ -492,7 +531,7 @@ impl Frontends {
                     Arc::new(Frontend { clients, ..made })
                 });
                 let key = frontend_key(opening.address, port, opening.port);
-                if opening.kind == AddressKind::LoadBalancerOutside {
+                if opening.kind.is_outside_alone() {
                     let other = || Arc::clone(frontend);
                     frontends.entry(key).and_modify(|it| {
                         Arc::make_mut(it).for_outside.get_or_insert_with(other);
@@ -502,7 +541,12 @@ impl Frontends {
                 }
             }
         }
-        addresses.into_iter().map(|(at, _, is_admitted)| (at, is_admitted)).collect()
+        let of_own = |(address, (kind, _), is_admitted): (_, (AddressKind, _), _)| Own {
+            address,
+            is_admitted,
+            is_external_ip: kind.is_external_ip(),
+        };
+        own.into_iter().map(of_own).collect()
     }
 
     /// The frontend of a Service's port, which these slices have, for its addresses of a family that have this policy, for
@@ -548,31 +592,10 @@ impl Frontends {
         Frontend { backends, all_backends, without_backend, ..without_backends }
     }
 
-    fn claim(&mut self, key: FrontendKey, claim: (Arc<Rank>, Arc<Frontend>)) {
-        let claims = self.claims.entry(key).or_insert_with(|| Vec::with_capacity(1));
-        let at = claims.partition_point(|(rank, _)| *rank < claim.0);
-        claims.insert(at, claim);
-    }
-
-    fn drop_claim(&mut self, key: FrontendKey, of: &ObjectKey) {
-        if let Some(claims) = self.claims.get_mut(&key) {
-            claims.retain(|(rank, _)| *rank.object != *of);
-            if claims.is_empty() {
-                self.claims.remove(&key);
-            }
-        }
-    }
-
     /// Stores in the table who has a key now. Returns whether its address has a frontend now and had none, or the other
     /// way round.
     fn store(&mut self, key: FrontendKey) -> bool {
-        let claims = self.claims.get(&key).map_or(&[][..], Vec::as_slice);
-        if claims.len() > 1 {
-            self.contested.insert(key);
-        } else {
-            self.contested.remove(&key);
-        }
-        let frontend = claims.first().map(|(_, frontend)| frontend);
+        let frontend = self.claims.first(&key).map(|(_, frontend)| frontend);
         if frontend != self.table.frontend(&key) {
             let frontend = frontend.cloned();
             Arc::make_mut(&mut self.table).set_frontend(key, frontend);
@@ -580,9 +603,7 @@ impl Frontends {
         if self.node_ports.addresses.contains(&key.address.to_ip()) {
             return false;
         }
-        let first = FrontendKey { protocol: 0, port: 0, ..key };
-        let last = FrontendKey { protocol: u8::MAX, port: u16::MAX, ..key };
-        if self.claims.range(first..=last).next().is_some() {
+        if self.claims.at_address(&key).next().is_some() {
             self.addresses.insert(key.address.to_ip())
         } else {
             self.addresses.remove(&key.address.to_ip())
@@ -658,6 +679,7 @@ fn owner(namespace: &str) -> u64 {
     hasher.finish()
 }
 
+mod claims;
 pub(super) mod health_checks;
 pub mod view;
 

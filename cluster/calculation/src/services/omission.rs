@@ -8,8 +8,8 @@ use manx_objects::object::ObjectKey;
 use manx_policy_compiler::model::Protocol;
 
 use super::bounds::{
-    MOST_BACKENDS, MOST_HEALTH_CHECKS, MOST_HOST_PORTS, MOST_OF_NAMESPACE, MOST_PORTS,
-    MOST_SERVICES,
+    MOST_BACKENDS, MOST_EXTERNAL_IPS, MOST_HEALTH_CHECKS, MOST_HOST_PORTS, MOST_OF_NAMESPACE,
+    MOST_PORTS, MOST_SERVICES,
 };
 
 /// A part of a Service, or of a pod with host ports, that clients do not reach.
@@ -17,6 +17,10 @@ use super::bounds::{
 pub enum Omission {
     /// The address is a node's, or one that pods may have.
     Address(IpAddr),
+    /// The settings do not allow one of its `externalIPs`.
+    ExternalIp(IpAddr),
+    /// The Service has more `externalIPs` that are allowed than nodes translate.
+    TooManyExternalIps,
     /// An older object, or a Service before a pod, has the same address, protocol and port.
     Taken {
         /// What both have.
@@ -43,6 +47,8 @@ pub enum Omission {
     Endpoints,
     /// Older Services of the namespace are as many as nodes translate, or ask for as many backends as nodes keep.
     Namespace,
+    /// An annotation asks that all nodes choose alike, and a policy has each choose among its own endpoints.
+    MaglevLocal,
     /// The Service has more ports than nodes translate.
     TooManyPorts,
     /// The Service has more endpoints, those of all its ports together, than nodes keep.
@@ -71,6 +77,15 @@ impl fmt::Display for Omission {
                 f,
                 "its address {address} is a node's or lies in a pool of pods, so it is not translated: give it one of the \
                  service range"
+            ),
+            Self::ExternalIp(address) => write!(
+                f,
+                "its external IP {address} is not translated, because it lies in no net that the cluster leaves to \
+                 externalIPs: expected one of --external-ips (MANX_EXTERNAL_IPS), or none"
+            ),
+            Self::TooManyExternalIps => write!(
+                f,
+                "only the first {MOST_EXTERNAL_IPS} of its externalIPs are translated: make several Services of it"
             ),
             Self::Taken { key: FrontendKey { address, protocol, port }, by } => write!(
                 f,
@@ -106,6 +121,10 @@ impl fmt::Display for Omission {
                 f,
                 "it is not translated, because the first Services of its namespace are {MOST_SERVICES}, or have {MOST_OF_NAMESPACE} \
                  endpoints (those of each port), which is as many as Manx takes of a namespace: divide it"
+            ),
+            Self::MaglevLocal => f.write_str(
+                "its annotation lb.projectcalico.org/external-traffic-strategy has no effect, because externalTrafficPolicy \
+                 Local has each node choose among its own endpoints: expected externalTrafficPolicy Cluster",
             ),
             Self::TooManyPorts => write!(
                 f,

@@ -129,15 +129,12 @@ mod tests {
             let mut model: BTreeMap<u16, usize> = BTreeMap::new();
             let mut out: BTreeSet<u16> = BTreeSet::new();
             for (at, asked) in steps {
-                match asked {
-                    Some(asked) => {
-                        shares.add(&rank(at), asked * unit);
-                        model.insert(at, asked * unit);
-                    }
-                    None => {
-                        shares.remove(&rank(at));
-                        model.remove(&at);
-                    }
+                if let Some(asked) = asked {
+                    shares.add(&rank(at), asked * unit);
+                    model.insert(at, asked * unit);
+                } else {
+                    shares.remove(&rank(at));
+                    model.remove(&at);
                 }
                 let told: BTreeSet<Arc<ObjectKey>> = shares.decide().into_iter().collect();
                 let mut sum = 0;

@@ -12,6 +12,7 @@ use super::port::{PortNumber, Protocol};
 
 /// A service. Policy reads its endpoints from `EndpointSlices`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field of the object")]
 pub struct Service {
     /// `metadata.labels` of the service, which are not those of its endpoints.
     pub labels: Pairs,
@@ -27,6 +28,8 @@ pub struct Service {
     pub cluster_ips: BTreeSet<IpAddr>,
     /// The addresses at which clients reach the service (`spec.clusterIPs`, `externalIPs`, `loadBalancer` addresses).
     pub addresses: BTreeSet<IpAddr>,
+    /// `spec.externalIPs`. Whoever writes the service names them, and nobody checks that they are the cluster's.
+    pub external_ips: BTreeSet<IpAddr>,
     /// `status.loadBalancer.ingress[].ip` of the `ipMode` `VIP`, or without one: nodes translate packets to it. With
     /// the mode `Proxy` the load balancer does.
     pub load_balancer_vips: BTreeSet<IpAddr>,
@@ -41,6 +44,9 @@ pub struct Service {
     pub keeps_clients: bool,
     /// `spec.internalTrafficPolicy: Local`: clients in the cluster get endpoints of their own node only.
     pub internal_local: bool,
+    /// The annotation `lb.projectcalico.org/external-traffic-strategy: maglev`: whichever node gets a connection from
+    /// outside, it goes to the same endpoint.
+    pub maglev: bool,
     /// `spec.sessionAffinity: ClientIP`: a client gets the endpoint that it had before.
     pub client_affinity: Option<ClientAffinity>,
     /// `spec.clusterIP: None`: clients reach its endpoints at their own addresses and ports.

@@ -191,6 +191,24 @@ pub(super) const QOS: &[Row] = &[(
     }),
 )];
 
+pub(super) const SERVICE: &[Row] = &[
+    (
+        &["lb.projectcalico.org/external-traffic-strategy"],
+        Heeded(
+            "`maglev`, [with `--services manx`](services.md#connections-that-move); not beside `externalTrafficPolicy: Local`, of which `manx status` warns",
+        ),
+    ),
+    (
+        &["lb.projectcalico.org/"],
+        Told(NotDone {
+            code: SettingWithoutEffect,
+            unless: Empty,
+            message: "is not known to this version of Manx: it may promise what is not done",
+            help: "correct its name, or remove it",
+        }),
+    ),
+];
+
 pub(super) const EGRESS: &[Row] = &[(
     &["egress.projectcalico.org/"],
     Told(NotDone {
@@ -203,7 +221,10 @@ pub(super) const EGRESS: &[Row] = &[(
 
 /// Calico's kinds that Manx does not read, with the consequence.
 pub(super) const UNREAD: &[(&str, &str)] = &[
-    ("BGPConfiguration", "Manx speaks no BGP: it announces neither pods' nor services' addresses"),
+    (
+        "BGPConfiguration",
+        "Manx speaks no BGP: it announces neither pods' nor services' addresses; --external-ips says which externalIPs nodes translate",
+    ),
     ("BGPFilter", "Manx speaks no BGP: there is nothing to filter"),
     ("BGPPeer", "Manx speaks no BGP: this peer learns no route"),
     ("BlockAffinity", "addresses come from nodes' podCIDRs: Calico's IPAM is not used"),

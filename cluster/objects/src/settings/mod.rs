@@ -1,4 +1,4 @@
-//! The effect in Manx of each field of Calico's kinds, and of the annotations of Calico's CNI plugin.
+//! The effect in Manx of each field of Calico's kinds, and of Calico's annotations.
 //!
 //! There is only this table. The reader takes a kind's fields and its warnings from it, so that `manx policy check`,
 //! `manx status` and Events say the same. `docs/settings.md` is made from it, and a test compares the page with it.
@@ -47,12 +47,13 @@ const SPECS: &[(Kind, Rows)] = &[
     (Kind::Profile, &[kinds::PROFILE]),
 ];
 
-/// The annotations of Calico's CNI plugin, by kind. A name that ends in `/` stands for all annotations with this prefix
+/// Calico's annotations, by kind. A name that ends in `/` stands for all annotations with this prefix
 /// that have no row of their own.
 const ANNOTATIONS: &[(Kind, Rows)] = &[
     (Kind::Pod, &[kinds::ADDRESSES, kinds::POD, kinds::QOS, kinds::EGRESS]),
     (Kind::Namespace, &[kinds::ADDRESSES, kinds::EGRESS]),
     (Kind::HostEndpoint, &[kinds::QOS]),
+    (Kind::Service, &[kinds::SERVICE]),
 ];
 
 /// A field's name and its effect.

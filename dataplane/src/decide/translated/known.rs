@@ -6,6 +6,7 @@
 use manx_policy_compiler::model::Protocol;
 
 use super::judge::{epoch, epoch_of, evaluate_known, judged_ends, leads_known};
+use super::moved;
 use crate::decide::entrance::Entrance;
 use crate::decide::flow_decision::FlowDecision;
 use crate::decide::metadata::PacketMetadata;
@@ -82,6 +83,10 @@ pub(in crate::decide) fn decide_known(
     };
     let (direction, key, orientation) = match keys.place(&name.key, name.orientation) {
         PlaceInFlow::Own(direction, key, orientation) => (direction, key, orientation),
+        PlaceInFlow::OtherConnection if moved::gives_way(tables, &keys, metadata) => {
+            state.flows.remove_found(found, now, EndReason::Replaced);
+            return Err(state.flows.find(name.hash, &name.key));
+        }
         PlaceInFlow::OtherConnection => return Ok(FlowDecision::drop(DropReason::ConnectionTaken)),
         PlaceInFlow::UntranslatedReply => {
             let to = entry.next_hop_pair(FlowDirection::Reply).to;

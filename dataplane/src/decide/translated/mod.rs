@@ -1,11 +1,12 @@
 //! Flows that are translated: to a backend of a service, and to the world with the node's address as their source. They are
 //! found by either of their keys, and judged by their client and by what is behind the translation.
 //!
-//! A flow's backend is chosen when the flow opens, and stays.
+//! A flow's backend is chosen when the flow opens, and stays. What another node has opened goes on here ([`moved`]).
 
 mod claim;
 mod judge;
 mod known;
+mod moved;
 mod open;
 mod source;
 

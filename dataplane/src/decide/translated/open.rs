@@ -4,6 +4,7 @@ use manx_policy_compiler::model::Protocol;
 
 use super::claim::{NoKey, Wanted, claim_second_key};
 use super::judge::{epoch_of, evaluate, leads};
+use super::moved::{free_key, takes_moved};
 use super::source::{SourceBehind, source_behind};
 use crate::decide::address_lookup::by_return_path;
 use crate::decide::flow_decision::FlowDecision;
@@ -14,7 +15,7 @@ use crate::drop_reason::DropReason;
 use crate::flow::{DirectedKey, FlowDirection, Found};
 use crate::policy::FlowEnds;
 use crate::rewrite::Translation;
-use crate::services::{FrontendKey, WithoutBackend, choose};
+use crate::services::{Backend, FrontendKey, WithoutBackend, choose};
 use crate::tables::{EncodedNextHop, NextHop, NextHopPair, Tables};
 use crate::wire::address::Address;
 use crate::wire::protocol;
@@ -45,7 +46,7 @@ pub(in crate::decide) fn open(
     let client = name.key.source(name.orientation);
     let asked_for = name.key.destination(name.orientation);
     let chosen = choose_destination(tables, state, metadata, (asked_pair, &asked), now);
-    let (destination, to_visit) = match chosen {
+    let Chosen { destination, to_visit, takes_moved } = match chosen {
         Ok(chosen) => chosen,
         Err(refused) => return refused,
     };
@@ -61,7 +62,9 @@ pub(in crate::decide) fn open(
     let Ok(source) = source else {
         return Some(FlowDecision::drop(DropReason::NoRoute));
     };
-    if is_lost(metadata) {
+    // The backend knows the connection by the client's own address and port.
+    let takes_moved = takes_moved && source == SourceBehind::Client;
+    if is_lost(metadata) && !takes_moved {
         return Some(FlowDecision::refuse(DropReason::TcpWithoutFlow));
     }
     if !leads(tables, (is_service, to_visit), &ends) {
@@ -75,6 +78,9 @@ pub(in crate::decide) fn open(
     if let Some(owner) = state.flows.claim(name.hash, found) {
         return Some(FlowDecision::hand_off(owner));
     }
+    if takes_moved && metadata.is_under_way() {
+        free_key(state, &source.second_key(&first, client.1, destination), now);
+    }
     let wanted = Wanted { first: &first, source, destination, owner: flow_owner(&ends) };
     let claimed = match claim_second_key(state, found, &wanted, now) {
         Ok(claimed) => claimed,
@@ -86,6 +92,11 @@ pub(in crate::decide) fn open(
         }
     };
     let second = claimed.key();
+    if is_lost(metadata) && second.key.source(second.original) != client {
+        state.flows.release_second_key(claimed);
+        state.flows.unclaim(name.hash, found);
+        return Some(FlowDecision::refuse(DropReason::TcpWithoutFlow));
+    }
     let place = (name.hash, found, wanted.owner);
     let evicted = state.flows.insert_with_second_key(place, claimed, now, |entry| {
         entry.open(&name.key, name.orientation, metadata.tcp_flags, now);
@@ -100,24 +111,35 @@ pub(in crate::decide) fn open(
 }
 
 /// Whether a packet without a flow is one of a TCP connection that was open: nobody knows its backend, or the port by which the
-/// world knows it.
+/// world knows it. But all nodes choose alike for a connection that may have been another node's.
 fn is_lost(metadata: &PacketMetadata) -> bool {
-    metadata.flow.key.protocol() == protocol::TCP && !metadata.tcp_flags.opens()
+    metadata.flow.key.protocol() == protocol::TCP && metadata.is_under_way()
 }
 
-/// The destination of a new flow behind its translation: a backend, if a service has the address and port that it asks
-/// for, else those; and whether outside hosts go there on another node, too. Errors: the decision on a flow that is not opened; `None`: it is not translated.
+/// Where a new flow goes.
+struct Chosen {
+    /// The destination behind the translation: a backend, if a service has the address and port that it asks for, else
+    /// those.
+    destination: (Address, u16),
+    /// Whether outside hosts go there on another node, too.
+    to_visit: bool,
+    /// Whether the flow may have been another node's before.
+    takes_moved: bool,
+}
+
+/// Chooses where a new flow goes. Errors: the decision on a flow that is not opened; `None`: it is not translated.
 fn choose_destination(
     tables: &Tables,
     state: &mut DecisionState,
     metadata: &PacketMetadata,
     (pair, ends): (NextHopPair, &FlowEnds),
     now: u32,
-) -> Result<((Address, u16), bool), Option<FlowDecision>> {
+) -> Result<Chosen, Option<FlowDecision>> {
     let name = &metadata.flow;
     let (address, port) = name.key.destination(name.orientation);
     if ends.to == NextHop::Host {
-        return Ok(((address, port), false));
+        let destination = (address, port);
+        return Ok(Chosen { destination, to_visit: false, takes_moved: false });
     }
     let protocol = name.key.protocol();
     let frontend = tables
@@ -127,17 +149,24 @@ fn choose_destination(
     let Some(frontend) = frontend else {
         return Err(without_frontend(tables, pair, ends, (protocol, port)));
     };
-    let frontend = frontend.of(ends.from == NextHop::Host);
-    let (client, _) = name.key.source(name.orientation);
-    if !frontend.clients.has(client) {
+    let is_outside = ends.from == NextHop::Host;
+    let frontend = frontend.of(is_outside);
+    let client = name.key.source(name.orientation);
+    if !frontend.clients.has(client.0) {
         return Err(Some(FlowDecision::drop(DropReason::ServiceSourceRanges)));
     }
-    if is_lost(metadata) {
+    let is_alike = is_outside && takes_moved(frontend, ends.to);
+    let takes_moved = is_alike && !tables.connections.tcp_strict;
+    if is_lost(metadata) && !takes_moved {
         return Err(Some(FlowDecision::refuse(DropReason::TcpWithoutFlow)));
     }
-    let chance = state.chance();
+    let chance = (!is_alike).then(|| state.chance());
     match choose(frontend, &state.affinities, client, chance, now) {
-        Some(backend) => Ok(((backend.address, backend.port), frontend.takes_visitors)),
+        Some(Backend { address, port }) => Ok(Chosen {
+            destination: (address, port),
+            to_visit: frontend.takes_visitors,
+            takes_moved,
+        }),
         None => Err(Some(match frontend.without_backend {
             WithoutBackend::Refuse => FlowDecision::refuse(DropReason::ServiceWithoutBackend),
             WithoutBackend::Drop => FlowDecision::drop(DropReason::ServiceWithoutBackend),

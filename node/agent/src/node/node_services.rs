@@ -27,12 +27,17 @@ pub(super) struct ManxServices {
     pub(super) ranges: ServiceRanges,
     /// The ranges of the settings.
     configured: Vec<IpNet>,
+    /// The nets that the settings leave to `externalIPs`.
+    external: Vec<IpNet>,
     /// The ports of the way out, the first and the last.
     pub(super) egress: (u16, u16),
     /// The addresses of all nodes, which are no services'.
     of_nodes: HashSet<IpAddr>,
-    /// The addresses of services outside of the ranges that have a route of their own: those of load balancers.
+    /// The addresses of services outside of the ranges that have a route of their own: those of load balancers, and
+    /// external IPs.
     with_routes: BTreeSet<IpAddr>,
+    /// The number of those that have none, because they are too many.
+    without_routes: usize,
 }
 
 /// The most routes of a node to single addresses of services.
@@ -67,12 +72,15 @@ impl NodeServices {
                         addresses: BTreeSet::new(),
                         of_pods: network == Network::Manx,
                     },
-                ),
+                )
+                .with_external_ips(&settings.external_ips),
                 ranges: ServiceRanges::default(),
                 configured: settings.ranges.clone(),
+                external: settings.external_ips.clone(),
                 egress: (settings.ports.egress.first(), settings.ports.egress.last()),
                 of_nodes: HashSet::new(),
                 with_routes: BTreeSet::new(),
+                without_routes: 0,
             })),
         }
     }
@@ -117,7 +125,9 @@ impl ManxServices {
         }
         let is_in_range = |address: &IpAddr| self.ranges.nets.iter().any(|it| it.contains(address));
         let others = self.frontends.addresses().iter().filter(|it| !is_in_range(it));
-        let with_routes: BTreeSet<IpAddr> = others.copied().take(MOST_ROUTES + 1).collect();
+        let is_external_ip = |it: IpAddr| self.frontends.is_external_ip(it);
+        let (with_routes, without) = with_routes(others.copied(), is_external_ip);
+        self.without_routes = without;
         if with_routes == self.with_routes {
             return ServiceChange::Addresses;
         }
@@ -127,13 +137,24 @@ impl ManxServices {
 
     /// What is wrong with the services as a whole.
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
-        let too_many = (self.with_routes.len() > MOST_ROUTES).then(|| {
+        let too_many = (self.without_routes > 0).then(|| {
             format!(
                 "more than {MOST_ROUTES} addresses of services lie outside of the ranges of cluster IPs, so that the node has \
-                 no routes to the others: nobody from outside and no process of the node reaches them here"
+                 no routes to {} of them, external IPs first: nobody from outside and no process of the node reaches them \
+                 here",
+                self.without_routes
             )
         });
-        self.ranges.problems.iter().map(ToString::to_string).chain(too_many)
+        let overlaps = self.external.iter().filter_map(|net| {
+            let overlaps = |range: &&IpNet| range.contains(net) || net.contains(*range);
+            self.ranges.nets.iter().find(overlaps).map(|range| {
+                format!(
+                    "{net} of --external-ips (MANX_EXTERNAL_IPS) overlaps the range {range} of cluster IPs, so that whoever \
+                     can write a Service can take ports of cluster IPs that no Service has: expected nets outside of it"
+                )
+            })
+        });
+        self.ranges.problems.iter().map(ToString::to_string).chain(too_many).chain(overlaps)
     }
 
     /// As [`View::grant_ports`](super::view::View::grant_ports).
@@ -157,7 +178,7 @@ impl ManxServices {
         topology: &'a Topology,
         is_own: impl Fn(&IpAddr) -> bool + 'a,
     ) -> impl Iterator<Item = (IpNet, HostRoute)> + 'a {
-        let others = self.with_routes.iter().take(MOST_ROUTES).map(|it| IpNet::from(*it));
+        let others = self.with_routes.iter().map(|it| IpNet::from(*it));
         self.ranges.nets.iter().copied().chain(others).map(move |range| {
             let is_v4 = range.addr().is_ipv4();
             let mut own = topology.addresses.iter().filter(|it| it.is_ipv4() == is_v4);
@@ -166,11 +187,43 @@ impl ManxServices {
     }
 }
 
+/// The addresses that have a route of their own, and the number of those that have none. Whoever can write a Service
+/// does not take the routes of balancers' addresses by external IPs.
+fn with_routes(
+    addresses: impl Iterator<Item = IpAddr>,
+    is_external_ip: impl Fn(IpAddr) -> bool,
+) -> (BTreeSet<IpAddr>, usize) {
+    let mut all: Vec<IpAddr> = addresses.collect();
+    let without = all.len().saturating_sub(MOST_ROUTES);
+    if without > 0 {
+        all.sort_by_cached_key(|it| is_external_ip(*it));
+        all.truncate(MOST_ROUTES);
+    }
+    (all.into_iter().collect(), without)
+}
+
 #[cfg(test)]
 mod tests {
     use manx_dataplane::services::{HAIRPIN_V4, HAIRPIN_V6};
 
     use super::*;
+
+    #[test]
+    fn balancers_addresses_have_routes_before_external_ips() {
+        let address =
+            |n: usize| IpAddr::from(std::net::Ipv4Addr::from_bits(0xc000_0000 + n as u32));
+        // The lower half are external IPs.
+        let routes = |count: usize| {
+            let (with, without) =
+                with_routes((0..count).map(address), |it| it < address(count / 2));
+            let given = with.iter().filter(|it| **it >= address(count / 2)).count();
+            (given, with.len() - given, without)
+        };
+        assert_eq!(routes(100), (50, 50, 0));
+        assert_eq!(routes(MOST_ROUTES), (2048, 2048, 0));
+        assert_eq!(routes(MOST_ROUTES + 100), (2098, 1998, 100));
+        assert_eq!(routes(3 * MOST_ROUTES), (MOST_ROUTES, 0, 2 * MOST_ROUTES));
+    }
 
     /// The pod has a route to it, so its answers come back.
     #[test]

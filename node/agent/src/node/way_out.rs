@@ -133,7 +133,8 @@ mod tests {
         inputs.set_own_addresses(OWN.iter().map(|net| net.parse::<IpNet>().unwrap()).collect());
         let range = |first, last| PortRange::new(first, last).unwrap();
         let ports = ManxPorts { egress: range(61_000, 65_534), node_ports: range(30_000, 32_767) };
-        let services = Services::Manx(Translation { ranges: Vec::new(), ports });
+        let services =
+            Services::Manx(Translation { ranges: Vec::new(), external_ips: Vec::new(), ports });
         let mut view = View::new("n1", Network::Manx, &services);
         view.import(&mut inputs);
         view.place(&inputs).unwrap();

@@ -24,6 +24,8 @@ pub enum Feature {
     TypeLoadBalancer,
     OtherType,
     ModeProxy,
+    ExternalIps,
+    Maglev,
     SecondFamily,
     InternalPolicy,
     ExternalPolicy,
@@ -50,7 +52,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 31] = [
         Self::LabelOfAnotherProxy,
         Self::LabelHeadless,
         Self::NoClusterIp,
@@ -58,6 +60,8 @@ impl Feature {
         Self::TypeLoadBalancer,
         Self::OtherType,
         Self::ModeProxy,
+        Self::ExternalIps,
+        Self::Maglev,
         Self::SecondFamily,
         Self::InternalPolicy,
         Self::ExternalPolicy,
@@ -139,7 +143,9 @@ impl Feature {
             Self::OtherType if service.service_type == Some(ServiceType::ClusterIp) => {
                 service.service_type = Some(ServiceType::LoadBalancer);
             }
-            Self::ModeProxy => service.load_balancer_vips.extend(&service.addresses),
+            Self::ModeProxy => service.load_balancer_vips.extend(&service.load_balancer_proxied),
+            Self::ExternalIps => service.external_ips.clear(),
+            Self::Maglev => service.maglev = false,
             Self::SecondFamily => service.cluster_ips.retain(IpAddr::is_ipv4),
             Self::InternalPolicy => service.internal_local = false,
             Self::ExternalPolicy => service.keeps_clients = false,

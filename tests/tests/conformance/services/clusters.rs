@@ -6,7 +6,7 @@ use proptest::sample::{select, subsequence};
 /// The last one has no Node, and the third no zone.
 pub const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 /// Every address that a service may name, and one that none names.
-pub const ADDRESSES: [&str; 12] = [
+pub const ADDRESSES: [&str; 14] = [
     "10.96.0.1",
     "10.96.0.2",
     "fd02::1",
@@ -14,6 +14,8 @@ pub const ADDRESSES: [&str; 12] = [
     "198.51.100.2",
     "fd01::1",
     "198.51.100.9",
+    "203.0.113.1",
+    "203.0.113.9",
     // Of pods or nodes.
     "10.0.1.9",
     "10.8.0.9",
@@ -21,6 +23,9 @@ pub const ADDRESSES: [&str; 12] = [
     "10.0.1.1",
     "10.0.1.5",
 ];
+/// The nets in which `externalIPs` count, some addresses of the others among them.
+pub const EXTERNAL: [&str; 5] =
+    ["203.0.113.0/29", "198.51.100.1/32", "fd01::/64", "10.96.0.2/32", "10.0.1.0/24"];
 /// The blocks, the pool, and the nodes' addresses.
 pub const OF_PODS_OR_NODES: [&str; 5] =
     ["10.0.1.0/24", "10.0.2.0/24", "10.8.0.0/16", "172.18.0.1/32", "172.18.0.2/32"];
@@ -89,6 +94,10 @@ fn service(namespace: &'static str, name: &'static str) -> impl Strategy<Value =
             "creationTimestamp: '2026-01-01T00:00:03Z', ",
         ][..],
     );
+    let annotations = prop_oneof![
+        2 => Just(""),
+        1 => Just("lb.projectcalico.org/external-traffic-strategy: maglev"),
+    ];
     let labels = prop_oneof![
         12 => Just(""),
         1 => Just("service.kubernetes.io/service-proxy-name: other"),
@@ -116,6 +125,18 @@ fn service(namespace: &'static str, name: &'static str) -> impl Strategy<Value =
         "{ip: 10.0.1.5}",
     ];
     let vips = subsequence(vips.to_vec(), 0..3);
+    let external = [
+        "203.0.113.1",
+        "203.0.113.1",
+        // Outside of the nets.
+        "203.0.113.9",
+        "198.51.100.2",
+        "'fd01::1'",
+        "198.51.100.1",
+        "10.96.0.2",
+        "10.0.1.5",
+    ];
+    let external = prop_oneof![2 => Just(Vec::new()), 3 => subsequence(external.to_vec(), 1..3)];
     let traffic = (
         select(&["Cluster", "Cluster", "Local"][..]),
         select(&["Cluster", "Local"][..]),
@@ -127,19 +148,23 @@ fn service(namespace: &'static str, name: &'static str) -> impl Strategy<Value =
             ][..],
         ),
     );
-    (created, labels, kinds, cluster_ips, vips, traffic, service_ports()).prop_map(
-        move |(created, labels, kind, ips, vips, (internal, external, affinity), ports)| {
+    let labels = (labels, annotations);
+    (created, labels, kinds, cluster_ips, (vips, external), traffic, service_ports()).prop_map(
+        move |(created, (labels, annotations), kind, ips, (vips, external_ips), (internal, external, affinity), ports)| {
             let cluster_ip = ips.split(", ").next().unwrap_or_default();
             // The API server has this policy only where it means something.
             let external = match kind {
+                "ClusterIP" if !external_ips.is_empty() => format!("externalTrafficPolicy: {external}, "),
                 "NodePort" | "LoadBalancer" => format!("externalTrafficPolicy: {external}, "),
                 _ => String::new(),
             };
             format!(
-                "{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: {namespace}, {created}labels: {{{labels}}}}}, \
-                 spec: {{type: {kind}, clusterIP: {cluster_ip}, clusterIPs: [{ips}], internalTrafficPolicy: {internal}, \
-                 {external}sessionAffinity: {affinity}, ports: [{ports}]}}, \
+                "{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: {namespace}, {created}\
+                 labels: {{{labels}}}, annotations: {{{annotations}}}}}, \
+                 spec: {{type: {kind}, clusterIP: {cluster_ip}, clusterIPs: [{ips}], externalIPs: [{}], \
+                 internalTrafficPolicy: {internal}, {external}sessionAffinity: {affinity}, ports: [{ports}]}}, \
                  status: {{loadBalancer: {{ingress: [{}]}}}}}}\n---\n",
+                external_ips.join(", "),
                 vips.join(", ")
             )
         },
@@ -200,8 +225,9 @@ fn hints() -> impl Strategy<Value = [&'static str; 3]> {
     const MIXED: [&str; 3] = [NODES[0], ZONES[1], ZONES[0]];
     const NO_NODE: [&str; 3] = [NODES[0], NONE, NODES[1]];
     const NO_ZONE: [&str; 3] = [ZONES[0], NONE, ZONES[0]];
-    let all = [NODES, NODES, NODES, ZONES, ZONES, [NONE; 3], MIXED, NO_NODE, NO_ZONE, NO_ZONE];
-    select(all.to_vec())
+    let zones = [ZONES, ZONES, ZONES, ZONES, ZONES, NO_ZONE, NO_ZONE];
+    let all = [&[NODES, NODES, NODES, [NONE; 3], MIXED, NO_NODE][..], &zones].concat();
+    select(all)
 }
 
 /// An endpoint without its end, and the number of its hint.

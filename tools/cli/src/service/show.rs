@@ -145,8 +145,10 @@ fn render_taken(text: &mut String, group: &Group) {
     for frontend in frontends(group) {
         if let Some(by) = &frontend.taken_by {
             let socket = SocketAddr::new(frontend.address, frontend.port);
-            let _ =
-                writeln!(text, "    {socket}: Service {by}, which is older, gets the connections");
+            let _ = writeln!(
+                text,
+                "    {socket}: Service {by}, which comes first, gets the connections"
+            );
         }
     }
 }
@@ -178,6 +180,7 @@ fn endpoint(address: IpAddr, port: Option<u16>) -> String {
 const fn endpoints_of(policy: TrafficPolicy) -> &'static str {
     match policy {
         TrafficPolicy::Cluster => "endpoints of the cluster",
+        TrafficPolicy::Alike => "endpoints of the cluster, whatever hints say (maglev)",
         TrafficPolicy::Local => "endpoints of the client's node (Local)",
     }
 }
@@ -191,6 +194,8 @@ const fn kind_name(kind: AddressKind) -> &'static str {
         AddressKind::ClusterIp => "cluster IP",
         AddressKind::LoadBalancer => "load balancer",
         AddressKind::LoadBalancerOutside => "load balancer, for clients from outside",
+        AddressKind::ExternalIp => "external IP",
+        AddressKind::ExternalIpOutside => "external IP, for clients from outside",
         AddressKind::NodePort => "node port",
     }
 }

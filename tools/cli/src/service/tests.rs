@@ -1,6 +1,6 @@
 //! What is told of Services, each reason among it.
 
-use manx_analysis::services::ServiceTables;
+use manx_analysis::services::{AgentSettings, ServiceTables};
 use manx_assume::Options;
 use manx_objects::contents::Contents;
 use manx_policy_compiler::model::ObjectName;
@@ -19,7 +19,7 @@ const NODES: &str = "
 ";
 
 const SERVICES: &str = "
-{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, spec: {type: LoadBalancer, clusterIP: 10.96.0.7, externalIPs: [198.51.100.9], sessionAffinity: ClientIP, externalTrafficPolicy: Local, ports: [{name: http, port: 80, targetPort: 8080, nodePort: 30080}, {name: metrics, port: 9100, nodePort: 22}]}, status: {loadBalancer: {ingress: [{ip: 192.0.2.7}, {ip: 192.0.2.8, ipMode: Proxy}, {ip: '2001:db8::7'}]}}}
+{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, spec: {type: LoadBalancer, clusterIP: 10.96.0.7, externalIPs: [198.51.100.3, 198.51.100.9], sessionAffinity: ClientIP, externalTrafficPolicy: Local, ports: [{name: http, port: 80, targetPort: 8080, nodePort: 30080}, {name: metrics, port: 9100, nodePort: 22}]}, status: {loadBalancer: {ingress: [{ip: 192.0.2.7}, {ip: 192.0.2.8, ipMode: Proxy}, {ip: '2001:db8::7'}]}}}
 ---
 {apiVersion: v1, kind: Service, metadata: {name: headless, namespace: shop}, spec: {clusterIP: None, ports: [{port: 5432}]}}
 ---
@@ -85,7 +85,9 @@ fn objects() -> Completed {
 }
 
 fn tables<'a>(completed: &'a Completed, node: Option<&str>) -> ServiceTables<'a> {
-    ServiceTables::new(&completed.contents, (30_000, 32_767), node).unwrap()
+    let external_ips = vec!["198.51.100.0/29".parse().unwrap()];
+    let settings = AgentSettings { node_ports: (30_000, 32_767), external_ips };
+    ServiceTables::new(&completed.contents, settings, node).unwrap()
 }
 
 fn shown(name: &str, node: Option<&str>) -> Result<String, String> {
@@ -137,7 +139,8 @@ fn a_service_or_node_that_is_not_there_is_told_with_those_that_are() {
     insta::assert_snapshot!(shown("z/web", None).unwrap_err(), @"Service z/web is not in the manifests; found shop/web, z/of-node, z/of-pods, z/taken");
     insta::assert_snapshot!(shown("wrong/wrong", None).unwrap_err(), @"Service wrong/wrong is not valid, so nothing of it is translated");
     let objects = objects();
-    let error = ServiceTables::new(&objects.contents, (1, 2), Some("n9")).unwrap_err();
+    let settings = AgentSettings::default();
+    let error = ServiceTables::new(&objects.contents, settings, Some("n9")).unwrap_err();
     insta::assert_snapshot!(error, @r#"there is no node "n9" in the manifests; found n1, n2, n3"#);
 }
 

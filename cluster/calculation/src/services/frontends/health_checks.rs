@@ -69,8 +69,8 @@ impl Frontends {
 
     /// The Service to which a port of this node leads.
     pub(super) fn service_at(&self, key: &FrontendKey) -> Option<&Arc<ObjectKey>> {
-        let (rank, _) = self.claims.get(key)?.first()?;
-        (!rank.is_pod).then_some(&rank.object)
+        let (place, _) = self.claims.first(key)?;
+        (!place.rank.is_pod).then_some(&place.rank.object)
     }
 
     /// The port at which load balancers ask for a Service, and what they are told. `None`: none asks, or it is not served.

@@ -25,11 +25,14 @@ use crate::services::{HealthCheck, HealthChecks, LeftAlone};
 use reference::{Seen, expected, expected_checks, is_named};
 use viewed::{of_services, seen_in, views};
 
+mod external_ips;
 mod reference;
 mod viewed;
 
 /// Addresses that services have.
 const ADDRESSES: &[&str] = &["10.96.0.1", "10.96.0.2", "192.0.2.9", "fd00:96::1"];
+/// The nets whose addresses count as one of `externalIPs`: all of these but 10.96.0.1.
+const EXTERNAL: [&str; 3] = ["10.96.0.2/32", "192.0.2.0/28", "fd00:96::/64"];
 /// Addresses that endpoints, pods and nodes have.
 const ENDS: &[&str] = &["10.0.0.1", "10.0.0.2", "10.0.0.3", "172.18.0.2", "127.0.0.1", "fd00::1"];
 /// Addresses that clients have.
@@ -43,6 +46,12 @@ const NAMES: &[&str] = &["s", "t"];
 fn node_ports() -> NodePorts {
     let addresses = [ip("172.18.0.2"), ip("127.0.0.1")].into();
     NodePorts { range: (30_000, 32_767), addresses, of_pods: true }
+}
+
+/// Of a cluster that leaves some nets to `externalIPs`.
+fn seen_from(node: &str, node_ports: NodePorts) -> Frontends {
+    let external = EXTERNAL.map(|net| net.parse().unwrap());
+    Frontends::new(node, node_ports).with_external_ips(&external)
 }
 
 fn ip(text: &str) -> IpAddr {
@@ -127,17 +136,21 @@ fn service() -> impl Strategy<Value = Service> {
     ]);
     let created = one_of(vec!["", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]);
     let labels = one_of(vec!["", "", "", "", OTHER_PROXY, HEADLESS]);
-    let addresses = || btree_set(one_of(ADDRESSES), 1..3);
+    let several = || btree_set(one_of(ADDRESSES), 1..3);
+    let external = prop_oneof![2 => Just(BTreeSet::new()), 1 => several()];
+    let addresses = ([several(), several()], external);
     let nets = |texts: &'static [&'static str]| -> Vec<IpNet> {
         texts.iter().map(|it| it.parse().unwrap()).collect()
     };
     let ranges =
         one_of(vec![nets(&[]), nets(&["192.0.2.0/24", "10.0.0.0/32"]), nets(&["fd00::/8"])]);
     let health = one_of(vec![None, Some(31_000), Some(31_000), Some(30_080), Some(22)]);
+    let maglev = prop::bool::weighted(0.3);
     let rest =
         (any::<bool>(), of(of(1..9u32)), prop::bool::weighted(0.1), any::<bool>(), ranges, health);
-    (kind, created, labels, vec(port(), 1..3), [addresses(), addresses()], rest).prop_map(
-        |(service_type, created, label, ports, [cluster_ips, vips], rest)| {
+    (kind, created, labels, vec(port(), 1..3), addresses, maglev, rest).prop_map(
+        |(service_type, created, label, ports, addresses, maglev, rest)| {
+            let ([cluster_ips, vips], external_ips) = addresses;
             let (internal_local, affinity, headless, keeps_clients, source_ranges, health) = rest;
             let labels = Some((label.to_owned(), String::new())).filter(|_| !label.is_empty());
             Service {
@@ -146,6 +159,9 @@ fn service() -> impl Strategy<Value = Service> {
                 service_type,
                 ports,
                 cluster_ips: ips(&cluster_ips),
+                external_ips: ips(&external_ips),
+                maglev,
+                addresses: ips(&external_ips),
                 load_balancer_vips: ips(&vips),
                 internal_local,
                 keeps_clients,
@@ -280,7 +296,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
         (vec(event(), 0..60), vec((vec(event(), 1..5), prop::bool::weighted(0.1)), 1..10));
     let run = |(begin, batches): (Vec<Event>, Vec<(Vec<Event>, bool)>)| {
         let (mut contents, mut closed) = (Contents::default(), BTreeSet::new());
-        let mut frontends = Frontends::new("n1", node_ports());
+        let mut frontends = seen_from("n1", node_ports());
         let begin = std::iter::once((begin, true));
         for (batch, everything) in begin.chain(batches) {
             let (gone, was) = (frontends.table().gone(), seen(&frontends));
@@ -319,7 +335,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
             let viewed = views(&frontends, &contents, ("n1", &node_ports()), admits);
             prop_assert_eq!(seen_in(&viewed), of_services(&frontends));
             let ports = NodePorts { addresses: [ip("172.18.0.3")].into(), ..node_ports() };
-            let mut other = Frontends::new("n2", ports.clone());
+            let mut other = seen_from("n2", ports.clone());
             other.follow(&contents, &Changes::Everything, admits);
             let [from_here, from_there] =
                 [&frontends, &other].map(|it| views(it, &contents, ("n2", &ports), admits));
@@ -351,7 +367,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
             let has_host_port = |key: &FrontendKey| key.port == 53 && at_node(key);
             let twice = readmits || was.keys().any(has_host_port);
             prop_assert!(counted == lost || twice && counted > lost, "{} {}", counted, lost);
-            let mut fresh = Frontends::new("n1", node_ports());
+            let mut fresh = seen_from("n1", node_ports());
             fresh.follow(&contents, &Changes::Everything, admits);
             fresh.grant(&contents, &fresh.asked_ports(), admits);
             prop_assert_eq!(&now, &seen(&fresh));
@@ -359,9 +375,6 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
                 |it: &Frontends| it.omissions().map(|(name, it)| (name.clone(), it)).collect();
             let [omitted, of_fresh]: [Vec<_>; 2] = [all(&frontends), all(&fresh)];
             prop_assert_eq!(&omitted, &of_fresh);
-            let words = |it: &Omission| -> String {
-                format!("{it:?}").chars().take_while(char::is_ascii_alphabetic).collect()
-            };
             let of_check =
                 |it: &HealthCheck| format!("checked: {:?}", it.endpoints[0].map(|it| it > 0));
             let of_frontend =
@@ -369,7 +382,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
             let all = rules.iter().map(|rule| format!("{rule:?}"));
             let all = all.chain(now.values().flat_map(of_frontend));
             let all = all.chain(checks.values().map(of_check));
-            for what in all.chain(omitted.iter().map(|(_, it)| words(it))) {
+            for what in all.chain(omitted.iter().map(|(_, it)| kind(it))) {
                 *counts.borrow_mut().entry(what).or_insert(0) += 1;
             }
         }
@@ -377,13 +390,18 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
     };
     TestRunner::new(config).run(&batches, run).unwrap();
     let counts = counts.into_inner();
-    assert!(counts.len() == 26 && counts.values().all(|count| *count > 5), "{counts:?}");
+    assert!(counts.len() == 28 && counts.values().all(|count| *count > 5), "{counts:?}");
+}
+
+/// The name of an omission's variant.
+fn kind(omission: &Omission) -> String {
+    format!("{omission:?}").chars().take_while(char::is_ascii_alphabetic).collect()
 }
 
 /// A cluster of manifests, as node `n1` sees it.
 fn compiled(text: &str) -> Frontends {
     let contents = Contents::from_texts([("a.yaml", text)]);
-    let mut frontends = Frontends::new("n1", node_ports());
+    let mut frontends = seen_from("n1", node_ports());
     let admits = |address: IpAddr| !address.to_string().starts_with("10.244.");
     frontends.follow(&contents, &Changes::Everything, admits);
     frontends.grant(&contents, &frontends.asked_ports(), admits);
@@ -434,6 +452,7 @@ fn a_service_of_manifests_has_its_frontends_and_what_is_left_out_is_told() {
     "#);
     let told: Vec<_> = found.omissions().map(|(of, it)| format!("{of}: {it}")).collect();
     insta::assert_snapshot!(told.join("\n"), @"
+    Service a/web: its external IP 198.51.100.7 is not translated, because it lies in no net that the cluster leaves to externalIPs: expected one of --external-ips (MANX_EXTERNAL_IPS), or none
     Service a/web: its endpoint 169.254.169.254 gets no connections, because it is loopback, link-local, multicast or reserved: correct the EndpointSlice
     Service b/pods: its address 10.244.0.7 is a node's or lies in a pool of pods, so it is not translated: give it one of the service range
     Service b/thief: Service a/web, which comes first, has 10.96.0.7 with TCP port 80, too, and gets the connections: give one of them another address or port
@@ -635,7 +654,7 @@ fn a_port_leads_to_no_pod_before_it_is_granted() {
     let text = "{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: a}, spec: {nodeName: n1, containers: [{name: c, ports: \
                 [{containerPort: 80, hostPort: 8080}]}]}, status: {podIP: 10.0.0.1}}";
     let contents = Contents::from_texts([("a.yaml", text)]);
-    let mut frontends = Frontends::new("n1", node_ports());
+    let mut frontends = seen_from("n1", node_ports());
     frontends.follow(&contents, &Changes::Everything, |_| true);
     assert_eq!(frontends.table().frontends().count(), 0);
     let asked = frontends.asked_ports();

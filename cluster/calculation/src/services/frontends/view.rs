@@ -9,6 +9,7 @@ use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, Object, ObjectKey, Protocol, Service, ServicePort};
 use manx_policy_compiler::model::ObjectName;
 
+use super::claims::Place;
 use super::{Frontends, NodePorts, affinity, frontend_key, zone};
 use crate::services::addresses::{
     AddressKind, LeftAlone, Opening, Untranslated, addresses, left_alone, openings, policy,
@@ -73,7 +74,7 @@ pub struct FrontendView {
     pub port: u16,
     /// What the address is.
     pub kind: AddressKind,
-    /// The older Service that has the same address, protocol and port, and gets the connections.
+    /// The Service that has the same address, protocol and port, comes first, and gets the connections.
     pub taken_by: Option<ObjectName>,
 }
 
@@ -132,7 +133,7 @@ impl Frontends {
         }
         let here = Here { node: node.to_owned(), zone: zone(contents, node) };
         let mut own = Vec::new();
-        for (address, ends) in addresses(service) {
+        for (address, ends) in addresses(service, &self.external) {
             match ends {
                 Ok(ends) => own.push((address, ends, admits(address))),
                 Err(why) => view.untranslated.push((address, why)),
@@ -149,7 +150,7 @@ impl Frontends {
 
     fn port_view(
         &self,
-        (name, service, rank): (&ObjectName, &Service, &Rank),
+        (name, service, rank): (&ObjectName, &Service, &Arc<Rank>),
         port: &ServicePort,
         openings: Vec<Result<Opening, Omission>>,
         here: &Here,
@@ -226,11 +227,11 @@ impl Frontends {
         ChoiceView { is_v4, policy, frontends: Vec::new(), endpoints, without_backend }
     }
 
-    /// The older Service that has an opening of this one. A node port is the same on all nodes, so the table's own node
-    /// tells of others.
+    /// The Service before this one that has an opening of this one. A node port is the same on all nodes, so the
+    /// table's own node tells of others.
     fn taken_by(
         &self,
-        rank: &Rank,
+        rank: &Arc<Rank>,
         port: &ServicePort,
         (address, number, kind): (IpAddr, u16, AddressKind),
     ) -> Option<ObjectName> {
@@ -239,9 +240,12 @@ impl Frontends {
             AddressKind::NodePort => *of_node.find(|it| it.is_ipv4() == address.is_ipv4())?,
             AddressKind::ClusterIp
             | AddressKind::LoadBalancer
-            | AddressKind::LoadBalancerOutside => address,
+            | AddressKind::LoadBalancerOutside
+            | AddressKind::ExternalIp
+            | AddressKind::ExternalIpOutside => address,
         };
-        let (first, _) = self.claims.get(&frontend_key(at, port, number))?.first()?;
-        (**first < *rank).then(|| ObjectName::new(&first.object.namespace, &first.object.name))
+        let place = Place { is_external_ip: kind.is_external_ip(), rank: Arc::clone(rank) };
+        let (first, _) = self.claims.first(&frontend_key(at, port, number))?;
+        (*first < place).then(|| first.name())
     }
 }

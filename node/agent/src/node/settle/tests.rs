@@ -403,7 +403,8 @@ impl Node {
 fn manx() -> Services {
     let port = |first, last| PortRange::new(first, last).unwrap();
     let ports = ManxPorts { egress: port(61_000, 65_534), node_ports: port(30_000, 32_767) };
-    Services::Manx(Translation { ranges: vec!["10.96.0.0/16".parse().unwrap()], ports })
+    let ranges = vec!["10.96.0.0/16".parse().unwrap()];
+    Services::Manx(Translation { ranges, external_ips: Vec::new(), ports })
 }
 
 fn nets(all: &[&str]) -> BTreeSet<IpNet> {

@@ -26,8 +26,9 @@ pub(super) type Seen = (
     Option<(BTreeSet<Backend>, WithoutBackend)>,
 );
 
-/// The age of an object, the first one first: whether it is a pod, whether its time is not known, its time, its name.
-type Age = (bool, bool, Option<Created>, ObjectKey);
+/// The age of a claim, the first one first: whether it is of `externalIPs`, whether its object is a pod, whether its
+/// time is not known, its time, its name.
+type Age = (bool, bool, bool, Option<Created>, ObjectKey);
 
 /// What clients find at each address and port; and which rule chose the backends of a frontend that has some, or why it has
 /// none.
@@ -35,7 +36,7 @@ pub(super) fn expected(
     contents: &Contents,
     admits: impl Fn(IpAddr) -> bool,
 ) -> BTreeMap<FrontendKey, (Seen, Rule)> {
-    let mut all: BTreeMap<FrontendKey, BTreeMap<Age, (Seen, Rule)>> = BTreeMap::new();
+    let mut all = Claimed::new();
     for (key, object) in contents.all_valid() {
         let Object::Service(service) = object else { continue };
         if is_left_alone(service) {
@@ -49,6 +50,17 @@ pub(super) fn expected(
             let others = service.load_balancer_vips.difference(&service.cluster_ips);
             addresses.extend(others.filter(|it| has_family(it)).map(|it| (*it, false)));
         }
+        // An external IP that is also another address of the Service is that one.
+        let is_external = |it: &IpAddr| {
+            service.external_ips.contains(it)
+                && EXTERNAL.iter().any(|net| net.parse::<IpNet>().unwrap().contains(it))
+                && has_family(it)
+        };
+        let others: BTreeSet<IpAddr> = addresses.iter().map(|(it, _)| *it).collect();
+        let is_external = |it: &IpAddr| is_external(it) && !others.contains(it);
+        addresses.extend(
+            service.external_ips.iter().filter(|it| is_external(it)).map(|it| (*it, false)),
+        );
         for port in &service.ports {
             let of_service = addresses.iter().filter(|(address, _)| admits(*address));
             let of_service = of_service.map(|(address, local)| (*address, port.port, *local));
@@ -62,17 +74,31 @@ pub(super) fn expected(
                     protocol: port.protocol.unwrap_or(Protocol::Tcp).number(),
                     port: number,
                 };
+                let is_of_node = node_ports().addresses.contains(&address);
+                let is_cluster_ip = service.cluster_ips.contains(&address);
+                let is_of_any_node = !is_of_node && !is_cluster_ip;
+                let alike = is_of_any_node && service.maglev && !service.keeps_clients;
                 let (backends, without, rule) = match ends(contents, key, port, address) {
+                    Some(ends) if alike => {
+                        let without_hints: Vec<_> = ends.iter().map(unhinted).collect();
+                        let all: Vec<_> =
+                            without_hints.iter().map(|(end, it)| (end, *it)).collect();
+                        chosen(contents, &all, false)
+                    }
                     Some(ends) => chosen(contents, &ends, local),
                     None => (BTreeSet::new(), WithoutBackend::Refuse, Rule::Unknown),
                 };
                 let affinity = service.client_affinity.map(|it| it.timeout.unwrap_or(10_800));
-                let age = (false, service.created.is_none(), service.created, key.clone());
+                let is_external = is_external(&address);
+                let age =
+                    (is_external, false, service.created.is_none(), service.created, key.clone());
                 let all_ends = ends(contents, key, port, address).unwrap_or_default();
-                let is_of_node = node_ports().addresses.contains(&address);
-                let is_balancers = service.load_balancer_vips.contains(&address)
+                let is_balancers = !is_of_node
+                    && !is_external
+                    && service.load_balancer_vips.contains(&address)
                     && !service.cluster_ips.contains(&address);
-                let takes_visitors = (is_of_node || is_balancers) && !service.keeps_clients;
+                let is_outside = is_of_node || is_balancers || is_external;
+                let takes_visitors = is_outside && !service.keeps_clients;
                 let has_all = takes_visitors || port.protocol == Some(Protocol::Udp);
                 let kept = all_ends.into_iter().filter(|_| has_all).map(|(_, it)| it).collect();
                 let all_clients = !is_balancers || service.source_ranges.is_empty();
@@ -80,7 +106,7 @@ pub(super) fn expected(
                     all_clients || service.source_ranges.iter().any(|it| it.contains(&client))
                 });
                 let kept = (kept, takes_visitors);
-                let outside = (is_balancers && service.keeps_clients).then(|| {
+                let outside = ((is_balancers || is_external) && service.keeps_clients).then(|| {
                     let ends = ends(contents, key, port, address);
                     ends.map_or((BTreeSet::new(), WithoutBackend::Refuse), |ends| {
                         let (backends, without, _) = chosen(contents, &ends, true);
@@ -92,6 +118,16 @@ pub(super) fn expected(
             }
         }
     }
+    claim_host_ports(contents, &mut all);
+    let oldest = all.into_iter().map(|(key, mut claims)| (key, claims.pop_first()));
+    oldest.filter_map(|(key, found)| Some((key, found?.1))).collect()
+}
+
+/// The claims on each key, each with what clients find there.
+type Claimed = BTreeMap<FrontendKey, BTreeMap<Age, (Seen, Rule)>>;
+
+/// Adds the ports of this node for which its pods ask.
+fn claim_host_ports(contents: &Contents, all: &mut Claimed) {
     let checks = expected_checks(contents);
     for (key, object) in contents.all_valid() {
         let Object::Pod(pod) = object else { continue };
@@ -117,13 +153,11 @@ pub(super) fn expected(
                 let everybody = [true; CLIENTS.len()];
                 let found =
                     ((backends, None, WithoutBackend::Refuse, kept, everybody, None), Rule::OfPod);
-                let age = (true, pod.created.is_none(), pod.created, key.clone());
+                let age = (false, true, pod.created.is_none(), pod.created, key.clone());
                 all.entry(key_of_port).or_default().entry(age).or_insert(found);
             }
         }
     }
-    let oldest = all.into_iter().map(|(key, mut claims)| (key, claims.pop_first()));
-    oldest.filter_map(|(key, found)| Some((key, found?.1))).collect()
 }
 
 fn is_left_alone(service: &Service) -> bool {
@@ -171,7 +205,7 @@ pub(super) fn expected_checks(contents: &Contents) -> HealthChecks {
         };
         let endpoints = ["0.0.0.0", "::"].map(of_family);
         let check = HealthCheck { service: Arc::new(key.clone()), endpoints };
-        let age = (false, service.created.is_none(), service.created, key.clone());
+        let age = (false, false, service.created.is_none(), service.created, key.clone());
         checks.entry(port).or_default().insert(age, check);
     }
     checks.into_iter().filter_map(|(port, mut all)| Some((port, all.pop_first()?.1))).collect()
@@ -179,6 +213,11 @@ pub(super) fn expected_checks(contents: &Contents) -> HealthChecks {
 
 /// An endpoint at a port, and the backend that it is.
 type End<'a> = (&'a SliceEndpoint, Backend);
+
+/// An endpoint without its hints.
+fn unhinted((end, backend): &End<'_>) -> (SliceEndpoint, Backend) {
+    (SliceEndpoint { hints: None, ..(*end).clone() }, *backend)
+}
 
 /// The endpoints of a Service's port for an address; `None`: they are not known.
 fn ends<'a>(

@@ -1,7 +1,6 @@
 //! The views of Services, which say of every frontend and backend what the table has, and of all others why not.
 
 use super::*;
-use crate::services::addresses::AddressKind;
 use crate::services::frontends::view::{ChoiceView, EndpointView, PortView, ServiceView};
 
 /// The view of every valid Service, from a node.
@@ -24,7 +23,7 @@ type Place = (FrontendKey, bool);
 
 /// What clients find at each address and port of Services, according to a table.
 pub(super) fn of_services(frontends: &Frontends) -> BTreeMap<Place, Viewed> {
-    let is_services = |key: &FrontendKey| !frontends.claims[key][0].0.is_pod;
+    let is_services = |key: &FrontendKey| !frontends.claims.first(key).unwrap().0.rank.is_pod;
     let mut all = BTreeMap::new();
     for (key, seen) in seen(frontends).into_iter().filter(|(key, _)| is_services(key)) {
         let (backends, affinity, without, _, _, outside) = seen;
@@ -54,7 +53,7 @@ pub(super) fn seen_in(views: &[ServiceView]) -> BTreeMap<Place, Viewed> {
                     port: frontend.port,
                 };
                 // Two ports of one Service may have one number. The first one counts.
-                let is_outside = frontend.kind == AddressKind::LoadBalancerOutside;
+                let is_outside = frontend.kind.is_outside_alone();
                 all.entry((key, is_outside)).or_insert_with(|| seen.clone());
             }
         }
@@ -75,7 +74,7 @@ fn told(spec: &str, endpoints: &[&str]) -> String {
     };
     let text = endpoints.iter().enumerate().map(slice).fold(objects, |text, slice| text + &slice);
     let contents = Contents::from_texts([("a.yaml", text.as_str())]);
-    let mut frontends = Frontends::new("n1", node_ports());
+    let mut frontends = seen_from("n1", node_ports());
     frontends.follow(&contents, &Changes::Everything, |_| true);
     let found = views(&frontends, &contents, ("n1", &node_ports()), |_| true);
     let [ServiceView { ports, .. }] = found.as_slice() else { panic!("{found:?}") };

@@ -1,0 +1,201 @@
+//! Connections whose packets come by another node than before, because a router chooses their way anew: the other node
+//! chooses the same backend, which goes on with them.
+
+use manx_calculation::import::{Node, Plan};
+use manx_dataplane::drop_reason::DropReason;
+use manx_dataplane::services::{Backend, Frontend, ServiceTable};
+use manx_tests::fabric::{FORWARDED, Fabric, HOST, MANX, RAW, UNDERLAY, policy};
+use manx_tests::packet::{TCP, Tuple, UDP, tunnelled};
+
+use crate::egress::{FAR, NODE_PORT, OTHER, PORTS, WORLD, ends, fabric_of, node, only, services};
+
+const BALANCER: &str = "198.51.100.7";
+const BEHIND: u16 = 8080;
+/// The address of a node that has nothing but a tunnel.
+const THIRD: [u8; 4] = [172, 18, 0, 4];
+
+/// The address leads to these pods, on both nodes; and so does the first node's port.
+fn leading_to(backends: &[&str]) -> ServiceTable {
+    let of = |address: &str, port| services(&[(address, port, FAR, BEHIND)]);
+    let mut table = of(BALANCER, 80);
+    let backends: Vec<Backend> = backends
+        .iter()
+        .map(|it| Backend { address: it.parse::<std::net::IpAddr>().unwrap().into(), port: BEHIND })
+        .collect();
+    backends.iter().for_each(|it| table.set_address(it.address, true));
+    for of_one in [of(BALANCER, 80), of(&node(), NODE_PORT)] {
+        for (key, frontend) in of_one.frontends() {
+            let frontend = Frontend {
+                backends: backends.as_slice().into(),
+                all_backends: backends.as_slice().into(),
+                takes_visitors: true,
+                ..Frontend::clone(frontend)
+            };
+            table.set_frontend(*key, Some(frontend.into()));
+        }
+    }
+    table
+}
+
+fn fabric(backends: &[&str], policies: &str) -> Fabric {
+    // The nodes of these tests know the addresses of services by cluster IPs.
+    let service = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: balanced, namespace: shop}}\n\
+         spec: {{clusterIP: {BALANCER}, ports: [{{port: 80}}]}}\n---\n{policies}"
+    );
+    fabric_of(&service, leading_to(backends), PORTS)
+}
+
+/// The connection as the pod sees it.
+fn behind(asked: Tuple, pod: &str) -> Tuple {
+    let seen = Tuple::new(&asked.source.to_string(), pod, asked.protocol, BEHIND);
+    seen.from_port(asked.source_port)
+}
+
+/// A packet of a client that comes by a node reaches the pod, with his own address and port.
+fn arrives(fabric: &mut Fabric, at: usize, packet: &[u8], asked: Tuple) {
+    let out = only(fabric.send_at(at, FORWARDED, packet));
+    let drops = fabric.nodes.each_ref().map(|it| it.drops());
+    assert_eq!((out.node, out.port), fabric.port("shop/far"), "{drops:?}");
+    let client = (asked.source.to_string(), asked.source_port);
+    assert_eq!(ends(&out.frame.bytes), [client, (FAR.to_owned(), BEHIND)]);
+}
+
+/// What the pod answers comes out as the address' own answer, at this node.
+fn is_answered(fabric: &mut Fabric, at: usize, packet: &[u8], asked: Tuple) {
+    let out = only(fabric.send("shop/far", packet));
+    let drops = fabric.nodes.each_ref().map(|it| it.drops());
+    assert_eq!((out.node, out.port), (at, HOST), "{drops:?}");
+    let client = (asked.source.to_string(), asked.source_port);
+    assert_eq!(ends(&out.frame.bytes), [(BALANCER.to_owned(), 80), client]);
+}
+
+/// Opens a connection by a node.
+fn opened(fabric: &mut Fabric, at: usize, asked: Tuple) -> Tuple {
+    let behind = behind(asked, FAR);
+    arrives(fabric, at, &asked.opening(), asked);
+    is_answered(fabric, at, &behind.answer(), asked);
+    arrives(fabric, at, &asked.data(b"a"), asked);
+    behind
+}
+
+#[test]
+fn a_connection_that_comes_by_another_node_goes_on_there_and_back_again() {
+    for (protocol, first) in [(TCP, 0), (UDP, 0), (TCP, 1), (UDP, 1)] {
+        let mut fabric = fabric(&[FAR], "");
+        let asked = Tuple::new(WORLD, BALANCER, protocol, 80);
+        let behind = opened(&mut fabric, first, asked);
+        for at in [1 - first, first, 1 - first] {
+            arrives(&mut fabric, at, &asked.data(b"b"), asked);
+            is_answered(&mut fabric, at, &behind.reversed().data(b"c"), asked);
+            arrives(&mut fabric, at, &asked.data(b"d"), asked);
+        }
+    }
+}
+
+/// Neither node has seen it: the agent of the first one is new, and kept nothing.
+#[test]
+fn a_node_that_knows_nothing_of_a_connection_leads_it_to_its_backend() {
+    let mut fabric = fabric(&[FAR], "");
+    let asked = Tuple::new(WORLD, BALANCER, TCP, 80);
+    arrives(&mut fabric, 0, &asked.data(b"a"), asked);
+    is_answered(&mut fabric, 0, &behind(asked, FAR).reversed().data(b"b"), asked);
+}
+
+#[test]
+fn both_nodes_choose_the_same_backend() {
+    let mut by_pod = [0; 2];
+    for port in 5000..5064 {
+        let mut fabric = fabric(&[OTHER, FAR], "");
+        let asked = Tuple::new(WORLD, BALANCER, TCP, 80).from_port(port);
+        let chosen = [0, 1].map(|at| {
+            let out = only(fabric.send_at(at, FORWARDED, &asked.data(b"a")));
+            ends(&out.frame.bytes)[1].0.clone()
+        });
+        assert_eq!(chosen[0], chosen[1]);
+        by_pod[usize::from(chosen[0] == FAR)] += 1;
+    }
+    assert!(by_pod.iter().all(|it| *it > 16), "{by_pod:?}");
+}
+
+/// A third node brings a client whom the first one has brought.
+#[test]
+fn a_third_node_takes_a_connection_on() {
+    for protocol in [TCP, UDP] {
+        let mut fabric = fabric(&[FAR], "");
+        let third = Node {
+            internal_ips: vec![THIRD.into()],
+            plan: Plan::host_local(["10.244.3.0/24".parse().unwrap()]),
+            ..Node::default()
+        };
+        fabric.cluster.nodes.insert("third".to_owned(), third);
+        fabric.publish();
+        let asked = Tuple::new(WORLD, BALANCER, protocol, 80);
+        let behind = opened(&mut fabric, 0, asked);
+        // It opens nothing that is there.
+        let by_third = |inner: &[u8]| tunnelled(THIRD.into(), UNDERLAY[1], inner, 0);
+        if protocol == TCP {
+            assert_eq!(fabric.send_at(1, RAW, &by_third(&behind.opening())).len(), 0);
+            assert_eq!(fabric.nodes[1].dropped(RAW, DropReason::TunnelSourceMismatch), 1);
+            is_answered(&mut fabric, 0, &behind.reversed().data(b"b"), asked);
+        }
+        let out = only(fabric.send_at(1, RAW, &by_third(&behind.data(b"c"))));
+        assert_eq!((out.node, out.port), fabric.port("shop/far"));
+        let out = only(fabric.send("shop/far", &behind.reversed().data(b"d")));
+        let (_, to) = manx_tests::packet::addresses(&out.frame.bytes);
+        assert_eq!((out.node, out.port, to), (1, RAW, std::net::IpAddr::from(THIRD)));
+        // The first node again.
+        arrives(&mut fabric, 0, &asked.data(b"e"), asked);
+        is_answered(&mut fabric, 0, &behind.reversed().data(b"f"), asked);
+    }
+}
+
+/// Policy judges who comes, whatever he claims to go on with.
+#[test]
+fn policy_denies_a_connection_that_claims_to_have_moved() {
+    let policies = policy("shop/p", "{podSelector: {}, policyTypes: [Ingress]}");
+    let mut fabric = fabric(&[FAR], &policies);
+    for at in [0, 1] {
+        let asked = Tuple::new(WORLD, BALANCER, TCP, 80);
+        assert_eq!(fabric.send_at(at, FORWARDED, &asked.data(b"a")).len(), 0);
+    }
+    let dropped = |port| fabric.nodes[1].dropped(port, DropReason::PolicyIngress);
+    assert_eq!((dropped(RAW), dropped(FORWARDED)), (1, 1));
+}
+
+/// A node's port is one node's, so nothing moves from or to it; nobody in the cluster moves; and where the settings say
+/// that no connection begins in the middle, none does.
+#[test]
+fn what_does_not_move_is_refused_as_ever() {
+    let mut fabric = fabric(&[FAR], "");
+    let at_port = Tuple::new(WORLD, &node(), TCP, NODE_PORT);
+    let out = only(fabric.send_at(0, MANX, &at_port.data(b"a")));
+    assert_eq!((out.node, out.port), (0, MANX), "a reset");
+    let of_pod = Tuple::new(crate::egress::CLIENT, BALANCER, TCP, 80);
+    let out = only(fabric.send("shop/client", &of_pod.data(b"a")));
+    assert_eq!((out.node, out.port), fabric.port("shop/client"), "a reset");
+    assert_eq!(fabric.nodes[0].dropped(MANX, DropReason::TcpWithoutFlow), 1);
+
+    fabric.connections.tcp_strict = true;
+    fabric.publish();
+    let asked = Tuple::new(WORLD, BALANCER, TCP, 80);
+    only(fabric.send_at(0, FORWARDED, &asked.data(b"a")));
+    assert_eq!(fabric.nodes[0].dropped(FORWARDED, DropReason::TcpWithoutFlow), 1);
+}
+
+/// A connection to the first node's port, whose client another node says to bring: it stays.
+#[test]
+fn another_node_takes_no_connection_that_a_node_port_has_led_to_an_own_pod() {
+    for protocol in [TCP, UDP] {
+        let mut fabric = fabric(&[OTHER], "");
+        let asked = Tuple::new(WORLD, &node(), protocol, NODE_PORT);
+        let out = only(fabric.send_at(0, MANX, &asked.opening()));
+        assert_eq!((out.node, out.port), fabric.port("shop/other"));
+        let behind = behind(asked, OTHER);
+        let brought = tunnelled(UNDERLAY[1], UNDERLAY[0], &behind.data(b"a"), 0);
+        assert_eq!(fabric.send_at(0, RAW, &brought).len(), 0);
+        assert_eq!(fabric.nodes[0].dropped(RAW, DropReason::ConnectionTaken), 1);
+        let out = only(fabric.send("shop/other", &behind.answer()));
+        assert_eq!((out.node, out.port), (0, MANX));
+    }
+}
