@@ -223,8 +223,8 @@ impl ReturnPath {
     }
 
     /// The next hops of packets that go back by this path if routes lead by `pair`. Only packets of endpoints have such
-    /// a path, packets that the node masquerades, and clients from outside. If another plugin connects the endpoints, each reaches the node
-    /// and beyond by its own link.
+    /// a path, packets that the node masquerades, and clients from outside. If another plugin connects the endpoints, each
+    /// reaches the node and beyond by its own link, and what comes by this link goes back by it.
     #[inline]
     pub fn next_hops(self, tables: &Tables, pair: NextHopPair) -> NextHopPair {
         let source = pair.from.endpoint();
@@ -254,7 +254,7 @@ impl ReturnPath {
             (Some(index), None) if is_beyond(pair.to) => {
                 NextHopPair { to: host_side(index), ..pair }
             }
-            (None, Some(index)) if is_beyond(pair.from) => {
+            (None, Some(index)) if self == Self::Node && is_beyond(pair.from) => {
                 NextHopPair { from: host_side(index), ..pair }
             }
             (Some(_), Some(index)) if self == Self::Node => {

@@ -202,21 +202,29 @@ no_netfilter() {
 }
 # The nodes' own addresses.
 declare -A nodes
-# check_way_out, after check_services, where Manx translates: what is behind the nodes, the API server, is the world.
-check_way_out() {
-    local node from
+find_nodes() {
+    local node
     for node in n1 n2; do
         nodes[$node]=$(kubectl get node "$node" -o 'jsonpath={.status.addresses[?(@.type=="InternalIP")].address}')
     done
-    for from in web-n1 web-n2; do
-        check "$from reaches the world" eventually 10 connects "$from" 10.99.0.1:6443
-    done
+}
+# check_without_netfilter, after check_services, where Manx translates: the nodes' own processes ask services.
+check_without_netfilter() {
+    local node
     for node in n1 n2; do
         check "$node itself reaches service web by its address" node_is_answered "$node" "$(service web):80"
         check "$node itself reaches the API server by its service" \
             cluster exec "$node" -- curl -ksS --max-time 2 https://10.96.0.1/healthz
         check "a service's port that is none is refused on $node" node_is_refused "$node" "$(service web):81"
         check "nothing is in netfilter on $node" no_netfilter "$node"
+    done
+}
+# check_way_out, after that, where Manx connects the pods: what is behind the nodes, the API server, is the world.
+check_way_out() {
+    local node from
+    find_nodes
+    for from in web-n1 web-n2; do
+        check "$from reaches the world" eventually 10 connects "$from" 10.99.0.1:6443
     done
     outside_answers
     for from in web-n1 web-n2; do
@@ -229,14 +237,9 @@ check_way_out() {
     done
 }
 
-# The host on the other side of the nodes' network, which is none of the cluster's.
-readonly outside=10.99.0.1
-outside() { nsenter --net --target "$(pgrep -of "machine $MANX_CLUSTER_DIR")" -- "$@"; }
 # outside_answers: by HTTP at port 8090, until the checks end.
 outside_answers() {
-    # shellcheck disable=SC2016 # They are the inner shell's.
-    outside sh -c 'echo $$ >"$1"; exec "$2" netexec --http-port=8090 --udp-port=-1' sh \
-        "$work/outside.pid" "$MANX_CLUSTER_CACHE/bin/agnhost" >/dev/null 2>&1 &
+    outside_runs "$MANX_CLUSTER_CACHE/bin/agnhost" netexec --http-port=8090 --udp-port=-1
     eventually 10 outside curl -sS --max-time 1 http://127.0.0.1:8090/hostname >/dev/null
 }
 # sees CLIENT COMMAND...: what it prints is this client's address and a port.
@@ -246,12 +249,12 @@ sees() {
     found=$("$@") && [[ $found == "$client:"* ]] || { echo "$found"; return 1; }
 }
 
-# sees_by_each_pod CLIENT ADDRESS: of 16 connections of the outside host each is seen as this client's, and two pods or more
-# answer them.
-sees_by_each_pod() {
+# pods_answer_outside CLIENT ADDRESS: two pods or more answer 16 connections of the outside host. Each is seen as this client's,
+# if one is given.
+pods_answer_outside() {
     local at pods=()
     for at in {1..16}; do
-        sees "$1" outside curl -sS --max-time 2 "http://$2/clientip" || return 1
+        [ -z "$1" ] || sees "$1" outside curl -sS --max-time 2 "http://$2/clientip" || return 1
         pods+=("$(outside curl -sS --max-time 2 "http://$2/hostname")") || return 1
     done
     [[ $(printf '%s\n' "${pods[@]}" | sort -u | wc -l) -ge 2 ]] || { echo "answered: ${pods[*]}"; return 1; }
@@ -272,9 +275,10 @@ spec: {type: NodePort, externalTrafficPolicy: Local, selector: {app: db}, ports:
 END
 }
 
-# check_own_node_ports, after check_way_out, where Manx translates.
-check_own_node_ports() {
+# check_ports_of_nodes, after check_services, where Manx translates: whoever connects the pods.
+check_ports_of_nodes() {
     local node from
+    find_nodes
     create_node_port_services
     for node in n1 n2; do
         for from in db-n1 db-n2; do
@@ -282,13 +286,20 @@ check_own_node_ports() {
         done
         check "an outside host reaches service web by a port of $node" \
             eventually 10 outside curl -sS --max-time 2 "http://${nodes[$node]}:30081/hostname"
-        check "and is seen by the pods of both nodes" sees_by_each_pod "$outside" "${nodes[$node]}:30081"
+        check "and the pods of both nodes answer it" pods_answer_outside "" "${nodes[$node]}:30081"
         check "and $node itself" node_is_answered "$node" "${nodes[$node]}:30081"
         check "also at 127.0.0.1" node_is_answered "$node" 127.0.0.1:30081
         check "the policy denies an outside host the pods db by a port of $node" outside_times_out "${nodes[$node]}:30082"
         check "a port without a service is refused to an outside host by $node" outside_is_refused "${nodes[$node]}:30083"
     done
     check "n2 reaches service web by a port of n1" node_is_answered n2 "${nodes[n1]}:30081"
+}
+# check_clients_of_ports, after that, where Manx connects the pods: they see who asks, also by a port of another node.
+check_clients_of_ports() {
+    local node
+    for node in n1 n2; do
+        check "the pods of both nodes see who asks a port of $node" pods_answer_outside "$outside" "${nodes[$node]}:30081"
+    done
     kubectl create -f - <<END
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -306,7 +317,7 @@ END
     kubectl -n shop delete networkpolicy from-outside
 }
 
-# check_balancer, after check_own_node_ports: a load balancer leads an address of its own to the nodes, as the outside host's route
+# check_balancer, after check_clients_of_ports: a load balancer leads an address of its own to the nodes, as the outside host's route
 # does here.
 check_balancer() {
     local address=203.0.113.80 node
@@ -322,7 +333,7 @@ END
         outside ip route replace "$address/32" via "${nodes[$node]}"
         check "an outside host reaches a load balancer's address through $node" \
             eventually 10 outside curl -sS --max-time 2 "http://$address/hostname"
-        check "and is seen by the pods of both nodes" sees_by_each_pod "$outside" "$address:80"
+        check "and is seen by the pods of both nodes" pods_answer_outside "$outside" "$address:80"
         check "so does $node itself" node_is_answered "$node" "$address:80"
     done
     kubectl -n shop patch service web-balanced --type=merge -p '{"spec": {"externalTrafficPolicy": "Local"}}'
@@ -343,7 +354,7 @@ answered_by_one() {
 }
 has_no_route() { [[ -z $(cluster exec "$1" -- ip route show "$2") ]]; }
 
-# check_health_checks, after check_own_node_ports: what a balancer asks the nodes, of a service with a pod on n1 alone.
+# check_health_checks, after check_ports_of_nodes: what a balancer asks the nodes, of a service with a pod on n1 alone.
 check_health_checks() {
     local port=30090 at from
     kubectl create -f - <<END
@@ -394,7 +405,7 @@ status_is() {
     [ "$found" = "$expected" ] || { echo "found $found, expected $expected"; return 1; }
 }
 
-# check_host_ports, after check_own_node_ports: a pod asks for two ports of n1, of which the kubelet has one.
+# check_host_ports, after check_ports_of_nodes: a pod asks for two ports of n1, of which the kubelet has one.
 check_host_ports() {
     local name="the pod with a hostPort" address=${nodes[n1]}
     kubectl create -f - <<END

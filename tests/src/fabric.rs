@@ -152,6 +152,12 @@ fn open_records(file: File) -> FlowRecordFile {
     FlowRecordFile::open(SharedFile::open(file.into()).unwrap()).unwrap()
 }
 
+/// Ports of a node that are Manx's, from which no packet leaves unless a service asks for it.
+fn no_way_out(egress: (u16, u16)) -> ManxPorts {
+    let masquerade = Arc::new(PrefixMap::build(0, []));
+    ManxPorts { link: Link::native(MANX, MTU), egress, addresses: [None; 2], masquerade }
+}
+
 type Workers = Vec<(Worker, Sender<Command>)>;
 
 /// Workers without ports.
@@ -493,8 +499,7 @@ impl Fabric {
             }
         }
         let masquerade = Arc::new(PrefixMap::build(0, values));
-        let link = Link::native(MANX, MTU);
-        let manx_ports = Some(ManxPorts { link, egress, addresses: [None; 2], masquerade });
+        let manx_ports = Some(ManxPorts { masquerade, ..no_way_out(egress) });
         let mut fabric = Self { manx_ports, ..Self::closed() };
         for node in &mut fabric.nodes {
             node.attach(MANX, Capabilities::ALL);
@@ -521,6 +526,16 @@ impl Fabric {
         }
         fabric.apply(yaml);
         fabric
+    }
+
+    /// Like [`Self::policy_only`], with nodes on which Manx translates these services itself, and has ports of the nodes.
+    pub fn policy_only_translating(yaml: &str, services: ServiceTable, egress: (u16, u16)) -> Self {
+        let mut fabric = Self { manx_ports: Some(no_way_out(egress)), ..Self::closed() };
+        for node in &mut fabric.nodes {
+            node.is_policy_only = true;
+            node.attach(MANX, Capabilities::ALL);
+        }
+        fabric.into_translating(yaml, services)
     }
 
     /// Like [`Self::policy_only`], with nodes that translate service addresses.
@@ -601,7 +616,8 @@ impl Fabric {
             }
         };
         if let Some(ports) = &self.manx_ports {
-            tables.roles.resize(MANX.0 as usize + 1, Role::Closed);
+            let roles = tables.roles.len().max(MANX.0 as usize + 1);
+            tables.roles.resize(roles, Role::Closed);
             tables.roles[MANX.0 as usize] = Role::ManxPorts;
             let addresses = [Some(UNDERLAY[node].into()), Some(underlay_v6(node).into())];
             tables.manx_ports = Some(ManxPorts { addresses, ..ports.clone() });
@@ -651,7 +667,7 @@ impl Fabric {
         let underlay = Underlay { sockets, ..Underlay::new(MTU, RAW) };
         let host = Link::native(HOST, MTU);
         let Node { calculation, locals, tables, is_policy_only, .. } = &mut self.nodes[node];
-        let has_forwarded = !(self.owns_uplink || *is_policy_only);
+        let has_forwarded = !self.owns_uplink && (!*is_policy_only || self.services.is_some());
         let inputs = Inputs {
             cluster: &self.cluster,
             topology: &topology,

@@ -1,7 +1,7 @@
 //! The documentation names only what exists.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use manx_calculation::topology::RouteSource;
 
@@ -70,24 +70,49 @@ fn every_promise_of_security_is_held_by_tests_that_are_there() {
     assert!(promises > 35 && tests > promises, "{promises} promises, {tests} tests");
 }
 
-#[test]
-fn every_file_that_the_documentation_links_to_is_there() {
+/// The pages of the documentation, with their texts.
+fn pages() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let mut seen = 0;
-    for page in docs.chain([root.join("README.md"), root.join("CHANGELOG.md")]) {
-        if page.extension().is_none_or(|extension| extension != "md") {
-            continue;
-        }
-        let text = fs::read_to_string(&page).unwrap();
+    let all = docs.chain([root.join("README.md"), root.join("CHANGELOG.md")]);
+    let pages = all.filter(|page| page.extension().is_some_and(|extension| extension == "md"));
+    pages.map(|page| (fs::read_to_string(&page).map(|text| (page, text)).unwrap())).collect()
+}
+
+/// The anchors of a page's headings, as GitHub makes them of their words.
+fn anchors(text: &str) -> Vec<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let kept = |it: &char| it.is_alphanumeric() || matches!(it, ' ' | '-' | '_');
+    let anchor = |heading: &str| heading.to_lowercase().chars().filter(kept).collect::<String>();
+    headings.map(|it| anchor(it.trim_start_matches('#').trim()).replace(' ', "-")).collect()
+}
+
+#[test]
+fn every_page_and_section_that_the_documentation_links_to_is_there() {
+    let (mut seen, mut sections) = (0, 0);
+    for (page, text) in pages() {
         for link in links(&text).into_iter().filter(|link| !link.contains("://")) {
-            let file = link.split('#').next().unwrap_or_default();
-            let there = file.is_empty() || page.parent().unwrap().join(file).exists();
-            assert!(there, "{} links to {link}", page.display());
+            let (file, section) = link.split_once('#').unwrap_or((link, ""));
+            let to = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            assert!(to.exists(), "{} links to {link}", page.display());
             seen += 1;
+            if !section.is_empty() {
+                let there = anchors(&fs::read_to_string(&to).unwrap());
+                assert!(there.iter().any(|it| it == section), "{} links to {link}", page.display());
+                sections += 1;
+            }
         }
     }
-    assert!(seen > 20, "{seen} links");
+    assert!(seen > 20 && sections > 20, "{seen} links, {sections} to sections");
+}
+
+#[test]
+fn no_page_has_the_marks_of_an_unfinished_merge() {
+    for (page, text) in pages() {
+        let mark =
+            text.lines().find(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> "));
+        assert_eq!(mark, None, "{}", page.display());
+    }
 }
 
 #[test]

@@ -124,6 +124,16 @@ impl Entrance {
             || (self == Self::HOST && hop == EncodedNextHop::FORWARDED)
     }
 
+    /// The next hops of an ICMP error of a flow. The node is a hop on the way to the clients that it masquerades, so it
+    /// sends errors about packets to them. These are packets of the node's own.
+    pub(super) fn next_hops_of_error(self, pair: NextHopPair) -> NextHopPair {
+        if self == Self::HOST && pair.from == EncodedNextHop::FORWARDED {
+            NextHopPair { from: EncodedNextHop::NODE, ..pair }
+        } else {
+            pair
+        }
+    }
+
     /// The next hop back to the senders.
     #[inline]
     pub const fn back(self) -> NextHop {

@@ -266,18 +266,19 @@ pub(super) fn decide_icmp_error(
     };
     if entry.has_two_keys() {
         let of_flow = flows.two_keys(found).and_then(|keys| {
-            translated::decide_error(tables, flows, (found, keys), (&key, orientation), now)
+            let quoted = (&key, orientation);
+            translated::decide_error(tables, flows, (found, keys), quoted, (entrance, now))
         });
-        let admitted = of_flow
-            .filter(|(direction, pair, _)| packet.metadata.entrance.admits_flow(*pair, *direction));
+        let admitted =
+            of_flow.filter(|(direction, pair, _)| entrance.admits_flow(*pair, *direction));
         return admitted.map_or(unmatched, |(_, _, decision)| decision);
     }
     // The error travels against the quoted packet.
     let direction = entry.direction(orientation).reverse();
     let verdict = refresh(tables, &mut entry, false);
-    let pair = entry.next_hop_pair(direction);
+    let pair = entrance.next_hops_of_error(entry.next_hop_pair(direction));
     let is_of_visitor = |from| matches!(NextHop::decode(from), NextHop::Visitor(_));
-    if !packet.metadata.entrance.admits_flow(pair, direction)
+    if !entrance.admits_flow(pair, direction)
         || (is_of_visitor(path.from) && !is_of_visitor(pair.from))
     {
         return unmatched;

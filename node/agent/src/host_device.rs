@@ -26,7 +26,6 @@ use manx_linux::netlink::{self, Address, MAIN, Netlink, OWN_TABLE, Refusal, Rout
 use manx_linux::netns::{self, sysctl};
 
 use crate::interfaces::{FORWARDED, HOST};
-use crate::settings::Network;
 
 /// The interface by which the node's own packets come in, as routing rules see it.
 const LOOPBACK: &str = "lo";
@@ -47,7 +46,9 @@ pub struct RouteChanges {
 pub struct HostDevice {
     netns: OwnedFd,
     made: CreatedDevice,
-    /// `None` with another plugin: there the node reaches each pod by that pod's own link.
+    /// `None` where no packet that the node forwards comes to Manx ([`Settings::takes_forwarded`]).
+    ///
+    /// [`Settings::takes_forwarded`]: crate::settings::Settings::takes_forwarded
     forwarded: Option<CreatedDevice>,
     uplink: String,
 }
@@ -61,18 +62,18 @@ pub struct OpenHostDevices {
 }
 
 impl HostDevice {
-    /// Makes the interfaces in the calling thread's namespace, which is the node's; `wanted` is the host port's device. In a
-    /// network of Manx it also turns forwarding on, because packets from outside to a pod arrive at the node's uplink.
+    /// Makes the interfaces in the calling thread's namespace, which is the node's; `wanted` is the host port's device. If it
+    /// `takes_forwarded` packets, it also turns forwarding on: those from outside arrive at the node's uplink.
     pub fn attach(
         agent: &AgentNamespace,
         wanted: &DeviceSpec<'_>,
         uplink: &str,
-        network: Network,
+        takes_forwarded: bool,
     ) -> Result<(Self, OpenHostDevices), Error> {
         let netns = netns::current()?;
         let (made, own) = device::make(agent, netns.as_fd(), "the node", wanted)?;
         let mut host = Self { netns, made, forwarded: None, uplink: uplink.to_owned() };
-        match host.set_up(agent, wanted, network) {
+        match host.set_up(agent, wanted, takes_forwarded) {
             Ok(forwarded) => Ok((host, OpenHostDevices { own, forwarded })),
             Err(error) => {
                 // The first error is the one to report.
@@ -86,22 +87,18 @@ impl HostDevice {
         &mut self,
         agent: &AgentNamespace,
         like: &DeviceSpec<'_>,
-        network: Network,
+        takes_forwarded: bool,
     ) -> Result<Option<OpenDevice>, Error> {
-        let forwarded = match network {
-            Network::Manx => {
-                let wanted = DeviceSpec { interface: FORWARDED, ..*like };
-                let (made, held) = device::make(agent, self.netns.as_fd(), "the node", &wanted)?;
-                self.forwarded = Some(made);
-                Some(held)
-            }
-            Network::OtherPlugin => None,
-        };
+        let mut forwarded = None;
+        if takes_forwarded {
+            let wanted = DeviceSpec { interface: FORWARDED, ..*like };
+            let (made, held) = device::make(agent, self.netns.as_fd(), "the node", &wanted)?;
+            self.forwarded = Some(made);
+            forwarded = Some(held);
+        }
         netns::run_in(&self.netns, || {
-            match network {
-                Network::Manx => sysctl::apply(sysctl::FORWARD)?,
-                // The other plugin has set what it needs.
-                Network::OtherPlugin => {}
+            if takes_forwarded {
+                sysctl::apply(sysctl::FORWARD)?;
             }
             // Manx has checked the sources of packets that it sends to the node. The kernel's check knows nothing
             // of tunnels.

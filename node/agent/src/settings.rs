@@ -85,3 +85,11 @@ pub struct Settings {
     /// A function that is called when the agent has started.
     pub report_ready: fn(),
 }
+
+impl Settings {
+    /// Whether packets that the node forwards come to Manx: to its pods, or to services that it translates. Where another
+    /// plugin connects the pods, the node reaches each by that pod's own link.
+    pub fn takes_forwarded(&self) -> bool {
+        self.network == Network::Manx || matches!(self.services, Services::Manx(_))
+    }
+}

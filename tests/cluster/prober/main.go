@@ -4,7 +4,9 @@
 //	prober serve PORT...     the same at these ports, such as 80/tcp
 //	prober reach TARGET...   asks each target, such as 10.244.0.2:80/tcp, and prints those that answer, a line each
 //	prober watch ADDRESS     asks one address every 10 ms, by UDP and by one TCP connection that stays
-//	prober sweep PREFIX...   asks every address of the networks for ever, by UDP and by new TCP connections
+//	prober sweep PREFIX... [services PREFIX...]
+//	                         asks every address of the networks for ever, by UDP and by new TCP connections; where the
+//	                         addresses are services', a refusal is no answer, because one without pods refuses
 //
 // The last two report by HTTP at port 7001, so no API server is needed to read what they found.
 package main
@@ -42,13 +44,20 @@ func main() {
 	case command == "watch" && len(arguments) == 1:
 		err = serve(startWatch(arguments[0]))
 	case command == "sweep" && len(arguments) > 0:
-		var addresses []netip.Addr
+		var targets []target
+		areServices := false
 		for _, prefix := range arguments {
-			addresses = append(addresses, podAddresses(netip.MustParsePrefix(prefix))...)
+			if prefix == "services" {
+				areServices = true
+				continue
+			}
+			for _, address := range podAddresses(netip.MustParsePrefix(prefix)) {
+				targets = append(targets, target{address, areServices})
+			}
 		}
-		err = serve(startSweep(addresses))
+		err = serve(startSweep(targets))
 	default:
-		err = fmt.Errorf("found the arguments %q, expected none, `serve PORT...`, `reach TARGET...`, `watch ADDRESS` or `sweep PREFIX...`", os.Args[1:])
+		err = fmt.Errorf("found the arguments %q, expected none, `serve PORT...`, `reach TARGET...`, `watch ADDRESS` or `sweep PREFIX... [services PREFIX...]`", os.Args[1:])
 	}
 	log.Fatal(err)
 }

@@ -26,15 +26,20 @@ func podAddresses(prefix netip.Prefix) (all []netip.Addr) {
 	return all
 }
 
-// counts of one address. An answer to a TCP connection is a refusal, too: it shows that the packet reached a pod.
+type target struct {
+	address   netip.Addr
+	isService bool
+}
+
+// counts of one target. A pod's refusal of a TCP connection is an answer, too: it shows that the packet reached a pod.
 type counts struct{ udpSent, udpHeard, tcpSent, tcpHeard atomic.Uint64 }
 
 // startSweep gives the report of all that was counted since the start, a line for each address:
 // ADDRESS UDP-SENT UDP-ANSWERED TCP-SENT TCP-ANSWERED.
-func startSweep(addresses []netip.Addr) func() string {
+func startSweep(targets []target) func() string {
 	found := map[netip.Addr]*counts{}
-	for _, address := range addresses {
-		found[address] = &counts{}
+	for _, it := range targets {
+		found[it.address] = &counts{}
 	}
 	own, err := net.InterfaceAddrs()
 	if err != nil {
@@ -47,7 +52,7 @@ func startSweep(addresses []netip.Addr) func() string {
 	if err != nil {
 		panic(err)
 	}
-	next := make(chan netip.Addr)
+	next := make(chan target)
 	go func() {
 		for message := make([]byte, 1500); ; {
 			if _, from, err := socket.ReadFromUDPAddrPort(message); err == nil && found[from.Addr()] != nil {
@@ -67,36 +72,38 @@ func startSweep(addresses []netip.Addr) func() string {
 	}()
 	go func() {
 		for {
-			for address := range found {
-				next <- address
+			for _, it := range targets {
+				if found[it.address] != nil {
+					next <- it
+				}
 			}
 		}
 	}()
 	for range dialers {
 		go func() {
-			for address := range next {
-				dial(address, found[address])
+			for it := range next {
+				dial(it, found[it.address])
 			}
 		}()
 	}
 	return func() string {
 		var report strings.Builder
-		for _, address := range addresses {
-			if c := found[address]; c != nil {
-				fmt.Fprintln(&report, address, c.udpSent.Load(), c.udpHeard.Load(), c.tcpSent.Load(), c.tcpHeard.Load())
+		for _, it := range targets {
+			if c := found[it.address]; c != nil {
+				fmt.Fprintln(&report, it.address, c.udpSent.Load(), c.udpHeard.Load(), c.tcpSent.Load(), c.tcpHeard.Load())
 			}
 		}
 		return report.String()
 	}
 }
 
-func dial(address netip.Addr, c *counts) {
+func dial(it target, c *counts) {
 	c.tcpSent.Add(1)
-	connection, err := net.DialTimeout("tcp4", netip.AddrPortFrom(address, echoPort).String(), patience)
+	connection, err := net.DialTimeout("tcp4", netip.AddrPortFrom(it.address, echoPort).String(), patience)
 	if err == nil {
 		connection.Close()
 	}
-	if err == nil || errors.Is(err, unix.ECONNREFUSED) {
+	if err == nil || errors.Is(err, unix.ECONNREFUSED) && !it.isService {
 		c.tcpHeard.Add(1)
 	} else {
 		time.Sleep(time.Millisecond) // without a route it fails at once

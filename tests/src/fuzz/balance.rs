@@ -1,6 +1,7 @@
 //! The balance of a batch: every packet that had to arrive has arrived, and each packet was counted once.
 
 use std::fmt::Write as _;
+use std::ops::RangeInclusive;
 
 use manx_dataplane::drop_reason::DropReason;
 
@@ -78,7 +79,7 @@ impl Judge {
         }
         let passage = law.passage_in(epoch, input).ok()?;
         let Passage { because, from, to } = passage;
-        self.fits(law, epoch, input, passage)?;
+        self.fits(epoch, input, (passage, law.hops(input, passage)))?;
         let tuple = &read.tuple;
         let is_certain = |tuple: &FlowTuple| {
             let known = law.connections.find(tuple, law.now);
@@ -102,10 +103,15 @@ impl Judge {
     }
 
     /// Whether an input that may pass fits its way: it has enough hops left, and is not too long.
-    fn fits(&self, law: &Law<'_>, epoch: &Epoch, input: &Input, passage: Passage) -> Option<()> {
+    fn fits(
+        &self,
+        epoch: &Epoch,
+        input: &Input,
+        (passage, hops): (Passage, RangeInclusive<u8>),
+    ) -> Option<()> {
         let (read, to) = (input.read?, passage.to);
         epoch.port(to)?;
-        let hop = law.hops(input, passage).contains(&1);
+        let hop = hops.contains(&1);
         let is_short =
             input.offload.segmentation.is_some() || read.total <= epoch.mtu(to, self.tunnel_mtu);
         ((!hop || read.ttl > 1) && is_short && input.ecn.is_some()).then_some(())
@@ -120,6 +126,9 @@ impl Judge {
         evictions: Option<u64>,
     ) -> Option<Event> {
         let read = input.read?;
+        let fits = |passage: Passage, pair: &Pair| {
+            self.fits(epoch, input, (passage, law.hops_translated(input, passage, pair)))
+        };
         let is_certain = |pair: &Pair| {
             let translations = law.translations.borrow();
             let known = translations.connection(pair);
@@ -135,13 +144,13 @@ impl Judge {
             drop(translations);
             let pair = sure.first()?;
             let sent = if pair.behind == got { pair.first } else { pair.behind.reversed() };
-            let (passage, _, (_, to)) = law.translated_error(epoch, input, &sent).ok()?;
-            self.fits(law, epoch, input, passage)?;
+            let (passage, pair, (_, to)) = law.translated_error(epoch, input, &sent).ok()?;
+            fits(passage, &pair)?;
             return is_forwardable(to).then_some(Event::SureTranslatedError);
         }
         let ways = law.translations_of(epoch, input);
         if let Some((passage, pair)) = ways.iter().find(|(_, pair)| is_certain(pair)) {
-            self.fits(law, epoch, input, *passage)?;
+            fits(*passage, pair)?;
             let is_back = !law.asks(epoch, &read.tuple);
             let is_own = if is_back { pair.behind.reversed() } else { pair.first } == read.tuple;
             let event = if is_back { Event::SureTranslatedReply } else { Event::SureTranslated };
@@ -154,7 +163,7 @@ impl Judge {
         let frontend = epoch.services.frontends.get(&asked_of(&read.tuple)?)?;
         let mut of_each = frontend.backends.iter().map(|end| {
             let way = ways.iter().find(|(_, pair)| end_of(&pair.behind) == Some(*end));
-            way.and_then(|(passage, _)| self.fits(law, epoch, input, *passage)).is_some()
+            way.and_then(|(passage, pair)| fits(*passage, pair)).is_some()
         });
         (of_each.len() > 0 && of_each.all(|fits| fits)).then_some(Event::SureTranslatedOpening)
     }

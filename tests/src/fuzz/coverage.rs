@@ -143,19 +143,19 @@ listed! {
 }
 
 /// Drop reasons that do not occur here: ports in memory carry no frames, and no node has a kube-proxy.
-const NOT_HERE: [DropReason; 8] = [
+const NOT_HERE: [DropReason; 7] = [
     DropReason::NotOurs,
     DropReason::ServiceUntranslated,
     DropReason::ServiceSource,
     DropReason::ServiceExcess,
     DropReason::ServiceWithoutFlow,
-    DropReason::ServiceSourceRanges,
     DropReason::UnknownPort,
     DropReason::NoFreePort,
 ];
 
 /// Drop reasons that only worlds with services have.
-const DROPS_OF_SERVICES: [DropReason; 5] = [
+const DROPS_OF_SERVICES: [DropReason; 6] = [
+    DropReason::ServiceSourceRanges,
     DropReason::ServiceWithoutPort,
     DropReason::ServiceWithoutBackend,
     DropReason::BackendGone,

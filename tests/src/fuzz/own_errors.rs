@@ -1,5 +1,7 @@
 //! ICMP errors that a node sends itself.
 
+use std::ops::RangeInclusive;
+
 use manx_dataplane::tables::PortId;
 
 use super::coverage::{Coverage, Event};
@@ -42,9 +44,10 @@ pub fn find(
         if law.terms.translates {
             translated = law.translations_of(epoch, input);
         }
-        let of_translated = translated
-            .into_iter()
-            .find_map(|(passage, _)| cause(law, epoch, input, passage, wire, tunnel_mtu));
+        let of_translated = translated.into_iter().find_map(|(passage, pair)| {
+            let hops = law.hops_translated(input, passage, &pair);
+            cause(epoch, input, (passage, hops), wire, tunnel_mtu)
+        });
         let is_refusal = || {
             matches!(wire.read.tuple.icmp(), Some((3, 3) | (1, 4)))
                 && law.terms.translates
@@ -56,14 +59,16 @@ pub fn find(
             return Ok(true);
         }
         match law.passage_in(epoch, input) {
-            Ok(passage) => match cause(law, epoch, input, passage, wire, tunnel_mtu) {
-                Some(event) => {
-                    inputs[at].outcome = Outcome::Answered;
-                    coverage.count(event);
-                    return Ok(true);
+            Ok(passage) => {
+                match cause(epoch, input, (passage, law.hops(input, passage)), wire, tunnel_mtu) {
+                    Some(event) => {
+                        inputs[at].outcome = Outcome::Answered;
+                        coverage.count(event);
+                        return Ok(true);
+                    }
+                    None => refused = "an error with a wrong cause".to_owned(),
                 }
-                None => refused = "an error with a wrong cause".to_owned(),
-            },
+            }
             Err(_) if is_node_to_missing_pod(law, epoch, input, wire) => {
                 inputs[at].outcome = Outcome::Answered;
                 coverage.count(Event::Unreachable);
@@ -128,12 +133,11 @@ fn quotes(quote: &[u8], input: &Input) -> bool {
     quote.len() >= 20 && (0..quote.len()).all(is_same) && !read.is_error() && !read.is_later()
 }
 
-/// The event that the error reports; `None`: it did not happen.
+/// The event that the error reports about an input on this way, with this number of hops; `None`: it did not happen.
 fn cause(
-    law: &Law<'_>,
     epoch: &Epoch,
     input: &Input,
-    passage: Passage,
+    (passage, hops): (Passage, RangeInclusive<u8>),
     wire: &Wire<'_>,
     tunnel_mtu: u32,
 ) -> Option<Event> {
@@ -144,7 +148,7 @@ fn cause(
     let header = &wire.bytes[wire.read.at..];
     match (tuple.upper == ICMP, tuple.icmp()?) {
         (true, (11, 0)) | (false, (3, 0)) => {
-            (law.hops(input, passage).contains(&1) && read.ttl <= 1).then_some(Event::TimeExceeded)
+            (hops.contains(&1) && read.ttl <= 1).then_some(Event::TimeExceeded)
         }
         (true, (3, 1)) | (false, (1, 3)) => {
             matches!(to, Place::Unreachable | Place::Nowhere).then_some(Event::Unreachable)

@@ -59,6 +59,8 @@ struct Extra {
 /// See the module.
 pub struct Plan {
     cluster: Cluster,
+    /// The labels of each pod at the beginning.
+    labels: Vec<Labels>,
     /// Whether each of the cluster's policies exists.
     policies: Vec<bool>,
     extras: Vec<Extra>,
@@ -122,8 +124,10 @@ impl Plan {
         let drops_to_node = rng.u8(..4) == 0;
         let hidden = None;
         let numbers = Rc::default();
+        let labels = cluster.pods.iter().map(|pod| pod.labels.clone()).collect();
         let mut plan = Self {
             cluster,
+            labels,
             policies,
             extras,
             drops_to_node,
@@ -196,8 +200,9 @@ impl Plan {
         // The other pod is on the same node.
         let other = (at + 2 * rng.usize(1..PODS / 2)) % PODS;
         match rng.u8(..16) {
-            0..5 => self.change_policy(rng),
-            5..8 => {
+            0..4 => self.change_policy(rng),
+            4 | 5 => self.relabel(rng),
+            6 | 7 => {
                 let labels = std::mem::take(&mut self.cluster.pods[at].labels);
                 self.cluster.pods[at].labels = if labels.is_empty() {
                     Labels::from([("app".to_owned(), "a".to_owned())])
@@ -221,10 +226,7 @@ impl Plan {
                 (Change::Attached, vec![at])
             }
             12 => self.replace(at, other),
-            13 | 14 => {
-                self.planned_pods[at].device = device(rng);
-                (Change::Device, vec![at])
-            }
+            13 | 14 => self.renew(rng, at),
             15 => {
                 // A detached pod is attached again, so that a world does not become empty.
                 let away = (0..PODS).find(|at| self.planned_pods[*at].attachment.is_none());
@@ -246,6 +248,22 @@ impl Plan {
             self.drops_to_node = !self.drops_to_node;
         }
         (Change::Policy, Vec::new())
+    }
+
+    /// A pod has got labels that a pod has had at the beginning. Nodes may follow that in the tables in use if the pod
+    /// is one of another node and has only IPv4, so it is such a pod if there is one.
+    fn relabel(&mut self, rng: &mut Rng) -> (Change, Vec<usize>) {
+        let pods = &self.cluster.pods;
+        let of_v4: Vec<usize> = (0..PODS).filter(|at| pods[*at].addresses.len() == 1).collect();
+        let at = of_v4.get(rng.usize(..of_v4.len().max(1))).copied().unwrap_or_default();
+        self.cluster.pods[at].labels = self.labels[rng.usize(..PODS)].clone();
+        (Change::Labels, vec![at])
+    }
+
+    /// A pod has got another device.
+    pub fn renew(&mut self, rng: &mut Rng, at: usize) -> (Change, Vec<usize>) {
+        self.planned_pods[at].device = device(rng);
+        (Change::Device, vec![at])
     }
 
     fn swap_addresses(&mut self, one: usize, other: usize) {

@@ -36,7 +36,13 @@ impl World {
         if self.settings.terms.translates && self.generator.rng.bool() {
             return self.change_services(coverage, is_busy);
         }
-        let (change, pods) = self.plan.change(&mut self.generator.rng);
+        let rng = &mut self.generator.rng;
+        let renewed = if is_busy && rng.bool() { self.pod_under_way() } else { None };
+        let rng = &mut self.generator.rng;
+        let (change, pods) = match renewed {
+            Some(pod) => self.plan.renew(rng, pod),
+            None => self.plan.change(rng),
+        };
         self.history.changed(self.batches, change, &pods, is_busy);
         coverage.count(match change {
             Change::Policy => Event::PolicyChanged,
@@ -59,6 +65,15 @@ impl World {
             let last = self.epochs.len() - 1;
             self.epochs.drain(..last);
         }
+    }
+
+    /// A pod that has sent a packet of this batch.
+    fn pod_under_way(&mut self) -> Option<usize> {
+        let node = self.chance.usize(..2);
+        let inputs = &self.node_batches[node].inputs;
+        let ports = inputs.iter().filter_map(|it| self.devices[node].get(&it.sent.port));
+        let pods: Vec<usize> = ports.map(|(pod, _)| *pod).collect();
+        pods.get(self.chance.usize(..pods.len().max(1))).copied()
     }
 
     /// Makes a random change of the services. It is published as the agent does it: with the same version of the tables.

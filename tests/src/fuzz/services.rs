@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use manx_dataplane::port::memory::Frame;
-use manx_dataplane::services::{Backend, Frontend, FrontendKey, ServiceTable, WithoutBackend};
+use manx_dataplane::services::{
+    Backend, Clients, Frontend, FrontendKey, ServiceTable, WithoutBackend,
+};
 
 use super::plan::{PODS, v4, v6};
 use super::read::{FlowTuple, TransportKey, read};
@@ -27,6 +29,16 @@ const ADDRESSES: [&str; 6] =
 const PORTS: [u16; 3] = [80, 443, 53];
 /// The ports that backends have. Policies name most of them.
 const BEHIND: [u16; 6] = [80, 81, 443, 8000, 8080, 53];
+/// The ranges of clients that frontends may have: of pods, of nodes, and of all.
+const RANGES: [(&str, u8); 7] = [
+    ("10.0.0.0", 30),
+    ("10.0.0.4", 30),
+    ("10.244.0.0", 16),
+    ("0.0.0.0", 0),
+    ("fd00::", 126),
+    ("fd00::4", 126),
+    ("::", 0),
+];
 /// The protocols that frontends have.
 const PROTOCOLS: [u8; 3] = [TCP, UDP, SCTP];
 
@@ -40,6 +52,23 @@ pub struct PlannedFrontend {
     pub affinity: Option<u32>,
     /// Whether clients are told that there is no backend.
     pub refuses: bool,
+    /// The ranges of clients whose new connections are taken: an address and a number of bits. `None`: all.
+    pub ranges: Option<Vec<(IpAddr, u8)>>,
+}
+
+impl PlannedFrontend {
+    /// Whether new connections of this client are taken.
+    pub fn takes(&self, client: IpAddr) -> bool {
+        let bits = |address: IpAddr| match address {
+            IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,
+            IpAddr::V6(v6) => v6.to_bits(),
+        };
+        let has = |(address, len): &(IpAddr, u8)| {
+            let differing = bits(*address) ^ bits(client);
+            address.is_ipv4() == client.is_ipv4() && differing.leading_zeros() >= u32::from(*len)
+        };
+        self.ranges.as_ref().is_none_or(|ranges| ranges.iter().any(has))
+    }
 }
 
 /// The kind of a change.
@@ -104,6 +133,10 @@ impl Services {
             kept: BTreeSet::new(),
             affinity: (rng.u8(..4) == 0).then(|| rng.u32(5..60)),
             refuses: rng.u8(..4) > 0,
+            ranges: (rng.u8(..6) == 0).then(|| {
+                let range = |(address, len): (&str, u8)| (address.parse().unwrap(), len);
+                (0..rng.usize(1..4)).map(|_| range(RANGES[rng.usize(..RANGES.len())])).collect()
+            }),
         }
     }
 
@@ -179,6 +212,11 @@ impl Services {
                 let all: BTreeSet<Backend> =
                     planned.backends.iter().chain(&planned.kept).map(backend).collect();
                 let is_udp = protocol == UDP;
+                let range =
+                    |(address, len): &(IpAddr, u8)| format!("{address}/{len}").parse().unwrap();
+                let clients = planned.ranges.as_ref().map_or(Clients::All, |ranges| {
+                    Clients::of(&ranges.iter().map(range).collect::<Vec<_>>())
+                });
                 let without_backend =
                     if planned.refuses { WithoutBackend::Refuse } else { WithoutBackend::Drop };
                 Arc::new(Frontend {
@@ -187,6 +225,7 @@ impl Services {
                     all_backends: all.into_iter().filter(|_| is_udp).collect(),
                     affinity: planned.affinity,
                     without_backend,
+                    clients,
                     ..Frontend::default()
                 })
             });

@@ -1,6 +1,7 @@
 //! The translated packets that may come out: the laws of docs/services.md for one input and its output.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use super::connections::Connection;
 use super::epoch::{Entry, Epoch, Place};
@@ -8,7 +9,7 @@ use super::input::Input;
 use super::oracle::{Because, Law, Passage, is_forwardable, is_tunnel};
 use super::read::{FlowTuple, Read, TransportKey, read_about};
 use super::services::End;
-use super::translations::{Pair, asked_of, end_of};
+use super::translations::{Asking, Pair, asked_of, end_of};
 use crate::packet::TCP;
 
 /// The first port that may take the place of a client's.
@@ -52,6 +53,24 @@ impl Law<'_> {
     /// Whether a packet asks for something that is translated.
     pub fn asks(&self, epoch: &Epoch, tuple: &FlowTuple) -> bool {
         epoch.place(self.node, tuple.destination) == Place::Service
+    }
+
+    /// As [`hops`](Self::hops), for a packet of a translated connection, whose client may be a masqueraded one.
+    pub fn hops_translated(
+        &self,
+        input: &Input,
+        passage: Passage,
+        pair: &Pair,
+    ) -> RangeInclusive<u8> {
+        let translations = self.translations.borrow();
+        let is_masqueraded = translations
+            .asking(&pair.first)
+            .is_some_and(|it| it.entries.contains(&Entry::Forwarded));
+        if is_masqueraded && [passage.from, passage.to].contains(&Place::Node) {
+            0..=1
+        } else {
+            self.hops(input, passage)
+        }
     }
 
     /// All ways in which an input may come out translated.
@@ -186,12 +205,15 @@ impl Law<'_> {
                 return refuse("nobody knows the backend of its connection");
             }
             let has = |epoch: &std::rc::Rc<Epoch>| {
-                epoch.services.frontends.get(&asked).is_some_and(|it| it.backends.contains(&end))
+                let frontend = epoch.services.frontends.get(&asked);
+                frontend.is_some_and(|it| it.backends.contains(&end) && it.takes(first.source))
             };
             // An earlier packet may have opened the connection without coming out.
             let is_old = !translations.is_new(asking) && translations.ever(&asked).contains(&end);
             if !self.epochs.iter().any(has) && !is_old {
-                return refuse("it went to an address that is none of its service's backends");
+                return refuse(
+                    "it went to none of its service's backends, or its client is in none of the ranges",
+                );
             }
         }
         if !is_forward && read.opens() {
@@ -309,16 +331,21 @@ impl Law<'_> {
             return false;
         }
         let translations = self.translations.borrow();
-        let mut pairs =
-            translations.asking(&read.tuple).into_iter().flat_map(|it| it.pairs(&read.tuple));
+        let asking = translations.asking(&read.tuple);
+        let mut pairs = asking.into_iter().flat_map(|it| it.pairs(&read.tuple));
         let is_known = pairs.any(|pair| {
             pair.is_kept(&epoch.services) && translations.is_sure(&pair, self.evictions, self.now)
         });
         let asked = asked_of(&read.tuple);
+        let is_lost = read.tuple.upper == TCP && !read.opens();
         match asked.and_then(|asked| epoch.services.frontends.get(&asked)) {
             _ if is_known => false,
             None => true,
-            Some(_) if read.tuple.upper == TCP && !read.opens() => true,
+            // Its connection may be one from before the ranges, whose backend is gone.
+            Some(frontend) if !frontend.takes(read.tuple.source) => {
+                is_lost && asking.is_some_and(Asking::has_opened)
+            }
+            Some(_) if is_lost => true,
             Some(frontend) => frontend.backends.is_empty() && frontend.refuses,
         }
     }

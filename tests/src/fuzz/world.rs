@@ -179,7 +179,7 @@ impl World {
         while self.generator.made.len() < most {
             self.generator.step();
         }
-        let straddles = self.generator.rng.u8(..128) == 0;
+        let straddles = self.generator.rng.u8(..64) == 0;
         let made = std::mem::take(&mut self.generator.made);
         let packets = made.len() as u64;
         for injected in made {

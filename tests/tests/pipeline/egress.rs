@@ -353,23 +353,32 @@ fn a_backend_that_is_a_host_answers_to_the_node_unless_a_pod_asks_its_own() {
         let out = only(fabric.send_at(0, way, &answer));
         assert_eq!((out.node, out.port), fabric.port("shop/client"));
         assert_eq!(ends(&out.frame.bytes)[0], ("10.96.0.7".to_owned(), 80));
-        // The node's own processes, from the address of its port.
-        let router = ROUTER[0].to_string();
-        let asked = Tuple::new(&router, "10.96.0.7", TCP, 80);
-        let out = only(fabric.send_at(0, HOST, &asked.opening()));
-        let [(source, port), to] = ends(&out.frame.bytes);
-        assert_eq!((out.port, source, to), (MANX, node(), (backend.clone(), 6443)));
-        let answer = Tuple::new(&node(), &backend, TCP, 6443).from_port(port).answer();
-        let out = only(fabric.send_at(0, MANX, &answer));
-        assert_eq!(out.port, HOST);
-        let [from, to] = ends(&out.frame.bytes);
-        assert_eq!((from, to), (("10.96.0.7".to_owned(), 80), (router, asked.source_port)));
+        // The node's own processes, from the address of its port and from the one that others see.
+        let own = [ROUTER[0].to_string(), node()];
+        let open = own.map(|own| {
+            let asked = Tuple::new(&own, "10.96.0.7", TCP, 80);
+            let out = only(fabric.send_at(0, HOST, &asked.opening()));
+            let [(source, port), to] = ends(&out.frame.bytes);
+            assert_eq!((out.port, source, to), (MANX, node(), (backend.clone(), 6443)));
+            (asked, Tuple::new(&node(), &backend, TCP, 6443).from_port(port))
+        });
+        let talk = |fabric: &mut Fabric| {
+            for (asked, behind) in open {
+                let out = only(fabric.send_at(0, MANX, &behind.answer()));
+                assert_eq!(out.port, HOST);
+                let [from, to] = ends(&out.frame.bytes);
+                assert_eq!(from, ("10.96.0.7".to_owned(), 80));
+                assert_eq!(to, (asked.source.to_string(), asked.source_port));
+                assert_eq!(only(fabric.send_at(0, HOST, &asked.data(b"x"))).port, MANX);
+            }
+        };
+        talk(&mut fabric);
         // Other tables, and another agent.
         fabric.publish();
-        assert_eq!(only(fabric.send_at(0, HOST, &asked.data(b"x"))).port, MANX);
+        talk(&mut fabric);
         let restored = fabric.nodes[0].replace_workers(1, SIZES, true);
-        assert_eq!((restored.flows, restored.ended), (2, 0));
-        assert_eq!(only(fabric.send_at(0, HOST, &asked.data(b"x"))).port, MANX);
+        assert_eq!((restored.flows, restored.ended), (3, 0));
+        talk(&mut fabric);
     }
 }
 

@@ -105,6 +105,29 @@ fn whom_the_node_masquerades_is_judged_by_that_address_on_both_nodes_and_answere
     }
 }
 
+/// The kernel sends such errors where the link to the client is too narrow for what a pod answers, or where nobody is.
+#[test]
+fn the_node_tells_pods_about_answers_to_whom_it_masquerades() {
+    let own = ROUTER[0].to_string();
+    for (name, to, ttl) in [("shop/a", A, 64), ("shop/far", FAR, 63)] {
+        let mut fabric = Fabric::new(&cluster(&only("{ipBlock: {cidr: 10.244.1.0/32}}")));
+        let there = fabric.port(name);
+        let tuple = Tuple::new(MASQUERADE, to, UDP, 80);
+        let error = error_v4(&own, to, &tuple.answer());
+        assert_eq!(send(&mut fabric, HOST, &error), None, "nobody has asked");
+        assert_eq!(fabric.nodes[0].dropped(HOST, DropReason::IcmpErrorUnmatched), 1);
+        assert_eq!(send(&mut fabric, FORWARDED, &tuple.opening()), Some(there));
+        assert_eq!(fabric.send(name, &tuple.answer()).len(), 1);
+        let told = fabric.send_at(0, HOST, &error);
+        assert_eq!(told.len(), 1, "{to}: {:?}", fabric.nodes[0].drops());
+        assert_eq!((told[0].node, told[0].port), there);
+        let bytes = &told[0].frame.bytes;
+        assert_eq!((bytes[8], &bytes[20..]), (ttl, &error[20..]), "the node is no hop of its own");
+        // The node's own packets are still no packets of the client's.
+        assert_eq!(send(&mut fabric, FORWARDED, &tuple.data(b"x")), Some(there), "{to}");
+    }
+}
+
 #[test]
 fn what_the_node_sends_and_what_it_forwards_may_be_alike_and_neither_rides_on_the_other() {
     for source in own() {

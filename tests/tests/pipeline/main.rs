@@ -20,6 +20,7 @@ mod neighbours;
 mod offload;
 mod oracle;
 mod policy_only;
+mod policy_only_translated;
 mod services;
 mod states;
 mod succession;

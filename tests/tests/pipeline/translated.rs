@@ -8,7 +8,7 @@ use manx_dataplane::services::{
     Backend, Clients, Frontend, FrontendKey, ServiceTable, WithoutBackend,
 };
 use manx_dataplane::tables::Established;
-use manx_tests::fabric::{Delivery, FORWARDED, Fabric, HOST, SIZES, pod, policy};
+use manx_tests::fabric::{Delivery, FORWARDED, Fabric, HOST, ROUTER, SIZES, pod, policy};
 use manx_tests::packet::{
     ICMP, SCTP, Segment, TCP, Tuple, UDP, addresses, assert_whole, change_v4, payload, super_packet,
 };
@@ -613,6 +613,25 @@ fn an_error_is_about_the_packet_that_its_receiver_has_sent() {
     }
 }
 
+/// As [`crate::forwarded`] of what is not translated: the node is a hop on the way to the client.
+#[test]
+fn the_node_tells_backends_about_answers_to_whom_it_masquerades() {
+    let mut fabric = fabric(WEB, &[SERVER]);
+    let node = ROUTER[0].to_string();
+    for port in [FORWARDED, HOST] {
+        let asked = Tuple::new(&node, WEB, UDP, PORT);
+        let behind = Tuple::new(&node, SERVER, UDP, BEHIND);
+        assert_eq!(fabric.send_at(0, port, &asked.opening()).len(), 1);
+        let got = only(fabric.send("shop/server", &behind.answer()));
+        assert_eq!((got.node, got.port), (0, HOST));
+        let out = only(fabric.send_at(0, HOST, &error_about(&got.frame.bytes, &node)));
+        assert_eq!((out.node, out.port), fabric.port("shop/server"));
+        let quote = &out.frame.bytes[28..];
+        assert_eq!(addresses_of_quote(quote), (behind.destination, behind.source));
+        assert_eq!(out.frame.bytes[8], 64, "the node is no hop of its own");
+    }
+}
+
 fn addresses_of_quote(quote: &[u8]) -> (std::net::IpAddr, std::net::IpAddr) {
     let at = |from: usize| {
         let bytes: [u8; 4] = quote[from..from + 4].try_into().unwrap();
@@ -728,7 +747,7 @@ fn an_outside_host_that_asks_a_service_is_judged_as_itself() {
 #[test]
 fn the_node_itself_reaches_services() {
     let mut fabric = fabric(WEB, &[FAR]);
-    let node = manx_tests::fabric::ROUTER[0].to_string();
+    let node = ROUTER[0].to_string();
     let asked = Tuple::new(&node, WEB, TCP, PORT);
     let out = only(fabric.send_at(0, HOST, &asked.opening()));
     assert_eq!((out.node, out.port), fabric.port("shop/far"));

@@ -125,9 +125,6 @@ impl Node {
         match self.services {
             Services::None => Ok(manx_agent::settings::Services::None),
             Services::KubeProxy => Ok(manx_agent::settings::Services::KubeProxy),
-            Services::Manx if self.policy_only => invalid(
-                "--services manx is for a network of Manx: beside another plugin (--policy-only) expected --services kube-proxy or none",
-            ),
             Services::Manx => {
                 let ports = ManxPorts { egress: self.egress_ports, node_ports: self.node_ports };
                 let ranges = self.service_cidr.clone();

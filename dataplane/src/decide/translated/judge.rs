@@ -104,8 +104,10 @@ pub(super) fn judged_ends(
     let TwoKeys { first, second } = keys;
     let [source, destination] = judged_addresses(keys);
     let (pair, ends) = by_return_path(tables, path, lookup_ends(tables, source, destination));
-    let by_node = first.key.source(first.original).0 != second.key.source(second.original).0
-        && matches!(ends.to, NextHop::Host | NextHop::Node);
+    // The node's own process keeps the node's address, and has a port of these like all others.
+    let is_of_node = first.key.source(first.original).0 != second.key.source(second.original).0
+        || matches!(ends.from, NextHop::Host | NextHop::Node);
+    let by_node = is_of_node && matches!(ends.to, NextHop::Host | NextHop::Node);
     let pair = if by_node { NextHopPair { to: EncodedNextHop::MANX_PORTS, ..pair } } else { pair };
     (pair, ends)
 }

@@ -6,6 +6,7 @@
 use manx_policy_compiler::model::Protocol;
 
 use super::judge::{epoch, epoch_of, evaluate_known, judged_ends, leads_known};
+use crate::decide::entrance::Entrance;
 use crate::decide::flow_decision::FlowDecision;
 use crate::decide::metadata::PacketMetadata;
 use crate::decide::route::forward_if_fits;
@@ -144,14 +145,14 @@ fn without_backend(
     Err(state.flows.find(name.hash, &name.key))
 }
 
-/// Decides an ICMP error about a packet of a translated flow, which names the flow by this key and orientation. `None`: no
-/// such packet of the flow has passed here.
+/// Decides an ICMP error that comes in here, about a packet of a translated flow, which names the flow by this key and
+/// orientation. `None`: no such packet of the flow has passed here.
 pub(in crate::decide) fn decide_error(
     tables: &Tables,
     flows: &mut FlowTable,
     (found, keys): (Found, TwoKeys),
     (key, orientation): (&FlowKey, Orientation),
-    now: u32,
+    (entrance, now): (Entrance, u32),
 ) -> Option<(FlowDirection, NextHopPair, FlowDecision)> {
     // The error travels against the quoted packet, and so as a packet of the other direction does.
     let PlaceInFlow::Own(direction, key, back) = keys.place(key, orientation.reverse()) else {
@@ -159,7 +160,7 @@ pub(in crate::decide) fn decide_error(
     };
     let mut entry = flows.live_entry(found, now)?;
     let verdict = refresh(tables, &mut entry, &keys, false).ok()?;
-    let pair = entry.next_hop_pair(direction);
+    let pair = entrance.next_hops_of_error(entry.next_hop_pair(direction));
     let translation = Translation { key, orientation: back.reverse() };
     Some((direction, pair, FlowDecision::from_verdict(pair, &verdict).translated(translation)))
 }

@@ -28,7 +28,7 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
             polling: Polling::Adaptive,
         };
         let (host, host_held) =
-            node.run(|| HostDevice::attach(&agent, &wanted, "eth0", Network::Manx).unwrap());
+            node.run(|| HostDevice::attach(&agent, &wanted, "eth0", true).unwrap());
         let (_pod_device, pod_queues) = pod.attach(&agent, device).unwrap();
         let wire = Wire::between(host_held.own.queues, pod_queues);
 

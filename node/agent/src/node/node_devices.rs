@@ -42,7 +42,7 @@ enum ServicePort {
 pub(super) struct OwnDevices {
     /// The queues of the host port.
     pub(super) host: OpenDevice,
-    /// The queues of the port of forwarded packets, in a network of Manx.
+    /// The queues of the port of forwarded packets.
     pub(super) forwarded: Option<OpenDevice>,
     /// The queues of the service port, if service addresses are translated.
     pub(super) service: Option<OpenDevice>,
@@ -74,7 +74,7 @@ impl NodeDevices {
             );
         }
         let (host, held) =
-            HostDevice::attach(&namespace, &pattern, &uplink.name, settings.network)?;
+            HostDevice::attach(&namespace, &pattern, &uplink.name, settings.takes_forwarded())?;
         let record = settings.socket.with_extension(RESERVED_PORTS);
         // An agent before this one may have translated. Its rules would keep the node's ports from who serves them now.
         if !matches!(settings.services, Services::Manx(_))

@@ -6,6 +6,7 @@ use manx_objects::contents::Contents;
 
 use super::super::batch::Counts;
 use super::super::coverage::Kind;
+use super::super::epoch::Entry;
 use super::super::input::Injected;
 use super::super::plan::Plan;
 use super::super::translations::Pair;
@@ -65,6 +66,20 @@ impl Bench {
     fn tuple(&self) -> Tuple {
         let [from, to] = ENDS.map(|at| self.plan.planned_pods[at].addresses[0].to_string());
         Tuple::new(&from, &to, UDP, 53)
+    }
+
+    /// The law for the first node.
+    fn law<'a>(&'a self, epochs: &'a [Rc<Epoch>]) -> Law<'a> {
+        let Judge { terms, connections, translations, .. } = &self.judge;
+        Law {
+            node: 0,
+            now: 1.0,
+            terms: *terms,
+            epochs,
+            connections: &connections[0],
+            translations: &translations[0],
+            evictions: 0,
+        }
     }
 
     /// The first pod opens a connection to the second one, which answers.
@@ -184,18 +199,32 @@ fn a_later_fragment_does_not_prove_that_its_connection_is_there() {
         node_batch.add(&bench.judge.hasher, input);
         let pair = Pair { first: read.tuple, behind: read.tuple };
         let passage = Passage { because: Because::Allowed, from: Place::Node, to: Place::Node };
-        let law = Law {
-            node: 0,
-            now: 1.0,
-            terms: bench.judge.terms,
-            epochs: &[epoch],
-            connections: &bench.judge.connections[0],
-            translations: &bench.judge.translations[0],
-            evictions: 0,
-        };
+        let epochs = [epoch];
+        let law = bench.law(&epochs);
         let coverage = &mut Coverage::default();
         bench.judge.came_out_translated(&law, &mut node_batch, 0, (passage, pair), coverage);
         let is_known = bench.judge.translations[0].borrow().connection(&pair).is_some();
         assert_eq!(is_known, !read.is_later(), "{part:?}");
+    }
+}
+
+/// Who answers a masqueraded client without a hop left is told so; who answers the node itself is not.
+#[test]
+fn an_answer_to_a_masqueraded_client_of_a_service_makes_a_hop() {
+    for (entry, hops) in [(Entry::Host, 0..=0), (Entry::Forwarded, 0..=1)] {
+        let mut bench = Bench::new();
+        let epoch = bench.publish("");
+        let (kind, offload, bytes) =
+            (Kind::Conversation, Offload::default(), bench.tuple().answer());
+        let port = bench.port(1);
+        let sent = Injected { node: 0, port, worker: 0, bytes, offload, kind, is_clean: true };
+        let input = Input::new(sent, Overlay::Ipip, 1480);
+        let first = input.read.unwrap().tuple.reversed();
+        let asks = (true, false);
+        bench.judge.translations[0].get_mut().record_asked(&first, entry, asks, 1.0);
+        let (from, to) = (Place::Pod(ENDS[1]), Place::Node);
+        let passage = Passage { because: Because::Reply, from, to };
+        let pair = Pair { first, behind: first };
+        assert_eq!(bench.law(&[epoch]).hops_translated(&input, passage, &pair), hops);
     }
 }

@@ -5,7 +5,7 @@ use manx_dataplane::tables::PortId;
 
 use super::super::batch::NodeBatch;
 use super::super::coverage::{Coverage, Event};
-use super::super::epoch::{Entry, Epoch, Place};
+use super::super::epoch::Epoch;
 use super::super::input::{Input, Outcome, content_key, key};
 use super::super::oracle::{Because, Law, Passage};
 use super::super::read::{FlowTuple, Part, read, read_about};
@@ -163,12 +163,7 @@ impl Judge {
         port: PortId,
         bytes: &[u8],
     ) -> Result<(), String> {
-        let translations = law.translations.borrow();
-        let is_forwarded = translations
-            .asking(&pair.first)
-            .is_some_and(|it| it.entries.contains(&Entry::Forwarded));
-        let is_masqueraded = is_forwarded && [passage.from, passage.to].contains(&Place::Node);
-        let hops = if is_masqueraded { 0..=1 } else { law.hops(input, passage) };
+        let hops = law.hops_translated(input, passage, &pair);
         leaves_by(input, (passage, hops), &[epoch.port(passage.to)], port, bytes)
     }
 
