@@ -21,6 +21,8 @@ pub struct Settings {
     pub packets: u64,
     /// The number of objects that change, one after the other.
     pub changes: usize,
+    /// The number of Services.
+    pub services: usize,
     /// The number of rules in each of the two policies besides the one that allows the traffic, and in the kernel's
     /// filters.
     pub rules: usize,
@@ -38,6 +40,7 @@ impl Settings {
             rounds: 5,
             packets: 1 << 20,
             changes: 1000,
+            services: 10_000,
             rules: 1000,
             cores: Cores::detect(),
             prove: false,
@@ -51,6 +54,7 @@ impl Settings {
             rounds: 2,
             packets: 1 << 17,
             changes: 100,
+            services: 1000,
             ..Self::full()
         }
     }

@@ -32,14 +32,18 @@ pub(super) fn namespace(index: usize) -> String {
 
 /// The pod of this number in a namespace. The first pods are on the first node.
 pub(super) fn pod(namespace: usize, at: usize, app: usize) -> String {
-    let index = namespace * PODS + at;
-    let node = index / (NAMESPACES * PODS / NODES).max(LOCAL) % NODES;
-    let address = Ipv4Addr::from_bits(0x0a00_0000 + (node * 256 + 2 + index % LOCAL) as u32);
+    let (node, address) = place(namespace * PODS + at);
     format!(
         "{{apiVersion: v1, kind: Pod, metadata: {{name: pod-{at}, namespace: ns-{namespace}, labels: {{app: app-{app}, tier: t{}}}}}, \
          spec: {{nodeName: node-{node}, containers: [{{name: c, ports: [{{name: http, containerPort: 8080}}]}}]}}, status: {{podIP: {address}}}}}",
         at % 3
     )
+}
+
+/// The node and the address of the pod of this number in the cluster.
+pub(super) fn place(index: usize) -> (usize, Ipv4Addr) {
+    let node = index / (NAMESPACES * PODS / NODES).max(LOCAL) % NODES;
+    (node, Ipv4Addr::from_bits(0x0a00_0000 + (node * 256 + 2 + index % LOCAL) as u32))
 }
 
 /// The policy of this number in a namespace: a deny for all pods, DNS for all pods, or one of twelve for single apps.

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod node;
+mod services;
 
 use std::fs;
 use std::thread;
@@ -44,12 +45,23 @@ const POD_STEPS: [&str; 4] = [
     "a pod of another node comes",
 ];
 
-/// The row of this section.
-pub fn rows(_: &Settings) -> Vec<ListedRow> {
-    vec![ListedRow::new(NAME, DESCRIPTION, ESTIMATE)]
+/// The rows of this section.
+pub fn rows(settings: &Settings) -> Vec<ListedRow> {
+    let services = format!("{} {}", settings.services, services::DESCRIPTION);
+    vec![
+        ListedRow::new(NAME, DESCRIPTION, ESTIMATE),
+        ListedRow::new(services::NAME, &services, services::ESTIMATE),
+    ]
 }
 
 pub fn measure(run: &mut Run) -> Result<(), Error> {
+    if run.wants(NAME) {
+        measure_objects(run)?;
+    }
+    if run.wants(services::NAME) { services::measure(run) } else { Ok(()) }
+}
+
+fn measure_objects(run: &mut Run) -> Result<(), Error> {
     run.progress.begin(&format!("{NAME}: {DESCRIPTION}"));
     let measured = measure_all(run.settings.changes).map(|Results { figures, remarks }| {
         run.report.remarks.extend(remarks.into_iter().map(|remark| format!("{NAME}: {remark}")));
@@ -111,8 +123,13 @@ fn measure_start(store: &mut Store, results: &mut Results) -> Result<(Node, Tabl
     let (cluster, import) = timed(|| import_for(contents, NODE));
     let (topology, placed) = timed(|| topology(&cluster, NODE, &Reserved::new()));
     let locals = attached_pods(&cluster);
-    let mut node =
-        Node { calculation: Calculation::default(), cluster, topology: topology?, locals };
+    let mut node = Node {
+        calculation: Calculation::default(),
+        cluster,
+        topology: topology?,
+        locals,
+        services: None,
+    };
     let (tables, calculated) = timed(|| node.tables());
     results.add("from nothing: read", "ms", &[read], None);
     results.add("from nothing: imported", "ms", &[import], None);

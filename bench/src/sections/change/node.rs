@@ -7,8 +7,10 @@ use manx_calculation::import::Cluster;
 use manx_calculation::interfaces::Interfaces;
 
 use manx_calculation::overlay::Underlay;
+use manx_calculation::services::{Frontends, ServiceRanges};
 use manx_calculation::topology::Topology;
 use manx_dataplane::tables::{Connections, Link, PortId, Tables};
+use manx_objects::Entry;
 use manx_objects::contents::{Changes, Contents, Stored};
 use manx_objects::object::{Kind, ObjectKey};
 use manx_policy_compiler::model::ObjectName;
@@ -22,6 +24,8 @@ pub(super) struct Node {
     pub(super) cluster: Cluster,
     pub(super) topology: Topology,
     pub(super) locals: BTreeMap<ObjectName, LocalPod>,
+    /// The services, if the node translates them.
+    pub(super) services: Option<(Frontends, ServiceRanges)>,
 }
 
 impl Node {
@@ -44,7 +48,10 @@ impl Node {
             forwarded: None,
             own_addresses: &BTreeSet::new(),
             uplink: None,
-            services: Translation::Nobody,
+            services: match &self.services {
+                Some((frontends, ranges)) => Translation::Manx(frontends, ranges, None),
+                None => Translation::Nobody,
+            },
             connections: Connections::default(),
             interfaces: Interfaces { node: NODE, uplink: None, addresses: &[] },
         };
@@ -74,14 +81,24 @@ pub(super) fn change(
     key: &ObjectKey,
     text: Option<&str>,
 ) -> Result<Changes, Failure> {
-    let mut manifest = text.map(|text| manx_objects::read("change", text)).transpose()?;
-    let before = match manifest.as_mut().and_then(|it| it.entries.pop()) {
+    let entry = text.map(read).transpose()?.flatten();
+    Ok(store(contents, key, entry))
+}
+
+/// The object in a text, if there is one.
+pub(super) fn read(text: &str) -> Result<Option<Entry>, Failure> {
+    Ok(manx_objects::read("change", text)?.entries.pop())
+}
+
+/// Stores an object, or removes `key`; returns the change.
+pub(super) fn store(contents: &mut Contents, key: &ObjectKey, entry: Option<Entry>) -> Changes {
+    let before = match entry {
         Some(entry) => {
             contents.objects.insert(entry.key, Stored { state: entry.state, place: entry.place })
         }
         None => contents.objects.remove(key),
     };
-    Ok(Changes::Objects(BTreeMap::from([(key.clone(), before)])))
+    Changes::Objects(BTreeMap::from([(key.clone(), before)]))
 }
 
 /// The key of an object in the namespace of this number.
