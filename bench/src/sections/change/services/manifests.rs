@@ -1,5 +1,5 @@
-//! The Services and EndpointSlices, in JSON as an API server sends them. A
-//! Service has five, and each hundredth one has 505 in six slices.
+//! The Services and `EndpointSlices`, in JSON as an API server sends them. A Service has five endpoints, and each hundredth
+//! one has 505 in six slices.
 
 use std::net::Ipv4Addr;
 
