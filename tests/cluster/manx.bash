@@ -117,6 +117,22 @@ install_manx() {
     check "the nodes are ready" kubectl wait --for=condition=Ready node --all --timeout=60s
 }
 
+# Nodes do it themselves, as docs/install.md says, where Manx does not translate.
+masquerade() {
+    local node
+    [ "$proxy" != none ] || return 0
+    for node in n1 n2; do
+        cluster exec "$node" -- nft -f - <<'END'
+table ip outgoing {
+    chain post {
+        type nat hook postrouting priority srcnat;
+        oifname eth0 ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 masquerade
+    }
+}
+END
+    done
+}
+
 # The Job that made the pool is gone.
 uninstall_manx() { kubectl delete --ignore-not-found -f - <"$deploy" --timeout=60s; }
 

@@ -29,22 +29,6 @@ END
     done
 }
 
-# Nodes do it themselves, as docs/install.md says, where Manx does not translate.
-masquerade() {
-    local node
-    [ "$proxy" != none ] || return 0
-    for node in n1 n2; do
-        cluster exec "$node" -- nft -f - <<'END'
-table ip outgoing {
-    chain post {
-        type nat hook postrouting priority srcnat;
-        oifname eth0 ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 masquerade
-    }
-}
-END
-    done
-}
-
 address() { kubectl -n shop get pod "$1" -o 'jsonpath={.status.podIP}'; }
 service() { kubectl -n shop get service "$1" -o 'jsonpath={.spec.clusterIP}'; }
 # connects POD ADDRESS:PORT: by TCP.
