@@ -336,7 +336,7 @@ answered_by_one() {
         pod=$(outside curl -sS --max-time 2 "http://$1/hostname") && [[ $pod == "$2"* ]] || { echo "$pod"; return 1; }
     done
 }
-# check_external_ips, after check_own_node_ports: of two addresses that the author of a Service names one lies in a net of
+# check_external_ips, after check_ports_of_nodes: of two addresses that the author of a Service names one lies in a net of
 # the agents' settings.
 check_external_ips() {
     local allowed=203.0.113.241 other=203.0.113.81 node
@@ -350,7 +350,7 @@ END
         outside ip route replace "$allowed/32" via "${nodes[$node]}"
         check "an outside host reaches an external IP through $node" \
             eventually 10 outside curl -sS --max-time 2 "http://$allowed/hostname"
-        check "and is seen by the pods of both nodes" sees_by_each_pod "$outside" "$allowed:80"
+        check "and is seen by the pods of both nodes" pods_answer_outside "$outside" "$allowed:80"
         check "so does $node itself" node_is_answered "$node" "$allowed:80"
         check "$node leads nobody to an address outside of the nets" has_no_route "$node" "$other"
         check "$node says so" status_has "$node" "its external IP $other is not translated"

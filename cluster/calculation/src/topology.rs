@@ -140,6 +140,9 @@ pub struct Topology {
     pub unpooled_borrowed: BTreeSet<IpNet>,
     /// The addresses whose routes do not lead to the pods that name them.
     pub unrouted: UnroutedAddresses,
+    /// Whether Manx connects this node's pods. Where another plugin does, the way out is that plugin's, and pools say
+    /// nothing of it.
+    pub connects_pods: bool,
 }
 
 /// The purpose for which a node needs an address that no pod may have, wherever the address lies.
@@ -337,6 +340,7 @@ pub fn closed_topology(
         .filter_map(|node| Some((underlay_address(node)?, node.vxlan_mac)))
         .collect();
     Ok(Topology {
+        connects_pods: true,
         prefixes: routes(seen.routes().map(|it| (it.prefix, it.source, it.route))),
         blocks: here.plan.blocks().to_vec(),
         tunnel_addresses: here.plan.tunnel_addresses().to_vec(),

@@ -44,7 +44,8 @@ pub(super) fn decide_tracked(
     let direction = entry.direction(name.orientation);
     let from = entry.next_hop_pair(direction).from;
     if direction == FlowDirection::Original
-        && (metadata.entrance.is_other_sender(from) || visitor::has_moved(metadata, from))
+        && (metadata.entrance.is_other_sender(from)
+            || translated::has_moved(tables, metadata, from))
     {
         return open_flow(tables, state, metadata, Some(found), now);
     }

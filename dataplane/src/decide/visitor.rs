@@ -1,26 +1,14 @@
 //! Clients from outside whom another node has led to a backend on this one, so that the backend sees their own address.
 //!
 //! A tunnel brings sources of its own node, and no others ([`Entrance::tunnel`](super::Entrance::tunnel)). Visitors are the
-//! exception: they are let in as far as some node port leads to the address and port that they ask, and are judged by policy
+//! exception: they are let in as far as some frontend leads to the address and port that they ask, and are judged by policy
 //! as themselves. The node that brought them has chosen the backend, so a taken node can say that anybody asks there; it
 //! can do so at its own node ports, too.
 
-use super::metadata::PacketMetadata;
 use crate::flow::{FlowKey, Orientation};
 use crate::policy::FlowEnds;
 use crate::services::FrontendKey;
-use crate::tables::{EncodedNextHop, NextHop, Tables};
-
-/// Whether a packet is of a connection that is there, of a visitor whom another node brought before: his packets come
-/// by that node from then on no more, because a router has chosen their way anew. `from`: the next hop of the
-/// connection's client.
-#[inline]
-pub(super) fn has_moved(metadata: &PacketMetadata, from: EncodedNextHop) -> bool {
-    matches!(NextHop::decode(from), NextHop::Visitor(_))
-        && matches!(metadata.entrance.back(), NextHop::Tunnel(_))
-        && !metadata.entrance.admits(from)
-        && metadata.is_under_way()
-}
+use crate::tables::{NextHop, Tables};
 
 /// Whether a packet comes from a visitor who was led to no backend of this node, and so may open nothing.
 #[inline]

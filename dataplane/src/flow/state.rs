@@ -3,7 +3,9 @@
 //! States and timeouts are those of Calico's connection tracking: opening 20 s, established 3600 s, both halves closed
 //! 30 s, reset 40 s, UDP 60 s, ICMP 5 s, anything else 600 s. Sequence numbers are not checked: a segment forged from
 //! outside the window could advance a state, which shortens or lengthens a silence but admits nothing, because every
-//! SYN is judged and every other packet is admitted by addresses and ports alone.
+//! SYN is judged and every other packet is admitted by addresses and ports alone. One exception: where no port of the way
+//! out is free, a connection that says nothing for two seconds after a reset loses its own, forged or not
+//! ([`FlowState::over_after`]).
 
 use zerocopy::FromZeros;
 

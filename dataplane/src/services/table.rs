@@ -84,8 +84,8 @@ impl Frontend {
 pub struct ServiceTable {
     frontends: Parts<FrontendKey, Arc<Frontend>>,
     addresses: Parts<Address, ()>,
-    /// The backends that visitors may reach, with the number of frontends that lead there.
-    for_visitors: Parts<FrontendKey, u32>,
+    /// The backends that visitors may reach, each with the frontends that lead there.
+    for_visitors: Parts<FrontendKey, Ways>,
     gone: u32,
 }
 
@@ -116,6 +116,13 @@ impl ServiceTable {
     /// frontend that takes visitors has this backend.
     pub fn takes_visitors(&self, at: &FrontendKey) -> bool {
         self.for_visitors.get(at).is_some()
+    }
+
+    /// The frontend by which every visitor of this address and port has come. `None`: there are several, or none.
+    pub fn only_way(&self, at: &FrontendKey) -> Option<FrontendKey> {
+        let Ways { count, address, port } = *self.for_visitors.get(at)?;
+        let address = Address::v6(address.to_be_bytes());
+        (count == 1).then_some(FrontendKey { address, port, ..*at })
     }
 
     /// Whether a backend's address exists.
@@ -158,9 +165,9 @@ impl ServiceTable {
         let before = self.frontends.get(&key).cloned();
         for (backend, leads) in visits_changed(before.as_deref(), frontend.as_deref()) {
             let at = FrontendKey { address: backend.address, port: backend.port, ..key };
-            let count = self.for_visitors.get(&at).copied().unwrap_or_default();
-            let count = if leads { count + 1 } else { count - 1 };
-            self.for_visitors.set(at, (count > 0).then_some(count));
+            let ways = self.for_visitors.get(&at).copied().unwrap_or_default();
+            let ways = ways.with(&key, leads);
+            self.for_visitors.set(at, (ways.count > 0).then_some(ways));
         }
         self.frontends.set(key, frontend);
     }
@@ -171,6 +178,26 @@ impl ServiceTable {
         if before != exists {
             self.addresses.set(address, exists.then_some(()));
             self.gone = self.gone.wrapping_add(u32::from(before));
+        }
+    }
+}
+
+/// The frontends that lead visitors to a backend: how many, and the XOR of their addresses and of their ports. So one that
+/// is left alone is known, and each takes no memory.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ways {
+    count: u32,
+    address: u128,
+    port: u16,
+}
+
+impl Ways {
+    /// These and one more, or without it.
+    fn with(self, key: &FrontendKey, leads: bool) -> Self {
+        Self {
+            count: if leads { self.count + 1 } else { self.count - 1 },
+            address: self.address ^ key.address.to_bits(),
+            port: self.port ^ key.port,
         }
     }
 }

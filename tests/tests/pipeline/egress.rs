@@ -22,7 +22,7 @@ pub(super) const PORTS: (u16, u16) = (61_000, 65_534);
 const POOLS: [&str; 2] = ["10.0.0.0/8", "fd00::/16"];
 pub(super) const NODE_PORT: u16 = 30_080;
 
-fn cluster(policies: &str) -> String {
+pub(super) fn cluster(policies: &str) -> String {
     pod("shop/client", 0, "{app: client}", &[CLIENT, CLIENT6])
         + &pod("shop/other", 0, "{app: other}", &[OTHER])
         + &pod("shop/far", 1, "{app: far}", &[FAR])

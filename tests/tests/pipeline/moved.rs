@@ -4,27 +4,29 @@
 use manx_calculation::import::{Node, Plan};
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::services::{Backend, Frontend, ServiceTable};
+use manx_dataplane::tables::Established;
 use manx_tests::fabric::{FORWARDED, Fabric, HOST, MANX, RAW, UNDERLAY, policy};
 use manx_tests::packet::{TCP, Tuple, UDP, tunnelled};
 
-use crate::egress::{FAR, NODE_PORT, OTHER, PORTS, WORLD, ends, fabric_of, node, only, services};
+use crate::egress::{
+    FAR, NODE_PORT, OTHER, PORTS, WORLD, cluster, ends, fabric_of, node, only, services,
+};
 
 const BALANCER: &str = "198.51.100.7";
 const BEHIND: u16 = 8080;
 /// The address of a node that has nothing but a tunnel.
 const THIRD: [u8; 4] = [172, 18, 0, 4];
 
-/// The address leads to these pods, on both nodes; and so does the first node's port.
-fn leading_to(backends: &[&str]) -> ServiceTable {
-    let of = |address: &str, port| services(&[(address, port, FAR, BEHIND)]);
-    let mut table = of(BALANCER, 80);
+/// These addresses and ports lead to these pods, on both nodes.
+fn leading_to(backends: &[&str], frontends: &[(&str, u16)]) -> ServiceTable {
+    let mut table = ServiceTable::default();
     let backends: Vec<Backend> = backends
         .iter()
         .map(|it| Backend { address: it.parse::<std::net::IpAddr>().unwrap().into(), port: BEHIND })
         .collect();
     backends.iter().for_each(|it| table.set_address(it.address, true));
-    for of_one in [of(BALANCER, 80), of(&node(), NODE_PORT)] {
-        for (key, frontend) in of_one.frontends() {
+    for (address, port) in frontends {
+        for (key, frontend) in services(&[(address, *port, FAR, BEHIND)]).frontends() {
             let frontend = Frontend {
                 backends: backends.as_slice().into(),
                 all_backends: backends.as_slice().into(),
@@ -37,13 +39,27 @@ fn leading_to(backends: &[&str]) -> ServiceTable {
     table
 }
 
+/// The balancer's address leads to these pods.
 fn fabric(backends: &[&str], policies: &str) -> Fabric {
-    // The nodes of these tests know the addresses of services by cluster IPs.
-    let service = format!(
+    with_frontends(backends, &[(BALANCER, 80)], policies)
+}
+
+/// So does a port of both nodes.
+fn with_node_ports(backends: &[&str]) -> Fabric {
+    let [first, second] = UNDERLAY.map(|it| it.to_string());
+    with_frontends(backends, &[(BALANCER, 80), (&first, NODE_PORT), (&second, NODE_PORT)], "")
+}
+
+fn with_frontends(backends: &[&str], frontends: &[(&str, u16)], policies: &str) -> Fabric {
+    fabric_of(&(service() + policies), leading_to(backends, frontends), PORTS)
+}
+
+/// The nodes of these tests know the addresses of services by cluster IPs.
+fn service() -> String {
+    format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: balanced, namespace: shop}}\n\
-         spec: {{clusterIP: {BALANCER}, ports: [{{port: 80}}]}}\n---\n{policies}"
-    );
-    fabric_of(&service, leading_to(backends), PORTS)
+         spec: {{clusterIP: {BALANCER}, ports: [{{port: 80}}]}}\n---\n"
+    )
 }
 
 /// The connection as the pod sees it.
@@ -167,7 +183,7 @@ fn policy_denies_a_connection_that_claims_to_have_moved() {
 /// that no connection begins in the middle, none does.
 #[test]
 fn what_does_not_move_is_refused_as_ever() {
-    let mut fabric = fabric(&[FAR], "");
+    let mut fabric = with_node_ports(&[FAR]);
     let at_port = Tuple::new(WORLD, &node(), TCP, NODE_PORT);
     let out = only(fabric.send_at(0, MANX, &at_port.data(b"a")));
     assert_eq!((out.node, out.port), (0, MANX), "a reset");
@@ -175,7 +191,11 @@ fn what_does_not_move_is_refused_as_ever() {
     let out = only(fabric.send("shop/client", &of_pod.data(b"a")));
     assert_eq!((out.node, out.port), fabric.port("shop/client"), "a reset");
     assert_eq!(fabric.nodes[0].dropped(MANX, DropReason::TcpWithoutFlow), 1);
+    let asked = Tuple::new(WORLD, BALANCER, TCP, 80);
+    only(fabric.send_at(0, FORWARDED, &asked.data(b"a")));
+    assert_eq!(fabric.nodes[0].dropped(FORWARDED, DropReason::TcpWithoutFlow), 1, "two ways");
 
+    let mut fabric = self::fabric(&[FAR], "");
     fabric.connections.tcp_strict = true;
     fabric.publish();
     let asked = Tuple::new(WORLD, BALANCER, TCP, 80);
@@ -187,7 +207,7 @@ fn what_does_not_move_is_refused_as_ever() {
 #[test]
 fn another_node_takes_no_connection_that_a_node_port_has_led_to_an_own_pod() {
     for protocol in [TCP, UDP] {
-        let mut fabric = fabric(&[OTHER], "");
+        let mut fabric = with_node_ports(&[OTHER]);
         let asked = Tuple::new(WORLD, &node(), protocol, NODE_PORT);
         let out = only(fabric.send_at(0, MANX, &asked.opening()));
         assert_eq!((out.node, out.port), fabric.port("shop/other"));
@@ -197,5 +217,58 @@ fn another_node_takes_no_connection_that_a_node_port_has_led_to_an_own_pod() {
         assert_eq!(fabric.nodes[0].dropped(RAW, DropReason::ConnectionTaken), 1);
         let out = only(fabric.send("shop/other", &behind.answer()));
         assert_eq!((out.node, out.port), (0, MANX));
+    }
+}
+
+/// A stranger has the client's address and port, and asks the same pod by another way: a node's port, or the balancer's
+/// address. The pod's answers would come to the client from there, and he would reset them.
+#[test]
+fn a_stranger_turns_no_connection_to_another_address() {
+    let [first, second] = UNDERLAY.map(|it| it.to_string());
+    for protocol in [TCP, UDP] {
+        let by = |address: &str, port| Tuple::new(WORLD, address, protocol, port);
+        let ports = [(0, MANX, by(&first, NODE_PORT)), (1, MANX, by(&second, NODE_PORT))];
+        let balanced = [(0, FORWARDED, by(BALANCER, 80)), (1, FORWARDED, by(BALANCER, 80))];
+        let all = [ports, balanced].concat();
+        for (at, port, asked) in &all {
+            let mut fabric = with_node_ports(&[FAR]);
+            assert_eq!(fabric.send_at(*at, *port, &asked.opening()).len(), 1);
+            let seen = behind(*asked, FAR);
+            let answered = only(fabric.send("shop/far", &seen.answer()));
+            assert_eq!(fabric.send_at(*at, *port, &asked.data(b"a")).len(), 1);
+            for (other, by, forged) in all.iter().filter(|it| (it.0, it.1) != (*at, *port)) {
+                for packet in [forged.data(b"x"), forged.opening(), forged.data(b"y")] {
+                    fabric.send_at(*other, *by, &packet);
+                    let out = only(fabric.send("shop/far", &seen.reversed().data(b"b")));
+                    assert_eq!((out.node, out.port), (answered.node, answered.port));
+                    assert_eq!(ends(&out.frame.bytes), ends(&answered.frame.bytes));
+                }
+            }
+        }
+    }
+}
+
+/// What opens nothing here ends nothing, either.
+#[test]
+fn a_connection_stays_where_the_one_that_claims_to_be_it_is_refused() {
+    let policies = policy("shop/p", "{podSelector: {}, policyTypes: [Ingress]}");
+    for is_strict in [true, false] {
+        let mut fabric = fabric(&[OTHER], "");
+        let asked = Tuple::new(WORLD, BALANCER, TCP, 80);
+        let seen = behind(asked, OTHER);
+        only(fabric.send_at(0, FORWARDED, &asked.opening()));
+        only(fabric.send("shop/other", &seen.answer()));
+        only(fabric.send_at(0, FORWARDED, &asked.data(b"a")));
+        if is_strict {
+            fabric.connections.tcp_strict = true;
+        } else {
+            fabric.connections.established = Established::Keep;
+            fabric.load(&cluster(&(service() + &policies)));
+        }
+        fabric.publish();
+        let brought = tunnelled(UNDERLAY[1], UNDERLAY[0], &seen.data(b"x"), 0);
+        assert_eq!(fabric.send_at(0, RAW, &brought).len(), 0);
+        only(fabric.send_at(0, FORWARDED, &asked.data(b"b")));
+        only(fabric.send("shop/other", &seen.reversed().data(b"c")));
     }
 }

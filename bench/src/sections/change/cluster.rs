@@ -1,7 +1,13 @@
 //! The cluster: manifests of 100,000 pods, 5,000 nodes and 14,000 policies. All objects are written in JSON-like YAML,
 //! one line each.
 
+use std::fs;
 use std::net::Ipv4Addr;
+
+use tempfile::TempDir;
+
+use crate::error::Failure;
+use crate::host::namespaces::temporary_folder;
 
 /// The number of namespaces.
 pub(super) const NAMESPACES: usize = 1_000;
@@ -81,4 +87,14 @@ pub(super) fn node(index: usize, length: u8) -> String {
 pub(super) fn nodes() -> String {
     let pool = "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: pool}, spec: {cidr: 10.0.0.0/8, ipipMode: Always}}";
     (0..NODES).map(|index| node(index, 24)).collect::<String>() + pool
+}
+
+/// The files of its manifests.
+pub(super) fn write_manifests() -> Result<TempDir, Failure> {
+    let directory = temporary_folder()?;
+    for index in 0..NAMESPACES {
+        fs::write(directory.path().join(format!("ns-{index}.yaml")), namespace(index))?;
+    }
+    fs::write(directory.path().join("nodes.yaml"), nodes())?;
+    Ok(directory)
 }

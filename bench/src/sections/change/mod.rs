@@ -21,13 +21,14 @@ use manx_oracle::Oracle;
 use tempfile::TempDir;
 
 use crate::error::{Error, Failure};
-use crate::host::namespaces::temporary_folder;
 use crate::report::figures::Figure;
 use crate::report::goal::Goal;
 use crate::run::{ListedRow, Run, Settings};
 
-use cluster::{FIRST_REMOTE, NAMESPACES, NODE, PODS, namespace, node, nodes, pod, policy};
-use node::{Node, attached_pods, change, key};
+use cluster::{
+    FIRST_REMOTE, NAMESPACES, NODE, PODS, namespace, node, pod, policy, write_manifests,
+};
+use node::{Node, attached_pods, change, key, timed};
 
 const NAME: &str = "change";
 const DESCRIPTION: &str = "one object changes among 100,000 pods, 5,000 nodes and 14,000 policies";
@@ -100,15 +101,6 @@ fn measure_all(pods_changed: usize) -> Result<Results, Failure> {
     measure_routes(&mut contents, &mut node, &tables, &mut results)?;
     measure_directory(&directory, &mut store, &mut results)?;
     Ok(results)
-}
-
-fn write_manifests() -> Result<TempDir, Failure> {
-    let directory = temporary_folder()?;
-    for index in 0..NAMESPACES {
-        fs::write(directory.path().join(format!("ns-{index}.yaml")), namespace(index))?;
-    }
-    fs::write(directory.path().join("nodes.yaml"), nodes())?;
-    Ok(directory)
 }
 
 /// From nothing to the first tables.
@@ -282,11 +274,4 @@ fn measure_directory(
         store.contents().texts
     ));
     Ok(())
-}
-
-/// The result of `f`, and how long it took.
-fn timed<T>(f: impl FnOnce() -> T) -> (T, Duration) {
-    let start = Instant::now();
-    let result = f();
-    (result, start.elapsed())
 }

@@ -1,6 +1,7 @@
 //! The first node of the cluster without its devices: the calculation of its control thread.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use manx_calculation::calc::{Calculation, Inputs, LocalPod, Translation};
 use manx_calculation::import::Cluster;
@@ -104,4 +105,11 @@ pub(super) fn store(contents: &mut Contents, key: &ObjectKey, entry: Option<Entr
 /// The key of an object in the namespace of this number.
 pub(super) fn key(kind: Kind, namespace: usize, name: String) -> ObjectKey {
     ObjectKey { kind, namespace: format!("ns-{namespace}"), name }
+}
+
+/// The result of `f`, and how long it took.
+pub(super) fn timed<T>(f: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    let result = f();
+    (result, start.elapsed())
 }

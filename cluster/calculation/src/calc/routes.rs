@@ -207,7 +207,7 @@ pub fn own_routes(inputs: &Inputs<'_>) -> Vec<(IpNet, RouteSource, NextHop)> {
 /// its address.
 fn way_out<'a>(inputs: &Inputs<'a>) -> impl Iterator<Item = (IpNet, u32)> + use<'a> {
     let value = |asks: bool| ManxPorts::STAYS + if asks { ManxPorts::ASKS } else { 0 };
-    let pools = inputs.cluster.pools.iter();
+    let pools = inputs.cluster.pools.iter().filter(|_| inputs.topology.connects_pods);
     let pools = pools.map(move |pool| (pool.cidr, value(pool.nat_outgoing)));
     let ExcludedHosts { reached, .. } = ExcludedHosts::new(inputs.cluster, inputs.topology);
     pools.chain(reached.into_iter().map(|host| (IpNet::from(host), ManxPorts::STAYS)))

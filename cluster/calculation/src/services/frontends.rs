@@ -133,10 +133,14 @@ impl Frontends {
         &self.addresses
     }
 
-    /// Whether nobody but authors of Services has chosen an address (`externalIPs`).
-    pub fn is_external_ip(&self, address: IpAddr) -> bool {
-        let at = FrontendKey { address: address.into(), protocol: 0, port: 0 };
-        self.claims.at_address(&at).all(|place| place.is_external_ip)
+    /// Sorts addresses by the first claim on each: external IPs, which nobody but authors of Services has chosen, come
+    /// last, and of two the older one comes first.
+    pub fn sort_by_claim(&self, addresses: &mut [IpAddr]) {
+        let first = |address: &IpAddr| {
+            let at = FrontendKey { address: (*address).into(), protocol: 0, port: 0 };
+            self.claims.at_address(&at).min()
+        };
+        addresses.sort_by_key(first);
     }
 
     /// The ports of this node for which pods ask, each with the pod that may have it: the oldest one, if no Service has the

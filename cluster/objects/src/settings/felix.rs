@@ -136,8 +136,8 @@ pub(super) const ROWS: &[Row] = &[
         Told(NotDone {
             code: SettingWithoutEffect,
             unless: Boolean(false),
-            message: "has no effect: Manx has a dataplane of its own, and services are kube-proxy's; where kube-proxy masquerades, policy does not see the client's address",
-            help: "run kube-proxy, and say externalTrafficPolicy: Local where policy is to see clients from outside",
+            message: "has no effect: Manx has a dataplane of its own, which needs no kube-proxy with --services manx; beside kube-proxy, policy does not see clients whom that masquerades",
+            help: "run the agents with --services manx (MANX_SERVICES)",
         }),
     ),
     (

@@ -40,9 +40,15 @@ fn stands(tables: &Tables, TwoKeys { first, second }: &TwoKeys, to: NextHop) -> 
     let frontend = FrontendKey { address: asked.0, protocol, port: asked.1 };
     let backend = Backend { address: behind.0, port: behind.1 };
     let keeps = |services: &ServiceTable| services.keeps(&frontend, backend);
-    let is_by_node = source != before && matches!(to, NextHop::Host | NextHop::Node);
+    let is_there = || match to {
+        NextHop::Host | NextHop::Node => {
+            tables.manx_ports.as_ref().is_some_and(|it| it.has(source))
+        }
+        NextHop::Tunnel(_) => tables.router_v4.is_some_and(|router| source == router.into()),
+        _ => true,
+    };
     (!is_service || tables.services.as_deref().is_some_and(keeps))
-        && (!is_by_node || tables.manx_ports.as_ref().is_some_and(|it| it.has(source)))
+        && (source == before || is_there())
 }
 
 /// Brings a translated flow up to date with the tables, as [`tracked`](super::tracked) does others.

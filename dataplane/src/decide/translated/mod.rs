@@ -14,4 +14,5 @@ mod source;
 pub(super) use judge::epoch;
 pub use known::translated_fast_path;
 pub(super) use known::{decide_error, decide_known, judge_restored};
+pub(super) use moved::has_moved;
 pub(super) use open::{may_open, open};

@@ -7,24 +7,61 @@
 //! |---|---|---|
 //! | another node brought the client here | this node does | the visitor's flow: [`free_key`] |
 //! | this node led him to its own backend | another node brings him | the translated flow: [`gives_way`] |
-//! | another node brought him | a third one does | the visitor's flow: [`visitor::has_moved`] |
+//! | another node brought him | a third one does | the visitor's flow: [`has_moved`] |
 //!
 //! A first packet takes nothing away: it opens a connection, and who has the addresses and ports of one that is there
 //! waits until that ends. Of UDP nobody can tell a first packet.
+//!
+//! Nobody can tell, either, whether the client has sent a packet, or a stranger with his address. So a connection moves only
+//! where the answers come from the same address as before, whichever node they leave: where one frontend alone leads
+//! clients from outside to the backend, at an address that is no node's ([`only_shared_way`]). Otherwise the client would
+//! answer the backend's next segment, which comes from another address, by a reset.
 
+use super::judge::evaluate_known;
 use crate::decide::address_lookup::{by_return_path, lookup_ends};
 use crate::decide::metadata::PacketMetadata;
 use crate::decide::state::DecisionState;
 use crate::decide::visitor;
-use crate::flow::{DirectedKey, EndReason, FlowDirection, TwoKeys};
+use crate::flow::{DirectedKey, EndReason, FlowDirection, FlowKey, Orientation, TwoKeys};
 use crate::services::{Frontend, FrontendKey};
-use crate::tables::{NextHop, Tables};
+use crate::tables::{EncodedNextHop, NextHop, Tables};
+use crate::wire::protocol;
 
-/// Whether the connections of clients from outside to a frontend, at an address with this next hop, may come by any
-/// node.
-pub(super) fn takes_moved(frontend: &Frontend, asked: NextHop) -> bool {
+/// Whether all nodes choose alike for clients from outside of a frontend, at an address with this next hop: they may come by
+/// any node.
+pub(super) fn is_shared(frontend: &Frontend, asked: NextHop) -> bool {
     // Another next hop: the address is a node's.
     frontend.takes_visitors && asked == NextHop::Service
+}
+
+/// The frontend by which all clients from outside reach a backend, if they may come by any node.
+pub(super) fn only_shared_way(tables: &Tables, backend: &FrontendKey) -> Option<FrontendKey> {
+    let services = tables.services.as_deref()?;
+    let way = services.only_way(backend)?;
+    let frontend = services.frontend(&way)?.of(true);
+    is_shared(frontend, tables.next_hop(way.address)).then_some(way)
+}
+
+/// Whether a packet is of a connection that is there, of a visitor whom another node brought before: a router has chosen
+/// its way anew. `from`: the next hop of the connection's client.
+#[inline]
+pub(in crate::decide) fn has_moved(
+    tables: &Tables,
+    metadata: &PacketMetadata,
+    from: EncodedNextHop,
+) -> bool {
+    matches!(NextHop::decode(from), NextHop::Visitor(_))
+        && matches!(metadata.entrance.back(), NextHop::Tunnel(_))
+        && !metadata.entrance.admits(from)
+        && metadata.is_under_way()
+        && only_shared_way(tables, &destination(&metadata.flow.key, metadata.flow.orientation))
+            .is_some()
+}
+
+/// The address and port to which a packet goes.
+fn destination(key: &FlowKey, orientation: Orientation) -> FrontendKey {
+    let (address, port) = key.destination(orientation);
+    FrontendKey { address, protocol: key.protocol(), port }
 }
 
 /// Frees the second key of a flow that may have moved here from another node, if a visitor's flow has it.
@@ -43,26 +80,26 @@ pub(super) fn free_key(state: &mut DecisionState, second: &DirectedKey, now: u32
 
 /// Whether a translated flow with these keys gives way to a packet that has its second key and comes as a client's:
 /// another node brings the client now, to the backend that this node had chosen.
-pub(super) fn gives_way(
-    tables: &Tables,
-    TwoKeys { first, second }: &TwoKeys,
-    metadata: &PacketMetadata,
-) -> bool {
-    let [asked, behind] = [first, second].map(|it| it.key.destination(it.original));
+pub(super) fn gives_way(tables: &Tables, keys: &TwoKeys, metadata: &PacketMetadata) -> bool {
+    let TwoKeys { first, second } = keys;
+    let [asked, backend] = [first, second].map(|it| destination(&it.key, it.original));
     let [client, seen] = [first, second].map(|it| it.key.source(it.original));
-    let (address, port) = asked;
-    let frontend = FrontendKey { address, protocol: first.key.protocol(), port };
-    let moves = || {
-        let services = tables.services.as_deref();
-        let frontend = services.and_then(|it| it.frontend(&frontend));
-        frontend.is_some_and(|it| takes_moved(it, tables.next_hop(address)))
-    };
     let is_brought = || {
-        let found = lookup_ends(tables, client.0, behind.0);
+        let found = lookup_ends(tables, client.0, backend.address);
         let (pair, ends) = by_return_path(tables, metadata.entrance.return_path(), found);
         matches!(ends.from, NextHop::Visitor(_))
             && metadata.entrance.admits_flow(pair, FlowDirection::Original)
             && !visitor::is_stray(tables, (&second.key, second.original), &ends)
+            && evaluate_known(tables, keys, ends).denied.is_none()
     };
-    client == seen && metadata.is_under_way() && moves() && is_brought()
+    client == seen
+        && metadata.is_under_way()
+        && opens_midway(tables, asked.protocol)
+        && only_shared_way(tables, &backend) == Some(asked)
+        && is_brought()
+}
+
+/// Whether a connection of this protocol may open by a packet that is not its first one.
+pub(super) fn opens_midway(tables: &Tables, of: u8) -> bool {
+    of != protocol::TCP || !tables.connections.tcp_strict
 }

@@ -4,7 +4,7 @@ use manx_policy_compiler::model::Protocol;
 
 use super::claim::{NoKey, Wanted, claim_second_key};
 use super::judge::{epoch_of, evaluate, leads};
-use super::moved::{free_key, takes_moved};
+use super::moved::{free_key, is_shared, only_shared_way, opens_midway};
 use super::source::{SourceBehind, source_behind};
 use crate::decide::address_lookup::by_return_path;
 use crate::decide::flow_decision::FlowDecision;
@@ -15,7 +15,7 @@ use crate::drop_reason::DropReason;
 use crate::flow::{DirectedKey, FlowDirection, Found};
 use crate::policy::FlowEnds;
 use crate::rewrite::Translation;
-use crate::services::{Backend, FrontendKey, WithoutBackend, choose};
+use crate::services::{FrontendKey, WithoutBackend, choose};
 use crate::tables::{EncodedNextHop, NextHop, NextHopPair, Tables};
 use crate::wire::address::Address;
 use crate::wire::protocol;
@@ -78,7 +78,7 @@ pub(in crate::decide) fn open(
     if let Some(owner) = state.flows.claim(name.hash, found) {
         return Some(FlowDecision::hand_off(owner));
     }
-    if takes_moved && metadata.is_under_way() {
+    if takes_moved {
         free_key(state, &source.second_key(&first, client.1, destination), now);
     }
     let wanted = Wanted { first: &first, source, destination, owner: flow_owner(&ends) };
@@ -123,7 +123,7 @@ struct Chosen {
     destination: (Address, u16),
     /// Whether outside hosts go there on another node, too.
     to_visit: bool,
-    /// Whether the flow may have been another node's before.
+    /// Whether the packet may be of a flow that was another node's before.
     takes_moved: bool,
 }
 
@@ -142,10 +142,8 @@ fn choose_destination(
         return Ok(Chosen { destination, to_visit: false, takes_moved: false });
     }
     let protocol = name.key.protocol();
-    let frontend = tables
-        .services
-        .as_ref()
-        .and_then(|services| services.frontend(&FrontendKey { address, protocol, port }));
+    let asked = FrontendKey { address, protocol, port };
+    let frontend = tables.services.as_ref().and_then(|services| services.frontend(&asked));
     let Some(frontend) = frontend else {
         return Err(without_frontend(tables, pair, ends, (protocol, port)));
     };
@@ -155,18 +153,21 @@ fn choose_destination(
     if !frontend.clients.has(client.0) {
         return Err(Some(FlowDecision::drop(DropReason::ServiceSourceRanges)));
     }
-    let is_alike = is_outside && takes_moved(frontend, ends.to);
-    let takes_moved = is_alike && !tables.connections.tcp_strict;
-    if is_lost(metadata) && !takes_moved {
+    let is_alike = is_outside && is_shared(frontend, ends.to);
+    if is_lost(metadata) && !is_alike {
         return Err(Some(FlowDecision::refuse(DropReason::TcpWithoutFlow)));
     }
     let chance = (!is_alike).then(|| state.chance());
     match choose(frontend, &state.affinities, client, chance, now) {
-        Some(Backend { address, port }) => Ok(Chosen {
-            destination: (address, port),
-            to_visit: frontend.takes_visitors,
-            takes_moved,
-        }),
+        Some(backend) => {
+            let behind = FrontendKey { address: backend.address, protocol, port: backend.port };
+            let takes_moved = is_alike
+                && metadata.is_under_way()
+                && opens_midway(tables, protocol)
+                && only_shared_way(tables, &behind) == Some(asked);
+            let destination = (backend.address, backend.port);
+            Ok(Chosen { destination, to_visit: frontend.takes_visitors, takes_moved })
+        }
         None => Err(Some(match frontend.without_backend {
             WithoutBackend::Refuse => FlowDecision::refuse(DropReason::ServiceWithoutBackend),
             WithoutBackend::Drop => FlowDecision::drop(DropReason::ServiceWithoutBackend),

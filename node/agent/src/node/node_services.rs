@@ -125,8 +125,8 @@ impl ManxServices {
         }
         let is_in_range = |address: &IpAddr| self.ranges.nets.iter().any(|it| it.contains(address));
         let others = self.frontends.addresses().iter().filter(|it| !is_in_range(it));
-        let is_external_ip = |it: IpAddr| self.frontends.is_external_ip(it);
-        let (with_routes, without) = with_routes(others.copied(), is_external_ip);
+        let sort = |all: &mut [IpAddr]| self.frontends.sort_by_claim(all);
+        let (with_routes, without) = with_routes(others.copied(), sort);
         self.without_routes = without;
         if with_routes == self.with_routes {
             return ServiceChange::Addresses;
@@ -187,16 +187,16 @@ impl ManxServices {
     }
 }
 
-/// The addresses that have a route of their own, and the number of those that have none. Whoever can write a Service
-/// does not take the routes of balancers' addresses by external IPs.
+/// The addresses that have a route of their own, and the number of those that have none: the first ones by their claims.
+/// So whoever can write a Service takes the route of no balancer's address and no older external IP.
 fn with_routes(
     addresses: impl Iterator<Item = IpAddr>,
-    is_external_ip: impl Fn(IpAddr) -> bool,
+    sort_by_claim: impl FnOnce(&mut [IpAddr]),
 ) -> (BTreeSet<IpAddr>, usize) {
     let mut all: Vec<IpAddr> = addresses.collect();
     let without = all.len().saturating_sub(MOST_ROUTES);
     if without > 0 {
-        all.sort_by_cached_key(|it| is_external_ip(*it));
+        sort_by_claim(&mut all);
         all.truncate(MOST_ROUTES);
     }
     (all.into_iter().collect(), without)
@@ -209,13 +209,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn balancers_addresses_have_routes_before_external_ips() {
+    fn the_first_addresses_by_their_claims_have_routes() {
         let address =
             |n: usize| IpAddr::from(std::net::Ipv4Addr::from_bits(0xc000_0000 + n as u32));
-        // The lower half are external IPs.
+        // Those of the lower half come last, as external IPs do.
         let routes = |count: usize| {
-            let (with, without) =
-                with_routes((0..count).map(address), |it| it < address(count / 2));
+            let (with, without) = with_routes((0..count).map(address), |all| {
+                all.sort_by_key(|it| *it < address(count / 2));
+            });
             let given = with.iter().filter(|it| **it >= address(count / 2)).count();
             (given, with.len() - given, without)
         };

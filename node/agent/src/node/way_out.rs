@@ -57,7 +57,7 @@ impl View {
     pub(super) fn problems_of_way_out(&self) -> Vec<String> {
         let asks = self.cluster.pools.iter().filter(|pool| pool.nat_outgoing);
         let pools: Vec<_> = asks.map(|pool| pool.cidr).collect();
-        if pools.is_empty() {
+        if pools.is_empty() || !self.topology.connects_pods {
             return Vec::new();
         }
         if self.services.manx().is_none() {

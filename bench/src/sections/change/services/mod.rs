@@ -21,9 +21,8 @@ use manx_objects::contents::{Changes, Contents, Stored};
 use manx_objects::object::ObjectKey;
 
 use self::published::Published;
-use super::cluster::NODE;
-use super::node::{Node, attached_pods, read, store};
-use super::{timed, write_manifests};
+use super::cluster::{NODE, write_manifests};
+use super::node::{Node, attached_pods, read, store, timed};
 use crate::error::{Error, Failure};
 use crate::report::figures::Figure;
 use crate::report::goal::Goal;

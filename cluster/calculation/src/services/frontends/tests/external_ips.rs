@@ -40,8 +40,10 @@ fn an_external_ip_counts_in_the_nets_of_the_settings_and_takes_nothing_from_othe
     assert_eq!(at(&found, "192.0.2.3"), named("late", false));
     assert_eq!(at(&found, "10.96.0.2"), named("web", false), "it is a cluster IP");
     assert_eq!([at(&found, "192.0.2.16"), at(&found, "fd00:96::1")], [None, None]);
-    assert!(found.is_external_ip(ip("192.0.2.1")) && found.is_external_ip(ip("192.0.2.3")));
-    assert!(!found.is_external_ip(ip("192.0.2.2")) && !found.is_external_ip(ip("10.96.0.2")));
+    let mut sorted = ["10.96.0.2", "192.0.2.3", "192.0.2.1", "192.0.2.2"].map(ip);
+    found.sort_by_claim(&mut sorted);
+    let by_age = ["192.0.2.2", "10.96.0.2", "192.0.2.1", "192.0.2.3"].map(ip);
+    assert_eq!(sorted, by_age, "external IPs last");
     let told: Vec<_> = found.omissions().map(|(of, it)| format!("{of}: {it}")).collect();
     insta::assert_snapshot!(told.join("\n"), @"
     Service a/late: Service a/thief, which comes first, has 192.0.2.1 with TCP port 80, too, and gets the connections: give one of them another address or port
