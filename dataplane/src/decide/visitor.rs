@@ -23,8 +23,7 @@ pub(super) fn is_stray(
 #[cold]
 #[inline(never)]
 fn is_led(tables: &Tables, (key, to): (&FlowKey, Orientation), ends: &FlowEnds) -> bool {
-    let (address, port) = key.destination(to);
-    let asked = FrontendKey { address, protocol: key.protocol(), port };
+    let asked = FrontendKey::asked_by(key, to);
     let is_backend = tables.services.as_deref().is_some_and(|it| it.takes_visitors(&asked));
     matches!(ends.to, NextHop::Endpoint(_)) && is_backend
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ahash::RandomState;
 
 use super::clients::Clients;
+use crate::flow::{FlowKey, Orientation};
 use crate::wire::address::Address;
 use crate::wire::protocol;
 
@@ -19,6 +20,15 @@ pub struct FrontendKey {
     pub protocol: u8,
     /// The port.
     pub port: u16,
+}
+
+impl FrontendKey {
+    /// The destination of packets of this orientation.
+    #[inline]
+    pub fn asked_by(key: &FlowKey, orientation: Orientation) -> Self {
+        let (address, port) = key.destination(orientation);
+        Self { address, protocol: key.protocol(), port }
+    }
 }
 
 /// The place where a new connection goes.

@@ -63,12 +63,11 @@ pub(super) fn leads_known(
     ends: &FlowEnds,
     leads_as_before: bool,
 ) -> bool {
-    let [asked, behind] = [keys.first, keys.second].map(|it| it.key.destination(it.original));
-    let protocol = keys.first.key.protocol();
-    let frontend = FrontendKey { address: asked.0, protocol, port: asked.1 };
+    let [asked, behind] =
+        [keys.first, keys.second].map(|it| FrontendKey::asked_by(&it.key, it.original));
     let takes_visitors = || {
         let services = tables.services.as_deref();
-        services.and_then(|it| it.frontend(&frontend)).is_some_and(|it| it.takes_visitors)
+        services.and_then(|it| it.frontend(&asked)).is_some_and(|it| it.takes_visitors)
     };
     leads(tables, (asked != behind, leads_as_before || takes_visitors()), ends)
 }

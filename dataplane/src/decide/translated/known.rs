@@ -33,13 +33,11 @@ struct BackendGone;
 /// Whether what a translation has put in the place of a flow's ends is still there: the backend, and the node's address.
 fn stands(tables: &Tables, TwoKeys { first, second }: &TwoKeys, to: NextHop) -> bool {
     let [(before, _), (source, _)] = [first, second].map(|it| it.key.source(it.original));
-    let [asked, behind] = [first, second].map(|it| it.key.destination(it.original));
-    let protocol = first.key.protocol();
+    let [asked, behind] = [first, second].map(|it| FrontendKey::asked_by(&it.key, it.original));
     // Other protocols have no service, and their ports are none.
-    let is_service = Protocol::from_number(protocol).is_some() && asked != behind;
-    let frontend = FrontendKey { address: asked.0, protocol, port: asked.1 };
-    let backend = Backend { address: behind.0, port: behind.1 };
-    let keeps = |services: &ServiceTable| services.keeps(&frontend, backend);
+    let is_service = Protocol::from_number(asked.protocol).is_some() && asked != behind;
+    let backend = Backend { address: behind.address, port: behind.port };
+    let keeps = |services: &ServiceTable| services.keeps(&asked, backend);
     let is_there = || match to {
         NextHop::Host | NextHop::Node => {
             tables.manx_ports.as_ref().is_some_and(|it| it.has(source))

@@ -22,7 +22,7 @@ use crate::decide::address_lookup::{by_return_path, lookup_ends};
 use crate::decide::metadata::PacketMetadata;
 use crate::decide::state::DecisionState;
 use crate::decide::visitor;
-use crate::flow::{DirectedKey, EndReason, FlowDirection, FlowKey, Orientation, TwoKeys};
+use crate::flow::{DirectedKey, EndReason, FlowDirection, TwoKeys};
 use crate::services::{Frontend, FrontendKey};
 use crate::tables::{EncodedNextHop, NextHop, Tables};
 use crate::wire::protocol;
@@ -54,14 +54,11 @@ pub(in crate::decide) fn has_moved(
         && matches!(metadata.entrance.back(), NextHop::Tunnel(_))
         && !metadata.entrance.admits(from)
         && metadata.is_under_way()
-        && only_shared_way(tables, &destination(&metadata.flow.key, metadata.flow.orientation))
-            .is_some()
-}
-
-/// The address and port to which a packet goes.
-fn destination(key: &FlowKey, orientation: Orientation) -> FrontendKey {
-    let (address, port) = key.destination(orientation);
-    FrontendKey { address, protocol: key.protocol(), port }
+        && only_shared_way(
+            tables,
+            &FrontendKey::asked_by(&metadata.flow.key, metadata.flow.orientation),
+        )
+        .is_some()
 }
 
 /// Frees the second key of a flow that may have moved here from another node, if a visitor's flow has it.
@@ -82,7 +79,7 @@ pub(super) fn free_key(state: &mut DecisionState, second: &DirectedKey, now: u32
 /// another node brings the client now, to the backend that this node had chosen.
 pub(super) fn gives_way(tables: &Tables, keys: &TwoKeys, metadata: &PacketMetadata) -> bool {
     let TwoKeys { first, second } = keys;
-    let [asked, backend] = [first, second].map(|it| destination(&it.key, it.original));
+    let [asked, backend] = [first, second].map(|it| FrontendKey::asked_by(&it.key, it.original));
     let [client, seen] = [first, second].map(|it| it.key.source(it.original));
     let is_brought = || {
         let found = lookup_ends(tables, client.0, backend.address);

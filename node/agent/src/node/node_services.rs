@@ -188,7 +188,7 @@ impl ManxServices {
 }
 
 /// The addresses that have a route of their own, and the number of those that have none: the first ones by their claims.
-/// So whoever can write a Service takes the route of no balancer's address and no older external IP.
+/// So the author of a Service cannot take the route of a balancer's address, or of an older external IP.
 fn with_routes(
     addresses: impl Iterator<Item = IpAddr>,
     sort_by_claim: impl FnOnce(&mut [IpAddr]),
