@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use super::code::Code;
 use super::problem::{Cause, MOST_OF_OBJECT, Severity};
-use super::tree::{Flaw, Node, Position, Value, shown};
+use super::tree::{Entry, Flaw, Node, Position, Value, shown};
 
 /// A report about a field, before the identity of its object is known.
 #[derive(Debug, Clone)]
@@ -101,14 +101,14 @@ enum Step<'a> {
 /// A node and its path. The path costs nothing until a problem is reported.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cursor<'a> {
-    pub(super) node: &'a Node,
+    pub(super) node: &'a Node<'a>,
     up: Option<&'a Cursor<'a>>,
     step: Step<'a>,
 }
 
 impl<'a> Cursor<'a> {
     /// The object itself.
-    pub(super) fn root(node: &'a Node) -> Self {
+    pub(super) fn root(node: &'a Node<'a>) -> Self {
         Self { node, up: None, step: Step::Root }
     }
 
@@ -208,24 +208,25 @@ impl<'a> Cursor<'a> {
     /// Whether this is a mapping; reports if it is not. Fields that are neither in `read` nor in `ignored` (fields of
     /// the API that Manx does not use) cause a warning.
     pub(super) fn mapping(&self, out: &mut Findings, read: &[&str], ignored: &[&str]) -> bool {
-        self.fields(out, Severity::Warning, &[read, ignored].concat())
+        self.fields(out, Severity::Warning, [read, ignored])
     }
 
     /// Whether this is a mapping; reports if it is not. Fields that are not in `read` are errors: if a restricting
     /// field is misspelled and ignored, traffic passes that its author believes denied.
     pub(super) fn exact(&self, out: &mut Findings, read: &[&str]) -> bool {
-        self.fields(out, Severity::Error, read)
+        self.fields(out, Severity::Error, [read, &[]])
     }
 
-    fn fields(&self, out: &mut Findings, severity: Severity, known: &[&str]) -> bool {
+    fn fields(&self, out: &mut Findings, severity: Severity, known: [&[&str]; 2]) -> bool {
         let Value::Mapping(entries) = &self.node.value else {
             self.expected(out, "a mapping");
             return false;
         };
-        for entry in entries.iter().filter(|entry| !known.contains(&entry.key.as_str())) {
+        let is_known = |entry: &&Entry<'_>| known.iter().any(|it| it.contains(&&*entry.key));
+        for entry in entries.iter().filter(|entry| !is_known(entry)) {
             let child = Cursor { node: &entry.node, up: Some(self), step: Step::Key(&entry.key) };
             out.push(severity, || {
-                let similar = similar(&entry.key, known).map(str::to_owned);
+                let similar = similar(&entry.key, &known.concat()).map(str::to_owned);
                 (entry.at, child.path(), Cause::UnknownField { similar })
             });
         }
@@ -259,7 +260,7 @@ impl<'a> Cursor<'a> {
         };
         entries
             .iter()
-            .filter(|entry| !known.contains(&entry.key.as_str()) && entry.node.value != Value::Null)
+            .filter(|entry| !known.contains(&&*entry.key) && entry.node.value != Value::Null)
             .map(move |entry| {
                 let step = Step::Key(&entry.key);
                 (Cursor { node: &entry.node, up: Some(self), step }, entry.at)

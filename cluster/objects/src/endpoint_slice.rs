@@ -142,7 +142,7 @@ pub(super) fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<EndpointPo
     let name = cursor.field("name").and_then(|field| field.string(out, "a name"));
     let name = name.filter(|name| !name.is_empty()).map(str::to_owned);
     let protocol = match cursor.field("protocol") {
-        Some(field) if field.node.value != Value::String(String::new()) => protocol(&field, out)?,
+        Some(field) if field.node.value != Value::String("".into()) => protocol(&field, out)?,
         _ => Protocol::Tcp,
     };
     let Some(field) = cursor.field("port") else {

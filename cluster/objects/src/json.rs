@@ -4,6 +4,7 @@
 //! escapes. It returns `None` for a text that is not JSON or that exceeds the limits of a [`tree`](super::tree); the YAML
 //! reader then reads the text or reports its errors. Law: if both readers accept a text, they read the same from it.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::mem;
 
@@ -17,8 +18,9 @@ const SMALL: usize = 16;
 
 /// The documents of a text that consists of JSON objects or lists and white space: one document, or several as in JSON
 /// Lines. A key that occurs twice is a flaw.
-pub(super) fn parse(text: &str) -> Option<Vec<Document>> {
-    let mut reader = Reader { rest: text, line: 1, column: 1, ..Reader::default() };
+pub(super) fn parse(text: &str) -> Option<Vec<Document<'_>>> {
+    let is_ascii = text.is_ascii();
+    let mut reader = Reader { rest: text, is_ascii, line: 1, column: 1, ..Reader::default() };
     let mut documents = Vec::new();
     reader.skip_space();
     while reader.rest.starts_with(['{', '[']) {
@@ -33,14 +35,16 @@ pub(super) fn parse(text: &str) -> Option<Vec<Document>> {
 #[derive(Default)]
 struct Reader<'a> {
     rest: &'a str,
+    /// Whether each character of the text is a byte.
+    is_ascii: bool,
     line: usize,
     column: usize,
     nodes: usize,
     flaws: Vec<Flaw>,
     /// The entries and items of the objects and lists that are being read, the innermost last. At the end of an object
     /// or list its part is split off, because a new vector has no spare capacity.
-    entries: Vec<Entry>,
-    items: Vec<Node>,
+    entries: Vec<Entry<'a>>,
+    items: Vec<Node<'a>>,
 }
 
 impl<'a> Reader<'a> {
@@ -52,7 +56,7 @@ impl<'a> Reader<'a> {
     fn take(&mut self, bytes: usize) -> &'a str {
         let (taken, rest) = self.rest.split_at(bytes);
         self.rest = rest;
-        self.column += taken.chars().count();
+        self.column += if self.is_ascii { bytes } else { taken.chars().count() };
         taken
     }
 
@@ -91,7 +95,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a value inside `depth` lists and objects.
-    fn value(&mut self, depth: usize) -> Option<Node> {
+    fn value(&mut self, depth: usize) -> Option<Node<'a>> {
         self.count()?;
         let at = self.at();
         let value = match self.rest.as_bytes().first()? {
@@ -107,10 +111,10 @@ impl<'a> Reader<'a> {
         Some(Node { at, value })
     }
 
-    fn object(&mut self, depth: usize) -> Option<Vec<Entry>> {
+    fn object(&mut self, depth: usize) -> Option<Vec<Entry<'a>>> {
         let begin = self.entries.len();
         // The position of each key, only for a large object, because a small one is searched faster without it.
-        let mut keys: HashMap<String, Position> = HashMap::new();
+        let mut keys: HashMap<Cow<'a, str>, Position> = HashMap::new();
         self.take(1);
         self.skip_space();
         if self.takes("}") {
@@ -155,7 +159,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn list(&mut self, depth: usize) -> Option<Vec<Node>> {
+    fn list(&mut self, depth: usize) -> Option<Vec<Node<'a>>> {
         let begin = self.items.len();
         self.take(1);
         self.skip_space();
@@ -199,17 +203,19 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a string in quotation marks (section 7).
-    fn string(&mut self) -> Option<String> {
+    fn string(&mut self) -> Option<Cow<'a, str>> {
         if !self.takes("\"") {
             return None;
         }
         let mut text = String::new();
         loop {
             let plain = self.rest.bytes().position(|b| matches!(b, b'"' | b'\\' | ..=0x1f))?;
-            text.push_str(self.take(plain));
+            let plain = self.take(plain);
             if self.takes("\"") {
-                return Some(text);
+                let is_as_written = text.is_empty();
+                return Some(if is_as_written { plain.into() } else { (text + plain).into() });
             }
+            text.push_str(plain);
             if !self.takes("\\") {
                 return None;
             }
@@ -265,7 +271,7 @@ mod tests {
     use super::*;
     use crate::yaml;
 
-    fn read(text: &str) -> Option<Value> {
+    fn read(text: &str) -> Option<Value<'_>> {
         let [document] = <[Document; 1]>::try_from(parse(text)?).unwrap();
         Some(document.root.value)
     }
@@ -273,7 +279,7 @@ mod tests {
     fn string(text: &str) -> Option<String> {
         match read(&format!("[{text}]"))? {
             Value::Sequence(nodes) => match &nodes[..] {
-                [Node { value: Value::String(text), .. }] => Some(text.clone()),
+                [Node { value: Value::String(text), .. }] => Some(text.to_string()),
                 other => panic!("{other:?}"),
             },
             other => panic!("{other:?}"),

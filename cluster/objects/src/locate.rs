@@ -21,7 +21,7 @@ pub fn locate<'p>(text: &str, problems: impl IntoIterator<Item = &'p mut Problem
 }
 
 /// The object itself, or an object among its items or their items.
-fn object_at<'n>(node: &'n Node, is_it: &dyn Fn(&Node) -> bool) -> Option<&'n Node> {
+fn object_at<'n>(node: &'n Node<'n>, is_it: &dyn Fn(&Node<'_>) -> bool) -> Option<&'n Node<'n>> {
     if is_it(node) {
         return Some(node);
     }
@@ -30,7 +30,7 @@ fn object_at<'n>(node: &'n Node, is_it: &dyn Fn(&Node) -> bool) -> Option<&'n No
 }
 
 /// The value at a path such as `spec.ingress[0].from`, or the innermost existing value around it.
-fn field<'n>(object: &'n Node, path: &str) -> &'n Node {
+fn field<'n>(object: &'n Node<'n>, path: &str) -> &'n Node<'n> {
     let mut node = object;
     for step in path.split(['.', '[']).filter(|step| !step.is_empty()) {
         let next = match (&node.value, step.strip_suffix(']')) {

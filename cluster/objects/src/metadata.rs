@@ -68,13 +68,13 @@ pub(super) fn identity(root: &Cursor<'_>, kind: Kind) -> Option<ObjectKey> {
 }
 
 /// The metadata that Calico's client has stored in an annotation.
-enum Stored {
+enum Stored<'a> {
     Nothing,
     Unreadable,
-    Metadata(Node),
+    Metadata(Node<'a>),
 }
 
-fn stored(root: &Cursor<'_>) -> Stored {
+fn stored<'a>(root: &Cursor<'a>) -> Stored<'a> {
     let version = root.node.get("apiVersion").map(|version| &version.value);
     if !matches!(version, Some(Value::String(version)) if version == STORED_VERSION) {
         return Stored::Nothing;

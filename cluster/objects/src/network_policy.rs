@@ -201,7 +201,7 @@ fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Port> {
             let message = "may not be given where port is a name";
             end_field.error(out, Cause::Conflict(message.to_owned()));
         }
-        PortNumber::Name(name.clone())
+        PortNumber::Name(name.to_string())
     } else {
         let port = number(&field, out, &format!("{PORT_NUMBER}, or a port name"))?;
         if let (Some(end_field), Some(end)) = (end_field, end)

@@ -193,7 +193,7 @@ impl Reader<'_> {
         flaws: &[Flaw],
     ) {
         let text = |key| match node.get(key).map(|field| &field.value) {
-            Some(Value::String(text)) => Some(text.as_str()),
+            Some(Value::String(text)) => Some(&**text),
             _ => None,
         };
         let kind = text("kind").or(default.0);

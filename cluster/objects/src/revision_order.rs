@@ -32,7 +32,7 @@ impl Age {
     /// `None` if the object has no `uid`: it has not been in an API server.
     pub(super) fn read(node: &Node) -> Option<Self> {
         let text = |key| match &node.get("metadata")?.get(key)?.value {
-            Value::String(text) if !text.is_empty() => Some(text.as_str()),
+            Value::String(text) if !text.is_empty() => Some(&**text),
             _ => None,
         };
         Some(Self {

@@ -3,11 +3,14 @@
 //! kubectl turns YAML into JSON before anything else (`sigs.k8s.io/yaml` over `yaml.v2`), so `yes` is a boolean, `0x50`
 //! and `010` are numbers, and a plain `80` is an error where text is required. Timestamps stay text, as in kubectl.
 
+use std::borrow::Cow;
+
 use super::tree::Value;
 
 /// The value of a plain (unquoted, untagged) scalar.
-pub fn plain(text: &str) -> Value {
-    match text {
+pub fn plain<'a>(text: impl Into<Cow<'a, str>>) -> Value<'a> {
+    let text = text.into();
+    match &*text {
         "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
         "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
             return Value::Boolean(true);
@@ -19,16 +22,16 @@ pub fn plain(text: &str) -> Value {
     }
     // A number begins with a digit, a sign or a dot. This check keeps the common case cheap.
     if !text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) {
-        return Value::String(text.to_owned());
+        return Value::String(text);
     }
     let digits = text.replace('_', "");
     if let Some(number) = integer(&digits) {
         return Value::Integer(number);
     }
     if is_float(&digits) {
-        return Value::Float(text.to_owned());
+        return Value::Float(text);
     }
-    Value::String(text.to_owned())
+    Value::String(text)
 }
 
 /// Decimal, `0x` hexadecimal, `0o` or leading-zero octal, `0b` binary, each with a sign, within 64 bits.
@@ -83,8 +86,8 @@ fn is_float(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn text(text: &str) -> Value {
-        Value::String(text.to_owned())
+    fn text(text: &str) -> Value<'_> {
+        Value::String(text.into())
     }
 
     #[test]
@@ -128,7 +131,7 @@ mod tests {
         for written in
             ["1.5", ".5", "1.", "1e3", "-1.5E-3", "09", ".inf", "-.INF", "99999999999999999999"]
         {
-            assert_eq!(plain(written), Value::Float(written.to_owned()), "{written}");
+            assert_eq!(plain(written), Value::Float(written.into()), "{written}");
         }
         for written in [
             "10.0.0.1",

@@ -81,7 +81,7 @@ pub(super) fn service(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings)
             && let Some(field) = spec.field("externalName")
             && let Value::String(name) = &field.node.value
         {
-            service.external_name = Some(name.clone());
+            service.external_name = Some(name.to_string());
         }
         traffic(&spec, &mut service, out);
         let one = |key, out: &mut Findings| {

@@ -60,7 +60,7 @@ pub(super) fn invalid(text: &str) -> Option<ObjectKey> {
     matches!(entry.state, State::Invalid(_)).then(|| entry.key.clone())
 }
 
-fn root(text: &str) -> Node {
+fn root(text: &str) -> Node<'_> {
     let mut documents = yaml::parse(text).unwrap();
     assert_eq!(documents.len(), 1);
     let document = documents.remove(0);
@@ -83,7 +83,7 @@ fn every_value_knows_its_line_and_column() {
 fn quotes_and_tags_decide_what_plain_text_would_not_be() {
     let root = root("a: '80'\nb: \"yes\"\nc: !!str 80\nd: |\n  on\ne: ! 5\n");
     for (key, text) in [("a", "80"), ("b", "yes"), ("c", "80"), ("d", "on\n"), ("e", "5")] {
-        assert_eq!(root.get(key).unwrap().value, Value::String(text.to_owned()), "{key}");
+        assert_eq!(root.get(key).unwrap().value, Value::String(text.into()), "{key}");
     }
 }
 
@@ -91,7 +91,7 @@ fn quotes_and_tags_decide_what_plain_text_would_not_be() {
 fn json_with_tabs_is_read_by_the_same_parser() {
     let root = root("{\n\t\"a\": [1, true, null, \"x\\u00e9\\/\"],\n\t\"b\": {}\n}\n");
     let Value::Sequence(items) = &root.get("a").unwrap().value else { panic!() };
-    assert_eq!(items[3].value, Value::String("xé/".to_owned()));
+    assert_eq!(items[3].value, Value::String("xé/".into()));
     assert_eq!(root.get("b").unwrap().value, Value::Mapping(Vec::new()));
 }
 

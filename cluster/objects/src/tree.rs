@@ -23,42 +23,43 @@ pub const MAX_NODES: usize = 16 << 20;
 
 /// A value and its position.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Node {
+pub struct Node<'a> {
     pub at: Position,
-    pub value: Value,
+    pub value: Value<'a>,
 }
 
-/// A value of JSON's types: YAML is converted to JSON's types, as in kubectl.
+/// A value of JSON's types: YAML is converted to JSON's types, as in kubectl. A text is borrowed from the file where it
+/// stands there as it is, which most do.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value {
+pub enum Value<'a> {
     /// No value, `null` or `~`.
     Null,
     /// A boolean; plain YAML 1.1 has many spellings for it.
     Boolean(bool),
     Integer(i128),
     /// A number that is not whole, kept as it was written.
-    Float(String),
-    String(String),
-    Sequence(Vec<Node>),
+    Float(Cow<'a, str>),
+    String(Cow<'a, str>),
+    Sequence(Vec<Node<'a>>),
     /// Keys and values, in the order of the file; no key occurs twice.
-    Mapping(Vec<Entry>),
+    Mapping(Vec<Entry<'a>>),
 }
 
 /// A key, its position, and its value.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
-    pub key: String,
+pub struct Entry<'a> {
+    pub key: Cow<'a, str>,
     pub at: Position,
     /// The value.
-    pub node: Node,
+    pub node: Node<'a>,
 }
 
 /// One document of a file.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Document {
+pub struct Document<'a> {
     /// Counted from 1.
     pub number: usize,
-    pub root: Node,
+    pub root: Node<'a>,
     /// Errors of the document although it could be parsed.
     pub flaws: Vec<Flaw>,
 }
@@ -100,7 +101,7 @@ pub enum FlawKind {
     TagContradicted { tag: String, text: String },
 }
 
-impl Value {
+impl Value<'_> {
     /// The type's name in messages.
     pub const fn type_name(&self) -> &'static str {
         match self {
@@ -137,7 +138,7 @@ pub(super) fn shown(text: &str) -> Cow<'_, str> {
     }
 }
 
-impl Node {
+impl<'a> Node<'a> {
     /// The number of bytes as JSON without white space. An escape counts as the character that it
     /// stands for.
     pub fn json_len(&self) -> usize {
@@ -179,7 +180,7 @@ impl Node {
     }
 
     fn children(&self) -> impl Iterator<Item = &Self> {
-        let (nodes, entries): (&[Self], &[Entry]) = match &self.value {
+        let (nodes, entries): (&[Self], &[Entry<'a>]) = match &self.value {
             Value::Sequence(nodes) => (nodes, &[]),
             Value::Mapping(entries) => (&[], entries),
             _ => (&[], &[]),

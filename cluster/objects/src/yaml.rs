@@ -65,16 +65,16 @@ impl SyntaxError {
 }
 
 /// All documents of `text` that are not empty. A text may be JSON, also JSON Lines.
-pub fn parse(text: &str) -> Result<Vec<Document>, SyntaxError> {
+pub fn parse(text: &str) -> Result<Vec<Document<'_>>, SyntaxError> {
     parse_either(text, text.len() + MAX_REPEATED)
 }
 
 /// Like [`parse`], but no anchor may repeat anything.
-pub fn parse_json(text: &str) -> Result<Vec<Document>, SyntaxError> {
+pub fn parse_json(text: &str) -> Result<Vec<Document<'_>>, SyntaxError> {
     parse_either(text, 0)
 }
 
-fn parse_either(text: &str, may_repeat: usize) -> Result<Vec<Document>, SyntaxError> {
+fn parse_either(text: &str, may_repeat: usize) -> Result<Vec<Document<'_>>, SyntaxError> {
     if text.len() > MAX_BYTES {
         return Err(SyntaxError::TooLong { found: text.len() });
     }
@@ -86,7 +86,7 @@ fn parse_either(text: &str, may_repeat: usize) -> Result<Vec<Document>, SyntaxEr
 }
 
 /// Parses as YAML, even if the text is JSON.
-pub(super) fn parse_yaml(text: &str, may_repeat: usize) -> Result<Vec<Document>, SyntaxError> {
+pub(super) fn parse_yaml(text: &str, may_repeat: usize) -> Result<Vec<Document<'_>>, SyntaxError> {
     let mut builder = Builder { may_repeat, ..Builder::default() };
     let mut parser = Parser::new_from_str(text);
     while let Some(event) = parser.next_event() {
@@ -105,41 +105,41 @@ fn not_yaml(error: &ScanError) -> SyntaxError {
 }
 
 /// A list or mapping that is not closed yet.
-struct Open {
+struct Open<'a> {
     at: Position,
     anchor: usize,
-    content: Content,
+    content: Content<'a>,
 }
 
-enum Content {
-    Sequence(Vec<Node>),
+enum Content<'a> {
+    Sequence(Vec<Node<'a>>),
     Mapping {
-        entries: Vec<Entry>,
+        entries: Vec<Entry<'a>>,
         /// The position of each key. Keys merged by `<<` are left out, so that an explicit key may override them.
-        explicit: HashMap<String, Position>,
+        explicit: HashMap<Cow<'a, str>, Position>,
         /// The key for the next value.
-        key: Option<Key>,
+        key: Option<Key<'a>>,
         /// The values of `<<`, which are merged when the mapping closes.
-        merges: Vec<Node>,
+        merges: Vec<Node<'a>>,
     },
 }
 
 #[derive(Default)]
-struct Builder {
-    documents: Vec<Document>,
+struct Builder<'a> {
+    documents: Vec<Document<'a>>,
     number: usize,
-    stack: Vec<Open>,
-    root: Option<Node>,
+    stack: Vec<Open<'a>>,
+    root: Option<Node<'a>>,
     flaws: Vec<Flaw>,
-    anchors: HashMap<usize, Node>,
+    anchors: HashMap<usize, Node<'a>>,
     nodes: usize,
     /// The bytes as JSON that anchors keep and aliases have repeated, and the limit for them.
     repeated: usize,
     may_repeat: usize,
 }
 
-impl Builder {
-    fn take(&mut self, event: Event<'_>, span: &Span) -> Result<(), SyntaxError> {
+impl<'a> Builder<'a> {
+    fn take(&mut self, event: Event<'a>, span: &Span) -> Result<(), SyntaxError> {
         let at = Position { line: span.start.line(), column: span.start.col() + 1 };
         match event {
             Event::Nothing | Event::StreamStart | Event::StreamEnd => {}
@@ -193,14 +193,19 @@ impl Builder {
     }
 
     /// Counts a node that is repeated.
-    fn repeat(&mut self, node: &Node, at: Position) -> Result<(), SyntaxError> {
+    fn repeat(&mut self, node: &Node<'a>, at: Position) -> Result<(), SyntaxError> {
         self.count(node.size(), at)?;
         self.repeated += node.json_len();
         let most = self.may_repeat;
         if self.repeated > most { Err(SyntaxError::Repeats { at, most }) } else { Ok(()) }
     }
 
-    fn open(&mut self, at: Position, anchor: usize, content: Content) -> Result<(), SyntaxError> {
+    fn open(
+        &mut self,
+        at: Position,
+        anchor: usize,
+        content: Content<'a>,
+    ) -> Result<(), SyntaxError> {
         self.count(1, at)?;
         if self.stack.len() >= MAX_DEPTH {
             return Err(SyntaxError::TooDeep { at });
@@ -236,7 +241,7 @@ impl Builder {
     }
 
     /// Stores the node of an anchor; the number 0 means no anchor.
-    fn remember(&mut self, anchor: usize, node: &Node) -> Result<(), SyntaxError> {
+    fn remember(&mut self, anchor: usize, node: &Node<'a>) -> Result<(), SyntaxError> {
         if anchor != 0 {
             self.repeat(node, node.at)?;
             self.anchors.insert(anchor, node.clone());
@@ -245,7 +250,7 @@ impl Builder {
     }
 
     /// Adds a finished node to its list or mapping. If `merges_here` and the node is a key, it is the merge key.
-    fn add(&mut self, node: Node, merges_here: bool) {
+    fn add(&mut self, node: Node<'a>, merges_here: bool) {
         let Some(open) = self.stack.last_mut() else {
             self.root = Some(node);
             return;
@@ -282,9 +287,9 @@ impl Builder {
     /// one counts. `keys` are the keys of `entries`.
     fn merge(
         &mut self,
-        entries: &mut Vec<Entry>,
-        keys: &mut HashMap<String, Position>,
-        from: Node,
+        entries: &mut Vec<Entry<'a>>,
+        keys: &mut HashMap<Cow<'a, str>, Position>,
+        from: Node<'a>,
     ) {
         match from.value {
             Value::Mapping(more) => {
@@ -312,14 +317,14 @@ impl Builder {
     fn scalar(
         &mut self,
         at: Position,
-        text: Cow<'_, str>,
+        text: Cow<'a, str>,
         style: ScalarStyle,
         tag: Option<&Tag>,
-    ) -> Value {
+    ) -> Value<'a> {
         let Some(tag) = tag else {
             return match style {
-                ScalarStyle::Plain => scalar::plain(&text),
-                _ => Value::String(text.into_owned()),
+                ScalarStyle::Plain => scalar::plain(text),
+                _ => Value::String(text),
             };
         };
         if !tag.is_yaml_core_schema() {
@@ -327,11 +332,13 @@ impl Builder {
             if !(tag.handle.is_empty() && tag.suffix == "!") {
                 self.flaws.push(Flaw { at, kind: unknown(tag) });
             }
-            return Value::String(text.into_owned());
+            return Value::String(text);
         }
-        let value = scalar::plain(&text);
+        if tag.suffix == "str" {
+            return Value::String(text);
+        }
+        let value = scalar::plain(text.clone());
         let fits = match tag.suffix.as_str() {
-            "str" => return Value::String(text.into_owned()),
             "int" => matches!(value, Value::Integer(_)),
             "float" => matches!(value, Value::Integer(_) | Value::Float(_)),
             "bool" => matches!(value, Value::Boolean(_)),
@@ -363,13 +370,13 @@ fn unknown(tag: &Tag) -> FlawKind {
 }
 
 /// A key that waits for its value.
-struct Key {
+struct Key<'a> {
     at: Position,
-    kind: KeyKind,
+    kind: KeyKind<'a>,
 }
 
-enum KeyKind {
-    Text(String),
+enum KeyKind<'a> {
+    Text(Cow<'a, str>),
     /// A plain `<<`.
     Merge,
     /// A key that is not text, with the name of its type.
@@ -377,11 +384,11 @@ enum KeyKind {
 }
 
 /// A key as in JSON: text. Numbers and booleans become the text that JSON would write.
-fn key_kind(value: Value) -> KeyKind {
+fn key_kind(value: Value<'_>) -> KeyKind<'_> {
     match value {
         Value::String(text) | Value::Float(text) => KeyKind::Text(text),
-        Value::Integer(number) => KeyKind::Text(number.to_string()),
-        Value::Boolean(truth) => KeyKind::Text(truth.to_string()),
+        Value::Integer(number) => KeyKind::Text(number.to_string().into()),
+        Value::Boolean(truth) => KeyKind::Text(truth.to_string().into()),
         other @ (Value::Null | Value::Sequence(_) | Value::Mapping(_)) => {
             KeyKind::Illegal(other.type_name())
         }

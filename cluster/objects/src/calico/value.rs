@@ -27,7 +27,7 @@ pub(super) fn has_ports(protocol: u8) -> bool {
 pub(super) fn protocol(cursor: &Cursor<'_>, out: &mut Findings) -> Option<u8> {
     let protocol = match &cursor.node.value {
         Value::Integer(number) => u8::try_from(*number).ok(),
-        Value::String(text) => match text.as_str() {
+        Value::String(text) => match &**text {
             "TCP" => Some(6),
             "UDP" => Some(17),
             "ICMP" => Some(ICMP),

@@ -24,9 +24,7 @@ fn single<'a>(
     };
     let mut filled = entries.iter().filter(|entry| entry.node.value != Value::Null);
     match (filled.next(), filled.next()) {
-        (Some(Entry { key, .. }), None) => {
-            support.fields(cursor, known, out).then_some(key.as_str())
-        }
+        (Some(Entry { key, .. }), None) => support.fields(cursor, known, out).then_some(&**key),
         (Some(_), Some(_)) => {
             cursor.conflict(out, format!("has exactly one of {}", known.join(", ")));
             None

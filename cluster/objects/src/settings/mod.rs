@@ -116,7 +116,7 @@ pub(super) fn annotations_not_done(
     let mut not_done: Vec<_> = annotations
         .iter()
         .filter_map(|(name, text)| match annotation(kind, name)? {
-            (row, Effect::NotDone(it)) if !it.unless.holds(&Value::String(text.to_owned())) => {
+            (row, Effect::NotDone(it)) if !it.unless.holds(&Value::String(text.into())) => {
                 Some((row, it.message))
             }
             _ => None,
@@ -144,7 +144,7 @@ pub fn of_variable(name: &str, value: &str) -> Option<&'static str> {
         ("true", _) => Value::Boolean(true),
         ("false", _) => Value::Boolean(false),
         (_, Ok(number)) => Value::Integer(number),
-        _ => Value::String(value.to_owned()),
+        _ => Value::String(value.into()),
     };
     match field {
         Some((_, Effect::NotDone(not_done))) if not_done.unless.holds(&value) => None,

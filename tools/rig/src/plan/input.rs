@@ -148,7 +148,7 @@ fn read_files(files: &[PathBuf]) -> Result<Manifests, InputError> {
     Ok(Manifests { contents, objects: Objects::from_json(&objects), warnings })
 }
 
-fn json_of(node: &Node) -> Json {
+fn json_of(node: &Node<'_>) -> Json {
     match &node.value {
         Value::Null => Json::Null,
         Value::Boolean(value) => (*value).into(),
@@ -162,7 +162,7 @@ fn json_of(node: &Node) -> Json {
         Value::Sequence(items) => items.iter().map(json_of).collect(),
         Value::Mapping(entries) => entries
             .iter()
-            .map(|entry| (entry.key.clone(), json_of(&entry.node)))
+            .map(|entry| (entry.key.to_string(), json_of(&entry.node)))
             .collect::<serde_json::Map<String, Json>>()
             .into(),
     }

@@ -67,7 +67,7 @@ fn parse_item(item: &Node, entries: &[Entry]) -> Result<ExtraPorts, SettingsErro
     let (mut workload, mut selector, mut namespace, mut ports) = (None, None, None, None);
     for entry in entries {
         let node = &entry.node;
-        match entry.key.as_str() {
+        match &*entry.key {
             "workload" => workload = Some(parse_workload(node)?),
             "selector" => selector = Some(parse_selector(node)?),
             "namespace" => namespace = Some(text(node, "a namespace's name")?.to_owned()),
@@ -123,7 +123,9 @@ fn parse_selector(node: &Node) -> Result<BTreeMap<String, String>, SettingsError
     match &node.value {
         Value::Mapping(entries) if !entries.is_empty() => entries
             .iter()
-            .map(|it| Ok((it.key.clone(), text(&it.node, "a label's value, a text")?.to_owned())))
+            .map(|it| {
+                Ok((it.key.to_string(), text(&it.node, "a label's value, a text")?.to_owned()))
+            })
             .collect(),
         _ => Err(wrong(node, EXPECTED)),
     }

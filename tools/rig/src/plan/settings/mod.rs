@@ -49,7 +49,7 @@ impl Settings {
             return Err(wrong(&document.root, "keys and values"));
         };
         for entry in entries {
-            match entry.key.as_str() {
+            match &*entry.key {
                 "mtu" => settings.mtu = mtu(&entry.node)?,
                 "outside" => settings.outside = addresses(&entry.node)?,
                 "samples" => settings.samples = boolean(&entry.node)?,
