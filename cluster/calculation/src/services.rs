@@ -27,10 +27,11 @@ mod shares;
 mod slices;
 
 pub use addresses::{AddressKind, LeftAlone, Untranslated};
-pub use backends::{LeftOut, TrafficPolicy};
+pub use backends::{LeftOut, TrafficPolicy, zone};
+pub use frontends::granted::GrantedPorts;
 pub use frontends::health_checks::{HealthCheck, HealthChecks, LocalEndpoints};
 pub use frontends::view;
-pub use frontends::{Frontends, GrantedPorts, NodePorts, zone};
+pub use frontends::{Frontends, NodePorts};
 pub use manx_dataplane::services::WithoutBackend;
 pub use omission::Omission;
 pub use ranges::{RangeProblem, RoutedRanges, ServiceRanges};

@@ -5,11 +5,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
-use manx_dataplane::services::{Backend, WithoutBackend};
+use manx_dataplane::services::{Backend, Frontend, WithoutBackend};
+use manx_dataplane::wire::protocol;
 use manx_objects::contents::Stored;
 use manx_objects::object::{
-    ClientAffinity, ContainerPort, Created, EndpointPort, Hints, HostPort, Node, Phase,
-    ServiceType, SliceEndpoint,
+    ClientAffinity, ContainerPort, Created, EndpointPort, EndpointSlice, Hints, HostPort, Node,
+    Phase, Pod, Protocol, Service, ServicePort, ServiceType, SliceEndpoint,
 };
 use manx_objects::problem::Place;
 use proptest::collection::{btree_set, vec};
@@ -18,10 +19,14 @@ use proptest::prelude::*;
 use proptest::sample::select as one_of;
 use proptest::test_runner::{Config, TestRunner};
 
+use super::compile::id;
 use super::*;
 use crate::services::addresses::{HEADLESS, OTHER_PROXY};
-use crate::services::bounds::{MOST_HEALTH_CHECKS, MOST_OF_NAMESPACE};
-use crate::services::{HealthCheck, HealthChecks, LeftAlone};
+use crate::services::backends::ZONE;
+use crate::services::bounds::{
+    MOST_BACKENDS, MOST_HEALTH_CHECKS, MOST_HOST_PORTS, MOST_OF_NAMESPACE, MOST_PORTS,
+};
+use crate::services::{GrantedPorts, HealthCheck, HealthChecks, LeftAlone};
 use reference::{Seen, expected, expected_checks, is_named};
 use viewed::{of_services, seen_in, views};
 

@@ -10,11 +10,12 @@ use manx_objects::object::{Kind, Object, ObjectKey, Protocol, Service, ServicePo
 use manx_policy_compiler::model::ObjectName;
 
 use super::claims::Place;
-use super::{Frontends, NodePorts, affinity, frontend_key, zone};
+use super::compile::{affinity, frontend_key};
+use super::{Frontends, NodePorts};
 use crate::services::addresses::{
     AddressKind, LeftAlone, Opening, Untranslated, addresses, left_alone, openings, policy,
 };
-use crate::services::backends::{Candidate, Choice, Here, LeftOut, TrafficPolicy, select};
+use crate::services::backends::{Candidate, Choice, Here, LeftOut, TrafficPolicy, select, zone};
 use crate::services::omission::Omission;
 use crate::services::rank::Rank;
 
