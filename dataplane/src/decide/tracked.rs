@@ -279,7 +279,7 @@ pub(super) fn decide_icmp_error(
     let direction = entry.direction(orientation).reverse();
     let verdict = refresh(tables, &mut entry, false);
     let pair = entrance.next_hops_of_error(entry.next_hop_pair(direction));
-    let is_of_visitor = |from| matches!(NextHop::decode(from), NextHop::Visitor(_));
+    let is_of_visitor = |from| visitor::is_visitor(NextHop::decode(from));
     if !entrance.admits_flow(pair, direction)
         || (is_of_visitor(path.from) && !is_of_visitor(pair.from))
     {

@@ -111,12 +111,11 @@ impl ManxServices {
         is_own: impl Fn(&IpAddr) -> bool,
     ) -> ServiceChange {
         let Self { frontends, of_nodes, .. } = self;
-        let is_of_node = |address: &IpAddr| is_own(address) || of_nodes.contains(address);
-        let admits = |address: IpAddr| admits(topology, is_of_node, address);
-        let changed = changes.map(|it| frontends.follow(contents, it, admits)).unwrap_or_default();
+        let admits = admission(topology, of_nodes, is_own);
+        let changed = changes.map(|it| frontends.follow(contents, it, &admits)).unwrap_or_default();
         let is_placed = placed.is_some();
         if let Some(addresses) = placed {
-            frontends.readmit(contents, admits);
+            frontends.readmit(contents, &admits);
             frontends.move_node_ports(contents, addresses, admits);
         }
         let routed = self.ranges.routed(topology);
@@ -166,8 +165,7 @@ impl ManxServices {
         is_own: impl Fn(&IpAddr) -> bool,
     ) -> bool {
         let Self { frontends, of_nodes, .. } = self;
-        let is_of_node = |address: &IpAddr| is_own(address) || of_nodes.contains(address);
-        let admits = |address: IpAddr| admits(topology, is_of_node, address);
+        let admits = admission(topology, of_nodes, is_own);
         frontends.grant(contents, granted, admits)
     }
 
@@ -185,6 +183,15 @@ impl ManxServices {
             (range, HostRoute::Manx { source: own.find(|it| is_own(it)).copied() })
         })
     }
+}
+
+/// Whether an address may be a service's, seen from this node: see [`admits`]. `of_nodes`: the addresses of all nodes.
+fn admission(
+    topology: &Topology,
+    of_nodes: &HashSet<IpAddr>,
+    is_own: impl Fn(&IpAddr) -> bool,
+) -> impl Fn(IpAddr) -> bool {
+    move |address| admits(topology, |it| is_own(it) || of_nodes.contains(it), address)
 }
 
 /// The addresses that have a route of their own, and the number of those that have none: the first ones by their claims.
