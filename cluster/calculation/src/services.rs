@@ -20,6 +20,7 @@ mod bounds;
 mod frontends;
 mod host_ports;
 mod named_addresses;
+mod numbers;
 mod omission;
 mod ranges;
 mod rank;

@@ -31,6 +31,6 @@ pub(super) fn is_stray(
 #[inline(never)]
 fn is_led(tables: &Tables, (key, to): (&FlowKey, Orientation), ends: &FlowEnds) -> bool {
     let asked = FrontendKey::asked_by(key, to);
-    let is_backend = tables.services.as_deref().is_some_and(|it| it.takes_visitors(&asked));
+    let is_backend = tables.services.as_deref().is_some_and(|it| it.leads_visitors_to(&asked));
     matches!(ends.to, NextHop::Endpoint(_)) && is_backend
 }

@@ -11,7 +11,8 @@ use crate::flow::{FlowKey, Orientation};
 use crate::wire::address::Address;
 use crate::wire::protocol;
 
-/// What a client's packet names: an address of a service, a protocol and a port.
+/// What a packet asks for: an address, a protocol and a port. Mostly a frontend's; behind the translation, and of visitors, a
+/// backend's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrontendKey {
     /// The address, mostly a cluster IP.
@@ -57,15 +58,15 @@ pub struct Frontend {
     /// Names the service's port: the same for all its addresses, and for no other port of a service. Clients keep their
     /// backend by it.
     pub id: u64,
-    /// Names the service's namespace. Services of one share what is bounded.
-    pub owner: u64,
+    /// The number of the service's namespace. Services of one share what is bounded. 0: it is a pod's, and no service's.
+    pub namespace: u64,
     /// The backends that a new connection may get, each once.
     pub backends: Box<[Backend]>,
     /// For UDP, and where it takes visitors: all backends that the service has, also those that no new connection of this
     /// node may get. Sorted, each once.
     pub all_backends: Box<[Backend]>,
-    /// Whether other nodes may lead clients from outside to backends on this one. So a router may choose the node by
-    /// which they come, if the address is no node's.
+    /// Whether clients from outside who come to this frontend on one node are led to backends on another, as visitors. So a
+    /// router may choose the node by which they come, if the address is no node's.
     pub takes_visitors: bool,
     /// The seconds after its last new connection for which a client keeps its backend. `None`: each connection gets one
     /// by itself (`sessionAffinity: None`).
@@ -94,7 +95,7 @@ impl Frontend {
 pub struct ServiceTable {
     frontends: Parts<FrontendKey, Arc<Frontend>>,
     addresses: Parts<Address, ()>,
-    /// The backends that visitors may reach, each with the frontends that lead there.
+    /// The backends that visitors may reach, as they ask for them, each with the frontends that lead there.
     for_visitors: Parts<FrontendKey, Ways>,
     gone: u32,
 }
@@ -122,13 +123,13 @@ impl ServiceTable {
         }
     }
 
-    /// Whether a client from outside whom another node has brought may open a connection to this address and port: a
-    /// frontend that takes visitors has this backend.
-    pub fn takes_visitors(&self, at: &FrontendKey) -> bool {
+    /// Whether a visitor may open a connection to this address and port of a backend: a frontend that takes visitors has
+    /// it.
+    pub fn leads_visitors_to(&self, at: &FrontendKey) -> bool {
         self.for_visitors.get(at).is_some()
     }
 
-    /// The frontend by which every visitor of this address and port has come. `None`: there are several, or none.
+    /// The frontend by which every visitor of this address and port of a backend has come. `None`: there are several, or none.
     pub fn only_way(&self, at: &FrontendKey) -> Option<FrontendKey> {
         let Ways { count, address, port } = *self.for_visitors.get(at)?;
         let address = Address::v6(address.to_be_bytes());

@@ -23,7 +23,7 @@ use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::{Kind, Object, ObjectKey};
 use manx_policy_compiler::model::ObjectName;
 
-use self::claims::{Claims, Place};
+use self::claims::{Claims, Precedence};
 use self::compile::{Compiled, Compiler, Own};
 use self::granted::HostPorts;
 use self::health_checks::LocalEndpoints;
@@ -79,12 +79,12 @@ struct Claimant {
 }
 
 impl Claimant {
-    /// The place of its claim on a key.
-    fn place(&self, key: &FrontendKey) -> Place {
+    /// The precedence of its claim on a key.
+    fn precedence(&self, key: &FrontendKey) -> Precedence {
         let at = self.addresses.binary_search_by_key(&key.address.to_ip(), |own| own.address);
         let own = at.ok().map(|at| self.addresses[at]);
         let is_external_ip = own.is_some_and(|own| own.is_external_ip && own.is_admitted);
-        Place { is_external_ip, rank: Arc::clone(&self.rank) }
+        Precedence { is_external_ip, rank: Arc::clone(&self.rank) }
     }
 }
 
@@ -321,7 +321,7 @@ impl Frontends {
         }
         let claimant = Claimant { rank, addresses, keys: frontends.keys().copied().collect() };
         for (key, frontend) in frontends {
-            self.claims.add(key, claimant.place(&key), frontend);
+            self.claims.add(key, claimant.precedence(&key), frontend);
             touched.insert(key);
         }
         self.claimants.insert(Arc::clone(object), claimant);

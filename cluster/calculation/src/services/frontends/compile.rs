@@ -4,7 +4,6 @@
 //! nothing is remembered.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -12,7 +11,6 @@ use ipnet::IpNet;
 use manx_dataplane::services::{Clients, Frontend, FrontendKey};
 use manx_objects::object::{EndpointSlice, Object, ObjectKey, Pod, Protocol, Service, ServicePort};
 use manx_policy_compiler::model::ObjectName;
-use sha1::{Digest, Sha1};
 
 use super::NodePorts;
 use super::health_checks::LocalEndpoints;
@@ -22,6 +20,7 @@ use crate::services::addresses::{
 use crate::services::backends::{Candidate, Here, TrafficPolicy, all, can_be_backend, select};
 use crate::services::bounds::{MOST_BACKENDS, MOST_PORTS};
 use crate::services::host_ports;
+use crate::services::numbers;
 use crate::services::omission::Omission;
 use crate::services::rank::Rank;
 use crate::services::shares::Shares;
@@ -255,8 +254,8 @@ impl Compiler<'_> {
         omissions: &mut BTreeSet<Omission>,
     ) -> Frontend {
         let without_backends = Frontend {
-            id: id(name, port),
-            owner: owner(&name.namespace),
+            id: numbers::of_port(name, port),
+            namespace: numbers::of_namespace(&name.namespace),
             affinity: affinity(service),
             takes_visitors,
             ..Frontend::default()
@@ -307,20 +306,4 @@ pub(super) fn affinity(service: &Service) -> Option<u32> {
 pub(super) fn frontend_key(address: IpAddr, of: &ServicePort, port: u16) -> FrontendKey {
     let protocol = of.protocol.unwrap_or(Protocol::Tcp).number();
     FrontendKey { address: address.into(), protocol, port }
-}
-
-/// The number of a Service's port. It is the same on every node, after a restart and in every version, and nobody can
-/// make a Service whose number is another one's.
-pub(super) fn id(service: &ObjectName, port: &ServicePort) -> u64 {
-    let name = port.name.as_deref().unwrap_or_default();
-    // Neither a namespace nor a Service's name has a slash.
-    let hash = Sha1::digest(format!("{}/{}/{name}", service.namespace, service.name));
-    hash.iter().take(8).fold(0, |id, byte| id << 8 | u64::from(*byte))
-}
-
-/// The number of a namespace, the same in every version of the table.
-fn owner(namespace: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    namespace.hash(&mut hasher);
-    hasher.finish()
 }

@@ -70,8 +70,8 @@ impl Frontends {
 
     /// The Service to which a port of this node leads.
     pub(super) fn service_at(&self, key: &FrontendKey) -> Option<&Arc<ObjectKey>> {
-        let (place, _) = self.claims.first(key)?;
-        (!place.rank.is_pod).then_some(&place.rank.object)
+        let (precedence, _) = self.claims.first(key)?;
+        (!precedence.rank.is_pod).then_some(&precedence.rank.object)
     }
 }
 

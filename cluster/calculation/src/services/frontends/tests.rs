@@ -19,7 +19,6 @@ use proptest::prelude::*;
 use proptest::sample::select as one_of;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::compile::id;
 use super::*;
 use crate::services::addresses::{HEADLESS, OTHER_PROXY};
 use crate::services::backends::ZONE;
@@ -692,23 +691,4 @@ fn a_node_gives_a_bounded_number_of_its_ports_to_its_oldest_pods() {
     };
     assert_eq!(told(&compiled(&[&old, &new[..]].concat())), 1, "each once");
     assert_eq!(told(&compiled(&old)), 0);
-}
-
-#[test]
-fn the_number_of_a_services_port_is_the_same_for_ever() {
-    let port = |name: Option<&str>| ServicePort {
-        name: name.map(str::to_owned),
-        protocol: None,
-        port: 80,
-        target: None,
-        node_port: None,
-    };
-    let web = ObjectName::new("a", "web");
-    assert_eq!(id(&web, &port(None)), 0x4bc0_5c94_42da_cd97);
-    let others = [
-        id(&web, &port(Some("http"))),
-        id(&ObjectName::new("b", "web"), &port(None)),
-        id(&ObjectName::new("a", "we"), &port(Some("b"))),
-    ];
-    assert!(others.iter().all(|it| *it != id(&web, &port(None))), "{others:?}");
 }
