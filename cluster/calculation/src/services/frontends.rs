@@ -153,7 +153,7 @@ impl Frontends {
             ),
             Changes::Everything => self.note_everything(contents),
         };
-        self.store_named_addresses();
+        self.named.store(&mut self.table);
         self.compile_all(contents, changed, admits)
     }
 
@@ -225,10 +225,10 @@ impl Frontends {
             if matches!(key.kind, Kind::EndpointSlice | Kind::Pod | Kind::Node) {
                 // Added first, so that an address that stays is never gone.
                 if let Some(state) = now {
-                    self.named.add(state);
+                    self.named.add(key, state);
                 }
                 if let Some(state) = before {
-                    self.named.remove(state);
+                    self.named.remove(key, state);
                 }
             }
         }
@@ -248,7 +248,7 @@ impl Frontends {
                 if kind == Kind::EndpointSlice {
                     self.slices.add(key, &stored.state);
                 }
-                self.named.add(&stored.state);
+                self.named.add(key, &stored.state);
             }
         }
         let before = self.claimants.keys().map(|key| ObjectKey::clone(key));
@@ -361,15 +361,6 @@ impl Frontends {
             self.addresses.insert(key.address.to_ip())
         } else {
             self.addresses.remove(&key.address.to_ip())
-        }
-    }
-
-    fn store_named_addresses(&mut self) {
-        for (address, is_named) in self.named.take_changed() {
-            let address = address.into();
-            if self.table.has_address(address) != is_named {
-                Arc::make_mut(&mut self.table).set_address(address, is_named);
-            }
         }
     }
 }

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use ipnet::IpNet;
-use manx_dataplane::services::FrontendKey;
+use manx_dataplane::services::{Backend, FrontendKey};
 use manx_dataplane::tables::{Connections, Link, NextHop, PortId, Role, Tunnel};
 use manx_dataplane::wire::address::Address;
 use manx_policy_compiler::model::ObjectName;
@@ -403,7 +403,12 @@ impl Node {
         let frontends = tables.services.as_ref().map(|it| {
             let all: BTreeMap<_, _> = it.frontends().collect();
             let exists = |text: &&&str| it.has_address(text.parse::<IpAddr>().unwrap().into());
-            (all, ADDRESSES.iter().filter(exists).collect::<Vec<_>>())
+            let keeps = |key: &FrontendKey, text: &str| {
+                it.keeps(key, Backend { address: text.parse::<IpAddr>().unwrap().into(), port: 80 })
+            };
+            let kept = |key| ADDRESSES.iter().filter(move |text| keeps(key, text));
+            let kept: Vec<Vec<_>> = all.keys().map(|key| kept(key).collect()).collect();
+            (all, ADDRESSES.iter().filter(exists).collect::<Vec<_>>(), kept)
         });
         let way_out = tables.manx_ports.as_ref().map(|it| {
             let destinations = ADDRESSES.iter().chain(&["172.18.0.3", "172.18.0.4", "192.0.2.1"]);
