@@ -304,7 +304,7 @@ END
 # check_balancer, after check_clients_of_ports: a load balancer leads an address of its own to the nodes, as the outside host's route
 # does here.
 check_balancer() {
-    local address=203.0.113.80 node
+    local address=203.0.113.80
     kubectl create -f - <<END
 apiVersion: v1
 kind: Service
@@ -313,13 +313,7 @@ spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: 
 END
     kubectl -n shop patch service web-balanced --subresource=status --type=merge \
         -p "{\"status\": {\"loadBalancer\": {\"ingress\": [{\"ip\": \"$address\"}]}}}"
-    for node in n1 n2; do
-        outside ip route replace "$address/32" via "${nodes[$node]}"
-        check "an outside host reaches a load balancer's address through $node" \
-            eventually 10 outside curl -sS --max-time 2 "http://$address/hostname"
-        check "and is seen by the pods of both nodes" pods_answer_outside "$outside" "$address:80"
-        check "so does $node itself" node_is_answered "$node" "$address:80"
-    done
+    check_through_nodes "a load balancer's address" "$address"
     kubectl -n shop patch service web-balanced --type=merge -p '{"spec": {"externalTrafficPolicy": "Local"}}'
     check "with externalTrafficPolicy Local only the pod of n2 answers it there" \
         eventually 10 answered_by_one "$address:80" "web-n2"
@@ -328,6 +322,18 @@ END
     kubectl -n shop delete service web-balanced
     outside ip route del "$address/32"
     check "after the service no node has a route to its address" eventually 15 has_no_route n2 "$address"
+}
+# check_through_nodes WHAT ADDRESS: the outside host reaches an address of service web's pods through either node, and so do the
+# nodes. Its route leads to n2 then.
+check_through_nodes() {
+    local what=$1 address=$2 node
+    for node in n1 n2; do
+        outside ip route replace "$address/32" via "${nodes[$node]}"
+        check "an outside host reaches $what through $node" \
+            eventually 10 outside curl -sS --max-time 2 "http://$address/hostname"
+        check "and is seen by the pods of both nodes" pods_answer_outside "$outside" "$address:80"
+        check "so does $node itself" node_is_answered "$node" "$address:80"
+    done
 }
 # answered_by_one ADDRESS NAME: 16 connections of the outside host are all answered by pods whose names begin so.
 answered_by_one() {
@@ -346,12 +352,8 @@ kind: Service
 metadata: {name: web-named, namespace: shop}
 spec: {selector: {app: web}, externalIPs: [$allowed, $other], ports: [{port: 80, targetPort: 8080}]}
 END
+    check_through_nodes "an external IP" "$allowed"
     for node in n1 n2; do
-        outside ip route replace "$allowed/32" via "${nodes[$node]}"
-        check "an outside host reaches an external IP through $node" \
-            eventually 10 outside curl -sS --max-time 2 "http://$allowed/hostname"
-        check "and is seen by the pods of both nodes" pods_answer_outside "$outside" "$allowed:80"
-        check "so does $node itself" node_is_answered "$node" "$allowed:80"
         check "$node leads nobody to an address outside of the nets" has_no_route "$node" "$other"
         check "$node says so" status_has "$node" "its external IP $other is not translated"
     done

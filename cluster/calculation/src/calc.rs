@@ -222,6 +222,16 @@ impl Calculation {
         self.route_tables.change_in_place(tables, inputs)
     }
 
+    /// As [`Calculation::change_routes`], where of routes nothing has changed but which of these addresses are services'.
+    pub fn change_service_routes(
+        &mut self,
+        tables: &Tables,
+        inputs: &Inputs<'_>,
+        addresses: &BTreeSet<IpAddr>,
+    ) -> bool {
+        self.route_tables.change_services_in_place(tables, inputs, addresses)
+    }
+
     /// The attached pods' endpoints, by index. A pod has no endpoint until the cluster has its object, because its
     /// policy depends on its labels. It has none while its object lacks an address that the agent gave it, because
     /// other nodes would not know the sender.

@@ -24,12 +24,12 @@ pub enum RestoreOutcome {
 }
 
 /// Opens a flow again as its record says, if it would be opened by a first packet that policy judges now.
-/// `may_claim`: the worker may take a shard that no worker has.
+/// `may_reserve`: the worker may take a shard that no worker has.
 pub fn restore(
     tables: &Tables,
     state: &mut DecisionState,
     record: &FlowRecord,
-    may_claim: bool,
+    may_reserve: bool,
     now: u32,
 ) -> RestoreOutcome {
     let flow = FlowEntry::from_record(record, now);
@@ -59,14 +59,16 @@ pub fn restore(
         // What has passed since is newer.
         return RestoreOutcome::Here;
     }
-    if !(may_claim || state.flows.has_shard(hash)) || state.flows.claim(hash, found).is_some() {
+    if !(may_reserve || state.flows.has_shard(hash))
+        || state.flows.reserve_shard(hash, found).is_some()
+    {
         return RestoreOutcome::Elsewhere;
     }
-    let second = record.second.map(|second| state.flows.claim_second_key(second, found, now));
+    let second = record.second.map(|second| state.flows.reserve_second_key(second, found, now));
     let second = match second.transpose() {
         Ok(second) => second,
         Err(taken) => {
-            state.flows.unclaim(hash, found);
+            state.flows.release_shard(hash, found);
             return match taken {
                 KeyTaken::Worker(_) => RestoreOutcome::Elsewhere,
                 KeyTaken::Flow => RestoreOutcome::Ended,

@@ -35,7 +35,7 @@ pub(super) fn decide_tracked(
     let Some(mut entry) = state.flows.live_entry(found, now) else {
         return match state.flows.other_worker(name.hash) {
             None => open_flow(tables, state, metadata, Some(found), now),
-            Some(owner) => FlowDecision::hand_off(owner),
+            Some(worker) => FlowDecision::hand_off(worker),
         };
     };
     if entry.has_two_keys() {
@@ -131,8 +131,8 @@ fn open_flow(
         && pair.from != pair.to
         && tables.link(ends.to).is_some()
     {
-        if let Some(owner) = state.flows.claim(name.hash, found) {
-            return FlowDecision::hand_off(owner);
+        if let Some(worker) = state.flows.reserve_shard(name.hash, found) {
+            return FlowDecision::hand_off(worker);
         }
         let evicted = state.flows.insert(name.hash, found, flow_owner(&ends), now, |entry| {
             entry.open(&name.key, name.orientation, metadata.tcp_flags, now);
@@ -279,7 +279,7 @@ pub(super) fn decide_icmp_error(
     let direction = entry.direction(orientation).reverse();
     let verdict = refresh(tables, &mut entry, false);
     let pair = entrance.next_hops_of_error(entry.next_hop_pair(direction));
-    let is_of_visitor = |from| matches!(NextHop::decode(from), NextHop::Visitor(_));
+    let is_of_visitor = |from| visitor::is_visitor(NextHop::decode(from));
     if !entrance.admits_flow(pair, direction)
         || (is_of_visitor(path.from) && !is_of_visitor(pair.from))
     {

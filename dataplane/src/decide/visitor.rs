@@ -10,6 +10,13 @@ use crate::policy::FlowEnds;
 use crate::services::FrontendKey;
 use crate::tables::{NextHop, Tables};
 
+/// Whether the source of a flow or of a packet, which has this next hop, is a visitor: it is outside of the cluster and comes
+/// in by another node's tunnel.
+#[inline]
+pub(super) fn is_visitor(from: NextHop) -> bool {
+    matches!(from, NextHop::Visitor(_))
+}
+
 /// Whether a packet comes from a visitor who was led to no backend of this node, and so may open nothing.
 #[inline]
 pub(super) fn is_stray(
@@ -17,13 +24,13 @@ pub(super) fn is_stray(
     (key, orientation): (&FlowKey, Orientation),
     ends: &FlowEnds,
 ) -> bool {
-    matches!(ends.from, NextHop::Visitor(_)) && !is_led(tables, (key, orientation), ends)
+    is_visitor(ends.from) && !is_led(tables, (key, orientation), ends)
 }
 
 #[cold]
 #[inline(never)]
 fn is_led(tables: &Tables, (key, to): (&FlowKey, Orientation), ends: &FlowEnds) -> bool {
     let asked = FrontendKey::asked_by(key, to);
-    let is_backend = tables.services.as_deref().is_some_and(|it| it.takes_visitors(&asked));
+    let is_backend = tables.services.as_deref().is_some_and(|it| it.leads_visitors_to(&asked));
     matches!(ends.to, NextHop::Endpoint(_)) && is_backend
 }

@@ -96,7 +96,7 @@ impl FlowTable {
         Self::with_hasher(capacity, seed.hasher("flows"), None)
     }
 
-    /// The table of one of several workers. Its flows are opened after a [`FlowTable::claim`].
+    /// The table of one of several workers. Its flows are opened after a [`FlowTable::reserve_shard`].
     pub fn shared(capacity: usize, shards: Arc<Shards>, worker: WorkerId) -> io::Result<Self> {
         Self::with_hasher(capacity, shards.random(), Some((shards, worker)))
     }
@@ -273,15 +273,15 @@ impl FlowTable {
         self.shards.as_ref().is_none_or(|(shards, own)| shards.owner(hash) == Some(*own))
     }
 
-    /// Claims the shard of a hash for this worker, before the flow that [`FlowTable::find`] looked for is stored here.
+    /// Reserves the shard of a hash for this worker, before the flow that [`FlowTable::find`] looked for is stored here.
     /// Returns the owner if the shard belongs to another worker; if not, [`FlowTable::insert`] must follow.
-    pub fn claim(&self, hash: u64, Found(slot): Found) -> Option<WorkerId> {
+    pub fn reserve_shard(&self, hash: u64, Found(slot): Found) -> Option<WorkerId> {
         let (shards, own) = self.shards.as_ref().filter(|_| slot.is_none())?;
         shards.open(hash, *own).err()
     }
 
-    /// Gives back the claim of a flow that is not stored after all. `found` is as for [`FlowTable::claim`].
-    pub fn unclaim(&self, hash: u64, Found(slot): Found) {
+    /// Gives back the reservation of a flow that is not stored after all. `found` is as for [`FlowTable::reserve_shard`].
+    pub fn release_shard(&self, hash: u64, Found(slot): Found) {
         if let Some((shards, _)) = self.shards.as_ref().filter(|_| slot.is_none()) {
             shards.close(hash);
         }
@@ -313,10 +313,10 @@ impl FlowTable {
     ) -> (Option<u32>, Option<Evicted>) {
         let (slot, evicted) = match slot {
             Some(taken) if self.first_lines[taken as usize].has_two_keys() => {
-                // It may have been found by either key, and stands under its first. Its claim of this hash goes over.
+                // It may have been found by either key, and stands under its first. Its reservation of this hash goes over.
                 if let Some((shards, own)) = &self.shards {
-                    let claimed = shards.open(hash, *own);
-                    debug_assert_eq!(claimed, Ok(()), "a shard in which this worker has a flow");
+                    let reserved = shards.open(hash, *own);
+                    debug_assert_eq!(reserved, Ok(()), "a shard in which this worker has a flow");
                 }
                 self.remove(taken, now, EndReason::Replaced);
                 self.make_room(hash, owner, now)

@@ -328,7 +328,7 @@ proptest! {
                 let entry = if action == 1 { open(n, TCP, TcpFlags::SYN, now) } else { established(n, now) };
                 let hash = table.hash(&entry.key());
                 let found = table.find(hash, &entry.key());
-                prop_assert_eq!(table.claim(hash, found), None);
+                prop_assert_eq!(table.reserve_shard(hash, found), None);
                 let _ = insert(&mut table, entry, now);
             }
             for n in 0..60 {

@@ -11,7 +11,7 @@
 //! The entry's key has a mark that no packet's key has. So a packet of such a flow never passes for one of a flow that
 //! is not translated, and looking for the latter costs nothing more.
 //!
-//! One worker has both keys: it claims the shards of both when it opens the flow. A second key that another flow has, or
+//! One worker has both keys: it reserves the shards of both when it opens the flow. A second key that another flow has, or
 //! whose shard is another worker's, is refused, and the caller takes another one (another source port).
 
 use super::bucket::{Place, tag};
@@ -99,15 +99,15 @@ pub struct Holder {
     pub last_seen: u32,
 }
 
-/// A second key that is claimed for a flow.
+/// A second key that is reserved for a flow.
 #[derive(Debug)]
 #[must_use = "its shard is open: FlowTable::insert_with_second_key or FlowTable::release_second_key follows"]
-pub struct ClaimedKey {
+pub struct ReservedKey {
     second: DirectedKey,
     hash: u64,
 }
 
-impl ClaimedKey {
+impl ReservedKey {
     /// The key.
     pub fn key(&self) -> DirectedKey {
         self.second
@@ -115,14 +115,14 @@ impl ClaimedKey {
 }
 
 impl FlowTable {
-    /// Claims a second key for the flow that was `found`, or that is about to be stored if none was. A flow that has the
-    /// key and has expired is removed. Call it after [`FlowTable::claim`] of the first key.
-    pub fn claim_second_key(
+    /// Reserves a second key for the flow that was `found`, or that is about to be stored if none was. A flow that has the
+    /// key and has expired is removed. Call it after [`FlowTable::reserve_shard`] of the first key.
+    pub fn reserve_second_key(
         &mut self,
         second: DirectedKey,
         Found(own): Found,
         now: u32,
-    ) -> Result<ClaimedKey, KeyTaken> {
+    ) -> Result<ReservedKey, KeyTaken> {
         let hash = self.hash(&second.key);
         if let Found(Some(other)) = self.find(hash, &second.key)
             && Some(other) != own
@@ -135,31 +135,31 @@ impl FlowTable {
         if let Some((shards, worker)) = &self.shards {
             shards.open(hash, *worker).map_err(KeyTaken::Worker)?;
         }
-        Ok(ClaimedKey { second, hash })
+        Ok(ReservedKey { second, hash })
     }
 
-    /// Gives back a claim that is not needed.
-    pub fn release_second_key(&mut self, ClaimedKey { hash, .. }: ClaimedKey) {
+    /// Gives back a reservation that is not needed.
+    pub fn release_second_key(&mut self, ReservedKey { hash, .. }: ReservedKey) {
         if let Some((shards, _)) = &self.shards {
             shards.close(hash);
         }
     }
 
-    /// As [`FlowTable::insert`], with the second key that was claimed for the flow. Returns what was evicted for either
+    /// As [`FlowTable::insert`], with the second key that was reserved for the flow. Returns what was evicted for either
     /// key. If there is no place for the second key after all, the flow is not stored: it must not be taken for one
     /// that is not translated.
     #[inline]
     pub fn insert_with_second_key(
         &mut self,
         place: (u64, Found, Owner),
-        claimed: ClaimedKey,
+        reserved: ReservedKey,
         now: u32,
         write: impl FnOnce(&mut FlowMut<'_>),
     ) -> [Option<Evicted>; 2] {
         match self.store(place, now, false, write) {
-            (Some(slot), evicted) => [evicted, self.add_second_key(slot, claimed, now)],
+            (Some(slot), evicted) => [evicted, self.add_second_key(slot, reserved, now)],
             (None, evicted) => {
-                self.release_second_key(claimed);
+                self.release_second_key(reserved);
                 [evicted, None]
             }
         }
@@ -170,7 +170,7 @@ impl FlowTable {
     fn add_second_key(
         &mut self,
         slot: u32,
-        ClaimedKey { second, hash }: ClaimedKey,
+        ReservedKey { second, hash }: ReservedKey,
         now: u32,
     ) -> Option<Evicted> {
         let chosen = self.choose_bucket(hash);
@@ -182,7 +182,7 @@ impl FlowTable {
         });
         // The victim left a place if there was none.
         let Some(place) = self.free_place(hash, chosen) else {
-            self.release_second_key(ClaimedKey { second, hash });
+            self.release_second_key(ReservedKey { second, hash });
             self.remove(slot, now, EndReason::Evicted);
             return evicted;
         };
@@ -330,20 +330,20 @@ mod tests {
         let (key, original) = key(first);
         let hash = table.hash(&key);
         let found = table.find(hash, &key);
-        assert_eq!(table.claim(hash, found), None);
-        let claimed = second.map(|it| table.claim_second_key(second_of(it), found, now));
-        let claimed = match claimed.transpose() {
-            Ok(claimed) => claimed,
+        assert_eq!(table.reserve_shard(hash, found), None);
+        let reserved = second.map(|it| table.reserve_second_key(second_of(it), found, now));
+        let reserved = match reserved.transpose() {
+            Ok(reserved) => reserved,
             Err(taken) => {
-                table.unclaim(hash, found);
+                table.release_shard(hash, found);
                 return Err(taken);
             }
         };
         let place = (hash, found, Owner::NODE);
         let write = |entry: &mut FlowMut<'_>| entry.open(&key, original, TcpFlags::SYN, now);
-        Ok(match claimed {
+        Ok(match reserved {
             None => [table.insert(place.0, place.1, place.2, now, write), None],
-            Some(claimed) => table.insert_with_second_key(place, claimed, now, write),
+            Some(reserved) => table.insert_with_second_key(place, reserved, now, write),
         })
     }
 
@@ -509,9 +509,9 @@ mod tests {
         // The oldest of all is the one that gets a second key.
         let oldest = table.find(table.hash(&keys[0].0), &keys[0].0);
         let (key, original) = keys[2 * WAYS];
-        let claimed = table.claim_second_key(DirectedKey { key, original }, oldest, 16).unwrap();
+        let reserved = table.reserve_second_key(DirectedKey { key, original }, oldest, 16).unwrap();
         assert_eq!(
-            table.add_second_key(oldest.0.unwrap(), claimed, 16),
+            table.add_second_key(oldest.0.unwrap(), reserved, 16),
             Some(Evicted::Unestablished)
         );
         assert_eq!(table.find(table.hash(&key), &key), oldest);

@@ -23,7 +23,7 @@ const ENTRIES: usize = 1 << 16;
 
 /// Which backend each client got last, by the service's port.
 ///
-/// A full bucket forgets a client of the owner that has most there, the one that came longest ago: so services of two
+/// A full bucket forgets a client of the namespace that has most there, the one that came longest ago: so services of two
 /// namespaces keep half of a bucket each, however many clients one of them has. A client has one entry for a service's port,
 /// so those of one namespace are forgotten only for more clients of that namespace, or for namespaces with fewer. Senders
 /// cannot choose buckets, because the hash has a random key.
@@ -46,20 +46,20 @@ struct Entry {
 #[repr(C, align(64))]
 struct Bucket([Entry; WAYS]);
 
-/// The hash of a client and a service's port, with that of the port's owner in the lower 16 bits. Never 0.
+/// The hash of a client and a service's port, with that of the port's namespace in the lower 16 bits. Never 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Name(u64);
 
 impl Name {
-    const OWNER_BITS: u32 = u16::BITS;
+    const NAMESPACE_BITS: u32 = u16::BITS;
 
-    const fn owner(self) -> u16 {
+    const fn namespace(self) -> u16 {
         self.0 as u16
     }
 
     /// The number that chooses the bucket.
     const fn bucket(self) -> usize {
-        (self.0 >> Self::OWNER_BITS) as usize
+        (self.0 >> Self::NAMESPACE_BITS) as usize
     }
 }
 
@@ -96,7 +96,7 @@ impl Affinities {
         let free = || names.iter().position(|it| *it == 0);
         let at = own.or_else(free).unwrap_or_else(|| {
             let times = bucket.each_ref().map(|it| it.backend_and_time.load(Relaxed) as u32);
-            forgotten(names.map(|it| Name(it).owner()), times, name.owner())
+            forgotten(names.map(|it| Name(it).namespace()), times, name.namespace())
         });
         let word = u64::from(self.hash(&backend)) << 32 | u64::from(now);
         bucket[at].client.store(name.0, Relaxed);
@@ -104,9 +104,9 @@ impl Affinities {
     }
 
     fn name(&self, frontend: &Frontend, client: Address) -> Name {
-        let owner = self.random.hash_one(frontend.owner) as u16;
-        let hash =
-            self.random.hash_one((frontend.id, client)) << Name::OWNER_BITS | u64::from(owner);
+        let namespace = self.random.hash_one(frontend.namespace) as u16;
+        let hash = self.random.hash_one((frontend.id, client)) << Name::NAMESPACE_BITS
+            | u64::from(namespace);
         Name(hash.max(1))
     }
 
@@ -119,13 +119,14 @@ impl Affinities {
     }
 }
 
-/// The entry of a full bucket that a new one of `owner` replaces: the oldest of the owner's own if no other owner has more
+/// The entry of a full bucket that a new one of `namespace` replaces: the oldest of its own if no other namespace has more
 /// there, else the oldest of those who have most.
-fn forgotten(owners: [u16; WAYS], times: [u32; WAYS], owner: u16) -> usize {
-    let count = |of: u16| owners.iter().filter(|it| **it == of).count();
-    let most = owners.iter().map(|it| count(*it)).max().unwrap_or_default();
-    let gives = |of: u16| if count(owner) == most { of == owner } else { count(of) == most };
-    let givers = (0..WAYS).filter(|at| gives(owners[*at]));
+fn forgotten(namespaces: [u16; WAYS], times: [u32; WAYS], namespace: u16) -> usize {
+    let count = |of: u16| namespaces.iter().filter(|it| **it == of).count();
+    let most = namespaces.iter().map(|it| count(*it)).max().unwrap_or_default();
+    let gives =
+        |of: u16| if count(namespace) == most { of == namespace } else { count(of) == most };
+    let givers = (0..WAYS).filter(|at| gives(namespaces[*at]));
     givers.min_by_key(|at| times[*at]).unwrap_or_default()
 }
 
@@ -137,10 +138,10 @@ mod tests {
 
     use super::*;
 
-    fn frontend(owner: u64, id: u64) -> Frontend {
+    fn frontend(namespace: u64, id: u64) -> Frontend {
         let backend = |n| Backend { address: Ipv4Addr::from_bits(n).into(), port: 80 };
         let backends = (0..3).map(backend).collect();
-        Frontend { id, owner, backends, affinity: Some(1000), ..Frontend::default() }
+        Frontend { id, namespace, backends, affinity: Some(1000), ..Frontend::default() }
     }
 
     fn client(n: u32) -> Address {
@@ -154,20 +155,20 @@ mod tests {
     }
 
     proptest! {
-        /// An owner gives an entry to another only if it has more of the bucket than that one, and as many as anybody. A
-        /// bucket of two owners ends up with half for each that wants it.
+        /// A namespace gives an entry to another only if it has more of the bucket than that one, and as many as anybody. A
+        /// bucket of two namespaces ends up with half for each that wants it.
         #[test]
         fn nobody_gives_an_entry_to_who_has_as_many(
-            owners in prop::array::uniform4(0u16..5), times in prop::array::uniform4(0u32..5), owner in 0u16..5,
+            namespaces in prop::array::uniform4(0u16..5), times in prop::array::uniform4(0u32..5), namespace in 0u16..5,
         ) {
-            let count = |of: u16| owners.iter().filter(|it| **it == of).count();
-            let at = forgotten(owners, times, owner);
-            let giver = owners[at];
-            if giver != owner {
-                prop_assert!(count(giver) > count(owner));
-                prop_assert!(owners.iter().all(|it| count(*it) <= count(giver)));
+            let count = |of: u16| namespaces.iter().filter(|it| **it == of).count();
+            let at = forgotten(namespaces, times, namespace);
+            let giver = namespaces[at];
+            if giver != namespace {
+                prop_assert!(count(giver) > count(namespace));
+                prop_assert!(namespaces.iter().all(|it| count(*it) <= count(giver)));
             }
-            let is_older = |it: usize| owners[it] == giver && times[it] < times[at];
+            let is_older = |it: usize| namespaces[it] == giver && times[it] < times[at];
             prop_assert!(!(0..WAYS).any(is_older));
         }
     }

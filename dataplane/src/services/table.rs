@@ -11,7 +11,8 @@ use crate::flow::{FlowKey, Orientation};
 use crate::wire::address::Address;
 use crate::wire::protocol;
 
-/// What a client's packet names: an address of a service, a protocol and a port.
+/// What a packet asks for: an address, a protocol and a port. Mostly a frontend's; behind the translation, and of visitors, a
+/// backend's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrontendKey {
     /// The address, mostly a cluster IP.
@@ -57,15 +58,15 @@ pub struct Frontend {
     /// Names the service's port: the same for all its addresses, and for no other port of a service. Clients keep their
     /// backend by it.
     pub id: u64,
-    /// Names the service's namespace. Services of one share what is bounded.
-    pub owner: u64,
+    /// The number of the service's namespace. Services of one share what is bounded. 0: it is a pod's, and no service's.
+    pub namespace: u64,
     /// The backends that a new connection may get, each once.
     pub backends: Box<[Backend]>,
     /// For UDP, and where it takes visitors: all backends that the service has, also those that no new connection of this
     /// node may get. Sorted, each once.
     pub all_backends: Box<[Backend]>,
-    /// Whether other nodes may lead clients from outside to backends on this one. So a router may choose the node by
-    /// which they come, if the address is no node's.
+    /// Whether clients from outside who come to this frontend on one node are led to backends on another, as visitors. So a
+    /// router may choose the node by which they come, if the address is no node's.
     pub takes_visitors: bool,
     /// The seconds after its last new connection for which a client keeps its backend. `None`: each connection gets one
     /// by itself (`sessionAffinity: None`).
@@ -93,8 +94,11 @@ impl Frontend {
 #[derive(Debug, Clone, Default)]
 pub struct ServiceTable {
     frontends: Parts<FrontendKey, Arc<Frontend>>,
+    /// The addresses that pods and nodes have.
     addresses: Parts<Address, ()>,
-    /// The backends that visitors may reach, each with the frontends that lead there.
+    /// Those that no pod and no node has, and that slices or annotations name: each with the number of their namespace.
+    named: Parts<(u64, Address), ()>,
+    /// The backends that visitors may reach, as they ask for them, each with the frontends that lead there.
     for_visitors: Parts<FrontendKey, Ways>,
     gone: u32,
 }
@@ -114,31 +118,41 @@ impl ServiceTable {
     /// Whether a connection to a frontend keeps its backend, whether or not a new one may get it. TCP and SCTP do while
     /// its address exists: their ends find out when the other one is gone. A client of UDP does not, so a backend keeps
     /// it while it is one of the frontend's, with the same port.
+    ///
+    /// An address exists while a pod or a node has it; and for connections to a Service's frontend also while a slice or
+    /// an annotation of that Service's namespace names it. So those of one namespace hold no connections of another, and when a frontend
+    /// goes to another namespace or to none, it keeps those alone whose backends are pods and nodes.
     pub fn keeps(&self, key: &FrontendKey, backend: Backend) -> bool {
         if key.protocol == protocol::UDP {
             self.frontend(key).is_some_and(|it| it.all_backends.binary_search(&backend).is_ok())
         } else {
             self.has_address(backend.address)
+                || self.frontend(key).is_some_and(|it| self.is_named(it.namespace, backend.address))
         }
     }
 
-    /// Whether a client from outside whom another node has brought may open a connection to this address and port: a
-    /// frontend that takes visitors has this backend.
-    pub fn takes_visitors(&self, at: &FrontendKey) -> bool {
+    /// Whether a visitor may open a connection to this address and port of a backend: a frontend that takes visitors has
+    /// it.
+    pub fn leads_visitors_to(&self, at: &FrontendKey) -> bool {
         self.for_visitors.get(at).is_some()
     }
 
-    /// The frontend by which every visitor of this address and port has come. `None`: there are several, or none.
+    /// The frontend by which every visitor of this address and port of a backend has come. `None`: there are several, or none.
     pub fn only_way(&self, at: &FrontendKey) -> Option<FrontendKey> {
         let Ways { count, address, port } = *self.for_visitors.get(at)?;
         let address = Address::v6(address.to_be_bytes());
         (count == 1).then_some(FrontendKey { address, port, ..*at })
     }
 
-    /// Whether a backend's address exists.
+    /// Whether a pod or a node has an address.
     #[inline]
     pub fn has_address(&self, address: Address) -> bool {
         self.addresses.get(&address).is_some()
+    }
+
+    /// Whether slices or annotations of the namespace of this number name an address, and no pod and no node has it.
+    pub fn is_named(&self, namespace: u64, address: Address) -> bool {
+        self.named.get(&(namespace, address)).is_some()
     }
 
     /// The number of changes so far by which backends may have gone ([`ServiceTable::keeps`]). Connections look for their
@@ -152,7 +166,8 @@ impl ServiceTable {
     pub fn bytes(&self) -> usize {
         let mut seen = HashSet::new();
         let mut frontends: Vec<&Arc<Frontend>> = self.frontends().map(|(_, it)| it).collect();
-        let mut bytes = self.frontends.bytes() + self.addresses.bytes() + self.for_visitors.bytes();
+        let addresses = self.addresses.bytes() + self.named.bytes();
+        let mut bytes = self.frontends.bytes() + addresses + self.for_visitors.bytes();
         while let Some(frontend) = frontends.pop() {
             if seen.insert(Arc::as_ptr(frontend)) {
                 bytes += size_of::<[usize; 2]>() + size_of::<Frontend>();
@@ -169,10 +184,15 @@ impl ServiceTable {
             let new = frontend.as_ref().map_or(&[][..], |it| &it.all_backends);
             new.binary_search(it).is_ok()
         };
-        let before = self.frontends.get(&key).map_or(&[][..], |it| &it.all_backends);
-        let loses = key.protocol == protocol::UDP && !before.iter().all(has);
-        self.gone = self.gone.wrapping_add(u32::from(loses));
         let before = self.frontends.get(&key).cloned();
+        let loses = before.as_ref().is_some_and(|before| {
+            if key.protocol == protocol::UDP {
+                !before.all_backends.iter().all(has)
+            } else {
+                frontend.as_ref().map(|it| it.namespace) != Some(before.namespace)
+            }
+        });
+        self.gone = self.gone.wrapping_add(u32::from(loses));
         for (backend, leads) in visits_changed(before.as_deref(), frontend.as_deref()) {
             let at = FrontendKey { address: backend.address, port: backend.port, ..key };
             let ways = self.for_visitors.get(&at).copied().unwrap_or_default();
@@ -182,11 +202,20 @@ impl ServiceTable {
         self.frontends.set(key, frontend);
     }
 
-    /// Adds an address that exists, or removes one that has gone.
+    /// Adds an address that a pod or a node has, or removes one that has gone.
     pub fn set_address(&mut self, address: Address, exists: bool) {
         let before = self.has_address(address);
         if before != exists {
             self.addresses.set(address, exists.then_some(()));
+            self.gone = self.gone.wrapping_add(u32::from(before));
+        }
+    }
+
+    /// Adds an address that slices or annotations of a namespace name and no pod and no node has, or removes it.
+    pub fn set_named(&mut self, namespace: u64, address: Address, is_named: bool) {
+        let before = self.is_named(namespace, address);
+        if before != is_named {
+            self.named.set((namespace, address), is_named.then_some(()));
             self.gone = self.gone.wrapping_add(u32::from(before));
         }
     }
@@ -285,7 +314,7 @@ impl<K: Eq + Hash + Clone, V: Clone> Parts<K, V> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::net::Ipv4Addr;
 
     use proptest::prelude::*;
@@ -294,6 +323,14 @@ mod tests {
 
     fn address(n: u32) -> Address {
         Ipv4Addr::from_bits(0x0a00_0000 + n).into()
+    }
+
+    /// A change of what holds connections; addresses and frontends by their numbers.
+    #[derive(Debug, Clone)]
+    enum Step {
+        Address(u32, bool),
+        Named(u64, u32, bool),
+        Frontend(u32, Option<u64>),
     }
 
     proptest! {
@@ -319,7 +356,8 @@ mod tests {
                     Some(id) => model.insert(n, id),
                     None => model.remove(&n),
                 };
-                gone += u32::from(before.is_some() && id.is_none());
+                // The frontend, and its address.
+                gone += 2 * u32::from(before.is_some() && id.is_none());
                 prop_assert_eq!(table.gone(), gone);
             }
             copies.push((table, model));
@@ -335,6 +373,55 @@ mod tests {
             }
         }
 
+        /// A connection of TCP is kept while a pod or a node has its backend's address, or it is named in its
+        /// frontend's namespace. Whenever a connection is no longer kept, flows are told to look.
+        #[test]
+        fn a_namespace_holds_its_own_connections_alone(
+            steps in prop::collection::vec(
+                prop_oneof![
+                    (0u32..3, any::<bool>()).prop_map(|(n, exists)| Step::Address(n, exists)),
+                    (1u64..3, 0u32..3, any::<bool>()).prop_map(|(of, n, is)| Step::Named(of, n, is)),
+                    (0u32..2, prop::option::of(1u64..3)).prop_map(|(n, of)| Step::Frontend(n, of)),
+                ],
+                1..60,
+            ),
+        ) {
+            let mut table = ServiceTable::default();
+            let key = |n| FrontendKey { address: address(90 + n), protocol: protocol::TCP, port: 80 };
+            let (mut held, mut named) = (BTreeSet::new(), BTreeSet::new());
+            let mut frontends = BTreeMap::new();
+            let mut before = BTreeSet::new();
+            for step in steps {
+                let gone = table.gone();
+                match step {
+                    Step::Address(n, exists) => {
+                        table.set_address(address(n), exists);
+                        if exists { held.insert(n) } else { held.remove(&n) };
+                    }
+                    Step::Named(of, n, is_named) => {
+                        table.set_named(of, address(n), is_named);
+                        if is_named { named.insert((of, n)) } else { named.remove(&(of, n)) };
+                    }
+                    Step::Frontend(n, of) => {
+                        let frontend = of.map(|namespace| Frontend { namespace, ..Frontend::default() });
+                        table.set_frontend(key(n), frontend.map(Arc::new));
+                        frontends.insert(n, of);
+                    }
+                }
+                let all = (0..2).flat_map(|at| (0..3).map(move |n| (at, n)));
+                let kept: BTreeSet<(u32, u32)> = all.clone().filter(|(at, n)| {
+                    let of = frontends.get(at).copied().flatten();
+                    held.contains(n) || of.is_some_and(|of| named.contains(&(of, *n)))
+                }).collect();
+                for (at, n) in all {
+                    let backend = Backend { address: address(n), port: 8080 };
+                    prop_assert_eq!(table.keeps(&key(at), backend), kept.contains(&(at, n)));
+                }
+                prop_assert!(before.is_subset(&kept) || table.gone() != gone);
+                before = kept;
+            }
+        }
+
         /// A frontend of UDP keeps the clients of the backends that it has, with their ports. Whenever it loses one, flows
         /// are told to look.
         #[test]
@@ -347,7 +434,7 @@ mod tests {
             let mut table = ServiceTable::default();
             let key = FrontendKey { address: address(99), protocol: protocol::UDP, port: 53 };
             (0..4).for_each(|n| table.set_address(address(n), true));
-            let mut before = std::collections::BTreeSet::new();
+            let mut before = BTreeSet::new();
             for step in steps {
                 let has = step.clone().unwrap_or_default();
                 let backend = |&(n, port): &(u32, u16)| Backend { address: address(n), port };

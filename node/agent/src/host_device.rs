@@ -41,6 +41,22 @@ pub struct RouteChanges {
     pub unreachable: Vec<IpNet>,
 }
 
+/// Single routes through Manx that change.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ChangedRoutes {
+    /// Those that are set: each prefix with the source address of the node's own packets.
+    pub set: Vec<(IpNet, Option<IpAddr>)>,
+    /// The prefixes whose routes are removed.
+    pub removed: Vec<IpNet>,
+}
+
+impl ChangedRoutes {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.set.is_empty() && self.removed.is_empty()
+    }
+}
+
 /// The host port's interface and that of forwarded packets, without their queues.
 #[derive(Debug)]
 pub struct HostDevice {
@@ -136,6 +152,18 @@ impl HostDevice {
                 netlink.delete_address(address).await?;
             }
             Ok(RouteChanges { unreachable: routes.unreachable, ..changes })
+        })?)
+    }
+
+    /// Changes single routes. Those that are removed lead through Manx. All others stay as they are, and nobody looks at them:
+    /// [`Self::reconcile`] asks the kernel for all.
+    pub fn change_routes(&self, changed: &ChangedRoutes) -> Result<RouteChanges, Error> {
+        Ok(netlink::in_netns(&self.netns, async |netlink| {
+            if self.forwarded.is_some() {
+                change_routes(&netlink, OWN_TABLE, &self.made, changed).await?;
+            }
+            let entry = self.forwarded.as_ref().unwrap_or(&self.made);
+            change_routes(&netlink, MAIN, entry, changed).await
         })?)
     }
 
@@ -252,6 +280,27 @@ async fn set_routes(
             netlink.delete_route(table, route).await?;
             changes.removed.push(*route);
         }
+    }
+    Ok(changes)
+}
+
+/// Changes routes of a table that lead to `entry`.
+async fn change_routes(
+    netlink: &Netlink,
+    table: u8,
+    entry: &CreatedDevice,
+    changed: &ChangedRoutes,
+) -> Result<RouteChanges, netlink::Error> {
+    let mut changes = RouteChanges::default();
+    for (net, source) in &changed.set {
+        let route = entry.route(*net, *source);
+        netlink.replace_route_in(table, &route).await?;
+        changes.set.push(route);
+    }
+    for net in &changed.removed {
+        let route = entry.route(*net, None);
+        netlink.delete_route(table, &route).await?;
+        changes.removed.push(route);
     }
     Ok(changes)
 }

@@ -46,7 +46,7 @@ use self::dataplane::Dataplane;
 use self::host_ports::HostPorts;
 pub(super) use self::inputs::Inputs;
 use self::pod_request::{AttachRequest, Maker, PodRequest};
-use self::settle::{Settled, settle};
+use self::settle::{HostUpdate, Settled, settle};
 pub(super) use self::view::View;
 use super::error::Error;
 use super::pod_work::Completed;
@@ -154,7 +154,12 @@ impl Agent {
             view,
             calculated,
             &attachments.locals(),
-            |view| attachments.devices.reconcile_host(&view.host_network()),
+            |view, update| match update {
+                HostUpdate::All => attachments.devices.reconcile_host(&view.host_network()),
+                HostUpdate::Routes(changed) => {
+                    attachments.devices.change_host_routes(&changed, || view.host_network());
+                }
+            },
             |view, open| dataplane.open_sockets(view, open),
         );
         let Settled { placed, tables, received } = settled;

@@ -400,6 +400,24 @@ fn fabric_without_backend(asked: Tuple, behind: Tuple) -> Fabric {
     fabric
 }
 
+/// A pod that goes ends the connections to it, whatever another tenant's slices name.
+#[test]
+fn a_slice_holds_the_connections_of_its_own_namespace_alone() {
+    for (namespace, end) in [(1, "shop/server"), (2, "shop/client")] {
+        let (asked, behind) = both(WEB, TCP, SERVER);
+        let mut table = ServiceTable::default();
+        set(&mut table, WEB, &Frontend { namespace: 1, ..frontend(1, &[SERVER]) });
+        let mut fabric = Fabric::translating(&cluster(""), table);
+        passes(&mut fabric, "shop/client", &asked.opening(), "shop/server");
+        passes(&mut fabric, "shop/server", &behind.answer(), "shop/client");
+        let mut gone = ServiceTable::clone(fabric.services.as_ref().unwrap());
+        gone.set_address(backend(SERVER).address, false);
+        gone.set_named(namespace, backend(SERVER).address, true);
+        fabric.set_services(gone);
+        passes(&mut fabric, "shop/client", &asked.data(b"x"), end);
+    }
+}
+
 /// Of packets that come together the first one ends the flow, and the others find nothing that it leaves.
 #[test]
 fn nothing_goes_on_untranslated_when_a_backend_is_gone() {

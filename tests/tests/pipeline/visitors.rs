@@ -284,7 +284,7 @@ fn a_backend_takes_visitors_while_some_frontend_leads_to_it() {
         Some(Frontend { all_backends, takes_visitors: true, ..Frontend::default() }.into())
     };
     let mut table = ServiceTable::default();
-    let taken = |table: &ServiceTable| [0, 1].map(|n| table.takes_visitors(&at(n)));
+    let taken = |table: &ServiceTable| [0, 1].map(|n| table.leads_visitors_to(&at(n)));
     table.set_frontend(key(1), leads(&backends));
     table.set_frontend(key(2), leads(&backends[..1]));
     assert_eq!(taken(&table), [true, true]);

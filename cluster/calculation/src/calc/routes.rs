@@ -88,7 +88,7 @@ impl RouteTables {
             return;
         }
         self.tunnels = self.tunnels(inputs).into();
-        self.routes = self.routes(inputs, &attached);
+        self.routes = self.routes(inputs, &attached, None);
         let senders = inputs.topology.senders.iter().filter_map(|&peer| {
             let key = (peer.address, peer.overlay.encapsulation());
             Some((key, self.tunnel_index(peer)?))
@@ -119,17 +119,54 @@ impl RouteTables {
         if !is_alike {
             return false;
         }
-        let routes = self.routes(inputs, &attached);
+        let routes = self.routes(inputs, &attached, None);
         let Some(blocks) = differing_blocks(&self.routes, &routes) else { return false };
-        let store =
-            |block: Ipv4Net| tables.store_next_hops(block.addr(), &next_hops(&routes, block));
-        if !blocks.into_iter().all(store) {
+        self.routes = routes;
+        if !self.store(tables, blocks) {
             return false;
         }
-        self.routes = routes;
         let (topology, services) = (inputs.topology.clone(), services(inputs).collect());
         self.inputs = Some(RouteInputs { topology, services, ..before });
         true
+    }
+
+    /// As [`RouteTables::change_in_place`], where nothing has changed but which of these addresses are services'. The work
+    /// grows with these addresses, not with the routes of the cluster.
+    pub(super) fn change_services_in_place(
+        &mut self,
+        tables: &Tables,
+        inputs: &Inputs<'_>,
+        addresses: &BTreeSet<IpAddr>,
+    ) -> bool {
+        let Some(before) = self.inputs.take() else { return false };
+        let attached = attached(inputs);
+        let is_alike = before.attached == attached
+            && before.own_addresses == *inputs.own_addresses
+            && Arc::ptr_eq(&self.map, &tables.routes);
+        if !is_alike {
+            return false;
+        }
+        let only: BTreeSet<IpNet> = addresses.iter().map(|it| IpNet::from(*it)).collect();
+        let now = self.routes(inputs, &attached, Some(&only));
+        let known = only.iter().filter_map(|net| self.routes.get_key_value(net));
+        let was: BTreeMap<_, _> = known.map(|(net, via)| (*net, *via)).collect();
+        let Some(blocks) = differing_blocks(&was, &now) else { return false };
+        for net in was.keys() {
+            self.routes.remove(net);
+        }
+        self.routes.extend(now);
+        if !self.store(tables, blocks) {
+            return false;
+        }
+        self.inputs = Some(RouteInputs { services: services(inputs).collect(), ..before });
+        true
+    }
+
+    /// Stores the next hops of these blocks in `tables`.
+    fn store(&self, tables: &Tables, blocks: BTreeSet<Ipv4Net>) -> bool {
+        let store =
+            |block: Ipv4Net| tables.store_next_hops(block.addr(), &next_hops(&self.routes, block));
+        blocks.into_iter().all(store)
     }
 
     fn tunnels(&mut self, inputs: &Inputs<'_>) -> Vec<Option<Tunnel>> {
@@ -158,10 +195,12 @@ impl RouteTables {
         Some(node * TUNNELS_PER_NODE + peer.overlay.encapsulation().kind())
     }
 
+    /// All routes, or those to these prefixes `only`.
     fn routes(
         &self,
         inputs: &Inputs<'_>,
         attached: &[(IpAddr, NextHop)],
+        only: Option<&BTreeSet<IpNet>>,
     ) -> BTreeMap<IpNet, NextHop> {
         let via = |route: &Route| match route {
             Route::Local => NextHop::Unreachable,
@@ -172,10 +211,16 @@ impl RouteTables {
             }
             Route::NoRoute(_) => NextHop::NoRoute,
         };
-        let of_cluster = inputs.topology.prefixes.iter();
         let of_cluster =
-            of_cluster.map(|(net, route)| (*net, RouteSource::LAST_OF_CLUSTER, via(route)));
-        topology::routes(of_cluster.chain(of_node(inputs, attached)))
+            |(net, route): (&IpNet, &Route)| (*net, RouteSource::LAST_OF_CLUSTER, via(route));
+        let prefixes = &inputs.topology.prefixes;
+        let of_node = of_node(inputs, attached);
+        let Some(only) = only else {
+            return topology::routes(prefixes.iter().map(of_cluster).chain(of_node));
+        };
+        let prefixes = only.iter().filter_map(|net| prefixes.get_key_value(net));
+        let of_node = of_node.filter(|(net, ..)| only.contains(net));
+        topology::routes(prefixes.map(of_cluster).chain(of_node))
     }
 }
 

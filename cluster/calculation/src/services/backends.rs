@@ -8,7 +8,11 @@ use std::net::IpAddr;
 
 use manx_dataplane::services::{Backend, WithoutBackend};
 use manx_dataplane::wire::address::Address;
-use manx_objects::object::{Hints, SliceEndpoint};
+use manx_objects::contents::Contents;
+use manx_objects::object::{Hints, Kind, Object, ObjectKey, SliceEndpoint};
+
+/// The label of a node's zone.
+pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// The node whose clients get backends.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -16,6 +20,14 @@ pub(super) struct Here {
     pub(super) node: String,
     /// The label `topology.kubernetes.io/zone` of the node.
     pub(super) zone: Option<String>,
+}
+
+/// The zone of a node, if it is known.
+pub fn zone(contents: &Contents, node: &str) -> Option<String> {
+    match contents.valid(&ObjectKey::new(Kind::Node, "", node)) {
+        Some(Object::Node(node)) => node.labels.get(ZONE).cloned(),
+        _ => None,
+    }
 }
 
 /// The endpoints that clients may get.

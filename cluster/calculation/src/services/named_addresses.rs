@@ -1,88 +1,180 @@
 //! The addresses that objects name: a connection to a backend goes on while its address is one of them.
 //!
-//! A pod, a node and a slice name addresses. A slice names those of its endpoints in any condition, because only new
-//! connections are not for an endpoint that is not ready. Pods and nodes are there for endpoints that no slice names any
-//! more, and so that an agent that starts again knows those addresses, too.
+//! | who names the address | whose connections go on |
+//! |---|---|
+//! | a pod by its status, or a node | everybody's |
+//! | a slice, or a pod by an annotation alone | those that came by a Service of the same namespace |
+//!
+//! Everybody who can write a slice or an annotation may name any address, so these hold his own connections alone: a pod that
+//! goes ends those of all others. A slice names the addresses of its endpoints in any condition, because only new connections are not
+//! for an endpoint that is not ready.
+//!
+//! Objects of different kinds come in any order. A slice that comes before its pod holds the connections of its namespace
+//! until the pod is there, which are all that there can be: only Services of that namespace lead to its endpoints. Pods and
+//! nodes are there for endpoints that no slice names any more, and so that an agent that starts again knows those
+//! addresses, too. The result follows from the present objects alone.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::mem;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ahash::RandomState;
 
+use manx_dataplane::services::ServiceTable;
 use manx_objects::State;
-use manx_objects::object::{Object, Pod};
+use manx_objects::object::{Object, ObjectKey, Pod};
 
 use super::backends::can_be_backend;
+use super::numbers;
 use crate::import::pod_addresses;
 
-/// The number of objects that name each address.
+/// The objects that name each address.
 #[derive(Debug, Default)]
 pub(super) struct NamedAddresses {
-    counts: HashMap<IpAddr, u32, RandomState>,
-    /// The addresses whose counts have changed.
-    changed: Vec<IpAddr>,
+    /// How often pods' status and nodes name each.
+    by_ends: HashMap<IpAddr, u32, RandomState>,
+    /// How often slices and annotations name each, by the number of their namespace.
+    by_authors: BTreeMap<(IpAddr, u64), u32>,
+    /// What has come or gone: an address with the namespace whose authors name it; `None`: pods and nodes do.
+    changed: Vec<(IpAddr, Option<u64>)>,
 }
 
 impl NamedAddresses {
-    pub(super) fn add(&mut self, state: &State) {
-        let Self { counts, changed } = self;
-        each_named(state, |address| {
-            let count = counts.entry(address).or_default();
+    /// Notes that an object has this state.
+    pub(super) fn add(&mut self, key: &ObjectKey, state: &State) {
+        let Self { by_ends, by_authors, changed } = self;
+        each_named(key, state, |address, namespace| {
+            let count = match namespace {
+                None => by_ends.entry(address).or_default(),
+                Some(namespace) => by_authors.entry((address, namespace)).or_default(),
+            };
             *count += 1;
             if *count == 1 {
-                changed.push(address);
+                changed.push((address, namespace));
             }
         });
     }
 
-    pub(super) fn remove(&mut self, state: &State) {
-        let Self { counts, changed } = self;
-        each_named(state, |address| {
-            let Some(count) = counts.get_mut(&address) else { return };
+    /// Notes that an object has this state no more.
+    pub(super) fn remove(&mut self, key: &ObjectKey, state: &State) {
+        let Self { by_ends, by_authors, changed } = self;
+        each_named(key, state, |address, namespace| {
+            let count = match namespace {
+                None => by_ends.get_mut(&address),
+                Some(namespace) => by_authors.get_mut(&(address, namespace)),
+            };
+            let Some(count) = count else { return };
             *count -= 1;
-            if *count == 0 {
-                counts.remove(&address);
-                changed.push(address);
+            if *count > 0 {
+                return;
             }
+            match namespace {
+                None => _ = by_ends.remove(&address),
+                Some(namespace) => _ = by_authors.remove(&(address, namespace)),
+            }
+            changed.push((address, namespace));
         });
     }
 
     /// Forgets all objects.
     pub(super) fn clear(&mut self) {
-        self.changed.extend(self.counts.drain().map(|(address, _)| address));
+        self.changed.extend(self.by_ends.drain().map(|(address, _)| (address, None)));
+        let of_slices = mem::take(&mut self.by_authors).into_keys();
+        self.changed.extend(of_slices.map(|(address, namespace)| (address, Some(namespace))));
     }
 
-    /// The addresses that may have come or gone since the last call, each with whether it is named now.
-    pub(super) fn take_changed(&mut self) -> impl Iterator<Item = (IpAddr, bool)> {
-        let Self { counts, changed } = self;
-        mem::take(changed).into_iter().map(|address| (address, counts.contains_key(&address)))
+    /// Stores in the table what has changed since the last call. It has what authors name only where no pod and no
+    /// node has the address: in most clusters that is little.
+    pub(super) fn store(&mut self, table: &mut Arc<ServiceTable>) {
+        for (address, namespace) in mem::take(&mut self.changed) {
+            let is_held = self.by_ends.contains_key(&address);
+            let Some(namespace) = namespace else {
+                if table.has_address(address.into()) != is_held {
+                    Arc::make_mut(table).set_address(address.into(), is_held);
+                }
+                for (&(_, namespace), _) in
+                    self.by_authors.range((address, 0)..=(address, u64::MAX))
+                {
+                    set_named(table, namespace, address, !is_held);
+                }
+                continue;
+            };
+            let is_named = self.by_authors.contains_key(&(address, namespace));
+            set_named(table, namespace, address, is_named && !is_held);
+        }
     }
 }
 
-/// Calls `each` for every address that an object names, once for each time that it names it.
-fn each_named(state: &State, mut each: impl FnMut(IpAddr)) {
-    match state {
-        State::Valid(object) => match &**object {
-            Object::Pod(pod) if takes_part(pod) => pod_addresses(pod).into_iter().for_each(each),
-            Object::Node(node) => {
-                let calicos = node.calico_address.map(|net| net.addr());
-                let others = node.internal_ips.iter().chain(&node.external_ips).copied();
-                calicos.into_iter().chain(others).for_each(each);
-            }
-            Object::EndpointSlice(slice) if slice.service.is_some() => {
-                let addresses = slice.endpoints.iter().map(|endpoint| endpoint.address);
-                addresses.filter(|it| can_be_backend(*it)).for_each(each);
-            }
-            _ => {}
-        },
+fn set_named(table: &mut Arc<ServiceTable>, namespace: u64, address: IpAddr, is_named: bool) {
+    if table.is_named(namespace, address.into()) != is_named {
+        Arc::make_mut(table).set_named(namespace, address.into(), is_named);
+    }
+}
+
+/// Calls `each` for every address that an object names, once for each time that it names it: with the number of its
+/// namespace where the object's authors say so.
+fn each_named(key: &ObjectKey, state: &State, mut each: impl FnMut(IpAddr, Option<u64>)) {
+    let namespace = || Some(numbers::of_namespace(&key.namespace));
+    let object = match state {
+        State::Valid(object) => object,
         State::Invalid(invalid) => {
-            invalid.reported.iter().chain(&invalid.annotated).for_each(|it| each(*it));
+            invalid.reported.iter().for_each(|it| each(*it, None));
+            invalid.annotated.iter().for_each(|it| each(*it, namespace()));
+            return;
         }
+    };
+    match &**object {
+        Object::Pod(pod) if takes_part(pod) => {
+            for address in pod_addresses(pod) {
+                let is_reported = pod.reported_addresses().any(|it| it == address);
+                each(address, if is_reported { None } else { namespace() });
+            }
+        }
+        Object::Node(node) => {
+            let calicos = node.calico_address.map(|net| net.addr());
+            let others = node.internal_ips.iter().chain(&node.external_ips).copied();
+            calicos.into_iter().chain(others).for_each(|it| each(it, None));
+        }
+        Object::EndpointSlice(slice) if slice.service.is_some() => {
+            let namespace = namespace();
+            let addresses = slice.endpoints.iter().map(|endpoint| endpoint.address);
+            addresses.filter(|it| can_be_backend(*it)).for_each(|it| each(it, namespace));
+        }
+        _ => {}
     }
 }
 
 /// Whether a pod has addresses of its own.
 fn takes_part(pod: &Pod) -> bool {
     !pod.host_network && !pod.is_finished()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use manx_objects::object::SliceEndpoint;
+
+    use super::*;
+
+    /// The most bytes of memory of an endpoint whose address no pod and no node has, as docs/services.md says.
+    const OF_ENDPOINT: usize = 250;
+    /// A node of a B-tree is at least half full.
+    const SLACK: usize = 2;
+
+    #[test]
+    fn an_endpoint_that_a_slice_names_takes_a_bounded_number_of_bytes() {
+        const COUNT: u32 = 100_000;
+        let mut table = ServiceTable::default();
+        let empty = table.bytes();
+        for n in 0..COUNT {
+            table.set_named(1, Ipv4Addr::from_bits(0x0a00_0000 + n).into(), true);
+        }
+        let in_table = (table.bytes() - empty) / COUNT as usize;
+        let in_object = size_of::<SliceEndpoint>() + SLACK * size_of::<IpAddr>();
+        let counted = SLACK * (size_of::<(IpAddr, u64)>() + size_of::<u32>());
+        let all = in_object + counted + in_table;
+        assert!(all <= OF_ENDPOINT, "{in_object} + {counted} + {in_table}");
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use manx_objects::object::{Created, Kind, ObjectKey};
 
-/// The place of an object among those that have the same address, protocol and port, or that have a bound together. The
+/// The rank of an object among those that have the same address, protocol and port, or that have a bound together. The
 /// smallest comes first. A Service has a node port on all nodes, so it comes before the pods of one.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {

@@ -217,8 +217,8 @@ fn state(case: &Case, tables: &Tables) -> DecisionState {
     let found = flows.find(hash, &key);
     let write = |place: &mut FlowMut<'_>| place.replace(entry);
     let evicted = if case.is_translated {
-        let claimed = flows.claim_second_key(keys.second, found, then).unwrap();
-        flows.insert_with_second_key((hash, found, Owner::NODE), claimed, then, write)
+        let reserved = flows.reserve_second_key(keys.second, found, then).unwrap();
+        flows.insert_with_second_key((hash, found, Owner::NODE), reserved, then, write)
     } else {
         [flows.insert(hash, found, Owner::NODE, then, write), None]
     };

@@ -3,11 +3,11 @@
 //!
 //! A flow's backend is chosen when the flow opens, and stays. What another node has opened goes on here ([`moved`]).
 
-mod claim;
 mod judge;
 mod known;
 mod moved;
 mod open;
+mod second_key;
 mod source;
 
 #[cfg(test)]

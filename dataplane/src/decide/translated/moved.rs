@@ -50,7 +50,7 @@ pub(in crate::decide) fn has_moved(
     metadata: &PacketMetadata,
     from: EncodedNextHop,
 ) -> bool {
-    matches!(NextHop::decode(from), NextHop::Visitor(_))
+    visitor::is_visitor(NextHop::decode(from))
         && matches!(metadata.entrance.back(), NextHop::Tunnel(_))
         && !metadata.entrance.admits(from)
         && metadata.is_under_way()
@@ -69,7 +69,7 @@ pub(super) fn free_key(state: &mut DecisionState, second: &DirectedKey, now: u32
     let from = entry.next_hop_pair(FlowDirection::Original).from;
     let is_visitors = !entry.has_two_keys()
         && entry.original() == second.original
-        && matches!(NextHop::decode(from), NextHop::Visitor(_));
+        && visitor::is_visitor(NextHop::decode(from));
     if is_visitors {
         state.flows.remove_found(holder, now, EndReason::Replaced);
     }
@@ -84,7 +84,7 @@ pub(super) fn gives_way(tables: &Tables, keys: &TwoKeys, metadata: &PacketMetada
     let is_brought = || {
         let found = lookup_ends(tables, client.0, backend.address);
         let (pair, ends) = by_return_path(tables, metadata.entrance.return_path(), found);
-        matches!(ends.from, NextHop::Visitor(_))
+        visitor::is_visitor(ends.from)
             && metadata.entrance.admits_flow(pair, FlowDirection::Original)
             && !visitor::is_stray(tables, (&second.key, second.original), &ends)
             && evaluate_known(tables, keys, ends).denied.is_none()

@@ -2,9 +2,9 @@
 
 use manx_policy_compiler::model::Protocol;
 
-use super::claim::{NoKey, Wanted, claim_second_key};
 use super::judge::{epoch_of, evaluate, leads};
 use super::moved::{free_key, is_shared, only_shared_way, opens_midway};
+use super::second_key::{NoKey, Wanted, reserve_second_key};
 use super::source::{SourceBehind, source_behind};
 use crate::decide::address_lookup::by_return_path;
 use crate::decide::flow_decision::FlowDecision;
@@ -75,30 +75,30 @@ pub(in crate::decide) fn open(
     if verdict.denied.is_some() || tables.link(NextHop::decode(pair.to)).is_none() {
         return Some(FlowDecision::from_verdict(pair, &verdict));
     }
-    if let Some(owner) = state.flows.claim(name.hash, found) {
-        return Some(FlowDecision::hand_off(owner));
+    if let Some(worker) = state.flows.reserve_shard(name.hash, found) {
+        return Some(FlowDecision::hand_off(worker));
     }
     if takes_moved {
         free_key(state, &source.second_key(&first, client.1, destination), now);
     }
     let wanted = Wanted { first: &first, source, destination, owner: flow_owner(&ends) };
-    let claimed = match claim_second_key(state, found, &wanted, now) {
-        Ok(claimed) => claimed,
+    let reserved = match reserve_second_key(state, found, &wanted, now) {
+        Ok(reserved) => reserved,
         Err(NoKey { most }) => {
-            state.flows.unclaim(name.hash, found);
+            state.flows.release_shard(name.hash, found);
             let other = most.filter(|_| metadata.handoffs == 0);
             let refused = || FlowDecision::drop(DropReason::NoFreePort);
             return Some(other.map_or_else(refused, FlowDecision::hand_off));
         }
     };
-    let second = claimed.key();
+    let second = reserved.key();
     if is_lost(metadata) && second.key.source(second.original) != client {
-        state.flows.release_second_key(claimed);
-        state.flows.unclaim(name.hash, found);
+        state.flows.release_second_key(reserved);
+        state.flows.release_shard(name.hash, found);
         return Some(FlowDecision::refuse(DropReason::TcpWithoutFlow));
     }
     let place = (name.hash, found, wanted.owner);
-    let evicted = state.flows.insert_with_second_key(place, claimed, now, |entry| {
+    let evicted = state.flows.insert_with_second_key(place, reserved, now, |entry| {
         entry.open(&name.key, name.orientation, metadata.tcp_flags, now);
         write_decision(entry, tables, (pair, &ends), &verdict);
         entry.epoch = epoch;

@@ -90,6 +90,8 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
             );
         }
 
+        change_single_routes(&host, &node, &desired, [v4, v6]);
+
         desired.blocks = vec![
             (net("fd07::/64"), HostRoute::Manx { source: None }),
             (net("10.7.1.0/24"), HostRoute::Manx { source: None }),
@@ -114,4 +116,24 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         });
         assert_eq!(left.unwrap(), []);
     }
+}
+
+/// Single routes are set and removed as all at once would be, from the state that is desired; and no other is touched.
+fn change_single_routes(host: &HostDevice, node: &Pod, desired: &HostNetwork, source: [IpAddr; 2]) {
+    let nets = ["192.0.2.9/32", "fd99::9/128"].map(|text| text.parse::<IpNet>().unwrap());
+    let set = nets.into_iter().zip(source.map(Some)).collect();
+    let changed = ChangedRoutes { set, removed: Vec::new() };
+    assert_eq!(host.change_routes(&changed).unwrap().set.len(), 2);
+    let own = netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
+        netlink.manx_routes(OWN_TABLE).await
+    })
+    .unwrap();
+    assert!(nets.iter().all(|net| own.iter().any(|it| it.destination == *net)));
+    let mut with_both = desired.clone();
+    let both = changed.set.into_iter().map(|(net, source)| (net, HostRoute::Manx { source }));
+    with_both.blocks.extend(both);
+    assert_eq!(host.reconcile(&with_both).unwrap().set, [], "they are as all at once would be");
+    let changed = ChangedRoutes { set: Vec::new(), removed: nets.to_vec() };
+    assert_eq!(host.change_routes(&changed).unwrap().removed.len(), 2);
+    assert_eq!(host.reconcile(desired).unwrap().removed, [], "no other is left or gone");
 }

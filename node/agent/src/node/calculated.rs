@@ -1,6 +1,7 @@
 //! The tables in use, the state from which they were calculated, and whether they were proved.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -121,15 +122,23 @@ impl Calculated {
         Some(Arc::clone(&self.tables))
     }
 
-    /// Changes the routes in the tables in use. `false`: new tables have to be made, which is always so if tables are
-    /// proved.
-    pub(super) fn change_routes(&mut self, view: &View, locals: &Locals<'_>) -> bool {
+    /// Changes the routes in the tables in use. `only`: nothing has changed but which of these addresses are services'.
+    /// `false`: new tables have to be made, which is always so if tables are proved.
+    pub(super) fn change_routes(
+        &mut self,
+        view: &View,
+        locals: &Locals<'_>,
+        only: Option<&BTreeSet<IpAddr>>,
+    ) -> bool {
         if self.verifier.is_some() {
             return false;
         }
         let tables = Arc::clone(&self.tables);
         let (calculation, calc_inputs) = self.calculation_with_inputs(view, locals);
-        let stored = calculation.change_routes(&tables, &calc_inputs);
+        let stored = match only {
+            Some(addresses) => calculation.change_service_routes(&tables, &calc_inputs, addresses),
+            None => calculation.change_routes(&tables, &calc_inputs),
+        };
         if stored {
             let routes: Vec<_> = self.calculation.current_routes().collect();
             self.routes_changed_in_place += u64::from(routes != self.routes);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use manx_dataplane::encapsulation::Encapsulation;
 
 use crate::error::Error;
-use crate::host_device::HostDevice;
+use crate::host_device::{ChangedRoutes, HostDevice};
 use crate::interfaces::HOST;
 use crate::port_rules::Desired;
 use crate::service_device::ServiceDevice;
@@ -118,6 +118,18 @@ impl NodeDevices {
         );
         for block in reconciled.into_iter().flat_map(|it| it.unreachable) {
             tracing::error!(%block, "the node has no route to the node of this block");
+        }
+    }
+
+    /// Changes single routes of the node's own. If that fails, all are made those of `desired`.
+    pub(super) fn change_host_routes(
+        &self,
+        changed: &ChangedRoutes,
+        desired: impl FnOnce() -> HostNetwork,
+    ) {
+        if let Err(error) = self.host.change_routes(changed) {
+            tracing::warn!(%error, "a route of the node's own cannot be changed, so all are set");
+            self.reconcile_host(&desired());
         }
     }
 

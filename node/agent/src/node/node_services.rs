@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use manx_objects::contents::{Changes, Contents};
 
+use crate::host_device::ChangedRoutes;
 use crate::settings::{self, Network};
 use manx_calculation::import::Cluster;
 use manx_calculation::services::{
@@ -44,16 +45,26 @@ pub(super) struct ManxServices {
 const MOST_ROUTES: usize = 4096;
 
 /// What has changed of service addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ServiceChange {
     /// At most what clients find at the addresses.
     None,
-    /// The addresses that are translated, outside of the ranges' routes.
-    Addresses,
-    /// The same, and so the node's own routes to some of them.
-    Routes,
+    /// Addresses outside of the ranges' routes.
+    Addresses(ChangedAddresses),
     /// Endpoints by which policy decides before kube-proxy translates.
     Tables,
+}
+
+/// Addresses of services outside of the ranges' routes, as far as they have changed. Everybody who can write a Service of an
+/// allowed net changes them as often as he likes, so routes to others are not touched, nor even looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct ChangedAddresses {
+    /// Those that are translated and were not, or the other way round.
+    pub(super) translated: BTreeSet<IpAddr>,
+    /// Those to which the node itself has a route and had none.
+    with_route: Vec<IpAddr>,
+    /// Those to which it had a route and has none.
+    without_route: Vec<IpAddr>,
 }
 
 impl NodeServices {
@@ -111,16 +122,17 @@ impl ManxServices {
         is_own: impl Fn(&IpAddr) -> bool,
     ) -> ServiceChange {
         let Self { frontends, of_nodes, .. } = self;
-        let is_of_node = |address: &IpAddr| is_own(address) || of_nodes.contains(address);
-        let admits = |address: IpAddr| admits(topology, is_of_node, address);
-        let changed = changes.map(|it| frontends.follow(contents, it, admits)).unwrap_or_default();
+        let admits = admission(topology, of_nodes, is_own);
+        let changed = changes.map(|it| frontends.follow(contents, it, &admits)).unwrap_or_default();
         let is_placed = placed.is_some();
         if let Some(addresses) = placed {
-            frontends.readmit(contents, admits);
+            frontends.readmit(contents, &admits);
             frontends.move_node_ports(contents, addresses, admits);
         }
         let routed = self.ranges.routed(topology);
-        if !is_placed && changed.iter().all(|address| routed.contain(address)) {
+        let translated: BTreeSet<IpAddr> =
+            changed.into_iter().filter(|address| !routed.contain(address)).collect();
+        if !is_placed && translated.is_empty() {
             return ServiceChange::None;
         }
         let is_in_range = |address: &IpAddr| self.ranges.nets.iter().any(|it| it.contains(address));
@@ -128,11 +140,12 @@ impl ManxServices {
         let sort = |all: &mut [IpAddr]| self.frontends.sort_by_claim(all);
         let (with_routes, without) = with_routes(others.copied(), sort);
         self.without_routes = without;
-        if with_routes == self.with_routes {
-            return ServiceChange::Addresses;
-        }
-        self.with_routes = with_routes;
-        ServiceChange::Routes
+        let before = std::mem::replace(&mut self.with_routes, with_routes);
+        ServiceChange::Addresses(ChangedAddresses {
+            translated,
+            with_route: self.with_routes.difference(&before).copied().collect(),
+            without_route: before.difference(&self.with_routes).copied().collect(),
+        })
     }
 
     /// What is wrong with the services as a whole.
@@ -166,8 +179,7 @@ impl ManxServices {
         is_own: impl Fn(&IpAddr) -> bool,
     ) -> bool {
         let Self { frontends, of_nodes, .. } = self;
-        let is_of_node = |address: &IpAddr| is_own(address) || of_nodes.contains(address);
-        let admits = |address: IpAddr| admits(topology, is_of_node, address);
+        let admits = admission(topology, of_nodes, is_own);
         frontends.grant(contents, granted, admits)
     }
 
@@ -179,12 +191,44 @@ impl ManxServices {
         is_own: impl Fn(&IpAddr) -> bool + 'a,
     ) -> impl Iterator<Item = (IpNet, HostRoute)> + 'a {
         let others = self.with_routes.iter().map(|it| IpNet::from(*it));
-        self.ranges.nets.iter().copied().chain(others).map(move |range| {
-            let is_v4 = range.addr().is_ipv4();
-            let mut own = topology.addresses.iter().filter(|it| it.is_ipv4() == is_v4);
-            (range, HostRoute::Manx { source: own.find(|it| is_own(it)).copied() })
-        })
+        self.ranges
+            .nets
+            .iter()
+            .copied()
+            .chain(others)
+            .map(move |net| (net, HostRoute::Manx { source: source(net, topology, &is_own) }))
     }
+}
+
+impl ChangedAddresses {
+    /// The node's own routes that change, as [`ManxServices::host_routes`] has them.
+    pub(super) fn routes(
+        &self,
+        topology: &Topology,
+        is_own: impl Fn(&IpAddr) -> bool,
+    ) -> ChangedRoutes {
+        let set = self.with_route.iter().map(|it| IpNet::from(*it));
+        ChangedRoutes {
+            set: set.map(|net| (net, source(net, topology, &is_own))).collect(),
+            removed: self.without_route.iter().map(|it| IpNet::from(*it)).collect(),
+        }
+    }
+}
+
+/// The address from which the node's processes send to services of a prefix's family.
+fn source(net: IpNet, topology: &Topology, is_own: impl Fn(&IpAddr) -> bool) -> Option<IpAddr> {
+    let is_v4 = net.addr().is_ipv4();
+    let mut own = topology.addresses.iter().filter(|it| it.is_ipv4() == is_v4);
+    own.find(|it| is_own(it)).copied()
+}
+
+/// Whether an address may be a service's, seen from this node: see [`admits`]. `of_nodes`: the addresses of all nodes.
+fn admission(
+    topology: &Topology,
+    of_nodes: &HashSet<IpAddr>,
+    is_own: impl Fn(&IpAddr) -> bool,
+) -> impl Fn(IpAddr) -> bool {
+    move |address| admits(topology, |it| is_own(it) || of_nodes.contains(it), address)
 }
 
 /// The addresses that have a route of their own, and the number of those that have none: the first ones by their claims.

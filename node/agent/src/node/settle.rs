@@ -15,6 +15,7 @@ use super::calculated::{Calculated, Locals};
 use super::inputs::{Inputs, Unsettled};
 use super::node_services::ServiceChange;
 use super::view::View;
+use crate::host_device::ChangedRoutes;
 use manx_calculation::calc::NextStep;
 use manx_calculation::overlay::Sockets;
 
@@ -30,15 +31,23 @@ pub(super) struct Settled {
     pub(super) received: Option<Instant>,
 }
 
-/// Settles all unsettled changes. Before new tables are made, `reconcile_host` updates the node's own network if the
-/// node's place may have changed, and `open_sockets` opens the sockets that tunnels need and that are not among those
+/// What of the node's own network may have changed.
+#[derive(Debug)]
+pub(super) enum HostUpdate {
+    /// Anything: the node's place has changed.
+    All,
+    /// These routes alone.
+    Routes(ChangedRoutes),
+}
+
+/// Settles all unsettled changes. Before new tables are made, `update_host` updates the node's own network, and `open_sockets` opens the sockets that tunnels need and that are not among those
 /// given.
 pub(super) fn settle(
     inputs: &mut Inputs,
     view: &mut View,
     calculated: &mut Calculated,
     locals: &Locals<'_>,
-    reconcile_host: impl FnOnce(&View),
+    update_host: impl FnOnce(&View, HostUpdate),
     open_sockets: impl FnOnce(&View, &Sockets) -> Sockets,
 ) -> Settled {
     let Unsettled { objects, received, mut place, mut tables, socket } = inputs.take_unsettled();
@@ -59,8 +68,16 @@ pub(super) fn settle(
         tracing::error!(%error, "the node cannot be placed; the routes stay as they were");
     }
     let services = view.update_services(inputs, objects.as_ref(), place);
-    if place || services == ServiceChange::Routes {
-        reconcile_host(view);
+    let addresses = match &services {
+        ServiceChange::Addresses(addresses) => Some(addresses),
+        ServiceChange::None | ServiceChange::Tables => None,
+    };
+    if place {
+        update_host(view, HostUpdate::All);
+    } else if let Some(routes) = addresses.map(|it| view.changed_routes(it))
+        && !routes.is_empty()
+    {
+        update_host(view, HostUpdate::Routes(routes));
     }
     let sockets = &mut calculated.own.underlay.sockets;
     if place || socket {
@@ -69,11 +86,12 @@ pub(super) fn settle(
         sockets.extend(opened);
     }
     tables |= services == ServiceChange::Tables;
-    let routes = place || matches!(services, ServiceChange::Addresses | ServiceChange::Routes);
+    let routes = place || addresses.is_some();
+    let only = addresses.filter(|_| !place).map(|it| &it.translated);
     if tables {
         calculated.own.underlay.next_hops.clone_from(inputs.next_hops());
     }
-    let made = if tables || (routes && !calculated.change_routes(view, locals)) {
+    let made = if tables || (routes && !calculated.change_routes(view, locals, only)) {
         calculated.calculate_tables(inputs, view, locals)
     } else {
         None

@@ -7,8 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use ipnet::IpNet;
 
 use super::inputs::Inputs;
-use super::node_services::{NodeServices, ServiceChange};
+use super::node_services::{ChangedAddresses, NodeServices, ServiceChange};
 use crate::error::Error;
+use crate::host_device::ChangedRoutes;
 use crate::own_addresses::is_own;
 use crate::port_rules::{Desired, HostPort, LOOPBACK};
 use crate::settings::{self, Network, Settings};
@@ -186,6 +187,11 @@ impl View {
             host.blocks.extend(services.host_routes(&self.topology, is_own));
         }
         host
+    }
+
+    /// The node's own routes that change with these addresses of services.
+    pub(super) fn changed_routes(&self, addresses: &ChangedAddresses) -> ChangedRoutes {
+        addresses.routes(&self.topology, |address| is_own(&self.own_addresses, address))
     }
 
     /// The addresses at which services have node ports.

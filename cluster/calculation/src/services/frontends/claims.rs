@@ -10,15 +10,15 @@ use manx_policy_compiler::model::ObjectName;
 use crate::services::omission::Omission;
 use crate::services::rank::Rank;
 
-/// The place of a claim. One of `externalIPs` comes after all others, whatever its age: who writes a Service could
+/// The order of claims on one key: the smallest comes first. One of `externalIPs` comes after all others, whatever its age: who writes a Service could
 /// otherwise name the addresses that Kubernetes or a load balancer will give to others.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct Precedence {
     pub(super) is_external_ip: bool,
     pub(super) rank: Arc<Rank>,
 }
 
-impl Place {
+impl Precedence {
     /// The name of the object that has the claim.
     pub(super) fn name(&self) -> ObjectName {
         ObjectName::new(&self.rank.object.namespace, &self.rank.object.name)
@@ -29,29 +29,34 @@ impl Place {
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     /// Each with what the object leads its clients to, the first one first.
-    of_keys: BTreeMap<FrontendKey, Vec<(Place, Arc<Frontend>)>>,
+    of_keys: BTreeMap<FrontendKey, Vec<(Precedence, Arc<Frontend>)>>,
     /// The keys that several objects claim.
     contested: BTreeSet<FrontendKey>,
 }
 
 impl Claims {
     /// The claim that counts.
-    pub(super) fn first(&self, key: &FrontendKey) -> Option<&(Place, Arc<Frontend>)> {
+    pub(super) fn first(&self, key: &FrontendKey) -> Option<&(Precedence, Arc<Frontend>)> {
         self.of_keys.get(key)?.first()
     }
 
     /// The claims that count at the address of a key.
-    pub(super) fn at_address(&self, key: &FrontendKey) -> impl Iterator<Item = &Place> {
+    pub(super) fn at_address(&self, key: &FrontendKey) -> impl Iterator<Item = &Precedence> {
         let first = FrontendKey { protocol: 0, port: 0, ..*key };
         let last = FrontendKey { protocol: u8::MAX, port: u16::MAX, ..*key };
         let claims = self.of_keys.range(first..=last);
-        claims.filter_map(|(_, claims)| claims.first().map(|(place, _)| place))
+        claims.filter_map(|(_, claims)| claims.first().map(|(precedence, _)| precedence))
     }
 
-    pub(super) fn add(&mut self, key: FrontendKey, place: Place, frontend: Arc<Frontend>) {
+    pub(super) fn add(
+        &mut self,
+        key: FrontendKey,
+        precedence: Precedence,
+        frontend: Arc<Frontend>,
+    ) {
         let claims = self.of_keys.entry(key).or_insert_with(|| Vec::with_capacity(1));
-        let at = claims.partition_point(|(other, _)| *other < place);
-        claims.insert(at, (place, frontend));
+        let at = claims.partition_point(|(other, _)| *other < precedence);
+        claims.insert(at, (precedence, frontend));
         if claims.len() > 1 {
             self.contested.insert(key);
         }
@@ -59,7 +64,7 @@ impl Claims {
 
     pub(super) fn remove(&mut self, key: &FrontendKey, of: &ObjectKey) {
         let Some(claims) = self.of_keys.get_mut(key) else { return };
-        claims.retain(|(place, _)| *place.rank.object != *of);
+        claims.retain(|(precedence, _)| *precedence.rank.object != *of);
         if claims.len() < 2 {
             self.contested.remove(key);
         }
@@ -72,7 +77,7 @@ impl Claims {
     pub(super) fn beaten(&self) -> impl Iterator<Item = (&ObjectKey, Omission)> {
         self.contested.iter().flat_map(|key| {
             let claims = self.of_keys.get(key).map_or(&[][..], Vec::as_slice);
-            let objects = claims.iter().map(|(place, _)| &*place.rank.object);
+            let objects = claims.iter().map(|(precedence, _)| &*precedence.rank.object);
             let first = objects.clone().next().cloned();
             let others = objects.skip(1).zip(first.into_iter().cycle());
             others.map(|(object, by)| (object, Omission::Taken { key: *key, by }))

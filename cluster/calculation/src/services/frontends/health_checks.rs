@@ -12,6 +12,7 @@ use manx_dataplane::wire::protocol;
 use manx_objects::object::{EndpointPort, Object, ObjectKey, Protocol, Service, ServiceType};
 use manx_policy_compiler::model::ObjectName;
 
+use super::compile::Compiler;
 use super::{Frontends, Slices};
 use crate::services::addresses::has_family;
 use crate::services::backends::can_be_backend;
@@ -69,10 +70,12 @@ impl Frontends {
 
     /// The Service to which a port of this node leads.
     pub(super) fn service_at(&self, key: &FrontendKey) -> Option<&Arc<ObjectKey>> {
-        let (place, _) = self.claims.first(key)?;
-        (!place.rank.is_pod).then_some(&place.rank.object)
+        let (precedence, _) = self.claims.first(key)?;
+        (!precedence.rank.is_pod).then_some(&precedence.rank.object)
     }
+}
 
+impl Compiler<'_> {
     /// The port at which load balancers ask for a Service, and what they are told. `None`: none asks, or it is not served.
     pub(super) fn compile_health_check(
         &self,

@@ -5,11 +5,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
-use manx_dataplane::services::{Backend, WithoutBackend};
+use manx_dataplane::services::{Backend, Frontend, WithoutBackend};
+use manx_dataplane::wire::protocol;
 use manx_objects::contents::Stored;
 use manx_objects::object::{
-    ClientAffinity, ContainerPort, Created, EndpointPort, Hints, HostPort, Node, Phase,
-    ServiceType, SliceEndpoint,
+    ClientAffinity, ContainerPort, Created, EndpointPort, EndpointSlice, Hints, HostPort, Node,
+    Phase, Pod, Protocol, Service, ServicePort, ServiceType, SliceEndpoint,
 };
 use manx_objects::problem::Place;
 use proptest::collection::{btree_set, vec};
@@ -20,9 +21,13 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
 use crate::services::addresses::{HEADLESS, OTHER_PROXY};
-use crate::services::bounds::{MOST_HEALTH_CHECKS, MOST_OF_NAMESPACE};
-use crate::services::{HealthCheck, HealthChecks, LeftAlone};
-use reference::{Seen, expected, expected_checks, is_named};
+use crate::services::backends::ZONE;
+use crate::services::bounds::{
+    MOST_BACKENDS, MOST_HEALTH_CHECKS, MOST_HOST_PORTS, MOST_OF_NAMESPACE, MOST_PORTS,
+};
+use crate::services::numbers;
+use crate::services::{GrantedPorts, HealthCheck, HealthChecks, LeftAlone};
+use reference::{Seen, expected, expected_checks, is_held, is_named};
 use viewed::{of_services, seen_in, views};
 
 mod external_ips;
@@ -300,8 +305,8 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
         let begin = std::iter::once((begin, true));
         for (batch, everything) in begin.chain(batches) {
             let (gone, was) = (frontends.table().gone(), seen(&frontends));
-            let before: Vec<IpAddr> =
-                ENDS.iter().map(|it| ip(it)).filter(|it| is_named(&contents, *it)).collect();
+            let of = namespaces(&frontends);
+            let before = named(&contents);
             let mut changes = Changes::Objects(BTreeMap::new());
             let mut readmits = false;
             for event in batch {
@@ -348,11 +353,11 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
                 .filter(|it| !of_node.contains(it))
                 .collect();
             prop_assert_eq!(frontends.addresses(), &addresses);
-            for address in ENDS.iter().map(|it| ip(it)) {
-                let is_there = frontends.table().has_address(address.into());
-                prop_assert_eq!(is_there, is_named(&contents, address), "{}", address);
-            }
-            let lost = before.iter().filter(|it| !is_named(&contents, **it)).count() as u32;
+            let now_named = named(&contents);
+            prop_assert_eq!(&named_in(frontends.table()), &now_named);
+            let lost = before.difference(&now_named).count() as u32;
+            let now_of = namespaces(&frontends);
+            let lost = lost + given_away(&of, &now_of);
             // A frontend of UDP that has lost a backend counts, too.
             let has_lost = |(key, was): (&FrontendKey, &Seen)| {
                 let is_udp = key.protocol == protocol::UDP;
@@ -363,9 +368,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
             let lost = lost + was.iter().filter(|it| has_lost(*it)).count() as u32;
             let counted = frontends.table().gone() - gone;
             // Where addresses are admitted again, or a pod gets a port that another had, a frontend may lose backends twice.
-            let at_node = |key: &FrontendKey| node_ports().addresses.contains(&key.address.to_ip());
-            let has_host_port = |key: &FrontendKey| key.port == 53 && at_node(key);
-            let twice = readmits || was.keys().any(has_host_port);
+            let twice = readmits || of.values().chain(now_of.values()).any(|it| *it == 0);
             prop_assert!(counted == lost || twice && counted > lost, "{} {}", counted, lost);
             let mut fresh = seen_from("n1", node_ports());
             fresh.follow(&contents, &Changes::Everything, admits);
@@ -391,6 +394,42 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
     TestRunner::new(config).run(&batches, run).unwrap();
     let counts = counts.into_inner();
     assert!(counts.len() == 28 && counts.values().all(|count| *count > 5), "{counts:?}");
+}
+
+/// The namespace of each frontend, by its number; 0: it is a pod's.
+fn namespaces(frontends: &Frontends) -> BTreeMap<FrontendKey, u64> {
+    frontends.table().frontends().map(|(key, it)| (*key, it.namespace)).collect()
+}
+
+/// The number of frontends but for those of UDP that are another namespace's or nobody's now: they hold other connections.
+fn given_away(before: &BTreeMap<FrontendKey, u64>, now: &BTreeMap<FrontendKey, u64>) -> u32 {
+    let is_others = |(key, namespace): &(&FrontendKey, &u64)| {
+        key.protocol != protocol::UDP && now.get(key) != Some(namespace)
+    };
+    before.iter().filter(is_others).count() as u32
+}
+
+/// The addresses that hold connections, as a table has them.
+fn named_in(table: &ServiceTable) -> BTreeSet<(IpAddr, Option<u64>)> {
+    let named = |address: IpAddr| {
+        let namespaces = ["a", "b"].map(numbers::of_namespace).into_iter();
+        let of = namespaces.filter(move |it| table.is_named(*it, address.into())).map(Some);
+        let held = table.has_address(address.into()).then_some(None);
+        of.chain(held).map(move |it| (address, it))
+    };
+    ENDS.iter().flat_map(|it| named(ip(it))).collect()
+}
+
+/// The addresses that hold connections: everybody's, or those of a namespace.
+fn named(contents: &Contents) -> BTreeSet<(IpAddr, Option<u64>)> {
+    let named = |address: IpAddr| {
+        if is_held(contents, address) {
+            return vec![(address, None)];
+        }
+        let namespaces = ["a", "b"].into_iter().filter(|it| is_named(contents, it, address));
+        namespaces.map(|it| (address, Some(numbers::of_namespace(it)))).collect()
+    };
+    ENDS.iter().flat_map(|it| named(ip(it))).collect()
 }
 
 /// The name of an omission's variant.
@@ -457,8 +496,53 @@ fn a_service_of_manifests_has_its_frontends_and_what_is_left_out_is_told() {
     Service b/pods: its address 10.244.0.7 is a node's or lies in a pool of pods, so it is not translated: give it one of the service range
     Service b/thief: Service a/web, which comes first, has 10.96.0.7 with TCP port 80, too, and gets the connections: give one of them another address or port
     ");
-    let exists = |address: &str| found.table().has_address(ip(address).into());
-    assert!(exists("10.0.0.3") && !exists("169.254.169.254"));
+    let of = numbers::of_namespace("a");
+    let is_named = |address: &str| found.table().is_named(of, ip(address).into());
+    assert!(is_named("10.0.0.3") && !is_named("169.254.169.254"));
+}
+
+/// Whether connections by a Service of namespace `a`, and by one of `b`, keep a backend with this address.
+fn kept(address: &str, objects: &[&str]) -> [bool; 2] {
+    let service = |namespace: &str, ip: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: s, namespace: {namespace}}}, spec: {{clusterIP: {ip}, ports: [{{port: 80}}]}}}}\n---\n"
+        )
+    };
+    let services = [service("a", "10.96.0.1"), service("b", "10.96.0.2")].concat();
+    let found = compiled(&(services + &objects.join("\n---\n")));
+    let backend = Backend { address: ip(address).into(), port: 80 };
+    let at =
+        |address| FrontendKey { address: ip(address).into(), protocol: protocol::TCP, port: 80 };
+    ["10.96.0.1", "10.96.0.2"].map(|it| found.table().keeps(&at(it), backend))
+}
+
+#[test]
+fn who_names_an_address_holds_connections_of_his_own_namespace_alone() {
+    let slice = |namespace: &str, address: &str| {
+        format!(
+            "{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: s-1, namespace: {namespace}, labels: {{kubernetes.io/service-name: s}}}}, \
+             addressType: IPv4, endpoints: [{{addresses: [{address}]}}], ports: [{{port: 80}}]}}"
+        )
+    };
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: a}, spec: {nodeName: n2, containers: [{name: c}]}, status: {podIP: 10.0.0.1}}";
+    let node = "{apiVersion: v1, kind: Node, metadata: {name: n9}, status: {addresses: [{type: InternalIP, address: 172.18.0.9}]}}";
+    let annotated = "{apiVersion: v1, kind: Pod, metadata: {name: q, namespace: b, annotations: {cni.projectcalico.org/podIP: 10.0.0.1/32}}, spec: {containers: [{name: c}]}}";
+    let [own, others] = ["a", "b"].map(|it| slice(it, "10.0.0.1"));
+    let outside = slice("a", "198.51.100.1");
+
+    let cases: [(&str, &str, &[&str], [bool; 2]); 8] = [
+        ("a slice comes before its pod", "10.0.0.1", &[&own], [true, false]),
+        ("then the pod comes", "10.0.0.1", &[&own, pod], [true, true]),
+        ("its slice goes first", "10.0.0.1", &[pod], [true, true]),
+        ("another tenant's slice names it", "10.0.0.1", &[pod, &others], [true, true]),
+        ("and the pod goes", "10.0.0.1", &[&others], [false, true]),
+        ("or his pod names it in an annotation", "10.0.0.1", &[annotated], [false, true]),
+        ("a slice by hand names an outside host", "198.51.100.1", &[&outside], [true, false]),
+        ("a host has its Node", "172.18.0.9", &[node], [true, true]),
+    ];
+    for (what, address, objects, expected) in cases {
+        assert_eq!(kept(address, objects), expected, "{what}");
+    }
 }
 
 #[test]
@@ -687,23 +771,4 @@ fn a_node_gives_a_bounded_number_of_its_ports_to_its_oldest_pods() {
     };
     assert_eq!(told(&compiled(&[&old, &new[..]].concat())), 1, "each once");
     assert_eq!(told(&compiled(&old)), 0);
-}
-
-#[test]
-fn the_number_of_a_services_port_is_the_same_for_ever() {
-    let port = |name: Option<&str>| ServicePort {
-        name: name.map(str::to_owned),
-        protocol: None,
-        port: 80,
-        target: None,
-        node_port: None,
-    };
-    let web = ObjectName::new("a", "web");
-    assert_eq!(id(&web, &port(None)), 0x4bc0_5c94_42da_cd97);
-    let others = [
-        id(&web, &port(Some("http"))),
-        id(&ObjectName::new("b", "web"), &port(None)),
-        id(&ObjectName::new("a", "we"), &port(Some("b"))),
-    ];
-    assert!(others.iter().all(|it| *it != id(&web, &port(None))), "{others:?}");
 }

@@ -9,12 +9,13 @@ use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, Object, ObjectKey, Protocol, Service, ServicePort};
 use manx_policy_compiler::model::ObjectName;
 
-use super::claims::Place;
-use super::{Frontends, NodePorts, affinity, frontend_key, zone};
+use super::claims::Precedence;
+use super::compile::{affinity, frontend_key};
+use super::{Frontends, NodePorts};
 use crate::services::addresses::{
     AddressKind, LeftAlone, Opening, Untranslated, addresses, left_alone, openings, policy,
 };
-use crate::services::backends::{Candidate, Choice, Here, LeftOut, TrafficPolicy, select};
+use crate::services::backends::{Candidate, Choice, Here, LeftOut, TrafficPolicy, select, zone};
 use crate::services::omission::Omission;
 use crate::services::rank::Rank;
 
@@ -244,8 +245,9 @@ impl Frontends {
             | AddressKind::ExternalIp
             | AddressKind::ExternalIpOutside => address,
         };
-        let place = Place { is_external_ip: kind.is_external_ip(), rank: Arc::clone(rank) };
+        let precedence =
+            Precedence { is_external_ip: kind.is_external_ip(), rank: Arc::clone(rank) };
         let (first, _) = self.claims.first(&frontend_key(at, port, number))?;
-        (*first < place).then(|| first.name())
+        (*first < precedence).then(|| first.name())
     }
 }

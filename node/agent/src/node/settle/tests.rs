@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use ipnet::IpNet;
-use manx_dataplane::services::FrontendKey;
+use manx_dataplane::services::{Backend, FrontendKey};
 use manx_dataplane::tables::{Connections, Link, NextHop, PortId, Role, Tunnel};
 use manx_dataplane::wire::address::Address;
 use manx_policy_compiler::model::ObjectName;
@@ -21,7 +21,7 @@ use crate::node::node_services::NodeServices;
 use crate::settings::{ManxPorts, Network, PortRange, Services, Translation};
 use manx_calculation::calc::LocalPod;
 use manx_calculation::overlay::{Overlay, Underlay};
-use manx_calculation::topology::{HostNetwork, ReservedFor};
+use manx_calculation::topology::{HostNetwork, HostRoute, ReservedFor};
 use manx_datastore::Source;
 use manx_observe::latency::Latencies;
 
@@ -123,6 +123,14 @@ const OBJECTS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "external",
+        &[
+            "{apiVersion: v1, kind: Service, metadata: {name: e, namespace: b}, spec: {clusterIP: 10.96.0.7, externalIPs: [192.0.2.1], ports: [{port: 80}]}}",
+            "{apiVersion: v1, kind: Service, metadata: {name: e, namespace: b}, spec: {clusterIP: 10.96.0.7, externalIPs: [192.0.2.1, 192.0.2.2], ports: [{port: 80}]}}",
+            "{apiVersion: v1, kind: Service, metadata: {name: e, namespace: b}, spec: {clusterIPs: [10.96.0.7, 'fd00:96::7'], externalIPs: [192.0.2.2, 'fd00:99::1'], ports: [{port: 80}]}}",
+        ],
+    ),
+    (
         "service-range",
         &[
             "{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: kubernetes}, spec: {cidrs: [10.96.0.0/24]}}",
@@ -186,9 +194,12 @@ const ADDRESSES: &[&str] = &[
     "172.18.0.2",
     "172.18.0.3",
     "172.18.0.9",
+    "192.0.2.1",
+    "192.0.2.2",
     "198.51.100.1",
     "fd00::1",
     "fd00:96::1",
+    "fd00:99::1",
 ];
 
 /// The addresses that the agent has given pods of this node, by the pod.
@@ -226,10 +237,12 @@ fn event() -> impl Strategy<Value = Event> {
     let pod = (0..HERE.len(), prop::bool::weighted(0.7));
     let slices = texts("slice");
     let slice = prop::option::weighted(0.9, prop::sample::select(slices));
+    let external = prop::option::weighted(0.8, prop::sample::select(texts("external")));
     // The pod borrows another address, and no policy asks for it: mostly some routes change, and nothing else.
     let moves = prop::sample::select(vec![1, 3]);
     prop_oneof![
         3 => slice.prop_map(|it| Event::Object("slice", it)),
+        2 => external.prop_map(|it| Event::Object("external", it)),
         6 => object,
         3 => moves.prop_map(|at| Event::Object("there", Some(text("there", at)))),
         1 => prop::sample::select(OWN).prop_map(Event::Own),
@@ -247,8 +260,10 @@ struct Node {
     calculated: Calculated,
     locals: BTreeMap<ObjectName, LocalPod>,
     opens_sockets: bool,
-    /// The node's network as of the last reconciliation.
-    host_network: Option<HostNetwork>,
+    /// The node's network, as it was made and changed.
+    host_network: HostNetwork,
+    /// How often all of it was made, and how many single routes have changed.
+    host_updates: [usize; 2],
 }
 
 impl Node {
@@ -269,7 +284,8 @@ impl Node {
             ),
             locals: BTreeMap::new(),
             opens_sockets: false,
-            host_network: None,
+            host_network: HostNetwork::default(),
+            host_updates: [0; 2],
         }
     }
 
@@ -316,14 +332,26 @@ impl Node {
     }
 
     fn settle(&mut self) -> Settled {
-        let Self { inputs, view, calculated, locals, opens_sockets, host_network } = self;
+        let Self { inputs, view, calculated, locals, opens_sockets, host_network, host_updates } =
+            self;
         let open = |view: &View, open: &Sockets| {
             let needed = view.overlays().contains(&Overlay::Vxlan) && *opens_sockets;
             let missing = needed && open.is_empty();
             missing.then_some((Overlay::Vxlan, PortId(4))).into_iter().collect()
         };
-        let reconcile = |view: &View| *host_network = Some(view.host_network());
-        settle(inputs, view, calculated, &locals.iter().collect(), reconcile, open)
+        let update = |view: &View, update: HostUpdate| match update {
+            HostUpdate::All => {
+                host_updates[0] += 1;
+                *host_network = view.host_network();
+            }
+            HostUpdate::Routes(ChangedRoutes { set, removed }) => {
+                host_updates[1] += set.len() + removed.len();
+                host_network.blocks.retain(|(net, _)| !removed.contains(net));
+                let set = set.into_iter().map(|(net, source)| (net, HostRoute::Manx { source }));
+                host_network.blocks.extend(set);
+            }
+        };
+        settle(inputs, view, calculated, &locals.iter().collect(), update, open)
     }
 
     /// Everything of the state that packets and users can see, in words that do not depend on its history: tunnels keep the
@@ -340,6 +368,8 @@ impl Node {
             ),
             other => format!("{other:?}"),
         };
+        let mut host_network = self.host_network.clone();
+        host_network.blocks.sort_by_key(|(net, _)| *net);
         let mut state = BTreeMap::new();
         for (net, next_hop) in &calculated.routes {
             state.insert(format!("route {net}"), via(*next_hop));
@@ -373,7 +403,12 @@ impl Node {
         let frontends = tables.services.as_ref().map(|it| {
             let all: BTreeMap<_, _> = it.frontends().collect();
             let exists = |text: &&&str| it.has_address(text.parse::<IpAddr>().unwrap().into());
-            (all, ADDRESSES.iter().filter(exists).collect::<Vec<_>>())
+            let keeps = |key: &FrontendKey, text: &str| {
+                it.keeps(key, Backend { address: text.parse::<IpAddr>().unwrap().into(), port: 80 })
+            };
+            let kept = |key| ADDRESSES.iter().filter(move |text| keeps(key, text));
+            let kept: Vec<Vec<_>> = all.keys().map(|key| kept(key).collect()).collect();
+            (all, ADDRESSES.iter().filter(exists).collect::<Vec<_>>(), kept)
         });
         let way_out = tables.manx_ports.as_ref().map(|it| {
             let destinations = ADDRESSES.iter().chain(&["172.18.0.3", "172.18.0.4", "192.0.2.1"]);
@@ -390,7 +425,7 @@ impl Node {
             ("topology", format!("{:?}", view.topology)),
             ("own addresses", format!("{:?}", view.own_addresses)),
             ("services", format!("{services}, in tables {hosts:?} {frontends:?}")),
-            ("host network", format!("{:?}", self.host_network)),
+            ("host network", format!("{host_network:?}")),
             ("senders", format!("{senders:?}")),
         ] {
             state.insert(name.to_owned(), what);
@@ -404,7 +439,8 @@ fn manx() -> Services {
     let port = |first, last| PortRange::new(first, last).unwrap();
     let ports = ManxPorts { egress: port(61_000, 65_534), node_ports: port(30_000, 32_767) };
     let ranges = vec!["10.96.0.0/16".parse().unwrap()];
-    Services::Manx(Translation { ranges, external_ips: Vec::new(), ports })
+    let external_ips = ["192.0.2.0/24", "fd00:99::/64"].map(|net| net.parse().unwrap()).to_vec();
+    Services::Manx(Translation { ranges, external_ips, ports })
 }
 
 fn nets(all: &[&str]) -> BTreeSet<IpNet> {

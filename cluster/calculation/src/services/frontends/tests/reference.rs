@@ -297,15 +297,23 @@ fn chosen(
     }
 }
 
-/// Whether a valid object names an address.
-pub(super) fn is_named(contents: &Contents, address: IpAddr) -> bool {
+/// Whether a pod or a node has an address.
+pub(super) fn is_held(contents: &Contents, address: IpAddr) -> bool {
     let names = |object: &Object| match object {
         Object::Pod(pod) => !pod.is_finished() && pod.pod_ips.contains(&address),
         Object::Node(node) => node.internal_ips.contains(&address),
+        _ => false,
+    };
+    contents.all_valid().any(|(_, object)| names(object))
+}
+
+/// Whether a slice of a namespace names an address.
+pub(super) fn is_named(contents: &Contents, namespace: &str, address: IpAddr) -> bool {
+    let names = |object: &Object| match object {
         Object::EndpointSlice(slice) => {
             slice.service.is_some() && slice.addresses.contains(&address) && !address.is_loopback()
         }
         _ => false,
     };
-    contents.all_valid().any(|(_, object)| names(object))
+    contents.all_valid().any(|(key, object)| key.namespace == namespace && names(object))
 }

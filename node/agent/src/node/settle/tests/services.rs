@@ -4,6 +4,8 @@ use super::*;
 
 /// The Service `s` of namespace `a`, at 10.96.0.9.
 const SERVICE: usize = 0;
+/// How many external IPs the tenant's Service has, one after the other.
+const EXTERNAL_IPS: usize = 100;
 /// How often the tenant's Service changes before the next turn.
 const CHURN: u32 = 1000;
 
@@ -81,6 +83,39 @@ fn a_service_that_comes_in_a_range_changes_no_route() {
         assert!(Arc::ptr_eq(&tables.routes, &before.routes));
         assert_eq!(tables.next_hop(IpAddr::from([10, 96, 0, 9]).into()), NextHop::Service);
     }
+}
+
+/// Whoever may name external IPs changes the routes to these alone, however often he does: no other route of the node is made
+/// again, and no tables are.
+#[test]
+fn an_external_ip_changes_its_own_route_and_no_other() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _entered = runtime.enter();
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: b}}";
+    let mut node = started(directory, &[("namespace-b", namespace)]);
+    let (version, updates) = (node.calculated.tables.version, node.host_updates);
+    let address = |n: usize| IpAddr::from([192, 0, 2, n as u8]);
+    let next_hop = |node: &Node, n: usize| node.calculated.tables.next_hop(address(n).into());
+    let world = next_hop(&node, 0);
+    for n in 1..=EXTERNAL_IPS {
+        let service = format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: e, namespace: b}}, spec: {{clusterIP: 10.96.0.7, externalIPs: [{}], \
+             ports: [{{port: 80}}]}}}}",
+            address(n)
+        );
+        store(&mut node, directory, "external", Some(&service));
+        node.settle();
+        assert_eq!(node.calculated.tables.version, version, "{n}");
+        let found = [n, n - 1].map(|n| next_hop(&node, n));
+        assert_eq!(found, [NextHop::Service, world]);
+    }
+    store(&mut node, directory, "external", None);
+    node.settle();
+    assert_eq!(next_hop(&node, EXTERNAL_IPS), world);
+    let [all, single] = [0, 1].map(|at| node.host_updates[at] - updates[at]);
+    assert_eq!((all, single), (0, 2 * EXTERNAL_IPS), "each is set once and removed once");
 }
 
 /// Whichever comes first: a pod outside of pools whose object names a cluster IP in a range gets no packets that are the

@@ -2,7 +2,7 @@
 
 use super::source::SourceBehind;
 use crate::decide::state::DecisionState;
-use crate::flow::{ClaimedKey, DirectedKey, EndReason, Found, Holder, KeyTaken, Owner, WorkerId};
+use crate::flow::{DirectedKey, EndReason, Found, Holder, KeyTaken, Owner, ReservedKey, WorkerId};
 use crate::wire::address::Address;
 
 /// The ports that are tried for a flow until one is free behind the translation.
@@ -25,16 +25,16 @@ pub(super) struct NoKey {
     pub(super) most: Option<WorkerId>,
 }
 
-/// Claims a second key: with the client's own port, or with another one if another flow or worker has that key. The
+/// Reserves a second key: with the client's own port, or with another one if another flow or worker has that key. The
 /// node's ports are taken at random. Where those that are tried are taken, a connection that is over gives its port up;
 /// and if none is over, the owner that has most of them gives one up to an owner that has fewer. So no pod can keep the
 /// ports to a destination from others.
-pub(super) fn claim_second_key(
+pub(super) fn reserve_second_key(
     state: &mut DecisionState,
     found: Found,
     wanted: &Wanted<'_>,
     now: u32,
-) -> Result<ClaimedKey, NoKey> {
+) -> Result<ReservedKey, NoKey> {
     let Wanted { first, source, destination, .. } = *wanted;
     let (_, own) = first.key.source(first.original);
     let port = match source {
@@ -42,21 +42,21 @@ pub(super) fn claim_second_key(
         SourceBehind::Node(_, ports) => random_port(state, ports),
     };
     let second = source.second_key(first, port, destination);
-    match state.flows.claim_second_key(second, found, now) {
-        Ok(claimed) => Ok(claimed),
-        Err(why) => claim_another_key(state, found, wanted, (second, why), now),
+    match state.flows.reserve_second_key(second, found, now) {
+        Ok(reserved) => Ok(reserved),
+        Err(why) => reserve_another_key(state, found, wanted, (second, why), now),
     }
 }
 
-/// As [`claim_second_key`], where the first key that was tried is taken.
+/// As [`reserve_second_key`], where the first key that was tried is taken.
 #[inline(never)]
-fn claim_another_key(
+fn reserve_another_key(
     state: &mut DecisionState,
     found: Found,
     wanted: &Wanted<'_>,
     refused: (DirectedKey, KeyTaken),
     now: u32,
-) -> Result<ClaimedKey, NoKey> {
+) -> Result<ReservedKey, NoKey> {
     let Wanted { first, source, destination, owner } = *wanted;
     let ports = match source {
         SourceBehind::Client | SourceBehind::Address(_) => CLIENT_PORTS,
@@ -85,8 +85,8 @@ fn claim_another_key(
             break;
         }
         second = source.second_key(first, random_port(state, ports), destination);
-        why = match state.flows.claim_second_key(second, found, now) {
-            Ok(claimed) => return Ok(claimed),
+        why = match state.flows.reserve_second_key(second, found, now) {
+            Ok(reserved) => return Ok(reserved),
             Err(why) => why,
         };
     }
@@ -104,7 +104,7 @@ fn claim_another_key(
         (second, victim)
     };
     debug_assert_ne!(victim.found, found, "a flow's own second key is not taken");
-    state.flows.claim_second_key(second, found, now).map_err(|_| no_key())
+    state.flows.reserve_second_key(second, found, now).map_err(|_| no_key())
 }
 
 fn most_frequent(workers: &[Option<WorkerId>]) -> Option<WorkerId> {

@@ -1,0 +1,309 @@
+//! One Service or pod compiled to frontends, with what is left out of it.
+//!
+//! The result follows from the object and from what the [`Compiler`] borrows: the same inputs give the same result, and
+//! nothing is remembered.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use manx_dataplane::services::{Clients, Frontend, FrontendKey};
+use manx_objects::object::{EndpointSlice, Object, ObjectKey, Pod, Protocol, Service, ServicePort};
+use manx_policy_compiler::model::ObjectName;
+
+use super::NodePorts;
+use super::health_checks::LocalEndpoints;
+use crate::services::addresses::{
+    AddressKind, Opening, Untranslated, addresses, left_alone, openings,
+};
+use crate::services::backends::{Candidate, Here, TrafficPolicy, all, can_be_backend, select};
+use crate::services::bounds::{MOST_BACKENDS, MOST_PORTS};
+use crate::services::host_ports;
+use crate::services::numbers;
+use crate::services::omission::Omission;
+use crate::services::rank::Rank;
+use crate::services::shares::Shares;
+use crate::services::slices::Slices;
+
+/// The seconds of session affinity if a Service does not say (Kubernetes API, `ClientIPConfig`).
+const AFFINITY: u32 = 10_800;
+
+/// What the compilation of an object reads beside the object itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Compiler<'a> {
+    pub(super) here: &'a Here,
+    pub(super) node_ports: &'a NodePorts,
+    /// The nets whose addresses count as one of `externalIPs`.
+    pub(super) external: &'a [IpNet],
+    pub(super) slices: &'a Slices,
+    pub(super) shares: &'a Shares,
+}
+
+/// A Service or a pod, compiled.
+#[derive(Debug)]
+pub(super) struct Compiled {
+    pub(super) rank: Arc<Rank>,
+    /// The addresses of a Service that nodes translate, in order.
+    pub(super) addresses: Box<[Own]>,
+    /// The port at which load balancers ask for it, and what they are told.
+    pub(super) health_check: Option<(u16, LocalEndpoints)>,
+    /// Its frontends. Those of a pod lead nowhere before they are granted.
+    pub(super) frontends: BTreeMap<FrontendKey, Arc<Frontend>>,
+    /// What is not translated.
+    pub(super) omissions: BTreeSet<Omission>,
+}
+
+/// An address of a Service that nodes translate.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Own {
+    pub(super) address: IpAddr,
+    /// Whether it may be a service's.
+    pub(super) is_admitted: bool,
+    pub(super) is_external_ip: bool,
+}
+
+impl Compiled {
+    fn new(rank: Arc<Rank>) -> Self {
+        Self {
+            rank,
+            addresses: Box::default(),
+            health_check: None,
+            frontends: BTreeMap::new(),
+            omissions: BTreeSet::new(),
+        }
+    }
+}
+
+/// An address of a Service with its kind and policy, and whether it may be a service's.
+type Reached = (IpAddr, (AddressKind, TrafficPolicy), bool);
+
+/// The frontends of a port that are equal: for addresses of one family (`is_v4`) at which the same clients get the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Alike {
+    is_v4: bool,
+    policy: TrafficPolicy,
+    has_source_ranges: bool,
+    takes_visitors: bool,
+}
+
+impl Alike {
+    fn new(service: &Service, opening: &Opening) -> Self {
+        let (has_source_ranges, is_outside) = match opening.kind {
+            AddressKind::ClusterIp => (false, false),
+            AddressKind::NodePort | AddressKind::ExternalIp | AddressKind::ExternalIpOutside => {
+                (false, true)
+            }
+            AddressKind::LoadBalancer | AddressKind::LoadBalancerOutside => {
+                (!service.source_ranges.is_empty(), true)
+            }
+        };
+        Self {
+            is_v4: opening.address.is_ipv4(),
+            policy: opening.policy,
+            has_source_ranges,
+            takes_visitors: is_outside && !service.keeps_clients,
+        }
+    }
+}
+
+impl Compiler<'_> {
+    /// Compiles an object to frontends. `None`: nothing of it is translated. `admits` says whether an address may be a
+    /// service's.
+    pub(super) fn compile(
+        &self,
+        key: &Arc<ObjectKey>,
+        object: &Object,
+        admits: impl Fn(IpAddr) -> bool,
+    ) -> Option<Compiled> {
+        match object {
+            Object::Service(service) if left_alone(service).is_none() => {
+                let name = ObjectName::new(&key.namespace, &key.name);
+                let mut compiled = Compiled::new(Rank::new(key, service.created));
+                if self.shares.leaves_out(&compiled.rank) {
+                    compiled.omissions.insert(Omission::Namespace);
+                } else {
+                    self.compile_service((&name, service), admits, &mut compiled);
+                }
+                Some(compiled)
+            }
+            object => {
+                let pod = self.host_pod(object)?;
+                let mut compiled = Compiled::new(Rank::new(key, pod.created));
+                let omissions = &mut compiled.omissions;
+                compiled.frontends = host_ports::asked(pod, &self.node_ports.addresses, omissions);
+                Some(compiled)
+            }
+        }
+    }
+
+    /// The pod that an object is, if it is one that asks for ports of this node.
+    pub(super) fn host_pod<'a>(&self, object: &'a Object) -> Option<&'a Pod> {
+        let Object::Pod(pod) = object else { return None };
+        let is_here = pod.node_name.as_ref() == Some(&self.here.node);
+        (self.node_ports.of_pods && is_here && host_ports::has_some(pod)).then_some(pod)
+    }
+
+    /// The backends that a Service asks for of its namespace's share, at most those of one Service.
+    pub(super) fn asked_backends(&self, name: &ObjectName, service: &Service) -> usize {
+        let slices = self.slices.of_ports(name, translated_ports(service));
+        let backends: usize = slices.iter().flatten().map(|(it, _)| it.endpoints.len()).sum();
+        backends.min(MOST_BACKENDS)
+    }
+
+    fn compile_service(
+        &self,
+        (name, service): (&ObjectName, &Service),
+        admits: impl Fn(IpAddr) -> bool,
+        compiled: &mut Compiled,
+    ) {
+        let Compiled { health_check, omissions, .. } = compiled;
+        *health_check = self.compile_health_check((name, service), omissions);
+        let reached = self.reached_addresses(service, admits, omissions);
+        let ranges = Clients::of(&service.source_ranges);
+        let ports = translated_ports(service);
+        if ports.len() < service.ports.len() {
+            omissions.insert(Omission::TooManyPorts);
+        }
+        let mut left = MOST_BACKENDS;
+        for (port, slices) in ports.iter().zip(self.slices.of_ports(name, ports)) {
+            let service = (name, service, &ranges);
+            self.compile_port(service, (port, &slices), &reached, &mut left, compiled);
+        }
+        let own = |(address, (kind, _), is_admitted): Reached| Own {
+            address,
+            is_admitted,
+            is_external_ip: kind.is_external_ip(),
+        };
+        compiled.addresses = reached.into_iter().map(own).collect();
+    }
+
+    /// The addresses of a Service that nodes translate, in order.
+    fn reached_addresses(
+        &self,
+        service: &Service,
+        admits: impl Fn(IpAddr) -> bool,
+        omissions: &mut BTreeSet<Omission>,
+    ) -> Vec<Reached> {
+        let mut reached = Vec::new();
+        for (address, ends) in addresses(service, self.external) {
+            match ends {
+                Ok(ends) => reached.push((address, ends, admits(address))),
+                Err(Untranslated::External) => {
+                    omissions.insert(Omission::ExternalIp(address));
+                }
+                Err(Untranslated::TooManyExternal) => {
+                    omissions.insert(Omission::TooManyExternalIps);
+                }
+                Err(_) => {}
+            }
+        }
+        let is_of_any_node = |(_, (kind, _), _): &Reached| kind.is_of_any_node();
+        if service.maglev && service.keeps_clients && reached.iter().any(is_of_any_node) {
+            omissions.insert(Omission::MaglevLocal);
+        }
+        reached
+    }
+
+    /// Compiles a port, which these slices have. `left`: the backends that the Service may still have.
+    fn compile_port(
+        &self,
+        (name, service, ranges): (&ObjectName, &Service, &Clients),
+        (port, slices): (&ServicePort, &[(&EndpointSlice, u16)]),
+        reached: &[Reached],
+        left: &mut usize,
+        Compiled { frontends, omissions, .. }: &mut Compiled,
+    ) {
+        let mut made: BTreeMap<Alike, Arc<Frontend>> = BTreeMap::new();
+        let of_node = (self.node_ports.range, self.node_ports.addresses.iter().copied());
+        for opening in openings((service, port), reached, of_node) {
+            let opening = match opening {
+                Ok(opening) => opening,
+                Err(omission) => {
+                    omissions.insert(omission);
+                    continue;
+                }
+            };
+            let alike = Alike::new(service, &opening);
+            let frontend = made.entry(alike).or_insert_with(|| {
+                let clients = if alike.has_source_ranges { ranges.clone() } else { Clients::All };
+                let made = self.frontend((name, service), (port, slices), alike, *left, omissions);
+                *left = left.saturating_sub(made.backends.len() + made.all_backends.len());
+                Arc::new(Frontend { clients, ..made })
+            });
+            let key = frontend_key(opening.address, port, opening.port);
+            if opening.kind.is_outside_alone() {
+                let other = || Arc::clone(frontend);
+                frontends.entry(key).and_modify(|it| {
+                    Arc::make_mut(it).for_outside.get_or_insert_with(other);
+                });
+            } else {
+                frontends.entry(key).or_insert_with(|| Arc::clone(frontend));
+            }
+        }
+    }
+
+    /// A frontend of a Service's port, which these slices have, for every client. It has no backends if it would have
+    /// more than `left`.
+    fn frontend(
+        &self,
+        (name, service): (&ObjectName, &Service),
+        (port, slices): (&ServicePort, &[(&EndpointSlice, u16)]),
+        Alike { is_v4, policy, takes_visitors, .. }: Alike,
+        left: usize,
+        omissions: &mut BTreeSet<Omission>,
+    ) -> Frontend {
+        let without_backends = Frontend {
+            id: numbers::of_port(name, port),
+            namespace: numbers::of_namespace(&name.namespace),
+            affinity: affinity(service),
+            takes_visitors,
+            ..Frontend::default()
+        };
+        if self.slices.is_broken(&name.namespace) {
+            omissions.insert(Omission::Endpoints);
+            return without_backends;
+        }
+        let of_family = || slices.iter().filter(|(slice, _)| is_of_family(slice, is_v4)).copied();
+        let count = of_family().map(|(slice, _)| slice.endpoints.len()).sum::<usize>();
+        if count > left {
+            omissions.insert(Omission::TooManyBackends);
+            return without_backends;
+        }
+        let mut candidates = Vec::with_capacity(count);
+        for (slice, port) in of_family() {
+            for endpoint in &slice.endpoints {
+                if can_be_backend(endpoint.address) {
+                    candidates.push(Candidate { endpoint, port });
+                } else {
+                    omissions.insert(Omission::Backend(endpoint.address));
+                }
+            }
+        }
+        let (backends, without_backend) = select(&candidates, policy, self.here);
+        let has_all = takes_visitors || port.protocol == Some(Protocol::Udp);
+        let all_backends = if has_all { all(&candidates) } else { Box::default() };
+        Frontend { backends, all_backends, without_backend, ..without_backends }
+    }
+}
+
+/// The ports of a Service that are translated.
+fn translated_ports(service: &Service) -> &[ServicePort] {
+    &service.ports[..service.ports.len().min(MOST_PORTS)]
+}
+
+/// Whether the addresses of a slice, which are all of one family, are of this one.
+fn is_of_family(slice: &EndpointSlice, is_v4: bool) -> bool {
+    slice.endpoints.first().is_some_and(|it| it.address.is_ipv4() == is_v4)
+}
+
+/// The seconds for which a client keeps its backend, if it does.
+pub(super) fn affinity(service: &Service) -> Option<u32> {
+    service.client_affinity.map(|it| it.timeout.unwrap_or(AFFINITY))
+}
+
+/// The key of a frontend at an address, with this number for the Service's port.
+pub(super) fn frontend_key(address: IpAddr, of: &ServicePort, port: u16) -> FrontendKey {
+    let protocol = of.protocol.unwrap_or(Protocol::Tcp).number();
+    FrontendKey { address: address.into(), protocol, port }
+}
