@@ -72,7 +72,8 @@ pub(crate) fn plan(
         .collect();
     let routed = nodes.iter().filter(|_| routed);
     let router = routed.flat_map(|(name, node)| pod_routes(name, node, &pods)).collect();
-    Ok(Plan { mtu: settings.mtu, segments, nodes: hosts, outside, pods, host_pods, router })
+    let (mtu, translates) = (settings.mtu, settings.translates);
+    Ok(Plan { mtu, translates, segments, nodes: hosts, outside, pods, host_pods, router })
 }
 
 fn check_nodes(nodes: &BTreeMap<String, NodeSpec>) -> Result<(), PlanError> {

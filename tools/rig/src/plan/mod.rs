@@ -30,6 +30,8 @@ pub mod template;
 pub struct Plan {
     /// The underlay's MTU in bytes.
     pub mtu: u32,
+    /// Whether the agents translate services and the way out of pods.
+    pub translates: bool,
     /// The underlay's segments, at least one.
     pub segments: Vec<Segment>,
     /// The nodes by name.

@@ -71,6 +71,7 @@ mod tests {
             source: Prober::from(source.to_owned()),
             destination: Prober::from("shop/db".to_owned()),
             address: "10.1.1.3".parse().unwrap(),
+            seen_as: None,
             service: Service::Echo,
             listening: true,
             expected,

@@ -72,6 +72,7 @@ fn word(seen: &Seen) -> String {
         Observed::Clear(outcome) => outcome.name(),
         Observed::Lost => "lost",
         Observed::Wrong(_) => "wrong",
+        Observed::SeenAs(_) => "seen as another",
         Observed::Error(_) => "failed",
     };
     if seen.as_expected() { word.to_owned() } else { format!("{}!", word.to_uppercase()) }
@@ -82,7 +83,9 @@ fn coloured(cell: TableCell, seen: &Seen, style: Style) -> TableCell {
         Observed::Clear(Outcome::Allowed) => Color::Green,
         Observed::Clear(Outcome::Denied) => Color::Red,
         Observed::Clear(Outcome::Refused) => Color::Yellow,
-        Observed::Lost | Observed::Wrong(_) | Observed::Error(_) => Color::Magenta,
+        Observed::Lost | Observed::Wrong(_) | Observed::SeenAs(_) | Observed::Error(_) => {
+            Color::Magenta
+        }
     };
     match (style.colour, seen.as_expected()) {
         (false, _) => cell,
@@ -212,6 +215,7 @@ mod tests {
             source: Prober::from(source.to_owned()),
             destination: pod("db"),
             address: "10.1.1.3".parse().unwrap(),
+            seen_as: None,
             service: Service::Port(Port { protocol: Protocol::Tcp, number }),
             listening: number != 9,
             expected,

@@ -44,6 +44,8 @@ pub enum Observed {
     Lost,
     /// Another prober answered.
     Wrong(String),
+    /// The destination answered, and saw another address of the source than it should.
+    SeenAs(IpAddr),
     /// Another result, in the kernel's words.
     Error(String),
 }
@@ -54,6 +56,7 @@ impl std::fmt::Display for Observed {
             Self::Clear(outcome) => f.write_str(outcome.name()),
             Self::Lost => f.write_str("lost (silence, and no agent recorded a denial)"),
             Self::Wrong(by) => write!(f, "answered by {by}"),
+            Self::SeenAs(address) => write!(f, "answered, to a client with the address {address}"),
             Self::Error(words) => write!(f, "failed: {words}"),
         }
     }
@@ -214,10 +217,14 @@ fn note(finding: &mut Finding, meant: &str, result: TaskResult) {
         },
     };
     finding.from = from;
+    let seen_as = finding.cell.seen_as.or(from.map(|it| it.ip()));
     finding.observed = match answer {
-        ProbeReply::From(None) => Observed::Clear(Outcome::Allowed),
-        ProbeReply::From(Some(name)) if name == meant => Observed::Clear(Outcome::Allowed),
-        ProbeReply::From(Some(name)) => Observed::Wrong(name),
+        ProbeReply::Echo => Observed::Clear(Outcome::Allowed),
+        ProbeReply::From { name, .. } if name != meant => Observed::Wrong(name),
+        ProbeReply::From { client, .. } => match client.filter(|_| client != seen_as) {
+            Some(client) => Observed::SeenAs(client),
+            None => Observed::Clear(Outcome::Allowed),
+        },
         ProbeReply::Refused => Observed::Clear(Outcome::Refused),
         ProbeReply::Silence => Observed::Lost,
         ProbeReply::Error(words) => Observed::Error(words),
@@ -251,6 +258,7 @@ mod tests {
             source: pod("a"),
             destination: pod("b"),
             address: "10.1.1.3".parse().unwrap(),
+            seen_as: None,
             service,
             listening: true,
             expected: Outcome::Denied,
@@ -310,12 +318,18 @@ mod tests {
     #[test]
     fn an_answer_counts_only_from_whom_it_was_asked() {
         let mut finding = finding(tcp());
-        see(&mut finding, ProbeReply::From(Some("d/b".to_owned())));
+        let from = |name: &str, client: &str| ProbeReply::From {
+            name: name.to_owned(),
+            client: Some(client.parse().unwrap()),
+        };
+        see(&mut finding, from("d/b", "10.1.1.2"));
         assert_eq!(finding.observed, Observed::Clear(Outcome::Allowed));
-        see(&mut finding, ProbeReply::From(Some("d/c".to_owned())));
+        see(&mut finding, from("d/c", "10.1.1.2"));
         assert_eq!(finding.observed, Observed::Wrong("d/c".to_owned()));
+        see(&mut finding, from("d/b", "172.18.0.2"));
+        assert_eq!(finding.observed, Observed::SeenAs("172.18.0.2".parse().unwrap()));
         see(&mut finding, ProbeReply::Refused);
         assert_eq!(finding.observed, Observed::Clear(Outcome::Refused));
-        assert_eq!(finding.tries, 3);
+        assert_eq!(finding.tries, 4);
     }
 }

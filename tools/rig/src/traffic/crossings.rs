@@ -6,12 +6,14 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use crate::plan::Plan;
 use crate::plan::addresses::Addresses;
 use crate::plan::prober::Prober;
 use crate::world::underlay::UPLINK;
 use manx_objects::contents::Contents;
-use manx_objects::object::{EncapsulationMode, Object};
+use manx_objects::object::{EncapsulationMode, IpPool, Object};
 use manx_oracle::{Crossing, Direction, Oracle, Packet, Verdict};
 
 /// The name of the tunnels as an interface. No host endpoint can have it.
@@ -79,10 +81,38 @@ impl Crossings<'_> {
                 tunnels.iter().copied().find(|it| it.is_ipv4() == to.is_ipv4())
             }
             (Prober::Pod(_), Prober::Node(_)) => {
-                (!self.encapsulated(arrives, leaves, from)).then_some(from)
+                let is_answered = !self.encapsulated(arrives, leaves, from)
+                    || self.masquerade((source, from), (destination, to)).is_some();
+                is_answered.then_some(from)
             }
             _ => Some(from),
         }
+    }
+
+    /// The node's address that a pod has on the way out, if the agents translate: its pool asks for it (`natOutgoing`),
+    /// and the destination is in no pool and not the pod's own node.
+    pub(crate) fn masquerade(
+        &self,
+        (source, from): (&Prober, IpAddr),
+        (destination, to): (&Prober, IpAddr),
+    ) -> Option<IpAddr> {
+        let Prober::Pod(_) = source else { return None };
+        let node = self.node(source)?;
+        let is_out = self.plan.translates
+            && self.node(destination) != Some(node)
+            && self.pool(from)?.nat_outgoing
+            && self.pool(to).is_none();
+        let mut addresses = self.plan.nodes.get(node)?.addresses.iter().map(IpNet::addr);
+        addresses.find(|it| is_out && it.is_ipv4() == to.is_ipv4())
+    }
+
+    /// The pool of an address: the one with the longest prefix.
+    fn pool(&self, address: IpAddr) -> Option<&IpPool> {
+        let pools = self.contents.all_valid().filter_map(|(_, object)| match object {
+            Object::IpPool(pool) => Some(&**pool),
+            _ => None,
+        });
+        pools.filter(|pool| pool.cidr.contains(&address)).max_by_key(|pool| pool.cidr.prefix_len())
     }
 
     fn node<'p>(&'p self, prober: &'p Prober) -> Option<&'p str> {
@@ -97,12 +127,7 @@ impl Crossings<'_> {
     /// `CrossSubnet`, the rig's nodes on one segment share a subnet.
     fn encapsulated(&self, leaves: Option<&str>, arrives: Option<&str>, to: IpAddr) -> bool {
         let (Some(leaves), Some(arrives)) = (leaves, arrives) else { return false };
-        let pools = self.contents.all_valid().filter_map(|(_, object)| match object {
-            Object::IpPool(pool) => Some(pool),
-            _ => None,
-        });
-        let mut of_pool = pools.filter(|pool| pool.cidr.contains(&to));
-        match of_pool.next().map(|pool| pool.mode()) {
+        match self.pool(to).map(IpPool::mode) {
             Some(EncapsulationMode::Always) => true,
             Some(EncapsulationMode::CrossSubnet) => {
                 let segment = |node: &str| self.plan.nodes.get(node).map(|node| node.segment);

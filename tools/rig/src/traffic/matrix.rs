@@ -47,6 +47,9 @@ pub struct Cell {
     /// The prober that receives.
     pub destination: Prober,
     pub address: IpAddr,
+    /// The address that the destination sees as the source, if it is not the source's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen_as: Option<IpAddr>,
     /// The service to which the probe is sent.
     pub service: Service,
     /// Whether the destination listens there.
@@ -68,19 +71,7 @@ pub(crate) fn cells(crossings: &Crossings<'_>, policy_ports: &PolicyPorts) -> Ve
         for (from, to) in families(crossings.addresses, &source, &destination) {
             for (service, listening) in &services {
                 let ends = ((&source, from), (&destination, to));
-                let Some((expected, because)) = expect(crossings, ends, *service, *listening)
-                else {
-                    continue;
-                };
-                cells.push(Cell {
-                    source: source.clone(),
-                    destination: destination.clone(),
-                    address: to,
-                    service: *service,
-                    listening: *listening,
-                    expected,
-                    because,
-                });
+                cells.extend(cell(crossings, ends, *service, *listening));
             }
         }
     }
@@ -90,14 +81,14 @@ pub(crate) fn cells(crossings: &Crossings<'_>, policy_ports: &PolicyPorts) -> Ve
 /// A prober with the address that it uses.
 type Using<'a> = (&'a Prober, IpAddr);
 
-/// The expected result, and the reason. `None` if there would be no answer.
-fn expect(
+/// A cell with the expected result and the reason. `None` if there would be no answer.
+fn cell(
     crossings: &Crossings<'_>,
-    ((source, from), (destination, to)): (Using<'_>, Using<'_>),
+    ((sender, from), (receiver, to)): (Using<'_>, Using<'_>),
     service: Service,
     listening: bool,
-) -> Option<(Outcome, String)> {
-    let (source, destination) = (crossings.plan.acting(source), crossings.plan.acting(destination));
+) -> Option<Cell> {
+    let (source, destination) = (crossings.plan.acting(sender), crossings.plan.acting(receiver));
     let from = crossings.source_address((&source, from), (&destination, to))?;
     let packet = packet(service, to.is_ipv4());
     let judgement =
@@ -113,7 +104,16 @@ fn expect(
         (true, false) => Outcome::Refused,
         (false, _) => Outcome::Denied,
     };
-    Some((expected, because))
+    Some(Cell {
+        source: sender.clone(),
+        destination: receiver.clone(),
+        address: to,
+        seen_as: crossings.masquerade((&source, from), (&destination, to)),
+        service,
+        listening,
+        expected,
+        because,
+    })
 }
 
 /// A note about the number of pairs that are not probed because there would be no answer.

@@ -168,6 +168,10 @@ impl Cluster {
     }
 
     fn start_agents(&mut self, names: &Names) -> Result<(), ClusterError> {
+        let mut extra = self.setup.agent_arguments.clone();
+        if self.plan.translates {
+            extra.extend(["--services", "manx"].map(str::to_owned));
+        }
         for (index, node) in self.plan.nodes.keys().enumerate() {
             let folder = self.workdir.node(index);
             private::make(&folder).map_err(WorkdirError::from)?;
@@ -177,7 +181,7 @@ impl Cluster {
                 manifests: &self.workdir.manifests(),
                 socket: self.workdir.agent_socket(index),
                 log: self.workdir.agent_log(index),
-                extra: &self.setup.agent_arguments,
+                extra: &extra,
             })?;
             self.agents.push(Arc::new(agent));
         }

@@ -83,8 +83,10 @@ pub(crate) struct ProbeResult {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ProbeReply {
-    /// An answer with the name of the prober that gave it (an echo has no name).
-    From(Option<String>),
+    /// An answer by a server, with its name and the address that it sees as the client's.
+    From { name: String, client: Option<IpAddr> },
+    /// An answer to an echo, which names nobody.
+    Echo,
     /// TCP RST, ICMP port unreachable or SCTP ABORT: the probe arrived and nothing listens.
     Refused,
     /// There was no answer in time.

@@ -22,13 +22,15 @@ pub struct Settings {
     pub outside: Vec<IpAddr>,
     /// `samples`: whether throughput and latency are measured.
     pub samples: bool,
+    /// `services`: whether the agents translate services and the way out of pods, as with `--services manx`.
+    pub translates: bool,
     /// `ports`: ports on which pods listen and that no container declares.
     pub ports: Vec<ExtraPorts>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { mtu: 1500, outside: Vec::new(), samples: true, ports: Vec::new() }
+        Self { mtu: 1500, outside: Vec::new(), samples: true, translates: false, ports: Vec::new() }
     }
 }
 
@@ -53,10 +55,11 @@ impl Settings {
                 "mtu" => settings.mtu = mtu(&entry.node)?,
                 "outside" => settings.outside = addresses(&entry.node)?,
                 "samples" => settings.samples = boolean(&entry.node)?,
+                "services" => settings.translates = translates(&entry.node)?,
                 "ports" => settings.ports = extra_ports::parse(&entry.node)?,
                 key => {
                     let message = format!(
-                        "the key `{key}` is unknown: expected mtu, outside, samples or ports"
+                        "the key `{key}` is unknown: expected mtu, outside, samples, services or ports"
                     );
                     return Err(SettingsError { at: Some(entry.at), message });
                 }
@@ -73,6 +76,14 @@ fn mtu(node: &Node) -> Result<u32, SettingsError> {
     };
     let mtu = mtu.filter(|mtu| (1280..=9000).contains(mtu));
     mtu.ok_or_else(|| wrong(node, "an MTU from 1280 to 9000 bytes"))
+}
+
+fn translates(node: &Node<'_>) -> Result<bool, SettingsError> {
+    match &node.value {
+        Value::String(text) if text == "manx" => Ok(true),
+        Value::String(text) if text == "none" => Ok(false),
+        _ => Err(wrong(node, "manx or none")),
+    }
 }
 
 fn boolean(node: &Node) -> Result<bool, SettingsError> {
@@ -103,10 +114,11 @@ mod tests {
     fn what_is_absent_has_its_default() {
         assert_eq!(Settings::parse("").unwrap(), Settings::default());
         let settings =
-            Settings::parse("mtu: 1400\noutside: [172.18.0.99]\nsamples: false").unwrap();
+            Settings::parse("mtu: 1400\noutside: [172.18.0.99]\nsamples: false\nservices: manx")
+                .unwrap();
         assert_eq!(settings.mtu, 1400);
         assert_eq!(settings.outside, ["172.18.0.99".parse::<IpAddr>().unwrap()]);
-        assert!(!settings.samples);
+        assert!(!settings.samples && settings.translates);
     }
 
     #[test]
@@ -116,6 +128,7 @@ mod tests {
             [
                 said("mtu: 100"),
                 said("samples: 3"),
+                said("services: kube-proxy"),
                 said("outside: 172.18.0.99"),
                 said("outside: [here]"),
                 said("speed: 9"),

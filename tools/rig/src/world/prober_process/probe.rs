@@ -76,7 +76,14 @@ async fn tcp(to: SocketAddr, from: &mut Option<SocketAddr>) -> io::Result<ProbeR
     let mut name = Vec::new();
     let mut limited = stream.take(LONGEST_NAME as u64);
     while !name.ends_with(b"\n") && limited.read_buf(&mut name).await? > 0 {}
-    Ok(ProbeReply::From(Some(String::from_utf8_lossy(&name).trim_end().to_owned())))
+    Ok(served(&name))
+}
+
+/// A server's answer: its name, a space, and the client's address.
+fn served(answer: &[u8]) -> ProbeReply {
+    let text = String::from_utf8_lossy(answer);
+    let (name, client) = text.trim_end().rsplit_once(' ').unwrap_or((text.trim_end(), ""));
+    ProbeReply::From { name: name.to_owned(), client: client.parse().ok() }
 }
 
 async fn udp(to: SocketAddr, from: &mut Option<SocketAddr>) -> io::Result<ProbeReply> {
@@ -90,7 +97,7 @@ async fn udp(to: SocketAddr, from: &mut Option<SocketAddr>) -> io::Result<ProbeR
     loop {
         let length = socket.recv(&mut buffer).await?;
         if let Some(name) = buffer[..length].strip_prefix(&nonce) {
-            return Ok(ProbeReply::From(Some(String::from_utf8_lossy(name).into_owned())));
+            return Ok(served(name));
         }
     }
 }
@@ -107,7 +114,7 @@ async fn echo(wire: &Wire, to: IpAddr, from: &mut Option<SocketAddr>) -> io::Res
     *from = Some(SocketAddr::new(source_towards(to)?, 0));
     wire.send(RawProtocol::Icmp, &echo.bytes(to.is_ipv4()), to).await?;
     match waiting.reply().await {
-        Some(_) => Ok(ProbeReply::From(None)),
+        Some(_) => Ok(ProbeReply::Echo),
         None => Ok(ProbeReply::Silence),
     }
 }
@@ -137,7 +144,7 @@ async fn sctp(
     }
     Ok(match reply {
         Some(Reply::Sctp(Chunk::InitAck(cookie))) => {
-            ProbeReply::From(Some(String::from_utf8_lossy(&cookie).into_owned()))
+            ProbeReply::From { name: String::from_utf8_lossy(&cookie).into_owned(), client: None }
         }
         Some(Reply::Sctp(Chunk::Abort)) => ProbeReply::Refused,
         Some(Reply::Sctp(Chunk::Init) | Reply::Echo) | None => ProbeReply::Silence,

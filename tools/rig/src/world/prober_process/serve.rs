@@ -1,5 +1,5 @@
-//! The servers of a prober. On TCP a server sends its name, and then is an echo or a sink, as the client chooses. On
-//! UDP it sends its name in answer to every datagram.
+//! The servers of a prober. On TCP a server sends its name with the client's address, and then is an echo or a sink, as the
+//! client chooses. On UDP it sends the same in answer to every datagram.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -59,10 +59,10 @@ fn serve_tcp(address: SocketAddr, name: Arc<str>) -> io::Result<()> {
 async fn accept(listener: TcpListener, name: Arc<str>) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, client)) => {
                 let name = name.clone();
                 // A client that disconnects does not affect others.
-                tokio::spawn(async move { talk(stream, &name).await.ok() });
+                tokio::spawn(async move { talk(stream, &name, client.ip()).await.ok() });
             }
             // The process may have no descriptors left, for example. Later clients may succeed.
             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
@@ -70,9 +70,9 @@ async fn accept(listener: TcpListener, name: Arc<str>) {
     }
 }
 
-async fn talk(mut stream: TcpStream, name: &str) -> io::Result<()> {
+async fn talk(mut stream: TcpStream, name: &str, client: IpAddr) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    stream.write_all(format!("{name}\n").as_bytes()).await?;
+    stream.write_all(format!("{name} {client}\n").as_bytes()).await?;
     let mut buffer = vec![0; 256 << 10];
     match stream.read_u8().await? {
         ECHO => loop {
@@ -109,7 +109,7 @@ fn serve_udp(address: SocketAddr, name: Arc<str>) -> io::Result<()> {
             // An error here comes from an ICMP error for an earlier answer.
             if let Ok((length, from)) = socket.recv_from(&mut buffer).await {
                 let mut answer = buffer[..length.min(8)].to_vec();
-                answer.extend(name.as_bytes());
+                answer.extend(format!("{name} {}", from.ip()).as_bytes());
                 let _ = socket.send_to(&answer, from).await;
             }
         }
