@@ -129,7 +129,10 @@ impl Law<'_> {
                 other => Some(other.back()),
             }));
         }
-        if self.comes_back(epoch, pair) {
+        // A client may have become a pod, and keeps the node's address at hosts.
+        let is_hidden = pair.first.source != pair.behind.source
+            && pair.behind.source == ported_address(self.node, pair.first.source);
+        if is_hidden || self.comes_back(epoch, pair) {
             ports.push(MANX);
         }
         if ports.is_empty() {
