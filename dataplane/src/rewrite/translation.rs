@@ -55,7 +55,9 @@ impl Translation {
         let sums = Sums::of(packet);
         let upper = match parsed.fragment {
             Fragment::Later { .. } => Upper::Nothing,
-            Fragment::Whole | Fragment::First { .. } => Upper::new(parsed.protocol, parsed.icmp()),
+            Fragment::Whole | Fragment::First { .. } => {
+                Upper::new(parsed.is_v4(), parsed.protocol, parsed.icmp())
+            }
         };
         let bytes = packet.bytes_mut().get_mut(..parsed.total_len.into()).ok_or(Malformed)?;
         let place = (parsed.transport_offset.into(), upper);
@@ -70,7 +72,7 @@ impl Translation {
         let sums = Sums::of(packet);
         let bytes = packet.bytes_mut();
         if bytes.first() == Some(&ipv4::VERSION_IHL) && !self.key.is_v6() {
-            let upper = Upper::new(self.key.protocol(), None);
+            let upper = Upper::new(true, self.key.protocol(), None);
             if matches!(upper, Upper::Tcp | Upper::Udp) {
                 let place = (ipv4::HEADER_LEN, upper);
                 return put_ends(bytes, true, place, self.ends(), sums).ok_or(Malformed);
@@ -89,7 +91,7 @@ impl Translation {
         let addresses = put_addresses(bytes, error.is_v4(), from, source.0)?;
         let quote = bytes.get_mut(error.header_len.into()..error.total_len.into())?;
         let before = sum(quote);
-        let upper = Upper::new(quoted.protocol, quoted.icmp);
+        let upper = Upper::new(error.is_v4(), quoted.protocol, quoted.icmp);
         let place = (quoted.transport_offset.into(), upper);
         put_ends(quote, error.is_v4(), place, [source, destination], Sums::Quoted)?;
         let of_quote = difference(before.into(), sum(quote).into());
@@ -125,7 +127,8 @@ enum Upper {
 type Asks = bool;
 
 impl Upper {
-    fn new(protocol: u8, icmp: Option<(u8, u8)>) -> Self {
+    /// ICMP of the other family is like any protocol that has no ports: nobody reads it as ICMP.
+    fn new(is_v4: bool, protocol: u8, icmp: Option<(u8, u8)>) -> Self {
         let query = |of: fn(u8) -> Option<(u8, bool)>| {
             icmp.filter(|(_, code)| *code == 0).and_then(|(kind, _)| of(kind)).map(|(_, asks)| asks)
         };
@@ -133,8 +136,8 @@ impl Upper {
             protocol::TCP => Self::Tcp,
             protocol::UDP => Self::Udp,
             protocol::SCTP => Self::Sctp,
-            protocol::ICMPV4 => Self::Icmp(query(icmpv4::kind::query)),
-            protocol::ICMPV6 => Self::Icmpv6(query(icmpv6::kind::query)),
+            protocol::ICMPV4 if is_v4 => Self::Icmp(query(icmpv4::kind::query)),
+            protocol::ICMPV6 if !is_v4 => Self::Icmpv6(query(icmpv6::kind::query)),
             _ => Self::Nothing,
         }
     }

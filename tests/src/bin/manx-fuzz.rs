@@ -25,7 +25,8 @@ struct Arguments {
     /// Only this world of the seed
     #[arg(long)]
     world: Option<u64>,
-    /// Add a fault on purpose, which must be found: policy, stale, clock, source, bit, forget, loss, twice, backend, reply
+    /// Add a fault on purpose, which must be found: policy, stale, clock, source, bit, forget, loss, twice, backend, reply,
+    /// masquerade, port, local, choice, full
     #[arg(long)]
     sabotage: Option<Sabotage>,
     /// Let the nodes of half of the worlds translate services

@@ -4,15 +4,19 @@ use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 
 use manx_dataplane::drop_reason::DropReason;
+use manx_dataplane::tables::PortId;
 
 use super::batch::{Counts, NodeBatch, Output, Violation};
 use super::coverage::{Coverage, Event};
-use super::epoch::Epoch;
+use super::epoch::{Entry, Epoch, Place};
 use super::input::{Input, Outcome};
 use super::judge::Judge;
+use super::moves::may_move;
 use super::oracle::{Because, Law, Passage, is_forwardable};
 use super::read::{FlowTuple, Part, read_about};
+use super::translation_law::hairpin;
 use super::translations::{Pair, asked_of, end_of};
+use crate::fabric::RAW;
 use crate::packet::TCP;
 
 impl Judge {
@@ -27,7 +31,7 @@ impl Judge {
         let [epoch] = law.epochs else { return Ok(()) };
         // Where all ports that are tried are taken, also by other workers, a connection is refused.
         let has_no_port = counts.dropped(DropReason::NoFreePort) > 0;
-        if counts.is_crowded() || node_batch.is_incomplete || has_no_port {
+        if counts.is_crowded() || node_batch.is_incomplete {
             return Ok(());
         }
         let evictions = (counts.evictions == 0).then_some(node_batch.after.evictions);
@@ -39,6 +43,11 @@ impl Judge {
                 self.must_arrive(law, epoch, input, evictions)
             };
             let Some(event) = must else { continue };
+            let takes_port =
+                matches!(event, Event::SureTranslatedOpening | Event::SureMoved | Event::SureLeft);
+            if takes_port && has_no_port {
+                continue;
+            }
             if input.outcome != Outcome::CameOut || is_cut {
                 let law_broken = if is_cut {
                     "a part of it did not come out"
@@ -47,7 +56,10 @@ impl Judge {
                 };
                 let why = law.passage(input);
                 return Err(Box::new(Violation {
-                    law: format!("{law_broken}: {event:?}, {why:?}"),
+                    law: format!(
+                        "{law_broken}: {event:?}, {why:?}; dropped: {:?}",
+                        counts.named_drops()
+                    ),
                     node: law.node,
                     output: None,
                     input: Some(input.found()),
@@ -79,7 +91,8 @@ impl Judge {
         }
         let passage = law.passage_in(epoch, input).ok()?;
         let Passage { because, from, to } = passage;
-        self.fits(epoch, input, (passage, law.hops(input, passage)))?;
+        let ports = law.ports(epoch, input, passage);
+        self.fits(epoch, input, (passage, law.hops(input, passage)), &ports)?;
         let tuple = &read.tuple;
         let is_certain = |tuple: &FlowTuple| {
             let known = law.connections.find(tuple, law.now);
@@ -108,12 +121,14 @@ impl Judge {
         epoch: &Epoch,
         input: &Input,
         (passage, hops): (Passage, RangeInclusive<u8>),
+        ports: &[PortId],
     ) -> Option<()> {
         let (read, to) = (input.read?, passage.to);
         epoch.port(to)?;
         let hop = hops.contains(&1);
-        let is_short =
-            input.offload.segmentation.is_some() || read.total <= epoch.mtu(to, self.tunnel_mtu);
+        let mtu = epoch.mtu(to, self.tunnel_mtu);
+        let mtu = if ports.contains(&RAW) { mtu.min(self.tunnel_mtu as usize) } else { mtu };
+        let is_short = input.offload.segmentation.is_some() || read.total <= mtu;
         ((!hop || read.ttl > 1) && is_short && input.ecn.is_some()).then_some(())
     }
 
@@ -127,7 +142,8 @@ impl Judge {
     ) -> Option<Event> {
         let read = input.read?;
         let fits = |passage: Passage, pair: &Pair| {
-            self.fits(epoch, input, (passage, law.hops_translated(input, passage, pair)))
+            let ports = law.ports_translated(epoch, passage, pair);
+            self.fits(epoch, input, (passage, law.hops_translated(input, passage, pair)), &ports)
         };
         let is_certain = |pair: &Pair| {
             let translations = law.translations.borrow();
@@ -143,7 +159,11 @@ impl Judge {
                 translations.pairs_got(&got).into_iter().filter(is_certain).collect();
             drop(translations);
             let pair = sure.first()?;
-            let sent = if pair.behind == got { pair.first } else { pair.behind.reversed() };
+            let is_of_client = pair.behind == got;
+            if law.terms.has_ports && !self.is_from_there(law, epoch, input, (pair, is_of_client)) {
+                return None;
+            }
+            let sent = if is_of_client { pair.first } else { pair.behind.reversed() };
             let (passage, pair, (_, to)) = law.translated_error(epoch, input, &sent).ok()?;
             fits(passage, &pair)?;
             return is_forwardable(to).then_some(Event::SureTranslatedError);
@@ -151,21 +171,75 @@ impl Judge {
         let ways = law.translations_of(epoch, input);
         if let Some((passage, pair)) = ways.iter().find(|(_, pair)| is_certain(pair)) {
             fits(*passage, pair)?;
-            let is_back = !law.asks(epoch, &read.tuple);
-            let is_own = if is_back { pair.behind.reversed() } else { pair.first } == read.tuple;
-            let event = if is_back { Event::SureTranslatedReply } else { Event::SureTranslated };
-            return is_own.then_some(event);
+            // Of a port of the node's that several ways lead to, each may be another client's.
+            let translations = law.translations.borrow();
+            let entries = translations.asking(&pair.first).map_or(&[][..], |it| &it.entries);
+            let is_one = !law.terms.has_ports || entries.len() == 1 && law.has_source(epoch, pair);
+            let is_forward = pair.first == read.tuple;
+            let is_own = is_forward || pair.behind.reversed() == read.tuple;
+            let event = match (law.hides_source(epoch, pair), is_forward) {
+                (true, true) => Event::SureLeaving,
+                (true, false) => Event::SureComingBack,
+                (false, true) => Event::SureTranslated,
+                (false, false) => Event::SureTranslatedReply,
+            };
+            return (is_own && is_one).then_some(event);
         }
-        let opens = read.opens() || read.tuple.upper != TCP;
+        // Several workers give many connections another port, by which their backend does not know them.
+        let is_sure = law.is_single && !law.terms.is_strict;
+        let moves = is_sure && may_move(epoch, law.node, &read.tuple);
+        let opens = read.opens() || read.tuple.upper != TCP || moves;
         if !input.is_fresh || !opens || !law.asks(epoch, &read.tuple) {
             return None;
         }
+        if epoch.leaves(law.node, &read.tuple) {
+            // It may answer a client of a service, or the pod itself.
+            let answers = !law.translations.borrow().pairs_answered(&read.tuple).is_empty();
+            if answers || read.tuple.destination == hairpin(read.tuple.source) {
+                return None;
+            }
+            let has_ports = asked_of(&read.tuple).is_some() || read.tuple.icmp() == Some((8, 0));
+            let (passage, pair) = ways.iter().find(|(_, pair)| pair.first == read.tuple)?;
+            fits(*passage, pair)?;
+            return has_ports.then_some(Event::SureLeft);
+        }
         let frontend = epoch.services.frontends.get(&asked_of(&read.tuple)?)?;
-        let mut of_each = frontend.backends.iter().map(|end| {
-            let way = ways.iter().find(|(_, pair)| end_of(&pair.behind) == Some(*end));
+        let is_outside = epoch.place(law.node, read.tuple.source) == Place::World;
+        let backends = frontend.backends_for(is_outside);
+        let is_midway = read.tuple.upper == TCP && !read.opens();
+        let mut of_each = backends.iter().map(|end| {
+            let is_this = |pair: &Pair| {
+                pair.first == read.tuple
+                    && end_of(&pair.behind) == Some(*end)
+                    // A backend that sees the node knows nothing of the connection before.
+                    && !(is_midway && law.hides_source(epoch, pair))
+            };
+            let way = ways.iter().find(|(_, pair)| is_this(pair));
             way.and_then(|(passage, pair)| fits(*passage, pair)).is_some()
         });
-        (of_each.len() > 0 && of_each.all(|fits| fits)).then_some(Event::SureTranslatedOpening)
+        let event = if is_midway { Event::SureMoved } else { Event::SureTranslatedOpening };
+        (of_each.len() > 0 && of_each.all(|fits| fits)).then_some(event)
+    }
+
+    /// Whether an error about a connection comes the way that the connection's packets went: the client's, or the one to what
+    /// is behind the translation, if the quoted packet `is_of_client`.
+    fn is_from_there(
+        &self,
+        law: &Law<'_>,
+        epoch: &Epoch,
+        input: &Input,
+        (pair, is_of_client): (&Pair, bool),
+    ) -> bool {
+        let translations = law.translations.borrow();
+        let entries = translations.asking(&pair.first).map_or(&[][..], |it| &it.entries);
+        let is_by_manx = input.entry == Some(Entry::Manx);
+        entries.len() == 1
+            && law.has_source(epoch, pair)
+            && if is_of_client {
+                law.hides_source(epoch, pair) == is_by_manx
+            } else {
+                entries.contains(&Entry::Manx) == is_by_manx
+            }
     }
 
     /// Records that the node knows the connections of all outputs.

@@ -56,6 +56,13 @@ impl Counts {
         counts
     }
 
+    /// These counters where some packets that were sent count as refused a port.
+    pub fn with_refused(mut self, packets: u64) -> Self {
+        self.sent -= packets;
+        self.drops[DropReason::NoFreePort as usize] += packets;
+        self
+    }
+
     pub fn since(&self, before: &Self) -> Self {
         Self {
             received: self.received - before.received,
@@ -69,6 +76,12 @@ impl Counts {
 
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.drops[reason as usize]
+    }
+
+    /// The drop reasons that were counted, and how often.
+    pub fn named_drops(&self) -> Vec<(&'static str, u64)> {
+        let named = DropReason::ALL.iter().zip(self.drops).filter(|(_, count)| *count > 0);
+        named.map(|(reason, count)| (reason.name(), count)).collect()
     }
 
     /// Whether a packet was dropped because there was no free buffer or a queue was full.

@@ -1,6 +1,8 @@
 //! The connections that a node has let through, in a simple model that follows the documentation
 //! (docs/policy-semantics.md, "Connections").
 
+use std::net::IpAddr;
+
 use ahash::{AHashMap, AHashSet};
 
 use super::epoch::{Entry, Epoch, Place};
@@ -177,6 +179,8 @@ pub struct Connections {
     firsts: AHashMap<Fragments, f64>,
     /// The connections of masqueraded clients.
     masqueraded: AHashSet<FlowTuple>,
+    /// The ways by which clients from outside came in, where the node has several for them.
+    entries: AHashMap<FlowTuple, Vec<Entry>>,
 }
 
 impl Connections {
@@ -193,6 +197,40 @@ impl Connections {
     /// Records a connection of a masqueraded client.
     pub fn record_masqueraded(&mut self, tuple: &FlowTuple) {
         self.masqueraded.insert(*tuple);
+    }
+
+    /// Records the way by which a connection's packets come in from outside.
+    pub fn record_entry(&mut self, tuple: &FlowTuple, entry: Entry) {
+        let entries = self.entries.entry(*tuple).or_default();
+        if !entries.contains(&entry) {
+            entries.push(entry);
+        }
+    }
+
+    /// The ways by which a connection's packets came in, as far as they were recorded.
+    pub fn entries(&self, tuple: &FlowTuple) -> &[Entry] {
+        self.entries.get(tuple).map_or(&[], Vec::as_slice)
+    }
+
+    /// The same of all connections between two addresses.
+    pub fn entries_between(&self, client: IpAddr, asked: IpAddr) -> Vec<Entry> {
+        let between = self
+            .entries
+            .iter()
+            .filter(|(tuple, _)| (tuple.source, tuple.destination) == (client, asked));
+        between.flat_map(|(_, entries)| entries.iter().copied()).collect()
+    }
+
+    /// Whether another node has brought the client of a connection.
+    pub fn is_visitors(&self, tuple: &FlowTuple) -> bool {
+        self.entries(tuple).contains(&Entry::Tunnel)
+    }
+
+    /// Records that the node may not know a connection any more, because it may have given way to another.
+    pub fn doubt(&mut self, tuple: &FlowTuple) {
+        if let Some(known) = self.known.get_mut(tuple) {
+            known.doubt();
+        }
     }
 
     /// Whether a masqueraded client has opened the connection of a packet. A later fragment names only the ends.

@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use fastrand::Rng;
 
-use super::generate::Generator;
+use super::generate::{ASKED, Generator};
 use super::read::{FlowTuple, TransportKey, flag};
+use super::services::{Asked, Reach};
 use super::translations::asked_of;
 use crate::packet::{ICMP, ICMPV6, SCTP, TCP, UDP};
 
@@ -51,6 +52,12 @@ impl Generator {
         if let Some(tuple) = self.asking() {
             return tuple;
         }
+        if self.services.way_out.is_some()
+            && self.rng.u8(..4) == 0
+            && let Some(tuple) = self.leaving()
+        {
+            return tuple;
+        }
         let (source, destination) = self.ends();
         let v4 = source.is_ipv4();
         match self.rng.u8(..16) {
@@ -82,10 +89,18 @@ impl Generator {
         let family = usize::from(self.rng.u8(..4) == 0);
         let asked =
             self.asked[family].get(self.rng.usize(..self.asked[family].len().max(1))).copied();
-        let (address, upper, port) = asked.filter(|_| self.rng.u8(..3) == 0)?;
+        let mut asked = asked.filter(|_| self.rng.u8(..3) == 0)?;
+        if self.services.way_out.is_some() && self.rng.u8(..8) == 0 {
+            asked = self.balanced(family).unwrap_or(asked);
+        }
+        let (address, upper, port) = asked;
         let pods = &self.pods[family];
         let of = if self.rng.u8(..8) == 0 { &self.all[family] } else { pods };
-        let source = of.get(self.rng.usize(..of.len().max(1))).copied()?;
+        let mut source = of.get(self.rng.usize(..of.len().max(1))).copied()?;
+        let reach = self.services.reach(&(address, upper, port));
+        if matches!(reach, Some(Reach::NodePort(_) | Reach::Balancer)) && self.rng.u8(..4) > 0 {
+            source = self.outside(family);
+        }
         self.serial += 1;
         // Few source ports: connections to two services may become one behind the translation.
         let from = match self.rng.u8(..8) {
@@ -103,15 +118,44 @@ impl Generator {
         Some(FlowTuple { source, destination, upper, transport: TransportKey::Ports(from, to) })
     }
 
+    /// A balancer's frontend.
+    fn balanced(&mut self, family: usize) -> Option<Asked> {
+        let services = &self.services;
+        let is_balanced = |it: &&Asked| services.reach(it) == Some(Reach::Balancer);
+        let of: Vec<Asked> = self.asked[family].iter().filter(is_balanced).copied().collect();
+        of.get(self.rng.usize(..of.len().max(1))).copied()
+    }
+
+    /// The tuple of a pod that asks the world.
+    fn leaving(&mut self) -> Option<FlowTuple> {
+        let family = usize::from(self.rng.u8(..4) == 0);
+        let pods = &self.pods[family];
+        let source = pods.get(self.rng.usize(..pods.len().max(1))).copied()?;
+        let destination = self.outside(family);
+        self.serial += 1;
+        let from = match self.rng.u8(..4) {
+            0 => 2000 + self.rng.u16(..4),
+            _ => 1024 + (self.serial.wrapping_mul(7) % 64_000) as u16,
+        };
+        let transport = TransportKey::Ports(from, self.pick(&ASKED));
+        Some(match self.rng.u8(..8) {
+            0 => FlowTuple::echo(source, destination, from),
+            1 => FlowTuple { source, destination, upper: SCTP, transport },
+            2..5 => FlowTuple { source, destination, upper: UDP, transport },
+            _ => FlowTuple { source, destination, upper: TCP, transport },
+        })
+    }
+
     /// The tuple of the answer to a packet, as its receiver sends it. If it is not known what a client's packets have
     /// become, one of the backends is taken.
     fn answering(&self, tuple: &FlowTuple) -> FlowTuple {
-        if !self.services.is_address(tuple.destination) {
-            return tuple.reversed();
-        }
         let behind = self.behind.iter().find_map(|it| it.get(tuple));
         if let Some(behind) = behind {
             return behind.reversed();
+        }
+        let reach = asked_of(tuple).and_then(|asked| self.services.reach(&asked));
+        if !self.services.is_address(tuple.destination) && reach.is_none() {
+            return tuple.reversed();
         }
         let frontend = asked_of(tuple).and_then(|asked| self.services.frontends.get(&asked));
         let backends = frontend.map_or(&[][..], |it| &it.backends);

@@ -53,6 +53,7 @@ listed! {
         Noise = "noise",
         Flood = "one of many of a connection, read by one worker",
         Carried = "sent by one node to the other",
+        Stranger = "from a stranger to a port of a node's",
     }
 }
 
@@ -96,6 +97,13 @@ listed! {
         TranslatedBack = "it was translated back",
         TranslatedFragment = "a fragment was translated",
         TranslatedError = "an error about a translated packet was translated",
+        Left = "it left for the world with the node's address",
+        CameBack = "it came back from the world to a port of the way out",
+        ByNodePort = "a node port led it to a backend",
+        ByNodePortBack = "it came back from a node port",
+        Visited = "the other node had led its sender to a pod",
+        VisitAnswered = "it went back to a client whom the other node had led",
+        ByAnotherNode = "it came by another node than its connection's packets before",
         ChosenAnew = "its connection got another backend",
         Hairpin = "a pod reached itself by a service",
         OtherPort = "its source port was taken, and it got another one",
@@ -112,6 +120,10 @@ listed! {
         SureTranslated = "it had to arrive, and did: of a known connection to a service",
         SureTranslatedReply = "it had to arrive, and did: a service's answer",
         SureTranslatedError = "it had to arrive, and did: an error about a known connection to a service",
+        SureMoved = "it had to arrive, and did: of a connection that came by another node before",
+        SureLeft = "it had to arrive, and did: the first of a connection to the world",
+        SureLeaving = "it had to arrive, and did: of a known connection to the world",
+        SureComingBack = "it had to arrive, and did: an answer from the world",
         OneWorker = "a world of one worker on each node",
         TwoWorkers = "a world of two workers on each node",
         ThreeWorkers = "a world of three workers on each node",
@@ -120,6 +132,8 @@ listed! {
         Strict = "a world in which TCP begins with a SYN",
         Keeps = "a world in which established connections are kept",
         Translates = "a world with services that the nodes translate",
+        HasPorts = "a world with node ports and a way out",
+        FewPorts = "a world whose way out has two ports",
         Straddled = "tables changed under way",
         BeforeTables = "it came before the first tables",
         InPlace = "the tables in use followed a change",
@@ -142,19 +156,19 @@ listed! {
     }
 }
 
-/// Drop reasons that do not occur here: ports in memory carry no frames, and no node has a kube-proxy.
-const NOT_HERE: [DropReason; 7] = [
-    DropReason::NotOurs,
+/// Drop reasons that do not occur here: no node has a kube-proxy.
+const NOT_HERE: [DropReason; 4] = [
     DropReason::ServiceUntranslated,
     DropReason::ServiceSource,
     DropReason::ServiceExcess,
     DropReason::ServiceWithoutFlow,
-    DropReason::UnknownPort,
-    DropReason::NoFreePort,
 ];
 
 /// Drop reasons that only worlds with services have.
-const DROPS_OF_SERVICES: [DropReason; 6] = [
+const DROPS_OF_SERVICES: [DropReason; 9] = [
+    DropReason::NotOurs,
+    DropReason::UnknownPort,
+    DropReason::NoFreePort,
     DropReason::ServiceSourceRanges,
     DropReason::ServiceWithoutPort,
     DropReason::ServiceWithoutBackend,
@@ -164,7 +178,20 @@ const DROPS_OF_SERVICES: [DropReason; 6] = [
 ];
 
 /// Events that only worlds with services have.
-const EVENTS_OF_SERVICES: [Event; 17] = [
+const EVENTS_OF_SERVICES: [Event; 30] = [
+    Event::ByAnotherNode,
+    Event::SureMoved,
+    Event::Left,
+    Event::CameBack,
+    Event::ByNodePort,
+    Event::ByNodePortBack,
+    Event::Visited,
+    Event::VisitAnswered,
+    Event::SureLeft,
+    Event::SureLeaving,
+    Event::SureComingBack,
+    Event::HasPorts,
+    Event::FewPorts,
     Event::Translated,
     Event::TranslatedBack,
     Event::TranslatedFragment,
@@ -227,10 +254,12 @@ impl Coverage {
     /// The events and kinds that a run should cover and that occurred less often than `least`; those of services only if
     /// the run has worlds `with_services`.
     pub fn lacks(&self, least: u64, with_services: bool) -> Vec<String> {
-        let kinds = Kind::ALL.iter().zip(&self.generated).map(|(it, count)| (it.text(), *count));
+        let occurs = |kind: &Kind| with_services || *kind != Kind::Stranger;
+        let kinds = Kind::ALL.iter().zip(&self.generated).filter(|(kind, _)| occurs(kind));
+        let kinds = kinds.map(|(it, count)| (it.text(), *count));
         let came_out = Kind::ALL.iter().zip(&self.came_out);
         let came_out = came_out
-            .filter(|(kind, _)| !NEVER_OUT.contains(kind))
+            .filter(|(kind, _)| !NEVER_OUT.contains(kind) && occurs(kind))
             .map(|(it, count)| (it.text(), *count));
         let events = Event::ALL.iter().zip(&self.events);
         let events = events

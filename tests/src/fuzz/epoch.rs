@@ -13,8 +13,11 @@ use manx_oracle::{Oracle, Packet, Party};
 
 use super::plan::{Plan, PlannedPod};
 use super::read::{FlowTuple, TransportKey};
-use super::services::Services;
-use crate::fabric::{HOST, NODES, RAW, ROUTER, UNDERLAY, underlay_v6};
+use super::services::{End, Reach, Services};
+use super::translations::{asked_of, end_of};
+use super::way_out;
+use crate::fabric::{HOST, MANX, NODES, RAW, ROUTER, UNDERLAY, underlay_v6};
+use crate::packet::{SCTP, TCP, UDP};
 
 /// The place of an address, as seen from one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,10 +53,24 @@ pub enum Entry {
     Host,
     /// The port of packets that the node forwards.
     Forwarded,
+    /// The port of the node's ports that are Manx's.
+    Manx,
     /// The other node's tunnel.
     Tunnel,
     /// A port of a pod.
     Port(PortId),
+}
+
+impl Entry {
+    /// The port by which packets leave to senders who come by this entry.
+    pub fn back(self) -> PortId {
+        match self {
+            Self::Host | Self::Forwarded => HOST,
+            Self::Manx => MANX,
+            Self::Tunnel => RAW,
+            Self::Port(port) => port,
+        }
+    }
 }
 
 /// See the module.
@@ -195,11 +212,59 @@ impl Epoch {
     /// Whether packets from a place may come in by an entry.
     pub fn may_enter(&self, node: usize, entry: Entry, place: Place) -> bool {
         match (entry, place) {
-            (Entry::Host | Entry::Forwarded, Place::Node | Place::World)
+            (Entry::Host | Entry::Forwarded | Entry::Manx, Place::Node | Place::World)
             | (Entry::Tunnel, Place::Tunnel) => true,
             (Entry::Port(port), Place::Pod(at)) => self.ports[node].get(&port) == Some(&at),
             _ => false,
         }
+    }
+
+    /// Whether a packet with these ends may come in by an entry: its source is there, or it is a client from outside whom
+    /// the other node brings to a backend of this one.
+    pub fn may_come(&self, node: usize, entry: Entry, tuple: &FlowTuple) -> bool {
+        self.may_enter(node, entry, self.place(node, tuple.source))
+            || entry == Entry::Tunnel && self.is_visit(node, tuple)
+    }
+
+    /// Whether a packet may be one of a client from outside to a backend to which some frontend leads him.
+    pub fn is_visit(&self, node: usize, tuple: &FlowTuple) -> bool {
+        let ends = [tuple.source, tuple.destination].map(|it| self.place(node, it));
+        let leads = |end: End| self.services.leads_visitors(tuple.upper, &end);
+        // A later fragment names no port, and follows what was decided on its first one.
+        let is_later =
+            tuple.transport == TransportKey::Nothing && matches!(tuple.upper, TCP | UDP | SCTP);
+        matches!(ends, [Place::World | Place::Node, Place::Pod(_)])
+            && (is_later || end_of(tuple).is_some_and(leads))
+    }
+
+    /// Whether a packet that opens a connection may be translated: it asks for a service, for a port of this node's that
+    /// may be a service's, or leaves for the world.
+    pub fn asks(&self, node: usize, tuple: &FlowTuple) -> bool {
+        self.asks_service(node, tuple) || self.leaves(node, tuple)
+    }
+
+    /// Whether a packet asks for a service, or for a port of this node's that may be a service's.
+    pub fn asks_service(&self, node: usize, tuple: &FlowTuple) -> bool {
+        self.place(node, tuple.destination) == Place::Service || self.asks_node_port(node, tuple)
+    }
+
+    /// Whether a packet asks for a port of this node's that may be a service's.
+    pub fn asks_node_port(&self, node: usize, tuple: &FlowTuple) -> bool {
+        let reach = asked_of(tuple).and_then(|asked| self.services.reach(&asked));
+        reach == Some(Reach::NodePort(node)) && !self.is_closed
+    }
+
+    /// Whether a packet that opens a connection leaves for the world with the node's address.
+    pub fn leaves(&self, node: usize, tuple: &FlowTuple) -> bool {
+        let [from, to] = [tuple.source, tuple.destination].map(|it| self.place(node, it));
+        let (is_pod, is_world) = (matches!(from, Place::Pod(_)), to == Place::World);
+        way_out::leaves(self.services.way_out.as_ref(), tuple, is_pod, is_world)
+    }
+
+    /// Whether a packet that [asks](Self::asks) may stay as it is, because its port of the node's is no service's.
+    pub fn is_nodes_own(&self, node: usize, entry: Entry, tuple: &FlowTuple) -> bool {
+        let frontend = asked_of(tuple).and_then(|asked| self.services.frontends.get(&asked));
+        entry != Entry::Manx && self.asks_node_port(node, tuple) && frontend.is_none()
     }
 
     /// The port of a place.
@@ -280,7 +345,7 @@ impl Epoch {
     pub fn admits(&self, node: usize, entry: Entry, tuple: &FlowTuple) -> bool {
         let ends = [tuple.source, tuple.destination].map(|address| self.place(node, address));
         match (entry, ends) {
-            (Entry::Forwarded, [Place::Node, Place::Pod(_)]) => {
+            (Entry::Forwarded | Entry::Tunnel, [Place::Node, Place::Pod(_)]) => {
                 self.judge_from(Party::Address(tuple.source), tuple)[1]
             }
             _ => self.allows(node, tuple),

@@ -16,10 +16,15 @@ use super::epoch::addresses_of_node;
 use super::input::Injected;
 use super::plan::Plan;
 use super::read::{FlowTuple, TransportKey, flag};
-use super::services::{Asked, Services};
+use super::services::{Asked, Reach, Services};
+use super::translations::asked_of;
+use super::way_out::ported_addresses;
 use super::writer::{self, Extra, NO_HEADER, Style};
-use crate::fabric::{FORWARDED, HOST};
-use crate::packet::{ICMP, ICMPV6, TCP, UDP};
+use crate::fabric::{FORWARDED, HOST, MANX};
+use crate::packet::{ICMP, ICMPV6, SCTP, TCP, UDP};
+
+/// The ports of the world that pods ask: few, so that connections contend for the ports of the way out.
+pub const ASKED: [u16; 2] = [53, 443];
 
 /// The way by which the packets of an address come in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +49,8 @@ pub struct Generator {
     /// What clients' tuples have become behind the translation of each node.
     pub behind: [AHashMap<FlowTuple, FlowTuple>; 2],
     pub serial: u64,
+    /// How often routers have chosen other nodes for their clients.
+    turns: usize,
     /// Whether the tunnel is VXLAN and not IPIP.
     pub is_vxlan: bool,
     pub made: Vec<Injected>,
@@ -71,6 +78,7 @@ impl Generator {
             asked: Default::default(),
             behind: Default::default(),
             serial: 0,
+            turns: 0,
             is_vxlan,
             made: Vec::new(),
             late: Vec::new(),
@@ -145,6 +153,7 @@ impl Generator {
             184..190 => self.itself(),
             190..249 => self.invalid_packet(),
             249 => self.late_fragment(),
+            250..253 if self.services.way_out.is_some() => self.stranger(),
             _ => {
                 if self.rng.u8(..8) == 0 {
                     self.flood();
@@ -191,6 +200,13 @@ impl Generator {
     /// Sends a packet from the place of its source, by some worker.
     pub fn spot(&mut self, tuple: &FlowTuple) -> (usize, PortId, usize) {
         let (node, port) = match (self.home(tuple.source), self.home(tuple.destination)) {
+            // From outside, and the node's own processes, to ports of the node's that are Manx's.
+            (Home::World | Home::Node(_), Home::Node(node)) if self.is_ported(tuple) => {
+                (node, MANX)
+            }
+            (Home::World, Home::World) if self.is_balanced(tuple) => {
+                (self.router(tuple), self.of_the_world())
+            }
             (Home::Pod { node, port }, _) => (node, port),
             (Home::Node(node), _) => (node, HOST),
             (Home::World, Home::Pod { node, .. } | Home::Node(node)) => (node, self.of_the_world()),
@@ -203,6 +219,72 @@ impl Generator {
             _ => 0,
         };
         (node, port, worker)
+    }
+
+    /// Whether a packet goes to a node's address by the ports that are Manx's, as the node's routing rules lead it.
+    fn is_ported(&self, tuple: &FlowTuple) -> bool {
+        let Some(way_out) = &self.services.way_out else { return false };
+        let is_own = |node: usize| ported_addresses(node).contains(&tuple.destination);
+        let reach = asked_of(tuple).and_then(|asked| self.services.reach(&asked));
+        let has_port = match tuple.transport {
+            TransportKey::Ports(_, to) => way_out.has_port(to),
+            TransportKey::Query { asks, .. } => !asks,
+            TransportKey::Message(..) | TransportKey::Nothing => true,
+        };
+        (0..2).any(is_own) && (has_port || matches!(reach, Some(Reach::NodePort(_))))
+    }
+
+    fn is_balanced(&self, tuple: &FlowTuple) -> bool {
+        let reach = asked_of(tuple).and_then(|asked| self.services.reach(&asked));
+        reach == Some(Reach::Balancer)
+    }
+
+    /// The node that a router sends the packets of a connection to. Now and then it chooses other ones.
+    fn router(&mut self, tuple: &FlowTuple) -> usize {
+        let TransportKey::Ports(from, _) = tuple.transport else { return 0 };
+        self.turns += usize::from(self.rng.u8(..32) == 0);
+        (usize::from(from) + self.turns) % 2
+    }
+
+    /// A packet of a stranger to a port of a node's: one of the way out, a node port, or one that nothing has.
+    fn stranger(&mut self) {
+        let Some(way_out) = self.services.way_out.clone() else { return self.opening() };
+        let node = self.rng.usize(..2);
+        let family = usize::from(self.rng.u8(..4) == 0);
+        let destination = ported_addresses(node)[family];
+        let source = self.outside(family);
+        let (first, last) = way_out.egress;
+        let to = match self.rng.u8(..8) {
+            0 => 30_000 + self.rng.u16(..200),
+            1 => self.port(),
+            _ => first + self.rng.u16(..=(last - first).min(8)),
+        };
+        let from = if self.rng.bool() { self.pick(&ASKED) } else { self.rng.u16(1024..) };
+        let upper = self.pick(&[TCP, TCP, UDP, SCTP, ICMP]);
+        let tuple = match upper {
+            ICMP if self.rng.bool() => FlowTuple::echo(destination, source, to).reversed(),
+            ICMP => FlowTuple::echo(source, destination, to),
+            _ => {
+                let transport = TransportKey::Ports(from, to);
+                FlowTuple { source, destination, upper, transport }
+            }
+        };
+        let flags = match upper {
+            TCP => self.pick(&[flag::SYN, flag::ACK, flag::RST, flag::SYN | flag::ACK]),
+            _ => 0,
+        };
+        let next = NextPacket { tuple, arrives: tuple, flags, sequence: self.rng.u32(..) };
+        let style = self.style(&next);
+        let mut bytes = self.buffer();
+        writer::write(&mut bytes, &tuple, &style);
+        let port = if self.rng.u8(..8) == 0 { self.of_the_world() } else { MANX };
+        self.push_at(node, port, Kind::Stranger, bytes, false);
+    }
+
+    /// An address of the world.
+    pub fn outside(&mut self, family: usize) -> IpAddr {
+        let of: [&[&str]; 2] = [&["192.0.2.1", "192.0.2.2"], &["2001:db8::1", "2001:db8::2"]];
+        self.pick(of[family]).parse().unwrap()
     }
 
     /// A port by which packets of the world come in.

@@ -12,7 +12,7 @@ use manx_dataplane::tables::PortId;
 use super::coverage::Kind;
 use super::epoch::Entry;
 use super::read::{IPIP, Part, Read, complement, pseudo, read, sums_up};
-use crate::fabric::{FORWARDED, HOST, RAW, UNDERLAY};
+use crate::fabric::{FORWARDED, HOST, MANX, RAW, UNDERLAY};
 use crate::packet::{SCTP, TCP, UDP};
 
 /// Packets longer than this may be cut on their way out.
@@ -127,6 +127,7 @@ impl Input {
         let (entry, start, outer_ecn) = match sent.port {
             HOST => (Some(Entry::Host), 0, None),
             FORWARDED => (Some(Entry::Forwarded), 0, None),
+            MANX => (Some(Entry::Manx), 0, None),
             RAW => match unwrap(sent.node, &sent.bytes, overlay) {
                 Some((start, ecn)) => (Some(Entry::Tunnel), start, Some(ecn)),
                 None => (None, 0, None),

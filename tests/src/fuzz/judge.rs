@@ -13,8 +13,10 @@ use super::balance::balance;
 use super::batch::{NodeBatch, Output, Violation};
 use super::connections::Connections;
 use super::coverage::{Coverage, Event};
-use super::epoch::{Epoch, Place};
+use super::epoch::{Entry, Epoch, Place};
+use super::full_range;
 use super::input::{Input, Outcome, key, offload_within, outer};
+use super::moves::Moves;
 use super::oracle::{Because, Law, Passage, Terms};
 use super::own_errors;
 use super::read::{Part, read_about};
@@ -33,6 +35,9 @@ pub struct Judge {
     pub terms: Terms,
     pub connections: [Connections; 2],
     pub translations: [RefCell<Translations>; 2],
+    pub moves: RefCell<Moves>,
+    /// Whether each node has one worker.
+    pub is_single: [bool; 2],
 }
 
 impl Judge {
@@ -77,12 +82,23 @@ impl Judge {
         let connections = std::mem::take(&mut self.connections[node]);
         let translations = &self.translations[node];
         let terms = self.terms;
-        let law =
-            Law { node, now, terms, epochs, connections: &connections, translations, evictions };
+        let evicts = evictions != node_batch.before.evictions;
+        let law = Law {
+            node,
+            now,
+            terms,
+            epochs,
+            connections: &connections,
+            translations,
+            evictions,
+            evicts,
+            is_single: self.is_single[node],
+        };
         let judged = self.judge_outputs(&law, node_batch, coverage).and_then(|sent| {
             let counts = node_batch.after.since(&node_batch.before);
             balance(node, node_batch, &counts, sent)?;
             self.arrivals(&law, node_batch, &counts, coverage)?;
+            full_range::check(&law, node_batch, &counts)?;
             Ok(counts)
         });
         self.connections[node] = connections;
@@ -228,6 +244,10 @@ impl Judge {
                 };
                 match passage {
                     Ok(passage) => {
+                        let is_beyond = matches!(passage.to, Place::Node | Place::World);
+                        if port == RAW && is_beyond {
+                            coverage.count(Event::VisitAnswered);
+                        }
                         came_out(&mut node_batch.inputs[at], passage, coverage);
                         return Ok(());
                     }
@@ -303,20 +323,24 @@ fn leaves(
     port: PortId,
     bytes: &[u8],
 ) -> Result<(), String> {
-    leaves_by(input, (passage, law.hops(input, passage)), &[epoch.port(passage.to)], port, bytes)
+    let ports = law.ports(epoch, input, passage);
+    leaves_by(input, (passage, law.hops(input, passage)), &ports, port, bytes)
 }
 
 /// The same for a packet that may leave by any of these ports, with these numbers of hops.
 fn leaves_by(
     input: &Input,
     (passage, hops): (Passage, RangeInclusive<u8>),
-    ports: &[Option<PortId>],
+    ports: &[PortId],
     port: PortId,
     bytes: &[u8],
 ) -> Result<(), String> {
-    if !ports.contains(&Some(port)) {
+    if !ports.contains(&port) {
         let to = passage.to;
-        return Err(format!("it left by port {}, and its destination is {to:?}", port.0));
+        return Err(format!(
+            "it left by port {} and not by one of {ports:?}, and its destination is {to:?}",
+            port.0
+        ));
     }
     let Some(read) = &input.read else { return Err("it cannot be read".to_owned()) };
     let (ttl, ecn) =
@@ -339,6 +363,10 @@ fn piece_event(wire: &Wire<'_>) -> Event {
 fn came_out(input: &mut Input, passage: Passage, coverage: &mut Coverage) {
     input.outcome = Outcome::CameOut;
     coverage.came_out[input.sent.kind as usize] += 1;
+    let is_visit = matches!(passage.from, Place::Node | Place::World)
+        && input.entry == Some(Entry::Tunnel)
+        && passage.because != Because::Related;
+    coverage.add(Event::Visited, is_visit.into());
     let from = match passage.from {
         Place::Pod(_) => Event::FromPod,
         Place::Node => Event::FromNode,

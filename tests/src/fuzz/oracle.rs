@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 
+use manx_dataplane::tables::PortId;
+
 use super::connections::Connections;
 use super::epoch::{Entry, Epoch, Place};
 use super::input::Input;
@@ -21,6 +23,8 @@ pub struct Terms {
     pub keeps: bool,
     /// Whether they translate services' addresses.
     pub translates: bool,
+    /// Whether they have ports of services and a way out, too.
+    pub has_ports: bool,
 }
 
 impl Terms {
@@ -64,6 +68,10 @@ pub struct Law<'a> {
     pub translations: &'a RefCell<Translations>,
     /// The number of flows that the node has evicted.
     pub evictions: u64,
+    /// Whether some of them were evicted during the batch.
+    pub evicts: bool,
+    /// Whether the node has one worker.
+    pub is_single: bool,
 }
 
 /// Whether routers forward packets from and to an address (RFC 1812, section 5.3.7; RFC 4291, sections 2.5 and 2.7).
@@ -96,10 +104,54 @@ impl Law<'_> {
             self.connections.is_masqueraded(&about)
         };
         match (input.entry, from, to) {
+            // The node's own processes come as clients from outside.
+            (Some(Entry::Manx | Entry::Tunnel), Place::Node, _) => 1..=1,
             (Some(Entry::Forwarded), Place::Node, _) => 0..=1,
             (_, _, Place::Node) if is_of_others() => 0..=1,
             (_, Place::Node, _) | (_, _, Place::Node) => 0..=0,
             _ => 1..=1,
+        }
+    }
+
+    /// Whether a packet with these ends may come in by an entry.
+    pub fn may_come(&self, epoch: &Epoch, entry: Entry, tuple: &FlowTuple) -> bool {
+        epoch.may_come(self.node, entry, tuple)
+            || entry == Entry::Tunnel && self.connections.is_visitors(tuple)
+    }
+
+    /// Whether what comes in by an entry may answer a packet with this tuple.
+    fn may_answer(&self, epoch: &Epoch, entry: Entry, tuple: &FlowTuple) -> bool {
+        epoch.may_enter(self.node, entry, epoch.place(self.node, tuple.destination))
+            || self.connections.entries(&tuple.reversed()).contains(&entry)
+    }
+
+    /// The ports by which an input may leave on this way. Clients from outside are answered by the way that they came,
+    /// which may be the other node's tunnel, or a port of the node's.
+    pub fn ports(&self, epoch: &Epoch, input: &Input, passage: Passage) -> Vec<PortId> {
+        let usual = epoch.port(passage.to).into_iter();
+        if !self.terms.has_ports || !matches!(passage.to, Place::Node | Place::World) {
+            return usual.collect();
+        }
+        let about = input.read.map(|read| read_about(input.packet(), &read).unwrap_or(read));
+        // An error goes to the sender of what it quotes.
+        let is_error = input.read.is_some_and(|read| read.is_error());
+        let client = about.map(|it| if is_error { it.tuple } else { it.tuple.reversed() });
+        let entries = match (client, about) {
+            (Some(client), Some(about)) if about.is_later() => {
+                self.connections.entries_between(client.source, client.destination)
+            }
+            (Some(client), _) => self.connections.entries(&client).to_vec(),
+            _ => Vec::new(),
+        };
+        let is_certain = client.and_then(|it| self.connections.find(&it, self.now));
+        let is_certain = is_certain.is_some_and(|it| {
+            self.epochs.iter().all(|epoch| it.is_certain(epoch.number, self.evictions, self.now))
+        });
+        let back = entries.into_iter().map(Entry::back);
+        if is_certain && passage.because == Because::Reply {
+            back.collect()
+        } else {
+            usual.chain(back).collect()
         }
     }
 
@@ -123,9 +175,13 @@ impl Law<'_> {
         };
         let FlowTuple { source, destination, .. } = read.tuple;
         let [from, to] = [source, destination].map(|address| epoch.place(self.node, address));
-        // Any hop may send an error, from any address that leads to the host port.
-        let is_hop = read.is_error() && (entry, from) == (Entry::Host, Place::Service);
-        if !epoch.may_enter(self.node, entry, from) && !is_hop {
+        // Any hop may send an error, from any address that leads to the host port, or to the other node.
+        let is_hop = read.is_error()
+            && matches!(
+                (entry, from),
+                (Entry::Host, Place::Service) | (Entry::Tunnel, Place::World | Place::Node)
+            );
+        if !self.may_come(epoch, entry, &read.tuple) && !is_hop {
             return Err(format!("its source is {from:?} and it came by {entry:?}"));
         }
         if ![source, destination].into_iter().all(is_forwardable) {
@@ -148,8 +204,25 @@ impl Law<'_> {
         if !read.is_later() && is_taken(&read.tuple) {
             return Err("it came out as it was, and its connection is translated".to_owned());
         }
+        if !read.is_later() && from != to && !self.may_stay(epoch, entry, &read) {
+            return Err(
+                "it came out as it was, and asks for something that is translated".to_owned()
+            );
+        }
         let because = self.because(epoch, &read, entry)?;
         Ok(Passage { because, from, to })
+    }
+
+    /// Whether a packet may come out with the ends that it has: it asks for nothing that is translated, or belongs to a
+    /// connection that is not.
+    fn may_stay(&self, epoch: &Epoch, entry: Entry, read: &Read) -> bool {
+        let knows = |tuple: &FlowTuple| self.connections.find(tuple, self.now).is_some();
+        let node = self.node;
+        !epoch.asks(node, &read.tuple)
+            || epoch.place(node, read.tuple.destination) == Place::Service
+            || epoch.is_nodes_own(node, entry, &read.tuple)
+            || epoch.asks_node_port(node, &read.tuple) && knows(&read.tuple)
+            || knows(&read.tuple.reversed())
     }
 
     fn because(&self, epoch: &Epoch, read: &Read, entry: Entry) -> Result<Because, String> {
@@ -198,7 +271,7 @@ impl Law<'_> {
         let quoted = quoted.filter(|it| about && !it.is_later() && !it.is_error())?.tuple;
         let towards = epoch.place(self.node, quoted.destination);
         let is_related = quoted.source == read.tuple.destination
-            && epoch.may_enter(self.node, entry, towards)
+            && self.may_answer(epoch, entry, &quoted)
             && [quoted, quoted.reversed()].iter().any(|named| {
                 self.connections.find(named, self.now).is_some()
                     && (epoch.allows(self.node, named) || self.is_kept(epoch, named))

@@ -9,7 +9,7 @@ use super::epoch::{Epoch, Place, own_addresses};
 use super::input::{Input, Outcome};
 use super::oracle::{Law, Passage};
 use super::wire::{Refusal, Wire};
-use crate::fabric::{FORWARDED, HOST};
+use crate::fabric::{FORWARDED, HOST, RAW};
 use crate::packet::ICMP;
 
 /// Whether a packet is the node's own error about an input. The input then counts as answered.
@@ -46,7 +46,7 @@ pub fn find(
         }
         let of_translated = translated.into_iter().find_map(|(passage, pair)| {
             let hops = law.hops_translated(input, passage, &pair);
-            cause(epoch, input, (passage, hops), wire, tunnel_mtu)
+            cause(input, (passage, hops), wire, &[epoch.mtu(passage.to, tunnel_mtu)])
         });
         let is_refusal = || {
             matches!(wire.read.tuple.icmp(), Some((3, 3) | (1, 4)))
@@ -60,7 +60,12 @@ pub fn find(
         }
         match law.passage_in(epoch, input) {
             Ok(passage) => {
-                match cause(epoch, input, (passage, law.hops(input, passage)), wire, tunnel_mtu) {
+                let mut mtus = vec![epoch.mtu(passage.to, tunnel_mtu)];
+                // A client from outside may be answered by the other node.
+                if law.ports(epoch, input, passage).contains(&RAW) {
+                    mtus.push(tunnel_mtu as usize);
+                }
+                match cause(input, (passage, law.hops(input, passage)), wire, &mtus) {
                     Some(event) => {
                         inputs[at].outcome = Outcome::Answered;
                         coverage.count(event);
@@ -93,7 +98,7 @@ fn is_node_to_missing_pod(law: &Law<'_>, epoch: &Epoch, input: &Input, wire: &Wi
     };
     let is_unreachable = matches!(wire.read.tuple.icmp(), Some((3, 1) | (1, 3)));
     ends[0] == Place::Node
-        && (is_pod(tuple.destination) || ends[1] == Place::Service && leads_to_pod())
+        && (is_pod(tuple.destination) || epoch.asks_service(law.node, &tuple) && leads_to_pod())
         && is_unreachable
         && input.entry.is_some_and(|entry| epoch.may_enter(law.node, entry, ends[0]))
 }
@@ -133,13 +138,13 @@ fn quotes(quote: &[u8], input: &Input) -> bool {
     quote.len() >= 20 && (0..quote.len()).all(is_same) && !read.is_error() && !read.is_later()
 }
 
-/// The event that the error reports about an input on this way, with this number of hops; `None`: it did not happen.
+/// The event that the error reports about an input on this way, with this number of hops and one of these MTUs; `None`:
+/// it did not happen.
 fn cause(
-    epoch: &Epoch,
     input: &Input,
     (passage, hops): (Passage, RangeInclusive<u8>),
     wire: &Wire<'_>,
-    tunnel_mtu: u32,
+    mtus: &[usize],
 ) -> Option<Event> {
     let (read, tuple, to) = (input.read?, &wire.read.tuple, passage.to);
     if tuple.destination != read.tuple.source {
@@ -159,12 +164,11 @@ fn cause(
             } else {
                 u32::from_be_bytes([header[4], header[5], header[6], header[7]]) as usize
             };
-            let mtu = epoch.mtu(to, tunnel_mtu);
             let unit = input.offload.segmentation.map_or(read.total, |it| {
                 let headers = read.headers(input.packet());
                 read.total.min(headers + usize::from(it.size))
             });
-            (told == mtu && unit > mtu && !read.may_be_cut).then_some(Event::TooBig)
+            (mtus.contains(&told) && unit > told && !read.may_be_cut).then_some(Event::TooBig)
         }
         _ => None,
     }

@@ -14,13 +14,15 @@ use super::coverage::{Coverage, Event};
 use super::epoch::Epoch;
 use super::plan::{Change, PlannedPod};
 use super::sabotage::Sabotage;
-use super::services::ServiceChange;
+use super::services::{Lies, ServiceChange};
 use super::world::World;
 
 impl World {
     /// Publishes the first tables.
     pub fn open(&mut self, coverage: &mut Coverage) {
         self.settings.events().into_iter().flatten().for_each(|event| coverage.count(event));
+        let is_small = self.plan.services.way_out.as_ref().is_some_and(|it| it.size() == 2);
+        coverage.add(Event::FewPorts, is_small.into());
         self.write_services();
         self.fabric.read(&self.plan.manifests(true));
         for cluster in &mut self.clusters {
@@ -105,7 +107,11 @@ impl World {
     fn write_services(&mut self) {
         if let Some(table) = &mut self.fabric.services {
             let is_first = self.epochs[self.epochs.len() - 1].number == 0;
-            let lies = self.sabotage == Some(Sabotage::Backend) && !is_first;
+            let lies = Lies {
+                gone: self.sabotage == Some(Sabotage::Backend) && !is_first,
+                local: self.sabotage == Some(Sabotage::Local),
+                choice: false,
+            };
             self.plan.services.write(Arc::make_mut(table), lies);
         }
     }
@@ -274,7 +280,13 @@ impl World {
     }
 
     /// Publishes tables to a node's workers, with the version that they have.
-    fn hand_over(&mut self, node: usize, tables: Arc<Tables>, is_busy: bool) {
+    fn hand_over(&mut self, node: usize, mut tables: Arc<Tables>, is_busy: bool) {
+        if self.sabotage == Some(Sabotage::Choice) && node == 1 {
+            if let Some(services) = &mut Arc::make_mut(&mut tables).services {
+                let lies = Lies { choice: true, ..Lies::default() };
+                self.plan.services.write(Arc::make_mut(services), lies);
+            }
+        }
         let at = &mut self.fabric.nodes[node];
         at.tables = Arc::clone(&tables);
         let workers = at.workers();

@@ -28,10 +28,20 @@ pub enum Sabotage {
     Backend,
     /// Services' answers come from the backend.
     Reply,
+    /// Some pods' packets leave for the world with the pods' own addresses.
+    Masquerade,
+    /// Connections to the world share a port.
+    Port,
+    /// Clients from outside get backends of other nodes, where they should get those of theirs only.
+    Local,
+    /// One node chooses other backends than the other, where a router may choose the node.
+    Choice,
+    /// Connections to the world are refused a port that they should get.
+    Full,
 }
 
 impl Sabotage {
-    pub const ALL: [(Self, &'static str); 10] = [
+    pub const ALL: [(Self, &'static str); 15] = [
         (Self::Policy, "policy"),
         (Self::Stale, "stale"),
         (Self::Clock, "clock"),
@@ -42,11 +52,21 @@ impl Sabotage {
         (Self::Twice, "twice"),
         (Self::Backend, "backend"),
         (Self::Reply, "reply"),
+        (Self::Masquerade, "masquerade"),
+        (Self::Port, "port"),
+        (Self::Local, "local"),
+        (Self::Choice, "choice"),
+        (Self::Full, "full"),
     ];
 
     /// Whether only worlds show it whose nodes translate.
     pub fn is_of_translation(self) -> bool {
-        matches!(self, Self::Backend | Self::Reply)
+        matches!(self, Self::Backend | Self::Reply) || self.is_of_ports()
+    }
+
+    /// Whether only worlds show it whose nodes have ports of services and a way out.
+    pub fn is_of_ports(self) -> bool {
+        matches!(self, Self::Masquerade | Self::Port | Self::Local | Self::Choice | Self::Full)
     }
 
     /// Applies the fault to a packet on its way out. Returns the number of times that it comes out.
@@ -68,7 +88,12 @@ impl Sabotage {
             | Self::Source
             | Self::Forget
             | Self::Backend
-            | Self::Reply => 1,
+            | Self::Reply
+            | Self::Masquerade
+            | Self::Port
+            | Self::Local
+            | Self::Choice
+            | Self::Full => 1,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The services of a world that translates: which frontends there are, with which backends, and how they change. The
-//! oracle reads this; the nodes get a table made of it.
+//! oracle reads this; the nodes get a table made of it. Where nodes have ports of services, there are also frontends for
+//! clients from outside: node ports, and addresses of balancers, for whose packets a router may choose any node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -15,6 +16,7 @@ use manx_dataplane::services::{
 use super::plan::{PODS, v4, v6};
 use super::read::{FlowTuple, TransportKey, read};
 use super::rewritten::put_ends;
+use super::way_out::{WayOut, ported_addresses};
 use crate::packet::{SCTP, TCP, UDP};
 
 /// An address and a port.
@@ -25,6 +27,12 @@ pub type Asked = (IpAddr, u8, u16);
 /// The addresses of services. The last one of each family has no frontends.
 const ADDRESSES: [&str; 6] =
     ["10.96.0.1", "10.96.0.2", "10.96.0.9", "fd96::1", "fd96::2", "fd96::9"];
+/// The addresses of balancers, where nodes have ports.
+const BALANCERS: [&str; 2] = ["203.0.113.5", "203.0.113.6"];
+/// Node ports.
+const NODE_PORTS: [u16; 2] = [30_080, 30_053];
+/// The first port of balancers' backends, which nothing else leads to: each frontend has one of its own.
+const BALANCED: u16 = 8001;
 /// The ports that frontends have.
 const PORTS: [u16; 3] = [80, 443, 53];
 /// The ports that backends have. Policies name most of them.
@@ -54,9 +62,35 @@ pub struct PlannedFrontend {
     pub refuses: bool,
     /// The ranges of clients whose new connections are taken: an address and a number of bits. `None`: all.
     pub ranges: Option<Vec<(IpAddr, u8)>>,
+    /// The node of which clients from outside get backends (`externalTrafficPolicy: Local`). `None`: any node.
+    pub local: Option<usize>,
+}
+
+/// For whom a frontend is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// For the cluster.
+    Cluster,
+    /// A port of this node's, also for clients from outside.
+    NodePort(usize),
+    /// A balancer's address, also for clients from outside, who may come by any node.
+    Balancer,
 }
 
 impl PlannedFrontend {
+    /// The backends that new connections may get. `is_outside`: of clients from outside of the cluster.
+    pub fn backends_for(&self, is_outside: bool) -> Vec<End> {
+        let local = self.local.filter(|_| is_outside);
+        let is_there = |(address, _): &&End| local.is_none_or(|node| node_of(*address) == node);
+        self.backends.iter().filter(is_there).copied().collect()
+    }
+
+    /// Whether a client is told that it gets none of them.
+    pub fn refuses_without(&self, is_outside: bool) -> bool {
+        let is_empty = self.backends_for(is_outside).is_empty();
+        is_empty && self.refuses && self.backends.is_empty()
+    }
+
     /// Whether new connections of this client are taken.
     pub fn takes(&self, client: IpAddr) -> bool {
         let bits = |address: IpAddr| match address {
@@ -84,6 +118,17 @@ pub enum ServiceChange {
     Back,
 }
 
+/// What a table lies about.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Lies {
+    /// It does not know every second address that exists.
+    pub gone: bool,
+    /// It leads clients from outside to backends of all nodes.
+    pub local: bool,
+    /// A balancer's new connections get the last backend alone.
+    pub choice: bool,
+}
+
 /// See the module.
 #[derive(Debug, Clone, Default)]
 pub struct Services {
@@ -92,16 +137,26 @@ pub struct Services {
     pub frontends: BTreeMap<Asked, PlannedFrontend>,
     /// The addresses that backends may have.
     existing: BTreeSet<IpAddr>,
+    /// The ports of the nodes that are Manx's, if they have some.
+    pub way_out: Option<WayOut>,
+}
+
+/// The node on which services take an address of backends to be.
+fn node_of(address: IpAddr) -> usize {
+    (0..PODS).find(|at| [v4(*at), v6(*at)].contains(&address)).unwrap_or_default() % 2
 }
 
 impl Services {
-    pub fn new(rng: &mut Rng) -> Self {
-        let addresses: Vec<IpAddr> = ADDRESSES.iter().map(|it| it.parse().unwrap()).collect();
+    pub fn new(rng: &mut Rng, has_ports: bool) -> Self {
+        let mut addresses: Vec<IpAddr> = ADDRESSES.iter().map(|it| it.parse().unwrap()).collect();
+        let balancers = BALANCERS.iter().filter(|_| has_ports);
+        addresses.extend(balancers.map(|it| it.parse::<IpAddr>().unwrap()));
         let existing = (0..PODS).flat_map(|at| [v4(at), v6(at)]).collect();
-        let mut services = Self { addresses, frontends: BTreeMap::new(), existing };
+        let way_out = has_ports.then(|| WayOut::new(rng));
+        let mut services = Self { addresses, frontends: BTreeMap::new(), existing, way_out };
         for asked in services.possible() {
             if rng.u8(..4) > 0 {
-                let frontend = services.frontend(rng, asked.0);
+                let frontend = services.frontend(rng, &asked);
                 services.frontends.insert(asked, frontend);
             }
         }
@@ -110,24 +165,71 @@ impl Services {
 
     /// All frontends that there may be.
     fn possible(&self) -> Vec<Asked> {
-        let with_frontends = self.addresses.iter().enumerate().filter(|(at, _)| at % 3 < 2);
-        let of_address = |address: IpAddr| {
-            PROTOCOLS.into_iter().flat_map(move |upper| PORTS.map(|port| (address, upper, port)))
+        let with_frontends =
+            self.addresses[..ADDRESSES.len()].iter().enumerate().filter(|(at, _)| at % 3 < 2);
+        let of_address = |address: IpAddr, ports: &'static [u16]| {
+            let of_upper = move |upper| ports.iter().map(move |port| (address, upper, *port));
+            PROTOCOLS.into_iter().flat_map(of_upper)
         };
-        with_frontends.flat_map(|(_, address)| of_address(*address)).collect()
+        let mut possible: Vec<Asked> =
+            with_frontends.flat_map(|(_, address)| of_address(*address, &PORTS)).collect();
+        for address in &self.addresses[ADDRESSES.len()..] {
+            possible.extend(of_address(*address, &PORTS[..1]));
+        }
+        let of_nodes = (0..2).filter(|_| self.way_out.is_some()).flat_map(ported_addresses);
+        possible.extend(of_nodes.flat_map(|address| of_address(address, &NODE_PORTS)));
+        possible
     }
 
-    fn frontend(&self, rng: &mut Rng, address: IpAddr) -> PlannedFrontend {
+    /// For whom a frontend is, if there is one.
+    pub fn reach(&self, (address, upper, port): &Asked) -> Option<Reach> {
+        let node = (0..2).find(|node| ported_addresses(*node).contains(address));
+        match node {
+            Some(node) => {
+                let is_port = self.way_out.is_some() && NODE_PORTS.contains(port);
+                (is_port && PROTOCOLS.contains(upper)).then_some(Reach::NodePort(node))
+            }
+            None if self.addresses.iter().skip(ADDRESSES.len()).any(|it| it == address) => {
+                Some(Reach::Balancer)
+            }
+            None => self.is_address(*address).then_some(Reach::Cluster),
+        }
+    }
+
+    /// Whether a frontend leads clients from outside to backends on any node, who then come to them as visitors.
+    pub fn takes_visitors(&self, asked: &Asked) -> bool {
+        let is_outside = !matches!(self.reach(asked), None | Some(Reach::Cluster));
+        let is_local = |it: &PlannedFrontend| it.local.is_some();
+        is_outside && self.frontends.get(asked).is_some_and(|it| !is_local(it))
+    }
+
+    /// Whether some frontend leads visitors to this end.
+    pub fn leads_visitors(&self, upper: u8, end: &End) -> bool {
+        let leads = |(asked, frontend): (&Asked, &PlannedFrontend)| {
+            asked.1 == upper
+                && (frontend.backends.contains(end) || frontend.kept.contains(end))
+                && self.takes_visitors(asked)
+        };
+        self.frontends.iter().any(leads)
+    }
+
+    fn frontend(&self, rng: &mut Rng, asked: &Asked) -> PlannedFrontend {
+        let (address, reach) = (asked.0, self.reach(asked));
         let of_family = self.existing.iter().filter(|it| it.is_ipv4() == address.is_ipv4());
         let of_family: Vec<IpAddr> = of_family.copied().collect();
         let count = [0, 1, 1, 2, 2, 3, 4][rng.usize(..7)];
         let mut backends = BTreeSet::new();
         for _ in 0..count.min(of_family.len()) {
-            backends.insert((
-                of_family[rng.usize(..of_family.len())],
-                BEHIND[rng.usize(..BEHIND.len())],
-            ));
+            let port = match reach {
+                Some(Reach::Balancer) => self.balanced(asked),
+                _ => BEHIND[rng.usize(..BEHIND.len())],
+            };
+            backends.insert((of_family[rng.usize(..of_family.len())], port));
         }
+        let local = match reach {
+            Some(Reach::NodePort(node)) if rng.bool() => Some(node),
+            _ => None,
+        };
         PlannedFrontend {
             backends: backends.into_iter().collect(),
             kept: BTreeSet::new(),
@@ -137,7 +239,15 @@ impl Services {
                 let range = |(address, len): (&str, u8)| (address.parse().unwrap(), len);
                 (0..rng.usize(1..4)).map(|_| range(RANGES[rng.usize(..RANGES.len())])).collect()
             }),
+            local,
         }
+    }
+
+    /// The port of the backends of a balancer's frontend.
+    fn balanced(&self, (address, upper, _): &Asked) -> u16 {
+        let at = self.addresses.iter().position(|it| it == address).unwrap_or_default();
+        let of = PROTOCOLS.iter().position(|it| it == upper).unwrap_or_default();
+        BALANCED + (at * PROTOCOLS.len() + of) as u16
     }
 
     pub fn is_address(&self, address: IpAddr) -> bool {
@@ -163,7 +273,7 @@ impl Services {
         let asked = possible[rng.usize(..possible.len())];
         match rng.u8(..8) {
             0..3 => {
-                let mut frontend = self.frontend(rng, asked.0);
+                let mut frontend = self.frontend(rng, &asked);
                 if let Some(before) = self.frontends.get(&asked).filter(|_| asked.1 == UDP) {
                     let had = before.backends.iter().chain(&before.kept).copied();
                     frontend.kept = had.filter(|_| rng.bool()).collect();
@@ -173,7 +283,7 @@ impl Services {
             }
             3 => {
                 if self.frontends.remove(&asked).is_none() {
-                    let frontend = self.frontend(rng, asked.0);
+                    let frontend = self.frontend(rng, &asked);
                     self.frontends.insert(asked, frontend);
                 }
                 ServiceChange::Frontend
@@ -200,18 +310,24 @@ impl Services {
         }
     }
 
-    /// Brings a table to this state. If it `lies`, it does not know every second address that exists.
-    pub fn write(&self, table: &mut ServiceTable, lies: bool) {
+    /// Brings a table to this state, but for what it `lies` about.
+    pub fn write(&self, table: &mut ServiceTable, lies: Lies) {
         for (at, asked) in self.possible().into_iter().enumerate() {
             let (address, protocol, port) = asked;
             let key = FrontendKey { address: address.into(), protocol, port };
             let frontend = self.frontends.get(&asked).map(|planned| {
                 let backend =
                     |(address, port): &End| Backend { address: (*address).into(), port: *port };
-                let backends = planned.backends.iter().map(backend).collect();
+                let is_known = |(at, _): &(usize, &End)| {
+                    let is_last = at + 1 == planned.backends.len();
+                    !lies.choice || is_last || self.reach(&asked) != Some(Reach::Balancer)
+                };
+                let backends = planned.backends.iter().enumerate().filter(is_known);
+                let backends = backends.map(|(_, end)| backend(end)).collect();
                 let all: BTreeSet<Backend> =
                     planned.backends.iter().chain(&planned.kept).map(backend).collect();
-                let is_udp = protocol == UDP;
+                let takes_visitors = self.takes_visitors(&asked);
+                let has_all = protocol == UDP || takes_visitors;
                 let range =
                     |(address, len): &(IpAddr, u8)| format!("{address}/{len}").parse().unwrap();
                 let clients = planned.ranges.as_ref().map_or(Clients::All, |ranges| {
@@ -219,21 +335,37 @@ impl Services {
                 });
                 let without_backend =
                     if planned.refuses { WithoutBackend::Refuse } else { WithoutBackend::Drop };
-                Arc::new(Frontend {
+                let mut made = Frontend {
                     id: at as u64,
                     backends,
-                    all_backends: all.into_iter().filter(|_| is_udp).collect(),
+                    all_backends: all.into_iter().filter(|_| has_all).collect(),
+                    takes_visitors,
                     affinity: planned.affinity,
                     without_backend,
                     clients,
                     ..Frontend::default()
-                })
+                };
+                if planned.local.is_some() && !lies.local {
+                    let backends: Box<[Backend]> =
+                        planned.backends_for(true).iter().map(backend).collect();
+                    let without_backend = if planned.refuses_without(true) {
+                        WithoutBackend::Refuse
+                    } else {
+                        WithoutBackend::Drop
+                    };
+                    let outside = Frontend { backends, without_backend, ..made.clone() };
+                    made.for_outside = Some(outside.into());
+                }
+                Arc::new(made)
             });
             table.set_frontend(key, frontend);
         }
         for at in 0..PODS {
             for address in [v4(at), v6(at)] {
-                table.set_address(address.into(), self.exists(address) && !(lies && at % 2 == 0));
+                table.set_address(
+                    address.into(),
+                    self.exists(address) && !(lies.gone && at % 2 == 0),
+                );
             }
         }
     }
@@ -249,6 +381,25 @@ impl Services {
         let _ = put_ends(bytes, &read, &tuple, (offload.checksum.is_partial(), false), &[]);
     }
 
+    /// Gives what leaves for the world one port of the way out, whatever port it has, as if connections shared it.
+    pub fn share_port(&self, Frame { bytes, offload }: &mut Frame) {
+        let (Some(read), Some(way_out)) = (read(bytes), &self.way_out) else { return };
+        let TransportKey::Ports(from, to) = read.tuple.transport else { return };
+        if way_out.has_port(from) {
+            let transport = TransportKey::Ports(way_out.egress.0, to);
+            let tuple = FlowTuple { transport, ..read.tuple };
+            // A packet that has another form stays as it is.
+            let _ = put_ends(bytes, &read, &tuple, (offload.checksum.is_partial(), false), &[]);
+        }
+    }
+
+    /// Whether a packet opens a connection to the world.
+    pub fn opens(&self, frame: &Frame) -> bool {
+        let (Some(read), Some(way_out)) = (read(&frame.bytes), &self.way_out) else { return false };
+        let TransportKey::Ports(from, _) = read.tuple.transport else { return false };
+        read.opens() && way_out.has_port(from) && frame.offload.segmentation.is_none()
+    }
+
     /// The frontends, a line for each, and the addresses that backends cannot have.
     pub fn report(&self) -> String {
         let mut text = String::new();
@@ -259,6 +410,7 @@ impl Services {
         let gone: Vec<IpAddr> = all.filter(|it| !self.exists(*it)).collect();
         if !self.frontends.is_empty() {
             let _ = writeln!(text, "gone: {gone:?}");
+            let _ = writeln!(text, "the way out: {:?}", self.way_out);
         }
         text
     }

@@ -3,13 +3,17 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
+use manx_dataplane::tables::PortId;
+
 use super::connections::Connection;
 use super::epoch::{Entry, Epoch, Place};
 use super::input::Input;
 use super::oracle::{Because, Law, Passage, is_forwardable, is_tunnel};
 use super::read::{FlowTuple, Read, TransportKey, read_about};
-use super::services::End;
+use super::services::{Asked, End, Reach};
 use super::translations::{Asking, Pair, asked_of, end_of};
+use super::way_out::ported_address;
+use crate::fabric::{MANX, ROUTER};
 use crate::packet::TCP;
 
 /// The first port that may take the place of a client's.
@@ -32,27 +36,54 @@ impl Law<'_> {
             return Err("it came by an unknown tunnel, or cannot be read".to_owned());
         };
         if read.is_later() {
+            let ends = |tuple: &FlowTuple| (tuple.source, tuple.destination);
             let fits = |pair: &Pair| {
-                let sent =
-                    if self.asks(epoch, &read.tuple) { pair.behind } else { pair.first.reversed() };
-                (sent.source, sent.destination) == (tuple.source, tuple.destination)
+                let is_forward = ends(&pair.first) == ends(&read.tuple);
+                let sent = if is_forward { pair.behind } else { pair.first.reversed() };
+                ends(&sent) == ends(tuple)
             };
             let mut ways = self.translations_of(epoch, input).into_iter();
             let found = ways.find(|(_, pair)| fits(pair));
             return found.ok_or_else(|| "no first fragment of it was translated so".to_owned());
         }
-        let pair = if self.asks(epoch, &read.tuple) {
-            Pair { first: read.tuple, behind: *tuple }
-        } else {
-            Pair { first: tuple.reversed(), behind: read.tuple.reversed() }
-        };
         self.enters(epoch, input, &read, entry)?;
-        Ok((self.way(epoch, &read, entry, &pair)?, pair))
+        let asking = Pair { first: read.tuple, behind: *tuple };
+        let answering = Pair { first: tuple.reversed(), behind: read.tuple.reversed() };
+        let mut refused = None;
+        // What a pod sends to the world may also answer somebody who has asked a service.
+        for (pair, is_forward) in [(asking, true), (answering, false)] {
+            if is_forward && !self.asks(epoch, &read.tuple) {
+                continue;
+            }
+            match self.way(epoch, &read, entry, (&pair, is_forward)) {
+                Ok(way) => return Ok((way, pair)),
+                Err(why) => refused = refused.or(Some(why)),
+            }
+        }
+        Err(refused.unwrap_or_default())
     }
 
     /// Whether a packet asks for something that is translated.
     pub fn asks(&self, epoch: &Epoch, tuple: &FlowTuple) -> bool {
-        epoch.place(self.node, tuple.destination) == Place::Service
+        epoch.asks(self.node, tuple)
+    }
+
+    /// Whether the translation of a connection takes the node's address for its source: the answers come back to the node.
+    /// A connection keeps the source that it has, wherever its ends are later.
+    pub fn hides_source(&self, epoch: &Epoch, pair: &Pair) -> bool {
+        let own = ported_address(self.node, pair.first.source);
+        pair.behind.source == own && self.comes_back(epoch, pair)
+    }
+
+    /// Whether the answers to a connection have to come back to the node.
+    fn comes_back(&self, epoch: &Epoch, pair: &Pair) -> bool {
+        let Pair { first, behind } = pair;
+        let [from, to] =
+            [first.source, behind.destination].map(|address| epoch.place(self.node, address));
+        let is_beyond = |place| matches!(place, Place::Node | Place::World);
+        self.terms.has_ports
+            && (epoch.leaves(self.node, first)
+                || is_beyond(from) && is_beyond(to) && is_of_service(pair))
     }
 
     /// As [`hops`](Self::hops), for a packet of a translated connection, whose client may be a masqueraded one.
@@ -63,14 +94,51 @@ impl Law<'_> {
         pair: &Pair,
     ) -> RangeInclusive<u8> {
         let translations = self.translations.borrow();
-        let is_masqueraded = translations
-            .asking(&pair.first)
-            .is_some_and(|it| it.entries.contains(&Entry::Forwarded));
+        let entries = translations.asking(&pair.first).map_or(&[][..], |it| &it.entries);
+        // The node's own processes are a hop away by all ports but the host's.
+        if self.terms.has_ports && [passage.from, passage.to].contains(&Place::Node) {
+            let is_forward = input.read.is_some_and(|read| read.tuple == pair.first);
+            let of_input = input.entry.filter(|_| is_forward);
+            let entries = of_input.as_ref().map_or(entries, std::slice::from_ref);
+            let makes_hop = |it: &Entry| u8::from(*it != Entry::Host);
+            let hops = || entries.iter().map(makes_hop);
+            return hops().min().unwrap_or(0)..=hops().max().unwrap_or(1);
+        }
+        let is_masqueraded = entries.contains(&Entry::Forwarded);
         if is_masqueraded && [passage.from, passage.to].contains(&Place::Node) {
             0..=1
         } else {
             self.hops(input, passage)
         }
+    }
+
+    /// The ports by which a packet of a translated connection may leave on this way.
+    pub fn ports_translated(&self, epoch: &Epoch, passage: Passage, pair: &Pair) -> Vec<PortId> {
+        let client = epoch.place(self.node, pair.first.source);
+        if !self.terms.has_ports || !matches!(passage.to, Place::Node | Place::World) {
+            return epoch.port(passage.to).into_iter().collect();
+        }
+        let mut ports = Vec::new();
+        if client == passage.to {
+            let translations = self.translations.borrow();
+            let entries = translations.asking(&pair.first).map_or(&[][..], |it| &it.entries);
+            // A pod whose address is the world's now came by a port of its own.
+            let usual = epoch.port(passage.to);
+            ports.extend(entries.iter().filter_map(|it| match it {
+                Entry::Port(_) => usual,
+                other => Some(other.back()),
+            }));
+        }
+        // A client may have become a pod, and keeps the node's address at hosts.
+        let is_hidden = pair.first.source != pair.behind.source
+            && pair.behind.source == ported_address(self.node, pair.first.source);
+        if is_hidden || self.comes_back(epoch, pair) {
+            ports.push(MANX);
+        }
+        if ports.is_empty() {
+            ports.extend(epoch.port(passage.to));
+        }
+        ports
     }
 
     /// All ways in which an input may come out translated.
@@ -85,9 +153,11 @@ impl Law<'_> {
         } else {
             vec![read.tuple]
         };
-        let pairs = sent.iter().flat_map(|sent| self.pairs_of(epoch, sent));
-        let ways = pairs.filter_map(|pair| {
-            let mut way = self.way(epoch, &read, entry, &pair).ok()?;
+        let pairs = sent.iter().flat_map(|sent| {
+            self.pairs_of(epoch, sent).into_iter().map(move |pair| (pair, pair.first == *sent))
+        });
+        let ways = pairs.filter_map(|(pair, is_forward)| {
+            let mut way = self.way(epoch, &read, entry, (&pair, is_forward)).ok()?;
             if read.is_later() {
                 way.because = Because::LaterFragment;
             }
@@ -99,13 +169,16 @@ impl Law<'_> {
     /// The connections that a packet may belong to: those of which packets have come out, and those that there may be.
     pub fn pairs_of(&self, epoch: &Epoch, sent: &FlowTuple) -> Vec<Pair> {
         let translations = self.translations.borrow();
+        let mut pairs = translations.pairs_answered(sent);
         if !self.asks(epoch, sent) {
-            return translations.pairs_answered(sent);
+            return pairs;
         }
-        let Some(asked) = asked_of(sent) else { return Vec::new() };
-        let mut pairs: Vec<Pair> =
-            translations.asking(sent).into_iter().flat_map(|it| it.pairs(sent)).collect();
-        for end in translations.ever(&asked) {
+        pairs.extend(translations.asking(sent).into_iter().flat_map(|it| it.pairs(sent)));
+        if epoch.leaves(self.node, sent) {
+            pairs.push(Pair { first: *sent, behind: self.behind_way_out(sent) });
+        }
+        let asked = asked_of(sent).filter(|_| epoch.asks_service(self.node, sent));
+        for end in asked.iter().flat_map(|asked| translations.ever(asked)) {
             let behind = self.behind(epoch, sent, *end);
             if !pairs.iter().any(|pair| pair.behind == behind) {
                 pairs.push(Pair { first: *sent, behind });
@@ -117,19 +190,73 @@ impl Law<'_> {
     /// What a client's packets become on their way to a backend, if their source port stays.
     fn behind(&self, epoch: &Epoch, first: &FlowTuple, (address, port): End) -> FlowTuple {
         let TransportKey::Ports(from, _) = first.transport else { return *first };
-        let source = self.source_behind(epoch, first.source, address);
-        FlowTuple {
-            source,
-            destination: address,
-            transport: TransportKey::Ports(from, port),
-            ..*first
+        let transport = TransportKey::Ports(from, port);
+        let behind = FlowTuple { destination: address, transport, ..*first };
+        let pair = Pair { first: *first, behind };
+        let source = self.source_behind(epoch, &pair);
+        let least = self.epochs[0].services.way_out.as_ref().map_or(0, |it| it.egress.0);
+        let from = if self.comes_back(epoch, &pair) { least } else { from };
+        FlowTuple { source, transport: TransportKey::Ports(from, port), ..behind }
+    }
+
+    /// What a pod's packets may become on their way to the world. Nobody knows their port before.
+    fn behind_way_out(&self, first: &FlowTuple) -> FlowTuple {
+        let least = self.epochs[0].services.way_out.as_ref().map_or(0, |it| it.egress.0);
+        let transport = match first.transport {
+            TransportKey::Ports(_, to) => TransportKey::Ports(least, to),
+            TransportKey::Query { kind, asks, .. } => TransportKey::Query { kind, asks, id: least },
+            other => other,
+        };
+        FlowTuple { source: ported_address(self.node, first.source), transport, ..*first }
+    }
+
+    /// The source that a backend sees, or the world.
+    fn source_behind(&self, epoch: &Epoch, pair: &Pair) -> IpAddr {
+        let (client, backend) = (pair.first.source, pair.behind.destination);
+        let [from, to] = [client, backend].map(|it| epoch.place(self.node, it));
+        let router = IpAddr::from(ROUTER[self.node]);
+        match (from, to) {
+            _ if from == to && matches!(from, Place::Pod(_)) => hairpin(client),
+            _ if self.comes_back(epoch, pair) => ported_address(self.node, client),
+            (Place::Node, Place::Tunnel) if self.terms.has_ports => router,
+            _ => client,
         }
     }
 
-    /// The source that a backend sees.
-    fn source_behind(&self, epoch: &Epoch, client: IpAddr, backend: IpAddr) -> IpAddr {
-        let [from, to] = [client, backend].map(|it| epoch.place(self.node, it));
-        if from == to && matches!(from, Place::Pod(_)) { hairpin(client) } else { client }
+    /// Whether a connection has the source behind the translation that it would have if it were opened now.
+    pub fn has_source(&self, epoch: &Epoch, pair: &Pair) -> bool {
+        let Pair { first, behind } = pair;
+        let translations = self.translations.borrow();
+        let entries = translations.asking(first).map_or(&[][..], |it| &it.entries);
+        // A masqueraded client keeps the address that he has.
+        let is_masqueraded = entries.contains(&Entry::Forwarded) && behind.source == first.source;
+        behind.source == self.source_behind(epoch, pair)
+            || is_masqueraded && epoch.place(self.node, first.source) == Place::Node
+    }
+
+    /// Whether the node may have a connection from before, of which packets have come out, or perhaps none.
+    fn is_known(&self, pair: &Pair) -> bool {
+        let translations = self.translations.borrow();
+        let is_live = |it: &Connection| it.lives(pair.first.upper, self.now);
+        translations.connection(pair).is_some_and(is_live)
+            || translations.asking(&pair.first).is_some_and(Asking::was_unclear)
+    }
+
+    /// Whether no other connection certainly has what a connection's packets become: two that are alike behind the
+    /// translation could not be told apart, and the answers of one would reach the other. What has neither ports nor an
+    /// identifier is not answered through the node, so that many may be alike.
+    pub fn is_alone(&self, pair: &Pair) -> bool {
+        if pair.behind.transport == TransportKey::Nothing {
+            return true;
+        }
+        let translations = self.translations.borrow();
+        let others =
+            translations.firsts_behind(&pair.behind).iter().filter(|it| **it != pair.first);
+        let mut others = others.map(|first| Pair { first: *first, behind: pair.behind });
+        !others.any(|other| {
+            translations.is_sure(&other, self.evictions, self.now)
+                || !self.evicts && translations.is_seen(&other)
+        })
     }
 
     /// Whether an input may come in where it did, and is of a kind that may go on.
@@ -142,7 +269,7 @@ impl Law<'_> {
     ) -> Result<(), String> {
         let FlowTuple { source, destination, .. } = read.tuple;
         let from = epoch.place(self.node, source);
-        if !epoch.may_enter(self.node, entry, from) {
+        if !self.may_come(epoch, entry, &read.tuple) {
             return Err(format!("its source is {from:?} and it came by {entry:?}"));
         }
         if !is_forwardable(source)
@@ -165,29 +292,30 @@ impl Law<'_> {
         epoch: &Epoch,
         read: &Read,
         entry: Entry,
-        pair: &Pair,
+        (pair, is_forward): (&Pair, bool),
     ) -> Result<Passage, String> {
         let refuse = |why: &str| Err(why.to_owned());
         let Pair { first, behind } = pair;
-        let is_forward = self.asks(epoch, &read.tuple);
-        let (Some(asked), Some(end)) = (asked_of(first), end_of(behind)) else {
-            return refuse("it was translated, and has no ports");
-        };
         if !self.asks(epoch, first) || first.upper != behind.upper {
-            return refuse("it was translated, and is not to a service or from one");
+            return refuse(
+                "it was translated, and asks for nothing that is translated, nor answers",
+            );
         }
-        if behind.source != self.source_behind(epoch, first.source, end.0) {
+        let is_service = is_of_service(pair);
+        if is_service != epoch.asks_service(self.node, first) {
+            return refuse(
+                "it was led to a backend without asking for one, or the other way round",
+            );
+        }
+        if !self.has_source(epoch, pair) && !(self.terms.has_ports && self.is_known(pair)) {
             return refuse("its source behind the translation is wrong");
         }
-        if let (TransportKey::Ports(before, _), TransportKey::Ports(after, _)) =
-            (first.transport, behind.transport)
-            && before != after
-            && after < CLIENT_PORTS
-        {
-            return refuse("its source port behind the translation is none of a client's");
+        self.has_right_port(epoch, pair)?;
+        if !is_forward && self.hides_source(epoch, pair) && entry != Entry::Manx {
+            return refuse("it came back by another way than the ports of the node");
         }
         // A fragment may follow what was decided on its first one.
-        if !read.is_later() && !epoch.services.keeps(&asked, &end) {
+        if !read.is_later() && !pair.is_kept(&epoch.services) {
             return refuse("its backend is gone");
         }
         let translations = self.translations.borrow();
@@ -204,16 +332,19 @@ impl Law<'_> {
             if first.upper == TCP && !asking.has_opened() {
                 return refuse("nobody knows the backend of its connection");
             }
-            let has = |epoch: &std::rc::Rc<Epoch>| {
-                let frontend = epoch.services.frontends.get(&asked);
-                frontend.is_some_and(|it| it.backends.contains(&end) && it.takes(first.source))
-            };
+            let is_new = translations.is_new(asking);
+            let has = |epoch: &std::rc::Rc<Epoch>| self.may_choose(epoch, pair);
             // An earlier packet may have opened the connection without coming out.
-            let is_old = !translations.is_new(asking) && translations.ever(&asked).contains(&end);
-            if !self.epochs.iter().any(has) && !is_old {
+            let ends = asked_of(first).zip(end_of(behind));
+            let is_old = !is_new
+                && ends.is_some_and(|(asked, end)| translations.ever(&asked).contains(&end));
+            if is_service && !self.epochs.iter().any(has) && !is_old {
                 return refuse(
                     "it went to none of its service's backends, or its client is in none of the ranges",
                 );
+            }
+            if !is_service && !is_forward && !asking.may_be_open(self.now) {
+                return refuse("it came back to a pod that has sent nothing from this port");
             }
         }
         if !is_forward && read.opens() {
@@ -229,9 +360,61 @@ impl Law<'_> {
             Some(because) => because,
             None => return refuse("policy denies its client the backend"),
         };
-        let [client, backend] = [first.source, end.0].map(|it| epoch.place(self.node, it));
+        let [client, backend] =
+            [first.source, behind.destination].map(|it| epoch.place(self.node, it));
         let (from, to) = if is_forward { (client, backend) } else { (backend, client) };
         Ok(Passage { because, from, to })
+    }
+
+    /// Whether the source port of a connection is one that it may have behind the translation.
+    fn has_right_port(&self, epoch: &Epoch, pair: &Pair) -> Result<(), String> {
+        let (before, after) = match (pair.first.transport, pair.behind.transport) {
+            (TransportKey::Ports(before, _), TransportKey::Ports(after, _)) => (before, after),
+            (TransportKey::Query { id: before, .. }, TransportKey::Query { id: after, .. }) => {
+                (before, after)
+            }
+            (first, behind) if first == behind => return Ok(()),
+            _ => return Err("it was translated, and has no ports".to_owned()),
+        };
+        let is_right = match &epoch.services.way_out {
+            Some(way_out) if self.hides_source(epoch, pair) => way_out.has_port(after),
+            _ => before == after || after >= CLIENT_PORTS,
+        };
+        if is_right {
+            return Ok(());
+        }
+        Err(format!("its source port behind the translation, {after}, is none that it may have"))
+    }
+
+    /// Whether a new connection of a service may get this backend.
+    fn may_choose(&self, epoch: &Epoch, pair: &Pair) -> bool {
+        let Some((asked, end)) = asked_of(&pair.first).zip(end_of(&pair.behind)) else {
+            return false;
+        };
+        let is_outside = epoch.place(self.node, pair.first.source) == Place::World;
+        let frontend = epoch.services.frontends.get(&asked);
+        frontend.is_some_and(|it| {
+            it.backends_for(is_outside).contains(&end) && it.takes(pair.first.source)
+        })
+    }
+
+    /// Whether policy lets a connection begin that comes in by this entry, or go on if the node `is_known` to have it. Clients from outside and the node's own processes
+    /// are led to hosts and to the other node, too, where no policy of this node's judges them.
+    fn admits(&self, epoch: &Epoch, entry: Entry, pair: &Pair, is_known: bool) -> bool {
+        let judged = pair.judged();
+        let ends = [judged.source, judged.destination].map(|it| epoch.place(self.node, it));
+        let is_led = match ends {
+            [_, Place::Tunnel] => {
+                let takes = |asked: Asked| match epoch.services.reach(&asked) {
+                    // What goes there already goes on.
+                    Some(Reach::NodePort(_) | Reach::Balancer) if is_known => true,
+                    _ => epoch.services.takes_visitors(&asked),
+                };
+                ends[0] == Place::World && asked_of(&pair.first).is_some_and(takes)
+            }
+            _ => !matches!(ends[0], Place::Pod(_)) && self.comes_back(epoch, pair),
+        };
+        is_led || epoch.admits(self.node, entry, &judged)
     }
 
     /// Whether policy lets a connection's packets pass, or lets them pass still.
@@ -243,20 +426,11 @@ impl Law<'_> {
         known: Option<&Connection>,
     ) -> Option<Because> {
         let judged = pair.judged();
-        if entries.iter().any(|entry| epoch.admits(self.node, *entry, &judged)) {
+        if entries.iter().any(|entry| self.admits(epoch, *entry, pair, known.is_some())) {
             return Some(Because::Allowed);
         }
         let stands = |it: &Connection| it.is_answered() && it.stands(epoch, self.node, &judged);
         (self.terms.keeps && !opens && known.is_some_and(stands)).then_some(Because::Kept)
-    }
-
-    /// The connection of a packet that an ICMP error quotes as its receiver got it, by the packet as its sender sent it.
-    pub fn pair_about(&self, epoch: &Epoch, got: &FlowTuple, sent: &FlowTuple) -> Pair {
-        if self.asks(epoch, sent) {
-            Pair { first: *sent, behind: *got }
-        } else {
-            Pair { first: got.reversed(), behind: sent.reversed() }
-        }
     }
 
     /// The way of an ICMP error about a packet that was sent as this tuple, and the error's addresses behind the
@@ -277,10 +451,37 @@ impl Law<'_> {
             return refuse("it is an ICMP error about nothing that has a connection");
         };
         let got = got.tuple;
+        let of_client = Pair { first: *sent, behind: got };
+        let of_backend = Pair { first: got.reversed(), behind: sent.reversed() };
+        let mut refused = String::new();
+        for pair in [of_client, of_backend] {
+            if pair.first == *sent && !self.asks(epoch, sent) {
+                continue;
+            }
+            match self.translated_error_of(epoch, &read, entry, (&got, sent, pair)) {
+                Ok(way) => return Ok(way),
+                Err(why) if refused.is_empty() => refused = why,
+                Err(_) => {}
+            }
+        }
+        Err(refused)
+    }
+
+    /// The same for an error about a packet of this connection, which was sent and got as these tuples.
+    fn translated_error_of(
+        &self,
+        epoch: &Epoch,
+        read: &Read,
+        entry: Entry,
+        (got, sent, pair): (&FlowTuple, &FlowTuple, Pair),
+    ) -> Result<(Passage, Pair, (IpAddr, IpAddr)), String> {
+        let refuse = |why: &str| Err(why.to_owned());
         let FlowTuple { source, destination, .. } = read.tuple;
-        let pair = self.pair_about(epoch, &got, sent);
         let [from, towards] = [source, got.destination].map(|it| epoch.place(self.node, it));
-        let is_hop = (entry, from) == (Entry::Host, Place::Service);
+        let is_hop = matches!(
+            (entry, from),
+            (Entry::Host, Place::Service) | (Entry::Tunnel, Place::World | Place::Node)
+        );
         if !is_hop && !epoch.may_enter(self.node, entry, from)
             || !epoch.may_enter(self.node, entry, towards)
         {
@@ -293,23 +494,28 @@ impl Law<'_> {
         }
         let translations = self.translations.borrow();
         let known = translations.connection(&pair).filter(|it| it.lives(got.upper, self.now));
-        let (Some(asking), Some(asked), Some(end)) =
-            (translations.asking(&pair.first), asked_of(&pair.first), end_of(&pair.behind))
-        else {
+        let Some(asking) = translations.asking(&pair.first) else {
             return refuse("it is an ICMP error about a connection that nobody has asked for");
         };
         // The connection may have been opened without any packet coming out.
-        if known.is_none() && !translations.ever(&asked).contains(&end) {
+        let ends = asked_of(&pair.first).zip(end_of(&pair.behind));
+        let leads = || ends.is_some_and(|(asked, end)| translations.ever(&asked).contains(&end));
+        let may_be = || {
+            if is_of_service(&pair) { leads() } else { asking.may_be_open(self.now) }
+        };
+        if known.is_none() && !may_be() {
             return refuse(
                 "it is an ICMP error about a connection to none of the service's backends",
             );
         }
-        if pair.behind.source != self.source_behind(epoch, pair.first.source, end.0) {
+        if !self.has_source(epoch, &pair) && !(self.terms.has_ports && self.is_known(&pair))
+            || self.has_right_port(epoch, &pair).is_err()
+        {
             return refuse("it is an ICMP error about another source behind the translation");
         }
         let may_be_kept = self.terms.keeps && known.is_none();
         let verdict = self.verdict(epoch, &pair, (&asking.entries, false), known);
-        if !epoch.services.keeps(&asked, &end) || verdict.is_none() && !may_be_kept {
+        if !pair.is_kept(&epoch.services) || verdict.is_none() && !may_be_kept {
             return refuse(
                 "it is an ICMP error about a connection that policy denies, or whose backend is gone",
             );
@@ -327,6 +533,9 @@ impl Law<'_> {
         let from = epoch.place(self.node, read.tuple.source);
         let is_of_node = (entry, from) == (Entry::Host, Place::Service);
         let enters = is_of_node || self.enters(epoch, input, &read, entry).is_ok();
+        if self.is_unknown_port(epoch, entry, &read) && enters {
+            return true;
+        }
         if !self.asks(epoch, &read.tuple) || !enters {
             return false;
         }
@@ -340,13 +549,34 @@ impl Law<'_> {
         let is_lost = read.tuple.upper == TCP && !read.opens();
         match asked.and_then(|asked| epoch.services.frontends.get(&asked)) {
             _ if is_known => false,
+            _ if epoch.leaves(self.node, &read.tuple) => is_lost,
             None => true,
             // Its connection may be one from before the ranges, whose backend is gone.
             Some(frontend) if !frontend.takes(read.tuple.source) => {
                 is_lost && asking.is_some_and(Asking::has_opened)
             }
             Some(_) if is_lost => true,
-            Some(frontend) => frontend.backends.is_empty() && frontend.refuses,
+            Some(frontend) => {
+                let is_outside = epoch.place(self.node, read.tuple.source) == Place::World;
+                frontend.refuses_without(is_outside)
+            }
         }
     }
+
+    /// Whether a packet to a port of the node's that is Manx's finds no service there. Of a port of the way out nothing tells
+    /// whether it is in use.
+    fn is_unknown_port(&self, epoch: &Epoch, entry: Entry, read: &Read) -> bool {
+        let Some((address, upper, port)) = asked_of(&read.tuple) else { return false };
+        entry == Entry::Manx
+            && epoch.place(self.node, address) == Place::Node
+            && !epoch.services.frontends.contains_key(&(address, upper, port))
+            && epoch.services.way_out.as_ref().is_some_and(|it| !it.has_port(port))
+    }
+}
+
+/// Whether a connection was led to a backend of a service.
+fn is_of_service(pair: &Pair) -> bool {
+    let Pair { first, behind } = pair;
+    let ports = (asked_of(first), asked_of(behind));
+    first.destination != behind.destination || ports.0 != ports.1
 }

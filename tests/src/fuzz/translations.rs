@@ -8,6 +8,7 @@ use ahash::{AHashMap, AHashSet};
 
 use super::connections::{Connection, FRAGMENTS, Fragments};
 use super::epoch::{Entry, Epoch};
+use super::full_range::leads_alike;
 use super::read::{FlowTuple, Read, TransportKey};
 use super::services::{Asked, End, Services};
 use super::translation_law::hairpin;
@@ -24,7 +25,8 @@ impl Pair {
     /// Whether the connection keeps its backend.
     pub fn is_kept(&self, services: &Services) -> bool {
         let ends = asked_of(&self.first).zip(end_of(&self.behind));
-        ends.is_some_and(|(asked, end)| services.keeps(&asked, &end))
+        let leads = |(asked, end): &(Asked, End)| (asked.0, asked.2) != *end;
+        ends.filter(leads).is_none_or(|(asked, end)| services.keeps(&asked, &end))
     }
 
     /// Whether the client's own port stays.
@@ -59,6 +61,10 @@ pub struct Asking {
     answered: Vec<FlowTuple>,
     /// Whether a packet of this batch may have opened a connection, and has not come out.
     is_unclear: bool,
+    /// Whether this has been so in any batch.
+    was_unclear: bool,
+    /// Whether a packet has been one of the last of its connection, whose port others may get from now on.
+    is_over: bool,
 }
 
 /// The translated connections of one node.
@@ -156,6 +162,7 @@ impl Translations {
             asking.opened = Some(now);
         }
         if reopens {
+            asking.is_over = false;
             asking.behind.iter_mut().for_each(|(_, connection)| connection.doubt());
         }
         for (_, connection) in &mut asking.behind {
@@ -297,6 +304,66 @@ impl Translations {
         })
     }
 
+    /// Records that the node may not know the connections of a client's tuple.
+    pub fn doubt(&mut self, first: &FlowTuple) {
+        if let Some(asking) = self.asked.get_mut(first) {
+            asking.behind.iter_mut().for_each(|(_, connection)| connection.doubt());
+        }
+    }
+
+    /// Whether a packet of a connection has come out in this batch, and none was one of its last.
+    pub fn is_seen(&self, pair: &Pair) -> bool {
+        self.seen.contains(pair) && self.asking(&pair.first).is_some_and(|it| !it.is_over)
+    }
+
+    /// Records that a packet may be one of the last of a connection with this tuple, in either direction: a port that the
+    /// world knows may be another connection's then.
+    pub fn record_over(&mut self, tuple: &FlowTuple) {
+        let mut firsts = vec![*tuple];
+        firsts.extend(self.firsts_behind(&tuple.reversed()).iter().copied());
+        for first in firsts {
+            let Some(asking) = self.asked.get_mut(&first) else { continue };
+            asking.is_over = true;
+            asking.behind.iter_mut().for_each(|(_, connection)| connection.doubt());
+        }
+    }
+
+    /// The connections that have had each of these ports of a source to the destination of `like`.
+    pub fn holders(&self, like: &FlowTuple, source: IpAddr, ports: Vec<u16>) -> Vec<Vec<Pair>> {
+        let of_port = |port: u16| {
+            let transport = match like.transport {
+                TransportKey::Ports(_, to) => TransportKey::Ports(port, to),
+                TransportKey::Query { kind, asks, .. } => {
+                    TransportKey::Query { kind, asks, id: port }
+                }
+                other => other,
+            };
+            let behind = FlowTuple { source, transport, ..*like };
+            self.firsts_behind(&behind).iter().map(|first| Pair { first: *first, behind }).collect()
+        };
+        ports.into_iter().map(of_port).collect()
+    }
+
+    /// Whether there may be connections to the destination of a tuple of which no packet has come out.
+    pub fn may_be_open_to(&self, like: &FlowTuple, now: f64) -> bool {
+        let is_hidden = |(first, asking): (&FlowTuple, &Asking)| {
+            first != like && leads_alike(first, like) && asking.may_be_open_now(first.upper, now)
+        };
+        self.asked.iter().any(is_hidden)
+    }
+
+    /// Whether the client of a tuple may have a connection to its destination.
+    pub fn is_open_from(&self, like: &FlowTuple, now: f64) -> bool {
+        let is_open = |(first, asking): (&FlowTuple, &Asking)| {
+            let lives =
+                |(_, connection): &(FlowTuple, Connection)| connection.lives(first.upper, now);
+            first.source == like.source
+                && leads_alike(first, like)
+                && asking.behind.iter().any(lives)
+        };
+        self.asked.iter().any(is_open)
+    }
+
     /// Whether the node certainly knows this connection.
     pub fn is_sure(&self, pair: &Pair, evictions: u64, now: f64) -> bool {
         self.connection(pair).is_some_and(|it| it.is_recent(evictions, now))
@@ -354,10 +421,12 @@ impl Translations {
         std::mem::take(&mut self.fresh)
     }
 
-    /// Records that a packet that may have opened a connection did not come out.
-    pub fn record_unclear(&mut self, first: &FlowTuple) {
+    /// Records that a packet that may have opened a connection did not come out. If it `opens` one, the node has this one
+    /// or the one that there was.
+    pub fn record_unclear(&mut self, first: &FlowTuple, opens: bool) {
         if let Some(asking) = self.asked.get_mut(first) {
-            asking.is_unclear = true;
+            asking.is_unclear |= opens;
+            asking.was_unclear = true;
         }
     }
 
@@ -370,7 +439,8 @@ impl Translations {
             let is_one = seen.iter().filter(|it| it.first == pair.first).count() == 1;
             let Some(asking) = self.asked.get_mut(&pair.first) else { continue };
             let is_unclear = std::mem::take(&mut asking.is_unclear);
-            let Some(epoch) = epoch.filter(|_| is_one && !is_unclear) else { continue };
+            let is_clear = is_one && !is_unclear && !asking.is_over;
+            let Some(epoch) = epoch.filter(|_| is_clear) else { continue };
             let mut over = Vec::new();
             asking.behind.retain_mut(|(behind, connection)| {
                 let is_this = *behind == pair.behind;
@@ -405,6 +475,22 @@ impl Asking {
     /// Whether a packet has opened a connection, which may still be there.
     pub fn has_opened(&self) -> bool {
         self.opened.is_some()
+    }
+
+    /// Whether packets of batches before may have opened connections of which none has come out.
+    pub fn was_unclear(&self) -> bool {
+        self.was_unclear
+    }
+
+    /// Whether packets may have opened connections of which none has come out: in this batch, or in one before.
+    pub fn may_be_open(&self, now: f64) -> bool {
+        self.was_unclear || self.opened == Some(now)
+    }
+
+    /// The same, while such a connection may live.
+    fn may_be_open_now(&self, upper: u8, now: f64) -> bool {
+        let lives = |at| Connection::new(at).lives(upper, now);
+        self.opened.is_some_and(lives) && (self.was_unclear || self.behind.is_empty())
     }
 
     /// What packets have come out as.

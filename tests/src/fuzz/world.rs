@@ -25,7 +25,8 @@ use super::oracle::Terms;
 use super::plan::Plan;
 use super::sabotage::Sabotage;
 use super::services::Services;
-use crate::fabric::{FORWARDED, Fabric, HOST, RAW, UNDERLAY};
+use super::way_out::ported_addresses;
+use crate::fabric::{FORWARDED, Fabric, HOST, MANX, RAW, UNDERLAY};
 
 /// A port that no tables name.
 pub const STRAY: PortId = PortId(6);
@@ -44,6 +45,7 @@ impl Settings {
         let flows = [256, 1024, 4096][rng.usize(..3)];
         // The check of the buffers needs as many segments as buffers.
         let buffers = [64, 128][rng.usize(..2)];
+        let translates = services && rng.bool();
         Self {
             workers: rng.usize(1..4),
             sizes: Sizes { flows, translates: services, buffers, fragments: 64 },
@@ -51,13 +53,14 @@ impl Settings {
             terms: Terms {
                 is_strict: rng.u8(..5) == 0,
                 keeps: rng.u8(..3) == 0,
-                translates: services && rng.bool(),
+                translates,
+                has_ports: translates && rng.bool(),
             },
         }
     }
 
     /// The events of these settings.
-    pub(super) fn events(&self) -> [Option<Event>; 5] {
+    pub(super) fn events(&self) -> [Option<Event>; 6] {
         let workers = match self.workers {
             1 => Event::OneWorker,
             2 => Event::TwoWorkers,
@@ -67,13 +70,14 @@ impl Settings {
             Overlay::Ipip => Event::Ipip,
             Overlay::Vxlan => Event::Vxlan,
         };
-        let Terms { is_strict, keeps, translates } = self.terms;
+        let Terms { is_strict, keeps, translates, has_ports } = self.terms;
         [
             Some(workers),
             Some(overlay),
             is_strict.then_some(Event::Strict),
             keeps.then_some(Event::Keeps),
             translates.then_some(Event::Translates),
+            has_ports.then_some(Event::HasPorts),
         ]
     }
 
@@ -103,6 +107,8 @@ pub struct World {
     pub(super) chance: Rng,
     pub(super) node_batches: [NodeBatch; 2],
     pub(super) sabotage: Option<Sabotage>,
+    /// How many packets of each node are counted as refused a port, although they have come out.
+    refused: [u64; 2],
     pub(super) now: Duration,
     pub batches: u64,
     pub history: History,
@@ -115,9 +121,19 @@ impl World {
         let mut rng = Rng::with_seed(world_seed);
         let mut settings = Settings::new(&mut rng, services);
         settings.terms.translates |= sabotage.is_some_and(Sabotage::is_of_translation);
+        settings.terms.has_ports |= sabotage.is_some_and(Sabotage::is_of_ports);
+        if sabotage == Some(Sabotage::Full) {
+            settings.workers = 1;
+        }
         let mut plan = Plan::new(&mut rng);
         if settings.terms.translates {
-            plan.services = Rc::new(Services::new(&mut rng));
+            let mut services = Services::new(&mut rng, settings.terms.has_ports);
+            if let Some(way_out) =
+                services.way_out.as_mut().filter(|_| sabotage == Some(Sabotage::Full))
+            {
+                way_out.narrow();
+            }
+            plan.services = Rc::new(services);
         }
         for at in 0..plan.planned_pods.len() {
             // Some pods are attached later.
@@ -131,12 +147,19 @@ impl World {
         // Apart from the packets' random numbers, which do not depend on it.
         let seeds = [0, 1].map(|node| HashSeed::fixed(world_seed ^ node));
         let mut fabric = Fabric::seeded(settings.workers, settings.sizes, seeds);
-        let Terms { is_strict, keeps, translates } = settings.terms;
+        let Terms { is_strict, keeps, translates, .. } = settings.terms;
         let established = if keeps { Established::Keep } else { Established::Judge };
         fabric.connections = Following { tcp_strict: is_strict, established };
         fabric.overlay = settings.overlay;
         if translates {
             fabric.translate(Default::default());
+        }
+        if let Some(way_out) = &plan.services.way_out {
+            let lies = sabotage == Some(Sabotage::Masquerade);
+            fabric.manx_ports = Some(way_out.tables(way_out.egress, lies));
+            for node in &mut fabric.nodes {
+                node.attach(MANX, manx_dataplane::packet::Capabilities::ALL);
+            }
         }
         let judge = Judge {
             hasher: RandomState::with_seeds(1, 2, 3, 4),
@@ -145,6 +168,8 @@ impl World {
             terms: settings.terms,
             connections: Default::default(),
             translations: Default::default(),
+            moves: Default::default(),
+            is_single: [settings.workers == 1; 2],
         };
         let chance = rng.fork();
         let is_vxlan = matches!(settings.overlay, Overlay::Vxlan);
@@ -161,6 +186,7 @@ impl World {
             chance,
             node_batches: Default::default(),
             sabotage,
+            refused: [0; 2],
             now: Duration::from_secs(1),
             batches: 0,
             history: History::default(),
@@ -216,10 +242,11 @@ impl World {
         let has_records = self.sabotage != Some(Sabotage::Forget);
         let at = &mut self.fabric.nodes[node];
         let restored = at.replace_workers(workers, self.settings.sizes, has_records);
+        self.judge.is_single[node] = workers == 1;
         coverage.count(Event::NextAgent);
         coverage.add(Event::Restored, restored.flows as u64);
         let before = &mut self.node_batches[node].before;
-        let after = Counts::read(at);
+        let after = Counts::read(at).with_refused(self.refused[node]);
         let evicted = [before.evictions, after.evictions];
         *before = after;
         let epoch = &self.epochs[self.epochs.len() - 1];
@@ -232,6 +259,7 @@ impl World {
     fn inject(&mut self, injected: Injected) {
         let Injected { node, port, worker, ref bytes, offload, .. } = injected;
         let is_there = matches!(port, HOST | FORWARDED | RAW | STRAY)
+            || port == MANX && self.settings.terms.has_ports
             || self.devices[node].contains_key(&port);
         if !is_there || !self.fabric.nodes[node].wires[&port].inject_at(worker, bytes, offload) {
             return;
@@ -300,6 +328,15 @@ impl World {
                         self.plan.services.undo(&mut frame);
                         1
                     }
+                    Some(Sabotage::Port) if *port == MANX => {
+                        self.plan.services.share_port(&mut frame);
+                        1
+                    }
+                    Some(Sabotage::Full) if *port == MANX && self.plan.services.opens(&frame) => {
+                        let is_refused = self.chance.u8(..16) == 0;
+                        self.refused[node] += u64::from(is_refused);
+                        usize::from(!is_refused)
+                    }
                     Some(sabotage) => sabotage.tamper(&mut self.chance, &mut frame),
                     None => 1,
                 };
@@ -334,6 +371,10 @@ impl World {
     fn carries(&self, port: PortId, node: usize, bytes: &[u8]) -> Option<PortId> {
         match port {
             RAW => (bytes.get(16..20)? == UNDERLAY[1 - node].octets()).then_some(RAW),
+            MANX => {
+                let destination = super::read::read(bytes)?.tuple.destination;
+                ported_addresses(1 - node).contains(&destination).then_some(MANX)
+            }
             HOST if bytes.first()? >> 4 == 6 => {
                 let destination = super::read::read(bytes)?.tuple.destination;
                 let far = |planned: &super::plan::PlannedPod| {
@@ -353,10 +394,14 @@ impl World {
         if self.epochs[0].number == 0 {
             coverage.count(Event::BeforeTables);
         }
+        let moved = self.judge.moved(&self.node_batches, &self.epochs);
+        coverage.add(Event::ByAnotherNode, moved.len() as u64);
+        self.judge.doubt(&moved);
         for node in 0..2 {
             while self.fabric.nodes[node].reports.try_recv().is_ok() {}
             let node_batch = &mut self.node_batches[node];
-            node_batch.after = Counts::read(&self.fabric.nodes[node]);
+            let counts = Counts::read(&self.fabric.nodes[node]);
+            node_batch.after = counts.with_refused(self.refused[node]);
             let judged = self.judge.judge(node, node_batch, now, &self.epochs, coverage);
             for input in &node_batch.inputs {
                 self.history.add(self.batches, now, node, input);
@@ -372,6 +417,7 @@ impl World {
             }
             node_batch.clear(&mut self.generator.spare);
         }
+        self.judge.doubt(&moved);
         let last = self.epochs.len() - 1;
         self.epochs.drain(..last);
         Ok(())

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use etherparse::{SlicedPacket, TransportSlice};
+use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::services::{Backend, Frontend, FrontendKey, ServiceTable};
 use manx_dataplane::tables::{ManxPorts, Tables};
@@ -384,8 +384,8 @@ fn a_backend_that_is_a_host_answers_to_the_node_unless_a_pod_asks_its_own() {
 
 #[test]
 fn an_error_about_what_left_reaches_the_pod_as_one_about_what_it_sent() {
+    use etherparse::Icmpv4Type;
     use etherparse::icmpv4::DestUnreachableHeader::Port;
-    use etherparse::{Icmpv4Type, PacketBuilder};
     for protocol in [TCP, UDP, ICMP] {
         let mut fabric = fabric();
         let asked = Tuple::new(CLIENT, WORLD, protocol, 443);
@@ -457,6 +457,51 @@ fn a_flow_keeps_its_address_as_long_as_that_is_the_nodes_first_or_the_named_one(
         fabric.outgoing = None;
         fabric.publish();
         assert_eq!(by(&mut fabric, 4), node());
+    }
+}
+
+/// Its address may be anybody's then, and what the world sends to the pod's port is for nobody else.
+#[test]
+fn nothing_comes_back_to_a_pod_that_is_gone() {
+    for protocol in [TCP, UDP, ICMP] {
+        let mut fabric = fabric();
+        let behind = leaves(&mut fabric, "shop/client", Tuple::new(CLIENT, WORLD, protocol, 443));
+        fabric.nodes[0].locals.retain(|name, _| name.name.as_str() != "client");
+        fabric.publish();
+        let out = fabric.send_at(0, MANX, &behind.answer());
+        assert_eq!(out, [], "protocol {protocol}");
+    }
+}
+
+/// ICMP of the other family is a protocol without ports, and its bytes are nobody's to change.
+#[test]
+fn a_protocol_without_ports_leaves_as_it_was_but_for_its_source() {
+    for (source, destination, protocol) in
+        [(CLIENT, WORLD, 58), (CLIENT6, WORLD6, 1), (CLIENT, WORLD, 47)]
+    {
+        let mut fabric = fabric();
+        let [from, to] = [source, destination].map(|it| it.parse::<std::net::IpAddr>().unwrap());
+        let payload = [128, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+        let mut packet = Vec::new();
+        match (from, to) {
+            (std::net::IpAddr::V4(from), std::net::IpAddr::V4(to)) => {
+                PacketBuilder::ipv4(from.octets(), to.octets(), 64)
+                    .write(&mut packet, protocol.into(), &payload)
+                    .unwrap();
+            }
+            (std::net::IpAddr::V6(from), std::net::IpAddr::V6(to)) => {
+                PacketBuilder::ipv6(from.octets(), to.octets(), 64)
+                    .write(&mut packet, protocol.into(), &payload)
+                    .unwrap();
+            }
+            _ => panic!("{source} to {destination}"),
+        }
+        let out = fabric.send("shop/client", &packet);
+        assert_eq!(out.len(), 1, "{:?}", fabric.nodes[0].drops());
+        let bytes = &out[0].frame.bytes;
+        assert_eq!(addresses(bytes).0.is_ipv4().then(node), from.is_ipv4().then(node));
+        assert_ne!(addresses(bytes).0, from);
+        assert_eq!(bytes[bytes.len() - payload.len()..], payload, "protocol {protocol}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! The ends of a flow that is translated, as policy sees them, and the epoch of the decision on it.
 
-use manx_policy_compiler::model::{L4Header, Transport};
+use manx_policy_compiler::model::{L4Header, Protocol, Transport};
 
 use crate::decide::address_lookup::{by_return_path, current_epoch, lookup_ends};
 use crate::decide::key::transport;
@@ -69,7 +69,14 @@ pub(super) fn leads_known(
         let services = tables.services.as_deref();
         services.and_then(|it| it.frontend(&asked)).is_some_and(|it| it.takes_visitors)
     };
-    leads(tables, (asked != behind, leads_as_before || takes_visitors()), ends)
+    let is_service = is_of_service(&asked, &behind);
+    leads(tables, (is_service, leads_as_before || takes_visitors()), ends)
+}
+
+/// Whether a flow that asks for `asked` was led to `behind` by a service. Other protocols have no service, and their ports
+/// are none: an ICMP query has its identifier in their place.
+pub(super) fn is_of_service(asked: &FrontendKey, behind: &FrontendKey) -> bool {
+    Protocol::from_number(asked.protocol).is_some() && asked != behind
 }
 
 /// The two addresses that a translated flow's decision rests on: its source, and its destination behind the translation.

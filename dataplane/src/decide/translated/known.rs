@@ -3,9 +3,7 @@
 //! A flow's backend stays its backend until it is gone ([`ServiceTable::keeps`]): then TCP's client is told, and for other
 //! protocols the next packet chooses anew.
 
-use manx_policy_compiler::model::Protocol;
-
-use super::judge::{epoch, epoch_of, evaluate_known, judged_ends, leads_known};
+use super::judge::{epoch, epoch_of, evaluate_known, is_of_service, judged_ends, leads_known};
 use super::moved;
 use crate::decide::entrance::Entrance;
 use crate::decide::flow_decision::FlowDecision;
@@ -34,8 +32,7 @@ struct BackendGone;
 fn stands(tables: &Tables, TwoKeys { first, second }: &TwoKeys, to: NextHop) -> bool {
     let [(before, _), (source, _)] = [first, second].map(|it| it.key.source(it.original));
     let [asked, behind] = [first, second].map(|it| FrontendKey::asked_by(&it.key, it.original));
-    // Other protocols have no service, and their ports are none.
-    let is_service = Protocol::from_number(asked.protocol).is_some() && asked != behind;
+    let is_service = is_of_service(&asked, &behind);
     let backend = Backend { address: behind.address, port: behind.port };
     let keeps = |services: &ServiceTable| services.keeps(&asked, backend);
     let is_there = || match to {

@@ -5,8 +5,9 @@ use std::rc::Rc;
 use super::super::batch::NodeBatch;
 use super::super::epoch::{Entry, Epoch, Place};
 use super::super::input::{Input, Outcome};
+use super::super::moves::may_move;
 use super::super::oracle::Law;
-use super::super::read::Part;
+use super::super::read::{Part, flag};
 use super::Judge;
 use crate::packet::TCP;
 
@@ -24,14 +25,15 @@ impl Judge {
             return;
         }
         let tuple = &read.tuple;
-        if self.terms.translates && self.record_asking(node, input, now, epochs) {
-            return;
-        }
+        let asks = self.terms.translates && self.record_asking(node, input, now, epochs);
         let known = &mut self.connections[node];
-        input.is_fresh = known.is_fresh(tuple);
+        input.is_fresh = known.is_fresh(tuple) && (!asks || input.is_fresh);
         for epoch in epochs {
             let from = epoch.place(node, tuple.source);
-            if !epoch.may_enter(node, entry, from) {
+            let comes = epoch.may_come(node, entry, tuple)
+                || entry == Entry::Tunnel && known.is_visitors(tuple);
+            let is_translated = epoch.asks(node, tuple) && !epoch.is_nodes_own(node, entry, tuple);
+            if !comes || is_translated {
                 continue;
             }
             input.entered = true;
@@ -39,8 +41,14 @@ impl Judge {
                 && epoch.admits(node, entry, tuple)
             {
                 known.record_allowed(epoch, node, tuple, now);
-                if (entry, from) == (Entry::Forwarded, Place::Node) {
+                if matches!(
+                    (entry, from),
+                    (Entry::Forwarded | Entry::Manx | Entry::Tunnel, Place::Node)
+                ) {
                     known.record_masqueraded(tuple);
+                }
+                if self.terms.has_ports && matches!(from, Place::Node | Place::World) {
+                    known.record_entry(tuple, entry);
                 }
             }
         }
@@ -63,15 +71,20 @@ impl Judge {
             if !epoch.may_enter(node, entry, from) {
                 continue;
             }
-            if epoch.place(node, tuple.destination) != Place::Service {
-                translations.record_answer(tuple, now);
+            let is_last = read.flags & (flag::FIN | flag::RST) != 0 && tuple.upper == TCP;
+            if self.terms.has_ports && is_last {
+                translations.record_over(tuple);
+            }
+            translations.record_answer(tuple, now);
+            if !epoch.asks(node, tuple) {
                 continue;
             }
             if !asks {
                 (asks, input.entered) = (true, true);
                 input.is_fresh = translations.is_fresh(tuple);
             }
-            let opens = tuple.upper != TCP || read.opens();
+            let may_move = !self.terms.is_strict && may_move(epoch, node, tuple);
+            let opens = tuple.upper != TCP || read.opens() || may_move;
             // The same tuple may be that of a masqueraded client.
             let reopens = read.opens() || from == Place::Node;
             translations.record_asked(tuple, entry, (opens, reopens), now);
@@ -90,8 +103,8 @@ impl Judge {
         let translations = self.translations[node].get_mut();
         for input in &node_batch.inputs {
             let Some(read) = input.read.filter(|_| input.entered) else { continue };
-            if input.outcome != Outcome::CameOut && read.opens() {
-                translations.record_unclear(&read.tuple);
+            if input.outcome != Outcome::CameOut && (read.opens() || read.tuple.upper != TCP) {
+                translations.record_unclear(&read.tuple, read.opens());
             }
             // By now it is known which connection it may have answered.
             translations.record_answer(&read.tuple, now);
@@ -113,7 +126,19 @@ impl Judge {
         let mut firsts = Vec::new();
         let (connections, translations) = (&self.connections[node], &self.translations[node]);
         let (terms, evictions) = (self.terms, node_batch.after.evictions);
-        let law = Law { node, now, terms, epochs, connections, translations, evictions };
+        let evicts = evictions != node_batch.before.evictions;
+        let is_single = self.is_single[node];
+        let law = Law {
+            node,
+            now,
+            terms,
+            epochs,
+            connections,
+            translations,
+            evictions,
+            evicts,
+            is_single,
+        };
         for input in &node_batch.inputs {
             let (Some(read), Some(entry)) = (input.read, input.entry) else { continue };
             if !matches!(read.part, Part::First { .. }) {

@@ -36,9 +36,11 @@ impl Bench {
             hasher: RandomState::with_seeds(1, 2, 3, 4),
             overlay: Overlay::Ipip,
             tunnel_mtu: 1480,
-            terms: Terms { is_strict: false, keeps: true, translates: false },
+            terms: Terms { is_strict: false, keeps: true, translates: false, has_ports: false },
             connections: Default::default(),
             translations: Default::default(),
+            moves: Default::default(),
+            is_single: [true; 2],
         };
         Self { plan, published: 0, judge }
     }
@@ -79,6 +81,8 @@ impl Bench {
             connections: &connections[0],
             translations: &translations[0],
             evictions: 0,
+            evicts: false,
+            is_single: true,
         }
     }
 

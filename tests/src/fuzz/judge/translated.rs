@@ -7,8 +7,10 @@ use super::super::batch::NodeBatch;
 use super::super::coverage::{Coverage, Event};
 use super::super::epoch::Epoch;
 use super::super::input::{Input, Outcome, content_key, key};
+use super::super::moves::shared_choice;
 use super::super::oracle::{Because, Law, Passage};
 use super::super::read::{FlowTuple, Part, read, read_about};
+use super::super::translation_law::hairpin;
 use super::super::translations::Pair;
 use super::super::wire::{Refusal, Wire, is_same_super};
 use super::{Judge, came_out, leaves_by, piece_event};
@@ -164,7 +166,8 @@ impl Judge {
         bytes: &[u8],
     ) -> Result<(), String> {
         let hops = law.hops_translated(input, passage, &pair);
-        leaves_by(input, (passage, hops), &[epoch.port(passage.to)], port, bytes)
+        let ports = law.ports_translated(epoch, passage, &pair);
+        leaves_by(input, (passage, hops), &ports, port, bytes)
     }
 
     /// The input of a translated super-packet that came out whole, and its way.
@@ -207,14 +210,23 @@ impl Judge {
         came_out(input, passage, coverage);
         input.translated = true;
         let Some(read) = input.read else { return };
-        let is_back = read.tuple != pair.first
-            && !law.epochs.iter().any(|epoch| law.asks(epoch, &read.tuple));
-        coverage.count(if is_back { Event::TranslatedBack } else { Event::Translated });
+        let is_back = (read.tuple.source, read.tuple.destination)
+            != (pair.first.source, pair.first.destination);
+        let hides_source = law.epochs.iter().any(|epoch| law.hides_source(epoch, &pair));
+        let asks_port = law.epochs.iter().any(|it| it.asks_node_port(law.node, &pair.first));
+        let [there, back] = match (hides_source, asks_port) {
+            (true, _) => [Event::Left, Event::CameBack],
+            (false, true) => [Event::ByNodePort, Event::ByNodePortBack],
+            (false, false) => [Event::Translated, Event::TranslatedBack],
+        };
+        coverage.count(if is_back { back } else { there });
         if read.part != Part::Whole {
             coverage.count(Event::TranslatedFragment);
         }
         let (first, behind) = (pair.first.transport, pair.behind.transport);
-        if pair.behind.source != pair.first.source {
+        if hides_source {
+            // Its port is one of the way out.
+        } else if pair.behind.source == hairpin(pair.first.source) {
             coverage.count(Event::Hairpin);
         } else if pair.judged().transport != behind && first != behind {
             coverage.count(Event::OtherPort);
@@ -222,6 +234,12 @@ impl Judge {
         // A later fragment follows what was decided on its first one. Whether there is a flow still, it does not say.
         if read.is_later() {
             return;
+        }
+        if let [epoch] = law.epochs
+            && self.is_new_here(law, &pair)
+            && let Some(choice) = shared_choice(epoch, law.node, &pair.first)
+        {
+            self.moves.borrow_mut().record_choice(&pair, choice);
         }
         let mut translations = law.translations.borrow_mut();
         let is_another = translations.asking(&pair.first).is_some_and(|asking| {
@@ -234,6 +252,19 @@ impl Judge {
         if translations.record_seen(pair, law.now) && passage.because == Because::Kept {
             translations.record_kept(&pair, (law.epochs, law.node), law.now);
         }
+    }
+
+    /// Whether the first packet of a client's tuple at this node is one of this batch.
+    fn is_new_here(&self, law: &Law<'_>, pair: &Pair) -> bool {
+        let translations = law.translations.borrow();
+        translations.asking(&pair.first).is_some_and(|asking| translations.is_new(asking))
+    }
+
+    /// Whether a connection has a backend that each node would choose, where a router may choose the node.
+    fn is_chosen_alike(&self, law: &Law<'_>, epoch: &Epoch, pair: &Pair) -> bool {
+        let choice = shared_choice(epoch, law.node, &pair.first);
+        let is_free = law.epochs.len() > 1 || !self.is_new_here(law, pair);
+        choice.is_none_or(|of| is_free || self.moves.borrow().may_choose(pair, &of))
     }
 
     /// The ways in which an input may leave by a port as these bytes, which have the ends of this tuple.
@@ -249,6 +280,15 @@ impl Judge {
         for epoch in law.epochs.iter().rev() {
             let passes = law.translation(epoch, input, tuple).and_then(|(passage, pair)| {
                 self.leaves_translated(law, epoch, input, (passage, pair), port, bytes)?;
+                let is_later = input.read.is_some_and(|read| read.is_later());
+                if !is_later && !self.is_chosen_alike(law, epoch, &pair) {
+                    return Err("the other node has chosen another backend for it".to_owned());
+                }
+                if !is_later && !law.is_alone(&pair) {
+                    return Err(
+                        "another connection has the same ends behind the translation".to_owned()
+                    );
+                }
                 Ok((passage, pair))
             });
             match passes {

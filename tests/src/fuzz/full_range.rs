@@ -1,0 +1,98 @@
+//! Refusals for want of a port of the way out: a range that is not full refuses nobody, and no pod takes all ports to a
+//! destination from the others.
+//!
+//! The laws are judged where the range has two ports, both of which are surely tried, and where one worker has them all.
+
+use manx_dataplane::drop_reason::DropReason;
+
+use super::batch::{Counts, NodeBatch, Violation};
+use super::epoch::Epoch;
+use super::input::{Input, Outcome};
+use super::oracle::Law;
+use super::read::TransportKey::{Ports, Query};
+use super::read::{FlowTuple, Part};
+use super::translations::Pair;
+use super::way_out::{WayOut, ported_address};
+use crate::packet::TCP;
+
+/// The number of ports of a range in which both are surely tried.
+const FEW: usize = 2;
+
+/// Checks that a connection was refused a port only where it may be.
+///
+/// # Errors
+/// One was refused, and none of this batch may be.
+pub fn check(law: &Law<'_>, node_batch: &NodeBatch, counts: &Counts) -> Result<(), Box<Violation>> {
+    let [epoch] = law.epochs else { return Ok(()) };
+    let way_out = epoch.services.way_out.as_ref().filter(|it| it.size() == FEW);
+    let (Some(way_out), true) = (way_out, law.is_single && !law.evicts) else { return Ok(()) };
+    if counts.dropped(DropReason::NoFreePort) == 0 {
+        return Ok(());
+    }
+    let may_want = |input: &&Input| {
+        input.outcome == Outcome::Unknown && input.entered && wants_port(law, epoch, input)
+    };
+    let mut last = None;
+    for input in node_batch.inputs.iter().filter(may_want) {
+        match must_get_port(law, epoch, input, way_out) {
+            Some(why) => last = Some((why, input)),
+            None => return Ok(()),
+        }
+    }
+    // Of packets alike one may count as the other, which has come out.
+    let Some((why, input)) = last else { return Ok(()) };
+    let input = Some(input.found());
+    let law_broken = format!("a connection was refused a port of the way out, and {why}");
+    Err(Box::new(Violation { law: law_broken, node: law.node, output: None, input }))
+}
+
+/// Whether a packet may open a connection that needs a port of the node's.
+fn wants_port(law: &Law<'_>, epoch: &Epoch, input: &Input) -> bool {
+    let Some(read) = input.read else { return false };
+    let is_pairs = |pair: &Pair| pair.first == read.tuple && law.hides_source(epoch, pair);
+    epoch.leaves(law.node, &read.tuple) || law.pairs_of(epoch, &read.tuple).iter().any(is_pairs)
+}
+
+/// Why a packet must get a port; `None`: it may be refused one.
+fn must_get_port(
+    law: &Law<'_>,
+    epoch: &Epoch,
+    input: &Input,
+    way_out: &WayOut,
+) -> Option<&'static str> {
+    let read = input.read.filter(|read| read.part == Part::Whole && !read.is_error())?;
+    let first = read.tuple;
+    let opens = read.opens() || first.upper != TCP;
+    if !epoch.leaves(law.node, &first) || !opens {
+        return None;
+    }
+    let source = ported_address(law.node, first.source);
+    let translations = law.translations.borrow();
+    let taken =
+        translations.holders(&first, source, (way_out.egress.0..=way_out.egress.1).collect());
+    let is_live = |pair: &&Pair| {
+        translations.connection(pair).is_some_and(|it| it.lives(first.upper, law.now))
+    };
+    // A connection may have a port that nobody has seen.
+    let is_hidden = translations.may_be_open_to(&first, law.now);
+    if !taken.iter().any(|of_port| of_port.iter().any(|it| is_live(&it))) && !is_hidden {
+        return Some("no port to its destination is taken");
+    }
+    let is_sure = |pair: &&Pair| translations.is_sure(pair, law.evictions, law.now);
+    let sure: Vec<&Pair> = taken.iter().filter_map(|it| it.iter().find(is_sure)).collect();
+    let is_others = sure.iter().all(|it| it.first.source != first.source);
+    let is_one = sure.windows(2).all(|it| it[0].first.source == it[1].first.source);
+    let has_none = !translations.is_open_from(&first, law.now);
+    (sure.len() == FEW && is_others && is_one && has_none && !is_hidden)
+        .then_some("another pod has all of them, and its own pod has none")
+}
+
+/// Whether two tuples lead to one destination, where each port of the way out serves one connection.
+pub fn leads_alike(one: &FlowTuple, other: &FlowTuple) -> bool {
+    let is_alike = match (one.transport, other.transport) {
+        (Ports(_, one), Ports(_, other)) => one == other,
+        (Query { kind: one, .. }, Query { kind: other, .. }) => one == other,
+        (one, other) => one == other,
+    };
+    is_alike && (one.destination, one.upper) == (other.destination, other.upper)
+}

@@ -1,0 +1,88 @@
+//! Connections whose packets come by another node than before: a router has chosen their way anew. Both nodes choose the
+//! same backend, and what the node before knew of the connection gives way.
+
+use std::rc::Rc;
+
+use ahash::AHashMap;
+
+use super::batch::NodeBatch;
+use super::epoch::{Epoch, Place};
+use super::judge::Judge;
+use super::read::FlowTuple;
+use super::services::{End, Reach};
+use super::translations::{Pair, asked_of, end_of};
+
+/// What is known of connections that may move, by the tuple as the client sends.
+#[derive(Debug, Default)]
+pub struct Moves {
+    /// The node by which the last packet came.
+    nodes: AHashMap<FlowTuple, usize>,
+    /// The backend that a node has chosen, and those of which it had the choice.
+    chosen: AHashMap<FlowTuple, (End, Vec<End>)>,
+}
+
+impl Moves {
+    /// Records the backend that a node has chosen for a connection, and of which backends.
+    pub fn record_choice(&mut self, pair: &Pair, of: Vec<End>) {
+        if let Some(end) = end_of(&pair.behind) {
+            self.chosen.insert(pair.first, (end, of));
+        }
+    }
+
+    /// Whether a node that has the choice of these backends may choose the one of this connection: the other one has chosen
+    /// the same, if it had the same choice.
+    pub fn may_choose(&self, pair: &Pair, of: &[End]) -> bool {
+        let chosen = self.chosen.get(&pair.first).filter(|(_, before)| before == of);
+        chosen.is_none_or(|(end, _)| end_of(&pair.behind) == Some(*end))
+    }
+}
+
+/// Whether a router may choose the node of a packet with this tuple.
+pub fn may_move(epoch: &Epoch, node: usize, tuple: &FlowTuple) -> bool {
+    let reach = asked_of(tuple).and_then(|asked| epoch.services.reach(&asked));
+    reach == Some(Reach::Balancer) && epoch.place(node, tuple.source) == Place::World
+}
+
+/// The backends of which all nodes choose the same one for a client from outside. `None`: each chooses by itself.
+pub fn shared_choice(epoch: &Epoch, node: usize, tuple: &FlowTuple) -> Option<Vec<End>> {
+    let frontend = epoch.services.frontends.get(&asked_of(tuple)?)?;
+    let is_shared = may_move(epoch, node, tuple) && frontend.affinity.is_none();
+    is_shared.then(|| frontend.backends_for(true))
+}
+
+impl Judge {
+    /// The connections of a batch's packets that come by another node than before.
+    pub fn moved(&mut self, batches: &[NodeBatch; 2], epochs: &[Rc<Epoch>]) -> Vec<FlowTuple> {
+        let mut moved = Vec::new();
+        for (node, batch) in batches.iter().enumerate() {
+            let tuples = batch.inputs.iter().filter_map(|it| it.read).map(|read| read.tuple);
+            for tuple in tuples {
+                if !epochs.iter().any(|epoch| may_move(epoch, node, &tuple)) {
+                    continue;
+                }
+                let before = self.moves.get_mut().nodes.insert(tuple, node);
+                if before.is_some_and(|before| before != node) {
+                    moved.push(tuple);
+                }
+            }
+        }
+        moved
+    }
+
+    /// Records that no node certainly knows these connections: what one knew may have given way.
+    pub fn doubt(&mut self, moved: &[FlowTuple]) {
+        for first in moved {
+            let of_node = self.translations.iter_mut().flat_map(|it| {
+                let translations = it.get_mut();
+                translations.doubt(first);
+                translations.pairs_sent(first)
+            });
+            for Pair { behind, .. } in of_node.collect::<Vec<Pair>>() {
+                for known in &mut self.connections {
+                    known.doubt(&behind);
+                    known.doubt(&behind.reversed());
+                }
+            }
+        }
+    }
+}
