@@ -49,7 +49,6 @@ var suites = []suite{
 			{`\[sig-network\] KubeProxy|kube-proxy|recreate its iptables rules`, "they ask kube-proxy itself, or its rules"},
 			{"after restarting apiserver", "they reach the API server's machine by SSH"},
 			{"DNS configMap nameserver|configurable pod resolv.conf", "they run the CoreDNS that agnhost's published image has"},
-			{"ExternalIP", "`externalIPs` are off here (`--external-ips`)"},
 		},
 	},
 }
