@@ -236,7 +236,12 @@ impl Law<'_> {
 
     /// The same, or one that it got before its ends moved.
     fn may_have_source(&self, epoch: &Epoch, pair: &Pair) -> bool {
-        self.has_source(epoch, pair) || self.terms.has_ports && self.is_known(pair)
+        let Pair { first, behind } = pair;
+        let own = ported_address(self.node, first.source);
+        let before = [first.source, own, ROUTER[self.node].into()];
+        // A way out has no other source than the node's.
+        let is_old = before.contains(&behind.source) && is_of_service(pair);
+        self.has_source(epoch, pair) || self.terms.has_ports && is_old && self.is_known(pair)
     }
 
     /// Whether the node may have a connection from before, of which packets have come out, or perhaps none.
