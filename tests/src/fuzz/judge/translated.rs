@@ -237,6 +237,13 @@ impl Judge {
         } else if pair.judged().transport != behind && first != behind {
             coverage.count(Event::OtherPort);
         }
+        // Its connection may have been opened in this batch, by a port that nobody knew before.
+        if let (Part::First { .. }, Some(entry)) = (read.part, node_batch.inputs[at].entry) {
+            let mut translations = law.translations.borrow_mut();
+            for version in law.epochs.iter().map(|epoch| epoch.versions[law.node]) {
+                translations.record_first_fragment(&read, entry, version, law.now);
+            }
+        }
         // A later fragment follows what was decided on its first one. Whether there is a flow still, it does not say.
         if read.is_later() {
             return;
