@@ -103,7 +103,7 @@ listed! {
         ByNodePortBack = "it came back from a node port",
         Visited = "the other node had led its sender to a pod",
         VisitAnswered = "it went back to a client whom the other node had led",
-        ByAnotherNode = "it came by another node than its connection's packets before",
+        ByAnotherNode = "its connection's packets have come by both nodes",
         ChosenAnew = "its connection got another backend",
         Hairpin = "a pod reached itself by a service",
         OtherPort = "its source port was taken, and it got another one",

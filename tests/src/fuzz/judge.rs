@@ -279,14 +279,15 @@ impl Judge {
         if own_errors::find(law, &mut node_batch.inputs, port, wire, self.tunnel_mtu, coverage)? {
             return Ok(());
         }
+        // The world may have reset the connection itself.
+        let translated = self.judge_translated(law, node_batch, port, wire, coverage);
+        if matches!(translated, Ok(true)) {
+            return Ok(());
+        }
         if refusals::find(law, &mut node_batch.inputs, port, wire, coverage)? {
             return Ok(());
         }
-        match self.judge_translated(law, node_batch, port, wire, coverage) {
-            Ok(true) => return Ok(()),
-            Ok(false) => {}
-            Err(why) => refused = refused.or(Some(why)),
-        }
+        refused = refused.or(translated.err());
         Err(refused.unwrap_or_else(|| ("it came of no packet that was sent".to_owned(), None)))
     }
 

@@ -15,8 +15,8 @@ use super::translations::{Pair, asked_of, end_of};
 /// What is known of connections that may move, by the tuple as the client sends.
 #[derive(Debug, Default)]
 pub struct Moves {
-    /// The node by which the last packet came.
-    nodes: AHashMap<FlowTuple, usize>,
+    /// The nodes by which packets have come.
+    nodes: AHashMap<FlowTuple, [bool; 2]>,
     /// The backend that a node has chosen, and those of which it had the choice.
     chosen: AHashMap<FlowTuple, (End, Vec<End>)>,
 }
@@ -51,7 +51,8 @@ pub fn shared_choice(epoch: &Epoch, node: usize, tuple: &FlowTuple) -> Option<Ve
 }
 
 impl Judge {
-    /// The connections of a batch's packets that come by another node than before.
+    /// The connections of a batch's packets that have come by both nodes. Answers may be all that one of them has seen of a
+    /// connection since.
     pub fn moved(&mut self, batches: &[NodeBatch; 2], epochs: &[Rc<Epoch>]) -> Vec<FlowTuple> {
         let mut moved = Vec::new();
         for (node, batch) in batches.iter().enumerate() {
@@ -60,8 +61,9 @@ impl Judge {
                 if !epochs.iter().any(|epoch| may_move(epoch, node, &tuple)) {
                     continue;
                 }
-                let before = self.moves.get_mut().nodes.insert(tuple, node);
-                if before.is_some_and(|before| before != node) {
+                let nodes = self.moves.get_mut().nodes.entry(tuple).or_default();
+                nodes[node] = true;
+                if *nodes == [true; 2] {
                     moved.push(tuple);
                 }
             }

@@ -281,11 +281,12 @@ impl World {
 
     /// Publishes tables to a node's workers, with the version that they have.
     fn hand_over(&mut self, node: usize, mut tables: Arc<Tables>, is_busy: bool) {
-        if self.sabotage == Some(Sabotage::Choice) && node == 1 {
-            if let Some(services) = &mut Arc::make_mut(&mut tables).services {
-                let lies = Lies { choice: true, ..Lies::default() };
-                self.plan.services.write(Arc::make_mut(services), lies);
-            }
+        if self.sabotage == Some(Sabotage::Choice)
+            && node == 1
+            && let Some(services) = &mut Arc::make_mut(&mut tables).services
+        {
+            let lies = Lies { choice: true, ..Lies::default() };
+            self.plan.services.write(Arc::make_mut(services), lies);
         }
         let at = &mut self.fabric.nodes[node];
         at.tables = Arc::clone(&tables);

@@ -234,6 +234,16 @@ impl Law<'_> {
             || is_masqueraded && epoch.place(self.node, first.source) == Place::Node
     }
 
+    /// The same, or one that it got before its ends moved.
+    fn may_have_source(&self, epoch: &Epoch, pair: &Pair) -> bool {
+        let Pair { first, behind } = pair;
+        let own = ported_address(self.node, first.source);
+        let before = [first.source, own, ROUTER[self.node].into()];
+        // A way out has no other source than the node's.
+        let is_old = before.contains(&behind.source) && is_of_service(pair);
+        self.has_source(epoch, pair) || self.terms.has_ports && is_old && self.is_known(pair)
+    }
+
     /// Whether the node may have a connection from before, of which packets have come out, or perhaps none.
     fn is_known(&self, pair: &Pair) -> bool {
         let translations = self.translations.borrow();
@@ -307,7 +317,7 @@ impl Law<'_> {
                 "it was led to a backend without asking for one, or the other way round",
             );
         }
-        if !self.has_source(epoch, pair) && !(self.terms.has_ports && self.is_known(pair)) {
+        if !self.may_have_source(epoch, pair) {
             return refuse("its source behind the translation is wrong");
         }
         self.has_right_port(epoch, pair)?;
@@ -508,9 +518,7 @@ impl Law<'_> {
                 "it is an ICMP error about a connection to none of the service's backends",
             );
         }
-        if !self.has_source(epoch, &pair) && !(self.terms.has_ports && self.is_known(&pair))
-            || self.has_right_port(epoch, &pair).is_err()
-        {
+        if !self.may_have_source(epoch, &pair) || self.has_right_port(epoch, &pair).is_err() {
             return refuse("it is an ICMP error about another source behind the translation");
         }
         let may_be_kept = self.terms.keeps && known.is_none();

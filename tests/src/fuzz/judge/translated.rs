@@ -5,7 +5,7 @@ use manx_dataplane::tables::PortId;
 
 use super::super::batch::NodeBatch;
 use super::super::coverage::{Coverage, Event};
-use super::super::epoch::Epoch;
+use super::super::epoch::{Epoch, Place};
 use super::super::input::{Input, Outcome, content_key, key};
 use super::super::moves::shared_choice;
 use super::super::oracle::{Because, Law, Passage};
@@ -14,6 +14,7 @@ use super::super::translation_law::hairpin;
 use super::super::translations::Pair;
 use super::super::wire::{Refusal, Wire, is_same_super};
 use super::{Judge, came_out, leaves_by, piece_event};
+use crate::fabric::{HOST, MANX};
 
 impl Judge {
     /// Finds the input from which a translated packet came, and checks that it was allowed. `false`: there is none.
@@ -166,7 +167,12 @@ impl Judge {
         bytes: &[u8],
     ) -> Result<(), String> {
         let hops = law.hops_translated(input, passage, &pair);
-        let ports = law.ports_translated(epoch, passage, &pair);
+        let mut ports = law.ports_translated(epoch, passage, &pair);
+        // A later fragment names no port: another connection between its ends may have come another way.
+        let is_later = input.read.is_some_and(|read| read.is_later());
+        if is_later && matches!(passage.to, Place::Node | Place::World) {
+            ports.extend([HOST, MANX]);
+        }
         leaves_by(input, (passage, hops), &ports, port, bytes)
     }
 
@@ -230,6 +236,13 @@ impl Judge {
             coverage.count(Event::Hairpin);
         } else if pair.judged().transport != behind && first != behind {
             coverage.count(Event::OtherPort);
+        }
+        // Its connection may have been opened in this batch, by a port that nobody knew before.
+        if let (Part::First { .. }, Some(entry)) = (read.part, node_batch.inputs[at].entry) {
+            let mut translations = law.translations.borrow_mut();
+            for version in law.epochs.iter().map(|epoch| epoch.versions[law.node]) {
+                translations.record_first_fragment(&read, entry, version, law.now);
+            }
         }
         // A later fragment follows what was decided on its first one. Whether there is a flow still, it does not say.
         if read.is_later() {
