@@ -506,16 +506,16 @@ fn states(contents: &Contents) -> BTreeMap<ObjectKey, State> {
 
 /// The JSON of a text in YAML's short form.
 fn to_json(text: &str) -> Json {
-    fn of(node: &manx_objects::tree::Node) -> Json {
+    fn of(node: &manx_objects::tree::Node<'_>) -> Json {
         use manx_objects::tree::Value;
         match &node.value {
             Value::Null => Json::Null,
             Value::Boolean(value) => (*value).into(),
             Value::Integer(value) => i64::try_from(*value).unwrap().into(),
-            Value::Float(value) | Value::String(value) => value.as_str().into(),
+            Value::Float(value) | Value::String(value) => value.to_string().into(),
             Value::Sequence(items) => items.iter().map(of).collect(),
             Value::Mapping(entries) => Json::Object(
-                entries.iter().map(|entry| (entry.key.clone(), of(&entry.node))).collect(),
+                entries.iter().map(|entry| (entry.key.to_string(), of(&entry.node))).collect(),
             ),
         }
     }
