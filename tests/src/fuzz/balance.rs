@@ -217,7 +217,11 @@ impl Judge {
             let way = ways.iter().find(|(_, pair)| is_this(pair));
             way.and_then(|(passage, pair)| fits(*passage, pair)).is_some()
         });
-        let event = if is_midway { Event::SureMoved } else { Event::SureTranslatedOpening };
+        let event = if is_midway || self.moves.borrow().has_moved(&read.tuple) {
+            Event::SureMoved
+        } else {
+            Event::SureTranslatedOpening
+        };
         (of_each.len() > 0 && of_each.all(|fits| fits)).then_some(event)
     }
 

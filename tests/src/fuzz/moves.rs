@@ -22,6 +22,11 @@ pub struct Moves {
 }
 
 impl Moves {
+    /// Whether packets of a connection have come by both nodes.
+    pub fn has_moved(&self, first: &FlowTuple) -> bool {
+        self.nodes.get(first) == Some(&[true; 2])
+    }
+
     /// Records the backend that a node has chosen for a connection, and of which backends.
     pub fn record_choice(&mut self, pair: &Pair, of: Vec<End>) {
         if let Some(end) = end_of(&pair.behind) {
