@@ -11,7 +11,6 @@ use super::coverage::{Coverage, Event};
 use super::epoch::{Entry, Epoch, Place};
 use super::input::{Input, Outcome};
 use super::judge::Judge;
-use super::moves::may_move;
 use super::oracle::{Because, Law, Passage, is_forwardable};
 use super::read::{FlowTuple, Part, read_about};
 use super::translation_law::hairpin;
@@ -185,10 +184,9 @@ impl Judge {
             };
             return (is_own && is_one).then_some(event);
         }
-        // Several workers give many connections another port, by which their backend does not know them.
-        let is_sure = law.is_single && !law.terms.is_strict;
-        let moves = is_sure && may_move(epoch, law.node, &read.tuple);
-        let opens = read.opens() || read.tuple.upper != TCP || moves;
+        // A TCP connection that is under way goes on at another node where one address alone leads to its backend, which is
+        // not known here: it may arrive.
+        let opens = read.opens() || read.tuple.upper != TCP;
         if !input.is_fresh || !opens || !law.asks(epoch, &read.tuple) {
             return None;
         }
@@ -206,22 +204,14 @@ impl Judge {
         let frontend = epoch.services.frontends.get(&asked_of(&read.tuple)?)?;
         let is_outside = epoch.place(law.node, read.tuple.source) == Place::World;
         let backends = frontend.backends_for(is_outside);
-        let is_midway = read.tuple.upper == TCP && !read.opens();
         let mut of_each = backends.iter().map(|end| {
-            let is_this = |pair: &Pair| {
-                pair.first == read.tuple
-                    && end_of(&pair.behind) == Some(*end)
-                    // A backend that sees the node knows nothing of the connection before.
-                    && !(is_midway && law.hides_source(epoch, pair))
-            };
+            let is_this =
+                |pair: &Pair| pair.first == read.tuple && end_of(&pair.behind) == Some(*end);
             let way = ways.iter().find(|(_, pair)| is_this(pair));
             way.and_then(|(passage, pair)| fits(*passage, pair)).is_some()
         });
-        let event = if is_midway || self.moves.borrow().has_moved(&read.tuple) {
-            Event::SureMoved
-        } else {
-            Event::SureTranslatedOpening
-        };
+        let has_moved = self.moves.borrow().has_moved(&read.tuple);
+        let event = if has_moved { Event::SureMoved } else { Event::SureTranslatedOpening };
         (of_each.len() > 0 && of_each.all(|fits| fits)).then_some(event)
     }
 
