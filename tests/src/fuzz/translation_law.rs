@@ -386,8 +386,10 @@ impl Law<'_> {
             (first, behind) if first == behind => return Ok(()),
             _ => return Err("it was translated, and has no ports".to_owned()),
         };
+        // One from before, whose source was not hidden then, keeps it.
+        let is_kept = pair.first.source == pair.behind.source;
         let is_right = match &epoch.services.way_out {
-            Some(way_out) if self.hides_source(epoch, pair) => way_out.has_port(after),
+            Some(way_out) if self.hides_source(epoch, pair) && !is_kept => way_out.has_port(after),
             _ => before == after || after >= CLIENT_PORTS,
         };
         if is_right {
