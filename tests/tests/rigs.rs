@@ -11,7 +11,7 @@ use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, ObjectKey};
 
 /// Every rig, by its folder.
-const RIGS: [&str; 15] = [
+const RIGS: [&str; 16] = [
     "admin-baseline",
     "cross-subnet",
     "default-deny",
@@ -27,6 +27,7 @@ const RIGS: [&str; 15] = [
     "three-tier",
     "tiers",
     "vxlan",
+    "way-out",
 ];
 
 fn folder() -> PathBuf {
