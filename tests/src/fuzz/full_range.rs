@@ -1,7 +1,7 @@
 //! Refusals for want of a port of the way out: a range that is not full refuses nobody, and no pod takes all ports to a
 //! destination from the others.
 //!
-//! The laws are judged where the range has two ports, both of which are surely tried, and where one worker has them all.
+//! The laws are judged where the range has two ports and the node one worker: there a connection surely tries both.
 
 use manx_dataplane::drop_reason::DropReason;
 

@@ -17,7 +17,7 @@ use super::translations::{Pair, asked_of, end_of};
 pub struct Moves {
     /// The nodes by which packets have come.
     nodes: AHashMap<FlowTuple, [bool; 2]>,
-    /// The backend that a node has chosen, and those of which it had the choice.
+    /// The backend that a node has chosen, and all from which it chose.
     chosen: AHashMap<FlowTuple, (End, Vec<End>)>,
 }
 
@@ -27,7 +27,7 @@ impl Moves {
         self.nodes.get(first) == Some(&[true; 2])
     }
 
-    /// Records the backend that a node has chosen for a connection, and of which backends.
+    /// Records which backend a node has chosen for a connection, and from which backends.
     pub fn record_choice(&mut self, pair: &Pair, of: Vec<End>) {
         if let Some(end) = end_of(&pair.behind) {
             self.chosen.insert(pair.first, (end, of));
@@ -48,7 +48,7 @@ pub fn may_move(epoch: &Epoch, node: usize, tuple: &FlowTuple) -> bool {
     reach == Some(Reach::Balancer) && epoch.place(node, tuple.source) == Place::World
 }
 
-/// The backends of which all nodes choose the same one for a client from outside. `None`: each chooses by itself.
+/// The backends from which all nodes choose the same one for a client from outside. `None`: each node chooses by itself.
 pub fn shared_choice(epoch: &Epoch, node: usize, tuple: &FlowTuple) -> Option<Vec<End>> {
     let frontend = epoch.services.frontends.get(&asked_of(tuple)?)?;
     let is_shared = may_move(epoch, node, tuple) && frontend.affinity.is_none();

@@ -62,7 +62,7 @@ pub struct PlannedFrontend {
     pub refuses: bool,
     /// The ranges of clients whose new connections are taken: an address and a number of bits. `None`: all.
     pub ranges: Option<Vec<(IpAddr, u8)>>,
-    /// The node of which clients from outside get backends (`externalTrafficPolicy: Local`). `None`: any node.
+    /// With `externalTrafficPolicy: Local`, the node whose backends clients from outside get. `None`: those of any node.
     pub local: Option<usize>,
 }
 

@@ -244,7 +244,7 @@ impl Law<'_> {
         self.has_source(epoch, pair) || self.terms.has_ports && is_old && self.is_known(pair)
     }
 
-    /// Whether the node may have a connection from before, of which packets have come out, or perhaps none.
+    /// Whether the node may know a connection from before. Perhaps none of its packets has come out.
     fn is_known(&self, pair: &Pair) -> bool {
         let translations = self.translations.borrow();
         let is_live = |it: &Connection| it.lives(pair.first.upper, self.now);

@@ -344,7 +344,7 @@ impl Translations {
         ports.into_iter().map(of_port).collect()
     }
 
-    /// Whether there may be connections to the destination of a tuple of which no packet has come out.
+    /// Whether there may be connections to a tuple's destination although none of their packets has come out.
     pub fn may_be_open_to(&self, like: &FlowTuple, now: f64) -> bool {
         let is_hidden = |(first, asking): (&FlowTuple, &Asking)| {
             first != like && leads_alike(first, like) && asking.may_be_open_now(first.upper, now)
@@ -477,12 +477,12 @@ impl Asking {
         self.opened.is_some()
     }
 
-    /// Whether packets of batches before may have opened connections of which none has come out.
+    /// Whether earlier batches may have opened connections although none of their packets has come out.
     pub fn was_unclear(&self) -> bool {
         self.was_unclear
     }
 
-    /// Whether packets may have opened connections of which none has come out: in this batch, or in one before.
+    /// Whether this batch or an earlier one may have opened connections although none of their packets has come out.
     pub fn may_be_open(&self, now: f64) -> bool {
         self.was_unclear || self.opened == Some(now)
     }

@@ -460,7 +460,7 @@ fn a_flow_keeps_its_address_as_long_as_that_is_the_nodes_first_or_the_named_one(
     }
 }
 
-/// Its address may be anybody's then, and what the world sends to the pod's port is for nobody else.
+/// Another pod may have its address then, and must not get what the world sends to the port of the one that is gone.
 #[test]
 fn nothing_comes_back_to_a_pod_that_is_gone() {
     for protocol in [TCP, UDP, ICMP] {

@@ -130,8 +130,8 @@ impl RouteTables {
         true
     }
 
-    /// As [`RouteTables::change_in_place`], where nothing has changed but which of these addresses are services'. The work
-    /// grows with these addresses, not with the routes of the cluster.
+    /// As [`RouteTables::change_in_place`], where nothing has changed but which of these addresses are services'. Of the
+    /// cluster's prefixes it reads those of these addresses alone; it walks all of the node's own and of its services.
     pub(super) fn change_services_in_place(
         &mut self,
         tables: &Tables,

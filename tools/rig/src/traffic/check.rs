@@ -221,7 +221,7 @@ fn note(finding: &mut Finding, meant: &str, result: TaskResult) {
     finding.observed = match answer {
         ProbeReply::Echo => Observed::Clear(Outcome::Allowed),
         ProbeReply::From { name, .. } if name != meant => Observed::Wrong(name),
-        ProbeReply::From { client, .. } => match client.filter(|_| client != seen_as) {
+        ProbeReply::From { client, .. } => match client.filter(|it| Some(*it) != seen_as) {
             Some(client) => Observed::SeenAs(client),
             None => Observed::Clear(Outcome::Allowed),
         },

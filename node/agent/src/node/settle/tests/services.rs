@@ -85,8 +85,8 @@ fn a_service_that_comes_in_a_range_changes_no_route() {
     }
 }
 
-/// Whoever may name external IPs changes the routes to these alone, however often he does: no other route of the node is made
-/// again, and no tables are.
+/// An author of Services who may name external IPs changes the routes to these alone, however often he writes: the node makes
+/// no other route again, and no tables.
 #[test]
 fn an_external_ip_changes_its_own_route_and_no_other() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
