@@ -58,8 +58,8 @@ verdict() {
     say "$checks checks, none wrong"
 }
 
-# keep_logs WHEN: those of the cluster's programs and of the pods that are there, in a folder that stays. Nodes copy the
-# logs of their pods, because the API server may be away.
+# keep_logs WHEN: those of the cluster's programs and of the pods that are there, and what the agents say and have dropped, in
+# a folder that stays. Nodes copy the logs of their pods, because the API server may be away.
 keep_logs() {
     local node
     [ -d "$MANX_CLUSTER_DIR/log" ] || return 0
@@ -68,6 +68,7 @@ keep_logs() {
     cp -r "$MANX_CLUSTER_DIR/log/." "$kept/$1"
     for node in n1 n2; do
         cluster exec "$node" -- cp -r /var/log/pods "$kept/$1/pods-$node" || true
+        cluster exec "$node" -- "$work/manx" status --socket /run/manx/node.sock >"$kept/$1/status-$node" 2>&1 || true
     done
     say "the logs of the cluster are in $kept/$1"
 }

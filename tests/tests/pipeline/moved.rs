@@ -6,7 +6,7 @@ use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::services::{Backend, Frontend, ServiceTable};
 use manx_dataplane::tables::Established;
 use manx_tests::fabric::{FORWARDED, Fabric, HOST, MANX, RAW, UNDERLAY, policy};
-use manx_tests::packet::{TCP, Tuple, UDP, tunnelled};
+use manx_tests::packet::{Segment, TCP, Tuple, UDP, tunnelled};
 
 use crate::egress::{
     FAR, NODE_PORT, OTHER, PORTS, WORLD, cluster, ends, fabric_of, node, only, services,
@@ -218,6 +218,35 @@ fn another_node_takes_no_connection_that_a_node_port_has_led_to_an_own_pod() {
         let out = only(fabric.send("shop/other", &behind.answer()));
         assert_eq!((out.node, out.port), (0, MANX));
     }
+}
+
+/// The client may use one port for connections to two nodes, one after the other, which lead to one pod.
+#[test]
+fn another_node_brings_a_client_whose_connection_from_that_port_is_over() {
+    let mut fabric = with_node_ports(&[OTHER]);
+    let asked = Tuple::new(WORLD, &node(), TCP, NODE_PORT);
+    let seen = behind(asked, OTHER);
+    let next = Tuple::new(WORLD, &UNDERLAY[1].to_string(), TCP, NODE_PORT);
+    let of_client = |segment| (MANX, asked.packet(segment, b""));
+    let of_pod = |segment| (fabric.port("shop/other").1, seen.reversed().packet(segment, b""));
+    let sent = [
+        of_client(Segment::Syn),
+        of_pod(Segment::SynAck),
+        of_client(Segment::Fin),
+        of_pod(Segment::Fin),
+        of_client(Segment::Data),
+    ];
+    for (refused, (port, packet)) in (0..).zip(sent) {
+        assert_eq!(fabric.nodes[0].dropped(RAW, DropReason::ConnectionTaken), refused);
+        only(fabric.send_at(0, port, &packet));
+        if refused < 4 {
+            assert_eq!(fabric.send_at(1, MANX, &next.opening()).len(), 0);
+        }
+    }
+    let out = only(fabric.send_at(1, MANX, &next.opening()));
+    assert_eq!((out.node, out.port), fabric.port("shop/other"));
+    let out = only(fabric.send("shop/other", &seen.answer()));
+    assert_eq!((out.node, out.port), (1, MANX), "the node that has brought the client answers him");
 }
 
 /// A stranger has the client's address and port, and asks the same pod by another way: a node's port, or the balancer's

@@ -1,13 +1,15 @@
-//! The ports of the way out of connections that are over: others get them where no port is free.
+//! The ports of connections that are over: others get them, on the way out where no port is free.
 
 use std::time::Duration;
 
 use manx_dataplane::services::ServiceTable;
-use manx_tests::fabric::{Fabric, MANX, workers};
+use manx_tests::fabric::{Fabric, MANX, policy, workers};
 use manx_tests::packet::{Segment, TCP, Tuple};
 use proptest::prelude::*;
 
-use super::egress::{CLIENT, OTHER, WORLD, ends, fabric_of, node, only};
+use super::egress::{CLIENT, OTHER, WORLD, cluster, ends, fabric_of, node, only, services};
+
+const WEB: &str = "10.96.0.7";
 
 /// A pod's connection to one server of the world.
 #[derive(Debug, Clone, Copy)]
@@ -18,13 +20,13 @@ struct Connection {
 }
 
 /// A segment by its sender. `Data` without data is an acknowledgement.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum Sent {
     Pod(Segment),
     Server(Segment),
 }
 
-use Segment::{Data, Fin, Rst, SynAck};
+use Segment::{Data, Fin, Rst, Syn, SynAck};
 use Sent::{Pod, Server};
 
 const OPEN: [Sent; 2] = [Server(SynAck), Pod(Data)];
@@ -149,6 +151,37 @@ fn a_pod_without_a_port_gets_that_of_anothers_connection_that_is_over() {
     own.send(&mut fabric, &[Server(Fin)]);
     let next = Connection::open(&mut fabric, OTHER, 1026).unwrap();
     assert_eq!(next.behind.source_port, own.behind.source_port);
+}
+
+/// Each connection of a client picks its port without a look at those to other addresses.
+#[test]
+fn a_backend_is_asked_from_the_port_of_a_connection_through_the_service_that_is_over() {
+    let table = services(&[(WEB, 80, OTHER, 8080)]);
+    let denied =
+        policy("shop/p", "{podSelector: {matchLabels: {app: other}}, policyTypes: [Ingress]}");
+    let mut fabric = fabric_of("", table, (61_000, 61_010));
+    let asked = Tuple::new(CLIENT, WEB, TCP, 80);
+    let direct = Tuple { destination: OTHER.parse().unwrap(), destination_port: 8080, ..asked };
+    let opens = |fabric: &mut Fabric| fabric.send("shop/client", &direct.opening()).len();
+    let script = [&[Pod(Syn)], &OPEN[..], &POD_CLOSES].concat();
+    for sent in &script {
+        let (from, packet) = match sent {
+            Pod(segment) => ("shop/client", asked.packet(*segment, b"")),
+            Server(segment) => ("shop/other", direct.reversed().packet(*segment, b"")),
+        };
+        assert_eq!(only(fabric.send(from, &packet)).node, 0, "{sent:?}");
+        if sent != script.last().unwrap() {
+            assert_eq!(opens(&mut fabric), 0, "after {sent:?}");
+        }
+    }
+    // Who may not ask ends nothing.
+    fabric.apply(&cluster(&denied));
+    assert_eq!(opens(&mut fabric), 0);
+    assert_eq!(fabric.nodes[0].flows().len(), 1);
+    fabric.apply(&cluster(""));
+    assert_eq!(opens(&mut fabric), 1);
+    let answer = only(fabric.send("shop/other", &direct.answer()));
+    assert_eq!(ends(&answer.frame.bytes)[0], (OTHER.to_owned(), 8080), "not the service's answer");
 }
 
 proptest! {

@@ -69,7 +69,15 @@ fn refresh(
     Ok(refresh_stale(tables, entry, (pair, &ends, leads), epoch, judge, evaluate))
 }
 
-/// Decides a packet whose flow was found, is live and has two keys. `Err`: the packet opens a flow at this place.
+/// A packet opens a flow.
+pub(in crate::decide) enum Opens {
+    /// At this place.
+    At(Found),
+    /// In the stead of this one, if it may open.
+    InStead(Found),
+}
+
+/// Decides a packet whose flow was found, is live and has two keys. `Err`: the packet opens another one.
 #[inline(never)]
 pub(in crate::decide) fn decide_known(
     tables: &Tables,
@@ -77,16 +85,16 @@ pub(in crate::decide) fn decide_known(
     metadata: &PacketMetadata,
     (found, keys): (Found, TwoKeys),
     now: u32,
-) -> Result<FlowDecision, Found> {
+) -> Result<FlowDecision, Opens> {
     let name = &metadata.flow;
     let Some(mut entry) = state.flows.live_entry(found, now) else {
-        return Err(found);
+        return Err(Opens::At(found));
     };
+    let is_over = || entry.state().is_over(now.saturating_sub(entry.last_seen()));
     let (direction, key, orientation) = match keys.place(&name.key, name.orientation) {
         PlaceInFlow::Own(direction, key, orientation) => (direction, key, orientation),
-        PlaceInFlow::OtherConnection if moved::gives_way(tables, &keys, metadata) => {
-            state.flows.remove_found(found, now, EndReason::Replaced);
-            return Err(state.flows.find(name.hash, &name.key));
+        PlaceInFlow::OtherConnection if is_over() || moved::gives_way(tables, &keys, metadata) => {
+            return Err(Opens::InStead(found));
         }
         PlaceInFlow::OtherConnection => return Ok(FlowDecision::drop(DropReason::ConnectionTaken)),
         PlaceInFlow::UntranslatedReply => {
@@ -97,7 +105,7 @@ pub(in crate::decide) fn decide_known(
     let pair = entry.next_hop_pair(direction);
     let is_original = direction == FlowDirection::Original;
     if is_original && metadata.entrance.is_other_sender(pair.from) {
-        return Err(found);
+        return Err(Opens::At(found));
     }
     let judge = match entry.admission(metadata.tcp_flags, direction) {
         Admission::Cached => false,
@@ -112,7 +120,7 @@ pub(in crate::decide) fn decide_known(
             false
         }
         Admission::Judge => true,
-        Admission::Recycle if is_original => return Err(found),
+        Admission::Recycle if is_original => return Err(Opens::At(found)),
         // The backend opens a connection to the client from the service's port.
         Admission::Recycle | Admission::JudgeAlone => {
             return Ok(FlowDecision::drop(DropReason::ConnectionTaken));
@@ -132,7 +140,7 @@ fn without_backend(
     metadata: &PacketMetadata,
     (found, keys, is_original): (Found, &TwoKeys, bool),
     now: u32,
-) -> Result<FlowDecision, Found> {
+) -> Result<FlowDecision, Opens> {
     let name = &metadata.flow;
     if !is_original {
         return Ok(FlowDecision::drop(DropReason::BackendGone));
@@ -146,7 +154,7 @@ fn without_backend(
     if name.key.protocol() == protocol::TCP && !metadata.tcp_flags.opens() {
         return Ok(FlowDecision::refuse(DropReason::BackendGone));
     }
-    Err(state.flows.find(name.hash, &name.key))
+    Err(Opens::At(state.flows.find(name.hash, &name.key)))
 }
 
 /// Decides an ICMP error that comes in here, about a packet of a translated flow, which names the flow by this key and

@@ -17,7 +17,6 @@
 //! clients from outside to the backend, at an address that is no node's ([`only_shared_way`]). Otherwise the client would
 //! answer the backend's next segment, which comes from another address, by a reset.
 
-use super::judge::evaluate_known;
 use crate::decide::address_lookup::{by_return_path, lookup_ends};
 use crate::decide::metadata::PacketMetadata;
 use crate::decide::state::DecisionState;
@@ -83,15 +82,11 @@ pub(super) fn gives_way(tables: &Tables, keys: &TwoKeys, metadata: &PacketMetada
     let [client, seen] = [first, second].map(|it| it.key.source(it.original));
     let is_brought = || {
         let found = lookup_ends(tables, client.0, backend.address);
-        let (pair, ends) = by_return_path(tables, metadata.entrance.return_path(), found);
+        let (_, ends) = by_return_path(tables, metadata.entrance.return_path(), found);
         visitor::is_visitor(ends.from)
-            && metadata.entrance.admits_flow(pair, FlowDirection::Original)
-            && !visitor::is_stray(tables, (&second.key, second.original), &ends)
-            && evaluate_known(tables, keys, ends).denied.is_none()
     };
     client == seen
         && metadata.is_under_way()
-        && opens_midway(tables, asked.protocol)
         && only_shared_way(tables, &backend) == Some(asked)
         && is_brought()
 }
