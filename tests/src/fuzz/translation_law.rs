@@ -11,7 +11,7 @@ use super::input::Input;
 use super::oracle::{Because, Law, Passage, is_forwardable, is_tunnel};
 use super::read::{FlowTuple, Read, TransportKey, read_about};
 use super::services::{Asked, End, Reach};
-use super::translations::{Asking, Pair, asked_of, end_of};
+use super::translations::{Asking, FirstFragments, Pair, asked_of, end_of};
 use super::way_out::ported_address;
 use crate::fabric::{MANX, ROUTER};
 use crate::packet::TCP;
@@ -147,15 +147,20 @@ impl Law<'_> {
         if self.enters(epoch, input, &read, entry).is_err() {
             return Vec::new();
         }
-        let sent = if read.is_later() {
+        let FirstFragments { sent, pairs: before, .. } = if read.is_later() {
             let version = epoch.versions[self.node];
-            self.translations.borrow().first_fragments(&read, entry, version, self.now)
+            let firsts = self.translations.borrow();
+            firsts.first_fragments(&read, entry, version, self.now).unwrap_or_default()
         } else {
-            vec![read.tuple]
+            FirstFragments { sent: vec![read.tuple], ..FirstFragments::default() }
         };
-        let pairs = sent.iter().flat_map(|sent| {
-            self.pairs_of(epoch, sent).into_iter().map(move |pair| (pair, pair.first == *sent))
-        });
+        let mut pairs = before;
+        for pair in sent.iter().flat_map(|sent| self.pairs_of(epoch, sent)) {
+            if !pairs.contains(&pair) {
+                pairs.push(pair);
+            }
+        }
+        let pairs = pairs.into_iter().map(|pair| (pair, sent.contains(&pair.first)));
         let ways = pairs.filter_map(|(pair, is_forward)| {
             let mut way = self.way(epoch, &read, entry, (&pair, is_forward)).ok()?;
             if read.is_later() {
@@ -353,7 +358,8 @@ impl Law<'_> {
                     "it went to none of its service's backends, or its client is in none of the ranges",
                 );
             }
-            if !is_service && !is_forward && !asking.may_be_open(self.now) {
+            let was_open = asking.may_be_open(self.now) || read.is_later();
+            if !is_service && !is_forward && !was_open {
                 return refuse("it came back to a pod that has sent nothing from this port");
             }
         }

@@ -67,6 +67,16 @@ pub struct Asking {
     is_over: bool,
 }
 
+/// The first fragments that a later one may follow.
+#[derive(Debug, Clone, Default)]
+pub struct FirstFragments {
+    pub last: f64,
+    /// The tuples with which they were sent.
+    pub sent: Vec<FlowTuple>,
+    /// The connections that they may have been of: what was decided on them stays when a connection is over.
+    pub pairs: Vec<Pair>,
+}
+
 /// The translated connections of one node.
 #[derive(Debug, Default)]
 pub struct Translations {
@@ -75,8 +85,8 @@ pub struct Translations {
     by_behind: AHashMap<FlowTuple, Vec<FlowTuple>>,
     /// The first tuples by their client's end.
     by_client: AHashMap<(IpAddr, u8, TransportKey), Vec<FlowTuple>>,
-    /// The first fragments of packets that may be translated: when, and the tuples with which they were sent.
-    firsts: AHashMap<Fragments, (f64, Vec<FlowTuple>)>,
+    /// The first fragments of packets that may be translated.
+    firsts: AHashMap<Fragments, FirstFragments>,
     /// All backends that frontends have had.
     ever: AHashMap<Asked, Vec<End>>,
     ever_ends: AHashSet<End>,
@@ -246,28 +256,37 @@ impl Translations {
         self.asked.get(first).into_iter().flat_map(|it| it.pairs(first)).collect()
     }
 
-    /// Records a first fragment that may be translated.
-    pub fn record_first_fragment(&mut self, read: &Read, entry: Entry, version: u64, now: f64) {
-        if let Some(named) = Fragments::new(read, entry, version) {
-            let (last, sent) = self.firsts.entry(named).or_default();
-            *last = now;
-            if !sent.contains(&read.tuple) {
-                sent.push(read.tuple);
+    /// Records a first fragment that may be translated, and the connections that it may be of.
+    pub fn record_first_fragment(
+        &mut self,
+        read: &Read,
+        (entry, version): (Entry, u64),
+        pairs: impl Iterator<Item = Pair>,
+        now: f64,
+    ) {
+        let Some(named) = Fragments::new(read, entry, version) else { return };
+        let firsts = self.firsts.entry(named).or_default();
+        firsts.last = now;
+        if !firsts.sent.contains(&read.tuple) {
+            firsts.sent.push(read.tuple);
+        }
+        for pair in pairs {
+            if !firsts.pairs.contains(&pair) {
+                firsts.pairs.push(pair);
             }
         }
     }
 
-    /// The tuples of the first fragments that a later one may follow.
+    /// The first fragments that a later one may follow.
     pub fn first_fragments(
         &self,
         read: &Read,
         entry: Entry,
         version: u64,
         now: f64,
-    ) -> Vec<FlowTuple> {
+    ) -> Option<FirstFragments> {
         let found = Fragments::new(read, entry, version).and_then(|named| self.firsts.get(&named));
-        let found = found.filter(|(last, _)| now - last <= FRAGMENTS);
-        found.map_or_else(Vec::new, |(_, sent)| sent.clone())
+        found.filter(|it| now - it.last <= FRAGMENTS).cloned()
     }
 
     /// The way that a client's packets take.

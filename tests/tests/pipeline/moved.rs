@@ -220,6 +220,22 @@ fn another_node_takes_no_connection_that_a_node_port_has_led_to_an_own_pod() {
     }
 }
 
+/// Another node says that it brings the client of a connection whose backend is gone: it gets no reset, and ends nothing.
+#[test]
+fn a_connection_without_backend_is_ended_by_its_own_client_alone() {
+    let mut fabric = fabric(&[OTHER], "");
+    let asked = Tuple::new(WORLD, BALANCER, TCP, 80);
+    only(fabric.send_at(0, FORWARDED, &asked.opening()));
+    let mut without = ServiceTable::clone(fabric.services.as_ref().unwrap());
+    without.set_address(OTHER.parse::<std::net::IpAddr>().unwrap().into(), false);
+    fabric.set_services(without);
+    let forged = tunnelled(UNDERLAY[1], UNDERLAY[0], &asked.data(b"a"), 0);
+    assert_eq!(fabric.send_at(0, RAW, &forged).len(), 0);
+    assert_eq!(fabric.nodes[0].dropped(RAW, DropReason::TunnelSourceMismatch), 1);
+    only(fabric.send_at(0, FORWARDED, &asked.data(b"a")));
+    assert_eq!(fabric.nodes[0].dropped(FORWARDED, DropReason::BackendGone), 1, "a reset");
+}
+
 /// The client may use one port for connections to two nodes, one after the other, which lead to one pod.
 #[test]
 fn another_node_brings_a_client_whose_connection_from_that_port_is_over() {

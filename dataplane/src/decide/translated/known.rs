@@ -13,6 +13,7 @@ use crate::decide::state::DecisionState;
 use crate::decide::stored_decision::{
     cached_verdict_at, decide_by_verdict, keeps_established, refresh_stale,
 };
+use crate::decide::visitor;
 use crate::drop_reason::DropReason;
 use crate::fate::Forwarding;
 use crate::flow::{
@@ -146,8 +147,10 @@ fn without_backend(
         return Ok(FlowDecision::drop(DropReason::BackendGone));
     }
     // Nobody else ends a sender's flow, or is answered for it.
-    let (pair, _) = judged_ends(tables, keys, metadata.entrance.return_path());
-    if !metadata.entrance.admits_flow(pair, FlowDirection::Original) {
+    let (pair, ends) = judged_ends(tables, keys, metadata.entrance.return_path());
+    if !metadata.entrance.admits_flow(pair, FlowDirection::Original)
+        || visitor::is_stray(tables, (&name.key, name.orientation), &ends)
+    {
         return Ok(FlowDecision::drop(metadata.entrance.refusal(pair.to)));
     }
     state.flows.remove_found(found, now, EndReason::BackendGone);

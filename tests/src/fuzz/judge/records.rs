@@ -149,8 +149,12 @@ impl Judge {
                 if law.passage_in(epoch, input).is_ok() {
                     firsts.push((read, entry, version));
                 }
-                if terms.translates && !law.translations_of(epoch, input).is_empty() {
-                    translations.borrow_mut().record_first_fragment(&read, entry, version, now);
+                let ways =
+                    if terms.translates { law.translations_of(epoch, input) } else { Vec::new() };
+                if !ways.is_empty() {
+                    let pairs = ways.into_iter().map(|(_, pair)| pair);
+                    let mut translations = translations.borrow_mut();
+                    translations.record_first_fragment(&read, (entry, version), pairs, now);
                 }
             }
         }

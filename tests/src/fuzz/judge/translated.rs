@@ -42,8 +42,15 @@ impl Judge {
             let input = &node_batch.inputs[*at];
             (input.offload.checksum.is_partial() != wire.is_partial, !input.sent.is_clean)
         });
-        // Rather with the client's own port: two packets may differ in their ports alone.
-        for keeps_port in [true, false] {
+        // Two packets may differ in their ports alone: rather a packet of a connection that is known, then one with the
+        // client's own port.
+        let is_known = |pair: &Pair| {
+            let translations = law.translations.borrow();
+            let known = translations.connection(pair);
+            known.is_some_and(|it| it.lives(pair.first.upper, law.now))
+        };
+        let preferred: [&dyn Fn(&Pair) -> bool; 3] = [&is_known, &Pair::keeps_port, &|_| true];
+        for is_preferred in preferred {
             for at in candidates.iter().copied() {
                 let input = &node_batch.inputs[at];
                 if input.offload.checksum.is_partial() && !wire.is_partial && !input.is_honest {
@@ -63,7 +70,7 @@ impl Judge {
                     .map_err(str::to_owned)
                     .and_then(|()| self.may_pass_translated(law, input, tuple, port, wire.bytes));
                 match passage {
-                    Ok((_, pair)) if keeps_port && !pair.keeps_port() => {}
+                    Ok((_, pair)) if !is_preferred(&pair) => {}
                     Ok((passage, pair)) => {
                         self.came_out_translated(law, node_batch, at, (passage, pair), coverage);
                         return Ok(true);
@@ -241,7 +248,8 @@ impl Judge {
         if let (Part::First { .. }, Some(entry)) = (read.part, node_batch.inputs[at].entry) {
             let mut translations = law.translations.borrow_mut();
             for version in law.epochs.iter().map(|epoch| epoch.versions[law.node]) {
-                translations.record_first_fragment(&read, entry, version, law.now);
+                let pairs = std::iter::once(pair);
+                translations.record_first_fragment(&read, (entry, version), pairs, law.now);
             }
         }
         // A later fragment follows what was decided on its first one. Whether there is a flow still, it does not say.
