@@ -29,9 +29,19 @@ pub fn check(law: &Law<'_>, node_batch: &NodeBatch, counts: &Counts) -> Result<(
     if counts.dropped(DropReason::NoFreePort) == 0 {
         return Ok(());
     }
-    let may_want = |input: &&Input| {
-        input.outcome == Outcome::Unknown && input.entered && wants_port(law, epoch, input)
+    let is_unknown = |input: &&Input| input.outcome == Outcome::Unknown;
+    // A later fragment counts as what was decided on its first one.
+    let follows = |input: &Input| {
+        let (Some(read), Some(entry)) = (input.read, input.entry) else { return false };
+        let version = epoch.versions[law.node];
+        let firsts = law.translations.borrow();
+        read.is_later() && firsts.first_fragments(&read, entry, version, law.now).is_some()
     };
+    if node_batch.inputs.iter().filter(is_unknown).any(follows) {
+        return Ok(());
+    }
+    let may_want =
+        |input: &&Input| is_unknown(input) && input.entered && wants_port(law, epoch, input);
     let mut last = None;
     for input in node_batch.inputs.iter().filter(may_want) {
         match must_get_port(law, epoch, input, way_out) {

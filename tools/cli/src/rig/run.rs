@@ -26,6 +26,7 @@ use manx_rig::report::render;
 use manx_rig::report::table::Style;
 use manx_rig::world::enter;
 use manx_rig::world::live;
+use manx_rig::world::pasta::{self, WorldError};
 use manx_rig::world::setup::{Setup, State};
 use manx_rig::world::supervisor::Bounds;
 use manx_rig::world::underlay::Names;
@@ -138,7 +139,13 @@ fn prepare(settings: &Run, mut input: Input, workdir: &Workdir) -> Result<(), Er
         input.settings.samples = false;
     }
     let contents = Store::load(workdir.manifests());
-    Plan::make(&contents, &input.settings)?;
+    let plan = Plan::make(&contents, &input.settings)?;
+    if settings.world.is_some() {
+        pasta::check(&plan).map_err(|error| match error {
+            WorldError::NotPossible(_) => Error::Invalid(error.to_string()),
+            _ => Error::Environment(error.to_string()),
+        })?;
+    }
     let exports = private::temporary().map_err(|error| {
         Error::Environment(format!(
             "what a deviation leaves goes to the folder for temporary files: {error}; set TMPDIR to a folder of your own"
@@ -149,6 +156,7 @@ fn prepare(settings: &Run, mut input: Input, workdir: &Workdir) -> Result<(), Er
         settings: input.settings,
         agent_arguments: agent_arguments(settings),
         exports,
+        world: settings.world.is_some(),
     };
     Ok(setup.write(workdir)?)
 }

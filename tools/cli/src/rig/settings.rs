@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::node::{UplinkMode, parse_workers, pod_device_parser};
 use crate::output::Output;
@@ -94,12 +94,23 @@ pub struct Run {
     /// Workers of each node
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = parse_workers)]
     pub workers: usize,
+    /// Lead the nodes into this network, too, by pasta (the package passt): pods reach it as they reach the outside host,
+    /// and nothing there reaches the rig. Only IPv4, and with `services: manx` in rig.yaml
+    #[arg(long, value_enum, value_name = "PROGRAM")]
+    pub world: Option<World>,
     /// Do not measure throughput and latency
     #[arg(long)]
     pub no_samples: bool,
     /// Form of the report
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     pub output: Output,
+}
+
+/// The program that leads a rig's nodes into the network of its caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum World {
+    /// A program of its own for each node
+    Pasta,
 }
 
 /// The settings of `manx rig exec`.

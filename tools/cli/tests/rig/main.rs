@@ -22,3 +22,4 @@ mod takeover;
 mod traffic;
 mod walk_through;
 mod whole;
+mod world;

@@ -11,11 +11,12 @@ use ipnet::IpNet;
 use super::agent::{Agent, AgentError, LOOK, Start};
 use super::deletion::{self, DeletionError};
 use super::fault::Fault;
+use super::pasta::WorldError;
 use super::process::Process;
 use super::setup::{HostPodState, NodeState, PodState, Setup, State};
 use super::underlay::{self, Names};
 use super::workdir::{Workdir, WorkdirError};
-use super::{live, slices};
+use super::{live, pasta, slices};
 use crate::plan::addresses::{Addresses, addresses};
 use crate::plan::error::PlanError;
 use crate::plan::input::InputError;
@@ -48,6 +49,8 @@ pub(crate) enum ClusterError {
     Workdir(#[from] WorkdirError),
     #[error("the rig's network cannot be built: {0}")]
     Underlay(#[from] netlink::Error),
+    #[error(transparent)]
+    World(#[from] WorldError),
     #[error(transparent)]
     Agent(#[from] AgentError),
     /// A prober's process cannot be started.
@@ -87,7 +90,7 @@ impl ClusterError {
             | Self::NewObject(_)
             | Self::OtherAddress { .. }
             | Self::Deletion(_) => Fault::Input,
-            Self::Underlay(_) => Fault::Environment,
+            Self::Underlay(_) | Self::World(_) => Fault::Environment,
             // An agent ends with the same exit codes as every command.
             Self::Agent(AgentError::Ended { status, .. }) => match status.code() {
                 Some(2) => Fault::Input,
@@ -137,6 +140,12 @@ impl Cluster {
         let names = Names::new(&workdir.names());
         progress("network", 0, 1);
         underlay::build(&plan, &names).await?;
+        for index in 0..plan.nodes.len() {
+            private::make(&workdir.node(index)).map_err(WorkdirError::from)?;
+        }
+        if setup.world {
+            pasta::connect(&plan, &names, &workdir).await?;
+        }
         progress("network", 1, 1);
         let mut cluster = Self {
             addresses: Addresses::new(),
@@ -173,8 +182,6 @@ impl Cluster {
             extra.extend(["--services", "manx"].map(str::to_owned));
         }
         for (index, node) in self.plan.nodes.keys().enumerate() {
-            let folder = self.workdir.node(index);
-            private::make(&folder).map_err(WorkdirError::from)?;
             let agent = Agent::start(&Start {
                 node,
                 netns: &names.node(index),

@@ -9,6 +9,7 @@ mod deletion;
 pub mod enter;
 pub mod fault;
 pub mod live;
+pub mod pasta;
 pub mod prober_process;
 pub(crate) mod process;
 pub(crate) mod service;

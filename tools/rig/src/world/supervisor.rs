@@ -27,6 +27,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
 
+use super::pasta::Programs;
+use super::setup::Setup;
 use super::workdir::{Workdir, WorkdirError};
 use manx_linux::doctor::Lack;
 use manx_linux::doctor::sandbox;
@@ -92,7 +94,9 @@ pub fn supervise(workdir: &Workdir, bounds: Bounds) -> Result<bool, SuperviseErr
     let entered = sandbox::enter_user_namespace().map_err(SuperviseError::Refused);
     let result = entered.and_then(|()| start_next("rig-init", workdir)).and_then(|mut init| {
         fs::write(workdir.init_pid(), init.id().to_string()).map_err(system("the pid file"))?;
-        watch(&mut init, &signals, bounds)
+        let wanted = Setup::read(workdir)?.world;
+        let mut programs = Programs::new(workdir, init.id(), wanted);
+        watch(&mut init, &mut programs, &signals, bounds)
     });
     // When init has ended, everything inside is dead, and only the folder has to be removed.
     workdir.remove()?;
@@ -122,17 +126,23 @@ fn start_next(stage: &str, workdir: &Workdir) -> Result<Child, SuperviseError> {
 }
 
 /// Waits until init ends, or ends it if the caller closes stdin without KEEP, at a time limit, or on a signal.
-fn watch(init: &mut Child, signals: &SignalFd, bounds: Bounds) -> Result<bool, SuperviseError> {
+fn watch(
+    init: &mut Child,
+    programs: &mut Programs,
+    signals: &SignalFd,
+    bounds: Bounds,
+) -> Result<bool, SuperviseError> {
     let mut stdin = io::stdin();
     let mut deadline = Instant::now() + bounds.timeout;
     let mut attended = true;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return end(init);
+            return end(init, programs);
         }
-        let timeout =
-            PollTimeout::try_from(left.min(Duration::from_secs(3600))).unwrap_or(PollTimeout::MAX);
+        programs.start_if_wanted();
+        let left = left.min(Duration::from_secs(3600)).min(programs.patience());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         let mut fds = vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
         if attended {
             fds.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
@@ -145,16 +155,17 @@ fn watch(init: &mut Child, signals: &SignalFd, bounds: Bounds) -> Result<bool, S
         drop(fds);
         while let Some(signal) = signals.read_signal().map_err(system("signals"))? {
             if signal.ssi_signo != Signal::SIGCHLD as u32 {
-                return end(init);
+                return end(init, programs);
             }
         }
+        programs.reap();
         if let Some(status) = init.try_wait().map_err(system("wait"))? {
             return Ok(status.success());
         }
         if spoken {
             let mut word = [0; KEEP.len()];
             if stdin.read_exact(&mut word).is_err() || word != KEEP {
-                return end(init);
+                return end(init, programs);
             }
             attended = false;
             deadline = Instant::now() + bounds.ttl;
@@ -162,7 +173,8 @@ fn watch(init: &mut Child, signals: &SignalFd, bounds: Bounds) -> Result<bool, S
     }
 }
 
-fn end(init: &mut Child) -> Result<bool, SuperviseError> {
+fn end(init: &mut Child, programs: &mut Programs) -> Result<bool, SuperviseError> {
+    programs.end();
     init.kill().and_then(|()| init.wait()).map_err(system("the end of the rig"))?;
     Ok(false)
 }

@@ -158,6 +158,17 @@ impl Workdir {
         self.path.join("ns")
     }
 
+    /// The file by which the cluster's process asks for its nodes' ways into the caller's network: a line with each node's
+    /// address.
+    pub fn world(&self) -> PathBuf {
+        self.path.join("world")
+    }
+
+    /// The log of the program that leads the node with this index there.
+    pub fn world_log(&self, index: usize) -> PathBuf {
+        self.node(index).join("world.log")
+    }
+
     /// Makes an empty folder and takes its lock.
     pub fn create(&self) -> Result<WorkdirLock, WorkdirError> {
         // The user's folder comes first. Each folder is examined before anything is made in it.

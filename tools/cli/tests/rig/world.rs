@@ -1,0 +1,74 @@
+//! The way from a rig into the network of its caller, by pasta.
+
+use std::process::Command;
+
+use manx_fixtures::skip::{Need, skip};
+
+use crate::bench::Bench;
+
+/// Runs in a network of its own with a server in it, which is the rig's world.
+const SCRIPT: &str = r#"
+manx=$0 rig=$1
+world=198.51.100.1
+ip link set lo up && ip link add up0 type veth peer name up1 && ip addr add $world/24 dev up0 &&
+    ip link set up0 up && ip link set up1 up && ip route add default via 198.51.100.254 || exit 9
+# The server ends by itself, too, and holds nothing open for which somebody may wait.
+while echo answered | timeout 60 nc.openbsd -N -l $world 8080; do :; done >/dev/null 2>&1 &
+served=$!
+"$manx" rig run "$rig" --name demo --keep --ttl 5m --no-samples --world pasta >/dev/null || exit 8
+for party in crawl/crawler-1 crawl/index-1 crawl/crawler-2 node/worker-1 outside; do
+    echo "$party: $("$manx" rig exec --rig demo $party -- timeout 2 bash -c "cat </dev/tcp/$world/8080" 2>/dev/null)"
+done
+echo "host of the caller: $("$manx" rig exec --rig demo crawl/crawler-1 -- timeout 2 bash -c "cat </dev/tcp/198.51.100.254/8080" 2>/dev/null)"
+"$manx" rig down demo >/dev/null && echo "down"
+kill $(pgrep -P $served) $served
+"#;
+
+/// By policy an index leaves for nowhere. The second crawler's pool has no way out, and the outside host is no node.
+#[test]
+fn pods_reach_the_callers_network_by_their_nodes_as_policy_allows() {
+    let Some(bench) = Bench::with_device("tun") else { return };
+    if Command::new("pasta").arg("--version").output().is_err() {
+        let reason = "no program pasta (apt-get install passt)";
+        return skip(Need::Pasta, "a rig's way into the network of its caller", reason);
+    }
+    let rig = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/rigs/way-out");
+    let flags = if nix::unistd::geteuid().is_root() { "-n" } else { "-Urn" };
+    let output = Command::new("unshare")
+        .args([flags, "bash", "-c", SCRIPT, env!("CARGO_BIN_EXE_manx"), rig])
+        .env("XDG_RUNTIME_DIR", bench.folder.path())
+        .env("TMPDIR", bench.folder.path())
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(
+        said.lines().collect::<Vec<_>>(),
+        [
+            "crawl/crawler-1: answered",
+            "crawl/index-1: ",
+            "crawl/crawler-2: ",
+            "node/worker-1: answered",
+            "outside: ",
+            "host of the caller: ",
+            "down",
+        ]
+    );
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn what_a_way_into_the_callers_network_needs_is_told() {
+    let Some(bench) = Bench::new() else { return };
+    let output = bench.run(&["--world", "pasta"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("expected `services: manx` in rig.yaml"), "{said}");
+    let way_out = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/rigs/way-out");
+    let mut command = bench.command(&["rig", "run", way_out, "--name", "demo", "--world", "pasta"]);
+    let output = command.env("PATH", bench.folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("no program pasta in PATH"), "{said}");
+}

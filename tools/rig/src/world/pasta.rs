@@ -1,0 +1,217 @@
+//! The way from the rig's nodes into the network of the rig's caller: one `pasta` for each node
+//! ([passt](https://passt.top)), which needs no privilege.
+//!
+//! The supervisor starts them, because it is in the caller's network, and in the rig's user and pid namespaces: they end with
+//! the rig. The cluster's process asks for them when the nodes have namespaces. It leads to them what no other route
+//! leads anywhere and has the node's own address: its own packets, and what its pods send by the way out. Older versions of
+//! `pasta` answer the address that they saw last, so they must see no other.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use manx_linux::netlink::{self, Action, Family, Netlink, Rule};
+use manx_linux::netns;
+
+use super::underlay::Names;
+use super::workdir::Workdir;
+use crate::plan::Plan;
+
+/// The program.
+const PROGRAM: &str = "pasta";
+/// Its interface on a node.
+const INTERFACE: &str = "world";
+/// The table with the route to it.
+const TABLE: u8 = 250;
+/// The place of the rule that asks this table: after the main table, which the kernel asks at 32766.
+const PREFERENCE: u32 = 32_800;
+/// The program that makes rule and route: an administrator (`RTPROT_STATIC`).
+const STATIC: u8 = libc::RTPROT_STATIC;
+/// The interval at which a condition is checked.
+const LOOK: Duration = Duration::from_millis(20);
+/// The time in which the interfaces must be there.
+const START: Duration = Duration::from_secs(5);
+
+/// The reason why a rig has no way into the caller's network.
+#[derive(Debug, thiserror::Error)]
+pub enum WorldError {
+    /// The rig cannot have one.
+    #[error("--world {PROGRAM}: {0}")]
+    NotPossible(&'static str),
+    /// The program is not installed.
+    #[error(
+        "--world {PROGRAM}: no program {PROGRAM} in PATH; Debian, Ubuntu and Fedora have it in the package passt"
+    )]
+    NotInstalled,
+    /// The program does not do its work.
+    #[error(
+        "--world {PROGRAM}: it has made no interface for node {node} after {START:?}; it says: {log}"
+    )]
+    NotUp {
+        node: String,
+        /// The last of what it has said.
+        log: String,
+    },
+    /// The network of a node cannot be changed.
+    #[error("the way of node {node} to the world cannot be made: {source}")]
+    Network { node: String, source: netlink::Error },
+    /// A file in the rig's folder cannot be written.
+    #[error("{path}: {source}")]
+    File { path: PathBuf, source: io::Error },
+}
+
+/// Checks that a rig can have a way into the caller's network.
+pub fn check(plan: &Plan) -> Result<(), WorldError> {
+    if !plan.translates {
+        return Err(WorldError::NotPossible(
+            "pods have no way out; expected `services: manx` in rig.yaml",
+        ));
+    }
+    if plan.segments.len() > 1 {
+        return Err(WorldError::NotPossible(
+            "the nodes are in several subnets, whose default route leads to the router between them; expected one subnet",
+        ));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&path).any(|folder| folder.join(PROGRAM).is_file()) {
+        Ok(())
+    } else {
+        Err(WorldError::NotInstalled)
+    }
+}
+
+/// The programs of a rig's nodes, as its supervisor holds them.
+#[derive(Debug)]
+pub(super) struct Programs {
+    workdir: Workdir,
+    init: u32,
+    /// `None`: the cluster's process has not asked for them.
+    started: Option<Vec<Child>>,
+}
+
+impl Programs {
+    /// The programs for the rig with this init, if it is to have them.
+    pub(super) fn new(workdir: &Workdir, init: u32, wanted: bool) -> Self {
+        Self { workdir: workdir.clone(), init, started: (!wanted).then(Vec::new) }
+    }
+
+    /// The longest time until this is to be asked again.
+    pub(super) fn patience(&self) -> Duration {
+        if self.started.is_none() { LOOK } else { Duration::MAX }
+    }
+
+    /// Starts the programs if they are asked for.
+    pub(super) fn start_if_wanted(&mut self) {
+        if self.started.is_some() {
+            return;
+        }
+        let Ok(wanted) = fs::read_to_string(self.workdir.world()) else { return };
+        let mut started = Vec::new();
+        for (index, address) in wanted.lines().enumerate() {
+            match self.start(index, address) {
+                Ok(child) => started.push(child),
+                // The cluster's process misses its interface, and shows the log.
+                Err(error) => drop(fs::write(self.workdir.world_log(index), error.to_string())),
+            }
+        }
+        self.started = Some(started);
+    }
+
+    /// Waits for those that have ended.
+    pub(super) fn reap(&mut self) {
+        for program in self.started.iter_mut().flatten() {
+            let _ = program.try_wait();
+        }
+    }
+
+    /// Ends them. A pid namespace ends when its processes' parents have waited for them.
+    pub(super) fn end(&mut self) {
+        for program in self.started.iter_mut().flatten() {
+            let _ = program.kill().and_then(|()| program.wait());
+        }
+    }
+
+    fn start(&self, index: usize, address: &str) -> io::Result<Child> {
+        let names = Names::new(&inside(self.init, &self.workdir.names()));
+        // It gives up what it needs to follow this path before it opens the namespace, and closes all files but the first
+        // three.
+        let netns = File::open(names.node(index))?;
+        let log = File::create(self.workdir.world_log(index))?;
+        let mut command = Command::new(PROGRAM);
+        command
+            .args(["--foreground", "--quiet", "--runas", "0", "--ipv4-only", "--mtu", "1500"])
+            .args(["--netns-only", "--no-netns-quit", "--ns-ifname", INTERFACE])
+            .args(["--netns", "/proc/self/fd/0"])
+            .args(["--address", address, "--netmask", "32"])
+            // Nothing of the caller's own is reached by an address of the rig's, or listens for the rig.
+            .args(["--no-map-gw", "--no-dhcp"])
+            .args(["-t", "none", "-u", "none", "-T", "none", "-U", "none"]);
+        command.stdin(netns).stdout(log.try_clone()?).stderr(log).spawn()
+    }
+}
+
+/// A path of the rig's, as it is reached from outside of its mount namespace.
+fn inside(init: u32, path: &Path) -> PathBuf {
+    let root = PathBuf::from(format!("/proc/{init}/root"));
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Asks the supervisor for the programs, and leads the nodes' packets to them.
+pub(super) async fn connect(
+    plan: &Plan,
+    names: &Names,
+    workdir: &Workdir,
+) -> Result<(), WorldError> {
+    let addresses: Vec<Ipv4Addr> =
+        plan.nodes.values().filter_map(|node| node.addresses.iter().find_map(v4)).collect();
+    if addresses.len() < plan.nodes.len() {
+        return Err(WorldError::NotPossible("a node has no IPv4 address"));
+    }
+    let lines: Vec<String> = addresses.iter().map(Ipv4Addr::to_string).collect();
+    let (path, draft) = (workdir.world(), workdir.world().with_extension("draft"));
+    fs::write(&draft, lines.join("\n"))
+        .and_then(|()| fs::rename(&draft, &path))
+        .map_err(|source| WorldError::File { path, source })?;
+    let until = Instant::now() + START;
+    for (index, (node, address)) in plan.nodes.keys().zip(addresses).enumerate() {
+        let network = |source| WorldError::Network { node: node.clone(), source };
+        let netns = netns::open(&names.node(index)).map_err(|error| network(error.into()))?;
+        while !netlink::in_netns(&netns, async |netlink| lead_out(&netlink, address).await)
+            .map_err(network)?
+        {
+            if Instant::now() > until {
+                let log = fs::read_to_string(workdir.world_log(index)).unwrap_or_default();
+                let log = log.trim_end().lines().last().unwrap_or("nothing").to_owned();
+                return Err(WorldError::NotUp { node: node.clone(), log });
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+    Ok(())
+}
+
+fn v4(net: &IpNet) -> Option<Ipv4Addr> {
+    match net.addr() {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
+    }
+}
+
+/// Leads what has this source by the program's interface, if that is there.
+async fn lead_out(netlink: &Netlink, address: Ipv4Addr) -> Result<bool, netlink::Error> {
+    let Some(link) = netlink.link(INTERFACE).await? else { return Ok(false) };
+    netlink.set_up(link.index).await?;
+    let source = Some(address.into());
+    let anywhere = netlink::Route::default_of(address.into());
+    let route = netlink::Route { source, ..netlink::Route::direct(anywhere, link.index) };
+    netlink.replace_route_in(TABLE, &route).await?;
+    let rule = Rule { made_by: STATIC, ..Rule::new(PREFERENCE, Family::V4, Action::Lookup(TABLE)) };
+    netlink.add_rule(&Rule { from: source, ..rule.clone() }).await?;
+    // The node's own processes have no address yet when they ask for a route.
+    netlink.add_rule(&Rule { interface: Some("lo".to_owned()), ..rule }).await?;
+    Ok(true)
+}
