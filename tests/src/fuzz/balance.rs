@@ -99,12 +99,15 @@ impl Judge {
                 known.is_some_and(|known| known.is_certain(epoch.number, it, law.now))
             })
         };
+        // Of a client's connections by two ways, from one port, the first one works.
+        let entries = law.connections.entries(tuple);
+        let is_one_way = entries.iter().all(|it| Some(*it) == input.entry);
         match because {
             Because::Allowed if from == to => Some(Event::SureItself),
             Because::Allowed if input.is_fresh && law.terms.admits(&read) => {
                 Some(Event::SureOpening)
             }
-            Because::Allowed if is_certain(tuple) => Some(Event::SureTalk),
+            Because::Allowed if is_one_way && is_certain(tuple) => Some(Event::SureTalk),
             Because::Reply if is_certain(&tuple.reversed()) => Some(Event::SureReply),
             Because::Related => {
                 let quoted = read_about(input.packet(), &read)?;
