@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use ipnet::IpNet;
-use manx_calculation::calc::{Calculation, HostSide, Inputs, LocalPod, Translation};
+use manx_calculation::calc::{Calculation, HostSide, InPlace, Inputs, LocalPod, Translation};
 use manx_calculation::import::{Cluster, Node as NodeObject, Plan, Pool, import};
 use manx_calculation::interfaces::Interfaces;
 use manx_calculation::overlay::{Overlay, Underlay};
@@ -637,7 +637,10 @@ impl Fabric {
 
     /// Stores a route to `prefix` in the tables that a node uses. Returns whether these tables can take the change.
     pub fn change_route(&mut self, node: usize, prefix: IpNet, route: Route) -> bool {
-        self.calculate(node, Some((prefix, route)), Calculation::change_routes)
+        let made = self.calculate(node, Some((prefix, route)), |calculation, tables, inputs| {
+            calculation.change_routes(tables, inputs, None)
+        });
+        made != InPlace::Refused
     }
 
     /// Calls a function of a node's calculation with its inputs and, if given, one more route.

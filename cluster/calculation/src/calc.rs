@@ -31,7 +31,7 @@ use crate::topology::Topology;
 
 pub use delta::NextStep;
 use routes::RouteTables;
-pub use routes::own_routes;
+pub use routes::{InPlace, own_routes};
 
 /// A pod that is attached to this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -217,19 +217,15 @@ impl Calculation {
         }
     }
 
-    /// Stores in `tables`, which are in use, that routes have changed. `false`: tables have to be made.
-    pub fn change_routes(&mut self, tables: &Tables, inputs: &Inputs<'_>) -> bool {
-        self.route_tables.change_in_place(tables, inputs)
-    }
-
-    /// As [`Calculation::change_routes`], where of routes nothing has changed but which of these addresses are services'.
-    pub fn change_service_routes(
+    /// Stores in `tables`, which are in use, that routes have changed. `only`: nothing has changed but which of these addresses
+    /// are services'.
+    pub fn change_routes(
         &mut self,
         tables: &Tables,
         inputs: &Inputs<'_>,
-        addresses: &BTreeSet<IpAddr>,
-    ) -> bool {
-        self.route_tables.change_services_in_place(tables, inputs, addresses)
+        only: Option<&BTreeSet<IpAddr>>,
+    ) -> InPlace {
+        self.route_tables.change_in_place(tables, inputs, only)
     }
 
     /// The attached pods' endpoints, by index. A pod has no endpoint until the cluster has its object, because its

@@ -13,12 +13,9 @@ use super::stored_decision::{
     cached_verdict_at, count_packet, decide_by_verdict, flow_owner, keeps_established,
     refresh_stale, write_decision,
 };
-use super::translated::{self, Opens};
-use super::visitor;
+use super::{translated, visitor};
 use crate::drop_reason::DropReason;
-use crate::flow::{
-    Admission, EndReason, Epoch, Evicted, FlowDirection, FlowMut, FlowTable, Found, Verdict,
-};
+use crate::flow::{Admission, Epoch, Evicted, FlowDirection, FlowMut, FlowTable, Found, Verdict};
 use crate::icmp;
 use crate::parse::Parsed;
 use crate::policy::{self, FlowEnds, PolicyVerdict, PolicyViews, UntrackedAllows};
@@ -72,23 +69,11 @@ fn known_by_two_keys(
     found: Found,
     now: u32,
 ) -> FlowDecision {
-    let Some(keys) = state.flows.two_keys(found) else {
-        return FlowDecision::drop(DropReason::NoTables);
-    };
-    let place = match translated::decide_known(tables, state, metadata, (found, keys), now) {
-        Ok(decision) => return decision,
-        Err(Opens::At(place)) => place,
-        Err(Opens::InStead(other)) => {
-            // Who may not open a flow ends none.
-            let decision = open_flow(tables, state, metadata, None, now);
-            if !decision.forwards() {
-                return decision;
-            }
-            state.flows.remove_found(other, now, EndReason::Replaced);
-            state.flows.find(metadata.flow.hash, &metadata.flow.key)
-        }
-    };
-    open_flow(tables, state, metadata, Some(place), now)
+    match state.flows.two_keys(found) {
+        Some(keys) => translated::decide_known(tables, state, metadata, (found, keys), now)
+            .unwrap_or_else(|place| open_flow(tables, state, metadata, Some(place), now)),
+        None => FlowDecision::drop(DropReason::NoTables),
+    }
 }
 
 /// Decides a packet without a flow. If it is allowed, its flow is inserted, where there is a `place` for it. A packet

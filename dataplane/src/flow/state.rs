@@ -3,8 +3,9 @@
 //! States and timeouts are those of Calico's connection tracking: opening 20 s, established 3600 s, both halves closed
 //! 30 s, reset 40 s, UDP 60 s, ICMP 5 s, anything else 600 s. Sequence numbers are not checked: a segment forged from
 //! outside the window could advance a state, which shortens or lengthens a silence but admits nothing, because every
-//! SYN is judged and every other packet is admitted by addresses and ports alone. One exception: a connection that says nothing for two
-//! seconds after a reset, forged or not, loses its ports to another one that needs them ([`FlowState::over_after`]).
+//! SYN is judged and every other packet is admitted by addresses and ports alone. One exception: where no port of the way
+//! out is free, a connection that says nothing for two seconds after a reset loses its own, forged or not
+//! ([`FlowState::over_after`]).
 
 use zerocopy::FromZeros;
 
@@ -378,12 +379,6 @@ impl FlowState {
             Self::ResetOpening | Self::ResetEstablished => Some(2),
             _ => None,
         }
-    }
-
-    /// Whether the connection is over ([`over_after`](Self::over_after)), after so many seconds of silence.
-    #[inline]
-    pub fn is_over(self, silence: u32) -> bool {
-        self.over_after().is_some_and(|least| silence >= least)
     }
 
     /// The admission of a packet by this state.

@@ -99,7 +99,7 @@ impl Judge {
                 known.is_some_and(|known| known.is_certain(epoch.number, it, law.now))
             })
         };
-        // Of a client's connections by two ways, from one port, the first one works.
+        // Of a client's connections by two ways, from one port, it is not known here which one is there.
         let entries = law.connections.entries(tuple);
         let is_one_way = entries.iter().all(|it| Some(*it) == input.entry);
         match because {

@@ -26,9 +26,6 @@ pub fn check(law: &Law<'_>, node_batch: &NodeBatch, counts: &Counts) -> Result<(
     let [epoch] = law.epochs else { return Ok(()) };
     let way_out = epoch.services.way_out.as_ref().filter(|it| it.size() == FEW);
     let (Some(way_out), true) = (way_out, law.is_single && !law.evicts) else { return Ok(()) };
-    if counts.dropped(DropReason::NoFreePort) == 0 {
-        return Ok(());
-    }
     let is_unknown = |input: &&Input| input.outcome == Outcome::Unknown;
     // A later fragment counts as what was decided on its first one.
     let follows = |input: &Input| {
@@ -37,7 +34,8 @@ pub fn check(law: &Law<'_>, node_batch: &NodeBatch, counts: &Counts) -> Result<(
         let firsts = law.translations.borrow();
         read.is_later() && firsts.first_fragments(&read, entry, version, law.now).is_some()
     };
-    if node_batch.inputs.iter().filter(is_unknown).any(follows) {
+    let following = node_batch.inputs.iter().filter(is_unknown).filter(|it| follows(it)).count();
+    if counts.dropped(DropReason::NoFreePort) <= following as u64 {
         return Ok(());
     }
     let may_want =

@@ -174,7 +174,7 @@ fn a_backend_is_asked_from_the_port_of_a_connection_through_the_service_that_is_
             assert_eq!(opens(&mut fabric), 0, "after {sent:?}");
         }
     }
-    // Who may not ask ends nothing.
+    // A packet that may not open a connection ends none.
     fabric.apply(&cluster(&denied));
     assert_eq!(opens(&mut fabric), 0);
     assert_eq!(fabric.nodes[0].flows().len(), 1);

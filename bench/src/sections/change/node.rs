@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use manx_calculation::calc::{Calculation, Inputs, LocalPod, Translation};
+use manx_calculation::calc::{Calculation, InPlace, Inputs, LocalPod, Translation};
 use manx_calculation::import::Cluster;
 use manx_calculation::interfaces::Interfaces;
 
@@ -36,7 +36,9 @@ impl Node {
 
     /// Stores in `tables` that routes have changed, if they can be changed so.
     pub(super) fn change_routes(&mut self, tables: &Tables) -> bool {
-        self.with_inputs(|calculation, inputs| calculation.change_routes(tables, inputs))
+        self.with_inputs(|calculation, inputs| {
+            calculation.change_routes(tables, inputs, None) != InPlace::Refused
+        })
     }
 
     fn with_inputs<T>(&mut self, then: impl FnOnce(&mut Calculation, &Inputs<'_>) -> T) -> T {

@@ -26,6 +26,17 @@ const LARGEST_IN_PLACE: u8 = 18;
 /// The most blocks of length /24 that one change stores in place.
 const MOST_IN_PLACE: usize = 1 << (BLOCK - LARGEST_IN_PLACE);
 
+/// What has become of changed routes in tables that are in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InPlace {
+    /// No route differs.
+    Unchanged,
+    /// They are stored.
+    Stored,
+    /// More than routes or too many routes have changed: new tables have to be made, even if some are stored.
+    Refused,
+}
+
 /// The routes and tunnels of the last tables, and the inputs from which they were made.
 #[derive(Debug)]
 pub(super) struct RouteTables {
@@ -104,62 +115,50 @@ impl RouteTables {
             Some(RouteInputs { topology, underlay, attached, own_addresses, services, way_out });
     }
 
-    /// Stores the changed routes in `tables`, which are in use. Returns `false` if more than routes or too many routes
-    /// have changed. Then new tables must be made, even if some routes are stored already.
-    pub(super) fn change_in_place(&mut self, tables: &Tables, inputs: &Inputs<'_>) -> bool {
-        let Some(before) = self.inputs.take() else { return false };
-        let attached = attached(inputs);
-        let is_alike = before.attached == attached
-            && before.underlay == *inputs.underlay
-            && before.own_addresses == *inputs.own_addresses
-            && before.way_out.iter().copied().eq(way_out(inputs))
-            && before.topology.differs_in_prefixes_alone(inputs.topology)
-            && Arc::ptr_eq(&self.map, &tables.routes)
-            && self.tunnels(inputs)[..] == *self.tunnels;
-        if !is_alike {
-            return false;
-        }
-        let routes = self.routes(inputs, &attached, None);
-        let Some(blocks) = differing_blocks(&self.routes, &routes) else { return false };
-        self.routes = routes;
-        if !self.store(tables, blocks) {
-            return false;
-        }
-        let (topology, services) = (inputs.topology.clone(), services(inputs).collect());
-        self.inputs = Some(RouteInputs { topology, services, ..before });
-        true
-    }
-
-    /// As [`RouteTables::change_in_place`], where nothing has changed but which of these addresses are services'. Of the
-    /// cluster's prefixes it reads those of these addresses alone; it walks all of the node's own and of its services.
-    pub(super) fn change_services_in_place(
+    /// Stores the changed routes in `tables`, which are in use. `only`: nothing has changed but which of these addresses are
+    /// services'; of the cluster's prefixes these alone are read then.
+    pub(super) fn change_in_place(
         &mut self,
         tables: &Tables,
         inputs: &Inputs<'_>,
-        addresses: &BTreeSet<IpAddr>,
-    ) -> bool {
-        let Some(before) = self.inputs.take() else { return false };
+        only: Option<&BTreeSet<IpAddr>>,
+    ) -> InPlace {
+        let Some(before) = self.inputs.take() else { return InPlace::Refused };
         let attached = attached(inputs);
         let is_alike = before.attached == attached
             && before.own_addresses == *inputs.own_addresses
-            && Arc::ptr_eq(&self.map, &tables.routes);
+            && Arc::ptr_eq(&self.map, &tables.routes)
+            && (only.is_some() || self.differs_in_prefixes_alone(&before, inputs));
         if !is_alike {
-            return false;
+            return InPlace::Refused;
         }
-        let only: BTreeSet<IpNet> = addresses.iter().map(|it| IpNet::from(*it)).collect();
-        let now = self.routes(inputs, &attached, Some(&only));
-        let known = only.iter().filter_map(|net| self.routes.get_key_value(net));
-        let was: BTreeMap<_, _> = known.map(|(net, via)| (*net, *via)).collect();
-        let Some(blocks) = differing_blocks(&was, &now) else { return false };
-        for net in was.keys() {
-            self.routes.remove(net);
-        }
+        let only: Option<BTreeSet<IpNet>> =
+            only.map(|addresses| addresses.iter().map(|it| IpNet::from(*it)).collect());
+        let now = self.routes(inputs, &attached, only.as_ref());
+        let was = match &only {
+            Some(only) => only.iter().filter_map(|it| self.routes.remove_entry(it)).collect(),
+            None => std::mem::take(&mut self.routes),
+        };
+        let Some(blocks) = differing_blocks(&was, &now) else {
+            self.routes.extend(was);
+            return InPlace::Refused;
+        };
         self.routes.extend(now);
+        let made = if blocks.is_empty() { InPlace::Unchanged } else { InPlace::Stored };
         if !self.store(tables, blocks) {
-            return false;
+            return InPlace::Refused;
         }
-        self.inputs = Some(RouteInputs { services: services(inputs).collect(), ..before });
-        true
+        let topology = if only.is_some() { before.topology } else { inputs.topology.clone() };
+        let services = services(inputs).collect();
+        self.inputs = Some(RouteInputs { topology, services, ..before });
+        made
+    }
+
+    fn differs_in_prefixes_alone(&mut self, before: &RouteInputs, inputs: &Inputs<'_>) -> bool {
+        before.underlay == *inputs.underlay
+            && before.way_out.iter().copied().eq(way_out(inputs))
+            && before.topology.differs_in_prefixes_alone(inputs.topology)
+            && self.tunnels(inputs)[..] == *self.tunnels
     }
 
     /// Stores the next hops of these blocks in `tables`.

@@ -17,8 +17,8 @@ use crate::decide::visitor;
 use crate::drop_reason::DropReason;
 use crate::fate::Forwarding;
 use crate::flow::{
-    Admission, EndReason, Epoch, FlowDirection, FlowKey, FlowMut, FlowTable, Found, Orientation,
-    PlaceInFlow, RuleCounters, TwoKeys, Verdict,
+    Admission, EndReason, Epoch, FlowDirection, FlowKey, FlowMut, FlowState, FlowTable, Found,
+    Orientation, PlaceInFlow, RuleCounters, TwoKeys, Verdict,
 };
 use crate::policy::{FlowEnds, PolicyVerdict};
 use crate::rewrite::Translation;
@@ -70,15 +70,7 @@ fn refresh(
     Ok(refresh_stale(tables, entry, (pair, &ends, leads), epoch, judge, evaluate))
 }
 
-/// A packet opens a flow.
-pub(in crate::decide) enum Opens {
-    /// At this place.
-    At(Found),
-    /// In the stead of this one, if it may open.
-    InStead(Found),
-}
-
-/// Decides a packet whose flow was found, is live and has two keys. `Err`: the packet opens another one.
+/// Decides a packet whose flow was found, is live and has two keys. `Err`: the packet opens a flow at this place.
 #[inline(never)]
 pub(in crate::decide) fn decide_known(
     tables: &Tables,
@@ -86,16 +78,21 @@ pub(in crate::decide) fn decide_known(
     metadata: &PacketMetadata,
     (found, keys): (Found, TwoKeys),
     now: u32,
-) -> Result<FlowDecision, Opens> {
+) -> Result<FlowDecision, Found> {
     let name = &metadata.flow;
     let Some(mut entry) = state.flows.live_entry(found, now) else {
-        return Err(Opens::At(found));
+        return Err(found);
     };
-    let is_over = || entry.state().is_over(now.saturating_sub(entry.last_seen()));
+    // Not after a reset: anybody can forge that.
+    let is_closed = entry.state() == FlowState::Closed;
     let (direction, key, orientation) = match keys.place(&name.key, name.orientation) {
         PlaceInFlow::Own(direction, key, orientation) => (direction, key, orientation),
-        PlaceInFlow::OtherConnection if is_over() || moved::gives_way(tables, &keys, metadata) => {
-            return Err(Opens::InStead(found));
+        // If the packet may open a flow, that takes the place of this one.
+        PlaceInFlow::OtherConnection
+            if is_closed && metadata.tcp_flags.opens()
+                || moved::gives_way(tables, &keys, metadata) =>
+        {
+            return Err(found);
         }
         PlaceInFlow::OtherConnection => return Ok(FlowDecision::drop(DropReason::ConnectionTaken)),
         PlaceInFlow::UntranslatedReply => {
@@ -106,7 +103,7 @@ pub(in crate::decide) fn decide_known(
     let pair = entry.next_hop_pair(direction);
     let is_original = direction == FlowDirection::Original;
     if is_original && metadata.entrance.is_other_sender(pair.from) {
-        return Err(Opens::At(found));
+        return Err(found);
     }
     let judge = match entry.admission(metadata.tcp_flags, direction) {
         Admission::Cached => false,
@@ -121,7 +118,7 @@ pub(in crate::decide) fn decide_known(
             false
         }
         Admission::Judge => true,
-        Admission::Recycle if is_original => return Err(Opens::At(found)),
+        Admission::Recycle if is_original => return Err(found),
         // The backend opens a connection to the client from the service's port.
         Admission::Recycle | Admission::JudgeAlone => {
             return Ok(FlowDecision::drop(DropReason::ConnectionTaken));
@@ -141,15 +138,15 @@ fn without_backend(
     metadata: &PacketMetadata,
     (found, keys, is_original): (Found, &TwoKeys, bool),
     now: u32,
-) -> Result<FlowDecision, Opens> {
+) -> Result<FlowDecision, Found> {
     let name = &metadata.flow;
     if !is_original {
         return Ok(FlowDecision::drop(DropReason::BackendGone));
     }
-    // Nobody else ends a sender's flow, or is answered for it.
+    // Nobody else ends a sender's flow, or is answered for it. A visitor's has one key, so this is none.
     let (pair, ends) = judged_ends(tables, keys, metadata.entrance.return_path());
     if !metadata.entrance.admits_flow(pair, FlowDirection::Original)
-        || visitor::is_stray(tables, (&name.key, name.orientation), &ends)
+        || visitor::is_visitor(ends.from)
     {
         return Ok(FlowDecision::drop(metadata.entrance.refusal(pair.to)));
     }
@@ -157,7 +154,7 @@ fn without_backend(
     if name.key.protocol() == protocol::TCP && !metadata.tcp_flags.opens() {
         return Ok(FlowDecision::refuse(DropReason::BackendGone));
     }
-    Err(Opens::At(state.flows.find(name.hash, &name.key)))
+    Err(state.flows.find(name.hash, &name.key))
 }
 
 /// Decides an ICMP error that comes in here, about a packet of a translated flow, which names the flow by this key and

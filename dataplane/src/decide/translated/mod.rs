@@ -13,6 +13,6 @@ mod source;
 #[cfg(test)]
 pub(super) use judge::epoch;
 pub use known::translated_fast_path;
-pub(super) use known::{Opens, decide_error, decide_known, judge_restored};
+pub(super) use known::{decide_error, decide_known, judge_restored};
 pub(super) use moved::has_moved;
 pub(super) use open::{may_open, open};

@@ -132,7 +132,8 @@ fn longest_over(
     now: u32,
 ) -> Option<(DirectedKey, Holder)> {
     let silence = |it: &Holder| now.saturating_sub(it.last_seen);
-    let over = taken.iter().flatten().filter(|(_, it)| it.state.is_over(silence(it)));
+    let is_over = |it: &Holder| it.state.over_after().is_some_and(|least| silence(it) >= least);
+    let over = taken.iter().flatten().filter(|(_, it)| is_over(it));
     over.max_by_key(|(_, it)| (it.owner == owner, silence(it))).copied()
 }
 

@@ -14,7 +14,9 @@ use super::node_services::NodeServices;
 use super::view::View;
 use crate::verify::Verifier;
 use manx_api::Verification;
-use manx_calculation::calc::{self, Calculation, LocalPod, ManxPort, NextStep, Translation};
+use manx_calculation::calc::{
+    self, Calculation, InPlace, LocalPod, ManxPort, NextStep, Translation,
+};
 use manx_calculation::overlay::Underlay;
 use manx_calculation::topology::RouteSource;
 use manx_objects::contents::Changes;
@@ -44,8 +46,8 @@ pub(super) struct Calculated {
     /// The proof of tables before they are published, if it is on.
     pub(super) verifier: Option<Verifier>,
     pub(super) tables: Arc<Tables>,
-    /// The routes of these tables.
-    pub(super) routes: Vec<(IpNet, NextHop)>,
+    /// The routes of these tables, if the calculation has later ones, whose tables were refuted.
+    routes_in_use: Option<Vec<(IpNet, NextHop)>>,
     /// The number of pod changes that were made in tables in use.
     pub(super) changed_in_place: u64,
     /// The number of times that routes were changed in tables in use.
@@ -67,7 +69,7 @@ impl Calculated {
             calculation: Calculation::default(),
             verifier: verify_tables.then(Verifier::default),
             tables: Arc::new(Tables::closed()),
-            routes: Vec::new(),
+            routes_in_use: None,
             changed_in_place: 0,
             routes_changed_in_place: 0,
             latencies,
@@ -105,6 +107,7 @@ impl Calculated {
             return None;
         }
         let began = Instant::now();
+        let in_use = self.verifier.is_some().then(|| self.routes());
         let (calculation, calc_inputs) = self.calculation_with_inputs(view, locals);
         let tables = calculation.tables(&calc_inputs);
         let left_out = self.calculation.left_out();
@@ -114,10 +117,11 @@ impl Calculated {
             verifier.admits(inputs.contents(), names, &tables.image)
         });
         if !proved {
+            self.routes_in_use = in_use;
             return None;
         }
         self.latencies.published(began.elapsed());
-        self.routes = self.calculation.current_routes().collect();
+        self.routes_in_use = None;
         self.tables = Arc::new(tables);
         Some(Arc::clone(&self.tables))
     }
@@ -135,16 +139,17 @@ impl Calculated {
         }
         let tables = Arc::clone(&self.tables);
         let (calculation, calc_inputs) = self.calculation_with_inputs(view, locals);
-        let stored = match only {
-            Some(addresses) => calculation.change_service_routes(&tables, &calc_inputs, addresses),
-            None => calculation.change_routes(&tables, &calc_inputs),
-        };
-        if stored {
-            let routes: Vec<_> = self.calculation.current_routes().collect();
-            self.routes_changed_in_place += u64::from(routes != self.routes);
-            self.routes = routes;
+        let stored = calculation.change_routes(&tables, &calc_inputs, only);
+        self.routes_changed_in_place += u64::from(stored == InPlace::Stored);
+        stored != InPlace::Refused
+    }
+
+    /// The routes of the tables in use.
+    pub(super) fn routes(&self) -> Vec<(IpNet, NextHop)> {
+        match &self.routes_in_use {
+            Some(in_use) => in_use.clone(),
+            None => self.calculation.current_routes().collect(),
         }
-        stored
     }
 
     /// The tables in use with the services of now, if these have changed. They share everything else, and have the same

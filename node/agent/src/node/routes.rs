@@ -43,7 +43,7 @@ impl Agent {
             all.retain(|it| Some(it.prefix) == longest);
         }
         all.sort_by_key(|it| (it.prefix, it.source));
-        let in_use: BTreeMap<IpNet, NextHop> = self.calculated.routes.iter().copied().collect();
+        let in_use: BTreeMap<IpNet, NextHop> = self.calculated.routes().into_iter().collect();
         let routes = all.iter().enumerate().map(|(at, candidate)| {
             let is_last = all.get(at + 1).is_none_or(|next| next.prefix != candidate.prefix);
             self.describe(candidate, in_use.get(&candidate.prefix).filter(|_| is_last).copied())

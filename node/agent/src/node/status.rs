@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
+use ipnet::IpNet;
 use manx_dataplane::counters::{Counter, WorkerCounters};
 use manx_dataplane::flow::{self, FlowDirection, FlowEntry};
 use manx_dataplane::sys::clock::since_boot;
@@ -294,11 +295,11 @@ pub(super) fn is_enforced(tables: &Tables, local: &LocalPod) -> bool {
 }
 
 fn routes(agent: &Agent) -> Vec<RouteStatus> {
-    let one = |(prefix, to): &(_, NextHop)| RouteStatus {
-        prefix: format!("{prefix}"),
-        via: leads_to(agent, *to),
+    let one = |(prefix, to): (IpNet, NextHop)| RouteStatus {
+        prefix: prefix.to_string(),
+        via: leads_to(agent, to),
     };
-    agent.calculated.routes.iter().map(one).collect()
+    agent.calculated.routes().into_iter().map(one).collect()
 }
 
 /// Describes a next hop of the tables in use.

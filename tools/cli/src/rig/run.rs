@@ -26,7 +26,7 @@ use manx_rig::report::render;
 use manx_rig::report::table::Style;
 use manx_rig::world::enter;
 use manx_rig::world::live;
-use manx_rig::world::pasta::{self, WorldError};
+use manx_rig::world::pasta::{self, PastaError};
 use manx_rig::world::setup::{Setup, State};
 use manx_rig::world::supervisor::Bounds;
 use manx_rig::world::underlay::Names;
@@ -142,7 +142,7 @@ fn prepare(settings: &Run, mut input: Input, workdir: &Workdir) -> Result<(), Er
     let plan = Plan::make(&contents, &input.settings)?;
     if settings.world.is_some() {
         pasta::check(&plan).map_err(|error| match error {
-            WorldError::NotPossible(_) => Error::Invalid(error.to_string()),
+            PastaError::NotPossible(_) => Error::Invalid(error.to_string()),
             _ => Error::Environment(error.to_string()),
         })?;
     }
@@ -156,7 +156,7 @@ fn prepare(settings: &Run, mut input: Input, workdir: &Workdir) -> Result<(), Er
         settings: input.settings,
         agent_arguments: agent_arguments(settings),
         exports,
-        world: settings.world.is_some(),
+        pasta: settings.world.is_some(),
     };
     Ok(setup.write(workdir)?)
 }

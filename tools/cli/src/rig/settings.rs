@@ -94,8 +94,8 @@ pub struct Run {
     /// Workers of each node
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = parse_workers)]
     pub workers: usize,
-    /// Lead the nodes into this network, too, by pasta (the package passt): pods reach it as they reach the outside host,
-    /// and nothing there reaches the rig. Only IPv4, and with `services: manx` in rig.yaml
+    /// Connect the nodes to this network, too, by pasta (the package passt): pods reach it by their nodes as policy
+    /// allows. Only IPv4, and with `services: manx` in rig.yaml
     #[arg(long, value_enum, value_name = "PROGRAM")]
     pub world: Option<World>,
     /// Do not measure throughput and latency
@@ -106,7 +106,7 @@ pub struct Run {
     pub output: Output,
 }
 
-/// The program that leads a rig's nodes into the network of its caller.
+/// The program that connects a rig's nodes to the network of its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum World {
     /// A program of its own for each node

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use super::agent::{Agent, AgentError, LOOK, Start};
 use super::deletion::{self, DeletionError};
 use super::fault::Fault;
-use super::pasta::WorldError;
+use super::pasta::PastaError;
 use super::process::Process;
 use super::setup::{HostPodState, NodeState, PodState, Setup, State};
 use super::underlay::{self, Names};
@@ -50,7 +50,7 @@ pub(crate) enum ClusterError {
     #[error("the rig's network cannot be built: {0}")]
     Underlay(#[from] netlink::Error),
     #[error(transparent)]
-    World(#[from] WorldError),
+    Pasta(#[from] PastaError),
     #[error(transparent)]
     Agent(#[from] AgentError),
     /// A prober's process cannot be started.
@@ -90,7 +90,7 @@ impl ClusterError {
             | Self::NewObject(_)
             | Self::OtherAddress { .. }
             | Self::Deletion(_) => Fault::Input,
-            Self::Underlay(_) | Self::World(_) => Fault::Environment,
+            Self::Underlay(_) | Self::Pasta(_) => Fault::Environment,
             // An agent ends with the same exit codes as every command.
             Self::Agent(AgentError::Ended { status, .. }) => match status.code() {
                 Some(2) => Fault::Input,
@@ -143,7 +143,7 @@ impl Cluster {
         for index in 0..plan.nodes.len() {
             private::make(&workdir.node(index)).map_err(WorkdirError::from)?;
         }
-        if setup.world {
+        if setup.pasta {
             pasta::connect(&plan, &names, &workdir).await?;
         }
         progress("network", 1, 1);

@@ -1,5 +1,5 @@
-//! The way from the rig's nodes into the network of the rig's caller: one `pasta` for each node
-//! ([passt](https://passt.top)), which needs no privilege.
+//! The connection of the rig's nodes to the network of the rig's caller: one `pasta` for each node ([passt](https://passt.top)),
+//! which is user-mode networking and needs no privilege.
 //!
 //! The supervisor starts them, because it is in the caller's network, and in the rig's user and pid namespaces: they end with
 //! the rig. The cluster's process asks for them when the nodes have namespaces. It leads to them what no other route
@@ -36,9 +36,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The time in which the interfaces must be there.
 const START: Duration = Duration::from_secs(5);
 
-/// The reason why a rig has no way into the caller's network.
+/// The reason why a rig is not connected to the caller's network.
 #[derive(Debug, thiserror::Error)]
-pub enum WorldError {
+pub enum PastaError {
     /// The rig cannot have one.
     #[error("--world {PROGRAM}: {0}")]
     NotPossible(&'static str),
@@ -64,43 +64,48 @@ pub enum WorldError {
     File { path: PathBuf, source: io::Error },
 }
 
-/// Checks that a rig can have a way into the caller's network.
-pub fn check(plan: &Plan) -> Result<(), WorldError> {
+/// Checks that a rig can be connected to the caller's network.
+pub fn check(plan: &Plan) -> Result<(), PastaError> {
     if !plan.translates {
-        return Err(WorldError::NotPossible(
+        return Err(PastaError::NotPossible(
             "pods have no way out; expected `services: manx` in rig.yaml",
         ));
     }
     if plan.segments.len() > 1 {
-        return Err(WorldError::NotPossible(
+        return Err(PastaError::NotPossible(
             "the nodes are in several subnets, whose default route leads to the router between them; expected one subnet",
+        ));
+    }
+    if !plan.nodes.values().all(|node| node.addresses.iter().any(|it| it.addr().is_ipv4())) {
+        return Err(PastaError::NotPossible(
+            "a node has no IPv4 address; expected one of each node",
         ));
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     if std::env::split_paths(&path).any(|folder| folder.join(PROGRAM).is_file()) {
         Ok(())
     } else {
-        Err(WorldError::NotInstalled)
+        Err(PastaError::NotInstalled)
     }
 }
 
 /// The programs of a rig's nodes, as its supervisor holds them.
 #[derive(Debug)]
-pub(super) struct Programs {
+pub(super) struct Pastas {
     workdir: Workdir,
     init: u32,
-    /// `None`: the cluster's process has not asked for them.
-    started: Option<Vec<Child>>,
+    /// Each node's, until it has ended. `None`: the cluster's process has not asked for them.
+    started: Option<Vec<(usize, Option<Child>)>>,
 }
 
-impl Programs {
+impl Pastas {
     /// The programs for the rig with this init, if it is to have them.
     pub(super) fn new(workdir: &Workdir, init: u32, wanted: bool) -> Self {
         Self { workdir: workdir.clone(), init, started: (!wanted).then(Vec::new) }
     }
 
     /// The longest time until this is to be asked again.
-    pub(super) fn patience(&self) -> Duration {
+    pub(super) fn poll_interval(&self) -> Duration {
         if self.started.is_none() { LOOK } else { Duration::MAX }
     }
 
@@ -109,45 +114,49 @@ impl Programs {
         if self.started.is_some() {
             return;
         }
-        let Ok(wanted) = fs::read_to_string(self.workdir.world()) else { return };
+        let Ok(wanted) = fs::read_to_string(self.workdir.pasta_request()) else { return };
         let mut started = Vec::new();
         for (index, address) in wanted.lines().enumerate() {
             match self.start(index, address) {
-                Ok(child) => started.push(child),
+                Ok(child) => started.push((index, Some(child))),
                 // The cluster's process misses its interface, and shows the log.
-                Err(error) => drop(fs::write(self.workdir.world_log(index), error.to_string())),
+                Err(error) => drop(fs::write(self.workdir.pasta_log(index), error.to_string())),
             }
         }
         self.started = Some(started);
     }
 
-    /// Waits for those that have ended.
+    /// Waits for those that have ended, and says so in the rig's log.
     pub(super) fn reap(&mut self) {
-        for program in self.started.iter_mut().flatten() {
-            let _ = program.try_wait();
-        }
+        self.started.iter_mut().flatten().for_each(|(index, program)| {
+            let Some(mut running) = program.take() else { return };
+            match running.try_wait() {
+                Ok(Some(status)) => eprintln!("{PROGRAM} of node {index} has ended ({status})"),
+                _ => *program = Some(running),
+            }
+        });
     }
 
     /// Ends them. A pid namespace ends when its processes' parents have waited for them.
     pub(super) fn end(&mut self) {
-        for program in self.started.iter_mut().flatten() {
+        for program in self.started.iter_mut().flatten().filter_map(|(_, it)| it.as_mut()) {
             let _ = program.kill().and_then(|()| program.wait());
         }
     }
 
     fn start(&self, index: usize, address: &str) -> io::Result<Child> {
-        let names = Names::new(&inside(self.init, &self.workdir.names()));
+        let names = Names::new(&through_root(self.init, &self.workdir.names()));
         // It gives up what it needs to follow this path before it opens the namespace, and closes all files but the first
         // three.
         let netns = File::open(names.node(index))?;
-        let log = File::create(self.workdir.world_log(index))?;
+        let log = File::create(self.workdir.pasta_log(index))?;
         let mut command = Command::new(PROGRAM);
         command
             .args(["--foreground", "--quiet", "--runas", "0", "--ipv4-only", "--mtu", "1500"])
             .args(["--netns-only", "--no-netns-quit", "--ns-ifname", INTERFACE])
             .args(["--netns", "/proc/self/fd/0"])
             .args(["--address", address, "--netmask", "32"])
-            // Nothing of the caller's own is reached by an address of the rig's, or listens for the rig.
+            // The gateway's address is not mapped to the caller's loopback, and no port is forwarded either way.
             .args(["--no-map-gw", "--no-dhcp"])
             .args(["-t", "none", "-u", "none", "-T", "none", "-U", "none"]);
         command.stdin(netns).stdout(log.try_clone()?).stderr(log).spawn()
@@ -155,7 +164,7 @@ impl Programs {
 }
 
 /// A path of the rig's, as it is reached from outside of its mount namespace.
-fn inside(init: u32, path: &Path) -> PathBuf {
+fn through_root(init: u32, path: &Path) -> PathBuf {
     let root = PathBuf::from(format!("/proc/{init}/root"));
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
@@ -165,28 +174,25 @@ pub(super) async fn connect(
     plan: &Plan,
     names: &Names,
     workdir: &Workdir,
-) -> Result<(), WorldError> {
+) -> Result<(), PastaError> {
     let addresses: Vec<Ipv4Addr> =
         plan.nodes.values().filter_map(|node| node.addresses.iter().find_map(v4)).collect();
-    if addresses.len() < plan.nodes.len() {
-        return Err(WorldError::NotPossible("a node has no IPv4 address"));
-    }
     let lines: Vec<String> = addresses.iter().map(Ipv4Addr::to_string).collect();
-    let (path, draft) = (workdir.world(), workdir.world().with_extension("draft"));
+    let (path, draft) = (workdir.pasta_request(), workdir.pasta_request().with_extension("draft"));
     fs::write(&draft, lines.join("\n"))
         .and_then(|()| fs::rename(&draft, &path))
-        .map_err(|source| WorldError::File { path, source })?;
+        .map_err(|source| PastaError::File { path, source })?;
     let until = Instant::now() + START;
     for (index, (node, address)) in plan.nodes.keys().zip(addresses).enumerate() {
-        let network = |source| WorldError::Network { node: node.clone(), source };
+        let network = |source| PastaError::Network { node: node.clone(), source };
         let netns = netns::open(&names.node(index)).map_err(|error| network(error.into()))?;
         while !netlink::in_netns(&netns, async |netlink| lead_out(&netlink, address).await)
             .map_err(network)?
         {
             if Instant::now() > until {
-                let log = fs::read_to_string(workdir.world_log(index)).unwrap_or_default();
+                let log = fs::read_to_string(workdir.pasta_log(index)).unwrap_or_default();
                 let log = log.trim_end().lines().last().unwrap_or("nothing").to_owned();
-                return Err(WorldError::NotUp { node: node.clone(), log });
+                return Err(PastaError::NotUp { node: node.clone(), log });
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -211,7 +217,7 @@ async fn lead_out(netlink: &Netlink, address: Ipv4Addr) -> Result<bool, netlink:
     netlink.replace_route_in(TABLE, &route).await?;
     let rule = Rule { made_by: STATIC, ..Rule::new(PREFERENCE, Family::V4, Action::Lookup(TABLE)) };
     netlink.add_rule(&Rule { from: source, ..rule.clone() }).await?;
-    // The node's own processes have no address yet when they ask for a route.
+    // The node's own processes have no address when they ask for a route, and get this one.
     netlink.add_rule(&Rule { interface: Some("lo".to_owned()), ..rule }).await?;
     Ok(true)
 }

@@ -20,8 +20,8 @@ pub struct Setup {
     pub agent_arguments: Vec<String>,
     /// The folder for exports.
     pub exports: PathBuf,
-    /// Whether the nodes have a way into the caller's network ([`pasta`](super::pasta)).
-    pub world: bool,
+    /// Whether the nodes are connected to the caller's network ([`pasta`](super::pasta)).
+    pub pasta: bool,
 }
 
 /// The state of a running rig for `manx rig list` and `manx rig status`.

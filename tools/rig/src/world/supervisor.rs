@@ -1,8 +1,9 @@
-//! The processes that hold a rig. If any of them dies, nothing of the rig remains.
+//! The processes that hold a rig. If any of them but a `pasta` dies, nothing of the rig remains.
 //!
 //! ```text
 //! manx rig run            reads the objects, prints; holds the supervisor's stdin
 //! └─ supervisor           user + pid namespace; ends the rig when stdin closes, time is up or it is told to; removes the folder
+//!    ├─ pasta             one for each node, with --world pasta: connects it to the caller's network
 //!    └─ init (pid 1)      mount, network, host name, IPC namespaces; reaps; dies with the supervisor (PR_SET_PDEATHSIG)
 //!       └─ cluster        builds, probes, answers on the rig's socket; when it ends, init ends
 //!          └─ agents, pods
@@ -27,7 +28,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
 
-use super::pasta::Programs;
+use super::pasta::Pastas;
 use super::setup::Setup;
 use super::workdir::{Workdir, WorkdirError};
 use manx_linux::doctor::Lack;
@@ -91,12 +92,12 @@ pub fn supervise(workdir: &Workdir, bounds: Bounds) -> Result<bool, SuperviseErr
     setsid().map_err(system("a session of its own"))?;
     fs::write(workdir.pid(), std::process::id().to_string()).map_err(system("the pid file"))?;
     let signals = block_signals()?;
+    let has_pasta = Setup::read(workdir)?.pasta;
     let entered = sandbox::enter_user_namespace().map_err(SuperviseError::Refused);
     let result = entered.and_then(|()| start_next("rig-init", workdir)).and_then(|mut init| {
         fs::write(workdir.init_pid(), init.id().to_string()).map_err(system("the pid file"))?;
-        let wanted = Setup::read(workdir)?.world;
-        let mut programs = Programs::new(workdir, init.id(), wanted);
-        watch(&mut init, &mut programs, &signals, bounds)
+        let mut pastas = Pastas::new(workdir, init.id(), has_pasta);
+        watch(&mut init, &mut pastas, &signals, bounds)
     });
     // When init has ended, everything inside is dead, and only the folder has to be removed.
     workdir.remove()?;
@@ -128,7 +129,7 @@ fn start_next(stage: &str, workdir: &Workdir) -> Result<Child, SuperviseError> {
 /// Waits until init ends, or ends it if the caller closes stdin without KEEP, at a time limit, or on a signal.
 fn watch(
     init: &mut Child,
-    programs: &mut Programs,
+    pastas: &mut Pastas,
     signals: &SignalFd,
     bounds: Bounds,
 ) -> Result<bool, SuperviseError> {
@@ -138,10 +139,10 @@ fn watch(
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return end(init, programs);
+            return end(init, pastas);
         }
-        programs.start_if_wanted();
-        let left = left.min(Duration::from_secs(3600)).min(programs.patience());
+        pastas.start_if_wanted();
+        let left = left.min(Duration::from_secs(3600)).min(pastas.poll_interval());
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         let mut fds = vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
         if attended {
@@ -155,17 +156,17 @@ fn watch(
         drop(fds);
         while let Some(signal) = signals.read_signal().map_err(system("signals"))? {
             if signal.ssi_signo != Signal::SIGCHLD as u32 {
-                return end(init, programs);
+                return end(init, pastas);
             }
         }
-        programs.reap();
+        pastas.reap();
         if let Some(status) = init.try_wait().map_err(system("wait"))? {
             return Ok(status.success());
         }
         if spoken {
             let mut word = [0; KEEP.len()];
             if stdin.read_exact(&mut word).is_err() || word != KEEP {
-                return end(init, programs);
+                return end(init, pastas);
             }
             attended = false;
             deadline = Instant::now() + bounds.ttl;
@@ -173,8 +174,8 @@ fn watch(
     }
 }
 
-fn end(init: &mut Child, programs: &mut Programs) -> Result<bool, SuperviseError> {
-    programs.end();
+fn end(init: &mut Child, pastas: &mut Pastas) -> Result<bool, SuperviseError> {
+    pastas.end();
     init.kill().and_then(|()| init.wait()).map_err(system("the end of the rig"))?;
     Ok(false)
 }

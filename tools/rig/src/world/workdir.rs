@@ -158,15 +158,14 @@ impl Workdir {
         self.path.join("ns")
     }
 
-    /// The file by which the cluster's process asks for its nodes' ways into the caller's network: a line with each node's
-    /// address.
-    pub fn world(&self) -> PathBuf {
-        self.path.join("world")
+    /// The file by which the cluster's process asks for a `pasta` for each node: a line with each node's address.
+    pub fn pasta_request(&self) -> PathBuf {
+        self.path.join("pasta")
     }
 
-    /// The log of the program that leads the node with this index there.
-    pub fn world_log(&self, index: usize) -> PathBuf {
-        self.node(index).join("world.log")
+    /// The log of the `pasta` of the node with this index.
+    pub fn pasta_log(&self, index: usize) -> PathBuf {
+        self.node(index).join("pasta.log")
     }
 
     /// Makes an empty folder and takes its lock.

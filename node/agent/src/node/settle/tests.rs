@@ -371,8 +371,8 @@ impl Node {
         let mut host_network = self.host_network.clone();
         host_network.blocks.sort_by_key(|(net, _)| *net);
         let mut state = BTreeMap::new();
-        for (net, next_hop) in &calculated.routes {
-            state.insert(format!("route {net}"), via(*next_hop));
+        for (net, next_hop) in calculated.routes() {
+            state.insert(format!("route {net}"), via(next_hop));
         }
         for address in ADDRESSES.iter().map(|address| address.parse::<IpAddr>().unwrap()) {
             let looked_up = tables.next_hop(Address::from(address));
@@ -524,8 +524,10 @@ fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
             prop_assert!(is_open || !is_needed || !node.opens_sockets);
             let Calculated { changed_in_place, routes_changed_in_place, .. } = node.calculated;
             prop_assert!(!verify || changed_in_place + routes_changed_in_place == 0);
-            let is_tunnel = |(_, via): &(_, NextHop)| matches!(via, NextHop::Tunnel(_));
-            tunnels.set(tunnels.get() + u32::from(node.calculated.routes.iter().any(is_tunnel)));
+            let is_tunnel = |(_, via): (_, NextHop)| matches!(via, NextHop::Tunnel(_));
+            tunnels.set(
+                tunnels.get() + u32::from(node.calculated.routes().into_iter().any(is_tunnel)),
+            );
         }
         // There is nothing left to do.
         let settled = node.settle();
