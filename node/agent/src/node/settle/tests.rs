@@ -25,6 +25,7 @@ use manx_calculation::topology::{HostNetwork, HostRoute, ReservedFor};
 use manx_datastore::Source;
 use manx_observe::latency::Latencies;
 
+mod refuted;
 mod services;
 
 /// The Node object, without which the node has no place.
