@@ -116,9 +116,12 @@ impl Cluster {
         let devices = if plugin == Plugin::Bridge { 2 } else { 1 };
         let has_addresses = || {
             let addresses = ip(&node, "-6 addr show scope link");
-            addresses.matches("fe80").count() == devices && !addresses.contains("tentative")
+            let count = addresses.matches("inet6 fe80::").count();
+            count == devices && !addresses.contains("tentative")
         };
+        let start = Instant::now();
         while !has_addresses() {
+            assert!(start.elapsed() < LONG, "{}", ip(&node, "-6 addr"));
             thread::sleep(SHORT);
         }
         Self { node, pod, shelter, path, _folder: folder }
