@@ -12,6 +12,7 @@ use manx_api::descriptors;
 use manx_linux::socket::{self, Listening};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{SFlag, fstat};
+use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 use serde_json::Value;
 
 use super::{Call, MAX_ENTRIES, Reply, Request, Response, SILENCE, VERSION, prepare, receive};
@@ -141,8 +142,12 @@ impl Holder {
 
 impl Entry {
     fn new(note: Value, descriptors: Vec<OwnedFd>) -> Self {
+        // A namespace, which is regular, too, holds the links of pods that another plugin has connected.
+        let is_namespace =
+            |it: &OwnedFd| fstatfs(it).is_ok_and(|it| it.filesystem_type() == NSFS_MAGIC);
         let is_file = |it: &OwnedFd| {
             fstat(it).is_ok_and(|it| it.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits())
+                && !is_namespace(it)
         };
         let has_device = !descriptors.iter().all(is_file);
         Self { note, descriptors, has_device }
