@@ -169,8 +169,8 @@ fn a_packet_in_memory_is_told_apart_by_stage() {
     );
     for (part, name) in parts.iter().zip(names) {
         let (value, tunnelled) = (part[1].as_f64().unwrap(), name == "decapsulate");
-        // Shares are differences of times: on a busy machine one may be below nothing.
-        assert!(value > 0.0 || name != "Mpps", "{report:#}");
+        // All are differences of times: on a busy machine one may be below nothing.
+        assert!(value != 0.0 || name != "Mpps", "{report:#}");
         assert!(!tunnelled || value == 0.0, "nothing came by a tunnel: {report:#}");
     }
     assert!(

@@ -52,6 +52,26 @@ func TestEveryPartOfAFocusMatchesASpec(t *testing.T) {
 	}
 }
 
+func TestWhatRunsAloneIsToldApart(t *testing.T) {
+	const bug = "[sig-network] Conntrack should not be vulnerable to the invalid conntrack state bug"
+	const other = "[sig-network] Services should have backends: two"
+	for _, it := range []struct {
+		command, focus, skip string
+		together, alone      bool
+	}{
+		{"network", "sig-network", "", true, true},
+		{"network", "Conntrack", "", false, true},
+		{"network", "Services", "", true, false},
+		{"network", "sig-network", "Conntrack", true, false},
+		{"netpol", "sig-network", "", true, false},
+	} {
+		together, alone, err := suiteOf(t, it.command).split([]string{bug, other}, it.focus, it.skip)
+		if err != nil || together != it.together || alone != it.alone {
+			t.Errorf("%s: focus %q without %q: expected %v and %v, found %v, %v, %v", it.command, it.focus, it.skip, it.together, it.alone, together, alone, err)
+		}
+	}
+}
+
 func suiteOf(t *testing.T, command string) suite {
 	t.Helper()
 	at := slices.IndexFunc(suites, func(s suite) bool { return s.command == command })

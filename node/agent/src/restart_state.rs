@@ -84,7 +84,10 @@ impl RestartState {
     pub(crate) fn load(&self, pattern: &DeviceSpec<'_>) -> LastAgent {
         match Client::connect(&self.path).and_then(|mut holder| holder.entries()) {
             Ok(entries) => LastAgent::from_entries(entries, pattern),
-            Err(Error::NoHolder { .. }) => LastAgent::default(),
+            Err(error @ Error::NoHolder { .. }) => {
+                tracing::info!(%error, "there are no devices of a last agent");
+                LastAgent::default()
+            }
             Err(error) => {
                 tracing::error!(%error, "pods of the last agent have to be attached anew");
                 LastAgent::default()
