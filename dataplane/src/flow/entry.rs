@@ -228,7 +228,7 @@ impl FirstLine {
     pub fn is_expired(&self, now: u32) -> bool {
         // Time never goes back. If it did, the second comparison would still be right.
         now.wrapping_sub(self.last_seen) > LEAST_TIMEOUT
-            && now.saturating_sub(self.last_seen) > self.state.timeout()
+            && now.saturating_sub(self.last_seen) > self.state.timeout(self.has_two_keys())
     }
 }
 
@@ -272,6 +272,7 @@ impl FlowEntry {
         let seen = record.seen.saturating_add(MAX_AGE).min(now);
         let mut entry = Self::open(record.key, record.original, TcpFlags::default(), seen);
         entry.first.state = record.state;
+        entry.first.set_two_keys(record.second.is_some());
         entry
     }
 

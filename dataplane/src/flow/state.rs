@@ -146,7 +146,7 @@ const fn steady(direction: FlowDirection) -> u32 {
 pub(super) const LEAST_TIMEOUT: u32 = {
     let (mut least, mut at) = (u32::MAX, 0);
     while at < FlowState::ALL.len() {
-        let timeout = FlowState::ALL[at].timeout();
+        let timeout = FlowState::ALL[at].timeout(false);
         least = if timeout < least { timeout } else { least };
         at += 1;
     }
@@ -304,10 +304,14 @@ impl FlowState {
         }
     }
 
-    /// Seconds of silence after which the flow is over.
+    /// Seconds of silence after which the flow is over. One that is translated cannot go on from the middle, so it lives
+    /// as long as others let it: TCP as with kube-proxy, UDP and ICMP as RFC 4787 and RFC 5508 ask.
     #[inline]
-    pub const fn timeout(self) -> u32 {
+    pub const fn timeout(self, is_translated: bool) -> u32 {
         match self {
+            Self::Established if is_translated => 86_400,
+            Self::UdpUnanswered | Self::UdpAnswered if is_translated => 120,
+            Self::IcmpUnanswered | Self::IcmpAnswered if is_translated => 60,
             Self::SynSent | Self::SynReceived | Self::PickedUp => 20,
             Self::Established | Self::OriginalClosed | Self::ReplyClosed => 3600,
             Self::Closed | Self::OriginalLastAck | Self::ReplyLastAck => 30,
@@ -533,11 +537,15 @@ mod tests {
 
     #[test]
     fn the_timeouts_are_those_of_the_manual() {
-        let seconds = FlowState::ALL.map(FlowState::timeout);
-        assert_eq!(
-            seconds,
-            [20, 20, 20, 3600, 3600, 3600, 30, 40, 40, 60, 60, 5, 5, 600, 600, 30, 30]
-        );
+        for (is_translated, seconds) in [
+            (false, [20, 20, 20, 3600, 3600, 3600, 30, 40, 40, 60, 60, 5, 5, 600, 600, 30, 30]),
+            (
+                true,
+                [20, 20, 20, 86_400, 3600, 3600, 30, 40, 40, 120, 120, 60, 60, 600, 600, 30, 30],
+            ),
+        ] {
+            assert_eq!(FlowState::ALL.map(|state| state.timeout(is_translated)), seconds);
+        }
     }
 
     #[test]
@@ -615,7 +623,7 @@ mod tests {
                 state = state.next(TcpFlags(flags), if reply { Reply } else { Original });
                 both |= reply;
                 prop_assert!(both || !state.is_established());
-                prop_assert!(both || state.timeout() != 3600);
+                prop_assert!(both || state.timeout(true) < 3600);
             }
         }
     }

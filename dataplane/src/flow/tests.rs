@@ -79,7 +79,7 @@ fn a_flow_is_found_until_its_timeout_has_passed_and_then_ages_away() {
         let mut table = table(16);
         let entry = FlowEntry::from_record(&record_in(state), 100);
         assert_eq!(insert(&mut table, entry, 100), None);
-        let last = 100 + state.timeout();
+        let last = 100 + state.timeout(false);
         assert!(holds(&mut table, &entry.key(), last), "{state:?}");
         assert!(!holds(&mut table, &entry.key(), last + 1), "{state:?}");
         assert_eq!(table.age(table.buckets(), last), 0, "{state:?}");

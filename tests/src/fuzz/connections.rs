@@ -35,6 +35,8 @@ type Standing = [(Place, u32); 2];
 pub struct Connection {
     /// The time of its last packet of either direction.
     seen: f64,
+    /// Whether it is translated: then it may be silent for longer.
+    is_translated: bool,
     /// Whether the other side has answered.
     answered: bool,
     /// The places of its ends in all tables that may have allowed it. It is not known which tables did so last, because
@@ -48,12 +50,26 @@ pub struct Connection {
 
 impl Connection {
     pub fn new(now: f64) -> Self {
-        Self { seen: now, answered: false, standings: Vec::new(), certain: None, assured_at: None }
+        Self {
+            seen: now,
+            is_translated: false,
+            answered: false,
+            standings: Vec::new(),
+            certain: None,
+            assured_at: None,
+        }
+    }
+
+    pub fn translated(now: f64) -> Self {
+        Self { is_translated: true, ..Self::new(now) }
     }
 
     /// The seconds after which a silent connection ends.
     fn timeout(&self, upper: u8) -> f64 {
         match (upper, self.answered) {
+            (TCP, true) if self.is_translated => 86_400.0,
+            (UDP, _) if self.is_translated => 120.0,
+            (ICMP | ICMPV6, _) if self.is_translated => 60.0,
             (TCP, false) => 40.0,
             (TCP, true) => 3600.0,
             (UDP, _) => 60.0,

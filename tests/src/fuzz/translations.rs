@@ -400,7 +400,7 @@ impl Translations {
         let (answered, mut is_first) = (&mut asking.answered, false);
         let mut start = || {
             is_first = true;
-            let mut connection = Connection::new(now);
+            let mut connection = Connection::translated(now);
             if let Some(at) = answered.iter().position(|behind| *behind == pair.behind) {
                 answered.swap_remove(at);
                 connection.record(pair.first.upper, true, now);
@@ -508,7 +508,7 @@ impl Asking {
 
     /// The same, while such a connection may live.
     fn may_be_open_now(&self, upper: u8, now: f64) -> bool {
-        let lives = |at| Connection::new(at).lives(upper, now);
+        let lives = |at| Connection::translated(at).lives(upper, now);
         self.opened.is_some_and(lives) && (self.was_unclear || self.behind.is_empty())
     }
 

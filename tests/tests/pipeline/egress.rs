@@ -2,6 +2,7 @@
 //! ports of the node's address that are Manx's.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use manx_dataplane::drop_reason::DropReason;
@@ -10,7 +11,7 @@ use manx_dataplane::tables::{ManxPorts, Tables};
 use manx_tests::fabric::{
     Delivery, FORWARDED, Fabric, HOST, MANX, RAW, ROUTER, SIZES, UNDERLAY, pod, policy, workers,
 };
-use manx_tests::packet::{ICMP, TCP, Tuple, UDP, addresses, assert_whole, tunnelled};
+use manx_tests::packet::{ICMP, Segment, TCP, Tuple, UDP, addresses, assert_whole, tunnelled};
 
 pub(super) const CLIENT: &str = "10.1.0.1";
 const CLIENT6: &str = "fd00:1::1";
@@ -121,6 +122,31 @@ fn the_world_sees_the_node_and_its_answers_find_the_pod() {
     let mut fabric = fabric();
     let out = only(fabric.send("shop/client", &Tuple::new(CLIENT6, WORLD6, TCP, 443).opening()));
     assert_eq!((out.port, ends(&out.frame.bytes)[0].0.as_str()), (MANX, "fd18::2"));
+}
+
+/// As RFC 4787 and RFC 5508 ask, and TCP as with kube-proxy (docs/services.md).
+#[test]
+fn a_translated_connection_may_be_silent_for_longer_than_others() {
+    for (protocol, seconds) in [(TCP, 86_400), (UDP, 120), (ICMP, 60)] {
+        for (silence, passes) in [(seconds, true), (seconds + 1, false)] {
+            let mut fabric = fabric();
+            let asked = Tuple::new(CLIENT, WORLD, protocol, 443);
+            let behind = leaves(&mut fabric, "shop/client", asked);
+            if protocol == TCP {
+                let answer = behind.reversed().packet(Segment::SynAck, b"");
+                assert_eq!(fabric.send_at(0, MANX, &answer).len(), 1);
+                assert_eq!(fabric.send("shop/client", &asked.packet(Segment::Data, b"x")).len(), 1);
+            }
+            fabric.nodes[0].now += Duration::from_secs(silence);
+            let said = match protocol {
+                TCP => behind.reversed().packet(Segment::Data, b"x"),
+                _ => behind.answer(),
+            };
+            let delivered = fabric.send_at(0, MANX, &said);
+            let at_pod = delivered.iter().filter(|it| it.port != MANX).count();
+            assert_eq!(at_pod == 1, passes, "protocol {protocol}, after {silence} s");
+        }
+    }
 }
 
 #[test]
