@@ -21,6 +21,10 @@ const WAYS: usize = 4;
 /// The entries of a table: clients of services, each with each of its services.
 const ENTRIES: usize = 1 << 16;
 
+/// The places on each side of its former one where a backend is looked for. A list of fewer is looked through; of a longer
+/// one, as many may have come or gone since the client's last connection.
+const NEAR: usize = 1024;
+
 /// Which backend each client got last, by the service's port.
 ///
 /// A full bucket forgets a client of the namespace that has most there, the one that came longest ago: so services of two
@@ -33,13 +37,59 @@ pub struct Affinities {
     buckets: ZeroedPages<Bucket>,
 }
 
-/// What a client kept, by its [name](Name); 0: none. The low half of the backend's hash, and the second of the last
-/// connection.
+/// The [`Kept`] of a client, by its [name](Name); 0: none.
 #[derive(Debug, FromZeros)]
 #[repr(C)]
 struct Entry {
     client: AtomicU64,
-    backend_and_time: AtomicU64,
+    kept: AtomicU64,
+}
+
+/// What a client kept, in a word: the backend's place in its list, a part of its hash, and the second of the last
+/// connection. Seconds begin anew after two years: then a client may keep what it had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Kept {
+    index: u32,
+    hash: u32,
+    seconds: u32,
+}
+
+impl Kept {
+    const INDEX_BITS: u32 = 17;
+    const HASH_BITS: u32 = 21;
+    const SECONDS_BITS: u32 = u64::BITS - Self::INDEX_BITS - Self::HASH_BITS;
+
+    const fn low(value: u64, bits: u32) -> u32 {
+        (value & ((1 << bits) - 1)) as u32
+    }
+
+    /// Of each number those bits that there is room for.
+    const fn new(index: usize, hash: u64, now: u32) -> Self {
+        Self {
+            index: Self::low(index as u64, Self::INDEX_BITS),
+            hash: Self::low(hash, Self::HASH_BITS),
+            seconds: Self::low(now as u64, Self::SECONDS_BITS),
+        }
+    }
+
+    const fn from_word(word: u64) -> Self {
+        Self {
+            index: Self::low(word >> (Self::HASH_BITS + Self::SECONDS_BITS), Self::INDEX_BITS),
+            hash: Self::low(word >> Self::SECONDS_BITS, Self::HASH_BITS),
+            seconds: Self::low(word, Self::SECONDS_BITS),
+        }
+    }
+
+    const fn word(self) -> u64 {
+        (self.index as u64) << (Self::HASH_BITS + Self::SECONDS_BITS)
+            | (self.hash as u64) << Self::SECONDS_BITS
+            | self.seconds as u64
+    }
+
+    /// Seconds since the last connection.
+    const fn age(self, now: u32) -> u32 {
+        Self::low(now.wrapping_sub(self.seconds) as u64, Self::SECONDS_BITS)
+    }
 }
 
 #[derive(Debug, FromZeros)]
@@ -76,15 +126,20 @@ impl Affinities {
     }
 
     /// The backend that the client keeps, if the frontend still has it and the client's last connection is recent
-    /// enough.
+    /// enough. It is looked for up to [`NEAR`] places from where it was: so a connection to a service of very many backends
+    /// costs no more than one to a service of as many.
     pub fn backend(&self, frontend: &Frontend, client: Address, now: u32) -> Option<Backend> {
         let timeout = frontend.affinity?;
         let name = self.name(frontend, client);
         let entry = self.bucket(name).iter().find(|it| it.client.load(Relaxed) == name.0)?;
-        let word = entry.backend_and_time.load(Relaxed);
-        let (hash, last) = ((word >> 32) as u32, word as u32);
-        let is_recent = now.saturating_sub(last) < timeout;
-        frontend.backends.iter().copied().find(|it| is_recent && self.hash(it) == hash)
+        let kept = Kept::from_word(entry.kept.load(Relaxed));
+        if kept.age(now) >= timeout {
+            return None;
+        }
+        let backends = &*frontend.backends;
+        let (before, from) = backends.split_at((kept.index as usize).min(backends.len()));
+        let near = from.iter().take(NEAR).chain(before.iter().rev().take(NEAR));
+        near.copied().find(|it| Kept::new(0, self.hash(it), 0).hash == kept.hash)
     }
 
     /// Notes the backend of a client's new connection.
@@ -95,12 +150,13 @@ impl Affinities {
         let own = names.iter().position(|it| *it == name.0);
         let free = || names.iter().position(|it| *it == 0);
         let at = own.or_else(free).unwrap_or_else(|| {
-            let times = bucket.each_ref().map(|it| it.backend_and_time.load(Relaxed) as u32);
+            let times = bucket.each_ref().map(|it| Kept::from_word(it.kept.load(Relaxed)).seconds);
             forgotten(names.map(|it| Name(it).namespace()), times, name.namespace())
         });
-        let word = u64::from(self.hash(&backend)) << 32 | u64::from(now);
+        // The list is sorted.
+        let index = frontend.backends.binary_search(&backend).unwrap_or_else(|near| near);
         bucket[at].client.store(name.0, Relaxed);
-        bucket[at].backend_and_time.store(word, Relaxed);
+        bucket[at].kept.store(Kept::new(index, self.hash(&backend), now).word(), Relaxed);
     }
 
     fn name(&self, frontend: &Frontend, client: Address) -> Name {
@@ -110,8 +166,8 @@ impl Affinities {
         Name(hash.max(1))
     }
 
-    fn hash(&self, backend: &Backend) -> u32 {
-        self.random.hash_one(backend) as u32
+    fn hash(&self, backend: &Backend) -> u64 {
+        self.random.hash_one(backend)
     }
 
     fn bucket(&self, name: Name) -> &[Entry; WAYS] {
@@ -170,6 +226,29 @@ mod tests {
             }
             let is_older = |it: usize| namespaces[it] == giver && times[it] < times[at];
             prop_assert!(!(0..WAYS).any(is_older));
+        }
+    }
+
+    /// A backend is found where others came or went, fewer than are looked at; of a short list always.
+    #[test]
+    fn a_client_keeps_its_backend_while_others_come_and_go() {
+        let backend = |n| Backend { address: Ipv4Addr::from_bits(n).into(), port: 80 };
+        let of = |range: std::ops::Range<u32>| Frontend {
+            backends: range.map(backend).collect(),
+            ..frontend(1, 1)
+        };
+        let (most, near) = (1 << Kept::INDEX_BITS, NEAR as u32);
+        for (before, now, place) in [
+            (0..2, 0..most, 1),
+            (0..most, 0..most, most - 1),
+            (0..most, near..most, 2 * near),
+            (near - 1..most, 0..most, 5 * near),
+            (0..near, near - 1..near, near - 1),
+        ] {
+            let affinities = Affinities::new().unwrap();
+            affinities.note(&of(before.clone()), client(1), backend(place), 1);
+            let found = affinities.backend(&of(now.clone()), client(1), 2);
+            assert_eq!(found, Some(backend(place)), "{before:?}, then {now:?}");
         }
     }
 

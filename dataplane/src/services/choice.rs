@@ -102,6 +102,9 @@ mod tests {
         for n in 0..300_000 {
             assert!(choose(&frontend, &affinities, client(n), Some(n), n / 1000).is_some());
         }
+        let kept = |n: &u32| affinities.backend(&frontend, client(*n).0, 300).is_some();
+        let remembered = (0..300_000).filter(kept).count();
+        assert!((60_000..=65_536).contains(&remembered), "{remembered}");
         let none = Frontend { backends: Box::default(), ..frontend };
         assert_eq!(choose(&none, &affinities, client(0), Some(7), 300), None);
     }
