@@ -3,14 +3,18 @@
 
 /// The ports of a Service that are translated; others are left out.
 pub(super) const MOST_PORTS: usize = 1000;
-/// The backends of a Service, those of all its ports together. A port that would have more has none.
+/// The endpoints of a Service that may become backends, those of all its ports together, ready or not: each is looked at
+/// whenever the Service is compiled. A port that would have more has none.
 pub(super) const MOST_BACKENDS: usize = 131_072;
 /// The Services of a namespace that are translated, the oldest ones; others are left out. Kubernetes is tested with as many
 /// (kubernetes/community, `sig-scalability/configs-and-limits/thresholds.md`).
 pub(super) const MOST_SERVICES: usize = 5000;
-/// The backends that the Services of a namespace may ask for together: the endpoints of each port. From the first Service on
-/// that asks for more, they are left out. Each takes 20 bytes, and up to four times as much where policies differ.
+/// The backends that the Services of a namespace may ask for together: the endpoints of each port, and
+/// [`BACKENDS_OF_FRONTEND`] for each of its frontends. From the first Service on that asks for more, they are left out. Each
+/// takes 20 bytes, and up to four times as much where policies differ.
 pub(super) const MOST_OF_NAMESPACE: usize = 524_288;
+/// The backends that take as much memory as a frontend: its claim, its keys and the table's entry.
+pub(super) const BACKENDS_OF_FRONTEND: usize = 16;
 /// The `externalIPs` of a Service that count; others are left out. Each is a frontend for each port, and the API server
 /// takes as many as an object has room for.
 pub(super) const MOST_EXTERNAL_IPS: usize = 16;

@@ -118,7 +118,7 @@ impl Frontends {
             let at = FrontendKey { address: (*address).into(), protocol: 0, port: 0 };
             self.claims.at_address(&at).min()
         };
-        addresses.sort_by_key(first);
+        addresses.sort_by_cached_key(first);
     }
 
     /// The Services and pods that are not translated in full, in order, each with what is left out.
@@ -336,8 +336,8 @@ impl Frontends {
             && left_alone(service).is_none()
         {
             let name = ObjectName::new(&key.namespace, &key.name);
-            let backends = self.compiler().asked_backends(&name, service);
-            self.shares.add(&Rank::new(key, service.created), backends);
+            let asked = self.compiler().asked(&name, service);
+            self.shares.add(&Rank::new(key, service.created), asked);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::services::addresses::{
     AddressKind, Opening, Untranslated, addresses, left_alone, openings,
 };
 use crate::services::backends::{Candidate, Here, TrafficPolicy, all, can_be_backend, select};
-use crate::services::bounds::{MOST_BACKENDS, MOST_PORTS};
+use crate::services::bounds::{BACKENDS_OF_FRONTEND, MOST_BACKENDS, MOST_PORTS};
 use crate::services::host_ports;
 use crate::services::numbers;
 use crate::services::omission::Omission;
@@ -144,11 +144,16 @@ impl Compiler<'_> {
         (self.node_ports.of_pods && is_here && host_ports::has_some(pod)).then_some(pod)
     }
 
-    /// The backends that a Service asks for of its namespace's share, at most those of one Service.
-    pub(super) fn asked_backends(&self, name: &ObjectName, service: &Service) -> usize {
-        let slices = self.slices.of_ports(name, translated_ports(service));
+    /// What a Service asks for of its namespace's share: its backends, and for each of its frontends as many as take the
+    /// same memory; at most the backends of one Service.
+    pub(super) fn asked(&self, name: &ObjectName, service: &Service) -> usize {
+        let ports = translated_ports(service);
+        let slices = self.slices.of_ports(name, ports);
         let backends: usize = slices.iter().flatten().map(|(it, _)| it.endpoints.len()).sum();
-        backends.min(MOST_BACKENDS)
+        let reached = addresses(service, self.external).values().filter(|it| it.is_ok()).count();
+        let node_ports = ports.iter().filter(|it| it.node_port.is_some()).count();
+        let frontends = ports.len() * reached + node_ports * self.node_ports.addresses.len();
+        (backends + frontends * BACKENDS_OF_FRONTEND).min(MOST_BACKENDS)
     }
 
     fn compile_service(
@@ -205,7 +210,7 @@ impl Compiler<'_> {
         reached
     }
 
-    /// Compiles a port, which these slices have. `left`: the backends that the Service may still have.
+    /// Compiles a port, which these slices have. `left`: the endpoints of the Service that may still be looked at.
     fn compile_port(
         &self,
         (name, service, ranges): (&ObjectName, &Service, &Clients),
@@ -227,8 +232,7 @@ impl Compiler<'_> {
             let alike = Alike::new(service, &opening);
             let frontend = made.entry(alike).or_insert_with(|| {
                 let clients = if alike.has_source_ranges { ranges.clone() } else { Clients::All };
-                let made = self.frontend((name, service), (port, slices), alike, *left, omissions);
-                *left = left.saturating_sub(made.backends.len() + made.all_backends.len());
+                let made = self.frontend((name, service), (port, slices), alike, left, omissions);
                 Arc::new(Frontend { clients, ..made })
             });
             let key = frontend_key(opening.address, port, opening.port);
@@ -243,14 +247,14 @@ impl Compiler<'_> {
         }
     }
 
-    /// A frontend of a Service's port, which these slices have, for every client. It has no backends if it would have
-    /// more than `left`.
+    /// A frontend of a Service's port, which these slices have, for every client. It has no backends if there are more
+    /// endpoints than `left`, from which they are taken: also those that no client gets, because each is looked at.
     fn frontend(
         &self,
         (name, service): (&ObjectName, &Service),
         (port, slices): (&ServicePort, &[(&EndpointSlice, u16)]),
         Alike { is_v4, policy, takes_visitors, .. }: Alike,
-        left: usize,
+        left: &mut usize,
         omissions: &mut BTreeSet<Omission>,
     ) -> Frontend {
         let without_backends = Frontend {
@@ -266,10 +270,13 @@ impl Compiler<'_> {
         }
         let of_family = || slices.iter().filter(|(slice, _)| is_of_family(slice, is_v4)).copied();
         let count = of_family().map(|(slice, _)| slice.endpoints.len()).sum::<usize>();
-        if count > left {
+        let has_all = takes_visitors || port.protocol == Some(Protocol::Udp);
+        let lists = if has_all { 2 } else { 1 };
+        if count > *left {
             omissions.insert(Omission::TooManyBackends);
             return without_backends;
         }
+        *left = left.saturating_sub(count * lists);
         let mut candidates = Vec::with_capacity(count);
         for (slice, port) in of_family() {
             for endpoint in &slice.endpoints {
@@ -281,7 +288,6 @@ impl Compiler<'_> {
             }
         }
         let (backends, without_backend) = select(&candidates, policy, self.here);
-        let has_all = takes_visitors || port.protocol == Some(Protocol::Udp);
         let all_backends = if has_all { all(&candidates) } else { Box::default() };
         Frontend { backends, all_backends, without_backend, ..without_backends }
     }

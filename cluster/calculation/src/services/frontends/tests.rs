@@ -600,12 +600,17 @@ fn what_a_service_makes_every_node_do_is_bounded() {
             ports(count)
         )
     };
-    let slice = |at: usize, count: usize| {
-        let endpoints: Vec<_> = (0..500)
-            .map(|it| format!("{{addresses: [10.{at}.{}.{}]}}", it / 250, it % 250))
-            .collect();
+    let slice = |count: usize, ready: bool| {
+        let endpoint = |it: usize| {
+            format!(
+                "{{addresses: [10.1.{}.{}], conditions: {{ready: {ready}}}}}",
+                it / 250,
+                it % 250
+            )
+        };
+        let endpoints: Vec<_> = (0..500).map(endpoint).collect();
         format!(
-            "---\n{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: s{at}, namespace: a, labels: \
+            "---\n{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: s1, namespace: a, labels: \
              {{kubernetes.io/service-name: s}}}}, addressType: IPv4, endpoints: [{}], ports: [{}]}}\n",
             endpoints.join(", "),
             ports(count)
@@ -614,14 +619,18 @@ fn what_a_service_makes_every_node_do_is_bounded() {
     let found = compiled(&service(MOST_PORTS + 1));
     assert_eq!(found.table().frontends().count(), MOST_PORTS);
     assert!(found.omissions().any(|(_, it)| it == Omission::TooManyPorts));
-    let found = compiled(&[service(300), slice(1, 300)].concat());
+    let found = compiled(&[service(300), slice(300, true)].concat());
     let backends = |found: &Frontends| {
         found.table().frontends().map(|(_, it)| it.backends.len()).sum::<usize>()
     };
     assert_eq!(backends(&found), MOST_BACKENDS / 500 * 500);
     assert!(found.omissions().any(|(_, it)| it == Omission::TooManyBackends));
-    let found = compiled(&[service(200), slice(1, 200)].concat());
+    let found = compiled(&[service(200), slice(200, true)].concat());
     assert_eq!((backends(&found), found.omissions().count()), (100_000, 0));
+    // Those that nobody gets are looked at, too.
+    let found = compiled(&[service(300), slice(300, false)].concat());
+    assert_eq!(backends(&found), 0);
+    assert!(found.omissions().any(|(_, it)| it == Omission::TooManyBackends));
 }
 
 /// A Service of a namespace that is as old as this day of January and has as many backends as one may, with its slice.
