@@ -178,10 +178,16 @@ curl_ends() {
 node_is_refused() { curl_ends 7 cluster exec "$1" -- curl -sS --max-time 5 "http://$2/"; }
 node_is_answered() { cluster exec "$1" -- curl -sS --max-time 2 "http://$2/hostname"; }
 
-# no_netfilter NODE: no program has put a rule of nftables or iptables into the node's kernel, and no connection is tracked.
+# no_netfilter NODE: no program has put a rule of nftables or iptables into the node's kernel, and no connection is tracked. Where
+# nft cannot ask, nobody knows, unless the kernel has no nftables.
 no_netfilter() {
     local found
-    found=$(cluster exec "$1" -- sh -c 'nft list ruleset 2>/dev/null; cat /proc/net/nf_conntrack 2>/dev/null | head -3')
+    found=$(cluster exec "$1" -- sh -c '
+        rules=$(nft list ruleset 2>&1) || case $rules in *"not supported"*) rules= ;; esac
+        echo "$rules"
+        for file in ip_tables_names ip6_tables_names nf_conntrack; do
+            [ ! -e "/proc/net/$file" ] || head -3 "/proc/net/$file"
+        done')
     [ -z "$found" ] || { echo "$found"; return 1; }
 }
 # The nodes' own addresses.
@@ -508,7 +514,7 @@ status_has() { cluster exec "$1" -- "$work/manx" status --socket /run/manx/node.
 # What Manx has on a node: files of the plugin, the holder, and what it does to the node's network.
 traces() {
     cluster exec "$1" -- sh -c 'ls /opt/cni/bin /etc/cni/net.d; pgrep -ax manx-cni; ip link; ip route show table all; ip rule
-        echo all told' | grep -e manx -e 'lookup 7[789]' -e 'all told'
+        echo all told' | grep -e manx -e 'proto 77' -e 'lookup 7[789]' -e 'all told'
 }
 no_traces() {
     local found
