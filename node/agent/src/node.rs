@@ -35,6 +35,7 @@ mod way_out;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
@@ -58,6 +59,7 @@ use super::uplink;
 use manx_api::explain::ExplainRequest;
 use manx_api::{Call, ErrorKind, Failure, Reply};
 use manx_dataplane::flow::FlowRecordFile;
+use manx_dataplane::tables::Tables;
 use manx_dataplane::wire::protocol;
 use manx_linux::netlink;
 use manx_observe::Observer;
@@ -66,6 +68,9 @@ use manx_observe::served::Served;
 
 /// The time after which what another program has changed of the routing rules is set back.
 const CHECK_PORTS: Duration = Duration::from_secs(10);
+/// The same for addresses and routes of the node's own. The kernel is asked for the way to each node that is reached without
+/// a tunnel, which takes a quarter of a second for 5,000.
+const CHECK_HOST: Duration = Duration::from_secs(60);
 
 pub(super) struct Agent {
     pub(super) inputs: Inputs,
@@ -78,6 +83,8 @@ pub(super) struct Agent {
     started: Instant,
     /// When the routing rules of the node's ports that are Manx's are looked at next.
     check_ports: Instant,
+    /// The same for the node's own addresses and routes.
+    check_host: Instant,
     /// The ports of the node that lead to Manx.
     led_ports: Desired,
     /// Those of them that lead to pods.
@@ -125,8 +132,9 @@ impl Agent {
             peers: watch::Sender::default(),
             started: Instant::now(),
             check_ports: Instant::now() + CHECK_PORTS,
+            check_host: Instant::now() + CHECK_HOST,
             led_ports: Desired::default(),
-            host_ports: HostPorts::default(),
+            host_ports: HostPorts::load(&settings.socket),
             failed: None,
             last_flows: Some(flows),
             served: observer.served.clone(),
@@ -163,8 +171,10 @@ impl Agent {
             |view, open| dataplane.open_sockets(view, open),
         );
         let Settled { placed, tables, received } = settled;
-        if let Some(tables) = tables {
+        if let Some(mut tables) = tables {
             if let Some(flows) = self.last_flows.take() {
+                // Connections to ports of pods go on where the pods have these still.
+                tables = self.grant_ports().unwrap_or(tables);
                 self.restore_flows(flows, &tables);
             }
             self.dataplane.publish(tables, received);
@@ -176,6 +186,8 @@ impl Agent {
         self.attachments.send_replies();
         self.end_leaving();
         if placed {
+            // With other addresses the node may have other interfaces.
+            self.check_ports = now;
             let peers = self.view.ipip_peers();
             self.peers.send_if_modified(|known| mem::replace(known, peers) != *known);
         }
@@ -191,6 +203,10 @@ impl Agent {
             self.attachments.devices.reconcile_ports(&self.led_ports);
             self.host_ports.retry();
         }
+        if now >= self.check_host {
+            self.check_host = now + CHECK_HOST;
+            self.attachments.devices.restore_host(&self.view.host_network());
+        }
         if self.dataplane.socket_faults().next().is_some() {
             self.inputs.retry_socket();
         }
@@ -201,36 +217,45 @@ impl Agent {
         }
     }
 
-    /// Decides which ports of the node lead to pods, and leads these and those that are translated to Manx. A port
-    /// leads nowhere before the tables have it. A health check stays the node's only where the agent listens: another
-    /// process at that port gets nothing by it.
+    /// Leads the ports of the node that are pods' or are translated to Manx. A port leads nowhere before the tables have
+    /// it. A health check stays the node's only where the agent listens: another process at that port gets nothing by it.
     fn lead_ports(&mut self) {
-        let Self { inputs, view, attachments, calculated, dataplane, host_ports, checks, .. } =
-            self;
-        let devices = &attachments.devices;
+        if let Some(tables) = self.grant_ports() {
+            self.dataplane.publish(tables, None);
+        }
+        let Self { view, host_ports, checks, .. } = self;
         let wanted = view.health_checks();
         let mut served = checks.served();
+        served.retain(|at| wanted.contains_key(at));
+        checks.serve(wanted);
+        let ports = view.manx_ports(host_ports.granted(), served);
+        if ports != self.led_ports {
+            self.attachments.devices.reconcile_ports(&ports);
+            self.led_ports = ports;
+        }
+    }
+
+    /// Decides which ports of the node lead to pods. Returns the tables in use with other services, if that has changed
+    /// them.
+    fn grant_ports(&mut self) -> Option<Arc<Tables>> {
+        let Self { inputs, view, attachments, calculated, host_ports, checks, .. } = self;
+        if !view.cluster.in_sync {
+            // Which pods ask is not known.
+            return None;
+        }
+        let devices = &attachments.devices;
+        let served = checks.served();
         let mut asked = view.asked_ports();
         // The agent's own socket, which is about to be closed, is no process to which the port belongs.
         asked.retain(|key, _| {
             key.protocol != protocol::TCP
                 || !served.contains(&SocketAddr::new(key.address.to_ip(), key.port))
         });
-        served.retain(|at| wanted.contains_key(at));
-        checks.serve(wanted);
         if let Err(error) = host_ports.decide(&asked, || devices.used_ports()) {
             tracing::error!(%error, "no pod gets a port of the node (hostPort)");
         }
-        if view.grant_ports(inputs, host_ports.granted())
-            && let Some(tables) = calculated.replace_services(view)
-        {
-            dataplane.publish(tables, None);
-        }
-        let ports = view.manx_ports(host_ports.granted(), served);
-        if ports != self.led_ports {
-            self.attachments.devices.reconcile_ports(&ports);
-            self.led_ports = ports;
-        }
+        let has_changed = view.grant_ports(inputs, host_ports.granted());
+        has_changed.then(|| calculated.replace_services(view)).flatten()
     }
 
     fn read_reports(&mut self) {
@@ -326,5 +351,8 @@ impl Drop for Agent {
     fn drop(&mut self) {
         let keeps_ports = self.inputs.has_account() && !self.is_removed();
         self.attachments.devices.remove_host(keeps_ports);
+        if !keeps_ports {
+            self.host_ports.forget();
+        }
     }
 }

@@ -21,6 +21,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use ipnet::IpNet;
 use manx_dataplane::services::FrontendKey;
 use manx_dataplane::wire::protocol;
 use manx_linux::netlink::{
@@ -61,6 +62,8 @@ pub struct Desired {
     pub host_ports: BTreeSet<HostPort>,
     /// The TCP ports among the node ports at which the agent answers itself. They stay the node's.
     pub health_checks: BTreeSet<SocketAddr>,
+    /// The ranges of service addresses. What is sent there while no agent runs must not come to strangers.
+    pub ranges: BTreeSet<IpNet>,
 }
 
 /// A port of one of the node's addresses.

@@ -161,10 +161,10 @@ impl RestartState {
     pub(crate) async fn watch(self: Arc<Self>) {
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
-            let found = UnixStream::connect(&self.path).await;
-            // The lock is held while a device is sent, and then that call reports.
+            // The lock is held while a device is sent, and then that call reports. A holder that has nothing ends if nobody
+            // calls.
             let has_pods = self.entries.try_lock().is_ok_and(|entries| !entries.pods.is_empty());
-            if let (true, Err(source)) = (has_pods, found) {
+            if has_pods && let Err(source) = UnixStream::connect(&self.path).await {
                 self.record(Err(Error::NoHolder { path: self.path.clone(), source }.to_string()));
             }
         }

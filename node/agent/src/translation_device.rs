@@ -6,7 +6,8 @@
 //!   and from the node's own processes (`port_rules`).
 //!
 //! Rules, routes and reserved ports outlive the agent. While no agent runs, `manx1` is gone, and the table of the ports
-//! drops what comes: a connection waits for the next agent, and no socket of the node answers it. [`remove`] takes them
+//! drops what comes: a connection waits for the next agent, and no socket of the node answers it. The ranges of service
+//! addresses are unreachable then, because whoever is behind the default route would get what is sent there. [`remove`] takes them
 //! away. It finds them in the kernel, so any process can call it.
 
 use std::collections::BTreeSet;
@@ -20,7 +21,7 @@ use ipnet::IpNet;
 use manx_devices::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, OpenDevice};
 use manx_linux::listening::UsedPorts;
 use manx_linux::netlink::{
-    self, Family, ListedRoute, Netlink, PORTS_TABLE, PortRange, Route, Rule, TRANSLATED_TABLE,
+    self, Family, ListedRoute, MAIN, Netlink, PORTS_TABLE, PortRange, Route, Rule, TRANSLATED_TABLE,
 };
 use manx_linux::netns::{self, sysctl};
 
@@ -222,9 +223,11 @@ impl TranslationDevice {
         // Rules lead to routes: routes are set before them and removed after them. A route that cannot be set, because the
         // node has lost the address, keeps no rule from being set again.
         let routed = set_routes(netlink, family, &routes, findings).await;
+        let ranges = desired.ranges.iter().filter(|net| Family::of(net.addr()) == family).copied();
+        let closed = set_last_resorts(netlink, family, ranges.collect(), findings).await;
         set_rules(netlink, family, &rules, findings).await?;
         remove_routes(netlink, family, &routes, findings).await?;
-        routed
+        routed.and(closed)
     }
 
     /// Removes what is left of the interface after its queues are closed. The rest stays for the next agent.
@@ -247,6 +250,7 @@ pub fn remove(record: &Path) -> Result<(), Error> {
         for family in Family::ALL {
             set_rules(&netlink, family, &port_rules::unmoved(family), &mut findings).await?;
             remove_routes(&netlink, family, &BTreeSet::new(), &mut findings).await?;
+            set_last_resorts(&netlink, family, BTreeSet::new(), &mut findings).await?;
         }
         Ok(())
     })?;
@@ -353,6 +357,28 @@ async fn set_routes(
         findings
             .set
             .push(format!("ip route table {PORTS_TABLE} {} dev {SERVICES}", route.destination));
+    }
+    Ok(())
+}
+
+/// Makes these prefixes, and no others of Manx's, unreachable where no route to Manx leads there: behind a default route there
+/// are strangers.
+async fn set_last_resorts(
+    netlink: &Netlink,
+    family: Family,
+    mut wanted: BTreeSet<IpNet>,
+    findings: &mut Findings,
+) -> Result<(), netlink::Error> {
+    for route in netlink.table_routes(MAIN, family).await?.iter().filter(|it| it.is_manx()) {
+        let Some(net) = route.last_resort() else { continue };
+        if !wanted.remove(&net) {
+            netlink.delete_listed(route).await?;
+            findings.removed.push(route.to_string());
+        }
+    }
+    for net in wanted {
+        netlink.add_last_resort(net).await?;
+        findings.set.push(format!("ip route unreachable {net}"));
     }
     Ok(())
 }

@@ -1,16 +1,20 @@
 //! Which ports of this node lead to the pods that ask for them (`hostPort`): those that no process of the node uses.
 //!
 //! Whoever can make a pod can ask for a port. What a process listens at stays the process's, as long as that pod asks:
-//! otherwise the pod would get it while the process is replaced. A port from which a connection is open waits until that
-//! ends, because its answers come to the same port.
+//! otherwise the pod would get it while the process is replaced. A file keeps these ports for the next agent. A port from
+//! which a connection is open waits until that ends, because its answers come to the same port.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
 use manx_calculation::services::GrantedPorts;
 use manx_dataplane::services::FrontendKey;
 use manx_linux::listening::{PortUse, UsedPorts};
-use manx_objects::object::ObjectKey;
+use manx_objects::object::{Kind, ObjectKey};
 
 use crate::port_rules::HostPort;
 
@@ -19,12 +23,32 @@ use crate::port_rules::HostPort;
 pub(super) struct HostPorts {
     granted: GrantedPorts,
     /// The ports at which a process listened when a pod asked for them.
-    refused: BTreeMap<FrontendKey, Arc<ObjectKey>>,
+    refused: GrantedPorts,
+    /// The file that keeps them; empty: none does.
+    record: PathBuf,
     /// The ports from which connections were open.
     waiting: BTreeMap<FrontendKey, Arc<ObjectKey>>,
 }
 
+/// The name's end of the file, beside the socket, that keeps the ports that were refused.
+const REFUSED_PORTS: &str = "refused-ports";
+
 impl HostPorts {
+    /// Nothing is granted. What an agent at this socket has refused stays refused.
+    pub(super) fn load(socket: &Path) -> Self {
+        let record = socket.with_extension(REFUSED_PORTS);
+        let refused = match fs::read_to_string(&record) {
+            Ok(text) => text.lines().filter_map(|line| parse(line, &record)).collect(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(error) => {
+                let record = record.display();
+                tracing::error!(%error, %record, "which ports of the node no pod gets is forgotten");
+                BTreeMap::new()
+            }
+        };
+        Self { refused, record, ..Self::default() }
+    }
+
     /// Decides about the ports that are asked for. `read` returns the ports in use; it is asked only if there is something
     /// to decide, and nothing is granted if it fails.
     pub(super) fn decide<E>(
@@ -33,9 +57,13 @@ impl HostPorts {
         read: impl FnOnce() -> Result<UsedPorts, E>,
     ) -> Result<(), E> {
         let same = |key: &FrontendKey, pod: &mut Arc<ObjectKey>| asked.get(key) == Some(&*pod);
+        let refused = self.refused.len();
         self.granted.retain(same);
         self.refused.retain(same);
         self.waiting.retain(same);
+        if self.refused.len() != refused {
+            self.save();
+        }
         let decided = [&self.granted, &self.refused, &self.waiting];
         let is_new = |key: &FrontendKey| decided.iter().all(|it| !it.contains_key(key));
         let new: GrantedPorts = asked
@@ -47,6 +75,7 @@ impl HostPorts {
             return Ok(());
         }
         let used = read()?;
+        let refused = self.refused.len();
         for (key, pod) in new {
             let Some(port) = HostPort::new(&key) else { continue };
             match used.used(port.transport, port.address, port.port) {
@@ -62,7 +91,34 @@ impl HostPorts {
                 Some(PortUse::Connected) => _ = self.waiting.insert(key, pod),
             }
         }
+        if self.refused.len() != refused {
+            self.save();
+        }
         Ok(())
+    }
+
+    /// Removes the file. It is no error if there is none.
+    pub(super) fn forget(&self) {
+        let _ = fs::remove_file(&self.record);
+    }
+
+    /// Writes the ports that were refused, one a line.
+    fn save(&self) {
+        if self.record.as_os_str().is_empty() {
+            return;
+        }
+        let mut text = String::new();
+        for (FrontendKey { address, protocol, port }, pod) in &self.refused {
+            // Writing to a string does not fail.
+            let ObjectKey { namespace, name, .. } = &**pod;
+            let _ = writeln!(text, "{protocol} {} {port} {namespace}/{name}", address.to_ip());
+        }
+        let beside = self.record.with_extension("new");
+        let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, &self.record));
+        if let Err(error) = written {
+            let record = self.record.display();
+            tracing::error!(%error, %record, "the next agent may give a pod the port of a process that is replaced then");
+        }
     }
 
     /// Decides about the ports that wait at the next call of [`HostPorts::decide`].
@@ -75,19 +131,36 @@ impl HostPorts {
     }
 }
 
+/// The port and the pod of a line of the record at `at`.
+fn parse(line: &str, at: &Path) -> Option<(FrontendKey, Arc<ObjectKey>)> {
+    let port = || {
+        let [protocol, address, port, pod] = line.split(' ').collect::<Vec<_>>().try_into().ok()?;
+        let (namespace, name) = pod.split_once('/')?;
+        let address: IpAddr = address.parse().ok()?;
+        let (protocol, port) = (protocol.parse().ok()?, port.parse().ok()?);
+        let key = FrontendKey { address: address.into(), protocol, port };
+        Some((key, Arc::new(ObjectKey::new(Kind::Pod, namespace, name))))
+    };
+    let found = port();
+    if found.is_none() {
+        let at = at.display();
+        tracing::error!(line, %at, "expected a protocol, an address, a port and a pod: the line is left out");
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
 
     use manx_linux::netns;
     use manx_linux::testing::namespaces_allowed;
-    use manx_objects::object::Kind;
 
     use super::*;
 
     fn asked(ports: &[(u16, &str)]) -> GrantedPorts {
         let key = |port| {
-            let address: std::net::IpAddr = [127, 0, 0, 1].into();
+            let address: IpAddr = [127, 0, 0, 1].into();
             FrontendKey { address: address.into(), protocol: 6, port }
         };
         let pod = |name: &str| Arc::new(ObjectKey::new(Kind::Pod, "a", name));
@@ -109,7 +182,9 @@ mod tests {
                 netlink.set_up(link.index).await
             })
             .unwrap();
-            let mut ports = HostPorts::default();
+            let folder = tempfile::tempdir().unwrap();
+            let socket = folder.path().join("node.sock");
+            let mut ports = HostPorts::load(&socket);
             let process = TcpListener::bind("0.0.0.0:80").unwrap();
             ports.decide(&asked(&[(80, "x"), (81, "x")]), UsedPorts::read).unwrap();
             assert_eq!(granted(&ports), [81]);
@@ -117,6 +192,9 @@ mod tests {
             ports.retry();
             ports.decide(&asked(&[(80, "x"), (81, "x")]), UsedPorts::read).unwrap();
             assert_eq!(granted(&ports), [81], "the same pod");
+            let mut next = HostPorts::load(&socket);
+            next.decide(&asked(&[(80, "x"), (81, "x")]), UsedPorts::read).unwrap();
+            assert_eq!(granted(&next), [81], "the next agent");
             ports.decide(&asked(&[(81, "x")]), UsedPorts::read).unwrap();
             ports.decide(&asked(&[(80, "y"), (81, "x")]), UsedPorts::read).unwrap();
             assert_eq!(granted(&ports), [80, 81], "another pod, after the process");

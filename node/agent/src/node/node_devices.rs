@@ -5,7 +5,7 @@ use std::sync::Arc;
 use manx_dataplane::encapsulation::Encapsulation;
 
 use crate::error::Error;
-use crate::host_device::{ChangedRoutes, HostDevice};
+use crate::host_device::{ChangedRoutes, HostDevice, RouteChanges};
 use crate::interfaces::HOST;
 use crate::port_rules::Desired;
 use crate::service_device::ServiceDevice;
@@ -118,6 +118,26 @@ impl NodeDevices {
         );
         for block in reconciled.into_iter().flat_map(|it| it.unreachable) {
             tracing::error!(%block, "the node has no route to the node of this block");
+        }
+    }
+
+    /// Sets back what another program has changed of the node's own addresses and routes, and logs it. Blocks whose node
+    /// has no route have been told.
+    pub(super) fn restore_host(&self, desired: &HostNetwork) {
+        match self.host.reconcile(desired) {
+            Ok(RouteChanges { set, removed, .. }) => {
+                for route in set {
+                    let route = route.destination;
+                    tracing::warn!(%route, "another program had removed or changed this route of Manx's; it is set again");
+                }
+                for route in removed {
+                    let route = route.destination;
+                    tracing::warn!(%route, "a route that is not Manx's was where Manx's are; it is removed");
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "the node's own routes are not as they should be");
+            }
         }
     }
 

@@ -239,6 +239,7 @@ impl View {
             egress: self.addresses_of_way_out(),
             node_ports: self.node_port_addresses(),
             host_ports: granted.keys().filter_map(HostPort::new).collect(),
+            ranges: self.services.manx().map(|it| it.ranges.nets.clone()).unwrap_or_default(),
         }
     }
 

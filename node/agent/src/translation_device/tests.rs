@@ -40,9 +40,13 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
+/// The ranges of service addresses.
+const RANGES: [&str; 2] = ["10.96.0.0/12", "fd96::/112"];
+
 fn desired() -> Desired {
     let all: BTreeSet<IpAddr> = NODE.map(ip).into();
-    Desired { egress: all.clone(), node_ports: all, ..Desired::default() }
+    let ranges = RANGES.map(|it| it.parse().unwrap()).into();
+    Desired { egress: all.clone(), node_ports: all, ranges, ..Desired::default() }
 }
 
 /// The namespaces of a node and of the world, and the node's `manx1`.
@@ -497,6 +501,14 @@ fn what_an_agent_leaves_behind_is_closed_and_the_next_one_goes_on() {
         let listener = in_node(&place, || TcpListener::bind((ip(node), 22)).unwrap());
         assert!(is_served(&listener, in_world(&place, || connect((node, 22)))));
     }
+    // What the node's processes send to services does not leave by the default route.
+    for (service, from) in [("10.96.0.10", "0.0.0.0:0"), ("fd96::a", "[::]:0")] {
+        let asked = in_node(&place, || {
+            let client = UdpSocket::bind(from).unwrap();
+            client.send_to(b"?", (ip(service), 53)).map_err(|error| error.kind())
+        });
+        assert_eq!(asked, Err(io::ErrorKind::HostUnreachable), "{service}");
+    }
     let (device, mut queues) = place.attach().unwrap();
     let findings = device.reconcile(&desired()).unwrap();
     assert_eq!(
@@ -547,6 +559,12 @@ fn what_others_have_removed_is_set_again_and_what_they_have_added_is_told() {
         netlink.add_rule(&foreign).await
     })
     .unwrap();
+    netlink::in_netns(&place.node, async |netlink| {
+        let all = netlink.table_routes(MAIN, Family::V6).await?;
+        let ours = all.iter().find(|it| it.last_resort().is_some()).unwrap();
+        netlink.delete_listed(ours).await
+    })
+    .unwrap();
     let findings = device.reconcile(&desired()).unwrap();
     insta::assert_snapshot!(findings.set.join("\n"), @r"
     61000-65534, 30000-32767 in ip_local_reserved_ports
@@ -560,6 +578,7 @@ fn what_others_have_removed_is_set_again_and_what_they_have_added_is_told() {
     ip rule pref 3 to 192.0.2.1/32 ipproto udp dport 61000-65534 lookup 79 proto 77
     ip rule pref 3 to 192.0.2.1/32 ipproto sctp dport 30000-32767 lookup 79 proto 77
     ip rule pref 3 to 192.0.2.1/32 ipproto sctp dport 61000-65534 lookup 79 proto 77
+    ip route unreachable fd96::/112
     ipv4/conf/manx1/rp_filter = 0
     ");
     let strict = Error::StrictReversePath.to_string();

@@ -124,6 +124,17 @@ impl ListedRoute {
         self.message.header.kind == RouteType::BlackHole
             && self.message.header.destination_prefix_length == 0
     }
+
+    /// The destination, if it is a [last resort](Netlink::add_last_resort).
+    pub fn last_resort(&self) -> Option<IpNet> {
+        let is_unreachable = self.message.header.kind == RouteType::Unreachable;
+        let to = self.message.attributes.iter().find_map(|attribute| match attribute {
+            RouteAttribute::Destination(to) => ip(to),
+            _ => None,
+        });
+        let net = IpNet::new(to?, self.message.header.destination_prefix_length).ok()?;
+        is_unreachable.then_some(net)
+    }
 }
 
 impl fmt::Display for ListedRoute {
@@ -202,11 +213,12 @@ impl Netlink {
         }
     }
 
-    /// The routes that Manx made in a table below 256, both families.
+    /// The routes to interfaces that Manx made in a table below 256, both families.
     pub async fn manx_routes(&self, table: u8) -> Result<Vec<Route>, Error> {
         let is_manx = |message: &RouteMessage| {
             message.header.protocol == RouteProtocol::Other(MANX_PROTOCOL)
                 && message.header.table == table
+                && message.header.kind == RouteType::Unicast
         };
         self.routes(is_manx).await
     }
@@ -238,6 +250,19 @@ impl Netlink {
         message.header.scope = RouteScope::Universe;
         self.handle.route().add(message).replace().execute().await.map_err(Error::request(|| {
             format!("table {table} cannot be made to drop what none of its routes leads to")
+        }))
+    }
+
+    /// Makes a prefix unreachable while no other route of the main table leads there: a default route does not count.
+    pub async fn add_last_resort(&self, to: IpNet) -> Result<(), Error> {
+        let mut message = Route::direct(to, 0).message();
+        message.header.kind = RouteType::Unreachable;
+        message.header.scope = RouteScope::Universe;
+        message.attributes.retain(|it| !matches!(it, RouteAttribute::Oif(_)));
+        // The kernel takes the route with the lowest priority first.
+        message.attributes.push(RouteAttribute::Priority(u32::MAX));
+        self.handle.route().add(message).replace().execute().await.map_err(Error::request(|| {
+            format!("{to} cannot be made unreachable while nobody serves it")
         }))
     }
 
