@@ -13,6 +13,7 @@ mod port_ids;
 mod port_reservation;
 mod port_rules;
 mod privileges;
+mod reconcile;
 mod reserved;
 mod restart_state;
 pub mod server;

@@ -64,7 +64,7 @@ use manx_observe::Observer;
 use manx_observe::checks::ServiceChecks;
 use manx_observe::served::Served;
 
-/// The time after which what another program has changed of the routing rules is set back.
+/// The time after which what another program has changed of rules, routes and settings is set back.
 const CHECK_PORTS: Duration = Duration::from_secs(10);
 
 pub(super) struct Agent {
@@ -76,7 +76,7 @@ pub(super) struct Agent {
     /// The nodes that are reached by an IPIP tunnel. The task that looks for the next hops to them receives this.
     peers: watch::Sender<BTreeSet<Ipv4Addr>>,
     started: Instant,
-    /// When the routing rules of the node's ports that are Manx's are looked at next.
+    /// When rules, routes and settings of Manx's in the node's kernel are looked at next.
     check_ports: Instant,
     /// The ports of the node that lead to Manx.
     led_ports: Desired,
@@ -188,7 +188,7 @@ impl Agent {
         self.dataplane.ports.restore_devices(now);
         if now >= self.check_ports {
             self.check_ports = now + CHECK_PORTS;
-            self.attachments.devices.reconcile_ports(&self.led_ports);
+            self.attachments.devices.check(&self.led_ports, &self.view.host_network());
             self.host_ports.retry();
         }
         if self.dataplane.socket_faults().next().is_some() {

@@ -18,6 +18,7 @@ use manx_linux::netlink::{Action, LOCAL, MAIN, Peer, PortRange, Transport, Veth}
 use manx_linux::testing::{namespaces_allowed, tun_allowed};
 
 use super::*;
+use crate::port_rules::Step;
 
 /// Long enough for a packet that arrives.
 const SHORT: Duration = Duration::from_millis(200);
@@ -547,11 +548,17 @@ fn what_others_have_removed_is_set_again_and_what_they_have_added_is_told() {
         netlink.add_rule(&foreign).await
     })
     .unwrap();
+    let state = place.state();
+    let (looked, done) = device.look(&desired());
+    done.unwrap();
+    assert_eq!(place.state(), state, "a look changes nothing");
     let findings = device.reconcile(&desired()).unwrap();
+    assert_eq!((&looked.findings.set, &findings.set_back), (&findings.set, &findings.set));
     insta::assert_snapshot!(findings.set.join("\n"), @r"
-    61000-65534, 30000-32767 in ip_local_reserved_ports
+    30000-32767,61000-65534 in net.ipv4.ip_local_reserved_ports
+    net.ipv4.conf.manx1.rp_filter = 0
     ip route table 79 blackhole default (V4)
-    ip route table 79 192.0.2.1/32 dev manx1
+    ip route table 79 192.0.2.1/32 dev manx1 src 192.0.2.1
     ip rule pref 1 from 192.0.2.1/32 iif eth0 blackhole proto 77
     ip rule pref 1 iif manx1 lookup local proto 77
     ip rule pref 3 to 192.0.2.1/32 ipproto tcp dport 30000-32767 lookup 79 proto 77
@@ -560,12 +567,37 @@ fn what_others_have_removed_is_set_again_and_what_they_have_added_is_told() {
     ip rule pref 3 to 192.0.2.1/32 ipproto udp dport 61000-65534 lookup 79 proto 77
     ip rule pref 3 to 192.0.2.1/32 ipproto sctp dport 30000-32767 lookup 79 proto 77
     ip rule pref 3 to 192.0.2.1/32 ipproto sctp dport 61000-65534 lookup 79 proto 77
-    ipv4/conf/manx1/rp_filter = 0
     ");
     let strict = Error::StrictReversePath.to_string();
     assert_eq!(findings.foreign, ["ip rule pref 3 lookup 99 proto 4", &strict]);
     let now = place.rules().into_iter().filter(|rule| !findings.foreign.contains(rule));
     assert_eq!(now.collect::<Vec<String>>(), all);
+    let (looked, _) = device.look(&desired());
+    assert_eq!((&looked.findings.set[..], &looked.findings.removed[..]), (&[][..], &[][..]));
+    let rules = looked.wanted.iter().filter(|it| it.contains(" rule ")).cloned();
+    assert_eq!(rules.collect::<BTreeSet<String>>(), own_rules(&all));
+
+    // What Manx itself wants anew or no longer, and a rule for a new interface, is nobody else's deed.
+    let mut other = desired();
+    other.node_ports.clear();
+    let dummy = ["link", "add", "eth7", "type", "veth", "peer", "name", "eth8"];
+    in_node(&place, || assert!(Command::new("ip").args(dummy).status().unwrap().success()));
+    let findings = device.reconcile(&other).unwrap();
+    assert!(!findings.set.is_empty() && !findings.removed.is_empty(), "{findings:?}");
+    assert_eq!(findings.set_back, [""; 0]);
+    // A rule with Manx's number that it has not made.
+    let stale = Rule::new(3, Family::V4, Action::Lookup(PORTS_TABLE));
+    netlink::in_netns(&place.node, async |netlink| netlink.add_rule(&stale).await).unwrap();
+    let findings = device.reconcile(&other).unwrap();
+    assert_eq!(findings.set_back, [format!("removed ({stale})")]);
+}
+
+/// Of these rules, Manx's own, and the one for the table `local`.
+fn own_rules(all: &[String]) -> BTreeSet<String> {
+    let preference = |rule: &str| {
+        rule.split(' ').nth(if rule.contains(" -6 ") { 4 } else { 3 })?.parse::<u32>().ok()
+    };
+    all.iter().filter(|it| preference(it).is_some_and(|it| it <= MOVED_LOCAL)).cloned().collect()
 }
 
 #[test]
