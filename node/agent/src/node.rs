@@ -25,6 +25,7 @@ mod pod_walk;
 mod pods;
 mod ports;
 mod publications;
+mod refused_ports;
 mod restart;
 mod routes;
 mod settle;
@@ -57,7 +58,7 @@ use super::settings::{Network, Settings};
 use super::uplink;
 use manx_api::explain::ExplainRequest;
 use manx_api::{Call, ErrorKind, Failure, Reply};
-use manx_dataplane::flow::FlowRecordFile;
+use manx_dataplane::flow::{FlowRecordFile, Owner};
 use manx_dataplane::wire::protocol;
 use manx_linux::netlink;
 use manx_observe::Observer;
@@ -234,8 +235,16 @@ impl Agent {
     }
 
     fn read_reports(&mut self) {
-        let Self { dataplane, calculated, .. } = self;
-        let lost = dataplane.read_reports(&mut calculated.calculation);
+        let Self { dataplane, calculated, attachments, .. } = self;
+        let name = |owner: Owner| match owner.endpoint_index() {
+            None if owner == Owner::NODE => "the node".to_owned(),
+            index => {
+                let mut attached = attachments.attached();
+                let pod = attached.find(|(_, pod)| Some(pod.local.index) == index);
+                pod.map_or_else(|| "another pod".to_owned(), |(name, _)| format!("pod {name}"))
+            }
+        };
+        let lost = dataplane.read_reports(&mut calculated.calculation, name);
         for (port, error) in lost {
             self.handle_lost_port(port, error);
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use manx_dataplane::drop_reason::DropReason;
+use manx_dataplane::report::{PortRefused, Report};
 use manx_dataplane::services::{Backend, Frontend, FrontendKey, ServiceTable};
 use manx_dataplane::tables::{ManxPorts, Tables};
 use manx_tests::fabric::{
@@ -216,6 +217,19 @@ fn a_pod_that_takes_every_port_leaves_others_their_share() {
         fabric.nodes[0].flows().iter().filter(|flow| of_pod(flow)).count()
     };
     assert!(owned(&mut fabric, CLIENT) >= usize::from(COUNT) - 2);
+    let reports = fabric.nodes[0].reports.try_iter();
+    let told: Vec<PortRefused> = reports
+        .filter_map(|report| match report {
+            Report::PortRefused(refused) => Some(refused),
+            _ => None,
+        })
+        .collect();
+    assert!((1..=workers()).contains(&told.len()), "one a second, of each worker: {told:?}");
+    for refused in told {
+        let PortRefused { owner, destination, destination_port, holders, most, .. } = refused;
+        assert_eq!((destination.to_string(), destination_port), (WORLD.to_owned(), 53));
+        assert!(holders > 0 && most == Some((owner, holders)), "{refused:?}");
+    }
     // Each of several workers has ports of its own, and shares those alone.
     let least = if workers() == 1 { 5 } else { 3 };
     for port in 0..10 * COUNT {

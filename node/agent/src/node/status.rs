@@ -175,7 +175,7 @@ fn invalid(Agent { view, dataplane, .. }: &Agent) -> Vec<String> {
 }
 
 fn warnings(
-    Agent { inputs, view, calculated, attachments, served, .. }: &Agent,
+    Agent { inputs, view, calculated, dataplane, attachments, served, .. }: &Agent,
 ) -> impl Iterator<Item = String> {
     let refused = attachments.refused().map(|(pod, reason)| {
         format!("pod {pod}: its interface was not taken over from the last agent: {reason}; nothing passes until the pod is made anew")
@@ -188,6 +188,7 @@ fn warnings(
         .chain(left_out(&calculated.calculation))
         .chain(view.services.manx().into_iter().flat_map(services))
         .chain(view.problems_of_way_out())
+        .chain(dataplane.refused_ports.warning(Instant::now()))
         .chain(refused)
         .chain(attachments.not_judged(view).map(|pod| {
             format!(
