@@ -304,6 +304,39 @@ fn a_node_port_leads_to_a_pod_that_sees_the_client() {
     assert_eq!((out.port, ends(&out.frame.bytes)[1].clone()), (HOST, (node(), 22)));
 }
 
+/// As `--nodeport-addresses` asks for. The first address has none then.
+#[test]
+fn a_node_port_at_another_address_of_the_node_answers_from_there() {
+    const SECOND: &str = "198.51.100.2";
+    for backend in [OTHER, FAR] {
+        let mut fabric = fabric();
+        fabric.own_addresses.insert("198.51.100.2/32".parse().unwrap());
+        fabric =
+            fabric.into_translating(&cluster(""), services(&[(SECOND, NODE_PORT, backend, 8080)]));
+        let pod = if backend == FAR { "shop/far" } else { "shop/other" };
+        let asked = Tuple::new(CLIENT, SECOND, TCP, NODE_PORT);
+        let out = only(fabric.send("shop/client", &asked.opening()));
+        assert_eq!((out.node, out.port), fabric.port(pod));
+        let own = Tuple::new(SECOND, SECOND, TCP, NODE_PORT).from_port(1000);
+        assert_eq!(fabric.port(pod), {
+            let out = only(fabric.send_at(0, MANX, &own.opening()));
+            (out.node, out.port)
+        });
+        let at_first = Tuple::new(WORLD, &node(), TCP, NODE_PORT);
+        let out = only(fabric.send_at(0, MANX, &at_first.opening()));
+        assert_eq!(ends(&out.frame.bytes)[1].0, WORLD, "refused");
+        if backend == FAR {
+            continue;
+        }
+        let asked = Tuple::new(WORLD, SECOND, TCP, NODE_PORT);
+        let out = only(fabric.send_at(0, MANX, &asked.opening()));
+        assert_eq!(ends(&out.frame.bytes)[0], (WORLD.to_owned(), asked.source_port));
+        let out = only(fabric.send(pod, &Tuple::new(WORLD, OTHER, TCP, 8080).answer()));
+        assert_eq!((out.node, out.port), (0, MANX));
+        assert_eq!(ends(&out.frame.bytes)[0], (SECOND.to_owned(), NODE_PORT));
+    }
+}
+
 /// The node's own processes ask at 127.0.0.1, where nobody else gets anything.
 #[test]
 fn a_port_at_loopback_leads_the_nodes_own_processes_to_a_pod() {

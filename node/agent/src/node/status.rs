@@ -188,6 +188,7 @@ fn warnings(
         .chain(left_out(&calculated.calculation))
         .chain(view.services.manx().into_iter().flat_map(services))
         .chain(view.problems_of_way_out())
+        .chain(view.problem_of_node_ports())
         .chain(dataplane.refused_ports.warning(Instant::now()))
         .chain(refused)
         .chain(attachments.not_judged(view).map(|pod| {

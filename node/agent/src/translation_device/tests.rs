@@ -414,6 +414,54 @@ fn host_ports_lead_to_manx_also_at_loopback() {
     assert_eq!(reserved(), "");
 }
 
+/// As `--nodeport-addresses` asks for.
+#[test]
+fn node_ports_may_be_those_of_other_addresses_than_the_way_out_has() {
+    const SECOND: &str = "198.51.100.1";
+    if !namespaces_allowed() || !tun_allowed() {
+        return;
+    }
+    let place = Place::new();
+    netlink::in_netns(&place.node, async |netlink| {
+        let link = netlink.existing("eth0").await?;
+        netlink.add_address(link.index, "198.51.100.1/32".parse().unwrap()).await
+    })
+    .unwrap();
+    let to_second = ["route", "add", "198.51.100.1/32", "via", NODE[0]];
+    in_world(&place, || assert!(Command::new("ip").args(to_second).status().unwrap().success()));
+    let (device, mut queues) = place.attach().unwrap();
+    let desired = Desired {
+        egress: [ip(NODE[0])].into(),
+        node_ports: [ip(SECOND), ip("127.0.0.1")].into(),
+        ..Desired::default()
+    };
+    device.reconcile(&desired).unwrap();
+    assert_eq!(device.reconcile(&desired).unwrap(), Findings::default());
+    let client = in_world(&place, || udp(WORLD[0], 999));
+    let from = SocketAddr::from((ip(WORLD[0]), 999));
+    for (address, port, is_manx) in [
+        (SECOND, 30080, true),
+        (SECOND, 61000, false),
+        (NODE[0], 30080, false),
+        (NODE[0], 61000, true),
+    ] {
+        let socket = in_node(&place, || udp(address, port));
+        client.send_to(b"?", (ip(address), port)).unwrap();
+        if is_manx {
+            let there = [(UDP, from, (ip(address), port).into())];
+            assert_eq!(arrive(&mut queues, LONG), there);
+        } else {
+            assert!(heard(&socket).is_some(), "{address} {port}");
+        }
+    }
+    send(&mut queues, &datagram((SECOND, 30080), (WORLD[0], 999), b"answer"));
+    assert_eq!(heard(&client), Some((b"answer".to_vec(), (ip(SECOND), 30080).into())));
+    // Who asks at 127.0.0.1 has the node's address there.
+    let own = in_node(&place, || UdpSocket::bind("0.0.0.0:0").unwrap());
+    own.connect(("127.0.0.1", 30080)).unwrap();
+    assert_eq!(own.local_addr().unwrap().ip(), ip(SECOND));
+}
+
 /// A load balancer asks the agent at a port that lies among those of services.
 #[test]
 fn a_health_check_comes_to_the_agent_and_the_ports_beside_it_to_manx() {
