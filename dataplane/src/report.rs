@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::drop_reason::DropReason;
+use crate::flow::Owner;
 use crate::tables::{PortId, Tables};
 
 /// The first packet of a flow that was denied.
@@ -27,12 +28,31 @@ pub struct Denied {
     pub slot: u32,
 }
 
+/// A new flow of the way out for which no port was free, and who has those that were tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortRefused {
+    /// The flow's owner.
+    pub owner: Owner,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// Destination address.
+    pub destination: IpAddr,
+    /// Destination port, or 0.
+    pub destination_port: u16,
+    /// The flows of this worker that have ports that were tried.
+    pub holders: u8,
+    /// The owner that has most of these flows, and how many. `None`: all ports are other workers'.
+    pub most: Option<(Owner, u8)>,
+}
+
 /// One report.
 #[derive(Debug)]
 pub enum Report {
     /// A flow was denied. The number of waiting reports is bounded: while control is behind, further ones are lost and
     /// counted.
     Denied(Denied),
+    /// A flow of the way out got no port. Sent at most once a second.
+    PortRefused(PortRefused),
     /// A port's device failed, and the worker has detached the port.
     PortLost(PortId, io::Error),
     /// A call of epoll failed. Sent at most once a second, because the call may fail in each turn.

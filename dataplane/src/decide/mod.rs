@@ -29,7 +29,7 @@ pub use metadata::{Arrival, FlowLookup, PacketMetadata, PacketRef};
 pub use restore::{RestoreOutcome, restore};
 pub use service::ServiceBudgets;
 pub use slow_path::{Decision, decide};
-pub use state::DecisionState;
+pub use state::{DecisionState, Refusal};
 pub use translated::translated_fast_path;
 pub use untracked::untracked_fast_path;
 pub use untracked_hook::{UntrackedHookCache, UntrackedVerdict};

@@ -10,6 +10,7 @@ use super::service::ServiceBudgets;
 use super::untracked_hook::UntrackedHookCache;
 use crate::flow::{FlowTable, WorkerId};
 use crate::fragment::FragmentTracker;
+use crate::report::PortRefused;
 use crate::services::Affinities;
 
 /// The state that a worker keeps between packets.
@@ -30,8 +31,26 @@ pub struct DecisionState {
     pub random: (RandomState, u64),
     /// The number of live flows that were evicted for others.
     pub evictions: u64,
+    /// The last flow of the way out that got no port.
+    pub refusal: Refusal,
     /// The worker that gets the next packet whose state may be at any worker, and the number of other workers.
     pub next_worker: (WorkerId, u8),
+}
+
+/// A refusal that control is to know of: one a second.
+#[derive(Debug, Default)]
+pub struct Refusal {
+    at: Option<u32>,
+    /// It is not reported yet.
+    pub waiting: Option<PortRefused>,
+}
+
+impl Refusal {
+    pub(super) fn note(&mut self, now: u32, refused: impl FnOnce() -> PortRefused) {
+        if self.at.replace(now) != Some(now) {
+            self.waiting = Some(refused());
+        }
+    }
 }
 
 impl DecisionState {

@@ -20,6 +20,14 @@ impl Owner {
         Self(if index < u16::MAX as u32 { index as u16 + 1 } else { u16::MAX })
     }
 
+    /// The index of its endpoint. `None` for the node, and where several endpoints count as one.
+    pub const fn endpoint_index(self) -> Option<u32> {
+        match self.0 {
+            0 | u16::MAX => None,
+            number => Some(number as u32 - 1),
+        }
+    }
+
     #[inline]
     pub(super) const fn index(self) -> usize {
         self.0 as usize
@@ -203,6 +211,8 @@ mod tests {
     #[test]
     fn endpoints_with_the_highest_indices_share_one_owner() {
         assert_ne!(Owner::endpoint(0), Owner::NODE);
+        let indices = [0, 65_533, 65_534].map(|index| Owner::endpoint(index).endpoint_index());
+        assert_eq!((indices, Owner::NODE.endpoint_index()), ([Some(0), Some(65_533), None], None));
         assert_ne!(Owner::endpoint(65_533), Owner::endpoint(65_534));
         assert_eq!(Owner::endpoint(65_535), Owner::endpoint(u32::MAX));
     }

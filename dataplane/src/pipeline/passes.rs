@@ -17,7 +17,7 @@ use super::parse_and_key::parse_and_key_packet;
 use super::sizes::Sizes;
 use crate::counters::{Tally, WorkerCounters};
 use crate::decide::{
-    self, Arrival, DecisionState, Entrance, PacketMetadata, ServiceBudgets, SourceCache,
+    self, Arrival, DecisionState, Entrance, PacketMetadata, Refusal, ServiceBudgets, SourceCache,
     UntrackedHookCache, UntrackedVerdict,
 };
 use crate::drop_reason::DropReason;
@@ -90,6 +90,7 @@ impl Pipeline {
                 affinities,
                 random: (hasher("chance"), 0),
                 evictions: 0,
+                refusal: Refusal::default(),
                 next_worker: mesh.next_worker(),
             },
             senders: hasher("senders"),

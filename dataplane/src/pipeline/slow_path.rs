@@ -83,6 +83,7 @@ impl Pipeline {
         let slot = match reason {
             DropReason::PolicyEgress => rules.egress,
             DropReason::PolicyIngress => rules.ingress,
+            DropReason::NoFreePort => return self.report_refusal(),
             _ => return,
         };
         if !self.recent_denials.is_new(metadata.flow.hash, context.now) {
@@ -107,6 +108,14 @@ impl Pipeline {
         };
         // It fails if control has ended, and then the process is ending.
         let _ = self.reports.send(Report::Denied(denied));
+    }
+
+    fn report_refusal(&mut self) {
+        if let Some(refused) = self.state.refusal.waiting.take()
+            && self.reports.len() < REPORTS_WAITING
+        {
+            let _ = self.reports.send(Report::PortRefused(refused));
+        }
     }
 
     /// Builds the answer to the sender of a dropped packet, if RFC 1122, RFC 4443 or RFC 9293 and the sender's budget allow

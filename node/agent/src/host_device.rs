@@ -13,6 +13,8 @@
 //!
 //! [`Plan`]: manx_ipam::plan::Plan
 
+mod look;
+
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,9 +25,10 @@ use ipnet::IpNet;
 use manx_calculation::topology::{HostNetwork, HostRoute};
 use manx_devices::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
 use manx_linux::netlink::{self, Address, MAIN, Netlink, OWN_TABLE, Refusal, Route};
-use manx_linux::netns::{self, sysctl};
+use manx_linux::netns;
 
-use crate::interfaces::{FORWARDED, HOST};
+use crate::interfaces::FORWARDED;
+use crate::reconcile::Pass;
 
 /// The interface by which the node's own packets come in, as routing rules see it.
 const LOOPBACK: &str = "lo";
@@ -112,18 +115,7 @@ impl HostDevice {
             self.forwarded = Some(made);
             forwarded = Some(held);
         }
-        netns::run_in(&self.netns, || {
-            if takes_forwarded {
-                sysctl::apply(sysctl::FORWARD)?;
-            }
-            // Manx has checked the sources of packets that it sends to the node. The kernel's check knows nothing
-            // of tunnels.
-            sysctl::set(&format!("ipv4/conf/{HOST}/rp_filter"), "0")?;
-            // Manx's own ICMP errors come from the tunnel address, which is also the node's. Otherwise the kernel
-            // takes such a source for forged.
-            sysctl::set(&format!("ipv4/conf/{HOST}/accept_local"), "1")
-        })?
-        .map_err(netlink::Error::from)?;
+        netns::run_in(&self.netns, || self.want_settings(&mut Pass::default()))??;
         Ok(forwarded)
     }
 

@@ -13,6 +13,7 @@ mod port_ids;
 mod port_reservation;
 mod port_rules;
 mod privileges;
+mod reconcile;
 mod reserved;
 mod restart_state;
 pub mod server;
@@ -23,10 +24,8 @@ pub mod translation_device;
 mod uplink;
 mod verify;
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use ipnet::IpNet;
 use manx_api::health;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -119,7 +118,8 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
             .await;
     let addresses = own_addresses::read(&netlink).await?;
     inputs.set_reserved(found.reserved());
-    inputs.set_own_addresses(addresses.clone());
+    inputs.set_own_addresses(addresses.prefixes.clone());
+    inputs.set_interface_addresses(addresses.of_interfaces.clone());
     let (reserve, reserved) = watch::channel(found.reserved());
     tokio::spawn(reserved::watch(Netlink::open()?, server_host, found, reserve));
     let (own, own_addresses) = watch::channel(addresses);
@@ -167,7 +167,7 @@ struct EventSources {
     completed: mpsc::UnboundedReceiver<Completed<WorkResult>>,
     next_hops: watch::Receiver<uplink::NextHops>,
     /// The node's own addresses.
-    own_addresses: watch::Receiver<BTreeSet<IpNet>>,
+    own_addresses: watch::Receiver<own_addresses::OwnAddresses>,
     /// Addresses that no pod may have.
     reserved: watch::Receiver<Reserved>,
     observer: Observer,
@@ -195,7 +195,8 @@ async fn run_control_loop(agent: &mut Agent, sources: &mut EventSources) -> Resu
                 }
                 Ok(()) = sources.own_addresses.changed() => {
                     let addresses = sources.own_addresses.borrow_and_update().clone();
-                    agent.inputs.set_own_addresses(addresses);
+                    agent.inputs.set_own_addresses(addresses.prefixes);
+                    agent.inputs.set_interface_addresses(addresses.of_interfaces);
                 }
                 Ok(()) = sources.reserved.changed() => {
                     let reserved = sources.reserved.borrow_and_update().clone();

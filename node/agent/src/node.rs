@@ -25,6 +25,7 @@ mod pod_walk;
 mod pods;
 mod ports;
 mod publications;
+mod refused_ports;
 mod restart;
 mod routes;
 mod settle;
@@ -58,7 +59,7 @@ use super::settings::{Network, Settings};
 use super::uplink;
 use manx_api::explain::ExplainRequest;
 use manx_api::{Call, ErrorKind, Failure, Reply};
-use manx_dataplane::flow::FlowRecordFile;
+use manx_dataplane::flow::{FlowRecordFile, Owner};
 use manx_dataplane::tables::Tables;
 use manx_dataplane::wire::protocol;
 use manx_linux::netlink;
@@ -66,9 +67,9 @@ use manx_observe::Observer;
 use manx_observe::checks::ServiceChecks;
 use manx_observe::served::Served;
 
-/// The time after which what another program has changed of the routing rules is set back.
+/// The time after which what another program has changed of rules, routes and settings for the node's ports is set back.
 const CHECK_PORTS: Duration = Duration::from_secs(10);
-/// The same for addresses and routes of the node's own. The kernel is asked for the way to each node that is reached without
+/// The same for all else in the node's kernel. The kernel is asked for the way to each node that is reached without
 /// a tunnel, which takes a quarter of a second for 5,000.
 const CHECK_HOST: Duration = Duration::from_secs(60);
 
@@ -81,9 +82,9 @@ pub(super) struct Agent {
     /// The nodes that are reached by an IPIP tunnel. The task that looks for the next hops to them receives this.
     peers: watch::Sender<BTreeSet<Ipv4Addr>>,
     started: Instant,
-    /// When the routing rules of the node's ports that are Manx's are looked at next.
+    /// When rules, routes and settings for the node's ports are looked at next.
     check_ports: Instant,
-    /// The same for the node's own addresses and routes.
+    /// The same for all else.
     check_host: Instant,
     /// The ports of the node that lead to Manx.
     led_ports: Desired,
@@ -205,7 +206,7 @@ impl Agent {
         }
         if now >= self.check_host {
             self.check_host = now + CHECK_HOST;
-            self.attachments.devices.restore_host(&self.view.host_network());
+            self.attachments.devices.check_host(&self.view.host_network());
         }
         if self.dataplane.socket_faults().next().is_some() {
             self.inputs.retry_socket();
@@ -259,8 +260,16 @@ impl Agent {
     }
 
     fn read_reports(&mut self) {
-        let Self { dataplane, calculated, .. } = self;
-        let lost = dataplane.read_reports(&mut calculated.calculation);
+        let Self { dataplane, calculated, attachments, .. } = self;
+        let name = |owner: Owner| match owner.endpoint_index() {
+            None if owner == Owner::NODE => "the node".to_owned(),
+            index => {
+                let mut attached = attachments.attached();
+                let pod = attached.find(|(_, pod)| Some(pod.local.index) == index);
+                pod.map_or_else(|| "another pod".to_owned(), |(name, _)| format!("pod {name}"))
+            }
+        };
+        let lost = dataplane.read_reports(&mut calculated.calculation, name);
         for (port, error) in lost {
             self.handle_lost_port(port, error);
         }

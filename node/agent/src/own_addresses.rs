@@ -17,8 +17,18 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// The index of `lo` in every network namespace.
 const LOOPBACK: u32 = 1;
 
+/// The node's own addresses.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct OwnAddresses {
+    /// The prefixes that the kernel delivers to itself.
+    pub(crate) prefixes: BTreeSet<IpNet>,
+    /// The addresses of interfaces at which other machines can ask: without loopback and link-local ones, and without
+    /// those that only stand for a network.
+    pub(crate) of_interfaces: BTreeSet<IpAddr>,
+}
+
 /// Keeps `own` equal to the node's own addresses; never ends.
-pub(crate) async fn watch(netlink: Netlink, own: watch::Sender<BTreeSet<IpNet>>) {
+pub(crate) async fn watch(netlink: Netlink, own: watch::Sender<OwnAddresses>) {
     loop {
         tokio::time::sleep(REFRESH).await;
         match read(&netlink).await {
@@ -35,8 +45,22 @@ pub(crate) async fn watch(netlink: Netlink, own: watch::Sender<BTreeSet<IpNet>>)
 }
 
 /// Reads the node's own addresses.
-pub(crate) async fn read(netlink: &Netlink) -> Result<BTreeSet<IpNet>, netlink::Error> {
-    Ok(netlink.addresses().await?.iter().flat_map(of_address).collect())
+pub(crate) async fn read(netlink: &Netlink) -> Result<OwnAddresses, netlink::Error> {
+    let all = netlink.addresses().await?;
+    let addresses = all.iter().map(|it| it.net.addr()).filter(|it| !is_of_link(*it));
+    Ok(OwnAddresses {
+        prefixes: all.iter().flat_map(of_address).collect(),
+        of_interfaces: addresses.collect(),
+    })
+}
+
+/// Whether no other machine, or only those of one link, can ask at an address.
+fn is_of_link(address: IpAddr) -> bool {
+    address.is_loopback()
+        || match address {
+            IpAddr::V4(v4) => v4.is_link_local(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        }
 }
 
 /// The prefixes that the kernel delivers to itself because an interface has this address: the address, and the first and

@@ -88,24 +88,28 @@ pub(crate) fn check_apart(egress: PortRange) -> Result<(), Error> {
     }
 }
 
-/// Reserves the ranges, and no other ports for Manx. Whether the kernel's setting changed. Call it in the node's
-/// namespace; repeating it changes nothing.
-pub(crate) fn reserve(ranges: &[PortRange], record: &Path) -> Result<bool, Error> {
+/// Reserves the ranges, and no other ports for Manx, unless it `only_looks`. Returns the list of their ports, and whether the
+/// kernel's setting was that already. Call it in the node's namespace; repeating it changes nothing.
+pub(crate) fn reserve(
+    ranges: &[PortRange],
+    record: &Path,
+    only_looks: bool,
+) -> Result<(String, bool), Error> {
     let now = read()?;
     let ours = recorded(record)?;
     let others: BTreeSet<u16> = now.0.difference(&ours.0).copied().collect();
     let wanted = Ports::of(ranges);
     let added = Ports(wanted.0.difference(&others).copied().collect());
-    if added != ours {
+    if added != ours && !only_looks {
         let failed = |source| Error::Record { path: record.to_owned(), source };
         std::fs::write(record, added.text()).map_err(failed)?;
     }
     let all = Ports(others.union(&wanted.0).copied().collect());
-    let changed = all != now;
-    if changed {
+    let is_there = all == now;
+    if !is_there && !only_looks {
         write(&all)?;
     }
-    Ok(changed)
+    Ok((wanted.text(), is_there))
 }
 
 /// Gives back the ports that the record names, and removes the record. It is no error if there is none.
@@ -173,17 +177,24 @@ mod tests {
             let now = || sysctl::read(RESERVED).unwrap();
             sysctl::set(RESERVED, "8080,61000-61010").unwrap();
             let ours = [range(30000, 32767), range(61000, 65534)];
-            assert!(reserve(&ours, &record).unwrap());
+            let all = "30000-32767,61000-65534".to_owned();
+            assert_eq!(reserve(&ours, &record, true).unwrap(), (all.clone(), false));
+            assert_eq!(now(), "8080,61000-61010", "a look changes nothing");
+            assert_eq!(reserve(&ours, &record, false).unwrap(), (all.clone(), false));
             assert_eq!(now(), "8080,30000-32767,61000-65534");
-            assert!(!reserve(&ours, &record).unwrap(), "again changes nothing");
+            assert_eq!(
+                reserve(&ours, &record, false).unwrap(),
+                (all, true),
+                "again changes nothing"
+            );
             // Another agent, with other settings.
-            assert!(reserve(&[range(62000, 62001)], &record).unwrap());
+            reserve(&[range(62000, 62001)], &record, false).unwrap();
             assert_eq!(now(), "8080,61000-61010,62000-62001");
             give_back(&record).unwrap();
             assert_eq!(now(), "8080,61000-61010");
             give_back(&record).unwrap();
             sysctl::set(RESERVED, "\n").unwrap();
-            reserve(&ours, &record).unwrap();
+            reserve(&ours, &record, false).unwrap();
             give_back(&record).unwrap();
             assert_eq!(now(), "");
         })

@@ -46,6 +46,8 @@ pub struct Translation {
     pub ranges: Vec<IpNet>,
     /// The nets whose addresses Services may have as `externalIPs`.
     pub external_ips: Vec<IpNet>,
+    /// The nets of the node's addresses that have node ports. None: its first address of each family has them.
+    pub node_port_nets: Vec<IpNet>,
     /// The ports of the node's addresses that are Manx's.
     pub ports: ManxPorts,
 }

@@ -15,21 +15,24 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use ipnet::IpNet;
 
 use manx_devices::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, OpenDevice};
 use manx_linux::listening::UsedPorts;
 use manx_linux::netlink::{
-    self, Family, ListedRoute, MAIN, Netlink, PORTS_TABLE, PortRange, Route, Rule, TRANSLATED_TABLE,
+    self, Family, Netlink, PORTS_TABLE, PortRange, Route, Rule, TRANSLATED_TABLE,
 };
 use manx_linux::netns::{self, sysctl};
 
 use crate::interfaces::{FORWARDED, HOST, SERVICES};
 use crate::port_reservation;
 pub use crate::port_reservation::Error as PortsError;
-use crate::port_rules::{self, Interfaces, MOVED_LOCAL, Present, Step};
+use crate::port_rules::{self, Interfaces, MOVED_LOCAL, Present};
 pub use crate::port_rules::{Desired, HostPort, ManxPorts};
+pub use crate::reconcile::Findings;
+use crate::reconcile::Pass;
 
 /// An address for `manx1` alone. No other machine can send to it, and the kernel chooses it for no packet. Without any
 /// IPv4 address an interface fails even the loose check of sources (`fib_validate_source`), which
@@ -95,23 +98,14 @@ pub struct TranslationSettings {
     pub record: PathBuf,
 }
 
-/// What a reconciliation changed or saw. Nothing in it means that all was as it should be.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Findings {
-    /// What was missing and has been set.
-    pub set: Vec<String>,
-    /// What was there, is not wanted, and has been removed.
-    pub removed: Vec<String>,
-    /// What another program has put where it disturbs Manx. It stays.
-    pub foreign: Vec<String>,
-}
-
 /// `manx1` for Manx's own translation, without its queues.
 #[derive(Debug)]
 pub struct TranslationDevice {
     netns: OwnedFd,
     made: CreatedDevice,
     settings: TranslationSettings,
+    /// What the last reconciliation wanted.
+    wanted: Mutex<BTreeSet<String>>,
 }
 
 impl TranslationDevice {
@@ -135,9 +129,9 @@ impl TranslationDevice {
         })?;
         let wanted = DeviceSpec { interface: SERVICES, ..*like };
         let (made, held) = device::make(agent, netns.as_fd(), "the node", &wanted)?;
-        let port = Self { netns, made, settings };
-        match port.set_up() {
-            Ok(_) => Ok((port, held)),
+        let port = Self { netns, made, settings, wanted: Mutex::default() };
+        match port.set_up(&mut Pass::default()) {
+            Ok(()) => Ok((port, held)),
             Err(error) => {
                 // The first error is the one to report.
                 let _ = port.made.remove(agent);
@@ -146,32 +140,29 @@ impl TranslationDevice {
         }
     }
 
-    /// Sets the interface's settings and gives it its address. Returns what was not so before.
-    fn set_up(&self) -> Result<Vec<String>, Error> {
-        let mut set = netns::run_in(&self.netns, set_settings)??;
+    /// Sets the interface's settings and gives it its address.
+    fn set_up(&self, pass: &mut Pass) -> Result<(), Error> {
+        netns::run_in(&self.netns, || set_settings(pass))??;
         let own = IpNet::from(IpAddr::V4(OWN));
-        let added = netlink::in_netns(&self.netns, async |netlink| {
+        Ok(netlink::in_netns(&self.netns, async |netlink| {
             let present = netlink.addresses().await?;
-            if present.iter().any(|it| (it.index, it.net) == (self.made.index, own)) {
-                return Ok(false);
+            let is_there = present.iter().any(|it| (it.index, it.net) == (self.made.index, own));
+            if pass.want(format!("{own} on {SERVICES}"), is_there) {
+                netlink.add_unused_address(self.made.index, own).await?;
             }
-            netlink.add_unused_address(self.made.index, own).await?;
-            Ok(true)
-        })?;
-        set.extend(added.then(|| format!("{own} on {SERVICES}")));
-        Ok(set)
+            Ok(())
+        })?)
     }
 
     /// Reserves the ports before rules lead them to Manx.
-    fn reserve(&self, desired: &Desired, findings: &mut Findings) -> Result<(), Error> {
+    fn reserve(&self, desired: &Desired, pass: &mut Pass) -> Result<(), Error> {
         let ManxPorts { egress, node_ports } = self.settings.ports;
         let host_ports = desired.host_ports.iter().filter_map(HostPort::range);
         let ranges: Vec<PortRange> = [egress, node_ports].into_iter().chain(host_ports).collect();
-        let record = &self.settings.record;
-        if netns::run_in(&self.netns, || port_reservation::reserve(&ranges, record))?? {
-            let all: Vec<String> = ranges.iter().map(ToString::to_string).collect();
-            findings.set.push(format!("{} in ip_local_reserved_ports", all.join(", ")));
-        }
+        let (record, only_looks) = (&self.settings.record, pass.only_looks);
+        let (ports, is_there) =
+            netns::run_in(&self.netns, || port_reservation::reserve(&ranges, record, only_looks))??;
+        pass.want(format!("{ports} in net.ipv4.ip_local_reserved_ports"), is_there);
         Ok(())
     }
 
@@ -186,33 +177,52 @@ impl TranslationDevice {
     /// # Errors
     /// The first one. Everything else is done nevertheless, and the next call tries again.
     pub fn reconcile(&self, desired: &Desired) -> Result<Findings, Error> {
-        let mut findings = Findings::default();
-        let reserved = self.reserve(desired, &mut findings);
+        let mut pass = Pass::default();
+        let done = self.walk(desired, &mut pass);
+        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        pass.find_set_back(&wanted);
+        if done.is_ok() {
+            wanted.clear();
+        }
+        wanted.extend(pass.wanted);
+        done.map(|()| pass.findings)
+    }
+
+    /// What [`Self::reconcile`] would find now: all that is wanted, and what differs. It changes nothing. After an error
+    /// the rest is known nevertheless.
+    pub(crate) fn look(&self, desired: &Desired) -> (Pass, Result<(), Error>) {
+        let mut pass = Pass { only_looks: true, ..Pass::default() };
+        let looked = self.walk(desired, &mut pass);
+        (pass, looked)
+    }
+
+    fn walk(&self, desired: &Desired, pass: &mut Pass) -> Result<(), Error> {
+        let reserved = self.reserve(desired, pass);
+        let set_up = self.set_up(pass);
         let ruled = netlink::in_netns(&self.netns, async |netlink| {
             let outside = outside(&netlink).await?;
             let [v4, v6] = Family::ALL;
             // Neither family waits for the other.
-            let v4 = self.reconcile_family(&netlink, v4, desired, &outside, &mut findings).await;
-            let v6 = self.reconcile_family(&netlink, v6, desired, &outside, &mut findings).await;
+            let v4 = self.walk_family(&netlink, v4, desired, &outside, pass).await;
+            let v6 = self.walk_family(&netlink, v6, desired, &outside, pass).await;
             v4.and(v6)
         });
-        findings.set.extend(self.set_up()?);
         match netns::run_in(&self.netns, check_reverse_path)? {
-            Err(error @ Error::StrictReversePath) => findings.foreign.push(error.to_string()),
+            Err(error @ Error::StrictReversePath) => pass.findings.foreign.push(error.to_string()),
             other => other?,
         }
         ruled?;
-        reserved?;
-        Ok(findings)
+        set_up?;
+        reserved
     }
 
-    async fn reconcile_family(
+    async fn walk_family(
         &self,
         netlink: &Netlink,
         family: Family,
         desired: &Desired,
         outside: &BTreeSet<String>,
-        findings: &mut Findings,
+        pass: &mut Pass,
     ) -> Result<(), netlink::Error> {
         let addresses = desired.of(family).into_iter();
         let routes: BTreeSet<Route> = addresses
@@ -222,11 +232,11 @@ impl TranslationDevice {
         let rules = port_rules::wanted(family, desired, self.settings.ports, interfaces);
         // Rules lead to routes: routes are set before them and removed after them. A route that cannot be set, because the
         // node has lost the address, keeps no rule from being set again.
-        let routed = set_routes(netlink, family, &routes, findings).await;
+        let routed = pass.set_routes(netlink, family, &routes).await;
         let ranges = desired.ranges.iter().filter(|net| Family::of(net.addr()) == family).copied();
-        let closed = set_last_resorts(netlink, family, ranges.collect(), findings).await;
-        set_rules(netlink, family, &rules, findings).await?;
-        remove_routes(netlink, family, &routes, findings).await?;
+        let closed = pass.set_last_resorts(netlink, family, ranges.collect()).await;
+        pass.set_rules(netlink, family, &rules).await?;
+        pass.remove_routes(netlink, family, &routes).await?;
         routed.and(closed)
     }
 
@@ -246,11 +256,11 @@ impl TranslationDevice {
 /// has set them; `record` is that of its [`TranslationSettings`]. Repeating it changes nothing.
 pub fn remove(record: &Path) -> Result<(), Error> {
     netlink::in_netns(netns::current()?, async |netlink| {
-        let mut findings = Findings::default();
+        let mut pass = Pass::default();
         for family in Family::ALL {
-            set_rules(&netlink, family, &port_rules::unmoved(family), &mut findings).await?;
-            remove_routes(&netlink, family, &BTreeSet::new(), &mut findings).await?;
-            set_last_resorts(&netlink, family, BTreeSet::new(), &mut findings).await?;
+            pass.set_rules(&netlink, family, &port_rules::unmoved(family)).await?;
+            pass.remove_routes(&netlink, family, &BTreeSet::new()).await?;
+            pass.set_last_resorts(&netlink, family, BTreeSet::new()).await?;
         }
         Ok(())
     })?;
@@ -278,18 +288,12 @@ async fn check_free(netlink: &Netlink) -> Result<Result<(), Error>, netlink::Err
     Ok(Ok(()))
 }
 
-fn set_settings() -> Result<Vec<String>, Error> {
-    let mut set = Vec::new();
+fn set_settings(pass: &mut Pass) -> Result<(), netlink::Error> {
     // Sources of translated packets are the node's own, or are reached by another interface. Answers from ports of 127.0.0.1
     // have that as their source.
-    for (name, value) in [("accept_local", "1"), ("rp_filter", "0"), ("route_localnet", "1")] {
-        let key = format!("ipv4/conf/{SERVICES}/{name}");
-        if sysctl::read(&key).map_err(netlink::Error::from)? != value {
-            sysctl::set(&key, value).map_err(netlink::Error::from)?;
-            set.push(format!("{key} = {value}"));
-        }
-    }
-    Ok(set)
+    [("accept_local", "1"), ("rp_filter", "0"), ("route_localnet", "1")].into_iter().try_for_each(
+        |(name, value)| pass.want_setting(&format!("ipv4/conf/{SERVICES}/{name}"), value),
+    )
 }
 
 /// The kernel uses the larger of this value and the interface's (`ip-sysctl.rst`).
@@ -306,103 +310,6 @@ async fn outside(netlink: &Netlink) -> Result<BTreeSet<String>, netlink::Error> 
     let links = netlink.links().await?.into_iter();
     let outside = links.filter(|it| !it.loopback && it.master.is_none());
     Ok(outside.map(|it| it.name).filter(|name| !own.contains(&name.as_str())).collect())
-}
-
-async fn set_rules(
-    netlink: &Netlink,
-    family: Family,
-    wanted: &BTreeSet<Rule>,
-    findings: &mut Findings,
-) -> Result<(), netlink::Error> {
-    let listed = netlink.rules(family).await?;
-    let present = Present::new(&listed);
-    findings.foreign.extend(present.foreign.iter().cloned());
-    // Where Manx has nothing and wants nothing, another program may have moved the kernel's rule.
-    if !present.has_manx() && !port_rules::has_manx(wanted) {
-        return Ok(());
-    }
-    for step in port_rules::steps(&present.known, wanted) {
-        match &step {
-            Step::Add(rule) => {
-                netlink.add_rule(rule).await?;
-                findings.set.push(step.to_string());
-            }
-            Step::Delete(rule) => {
-                netlink.delete_rule(rule).await?;
-                findings.removed.push(step.to_string());
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Sets the routes that a family's table lacks, and its end. A table without routes needs none.
-async fn set_routes(
-    netlink: &Netlink,
-    family: Family,
-    wanted: &BTreeSet<Route>,
-    findings: &mut Findings,
-) -> Result<(), netlink::Error> {
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    let present = netlink.table_routes(PORTS_TABLE, family).await?;
-    if !present.iter().any(|route| route.is_end() && route.is_manx()) {
-        netlink.end_table(PORTS_TABLE, family).await?;
-        findings.set.push(format!("ip route table {PORTS_TABLE} blackhole default ({family:?})"));
-    }
-    let present: BTreeSet<Route> = present.iter().filter_map(ListedRoute::route).collect();
-    for route in wanted.difference(&present) {
-        netlink.replace_route_in(PORTS_TABLE, route).await?;
-        findings
-            .set
-            .push(format!("ip route table {PORTS_TABLE} {} dev {SERVICES}", route.destination));
-    }
-    Ok(())
-}
-
-/// Makes these prefixes, and no others of Manx's, unreachable where no route to Manx leads there: behind a default route there
-/// are strangers.
-async fn set_last_resorts(
-    netlink: &Netlink,
-    family: Family,
-    mut wanted: BTreeSet<IpNet>,
-    findings: &mut Findings,
-) -> Result<(), netlink::Error> {
-    for route in netlink.table_routes(MAIN, family).await?.iter().filter(|it| it.is_manx()) {
-        let Some(net) = route.last_resort() else { continue };
-        if !wanted.remove(&net) {
-            netlink.delete_listed(route).await?;
-            findings.removed.push(route.to_string());
-        }
-    }
-    for net in wanted {
-        netlink.add_last_resort(net).await?;
-        findings.set.push(format!("ip route unreachable {net}"));
-    }
-    Ok(())
-}
-
-/// Removes the routes of Manx's in a family's table that are not wanted, and its end if none is.
-async fn remove_routes(
-    netlink: &Netlink,
-    family: Family,
-    wanted: &BTreeSet<Route>,
-    findings: &mut Findings,
-) -> Result<(), netlink::Error> {
-    for route in netlink.table_routes(PORTS_TABLE, family).await? {
-        let stays = match route.route() {
-            Some(it) => wanted.contains(&it),
-            None => route.is_end() && !wanted.is_empty(),
-        };
-        if !route.is_manx() {
-            findings.foreign.push(route.to_string());
-        } else if !stays {
-            netlink.delete_listed(&route).await?;
-            findings.removed.push(route.to_string());
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

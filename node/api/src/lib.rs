@@ -37,6 +37,8 @@ pub const VERSION: u32 = 3;
 pub const MAX_FLOWS: usize = 1024;
 /// The most pods in a status that are not simply attached.
 pub const MAX_OTHER_PODS: usize = 20;
+/// The most settings of the node's kernel that a status names.
+pub const MAX_NODE_SETTINGS: usize = 64;
 /// The most bytes of a message.
 pub const MAX_MESSAGE: usize = 64 << 20;
 
@@ -483,6 +485,12 @@ pub struct Status {
     /// The pods of this node that are not simply attached.
     #[serde(default)]
     pub other_pods: OtherPods,
+    /// What the agent wants in the node's kernel: those first that do not stand, at most [`MAX_NODE_SETTINGS`].
+    #[serde(default)]
+    pub node_settings: Vec<NodeSetting>,
+    /// The number of all these.
+    #[serde(default)]
+    pub node_setting_count: usize,
     /// The routes in use.
     pub routes: Vec<RouteStatus>,
     /// The worker's ports.
@@ -603,6 +611,15 @@ pub struct EndpointStatus {
     pub ingress: Vec<String>,
     /// The policies that select it for egress.
     pub egress: Vec<String>,
+}
+
+/// A routing rule, route, address, sysctl or list of reserved ports in the node's kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeSetting {
+    /// The setting, in the words of `ip` or `sysctl`.
+    pub what: String,
+    /// Whether the kernel has it now.
+    pub stands: bool,
 }
 
 /// A route in use.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use manx_dataplane::drop_reason::DropReason;
+use manx_dataplane::report::{PortRefused, Report};
 use manx_dataplane::services::{Backend, Frontend, FrontendKey, ServiceTable};
 use manx_dataplane::tables::{ManxPorts, Tables};
 use manx_tests::fabric::{
@@ -242,6 +243,19 @@ fn a_pod_that_takes_every_port_leaves_others_their_share() {
         fabric.nodes[0].flows().iter().filter(|flow| of_pod(flow)).count()
     };
     assert!(owned(&mut fabric, CLIENT) >= usize::from(COUNT) - 2);
+    let reports = fabric.nodes[0].reports.try_iter();
+    let told: Vec<PortRefused> = reports
+        .filter_map(|report| match report {
+            Report::PortRefused(refused) => Some(refused),
+            _ => None,
+        })
+        .collect();
+    assert!((1..=workers()).contains(&told.len()), "one a second, of each worker: {told:?}");
+    for refused in told {
+        let PortRefused { owner, destination, destination_port, holders, most, .. } = refused;
+        assert_eq!((destination.to_string(), destination_port), (WORLD.to_owned(), 53));
+        assert!(holders > 0 && most == Some((owner, holders)), "{refused:?}");
+    }
     // Each of several workers has ports of its own, and shares those alone.
     let least = if workers() == 1 { 5 } else { 3 };
     for port in 0..10 * COUNT {
@@ -314,6 +328,39 @@ fn a_node_port_leads_to_a_pod_that_sees_the_client() {
     // Other ports of the node are its own.
     let out = only(fabric.send("shop/client", &Tuple::new(CLIENT, &node(), TCP, 22).opening()));
     assert_eq!((out.port, ends(&out.frame.bytes)[1].clone()), (HOST, (node(), 22)));
+}
+
+/// As `--nodeport-addresses` asks for. The first address has none then.
+#[test]
+fn a_node_port_at_another_address_of_the_node_answers_from_there() {
+    const SECOND: &str = "198.51.100.2";
+    for backend in [OTHER, FAR] {
+        let mut fabric = fabric();
+        fabric.own_addresses.insert("198.51.100.2/32".parse().unwrap());
+        fabric =
+            fabric.into_translating(&cluster(""), services(&[(SECOND, NODE_PORT, backend, 8080)]));
+        let pod = if backend == FAR { "shop/far" } else { "shop/other" };
+        let asked = Tuple::new(CLIENT, SECOND, TCP, NODE_PORT);
+        let out = only(fabric.send("shop/client", &asked.opening()));
+        assert_eq!((out.node, out.port), fabric.port(pod));
+        let own = Tuple::new(SECOND, SECOND, TCP, NODE_PORT).from_port(1000);
+        assert_eq!(fabric.port(pod), {
+            let out = only(fabric.send_at(0, MANX, &own.opening()));
+            (out.node, out.port)
+        });
+        let at_first = Tuple::new(WORLD, &node(), TCP, NODE_PORT);
+        let out = only(fabric.send_at(0, MANX, &at_first.opening()));
+        assert_eq!(ends(&out.frame.bytes)[1].0, WORLD, "refused");
+        if backend == FAR {
+            continue;
+        }
+        let asked = Tuple::new(WORLD, SECOND, TCP, NODE_PORT);
+        let out = only(fabric.send_at(0, MANX, &asked.opening()));
+        assert_eq!(ends(&out.frame.bytes)[0], (WORLD.to_owned(), asked.source_port));
+        let out = only(fabric.send(pod, &Tuple::new(WORLD, OTHER, TCP, 8080).answer()));
+        assert_eq!((out.node, out.port), (0, MANX));
+        assert_eq!(ends(&out.frame.bytes)[0], (SECOND.to_owned(), NODE_PORT));
+    }
 }
 
 /// The node's own processes ask at 127.0.0.1, where nobody else gets anything.

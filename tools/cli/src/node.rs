@@ -76,6 +76,11 @@ pub struct Node {
     /// The API server's --service-node-port-range, for --services manx
     #[arg(long, env = "MANX_NODE_PORTS", value_name = "FIRST-LAST", value_parser = port_range, default_value = NODE_PORTS)]
     pub node_ports: PortRange,
+    /// Nets of the node's addresses that have node ports and host ports, for --services manx [default: primary]
+    ///
+    /// `primary` is the node's first address of each family.
+    #[arg(long, env = "MANX_NODEPORT_ADDRESSES", value_name = "CIDR,...", value_delimiter = ',')]
+    pub nodeport_addresses: Vec<String>,
     /// Only judge: another CNI plugin connects the pods, gives them addresses, and reaches other nodes
     #[arg(long, env = "MANX_POLICY_ONLY")]
     pub policy_only: bool,
@@ -132,6 +137,12 @@ impl Node {
                 "--external-ips (MANX_EXTERNAL_IPS) is for --services manx (MANX_SERVICES): set both or neither",
             );
         }
+        let node_port_nets = self.node_port_nets()?;
+        if self.services != Services::Manx && !node_port_nets.is_empty() {
+            return invalid(
+                "--nodeport-addresses (MANX_NODEPORT_ADDRESSES) is for --services manx (MANX_SERVICES): set both or neither",
+            );
+        }
         match self.services {
             Services::None => Ok(manx_agent::settings::Services::None),
             Services::KubeProxy => Ok(manx_agent::settings::Services::KubeProxy),
@@ -142,10 +153,26 @@ impl Node {
                 Ok(manx_agent::settings::Services::Manx(Translation {
                     ranges,
                     external_ips,
+                    node_port_nets,
                     ports,
                 }))
             }
         }
+    }
+
+    /// The nets of addresses with node ports; none for `primary`.
+    fn node_port_nets(&self) -> Result<Vec<IpNet>, Error> {
+        let nets = &self.nodeport_addresses;
+        if matches!(&nets[..], [only] if only == "primary") {
+            return Ok(Vec::new());
+        }
+        let nets = nets.iter().map(|net| net.parse()).collect::<Result<_, _>>();
+        nets.map_err(|_| {
+            Error::Invalid(format!(
+                "--nodeport-addresses (MANX_NODEPORT_ADDRESSES): found {}, expected nets such as 192.0.2.0/24,2001:db8::/64, or primary alone",
+                self.nodeport_addresses.join(",")
+            ))
+        })
     }
 
     /// The socket on which the agent listens.

@@ -93,6 +93,8 @@ fn render(status: &manx_api::Status) -> String {
         frontends,
         endpoints,
         other_pods,
+        node_settings,
+        node_setting_count,
         routes,
         ports,
         workers,
@@ -130,6 +132,7 @@ fn render(status: &manx_api::Status) -> String {
     }
     section(&mut text, "endpoints", &endpoint_table(endpoints));
     section(&mut text, "pods not simply attached", &other_table(other_pods));
+    section(&mut text, "node", &node_table(node_settings, *node_setting_count));
     section(&mut text, "routes", &route_table(routes));
     section(&mut text, "ports", &port_table(ports));
     section(&mut text, "drops", &drop_table(ports));
@@ -192,6 +195,14 @@ fn other_table(manx_api::OtherPods { count, longest }: &manx_api::OtherPods) -> 
     let more =
         (more > 0).then(|| [Cell::new(format!("and {more} more")), Cell::new(""), Cell::new("")]);
     table(["pod", "state", "for"], &[2], named.chain(more).collect())
+}
+
+fn node_table(settings: &[manx_api::NodeSetting], count: usize) -> String {
+    let stands = |stands| if stands { Cell::new("yes") } else { Cell::new("NO").fg(Color::Red) };
+    let rows = settings.iter().map(|it| [Cell::new(&it.what), stands(it.stands)]);
+    let more = count.saturating_sub(settings.len());
+    let more = (more > 0).then(|| [Cell::new(format!("and {more} more")), Cell::new("")]);
+    table(["setting of the node's kernel", "stands"], &[], rows.chain(more).collect())
 }
 
 fn route_table(routes: &[manx_api::RouteStatus]) -> String {
@@ -361,6 +372,11 @@ mod tests {
                 },
             ],
             other_pods: other_pods(),
+            node_settings: vec![
+                manx_api::NodeSetting { what: "ip rule pref 4 lookup local proto 2".to_owned(), stands: false },
+                manx_api::NodeSetting { what: "net.ipv4.conf.manx1.rp_filter = 0".to_owned(), stands: true },
+            ],
+            node_setting_count: 300,
             routes: vec![
                 manx_api::RouteStatus { prefix: "10.244.1.2/32".to_owned(), via: "pod default/web".to_owned() },
                 manx_api::RouteStatus { prefix: "10.244.2.0/24".to_owned(), via: "tunnel 172.18.0.3 (node-2)".to_owned() },
@@ -440,6 +456,12 @@ mod tests {
         default/late  waits for its object   9s
         and 22 more
 
+        NODE
+        SETTING OF THE NODE'S KERNEL         STANDS
+        ip rule pref 4 lookup local proto 2  NO
+        net.ipv4.conf.manx1.rp_filter = 0    yes
+        and 298 more
+
         ROUTES
         DESTINATION    VIA
         10.244.1.2/32  pod default/web
@@ -489,6 +511,8 @@ mod tests {
             frontends: None,
             endpoints: vec![],
             other_pods: manx_api::OtherPods::default(),
+            node_settings: vec![],
+            node_setting_count: 0,
             routes: vec![],
             ports: vec![],
             workers: vec![],

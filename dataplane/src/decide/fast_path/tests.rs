@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::decide::{
-    Arrival, Decision, Entrance, PacketRef, ServiceBudgets, SourceCache, UntrackedHookCache,
-    decide, translated, translated_fast_path,
+    Arrival, Decision, Entrance, PacketRef, Refusal, ServiceBudgets, SourceCache,
+    UntrackedHookCache, decide, translated, translated_fast_path,
 };
 use crate::fate::Fate;
 use crate::flow::RuleCounters;
@@ -234,6 +234,7 @@ fn state(case: &Case, tables: &Tables) -> DecisionState {
         affinities: Arc::new(Affinities::new().unwrap()),
         random: (RandomState::with_seed(1), 0),
         evictions: 0,
+        refusal: Refusal::default(),
         next_worker: next,
     }
 }

@@ -14,6 +14,7 @@ use crate::decide::stored_decision::{count_packet, flow_owner, write_decision};
 use crate::drop_reason::DropReason;
 use crate::flow::{DirectedKey, FlowDirection, Found};
 use crate::policy::FlowEnds;
+use crate::report::PortRefused;
 use crate::rewrite::Translation;
 use crate::services::{FrontendKey, WithoutBackend, choose};
 use crate::tables::{EncodedNextHop, NextHop, NextHopPair, Tables};
@@ -84,11 +85,22 @@ pub(in crate::decide) fn open(
     let wanted = Wanted { first: &first, source, destination, owner: flow_owner(&ends) };
     let reserved = match reserve_second_key(state, found, &wanted, now) {
         Ok(reserved) => reserved,
-        Err(NoKey { most }) => {
+        Err(NoKey { most, holders, owner }) => {
             state.flows.release_shard(name.hash, found);
-            let other = most.filter(|_| metadata.handoffs == 0);
-            let refused = || FlowDecision::drop(DropReason::NoFreePort);
-            return Some(other.map_or_else(refused, FlowDecision::hand_off));
+            if let Some(worker) = most.filter(|_| metadata.handoffs == 0) {
+                return Some(FlowDecision::hand_off(worker));
+            }
+            if matches!(source, SourceBehind::Node(..)) {
+                state.refusal.note(now, || PortRefused {
+                    owner: wanted.owner,
+                    protocol: name.key.protocol(),
+                    destination: destination.0.to_ip(),
+                    destination_port: destination.1,
+                    holders,
+                    most: owner,
+                });
+            }
+            return Some(FlowDecision::drop(DropReason::NoFreePort));
         }
     };
     let second = reserved.key();

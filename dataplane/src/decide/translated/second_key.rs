@@ -23,6 +23,10 @@ pub(super) struct Wanted<'a> {
 pub(super) struct NoKey {
     /// The worker that has most of them, if other workers have some: it may take one away.
     pub(super) most: Option<WorkerId>,
+    /// The flows of this worker that have some of them.
+    pub(super) holders: u8,
+    /// The owner that has most of these flows, and how many.
+    pub(super) owner: Option<(Owner, u8)>,
 }
 
 /// Reserves a second key: with the client's own port, or with another one if another flow or worker has that key. The
@@ -90,7 +94,11 @@ fn reserve_another_key(
             Err(why) => why,
         };
     }
-    let no_key = || NoKey { most: most_frequent(&elsewhere) };
+    let no_key = || NoKey {
+        most: most_frequent(&elsewhere),
+        holders: count as u8,
+        owner: most_holding(&taken),
+    };
     if !matches!(source, SourceBehind::Node(..)) {
         return Err(no_key());
     }
@@ -110,6 +118,13 @@ fn reserve_another_key(
 fn most_frequent(workers: &[Option<WorkerId>]) -> Option<WorkerId> {
     let all = || workers.iter().flatten();
     all().max_by_key(|worker| all().filter(|it| it == worker).count()).copied()
+}
+
+/// The owner that has most of the keys that were found taken, and how many.
+fn most_holding(taken: &[Option<(DirectedKey, Holder)>]) -> Option<(Owner, u8)> {
+    let all = || taken.iter().flatten().map(|(_, it)| it.owner);
+    let counted = all().map(|owner| (owner, all().filter(|it| *it == owner).count() as u8));
+    counted.max_by_key(|(_, count)| *count)
 }
 
 /// One of the ports from the first to the last, at random.

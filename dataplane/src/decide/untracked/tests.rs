@@ -19,7 +19,7 @@ use proptest::test_runner::TestRunner;
 
 use super::super::untracked_hook::{UntrackedHook, UntrackedHookCache};
 use super::*;
-use crate::decide::{Arrival, Decision, PacketRef, ServiceBudgets, decide};
+use crate::decide::{Arrival, Decision, PacketRef, Refusal, ServiceBudgets, decide};
 use crate::encapsulation::Outer;
 use crate::fate::Fate;
 use crate::flow::{FlowTable, HashSeed, WorkerId};
@@ -281,6 +281,7 @@ fn state() -> DecisionState {
         affinities: Arc::new(Affinities::new().unwrap()),
         random: (RandomState::with_seed(1), 0),
         evictions: 0,
+        refusal: Refusal::default(),
         next_worker: (WorkerId(0), 0),
     }
 }

@@ -8,6 +8,9 @@ use manx_linux::netlink::{Peer, Veth};
 use manx_linux::testing::namespaces_allowed;
 
 use super::*;
+use crate::interfaces::HOST;
+use crate::reconcile::Findings;
+use manx_linux::netns::sysctl;
 
 #[test]
 fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
@@ -90,6 +93,7 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
             );
         }
 
+        set_back(&host, &node, &desired);
         change_single_routes(&host, &node, &desired, [v4, v6]);
 
         desired.blocks = vec![
@@ -136,4 +140,41 @@ fn change_single_routes(host: &HostDevice, node: &Pod, desired: &HostNetwork, so
     let changed = ChangedRoutes { set: Vec::new(), removed: nets.to_vec() };
     assert_eq!(host.change_routes(&changed).unwrap().removed.len(), 2);
     assert_eq!(host.reconcile(desired).unwrap().removed, [], "no other is left or gone");
+}
+
+/// What others have changed is found, and is as before when it is reconciled.
+fn set_back(host: &HostDevice, node: &Pod, desired: &HostNetwork) {
+    let look = |only_looks| {
+        let mut pass = Pass { only_looks, ..Pass::default() };
+        host.look(desired, &mut pass).unwrap();
+        pass
+    };
+    let all = look(true);
+    assert_eq!(all.findings, Findings::default(), "{:?}", all.wanted);
+    for what in [
+        "net.ipv4.conf.manx0.rp_filter = 0",
+        "ip rule pref 77 iif lo lookup 78 proto 77",
+        "ip -6 rule pref 77 from fd07::1/128 iif eth0 blackhole proto 77",
+        "10.7.0.0/32 on manx2",
+    ] {
+        assert!(all.wanted.iter().any(|it| it == what), "{what}: {:?}", all.wanted);
+    }
+    let is_route = |it: &&String| {
+        it.starts_with("ip route table 78 10.7.0.0/24 ") && it.ends_with(" dev manx0 src 10.7.0.1")
+    };
+    assert_eq!(all.wanted.iter().filter(is_route).count(), 1, "{:?}", all.wanted);
+    netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
+        for route in netlink.manx_routes(OWN_TABLE).await? {
+            netlink.delete_route(OWN_TABLE, &route).await?;
+        }
+        netlink.set_table_rule(OWN_TABLE, None).await?;
+        sysctl::set("ipv4/conf/manx0/rp_filter", "1")?;
+        Ok(())
+    })
+    .unwrap();
+    let found = look(true).findings;
+    assert_eq!(look(false).findings, found, "a look has changed nothing");
+    assert_eq!(found.set.len(), 1 + 2 + 3, "a setting, rules and routes: {found:?}");
+    host.reconcile(desired).unwrap();
+    assert_eq!(look(true).findings, Findings::default());
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam::channel::Receiver;
+use manx_dataplane::flow::Owner;
 use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::port::capture::CopyBudget;
 use manx_dataplane::port::link::ETHERNET_LEN;
@@ -17,6 +18,7 @@ use super::calculated::OwnPorts;
 use super::node_devices::OwnDevices;
 use super::ports::Ports;
 use super::publications::{Publications, Retired};
+use super::refused_ports::RefusedPorts;
 use super::view::View;
 use crate::capture;
 use crate::denials::Denials;
@@ -36,6 +38,7 @@ pub(super) struct Dataplane {
     reports: Receiver<Report>,
     publications: Publications,
     pub(super) denials: Denials,
+    pub(super) refused_ports: RefusedPorts,
     /// The memory for waiting copies, which all captures share.
     captures: Arc<CopyBudget>,
     /// The port of the packet socket on the uplink, whose packets begin with Ethernet headers.
@@ -91,6 +94,7 @@ impl Dataplane {
             reports,
             publications: Publications::new(settings.cores.len()),
             denials: Denials::default(),
+            refused_ports: RefusedPorts::default(),
             captures: capture::copy_budget(),
             packet_socket: packet_socket.map(|(port, _)| port),
             socket_faults: BTreeMap::new(),
@@ -140,10 +144,11 @@ impl Dataplane {
         self.socket_faults.values().filter_map(Fault::message)
     }
 
-    /// Handles the workers' reports. Returns the ports that the workers have lost.
+    /// Handles the workers' reports; `name` describes an owner of flows. Returns the ports that the workers have lost.
     pub(super) fn read_reports(
         &mut self,
         calculation: &mut Calculation,
+        name: impl Fn(Owner) -> String,
     ) -> Vec<(PortId, io::Error)> {
         let mut lost = Vec::new();
         while let Ok(report) = self.reports.try_recv() {
@@ -152,6 +157,9 @@ impl Dataplane {
                     let rule = calculation.reason(denied.slot);
                     let rule = rule.map_or_else(String::new, ToString::to_string);
                     self.denials.note(&denied, rule);
+                }
+                Report::PortRefused(refused) => {
+                    self.refused_ports.note(&refused, &name, Instant::now());
                 }
                 Report::PortLost(port, error) => lost.push((port, error)),
                 Report::PollFailed(error) => tracing::error!(%error, "epoll failed"),

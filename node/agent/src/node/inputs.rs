@@ -57,6 +57,8 @@ pub(crate) struct Inputs {
     reserved: Reserved,
     /// The node's own addresses, from its kernel.
     own_addresses: BTreeSet<IpNet>,
+    /// Those of its interfaces at which others can ask.
+    interface_addresses: BTreeSet<IpAddr>,
     /// The hardware addresses of the next hops to other nodes.
     next_hops: NextHops,
     unsettled: Unsettled,
@@ -134,6 +136,7 @@ impl Inputs {
             account: Account::default(),
             reserved: Reserved::new(),
             own_addresses: BTreeSet::new(),
+            interface_addresses: BTreeSet::new(),
             next_hops: NextHops::new(),
             unsettled: Unsettled {
                 objects: Some(Changes::Everything),
@@ -179,6 +182,11 @@ impl Inputs {
         self.unsettled.place |= replace(&mut self.own_addresses, addresses);
     }
 
+    /// Sets the addresses of the node's interfaces at which others can ask.
+    pub(crate) fn set_interface_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
+        self.unsettled.place |= replace(&mut self.interface_addresses, addresses);
+    }
+
     /// Sets the next hops to the other nodes.
     pub(crate) fn set_next_hops(&mut self, next_hops: NextHops) {
         self.unsettled.tables |= replace(&mut self.next_hops, next_hops);
@@ -207,6 +215,11 @@ impl Inputs {
     /// The node's own addresses, from its kernel.
     pub(super) const fn own_addresses(&self) -> &BTreeSet<IpNet> {
         &self.own_addresses
+    }
+
+    /// The addresses of the node's interfaces at which others can ask.
+    pub(super) const fn interface_addresses(&self) -> &BTreeSet<IpAddr> {
+        &self.interface_addresses
     }
 
     /// The hardware addresses of the next hops to other nodes.

@@ -1,25 +1,37 @@
 //! The node's own devices, and the pattern for pods' devices.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use manx_dataplane::encapsulation::Encapsulation;
 
 use crate::error::Error;
-use crate::host_device::{ChangedRoutes, HostDevice, RouteChanges};
+use crate::fault::Fault;
+use crate::host_device::{ChangedRoutes, HostDevice};
 use crate::interfaces::HOST;
 use crate::port_rules::Desired;
+use crate::reconcile::{Findings, Pass};
 use crate::service_device::ServiceDevice;
 use crate::settings::{Services, Settings};
-use crate::translation_device::{self, Findings, TranslationDevice, TranslationSettings};
-use manx_api::{Attach, Device};
+use crate::translation_device::{self, TranslationDevice, TranslationSettings};
+use manx_api::{Attach, Device, MAX_NODE_SETTINGS, NodeSetting};
 use manx_calculation::topology::{HostNetwork, Topology};
 use manx_devices::device::{self, AgentNamespace, DeviceSpec, OpenDevice};
 use manx_devices::pod_device;
 use manx_linux::listening::UsedPorts;
 use manx_linux::netlink;
+use manx_objects::few;
 
 /// The name's end of the file, beside the socket, that says which ports Manx has reserved.
 const RESERVED_PORTS: &str = "reserved-ports";
+
+/// The shortest time between two looks for the status.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// What a warning names of what is wrong in the node's kernel.
+const NAMED: usize = 3;
+/// What a line of the log names of it.
+const NAMED_IN_LOG: usize = 20;
 
 /// See the module.
 pub(super) struct NodeDevices {
@@ -28,6 +40,22 @@ pub(super) struct NodeDevices {
     pub(super) pattern: DeviceSpec<'static>,
     host: HostDevice,
     service: Option<ServicePort>,
+    /// Why the ports of the node were not led to Manx at the last attempt.
+    ports_fault: Fault,
+    /// What the last check of the host port has found.
+    host_found: Findings,
+    looked: Option<(Instant, Looked)>,
+}
+
+/// What the agent wants in the node's kernel, and what is wrong there.
+#[derive(Debug, Clone)]
+pub(super) struct Looked {
+    /// Those first that do not stand, at most [`MAX_NODE_SETTINGS`].
+    pub(super) settings: Vec<NodeSetting>,
+    /// The number of all.
+    pub(super) count: usize,
+    /// For people.
+    pub(super) wrong: Vec<String>,
 }
 
 /// The port `manx1`.
@@ -95,7 +123,16 @@ impl NodeDevices {
             }
         };
         let own = OwnDevices { host: held.own, forwarded: held.forwarded, service: service_queues };
-        Ok((Self { namespace, pattern, host, service }, own))
+        let devices = Self {
+            namespace,
+            pattern,
+            host,
+            service,
+            ports_fault: Fault::default(),
+            host_found: Findings::default(),
+            looked: None,
+        };
+        Ok((devices, own))
     }
 
     /// The kind of device for a request.
@@ -121,26 +158,6 @@ impl NodeDevices {
         }
     }
 
-    /// Sets back what another program has changed of the node's own addresses and routes, and logs it. Blocks whose node
-    /// has no route have been told.
-    pub(super) fn restore_host(&self, desired: &HostNetwork) {
-        match self.host.reconcile(desired) {
-            Ok(RouteChanges { set, removed, .. }) => {
-                for route in set {
-                    let route = route.destination;
-                    tracing::warn!(%route, "another program had removed or changed this route of Manx's; it is set again");
-                }
-                for route in removed {
-                    let route = route.destination;
-                    tracing::warn!(%route, "a route that is not Manx's was where Manx's are; it is removed");
-                }
-            }
-            Err(error) => {
-                tracing::error!(%error, "the node's own routes are not as they should be");
-            }
-        }
-    }
-
     /// Changes single routes of the node's own. If that fails, all are made those of `desired`.
     pub(super) fn change_host_routes(
         &self,
@@ -163,21 +180,83 @@ impl NodeDevices {
 
     /// Sets the routing rules for the ports of the node that come to Manx, as `desired` says. Logs what other programs
     /// have changed of them. Does nothing if Manx does not translate.
-    pub(super) fn reconcile_ports(&self, desired: &Desired) {
+    pub(super) fn reconcile_ports(&mut self, desired: &Desired) {
         let Some(ServicePort::Manx(device)) = &self.service else { return };
-        match device.reconcile(desired) {
-            Ok(Findings { foreign, .. }) => {
-                for rule in foreign {
-                    tracing::error!(
-                        rule,
-                        "another program has put this where Manx's routing rules are"
-                    );
-                }
-            }
-            Err(error) => {
-                tracing::error!(%error, "ports of the node do not come to Manx as they should");
+        let reconciled = device.reconcile(desired).map_err(|error| {
+            format!("ports of the node do not come to Manx as they should: {error}")
+        });
+        let Some(Findings { foreign, set_back, .. }) = self.ports_fault.record(reconciled) else {
+            return;
+        };
+        for rule in foreign {
+            tracing::error!(rule, "another program has put this where Manx's routing rules are");
+        }
+        log_set_back(&set_back);
+    }
+
+    /// Sets back what other programs have changed of the node's own addresses, routes, rules and settings, and logs it.
+    pub(super) fn check_host(&mut self, host: &HostNetwork) {
+        let mut pass = Pass::default();
+        let looked = self.host.look(host, &mut pass);
+        if let Err(error) = &looked {
+            tracing::warn!(%error, "what Manx has in the node's kernel cannot be looked at, so it is set anew");
+        }
+        let Findings { set, removed, .. } = &pass.findings;
+        if looked.is_ok() && set.is_empty() && removed.is_empty() {
+            self.host_found = Findings::default();
+            return;
+        }
+        self.reconcile_host(host);
+        // What cannot be set is logged once.
+        if pass.findings != self.host_found {
+            pass.find_set_back(&pass.wanted.iter().cloned().collect());
+            log_set_back(&pass.findings.set_back);
+            pass.findings.set_back.clear();
+            self.host_found = pass.findings;
+        }
+    }
+
+    /// What is wanted in the node's kernel, and whether it stands. A look is not older than a second: who asks for the
+    /// status again and again must not keep the agent from its work.
+    pub(super) fn look(&mut self, ports: &Desired, host: &HostNetwork, now: Instant) -> Looked {
+        match &self.looked {
+            Some((at, looked)) if now.duration_since(*at) < LOOK_EVERY => looked.clone(),
+            _ => {
+                let looked = self.look_now(ports, host);
+                self.looked = Some((now, looked.clone()));
+                looked
             }
         }
+    }
+
+    fn look_now(&self, ports: &Desired, host: &HostNetwork) -> Looked {
+        let (mut pass, mut wrong) = (Pass::default(), Vec::new());
+        if let Some(ServicePort::Manx(device)) = &self.service {
+            let looked;
+            (pass, looked) = device.look(ports);
+            wrong.extend(looked.err().map(|error| error.to_string()));
+        }
+        pass.only_looks = true;
+        let looked = self.host.look(host, &mut pass);
+        wrong.extend(looked.err().map(|error| error.to_string()));
+        wrong.extend(self.ports_fault.message().map(str::to_owned));
+        let Pass { wanted, findings: Findings { set, removed, foreign, .. }, .. } = pass;
+        for (what, told) in [
+            (&foreign, "what disturbs Manx, from another program"),
+            (&set, "not what Manx has put there (it is set back within a minute)"),
+            (&removed, "more than Manx has put there (it is removed within a minute)"),
+        ] {
+            if !what.is_empty() {
+                wrong.push(format!("the node's kernel has {told}: {}", few(what, NAMED)));
+            }
+        }
+        let missing: BTreeSet<String> = set.into_iter().collect();
+        let count = wanted.len();
+        let setting = |what: String| NodeSetting { stands: !missing.contains(&what), what };
+        let mut settings: Vec<NodeSetting> = wanted.into_iter().map(setting).collect();
+        settings.sort_by_key(|setting| setting.stands);
+        settings.truncate(MAX_NODE_SETTINGS);
+        Looked { settings, count, wrong }
     }
 
     /// Removes the node's own addresses, routes and rules. `keeps_ports`: another agent follows, and until then what comes to
@@ -204,5 +283,12 @@ impl NodeDevices {
         if let Err(error) = self.host.detach(&self.namespace) {
             tracing::warn!(%error, "the node's own routes could not be removed");
         }
+    }
+}
+
+fn log_set_back(what: &[String]) {
+    if !what.is_empty() {
+        let what = few(what, NAMED_IN_LOG);
+        tracing::warn!(what, "the node's kernel was not as Manx had left it: set back");
     }
 }

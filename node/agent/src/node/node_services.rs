@@ -30,6 +30,8 @@ pub(super) struct ManxServices {
     configured: Vec<IpNet>,
     /// The nets that the settings leave to `externalIPs`.
     external: Vec<IpNet>,
+    /// The nets of the node's addresses with node ports. None: its first addresses have them.
+    pub(super) node_port_nets: Vec<IpNet>,
     /// The ports of the way out, the first and the last.
     pub(super) egress: (u16, u16),
     /// The addresses of all nodes, which are no services'.
@@ -88,6 +90,7 @@ impl NodeServices {
                 ranges: ServiceRanges::default(),
                 configured: settings.ranges.clone(),
                 external: settings.external_ips.clone(),
+                node_port_nets: settings.node_port_nets.clone(),
                 egress: (settings.ports.egress.first(), settings.ports.egress.last()),
                 of_nodes: HashSet::new(),
                 with_routes: BTreeSet::new(),

@@ -15,6 +15,7 @@ use manx_policy_compiler::model::{self, Direction, Noted, ObjectName, Verdict};
 
 use super::Agent;
 use super::inputs::Inputs;
+use super::node_devices::Looked;
 use super::node_services::ManxServices;
 use super::pod_request::{object_name, pod_name};
 use super::pod_state::AttachedPod;
@@ -39,8 +40,11 @@ const FLOWS_TIMEOUT: Duration = Duration::from_millis(500);
 const MOST_OMISSIONS: usize = 20;
 
 impl Agent {
-    pub(super) fn status(&self) -> Status {
-        let Self { inputs, view, dataplane, calculated, .. } = self;
+    pub(super) fn status(&mut self) -> Status {
+        let (ports, host) = (&self.led_ports, self.view.host_network());
+        let looked = self.attachments.devices.look(ports, &host, Instant::now());
+        let Looked { settings: node_settings, count: node_setting_count, wrong } = looked;
+        let Self { inputs, view, dataplane, calculated, .. } = &*self;
         let verification = calculated.verifier.as_ref().map(Verifier::verification);
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -53,12 +57,14 @@ impl Agent {
             changed_in_place: calculated.changed_in_place,
             routes_changed_in_place: calculated.routes_changed_in_place,
             invalid: invalid(self),
-            warnings: warnings(self),
+            warnings: warnings(self).chain(wrong).collect(),
             known_endpoints: view.cluster.model.endpoints.len(),
             known_policies: view.cluster.model.policies.len(),
             frontends: calculated.tables.services.as_ref().map(|it| it.frontends().count()),
             endpoints: endpoints(self),
             other_pods: other_pods(self),
+            node_settings,
+            node_setting_count,
             routes: routes(self),
             ports: dataplane.ports.attached.values().map(port_status).collect(),
             workers: dataplane.ports.workers.iter().map(worker).collect(),
@@ -168,7 +174,9 @@ fn invalid(Agent { view, dataplane, .. }: &Agent) -> Vec<String> {
     problems.chain(dataplane.socket_faults().map(str::to_owned)).collect()
 }
 
-fn warnings(Agent { inputs, view, calculated, attachments, served, .. }: &Agent) -> Vec<String> {
+fn warnings(
+    Agent { inputs, view, calculated, dataplane, attachments, served, .. }: &Agent,
+) -> impl Iterator<Item = String> {
     let refused = attachments.refused().map(|(pod, reason)| {
         format!("pod {pod}: its interface was not taken over from the last agent: {reason}; nothing passes until the pod is made anew")
     });
@@ -180,6 +188,8 @@ fn warnings(Agent { inputs, view, calculated, attachments, served, .. }: &Agent)
         .chain(left_out(&calculated.calculation))
         .chain(view.services.manx().into_iter().flat_map(services))
         .chain(view.problems_of_way_out())
+        .chain(view.problem_of_node_ports())
+        .chain(dataplane.refused_ports.warning(Instant::now()))
         .chain(refused)
         .chain(attachments.not_judged(view).map(|pod| {
             format!(
@@ -187,7 +197,6 @@ fn warnings(Agent { inputs, view, calculated, attachments, served, .. }: &Agent)
                  one that Manx had, before agent and holder ended, is closed. Make the pod anew"
             )
         }))
-        .collect()
 }
 
 /// Warnings about services that clients do not reach, or not as their authors may believe.

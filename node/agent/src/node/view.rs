@@ -21,6 +21,7 @@ use manx_calculation::topology::{
 };
 use manx_datastore::SourceError;
 use manx_objects::contents::Changes;
+use manx_objects::few;
 use manx_objects::object::{Kind, Object, ObjectKey};
 use manx_objects::problem::Problem;
 use manx_observe::checks::{Check, Checks};
@@ -52,9 +53,14 @@ pub(crate) struct View {
     /// The node's own addresses on all interfaces, including addresses of Manx's interfaces that the kernel does not have
     /// yet.
     pub(super) own_addresses: BTreeSet<IpNet>,
+    /// The addresses of its interfaces at which others can ask.
+    interface_addresses: BTreeSet<IpAddr>,
     /// The services, as they are translated here.
     pub(super) services: NodeServices,
 }
+
+/// The most addresses of a node with node ports, because each has all of them.
+const MOST_NODE_PORT_ADDRESSES: usize = 16;
 
 /// A topology, and the reason if it lacks the other nodes' pods.
 type Placed = (Topology, Option<TopologyError>);
@@ -77,6 +83,7 @@ impl View {
             topology: Topology::default(),
             is_closed: false,
             own_addresses: BTreeSet::new(),
+            interface_addresses: BTreeSet::new(),
             services: NodeServices::new(node, network, services),
         }
     }
@@ -129,6 +136,7 @@ impl View {
             (self.topology, self.is_closed) = (topology, closed.is_some());
         });
         self.own_addresses = own_addresses(inputs, &self.topology);
+        self.interface_addresses.clone_from(inputs.interface_addresses());
         if let NodeServices::Manx(services) = &mut self.services {
             services.place(inputs.contents(), &self.cluster);
         }
@@ -194,11 +202,40 @@ impl View {
         addresses.routes(&self.topology, |address| is_own(&self.own_addresses, address))
     }
 
-    /// The addresses at which services have node ports.
+    /// The addresses at which services have node ports: the first ones, or those in the nets that the settings name.
     fn node_port_addresses(&self) -> BTreeSet<IpAddr> {
-        let first: BTreeSet<IpAddr> = self.first_addresses().into_iter().flatten().collect();
-        let loopback = first.iter().any(IpAddr::is_ipv4).then_some(LOOPBACK);
-        first.into_iter().chain(loopback).collect()
+        let nets = self.services.manx().map_or(&[][..], |it| &it.node_port_nets);
+        let of_node: BTreeSet<IpAddr> = if nets.is_empty() {
+            self.first_addresses().into_iter().flatten().collect()
+        } else {
+            self.addresses_in(nets).take(MOST_NODE_PORT_ADDRESSES).collect()
+        };
+        let loopback = of_node.iter().any(IpAddr::is_ipv4).then_some(LOOPBACK);
+        of_node.into_iter().chain(loopback).collect()
+    }
+
+    /// The addresses of the node's interfaces in these nets, but for Manx's own, which lie in a block.
+    fn addresses_in<'a>(&'a self, nets: &'a [IpNet]) -> impl Iterator<Item = IpAddr> + 'a {
+        let all = self.interface_addresses.iter().copied();
+        all.filter(|it| nets.iter().any(|net| net.contains(it)) && !self.is_in_own_block(*it))
+    }
+
+    /// A warning if the settings name nets for node ports, and no address or too many lie there.
+    pub(super) fn problem_of_node_ports(&self) -> Option<String> {
+        let nets = &self.services.manx()?.node_port_nets;
+        let count = self.addresses_in(nets).count();
+        let told = match count {
+            _ if nets.is_empty() => return None,
+            0 => "no address of this node's interfaces lies in these nets, so that it has no node ports".to_owned(),
+            1..=MOST_NODE_PORT_ADDRESSES => return None,
+            _ => format!(
+                "{count} addresses of this node lie in these nets: only the lowest {MOST_NODE_PORT_ADDRESSES} have node ports"
+            ),
+        };
+        Some(format!(
+            "--nodeport-addresses (MANX_NODEPORT_ADDRESSES) {}: {told}; name nets of the addresses that others ask",
+            few(nets, 3)
+        ))
     }
 
     /// The health checks of services, each at the addresses with node ports of the families that its Service has.

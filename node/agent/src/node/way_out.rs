@@ -124,17 +124,27 @@ mod tests {
 
     /// Node `n1` with these settings of Felix for everybody.
     fn view(felix: &str) -> View {
+        view_with(felix, &[])
+    }
+
+    /// The same, with nets of addresses that have node ports.
+    fn view_with(felix: &str, nets: &[&str]) -> View {
         let folder = tempfile::tempdir().unwrap();
         let felix = format!(
             "---\n{{apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {{name: default}}, spec: {{{felix}}}}}\n"
         );
         std::fs::write(folder.path().join("all.yaml"), format!("{OBJECTS}{felix}")).unwrap();
         let mut inputs = Inputs::new(Source::open_directory(folder.path()).unwrap());
-        inputs.set_own_addresses(OWN.iter().map(|net| net.parse::<IpNet>().unwrap()).collect());
+        let own: BTreeSet<IpNet> = OWN.iter().map(|net| net.parse().unwrap()).collect();
+        inputs.set_interface_addresses(
+            own.iter().map(IpNet::addr).filter(|it| !it.is_loopback()).collect(),
+        );
+        inputs.set_own_addresses(own);
         let range = |first, last| PortRange::new(first, last).unwrap();
         let ports = ManxPorts { egress: range(61_000, 65_534), node_ports: range(30_000, 32_767) };
-        let services =
-            Services::Manx(Translation { ranges: Vec::new(), external_ips: Vec::new(), ports });
+        let node_port_nets = nets.iter().map(|net| net.parse().unwrap()).collect();
+        let (ranges, external_ips) = (Vec::new(), Vec::new());
+        let services = Services::Manx(Translation { ranges, external_ips, node_port_nets, ports });
         let mut view = View::new("n1", Network::Manx, &services);
         view.import(&mut inputs);
         view.place(&inputs).unwrap();
@@ -173,6 +183,26 @@ mod tests {
                 usize::from(outgoing.is_none()),
                 "{felix}"
             );
+        }
+    }
+
+    #[test]
+    fn node_ports_are_served_at_the_first_addresses_or_at_those_in_the_nets_that_are_named() {
+        let none = &[][..];
+        for (nets, served) in [
+            (none, &["172.18.0.2", "fd00::2", "127.0.0.1"][..]),
+            (&["192.0.2.0/24"], &["192.0.2.9", "127.0.0.1"]),
+            (&["fd00::/64", "192.0.2.9/32"], &["192.0.2.9", "127.0.0.1", "fd00::2"]),
+            // Manx's own address lies in a block.
+            (&["0.0.0.0/0"], &["172.18.0.2", "192.0.2.9", "127.0.0.1"]),
+            (&["fd00::/64"], &["fd00::2"]),
+            (&["127.0.0.0/8"], none),
+        ] {
+            let view = view_with("", nets);
+            let desired = view.manx_ports(&GrantedPorts::default(), BTreeSet::new());
+            assert_eq!(desired.node_ports, addresses(served), "{nets:?}");
+            assert_eq!(desired.egress, addresses(&["172.18.0.2", "fd00::2"]), "{nets:?}");
+            assert_eq!(view.problem_of_node_ports().is_some(), served.is_empty(), "{nets:?}");
         }
     }
 

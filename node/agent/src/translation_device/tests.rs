@@ -18,6 +18,7 @@ use manx_linux::netlink::{Action, LOCAL, MAIN, Peer, PortRange, Transport, Veth}
 use manx_linux::testing::{namespaces_allowed, tun_allowed};
 
 use super::*;
+use crate::port_rules::Step;
 
 /// Long enough for a packet that arrives.
 const SHORT: Duration = Duration::from_millis(200);
@@ -417,6 +418,54 @@ fn host_ports_lead_to_manx_also_at_loopback() {
     assert_eq!(reserved(), "");
 }
 
+/// As `--nodeport-addresses` asks for.
+#[test]
+fn node_ports_may_be_those_of_other_addresses_than_the_way_out_has() {
+    const SECOND: &str = "198.51.100.1";
+    if !namespaces_allowed() || !tun_allowed() {
+        return;
+    }
+    let place = Place::new();
+    netlink::in_netns(&place.node, async |netlink| {
+        let link = netlink.existing("eth0").await?;
+        netlink.add_address(link.index, "198.51.100.1/32".parse().unwrap()).await
+    })
+    .unwrap();
+    let to_second = ["route", "add", "198.51.100.1/32", "via", NODE[0]];
+    in_world(&place, || assert!(Command::new("ip").args(to_second).status().unwrap().success()));
+    let (device, mut queues) = place.attach().unwrap();
+    let desired = Desired {
+        egress: [ip(NODE[0])].into(),
+        node_ports: [ip(SECOND), ip("127.0.0.1")].into(),
+        ..Desired::default()
+    };
+    device.reconcile(&desired).unwrap();
+    assert_eq!(device.reconcile(&desired).unwrap(), Findings::default());
+    let client = in_world(&place, || udp(WORLD[0], 999));
+    let from = SocketAddr::from((ip(WORLD[0]), 999));
+    for (address, port, is_manx) in [
+        (SECOND, 30080, true),
+        (SECOND, 61000, false),
+        (NODE[0], 30080, false),
+        (NODE[0], 61000, true),
+    ] {
+        let socket = in_node(&place, || udp(address, port));
+        client.send_to(b"?", (ip(address), port)).unwrap();
+        if is_manx {
+            let there = [(UDP, from, (ip(address), port).into())];
+            assert_eq!(arrive(&mut queues, LONG), there);
+        } else {
+            assert!(heard(&socket).is_some(), "{address} {port}");
+        }
+    }
+    send(&mut queues, &datagram((SECOND, 30080), (WORLD[0], 999), b"answer"));
+    assert_eq!(heard(&client), Some((b"answer".to_vec(), (ip(SECOND), 30080).into())));
+    // Who asks at 127.0.0.1 has the node's address there.
+    let own = in_node(&place, || UdpSocket::bind("0.0.0.0:0").unwrap());
+    own.connect(("127.0.0.1", 30080)).unwrap();
+    assert_eq!(own.local_addr().unwrap().ip(), ip(SECOND));
+}
+
 /// A load balancer asks the agent at a port that lies among those of services.
 #[test]
 fn a_health_check_comes_to_the_agent_and_the_ports_beside_it_to_manx() {
@@ -565,11 +614,17 @@ fn what_others_have_removed_is_set_again_and_what_they_have_added_is_told() {
         netlink.delete_listed(ours).await
     })
     .unwrap();
+    let state = place.state();
+    let (looked, done) = device.look(&desired());
+    done.unwrap();
+    assert_eq!(place.state(), state, "a look changes nothing");
     let findings = device.reconcile(&desired()).unwrap();
+    assert_eq!((&looked.findings.set, &findings.set_back), (&findings.set, &findings.set));
     insta::assert_snapshot!(findings.set.join("\n"), @r"
-    61000-65534, 30000-32767 in ip_local_reserved_ports
+    30000-32767,61000-65534 in net.ipv4.ip_local_reserved_ports
+    net.ipv4.conf.manx1.rp_filter = 0
     ip route table 79 blackhole default (V4)
-    ip route table 79 192.0.2.1/32 dev manx1
+    ip route table 79 192.0.2.1/32 dev manx1 src 192.0.2.1
     ip rule pref 1 from 192.0.2.1/32 iif eth0 blackhole proto 77
     ip rule pref 1 iif manx1 lookup local proto 77
     ip rule pref 3 to 192.0.2.1/32 ipproto tcp dport 30000-32767 lookup 79 proto 77
@@ -579,12 +634,37 @@ fn what_others_have_removed_is_set_again_and_what_they_have_added_is_told() {
     ip rule pref 3 to 192.0.2.1/32 ipproto sctp dport 30000-32767 lookup 79 proto 77
     ip rule pref 3 to 192.0.2.1/32 ipproto sctp dport 61000-65534 lookup 79 proto 77
     ip route unreachable fd96::/112
-    ipv4/conf/manx1/rp_filter = 0
     ");
     let strict = Error::StrictReversePath.to_string();
     assert_eq!(findings.foreign, ["ip rule pref 3 lookup 99 proto 4", &strict]);
     let now = place.rules().into_iter().filter(|rule| !findings.foreign.contains(rule));
     assert_eq!(now.collect::<Vec<String>>(), all);
+    let (looked, _) = device.look(&desired());
+    assert_eq!((&looked.findings.set[..], &looked.findings.removed[..]), (&[][..], &[][..]));
+    let rules = looked.wanted.iter().filter(|it| it.contains(" rule ")).cloned();
+    assert_eq!(rules.collect::<BTreeSet<String>>(), own_rules(&all));
+
+    // What Manx itself wants anew or no longer, and a rule for a new interface, is nobody else's deed.
+    let mut other = desired();
+    other.node_ports.clear();
+    let dummy = ["link", "add", "eth7", "type", "veth", "peer", "name", "eth8"];
+    in_node(&place, || assert!(Command::new("ip").args(dummy).status().unwrap().success()));
+    let findings = device.reconcile(&other).unwrap();
+    assert!(!findings.set.is_empty() && !findings.removed.is_empty(), "{findings:?}");
+    assert_eq!(findings.set_back, [""; 0]);
+    // A rule with Manx's number that it has not made.
+    let stale = Rule::new(3, Family::V4, Action::Lookup(PORTS_TABLE));
+    netlink::in_netns(&place.node, async |netlink| netlink.add_rule(&stale).await).unwrap();
+    let findings = device.reconcile(&other).unwrap();
+    assert_eq!(findings.set_back, [format!("removed ({stale})")]);
+}
+
+/// Of these rules, Manx's own, and the one for the table `local`.
+fn own_rules(all: &[String]) -> BTreeSet<String> {
+    let preference = |rule: &str| {
+        rule.split(' ').nth(if rule.contains(" -6 ") { 4 } else { 3 })?.parse::<u32>().ok()
+    };
+    all.iter().filter(|it| preference(it).is_some_and(|it| it <= MOVED_LOCAL)).cloned().collect()
 }
 
 #[test]

@@ -11,9 +11,9 @@ use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use super::route::MANX_PROTOCOL;
 use super::{Error, Netlink};
 
-/// The priority is between the local table's rule (0) and the main table's (32,766): Manx must not refuse packets to
-/// the node itself.
-const PRIORITY: u32 = 77;
+/// The preference of these rules. It is between the local table's rule (0) and the main table's (32,766): Manx must not
+/// refuse packets to the node itself.
+pub const RULE_PREFERENCE: u32 = 77;
 
 /// A rule that drops, and does not forward, packets that come in by an interface from this IPv6 address.
 ///
@@ -89,7 +89,7 @@ impl Netlink {
             let Some(interface) = interface.filter(|_| !is_there) else { continue };
             let new = || {
                 let rule = self.handle.rule().add().input_interface(interface);
-                rule.table_id(table.into()).priority(PRIORITY)
+                rule.table_id(table.into()).priority(RULE_PREFERENCE)
             };
             let by = RuleAttribute::Protocol(RouteProtocol::Other(MANX_PROTOCOL));
             let made = if is_v4 {
@@ -132,7 +132,7 @@ impl Netlink {
                 .input_interface(interface.as_str())
                 .source_prefix(source, 128)
                 .action(RuleAction::Blackhole)
-                .priority(PRIORITY);
+                .priority(RULE_PREFERENCE);
             let by = RuleAttribute::Protocol(RouteProtocol::Other(MANX_PROTOCOL));
             rule.message_mut().attributes.push(by);
             rule.execute().await.map_err(Error::request(|| {

@@ -441,7 +441,7 @@ fn manx() -> Services {
     let ports = ManxPorts { egress: port(61_000, 65_534), node_ports: port(30_000, 32_767) };
     let ranges = vec!["10.96.0.0/16".parse().unwrap()];
     let external_ips = ["192.0.2.0/24", "fd00:99::/64"].map(|net| net.parse().unwrap()).to_vec();
-    Services::Manx(Translation { ranges, external_ips, ports })
+    Services::Manx(Translation { ranges, external_ips, node_port_nets: Vec::new(), ports })
 }
 
 fn nets(all: &[&str]) -> BTreeSet<IpNet> {
