@@ -8,7 +8,7 @@ use manx_calculation::services::{AddressKind, LeftOut, TrafficPolicy, zone};
 use manx_objects::object::{Kind, Object, ObjectKey, Protocol, ServiceType};
 use manx_policy_compiler::model::ObjectName;
 
-use super::ServiceTables;
+use super::{ServiceTables, few};
 
 /// A port of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,13 +46,19 @@ pub struct Port {
 type Fates = BTreeMap<(IpAddr, Option<u16>), Option<LeftOut>>;
 
 impl ServiceTables<'_> {
-    /// The rows of the Services of these namespaces, in order; without namespaces, of all.
-    pub fn rows(&self, namespaces: &[String]) -> Vec<Row> {
+    /// The rows of the Services of these namespaces, in order; without namespaces, of all. `Err`: one of the namespaces
+    /// has none.
+    pub fn rows(&self, namespaces: &[String]) -> Result<Vec<Row>, String> {
+        let known: BTreeSet<String> = self.names().map(|it| it.namespace).collect();
+        if let Some(wrong) = namespaces.iter().find(|it| !known.contains(*it)) {
+            let known: Vec<String> = known.into_iter().collect();
+            return Err(format!("no Service in namespace {wrong}; found {}", few(&known)));
+        }
         let zones = self.zones();
         let is_asked =
             |name: &ObjectName| namespaces.is_empty() || namespaces.contains(&name.namespace);
         let names = self.names().filter(is_asked);
-        names.flat_map(|name| self.rows_of(&name, &zones)).collect()
+        Ok(names.flat_map(|name| self.rows_of(&name, &zones)).collect())
     }
 
     /// The rows of a Service: one if it has no port.

@@ -7,10 +7,10 @@ use manx_analysis::services::{AgentSettings, ServiceTables};
 use manx_objects::object::ServiceType;
 
 use crate::Error;
-use crate::node::{NODE_PORTS, port_range};
 use crate::output::Output;
 use crate::policy::assume::{Assume, Completed};
 use crate::policy::manifests::{Manifests, report_invalid};
+use crate::values::{NODE_PORTS, net, node_ports};
 
 /// What both commands are asked about.
 #[derive(Debug, Clone, Args)]
@@ -19,10 +19,10 @@ pub struct Asked {
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
     /// The API server's --service-node-port-range
-    #[arg(long, env = "MANX_NODE_PORTS", value_name = "FIRST-LAST", value_parser = port_range, default_value = NODE_PORTS)]
+    #[arg(long, env = "MANX_NODE_PORTS", value_name = "FIRST-LAST", value_parser = node_ports, default_value = NODE_PORTS)]
     pub node_ports: PortRange,
     /// Nets whose addresses Services may have as externalIPs, as the agents' own --external-ips
-    #[arg(long, env = "MANX_EXTERNAL_IPS", value_name = "CIDR,...", value_delimiter = ',')]
+    #[arg(long, env = "MANX_EXTERNAL_IPS", value_name = "CIDR,...", value_delimiter = ',', value_parser = net)]
     pub external_ips: Vec<IpNet>,
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take it for the command's own description")]

@@ -23,7 +23,7 @@ pub struct List {
 /// Prints a row for each port of each Service.
 pub fn run(list: &List) -> Result<(), Error> {
     let Some(completed) = list.asked.read()? else { return Ok(()) };
-    let rows = list.asked.tables(&completed)?.rows(&list.namespace);
+    let rows = list.asked.tables(&completed)?.rows(&list.namespace).map_err(Error::Invalid)?;
     match list.asked.output {
         Output::Text => output::print(&render(&rows)),
         Output::Json => output::print_json(&as_json(&rows)),

@@ -23,23 +23,58 @@ const MOST_NODES: usize = 5;
 /// The settings of `manx service show`.
 #[derive(Debug, Clone, Args)]
 pub struct Show {
-    /// The Service's namespace, if NAME has none
-    #[arg(long, short, value_name = "NAMESPACE", default_value = "default")]
-    pub namespace: String,
+    /// The Service's namespace, if NAME has none [default: default]
+    #[arg(long, short, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
     /// The Service: NAME or NAMESPACE/NAME
-    #[arg(value_name = "NAME")]
-    pub name: String,
+    #[arg(value_name = "NAME", value_parser = service_name)]
+    pub name: ServiceName,
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take it for the command's own description")]
     pub asked: Asked,
 }
 
+/// A Service as users name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceName {
+    /// Its namespace, if it is said.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+fn service_name(text: &str) -> Result<ServiceName, String> {
+    let (namespace, name) = text.split_once('/').map_or((None, text), |(of, it)| (Some(of), it));
+    if name.is_empty() || name.contains('/') || namespace.is_some_and(str::is_empty) {
+        return Err("expected NAME or NAMESPACE/NAME".to_owned());
+    }
+    Ok(ServiceName { namespace: namespace.map(str::to_owned), name: name.to_owned() })
+}
+
+impl Show {
+    /// The Service that is asked about.
+    fn service(&self) -> Result<ObjectName, Error> {
+        let ServiceName { namespace, name } = &self.name;
+        match (namespace, &self.namespace) {
+            (Some(of_name), Some(namespace)) if of_name != namespace => {
+                Err(Error::Invalid(format!(
+                    "{of_name}/{name} is of namespace {of_name}, and --namespace says {namespace}: leave one of them out"
+                )))
+            }
+            (namespace, other) => {
+                let namespace = namespace.as_ref().or(other.as_ref());
+                Ok(ObjectName::new(namespace.map_or("default", String::as_str), name))
+            }
+        }
+    }
+}
+
 /// Prints what nodes do with a Service.
 pub fn run(show: &Show) -> Result<(), Error> {
+    let name = show.service()?;
     let Some(completed) = show.asked.read()? else { return Ok(()) };
     let tables = show.asked.tables(&completed)?;
-    let (namespace, name) = show.name.split_once('/').unwrap_or((&show.namespace, &show.name));
-    let shown = tables.shown(&ObjectName::new(namespace, name)).map_err(Error::Invalid)?;
+    let shown = tables.shown(&name).map_err(Error::Invalid)?;
     match show.asked.output {
         Output::Text => output::print(&render(&shown)),
         Output::Json => output::print_json(&as_json(&shown)),

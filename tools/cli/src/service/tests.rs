@@ -101,11 +101,11 @@ fn shown(name: &str, node: Option<&str>) -> Result<String, String> {
 #[test]
 fn every_port_has_a_row_and_one_without_backends_says_why() {
     let objects = objects();
-    insta::assert_snapshot!("list", list::render(&tables(&objects, None).rows(&[])));
-    let of_z = tables(&objects, None).rows(&["z".to_owned()]);
+    insta::assert_snapshot!("list", list::render(&tables(&objects, None).rows(&[]).unwrap()));
+    let of_z = tables(&objects, None).rows(&["z".to_owned()]).unwrap();
     assert!(of_z.len() == 3 && of_z.iter().all(|it| it.name.namespace == "z"));
     let of_local = |node| {
-        let rows = tables(&objects, Some(node)).rows(&["shop".to_owned()]);
+        let rows = tables(&objects, Some(node)).rows(&["shop".to_owned()]).unwrap();
         rows.into_iter().find(|it| it.name.name == "local").unwrap().backends
     };
     assert_eq!(["n1", "n2", "n3"].map(of_local), [0, 1, 0]);
@@ -142,6 +142,8 @@ fn a_service_or_node_that_is_not_there_is_told_with_those_that_are() {
     let settings = AgentSettings::default();
     let error = ServiceTables::new(&objects.contents, settings, Some("n9")).unwrap_err();
     insta::assert_snapshot!(error, @r#"there is no node "n9" in the manifests; found n1, n2, n3"#);
+    let error = tables(&objects, None).rows(&["z".to_owned(), "nope".to_owned()]).unwrap_err();
+    insta::assert_snapshot!(error, @"no Service in namespace nope; found broken, shop, wrong, z");
 }
 
 #[test]
