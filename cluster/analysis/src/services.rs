@@ -2,23 +2,25 @@
 //!
 //! - [`list`]: a row for each port of each Service.
 //! - [`shown`]: one Service, with a reason for each address and endpoint that is left out.
+//! - [`traffic`]: what a Service says of its clients.
 //!
 //! The objects are all that is known. An agent also knows its kernel: an address that only the kernel of its node has is
 //! no service's there, and node ports are served at an address that the kernel has.
 
 pub mod list;
 pub mod shown;
+pub mod traffic;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::rc::Rc;
 
 use ipnet::IpNet;
 use manx_calculation::services::view::ServiceView;
-use manx_calculation::services::{Frontends, NodePorts, admits};
+use manx_calculation::services::{Frontends, LocalEndpoints, NodePorts, Omission, admits};
 use manx_calculation::topology::Topology;
 use manx_objects::contents::{Changes, Contents};
-use manx_objects::object::Kind;
+use manx_objects::object::{Kind, ObjectKey};
 use manx_policy_compiler::model::ObjectName;
 
 use crate::routes::Routes;
@@ -147,6 +149,27 @@ impl<'a> ServiceTables<'a> {
         let admits = |address| admits(&topology, |it| self.of_nodes.contains(it), address);
         let node = (node, &self.node_ports(&topology));
         Ok(self.frontends.view(self.contents, name, node, admits))
+    }
+
+    /// What load balancers are told that ask a node for a Service: the port, and the ready endpoints. `None`: they are to
+    /// ask nobody. `Err` says why the port is not served.
+    fn health_check(
+        &self,
+        name: &ObjectName,
+        node: &str,
+    ) -> Option<Result<(u16, LocalEndpoints), Omission>> {
+        let topology = self.topology(node).ok()?;
+        let node = (node, &self.node_ports(&topology));
+        self.frontends.health_check_view(self.contents, name, node)
+    }
+
+    /// The ports at which load balancers ask for Services, or why they are not served. It is the same on all nodes.
+    fn health_check_ports(&self) -> BTreeMap<ObjectName, Result<u16, Omission>> {
+        let name = |key: &ObjectKey| ObjectName::new(&key.namespace, &key.name);
+        let served = self.frontends.health_checks();
+        let served = served.iter().map(|(port, check)| (name(&check.service), Ok(*port)));
+        let unserved = self.frontends.omissions().filter(|(_, it)| it.is_of_health_check());
+        served.chain(unserved.map(|(key, why)| (name(key), Err(why)))).collect()
     }
 
     /// The names of all Services, valid or not, in order.

@@ -10,6 +10,7 @@
 //! Everything that was added is in [`Assumed`]: a line for users, and manifests that can be added to the input.
 
 mod addresses;
+mod cluster_ips;
 mod manifest;
 mod network;
 mod nodes;
@@ -28,6 +29,7 @@ use manx_objects::problem::Place;
 use manx_objects::{State, few};
 use serde_json::Value as Json;
 
+pub use cluster_ips::give_cluster_ips;
 pub use manifest::{MANAGER, merge};
 pub use services::endpoint_slices;
 use space::{Space, User};
@@ -53,6 +55,8 @@ pub struct Assumed {
     pub manifests: BTreeMap<ObjectKey, Json>,
     /// The addresses of pods that had none.
     pub addresses: BTreeMap<ObjectKey, Vec<IpAddr>>,
+    /// The cluster IPs of Services that had none ([`give_cluster_ips`]).
+    pub cluster_ips: BTreeMap<ObjectKey, Vec<IpAddr>>,
 }
 
 impl Assumed {
@@ -138,6 +142,7 @@ impl Completion<'_> {
                 match user {
                     User::Nodes => "Nodes",
                     User::Pods => "pods",
+                    User::Services => "Services",
                 }
             ));
         }

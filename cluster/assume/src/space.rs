@@ -36,6 +36,7 @@ impl Named {
 pub(crate) enum User {
     Nodes,
     Pods,
+    Services,
 }
 
 /// The addresses and nets that the input names.
@@ -208,6 +209,7 @@ fn ranges(user: User, v4: bool) -> Box<dyn Iterator<Item = IpNet>> {
         let usual = match user {
             User::Nodes => [[172, 18], [172, 19]],
             User::Pods => [[10, 244], [10, 42]],
+            User::Services => [[10, 96], [10, 43]],
         };
         let ten = (0..=255).rev().map(|b| [10, b]);
         let others = (16..32).map(|b| [172, b]).chain([[192, 168]]);

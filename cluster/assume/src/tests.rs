@@ -537,3 +537,55 @@ fn ten_thousand_pods_are_completed() {
     assert_eq!(assumed.addresses.len(), 10_000);
     assert_eq!(contents.of_kind(Kind::EndpointSlice).count(), 50);
 }
+
+#[test]
+fn a_service_that_a_cluster_would_give_an_address_gets_one_of_each_family() {
+    let service = |name: &str, spec: &str| {
+        format!(
+            "---\n{{apiVersion: v1, kind: Service, metadata: {{name: {name}}}, spec: {{{spec}}}}}\n"
+        )
+    };
+    let of = |objects: &[&str]| {
+        let (mut contents, mut assumed) = completed(&objects.concat());
+        let before = assumed.clone();
+        give_cluster_ips(&mut contents, &mut assumed);
+        for (key, given) in &assumed.cluster_ips {
+            let Some(Object::Service(service)) = contents.valid(key) else { panic!("{key}") };
+            assert!(
+                service.cluster_ips.iter().eq(given)
+                    && service.addresses.is_superset(&service.cluster_ips)
+            );
+            assert_eq!(assumed.manifests[key]["spec"]["clusterIP"], json(given[0]));
+        }
+        assert_eq!(assumed.manifests.len(), before.manifests.len() + assumed.cluster_ips.len());
+        let given =
+            assumed.cluster_ips.iter().map(|(key, given)| format!("{} {given:?}", key.name));
+        let notes = assumed.notes.into_iter().skip(before.notes.len());
+        given.chain(notes).collect::<Vec<_>>().join("\n")
+    };
+    let (web, api) = (service("web", "ports: [{port: 80}]"), service("api", "type: NodePort"));
+    assert_eq!(
+        of(&[&web, &api]),
+        "api [10.96.0.2]\nweb [10.96.0.3]\nno clusterIP: default/api 10.96.0.2, default/web 10.96.0.3"
+    );
+    let others = [
+        service("a", "clusterIP: None"),
+        service("b", "type: ExternalName, externalName: a.example.com"),
+        service("c", "clusterIP: 10.96.0.2"),
+    ];
+    assert_eq!(of(&[&others.concat()]), "");
+    // A range in which an address is taken is none.
+    assert_eq!(of(&[&web, &others[2]]), "web [10.43.0.2]\nno clusterIP: default/web 10.43.0.2");
+    let range = "---\n{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: k}, spec: {cidrs: [10.96.0.0/30]}}\n";
+    assert_eq!(of(&[&web, &api, range]), "api [10.96.0.2]\nno clusterIP: default/api 10.96.0.2");
+    assert_eq!(of(&[&web, &others[2], range]), "");
+    let node = "---\n{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDRs: [10.1.0.0/24, 'fd00:1::/64']}}\n";
+    assert_eq!(
+        of(&[&web, node]),
+        "web [10.96.0.2, fd00:10:245::2]\nno clusterIP: default/web 10.96.0.2"
+    );
+}
+
+fn json(address: IpAddr) -> Json {
+    Json::from(address.to_string())
+}

@@ -26,8 +26,10 @@ pub mod service;
 pub mod socket;
 pub mod status;
 pub mod supervise;
+mod usage;
+mod values;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -95,10 +97,13 @@ pub enum Command {
 
 /// Parses the command line, runs the command, prints its error if there is one, and returns the exit code.
 pub fn main() -> ExitCode {
-    let parsed = without_empty_variables(Manx::command()).try_get_matches();
+    let mut command = without_empty_variables(Manx::command());
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let parsed = command.try_get_matches_from_mut(&words);
     let manx = match parsed.and_then(|it| Manx::from_arg_matches(&it)) {
         Ok(manx) => manx,
         Err(error) => {
+            let error = usage::complete(error, &command, &words);
             // This fails if standard error is closed, and then nobody reads it.
             let _ = error.print();
             return if error.use_stderr() {

@@ -14,13 +14,11 @@ use manx_dataplane::worker::Polling;
 use super::datastore::DatastoreOptions;
 use super::log::{self, LogFormat};
 use super::observed::{self, ObserveOptions};
+use super::values::{EGRESS_PORTS, NODE_PORTS, egress_ports, net, node_ports};
 use super::{Error, socket, supervise};
 use manx_agent::pod_device::Preference;
 use manx_agent::settings::{ManxPorts, Network, PortRange, Translation};
 use manx_api::Device;
-
-/// The range of node ports that an API server has if it is not told another one.
-pub(crate) const NODE_PORTS: &str = "30000-32767";
 
 /// The settings of the node agent.
 #[derive(Debug, Clone, Args)]
@@ -63,19 +61,20 @@ pub struct Node {
     #[arg(long, env = "MANX_SERVICES", value_enum, default_value_t = Services::None)]
     pub services: Services,
     /// Ranges of cluster IPs, for --services manx in a cluster whose API server has no objects for them
-    #[arg(long, env = "MANX_SERVICE_CIDR", value_name = "CIDR,...", value_delimiter = ',')]
+    #[arg(long, env = "MANX_SERVICE_CIDR", value_name = "CIDR,...", value_delimiter = ',', value_parser = net)]
     pub service_cidr: Vec<IpNet>,
     /// Nets whose addresses Services may have as externalIPs, for --services manx [default: none]
     ///
     /// Whoever can write a Service can take any address in them.
-    #[arg(long, env = "MANX_EXTERNAL_IPS", value_name = "CIDR,...", value_delimiter = ',')]
+    #[arg(long, env = "MANX_EXTERNAL_IPS", value_name = "CIDR,...", value_delimiter = ',', value_parser = net)]
     pub external_ips: Vec<IpNet>,
-    /// Ports of the node's addresses that take the place of pods' ports on the way out, for --services manx
-    #[arg(long, env = "MANX_EGRESS_PORTS", value_name = "FIRST-LAST", value_parser = port_range, default_value = "61000-65534")]
-    pub egress_ports: PortRange,
-    /// The API server's --service-node-port-range, for --services manx
-    #[arg(long, env = "MANX_NODE_PORTS", value_name = "FIRST-LAST", value_parser = port_range, default_value = NODE_PORTS)]
-    pub node_ports: PortRange,
+    /// Ports of the node's addresses that take the place of pods' ports on the way out, for --services manx [default:
+    /// 61000-65534]
+    #[arg(long, env = "MANX_EGRESS_PORTS", value_name = "FIRST-LAST", value_parser = egress_ports)]
+    pub egress_ports: Option<PortRange>,
+    /// The API server's --service-node-port-range, for --services manx [default: 30000-32767]
+    #[arg(long, env = "MANX_NODE_PORTS", value_name = "FIRST-LAST", value_parser = node_ports)]
+    pub node_ports: Option<PortRange>,
     /// Nets of the node's addresses that have node ports and host ports, for --services manx [default: primary]
     ///
     /// `primary` is the node's first address of each family.
@@ -126,34 +125,33 @@ impl Node {
 
     /// Who translates services, with what that needs.
     fn services(&self) -> Result<manx_agent::settings::Services, Error> {
-        let invalid = |message: &str| Err(Error::Invalid(message.to_owned()));
-        if self.services != Services::Manx && !self.service_cidr.is_empty() {
-            return invalid(
-                "--service-cidr (MANX_SERVICE_CIDR) is for --services manx (MANX_SERVICES): set both or neither",
-            );
-        }
-        if self.services != Services::Manx && !self.external_ips.is_empty() {
-            return invalid(
-                "--external-ips (MANX_EXTERNAL_IPS) is for --services manx (MANX_SERVICES): set both or neither",
-            );
-        }
-        let node_port_nets = self.node_port_nets()?;
-        if self.services != Services::Manx && !node_port_nets.is_empty() {
-            return invalid(
-                "--nodeport-addresses (MANX_NODEPORT_ADDRESSES) is for --services manx (MANX_SERVICES): set both or neither",
-            );
+        let of_manx = [
+            ("--service-cidr (MANX_SERVICE_CIDR)", !self.service_cidr.is_empty()),
+            ("--external-ips (MANX_EXTERNAL_IPS)", !self.external_ips.is_empty()),
+            ("--egress-ports (MANX_EGRESS_PORTS)", self.egress_ports.is_some()),
+            ("--node-ports (MANX_NODE_PORTS)", self.node_ports.is_some()),
+            (
+                "--nodeport-addresses (MANX_NODEPORT_ADDRESSES)",
+                !self.nodeport_addresses.is_empty() && self.nodeport_addresses != ["primary"],
+            ),
+        ];
+        let given = of_manx.into_iter().find(|(_, is_given)| *is_given);
+        if let Some((option, _)) = given.filter(|_| self.services != Services::Manx) {
+            return Err(Error::Invalid(format!(
+                "{option} is for --services manx (MANX_SERVICES): set both or neither"
+            )));
         }
         match self.services {
             Services::None => Ok(manx_agent::settings::Services::None),
             Services::KubeProxy => Ok(manx_agent::settings::Services::KubeProxy),
             Services::Manx => {
-                let ports = ManxPorts { egress: self.egress_ports, node_ports: self.node_ports };
+                let ports = self.ports()?;
                 let ranges = self.service_cidr.clone();
                 let external_ips = self.external_ips.clone();
                 Ok(manx_agent::settings::Services::Manx(Translation {
                     ranges,
                     external_ips,
-                    node_port_nets,
+                    node_port_nets: self.node_port_nets()?,
                     ports,
                 }))
             }
@@ -166,13 +164,30 @@ impl Node {
         if matches!(&nets[..], [only] if only == "primary") {
             return Ok(Vec::new());
         }
-        let nets = nets.iter().map(|net| net.parse()).collect::<Result<_, _>>();
-        nets.map_err(|_| {
+        let invalid = |text: &String, message: String| {
             Error::Invalid(format!(
-                "--nodeport-addresses (MANX_NODEPORT_ADDRESSES): found {}, expected nets such as 192.0.2.0/24,2001:db8::/64, or primary alone",
-                self.nodeport_addresses.join(",")
+                "--nodeport-addresses (MANX_NODEPORT_ADDRESSES): found {text:?}: {message}, or primary alone"
             ))
-        })
+        };
+        nets.iter().map(|text| net(text).map_err(|message| invalid(text, message))).collect()
+    }
+
+    /// The ports of the node's addresses that are Manx's.
+    fn ports(&self) -> Result<ManxPorts, Error> {
+        let egress = self.egress_ports.map_or_else(|| egress_ports(EGRESS_PORTS), Ok);
+        let node_ports = self.node_ports.map_or_else(|| node_ports(NODE_PORTS), Ok);
+        let ports = ManxPorts {
+            egress: egress.map_err(Error::Invalid)?,
+            node_ports: node_ports.map_err(Error::Invalid)?,
+        };
+        let ManxPorts { egress, node_ports } = ports;
+        if egress.first() <= node_ports.last() && node_ports.first() <= egress.last() {
+            return Err(Error::Invalid(format!(
+                "--egress-ports (MANX_EGRESS_PORTS), {egress}, and --node-ports (MANX_NODE_PORTS), {node_ports}, overlap: \
+                 expected ranges without a common port"
+            )));
+        }
+        Ok(ports)
     }
 
     /// The socket on which the agent listens.
@@ -230,15 +245,6 @@ pub enum UplinkMode {
     Raw,
     /// A packet socket on the interface, beside the node's own stack
     Packet,
-}
-
-/// A range of ports, such as `61000-65534`.
-pub(crate) fn port_range(text: &str) -> Result<PortRange, String> {
-    let bounds = text.split_once('-').and_then(|(first, last)| {
-        let port = |text: &str| text.trim().parse::<u16>().ok();
-        PortRange::new(port(first)?, port(last)?)
-    });
-    bounds.ok_or_else(|| "expected FIRST-LAST, between 1 and 65534, such as 61000-65534".to_owned())
 }
 
 /// The program that translates the addresses of services.

@@ -8,6 +8,7 @@ use super::datastore::ServerOptions;
 use super::log;
 use super::log::LogFormat;
 use super::output;
+use super::values::ipv4_net;
 use manx_datastore::DefaultPool;
 use manx_datastore::api_server::make_first_pool;
 
@@ -15,7 +16,7 @@ use manx_datastore::api_server::make_first_pool;
 #[derive(Debug, Clone, Args)]
 pub struct Pool {
     /// Pod addresses of the pool
-    #[arg(long, env = "CALICO_IPV4POOL_CIDR", value_name = "CIDR")]
+    #[arg(long, env = "CALICO_IPV4POOL_CIDR", value_name = "CIDR", value_parser = ipv4_net)]
     pub cidr: Ipv4Net,
     /// Between which nodes it uses IPIP
     #[arg(long, env = "CALICO_IPV4POOL_IPIP", value_enum, default_value_t = Ipip::Always)]

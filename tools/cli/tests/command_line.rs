@@ -101,7 +101,8 @@ fn a_service_is_found_in_manifests_and_a_wrong_question_is_2() {
     let list = asked(&["service", "list"], 0).0;
     assert_eq!(list.lines().count(), 2, "{list}");
     assert!(list.contains("default/web") && list.contains("1/1"), "{list}");
-    assert_eq!(asked(&["service", "list", "-n", "other"], 0).0.lines().count(), 1);
+    let told = asked(&["service", "list", "-n", "other"], 2).1;
+    assert!(told.contains("manx: no Service in namespace other; found default\n"), "{told}");
     let shown = asked(&["service", "show", "web"], 0).0;
     assert!(shown.contains("10.96.0.7:80 (cluster IP)") && shown.contains("every node"), "{shown}");
     assert_eq!(asked(&["service", "show", "default/web"], 0).0, shown);
@@ -119,7 +120,88 @@ fn a_service_is_found_in_manifests_and_a_wrong_question_is_2() {
     assert!(told.contains("--port is missing"), "{told}");
     let told = asked(&[&explain[..], &["svc/web:http", "--port", "tcp/80"]].concat(), 2).1;
     assert!(told.contains("leave one of them out"), "{told}");
-    assert_eq!(manx(&["service", "show", "web"]).status.code(), Some(2));
+    for wrong in ["a/b/c", "", "/web", "default/"] {
+        let told = asked(&["service", "show", wrong], 2).1;
+        assert!(told.contains("for '<NAME>': expected NAME or NAMESPACE/NAME\n"), "{told}");
+    }
+    let told = asked(&["service", "show", "default/web", "-n", "other"], 2).1;
+    assert!(told.contains("of namespace default, and --namespace says other: leave"), "{told}");
+    let without_input =
+        [&["service", "show", "web"][..], &["service", "list"], &["policy", "check"]];
+    for command in without_input {
+        let output = manx(command);
+        assert_eq!(output.status.code(), Some(2));
+        let told = text(&output.stderr);
+        assert!(told.contains("  tip: name manifests, or read a live cluster by --live"), "{told}");
+    }
+    assert!(!text(&manx(&["rig", "apply"]).stderr).contains("--live"));
+}
+
+#[test]
+fn a_value_that_is_refused_is_told_with_the_variable_that_it_came_from() {
+    let told = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_manx"));
+        command.args(arguments).env_clear().envs(variables.iter().copied());
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?} {variables:?}");
+        text(&output.stderr).lines().next().unwrap().to_owned()
+    };
+    let node = ["node", "--name", "n", "--datastore", "DIR"];
+    let of_variables = [
+        ("MANX_EXTERNAL_IPS", "203.0.113.0/28,203.0.113.5"),
+        ("MANX_SERVICE_CIDR", "10.96.0.1/12"),
+        ("MANX_EGRESS_PORTS", "65535"),
+        ("MANX_NODE_PORTS", "40000-30000"),
+        ("MANX_SERVICES", "ipvs"),
+        ("MANX_STANDBY", "maybe"),
+    ]
+    .map(|variable| told(&node, &[variable]));
+    insta::assert_snapshot!(of_variables.join("\n"), @"
+    error: invalid value '203.0.113.5' for '--external-ips <CIDR,...> (variable MANX_EXTERNAL_IPS)': expected a net such as 203.0.113.0/28; for this address alone 203.0.113.5/32
+    error: invalid value '10.96.0.1/12' for '--service-cidr <CIDR,...> (variable MANX_SERVICE_CIDR)': 10.96.0.1 is no net's first address with this length: expected 10.96.0.0/12, which holds it, or 10.96.0.1/32 for it alone
+    error: invalid value '65535' for '--egress-ports <FIRST-LAST> (variable MANX_EGRESS_PORTS)': expected FIRST-LAST, both between 1 and 65534 and the lower one first, such as 61000-65534
+    error: invalid value '40000-30000' for '--node-ports <FIRST-LAST> (variable MANX_NODE_PORTS)': expected FIRST-LAST, both between 1 and 65534 and the lower one first, such as 30000-32767
+    error: invalid value 'ipvs' for '--services <SERVICES> (variable MANX_SERVICES)'
+    error: invalid value 'maybe' for '--standby (variable MANX_STANDBY)'
+    ");
+    let list = ["service", "list", "DIR"];
+    let of_list = told(&list, &[("MANX_NODE_PORTS", "0-1")]);
+    assert!(of_list.contains("(variable MANX_NODE_PORTS)"), "{of_list}");
+    let of_pool = told(&["pool"], &[("CALICO_IPV4POOL_CIDR", "10.244.0.1")]);
+    assert!(of_pool.contains("(variable CALICO_IPV4POOL_CIDR)"), "{of_pool}");
+    // The flag counts, whatever the variable says.
+    for flag in [&["--external-ips", "bogus"][..], &["--external-ips=bogus"]] {
+        let of_flag = told(&[&node, flag].concat(), &[("MANX_EXTERNAL_IPS", "bogus")]);
+        assert!(of_flag.contains("'--external-ips <CIDR,...>'"), "{of_flag}");
+    }
+}
+
+#[test]
+fn settings_of_services_are_refused_where_manx_does_not_translate_or_they_overlap() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = |more: &[&str]| {
+        let node = ["node", "--name", "n", "--datastore", "DIR", "--socket", "DIR/s"];
+        said(folder.path(), &[&node[..], more].concat())
+    };
+    for services in ["kube-proxy", "none"] {
+        for (option, variable, value) in [
+            ("--service-cidr", "MANX_SERVICE_CIDR", "10.96.0.0/12"),
+            ("--external-ips", "MANX_EXTERNAL_IPS", "203.0.113.0/28"),
+            ("--egress-ports", "MANX_EGRESS_PORTS", "61000-65534"),
+            ("--node-ports", "MANX_NODE_PORTS", "30000-32767"),
+        ] {
+            let expected = format!(
+                "2 manx: {option} ({variable}) is for --services manx (MANX_SERVICES): set both or neither\n"
+            );
+            assert_eq!(node(&["--services", services, option, value]), expected);
+        }
+    }
+    let overlapping = [&["--egress-ports", "32767-40000"][..], &["--node-ports", "30000-61000"]];
+    let told = overlapping.map(|ports| node(&[&["--services", "manx"], ports].concat()));
+    insta::assert_snapshot!(told.join(""), @"
+    2 manx: --egress-ports (MANX_EGRESS_PORTS), 32767-40000, and --node-ports (MANX_NODE_PORTS), 30000-32767, overlap: expected ranges without a common port
+    2 manx: --egress-ports (MANX_EGRESS_PORTS), 61000-65534, and --node-ports (MANX_NODE_PORTS), 30000-61000, overlap: expected ranges without a common port
+    ");
 }
 
 #[test]

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use manx_calculation::services::view::{EndpointView, PortView, ServiceView};
-use manx_calculation::services::{AddressKind, LeftOut, TrafficPolicy, zone};
+use manx_calculation::services::{AddressKind, LeftOut, Omission, TrafficPolicy, zone};
 use manx_objects::object::{Kind, Object, ObjectKey, Protocol, ServiceType};
 use manx_policy_compiler::model::ObjectName;
 
-use super::ServiceTables;
+use super::traffic::Traffic;
+use super::{ServiceTables, few};
 
 /// A port of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,8 +26,12 @@ pub struct Row {
     pub backends: usize,
     /// All endpoints, an address and port each.
     pub endpoints: usize,
+    /// What counts of what the Service says of its clients; `None` if nothing of it is translated.
+    pub traffic: Option<Traffic>,
+    /// `healthCheckNodePort`, if nodes serve it.
+    pub health_check: Option<u16>,
     /// Why there is no backend, or what else is particular.
-    pub note: Option<String>,
+    pub notes: Vec<String>,
 }
 
 /// What a Service says of a port.
@@ -42,21 +47,35 @@ pub struct Port {
     pub node_port: Option<u16>,
 }
 
+/// What the rows of all Services have in common.
+struct About<'a> {
+    /// The nodes of each zone. Those without a zone are in the empty one.
+    zones: BTreeMap<String, BTreeSet<&'a str>>,
+    /// The ports for health checks, or why they are not served.
+    health_checks: BTreeMap<ObjectName, Result<u16, Omission>>,
+}
+
 /// The endpoints of a port, by address and port, each with why no connection gets it. `None`: some may get it.
 type Fates = BTreeMap<(IpAddr, Option<u16>), Option<LeftOut>>;
 
 impl ServiceTables<'_> {
-    /// The rows of the Services of these namespaces, in order; without namespaces, of all.
-    pub fn rows(&self, namespaces: &[String]) -> Vec<Row> {
-        let zones = self.zones();
+    /// The rows of the Services of these namespaces, in order; without namespaces, of all. `Err`: one of the namespaces
+    /// has none.
+    pub fn rows(&self, namespaces: &[String]) -> Result<Vec<Row>, String> {
+        let known: BTreeSet<String> = self.names().map(|it| it.namespace).collect();
+        if let Some(wrong) = namespaces.iter().find(|it| !known.contains(*it)) {
+            let known: Vec<String> = known.into_iter().collect();
+            return Err(format!("no Service in namespace {wrong}; found {}", few(&known)));
+        }
+        let about = About { zones: self.zones(), health_checks: self.health_check_ports() };
         let is_asked =
             |name: &ObjectName| namespaces.is_empty() || namespaces.contains(&name.namespace);
         let names = self.names().filter(is_asked);
-        names.flat_map(|name| self.rows_of(&name, &zones)).collect()
+        Ok(names.flat_map(|name| self.rows_of(&name, &about)).collect())
     }
 
     /// The rows of a Service: one if it has no port.
-    fn rows_of(&self, name: &ObjectName, zones: &BTreeMap<String, BTreeSet<&str>>) -> Vec<Row> {
+    fn rows_of(&self, name: &ObjectName, about: &About<'_>) -> Vec<Row> {
         let row = Row {
             name: name.clone(),
             service_type: None,
@@ -64,12 +83,14 @@ impl ServiceTables<'_> {
             port: None,
             backends: 0,
             endpoints: 0,
-            note: None,
+            traffic: None,
+            health_check: None,
+            notes: Vec::new(),
         };
         let key = ObjectKey::new(Kind::Service, &name.namespace, &name.name);
         let Some(Object::Service(service)) = self.contents.valid(&key) else {
             return vec![Row {
-                note: Some("not valid, so nothing of it is translated".to_owned()),
+                notes: vec!["not valid, so nothing of it is translated".to_owned()],
                 ..row
             }];
         };
@@ -78,9 +99,10 @@ impl ServiceTables<'_> {
         };
         let service_type = Some(service.service_type.unwrap_or(ServiceType::ClusterIp));
         if let Some(why) = view.left_alone {
-            return vec![Row { service_type, note: Some(why.to_string()), ..row }];
+            return vec![Row { service_type, notes: vec![why.to_string()], ..row }];
         }
-        let others = self.stand_ins(&view, zones);
+        let health_check = about.health_checks.get(name);
+        let others = self.stand_ins(&view, &about.zones);
         let others: Vec<ServiceView> =
             others.into_iter().filter_map(|node| self.view(name, node).ok()?).collect();
         let of_port = |(index, port): (usize, &PortView)| {
@@ -88,10 +110,15 @@ impl ServiceTables<'_> {
             let fates: Vec<Fates> = std::iter::once(port).chain(views).map(fates).collect();
             let differs = fates.iter().map(backends).collect::<BTreeSet<_>>().len() > 1;
             let all = merged(fates.into_iter().flatten());
-            let note = match why_none(&view, port, &all) {
+            let mut notes = vec![match why_none(&view, port, &all) {
                 None if differs => Some("nodes have different backends".to_owned()),
                 other => other,
-            };
+            }];
+            notes.extend(port.omissions.iter().map(|it| Some(it.to_string())));
+            notes.push(health_check.and_then(|it| it.as_ref().err()).map(ToString::to_string));
+            let mut notes: Vec<String> = notes.into_iter().flatten().collect();
+            // Why there is no backend may be one of the omissions.
+            notes.dedup();
             Row {
                 service_type,
                 addresses: addresses(port),
@@ -103,13 +130,15 @@ impl ServiceTables<'_> {
                 }),
                 backends: backends(&all).len(),
                 endpoints: all.len(),
-                note,
+                traffic: Some(Traffic::new(service, &view)),
+                health_check: health_check.and_then(|it| it.as_ref().ok()).copied(),
+                notes,
                 ..row.clone()
             }
         };
         let rows: Vec<Row> = view.ports.iter().enumerate().map(of_port).collect();
         if rows.is_empty() {
-            return vec![Row { service_type, note: Some("it has no port".to_owned()), ..row }];
+            return vec![Row { service_type, notes: vec!["it has no port".to_owned()], ..row }];
         }
         rows
     }

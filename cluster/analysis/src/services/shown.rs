@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use manx_calculation::services::view::{ChoiceView, FrontendView, PortView, ServiceView};
 use manx_calculation::services::{
-    AddressKind, LeftOut, TrafficPolicy, Untranslated, WithoutBackend,
+    AddressKind, LeftOut, LocalEndpoints, TrafficPolicy, Untranslated, WithoutBackend,
 };
 use manx_objects::object::{Kind, Object, ObjectKey, Service};
 use manx_policy_compiler::model::ObjectName;
 
 use super::ServiceTables;
 use super::list::Port;
+use super::traffic::Traffic;
 
 /// Indexes of [`ShownService::nodes`].
 pub type Nodes = BTreeSet<usize>;
@@ -30,14 +31,30 @@ pub struct ShownService<'a> {
     pub without_tables: Vec<String>,
     /// Why nothing of it is translated. Then there is nothing else.
     pub left_alone: Option<String>,
-    /// The seconds for which a client keeps its backend, if it does.
-    pub affinity: Option<u32>,
+    /// What counts of what it says of its clients.
+    pub traffic: Traffic,
+    /// What load balancers are told, if they are to ask.
+    pub health_check: Option<ShownHealthCheck>,
     /// Its addresses that no node translates, each with the reason.
     pub untranslated: Vec<(IpAddr, Untranslated)>,
     /// Whether its endpoints are known. They are not while a slice of its namespace is not valid.
     pub is_known: bool,
     /// One for each of `spec.ports`, in order.
     pub ports: Vec<ShownPort>,
+}
+
+/// What load balancers are told at a Service's `healthCheckNodePort`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ShownHealthCheck {
+    /// Each node says how many ready endpoints it has, at its IPv4 and its IPv6 addresses.
+    Served {
+        /// The port.
+        port: u16,
+        /// By node.
+        ready: BTreeMap<usize, LocalEndpoints>,
+    },
+    /// The port is not served, for this reason.
+    Unserved(String),
 }
 
 /// A port of a Service.
@@ -119,11 +136,31 @@ impl ServiceTables<'_> {
             nodes: views.iter().map(|(node, _)| *node).collect(),
             without_tables,
             left_alone: first.left_alone.map(|why| why.to_string()),
-            affinity: first.affinity,
+            traffic: Traffic::new(service, first),
+            health_check: self.shown_health_check(name, views.iter().map(|(node, _)| *node)),
             untranslated: first.untranslated.clone(),
             is_known: first.is_known,
             ports: first.ports.iter().enumerate().map(of_port).collect(),
         })
+    }
+}
+
+impl ServiceTables<'_> {
+    fn shown_health_check<'a>(
+        &self,
+        name: &ObjectName,
+        nodes: impl Iterator<Item = &'a str>,
+    ) -> Option<ShownHealthCheck> {
+        let mut served: Option<(u16, BTreeMap<usize, LocalEndpoints>)> = None;
+        for (index, node) in nodes.enumerate() {
+            match self.health_check(name, node)? {
+                Ok((port, ready)) => {
+                    served.get_or_insert_with(|| (port, BTreeMap::new())).1.insert(index, ready);
+                }
+                Err(why) => return Some(ShownHealthCheck::Unserved(why.to_string())),
+            }
+        }
+        served.map(|(port, ready)| ShownHealthCheck::Served { port, ready })
     }
 }
 

@@ -70,6 +70,16 @@ pub enum Omission {
     TooManyHostPorts,
 }
 
+impl Omission {
+    /// Whether it is a port for health checks that is left out, and not what clients reach.
+    pub fn is_of_health_check(&self) -> bool {
+        matches!(
+            self,
+            Self::HealthCheckPort(_) | Self::HealthCheckTaken { .. } | Self::TooManyHealthChecks
+        )
+    }
+}
+
 impl fmt::Display for Omission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -43,8 +43,18 @@ impl Assume {
     /// Completes contents, and prints the assumptions on standard error. Assumed addresses of pods are not printed: each
     /// answer names those that concern it. `None`: the user only wants to see the assumptions.
     pub(crate) fn complete(&self, contents: Contents) -> Result<Option<Completed>, Error> {
-        let completed = Completed::new(contents, self.replicas)
+        self.complete_with(contents, |_| {})
+    }
+
+    /// The same, with assumptions that `more` adds.
+    pub(crate) fn complete_with(
+        &self,
+        contents: Contents,
+        more: impl FnOnce(&mut Completed),
+    ) -> Result<Option<Completed>, Error> {
+        let mut completed = Completed::new(contents, self.replicas)
             .map_err(|refusal| Error::Invalid(refusal.to_string()))?;
+        more(&mut completed);
         if self.show_assumed {
             output::print(&completed.assumed.yaml())?;
             return Ok(None);

@@ -7,10 +7,10 @@ use manx_analysis::services::{AgentSettings, ServiceTables};
 use manx_objects::object::ServiceType;
 
 use crate::Error;
-use crate::node::{NODE_PORTS, port_range};
 use crate::output::Output;
 use crate::policy::assume::{Assume, Completed};
 use crate::policy::manifests::{Manifests, report_invalid};
+use crate::values::{NODE_PORTS, net, node_ports};
 
 /// What both commands are asked about.
 #[derive(Debug, Clone, Args)]
@@ -19,10 +19,10 @@ pub struct Asked {
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
     /// The API server's --service-node-port-range
-    #[arg(long, env = "MANX_NODE_PORTS", value_name = "FIRST-LAST", value_parser = port_range, default_value = NODE_PORTS)]
+    #[arg(long, env = "MANX_NODE_PORTS", value_name = "FIRST-LAST", value_parser = node_ports, default_value = NODE_PORTS)]
     pub node_ports: PortRange,
     /// Nets whose addresses Services may have as externalIPs, as the agents' own --external-ips
-    #[arg(long, env = "MANX_EXTERNAL_IPS", value_name = "CIDR,...", value_delimiter = ',')]
+    #[arg(long, env = "MANX_EXTERNAL_IPS", value_name = "CIDR,...", value_delimiter = ',', value_parser = net)]
     pub external_ips: Vec<IpNet>,
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take it for the command's own description")]
@@ -36,11 +36,12 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Reads the objects. `None`: the user only wants to see the assumptions.
+    /// Reads the objects, and assumes cluster IPs where they have none. `None`: the user only wants to see the
+    /// assumptions.
     pub(super) fn read(&self) -> Result<Option<Completed>, Error> {
         let contents = self.manifests.read()?;
         report_invalid(&contents)?;
-        self.assume.complete(contents)
+        self.assume.complete_with(contents, with_cluster_ips)
     }
 
     /// The tables of the nodes.
@@ -52,6 +53,29 @@ impl Asked {
         ServiceTables::new(&completed.contents, settings, self.node.as_deref())
             .map_err(Error::Invalid)
     }
+}
+
+/// Assumes cluster IPs of Services that the API server has not seen yet.
+pub(super) fn with_cluster_ips(Completed { contents, assumed }: &mut Completed) {
+    manx_assume::give_cluster_ips(contents, assumed);
+}
+
+/// The most of a Service's source ranges that a line names.
+pub(super) const MOST_RANGES: usize = 5;
+
+/// A traffic policy in the words of Kubernetes.
+pub(super) const fn policy_name(is_local: bool) -> &'static str {
+    if is_local { "Local" } else { "Cluster" }
+}
+
+/// Nets as programs read them.
+pub(super) fn texts(nets: &[IpNet]) -> Vec<String> {
+    nets.iter().map(ToString::to_string).collect()
+}
+
+/// The session affinity of a Service whose clients keep their backend for so many seconds.
+pub(super) fn affinity_text(seconds: u32) -> String {
+    format!("sessionAffinity ClientIP for {seconds} s")
 }
 
 /// A type in the words of Kubernetes.

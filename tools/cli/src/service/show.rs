@@ -5,15 +5,15 @@ use std::net::{IpAddr, SocketAddr};
 
 use clap::Args;
 use comfy_table::Cell;
-use manx_analysis::services::shown::{Group, Nodes, ShownPort, ShownService};
+use manx_analysis::services::shown::{Group, Nodes, ShownHealthCheck, ShownPort, ShownService};
 use manx_calculation::services::view::FrontendView;
 use manx_calculation::services::{AddressKind, TrafficPolicy};
 use manx_objects::few;
-use manx_objects::object::ServiceType;
+use manx_objects::object::{Kind, ObjectKey, ServiceType};
 use manx_policy_compiler::model::ObjectName;
 use serde_json::{Value, json};
 
-use super::asked::{Asked, type_name};
+use super::asked::{Asked, MOST_RANGES, affinity_text, policy_name, texts, type_name};
 use crate::Error;
 use crate::output::{self, Output};
 
@@ -23,46 +23,100 @@ const MOST_NODES: usize = 5;
 /// The settings of `manx service show`.
 #[derive(Debug, Clone, Args)]
 pub struct Show {
-    /// The Service's namespace, if NAME has none
-    #[arg(long, short, value_name = "NAMESPACE", default_value = "default")]
-    pub namespace: String,
+    /// The Service's namespace, if NAME has none [default: default]
+    #[arg(long, short, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
     /// The Service: NAME or NAMESPACE/NAME
-    #[arg(value_name = "NAME")]
-    pub name: String,
+    #[arg(value_name = "NAME", value_parser = service_name)]
+    pub name: ServiceName,
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take it for the command's own description")]
     pub asked: Asked,
 }
 
-/// Prints what nodes do with a Service.
-pub fn run(show: &Show) -> Result<(), Error> {
-    let Some(completed) = show.asked.read()? else { return Ok(()) };
-    let tables = show.asked.tables(&completed)?;
-    let (namespace, name) = show.name.split_once('/').unwrap_or((&show.namespace, &show.name));
-    let shown = tables.shown(&ObjectName::new(namespace, name)).map_err(Error::Invalid)?;
-    match show.asked.output {
-        Output::Text => output::print(&render(&shown)),
-        Output::Json => output::print_json(&as_json(&shown)),
+/// A Service as users name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceName {
+    /// Its namespace, if it is said.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+fn service_name(text: &str) -> Result<ServiceName, String> {
+    let (namespace, name) = text.split_once('/').map_or((None, text), |(of, it)| (Some(of), it));
+    if name.is_empty() || name.contains('/') || namespace.is_some_and(str::is_empty) {
+        return Err("expected NAME or NAMESPACE/NAME".to_owned());
+    }
+    Ok(ServiceName { namespace: namespace.map(str::to_owned), name: name.to_owned() })
+}
+
+impl Show {
+    /// The Service that is asked about.
+    fn service(&self) -> Result<ObjectName, Error> {
+        let ServiceName { namespace, name } = &self.name;
+        match (namespace, &self.namespace) {
+            (Some(of_name), Some(namespace)) if of_name != namespace => {
+                Err(Error::Invalid(format!(
+                    "{of_name}/{name} is of namespace {of_name}, and --namespace says {namespace}: leave one of them out"
+                )))
+            }
+            (namespace, other) => {
+                let namespace = namespace.as_ref().or(other.as_ref());
+                Ok(ObjectName::new(namespace.map_or("default", String::as_str), name))
+            }
+        }
     }
 }
 
-pub(super) fn render(shown: &ShownService<'_>) -> String {
-    let ShownService { name, service, nodes, left_alone, .. } = shown;
-    let ShownService { affinity, untranslated, is_known, ports, without_tables, .. } = shown;
+/// Prints what nodes do with a Service.
+pub fn run(show: &Show) -> Result<(), Error> {
+    let name = show.service()?;
+    let Some(completed) = show.asked.read()? else { return Ok(()) };
+    let tables = show.asked.tables(&completed)?;
+    let shown = tables.shown(&name).map_err(Error::Invalid)?;
+    let key = ObjectKey::new(Kind::Service, &name.namespace, &name.name);
+    let assumed = completed.assumed.cluster_ips.get(&key).map_or(&[][..], Vec::as_slice);
+    match show.asked.output {
+        Output::Text => output::print(&render(&shown, assumed)),
+        Output::Json => output::print_json(&as_json(&shown, assumed)),
+    }
+}
+
+/// A Service as text. `assumed`: the cluster IPs that the manifests do not have.
+pub(super) fn render(shown: &ShownService<'_>, assumed: &[IpAddr]) -> String {
+    let ShownService { name, service, nodes, left_alone, traffic, health_check, .. } = shown;
+    let ShownService { untranslated, is_known, ports, without_tables, .. } = shown;
     // Writing to a String cannot fail.
     let mut text = String::new();
-    let affinity = affinity.map(|seconds| format!(", sessionAffinity ClientIP for {seconds} s"));
+    let policy = |name: &str, is_local: Option<bool>| {
+        is_local.map(|is_local| format!(", {name} {}", policy_name(is_local))).unwrap_or_default()
+    };
+    let service_type = service.service_type.unwrap_or(ServiceType::ClusterIp);
     let _ = writeln!(
         text,
-        "Service {name}: type {}, internalTrafficPolicy {}, externalTrafficPolicy {}{}",
-        type_name(service.service_type.unwrap_or(ServiceType::ClusterIp)),
-        policy_name(service.internal_local),
-        policy_name(service.keeps_clients),
-        affinity.unwrap_or_default()
+        "Service {name}: type {}{}{}{}",
+        type_name(service_type),
+        policy("internalTrafficPolicy", traffic.internal_local),
+        policy("externalTrafficPolicy", traffic.external_local),
+        traffic.affinity.map(|it| format!(", {}", affinity_text(it))).unwrap_or_default()
     );
     if let Some(why) = left_alone {
         let _ = writeln!(text, "not translated: {why}");
         return text;
+    }
+    if !assumed.is_empty() {
+        let _ = writeln!(text, "the manifests have no clusterIP, assumed: {}", few(assumed, 2));
+    }
+    if !traffic.source_ranges.is_empty() {
+        let _ = writeln!(
+            text,
+            "loadBalancerSourceRanges {}: at the load balancer's addresses other clients get no answer",
+            few(&traffic.source_ranges, MOST_RANGES)
+        );
+    }
+    if let Some(check) = health_check {
+        render_health_check(&mut text, check, nodes);
     }
     for why in without_tables {
         let _ = writeln!(text, "a node without tables: {why}");
@@ -79,8 +133,43 @@ pub(super) fn render(shown: &ShownService<'_>) -> String {
     }
     for port in ports {
         render_port(&mut text, port, nodes);
+        if port.port.node_port.is_none()
+            && !assumed.is_empty()
+            && matches!(service_type, ServiceType::NodePort | ServiceType::LoadBalancer)
+        {
+            let _ = writeln!(text, "  no nodePort in the manifests: the API server may choose one");
+        }
     }
     text
+}
+
+/// Says on which nodes load balancers find ready endpoints, for each family that the Service has.
+fn render_health_check(text: &mut String, check: &ShownHealthCheck, all: &[&str]) {
+    let (port, ready) = match check {
+        ShownHealthCheck::Served { port, ready } => (port, ready),
+        ShownHealthCheck::Unserved(why) => {
+            let _ = writeln!(text, "{why}");
+            return;
+        }
+    };
+    let counts = |family: usize| {
+        let of_family = ready.iter().filter_map(move |(node, it)| Some((*node, it[family]?)));
+        of_family.collect::<Vec<(usize, usize)>>()
+    };
+    let families = [("IPv4", counts(0)), ("IPv6", counts(1))];
+    let several = families.iter().all(|(_, counts)| !counts.is_empty());
+    for (family, counts) in families.iter().filter(|(_, counts)| !counts.is_empty()) {
+        let family = if several { format!(" by {family}") } else { String::new() };
+        let (with, without): (Vec<_>, Vec<_>) = counts.iter().partition(|(_, ready)| *ready > 0);
+        let answers = [("200", "with ready endpoints", with), ("503", "without", without)];
+        let answers = answers.into_iter().filter(|(_, _, nodes)| !nodes.is_empty());
+        let answers = answers.map(|(code, why, nodes)| {
+            let nodes: Nodes = nodes.into_iter().map(|(node, _)| node).collect();
+            format!("{code} on {} ({why})", which(&nodes, all))
+        });
+        let answers = answers.collect::<Vec<_>>().join(", ");
+        let _ = writeln!(text, "healthCheckNodePort {port}{family}: {answers}");
+    }
 }
 
 fn render_port(text: &mut String, shown: &ShownPort, all: &[&str]) {
@@ -185,10 +274,6 @@ const fn endpoints_of(policy: TrafficPolicy) -> &'static str {
     }
 }
 
-const fn policy_name(is_local: bool) -> &'static str {
-    if is_local { "Local" } else { "Cluster" }
-}
-
 const fn kind_name(kind: AddressKind) -> &'static str {
     match kind {
         AddressKind::ClusterIp => "cluster IP",
@@ -217,7 +302,7 @@ fn named<'a>(nodes: &'a Nodes, all: &'a [&'a str]) -> impl Iterator<Item = &'a s
     nodes.iter().filter_map(|it| all.get(*it).copied())
 }
 
-pub(super) fn as_json(shown: &ShownService<'_>) -> Value {
+pub(super) fn as_json(shown: &ShownService<'_>, assumed: &[IpAddr]) -> Value {
     let all = &shown.nodes;
     let nodes = |of: &Nodes| named(of, all).map(str::to_owned).collect::<Vec<String>>();
     let frontend = |node: Option<usize>, it: &FrontendView| {
@@ -266,6 +351,15 @@ pub(super) fn as_json(shown: &ShownService<'_>) -> Value {
             "groups": groups.iter().map(group).collect::<Vec<_>>(),
         })
     };
+    let health_check = |check: &ShownHealthCheck, all: &[&str]| match check {
+        ShownHealthCheck::Unserved(why) => json!({ "left_out": why, "nodes": [] }),
+        ShownHealthCheck::Served { port, ready } => {
+            let nodes = ready.iter().map(|(node, [v4, v6])| {
+                json!({ "node": all.get(*node), "ready_ipv4": v4, "ready_ipv6": v6 })
+            });
+            json!({ "port": port, "nodes": nodes.collect::<Vec<_>>() })
+        }
+    };
     let untranslated = shown.untranslated.iter();
     let untranslated =
         untranslated.map(|(address, why)| json!({"address": address, "why": why.to_string()}));
@@ -277,7 +371,10 @@ pub(super) fn as_json(shown: &ShownService<'_>) -> Value {
         "without_tables": shown.without_tables,
         "internal_traffic_policy": policy_name(shown.service.internal_local),
         "external_traffic_policy": policy_name(shown.service.keeps_clients),
-        "affinity_s": shown.affinity,
+        "affinity_s": shown.traffic.affinity,
+        "source_ranges": texts(&shown.traffic.source_ranges),
+        "health_check": shown.health_check.as_ref().map(|it| health_check(it, all)),
+        "assumed_addresses": assumed,
         "not_translated": shown.left_alone,
         "untranslated": untranslated.collect::<Vec<_>>(),
         "endpoints_known": shown.is_known,

@@ -89,20 +89,11 @@ struct Alike {
 
 impl Alike {
     fn new(service: &Service, opening: &Opening) -> Self {
-        let (has_source_ranges, is_outside) = match opening.kind {
-            AddressKind::ClusterIp => (false, false),
-            AddressKind::NodePort | AddressKind::ExternalIp | AddressKind::ExternalIpOutside => {
-                (false, true)
-            }
-            AddressKind::LoadBalancer | AddressKind::LoadBalancerOutside => {
-                (!service.source_ranges.is_empty(), true)
-            }
-        };
         Self {
             is_v4: opening.address.is_ipv4(),
             policy: opening.policy,
-            has_source_ranges,
-            takes_visitors: is_outside && !service.keeps_clients,
+            has_source_ranges: has_source_ranges(service, opening.kind),
+            takes_visitors: opening.kind != AddressKind::ClusterIp && !service.keeps_clients,
         }
     }
 }
@@ -301,6 +292,19 @@ fn translated_ports(service: &Service) -> &[ServicePort] {
 /// Whether the addresses of a slice, which are all of one family, are of this one.
 fn is_of_family(slice: &EndpointSlice, is_v4: bool) -> bool {
     slice.endpoints.first().is_some_and(|it| it.address.is_ipv4() == is_v4)
+}
+
+/// Whether an address of this kind serves the clients of `loadBalancerSourceRanges` alone.
+pub(super) fn has_source_ranges(service: &Service, kind: AddressKind) -> bool {
+    match kind {
+        AddressKind::LoadBalancer | AddressKind::LoadBalancerOutside => {
+            !service.source_ranges.is_empty()
+        }
+        AddressKind::ClusterIp
+        | AddressKind::NodePort
+        | AddressKind::ExternalIp
+        | AddressKind::ExternalIpOutside => false,
+    }
 }
 
 /// The seconds for which a client keeps its backend, if it does.

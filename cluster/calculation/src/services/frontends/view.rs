@@ -1,6 +1,7 @@
 //! What a node does with one Service, with a reason for each address and endpoint that is left out. It is decided by what
 //! the table is made of.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -10,7 +11,8 @@ use manx_objects::object::{Kind, Object, ObjectKey, Protocol, Service, ServicePo
 use manx_policy_compiler::model::ObjectName;
 
 use super::claims::Precedence;
-use super::compile::{affinity, frontend_key};
+use super::compile::{Compiler, affinity, frontend_key, has_source_ranges};
+use super::health_checks::LocalEndpoints;
 use super::{Frontends, NodePorts};
 use crate::services::addresses::{
     AddressKind, LeftAlone, Opening, Untranslated, addresses, left_alone, openings, policy,
@@ -75,6 +77,8 @@ pub struct FrontendView {
     pub port: u16,
     /// What the address is.
     pub kind: AddressKind,
+    /// Whether only the clients of `loadBalancerSourceRanges` are served.
+    pub has_source_ranges: bool,
     /// The Service that has the same address, protocol and port, comes first, and gets the connections.
     pub taken_by: Option<ObjectName>,
 }
@@ -149,6 +153,35 @@ impl Frontends {
         Some(view)
     }
 
+    /// What load balancers are told that ask `node` for a Service, if it has these node ports: the port, and the ready
+    /// endpoints. `None`: the Service has no such port, or nothing of it is translated. `Err` says why the port is not
+    /// served.
+    pub fn health_check_view(
+        &self,
+        contents: &Contents,
+        name: &ObjectName,
+        (node, node_ports): (&str, &NodePorts),
+    ) -> Option<Result<(u16, LocalEndpoints), Omission>> {
+        let key = ObjectKey::new(Kind::Service, &name.namespace, &name.name);
+        let Some(Object::Service(service)) = contents.valid(&key) else { return None };
+        // A Service that is left alone, or left out, claims nothing.
+        let is_translated = left_alone(service).is_none()
+            && !self.shares.leaves_out(&Rank::new(&Arc::new(key.clone()), service.created));
+        let here = Here { node: node.to_owned(), zone: None };
+        let compiler = Compiler { here: &here, node_ports, ..self.compiler() };
+        let mut omissions = BTreeSet::new();
+        let check = is_translated
+            .then(|| compiler.compile_health_check((name, service), &mut omissions))
+            .flatten();
+        let mut why_not = omissions.into_iter().next();
+        self.each_health_check(|of, omission| {
+            if *of == key {
+                why_not.get_or_insert(omission);
+            }
+        });
+        why_not.map(Err).or(check.map(Ok))
+    }
+
     fn port_view(
         &self,
         (name, service, rank): (&ObjectName, &Service, &Arc<Rank>),
@@ -174,7 +207,9 @@ impl Frontends {
             };
             let ends = (address.is_ipv4(), policy);
             let taken_by = self.taken_by(rank, port, (address, number, kind));
-            let frontend = FrontendView { address, port: number, kind, taken_by };
+            let has_source_ranges = has_source_ranges(service, kind);
+            let frontend =
+                FrontendView { address, port: number, kind, has_source_ranges, taken_by };
             let made = view.choices.iter().position(|it| (it.is_v4, it.policy) == ends);
             let made = made.unwrap_or_else(|| {
                 view.choices.push(self.choice_view(name, port, ends, here));

@@ -98,6 +98,11 @@ fn without_services(patterns: &[String], completed: &Completed) -> Result<Vec<St
     let (services, mut found): (Vec<String>, Vec<String>) =
         patterns.iter().cloned().partition(is_service);
     for service in &services {
+        if let Some((service, port)) = service.split_once(':') {
+            return Err(Error::Invalid(format!(
+                "{service}:{port} names a port, which belongs only to --to of `manx policy explain`: expected {service}"
+            )));
+        }
         found.extend(explainer.ends(service).map_err(Error::Invalid)?);
     }
     Ok(found)

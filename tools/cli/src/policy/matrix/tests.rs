@@ -149,6 +149,9 @@ fn a_service_stands_for_its_endpoints() {
     assert_eq!(of_service(&["svc/shop/front"]), of_service(&["shop/api"]));
     assert_eq!(of_service(&["shop/db", "svc/shop/front"]), of_service(&["shop/db", "shop/api"]));
     insta::assert_snapshot!(of_service(&["svc/shop/none"]).unwrap_err(), @"there is no Service or EndpointSlice of shop/none in the manifests");
+    insta::assert_snapshot!(of_service(&["svc/shop/front:http"]).unwrap_err(), @"svc/shop/front:http names a port, which belongs only to --to of `manx policy explain`: expected svc/shop/front");
+    let from = MatrixSettings { from: texts(&["svc/shop/front:80"]), ..asked(Form::Csv) };
+    assert!(of(&from, "shop.yaml", &text).unwrap_err().contains("expected svc/shop/front"));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The views of Services, which say of every frontend and backend what the table has, and of all others why not.
 
+use manx_dataplane::services::Clients;
+
 use super::*;
 use crate::services::frontends::view::{ChoiceView, EndpointView, PortView, ServiceView};
 
@@ -15,8 +17,24 @@ pub(super) fn views(
     names.filter_map(|name| frontends.view(contents, &name, node, &admits)).collect()
 }
 
-/// The backends of a frontend, the seconds of affinity, and what is without a backend.
-type Viewed = (BTreeSet<Backend>, Option<u32>, WithoutBackend);
+/// What load balancers are told at the ports of all valid Services, from a node.
+pub(super) fn checks_seen_in(
+    frontends: &Frontends,
+    contents: &Contents,
+    node: (&str, &NodePorts),
+) -> HealthChecks {
+    let services = contents.of_kind(Kind::Service);
+    let of_service = |(key, _): (&ObjectKey, _)| {
+        let name = ObjectName::new(&key.namespace, &key.name);
+        let (port, endpoints) = frontends.health_check_view(contents, &name, node)?.ok()?;
+        Some((port, HealthCheck { service: Arc::new(key.clone()), endpoints }))
+    };
+    services.filter_map(of_service).collect()
+}
+
+/// The backends of a frontend, the seconds of affinity, what is without a backend, and whether some clients alone are
+/// served.
+type Viewed = (BTreeSet<Backend>, Option<u32>, WithoutBackend, bool);
 
 /// An address and port, and whether it is about clients from outside alone.
 type Place = (FrontendKey, bool);
@@ -27,9 +45,12 @@ pub(super) fn of_services(frontends: &Frontends) -> BTreeMap<Place, Viewed> {
     let mut all = BTreeMap::new();
     for (key, seen) in seen(frontends).into_iter().filter(|(key, _)| is_services(key)) {
         let (backends, affinity, without, _, _, outside) = seen;
-        all.insert((key, false), (backends, affinity, without));
+        let frontend = frontends.table().frontend(&key).unwrap();
+        let has_ranges = |it: &Frontend| it.clients != Clients::All;
+        all.insert((key, false), (backends, affinity, without, has_ranges(frontend)));
         if let Some((backends, without)) = outside {
-            all.insert((key, true), (backends, affinity, without));
+            let has_ranges = frontend.for_outside.as_deref().is_some_and(has_ranges);
+            all.insert((key, true), (backends, affinity, without, has_ranges));
         }
     }
     all
@@ -45,7 +66,7 @@ pub(super) fn seen_in(views: &[ServiceView]) -> BTreeMap<Place, Viewed> {
             let backends = choice
                 .backends()
                 .map(|it| Backend { address: it.address.into(), port: it.port.unwrap() });
-            let seen: Viewed = (backends.collect(), service.affinity, choice.without_backend);
+            let backends: BTreeSet<Backend> = backends.collect();
             for frontend in choice.frontends.iter().filter(|it| it.taken_by.is_none()) {
                 let key = FrontendKey {
                     address: frontend.address.into(),
@@ -54,7 +75,10 @@ pub(super) fn seen_in(views: &[ServiceView]) -> BTreeMap<Place, Viewed> {
                 };
                 // Two ports of one Service may have one number. The first one counts.
                 let is_outside = frontend.kind.is_outside_alone();
-                all.entry((key, is_outside)).or_insert_with(|| seen.clone());
+                let has_ranges = frontend.has_source_ranges;
+                all.entry((key, is_outside)).or_insert_with(|| {
+                    (backends.clone(), service.affinity, choice.without_backend, has_ranges)
+                });
             }
         }
     }
