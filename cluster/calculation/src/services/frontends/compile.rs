@@ -89,19 +89,12 @@ struct Alike {
 
 impl Alike {
     fn new(service: &Service, opening: &Opening) -> Self {
-        let (has_source_ranges, is_outside) = match opening.kind {
-            AddressKind::ClusterIp => (false, false),
-            AddressKind::NodePort | AddressKind::ExternalIp | AddressKind::ExternalIpOutside => {
-                (false, true)
-            }
-            AddressKind::LoadBalancer | AddressKind::LoadBalancerOutside => {
-                (!service.source_ranges.is_empty(), true)
-            }
-        };
+        let is_outside = opening.kind != AddressKind::ClusterIp;
         Self {
             is_v4: opening.address.is_ipv4(),
             policy: opening.policy,
-            has_source_ranges,
+            has_source_ranges: opening.kind.heeds_source_ranges()
+                && !service.source_ranges.is_empty(),
             takes_visitors: is_outside && !service.keeps_clients,
         }
     }
