@@ -484,9 +484,14 @@ impl ManxPorts {
 
     /// Whether the world sees the node's address in packets between these two.
     pub fn masquerades(&self, source: Address, destination: Address) -> bool {
+        Self::masquerades_by(&self.masquerade, source, destination)
+    }
+
+    /// As [`Self::masquerades`], by the values of [`Self::masquerade`].
+    pub fn masquerades_by(values: &PrefixMap, source: Address, destination: Address) -> bool {
         let value = |address: Address| match address.to_v4() {
-            Some(v4) => self.masquerade.lookup_v4(v4.to_bits()),
-            None => self.masquerade.lookup_v6(address.to_bits()),
+            Some(v4) => values.lookup_v4(v4.to_bits()),
+            None => values.lookup_v6(address.to_bits()),
         };
         value(source) & Self::ASKS != 0 && value(destination) & Self::STAYS == 0
     }

@@ -2,22 +2,25 @@
 //! its path, and calls the oracle.
 
 mod backends;
+mod connections;
 mod ends;
 mod parties;
 mod published;
 mod services;
+mod translated;
 mod traversal;
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::rc::Rc;
 
 use crate::routes::Routes;
-use crate::services::ServiceTables;
+use crate::services::{ServiceTables, Translates};
 use manx_api::explain::{ExplainRequest, Explanation, PacketSpec};
 use manx_api::trace::Trace;
 use manx_calculation::import::policy_name;
+use manx_calculation::services::Frontends;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{Kind, ObjectKey};
 use manx_oracle::verdict::name;
@@ -25,7 +28,7 @@ use manx_oracle::{L4Header, Oracle, Packet, Party};
 use parties::Parties;
 use traversal::Traversal;
 
-pub use published::{Asked, Connections};
+pub use connections::{Asked, Connections};
 pub use services::{Destination, Destinations};
 pub(crate) use services::{number, services};
 
@@ -52,6 +55,9 @@ pub struct Explainer<'a> {
     routes: Rc<Routes<'a>>,
     /// What nodes do with services, calculated at first use.
     services: OnceCell<ServiceTables<'a>>,
+    translates: Translates,
+    /// The tables of nodes with the ports that their pods ask for, calculated at first use.
+    host_ports: RefCell<BTreeMap<String, Option<Rc<Frontends>>>>,
     /// The file and line of each policy, by the policy's name in traces.
     places: BTreeMap<String, String>,
 }
@@ -70,8 +76,24 @@ impl<'a> Explainer<'a> {
         let oracle = Oracle::new(&contents.objects);
         let parties = Parties::new(contents, &oracle);
         let routes = Rc::new(Routes::new(contents));
-        let services = OnceCell::new();
-        Self { contents, assumed, uplink, oracle, parties, routes, services, places }
+        Self {
+            contents,
+            assumed,
+            uplink,
+            oracle,
+            parties,
+            routes,
+            services: OnceCell::new(),
+            translates: Translates::default(),
+            host_ports: RefCell::default(),
+            places,
+        }
+    }
+
+    /// The same where this is who translates services; without it Manx does, with its default settings.
+    #[must_use]
+    pub fn translated_by(self, translates: Translates) -> Self {
+        Self { translates, services: OnceCell::new(), host_ports: RefCell::default(), ..self }
     }
 
     /// The ends that a text names, one by one, in the form of requests: the endpoints of `svc/NAMESPACE/NAME`, the pods
@@ -82,6 +104,15 @@ impl<'a> Explainer<'a> {
 
     /// Whether a connection passes, and why.
     pub fn explain(&self, request: &ExplainRequest) -> Result<Explanation, String> {
+        self.explain_brought(request, None)
+    }
+
+    /// As [`Explainer::explain`]. `brought_by`: the source is a client from outside, whom this node's tunnel brings.
+    fn explain_brought(
+        &self,
+        request: &ExplainRequest,
+        brought_by: Option<&str>,
+    ) -> Result<Explanation, String> {
         let Self { assumed, uplink, oracle, parties, .. } = self;
         let mut stand_ins = Vec::new();
         let from = parties.named(&request.from, &mut stand_ins)?;
@@ -94,6 +125,7 @@ impl<'a> Explainer<'a> {
                 if request.ipv6 { "the IPv6" } else { "one" }
             ));
         };
+        let from = if brought_by.is_some() { Party::Address(from.address()) } else { from };
         let packet = packet(request.packet, to.address().is_ipv4(), request.source_port);
         let mut unsure: Vec<String> = [&from, &to]
             .into_iter()
@@ -102,7 +134,7 @@ impl<'a> Explainer<'a> {
             .collect();
         unsure.dedup();
         let uplink = request.uplink.as_deref().unwrap_or(uplink);
-        let traversal = Traversal::new(self, &from, &to, uplink)?;
+        let traversal = Traversal::new(self, [&from, &to], uplink, brought_by)?;
         let [leaving, arriving] = traversal.crossings(packet);
         let mut story = oracle.explain((&from, leaving), (&to, arriving), packet);
         self.cite(&mut story);

@@ -8,8 +8,9 @@ use std::rc::Rc;
 
 use ipnet::IpNet;
 
-use manx_calculation::import::{self, Cluster};
+use manx_calculation::import::{self, Cluster, OutgoingAddress};
 use manx_calculation::topology::{Reserved, Route, Topology, TopologyError, topology};
+use manx_calculation::way_out::is_masqueraded;
 use manx_objects::contents::Contents;
 use manx_objects::object::Kind;
 
@@ -58,6 +59,32 @@ impl<'a> Routes<'a> {
         };
         self.kept.borrow_mut().keep(node, made.clone(), MOST_PREFIXES);
         Ok(made)
+    }
+
+    /// The address by which `destination` sees what a pod of a node sends by the way out (`natOutgoing`). `None`: the
+    /// pod's own. `Some(None)`: the node has no such address, so that nothing leaves. `Err` says why it is not known.
+    pub(crate) fn way_out(
+        &self,
+        node: &str,
+        [pod, destination]: [IpAddr; 2],
+    ) -> Result<Option<Option<IpAddr>>, String> {
+        let Some(topology) = self.topology(node)? else { return Ok(None) };
+        let felix = self.contents.of_kind(Kind::FelixConfiguration);
+        let settings = Contents {
+            objects: felix.map(|(key, stored)| (key.clone(), stored.clone())).collect(),
+            ..Contents::default()
+        };
+        let settings = import::import_for(&settings, node).way_out;
+        let of_node = (self.cluster(), &*topology);
+        if !is_masqueraded(of_node, &settings, [pod, destination]) {
+            return Ok(None);
+        }
+        let first = topology.addresses.iter().find(|it| it.is_ipv4() == pod.is_ipv4()).copied();
+        Ok(Some(match settings.address {
+            OutgoingAddress::Named(address) if pod.is_ipv4() => Some(address.into()),
+            OutgoingAddress::Unknown if pod.is_ipv4() => None,
+            OutgoingAddress::First | OutgoingAddress::Named(_) | OutgoingAddress::Unknown => first,
+        }))
     }
 
     /// The nodes that have blocks for pods, in order.

@@ -11,7 +11,7 @@ pub mod list;
 pub mod shown;
 pub mod traffic;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -25,13 +25,32 @@ use manx_policy_compiler::model::ObjectName;
 
 use crate::routes::Routes;
 
+/// The range of node ports of a cluster that does not say (Kubernetes' `--service-node-port-range`).
+pub const NODE_PORTS: (u16, u16) = (30_000, 32_767);
+
 /// What the settings of the agents say of services.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AgentSettings {
     /// The range of node ports, the first and the last.
     pub node_ports: (u16, u16),
     /// The nets whose addresses count as one of `externalIPs`.
     pub external_ips: Vec<IpNet>,
+}
+
+/// Who translates services' addresses to those of their endpoints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Translates {
+    /// The agents (`--services manx`), with these settings.
+    Manx(AgentSettings),
+    /// kube-proxy, in the nodes' kernels.
+    KubeProxy,
+}
+
+impl Default for Translates {
+    /// As `deploy/manx.yaml` asks for.
+    fn default() -> Self {
+        Self::Manx(AgentSettings { node_ports: NODE_PORTS, external_ips: Vec::new() })
+    }
 }
 
 /// The services of a cluster, as its nodes translate them.
@@ -78,9 +97,13 @@ impl<'a> ServiceTables<'a> {
         Ok(tables)
     }
 
-    /// The tables of all nodes without node ports and external IPs, by routes that others use, too.
-    pub(crate) fn without_node_ports(contents: &'a Contents, routes: Rc<Routes<'a>>) -> Self {
-        let mut tables = Self::of_routes(contents, routes, AgentSettings::default());
+    /// The tables of all nodes, by routes that others use, too. They are empty if no node has tables.
+    pub(crate) fn with_routes(
+        contents: &'a Contents,
+        routes: Rc<Routes<'a>>,
+        settings: AgentSettings,
+    ) -> Self {
+        let mut tables = Self::of_routes(contents, routes, settings);
         tables.fill();
         tables
     }
@@ -108,18 +131,50 @@ impl<'a> ServiceTables<'a> {
     fn fill(&mut self) {
         let Some(node) = &self.seat else { return };
         let Ok(topology) = self.topology(node) else { return };
-        let mut node_ports = self.node_ports(&topology);
+        let mut node_ports = self.node_ports(&topology, false);
         // A node port is the same on every node, so that the address of a family that this node does not have is any.
         for is_v4 in [true, false] {
             if !node_ports.addresses.iter().any(|it| it.is_ipv4() == is_v4) {
                 node_ports.addresses.extend(self.of_nodes.iter().find(|it| it.is_ipv4() == is_v4));
             }
         }
+        self.frontends = self.frontends_of(node, &topology, node_ports);
+    }
+
+    fn frontends_of(&self, node: &str, topology: &Topology, node_ports: NodePorts) -> Frontends {
         let mut frontends =
             Frontends::new(node, node_ports).with_external_ips(&self.settings.external_ips);
-        let admits = |address| admits(&topology, |it| self.of_nodes.contains(it), address);
+        let admits = |address| admits(topology, |it| self.of_nodes.contains(it), address);
         frontends.follow(self.contents, &Changes::Everything, admits);
-        self.frontends = frontends;
+        frontends
+    }
+
+    /// The table of one of the nodes with all ports for which its pods ask, as if no program of the node used one. `Err`
+    /// says why it has none.
+    pub(crate) fn with_host_ports(&self, node: &str) -> Result<Frontends, String> {
+        let topology = self.topology(node)?;
+        let node_ports = self.node_ports(&topology, true);
+        let mut frontends = self.frontends_of(node, &topology, node_ports);
+        let admits = |address| admits(&topology, |it| self.of_nodes.contains(it), address);
+        let asked = frontends.asked_ports();
+        frontends.grant(self.contents, &asked, admits);
+        Ok(frontends)
+    }
+
+    /// The table of the first node that has one: at addresses that are no node's, all nodes have the same Services.
+    pub(crate) fn frontends(&self) -> &Frontends {
+        &self.frontends
+    }
+
+    /// The node of [`ServiceTables::frontends`].
+    pub(crate) fn seat(&self) -> Option<&str> {
+        self.seat.as_deref()
+    }
+
+    /// The addresses of a node that have node ports, one of each family. `Err` says why it has no tables.
+    pub(crate) fn addresses_with_node_ports(&self, node: &str) -> Result<BTreeSet<IpAddr>, String> {
+        let topology = self.topology(node)?;
+        Ok(self.node_ports(&topology, false).addresses)
     }
 
     /// The topology of one of the nodes. `Err` says why it has no tables.
@@ -129,12 +184,12 @@ impl<'a> ServiceTables<'a> {
             .ok_or_else(|| format!("node {node} has no block of pod addresses"))
     }
 
-    fn node_ports(&self, topology: &Topology) -> NodePorts {
+    fn node_ports(&self, topology: &Topology, of_pods: bool) -> NodePorts {
         let of_family = |is_v4| topology.addresses.iter().find(|it| it.is_ipv4() == is_v4).copied();
         NodePorts {
             range: self.settings.node_ports,
             addresses: [true, false].into_iter().filter_map(of_family).collect(),
-            of_pods: false,
+            of_pods,
         }
     }
 
@@ -147,7 +202,7 @@ impl<'a> ServiceTables<'a> {
     ) -> Result<Option<ServiceView>, String> {
         let topology = self.topology(node)?;
         let admits = |address| admits(&topology, |it| self.of_nodes.contains(it), address);
-        let node = (node, &self.node_ports(&topology));
+        let node = (node, &self.node_ports(&topology, false));
         Ok(self.frontends.view(self.contents, name, node, admits))
     }
 
@@ -159,7 +214,7 @@ impl<'a> ServiceTables<'a> {
         node: &str,
     ) -> Option<Result<(u16, LocalEndpoints), Omission>> {
         let topology = self.topology(node).ok()?;
-        let node = (node, &self.node_ports(&topology));
+        let node = (node, &self.node_ports(&topology, false));
         self.frontends.health_check_view(self.contents, name, node)
     }
 

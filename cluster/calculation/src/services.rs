@@ -33,7 +33,7 @@ pub use frontends::granted::GrantedPorts;
 pub use frontends::health_checks::{HealthCheck, HealthChecks, LocalEndpoints};
 pub use frontends::view;
 pub use frontends::{Frontends, NodePorts};
-pub use manx_dataplane::services::WithoutBackend;
+pub use manx_dataplane::services::{FrontendKey, WithoutBackend};
 pub use omission::Omission;
 pub use ranges::{RangeProblem, RoutedRanges, ServiceRanges};
 

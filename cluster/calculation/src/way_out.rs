@@ -1,10 +1,48 @@
-//! The hosts to which pods keep their own addresses on the way out.
+//! Which pods have the node's address on the way out, and to which hosts they keep their own.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::import::Cluster;
+use ipnet::IpNet;
+use manx_dataplane::tables::ManxPorts;
+use manx_policy_compiler::prefix_map::PrefixMap;
+
+use crate::import::{Cluster, WayOut};
 use crate::topology::Topology;
+
+/// The pools and the excluded hosts, each with its value of [`ManxPorts::masquerade`]. A pod outside of all pools keeps
+/// its address.
+pub(crate) fn values(
+    cluster: &Cluster,
+    topology: &Topology,
+) -> impl Iterator<Item = (IpNet, u32)> + use<> {
+    let of_pools = of_pools(cluster, topology);
+    let ExcludedHosts { reached, .. } = ExcludedHosts::new(cluster, topology);
+    of_pools.into_iter().chain(of_hosts(reached))
+}
+
+/// Whether the world sees the node's address in packets between these two, if these are the node's settings. Those of
+/// the cluster do not count.
+pub fn is_masqueraded(
+    (cluster, topology): (&Cluster, &Topology),
+    settings: &WayOut,
+    [source, destination]: [IpAddr; 2],
+) -> bool {
+    let ExcludedHosts { reached, .. } = ExcludedHosts::with(settings, cluster, topology);
+    let values = of_pools(cluster, topology).into_iter().chain(of_hosts(reached));
+    let masquerade = PrefixMap::build(0, values);
+    ManxPorts::masquerades_by(&masquerade, source.into(), destination.into())
+}
+
+fn of_pools(cluster: &Cluster, topology: &Topology) -> Vec<(IpNet, u32)> {
+    let value = |asks: bool| ManxPorts::STAYS + if asks { ManxPorts::ASKS } else { 0 };
+    let pools = cluster.pools.iter().filter(|_| topology.connects_pods);
+    pools.map(|pool| (pool.cidr, value(pool.nat_outgoing))).collect()
+}
+
+fn of_hosts(reached: BTreeSet<IpAddr>) -> impl Iterator<Item = (IpNet, u32)> {
+    reached.into_iter().map(|host| (IpNet::from(host), ManxPorts::STAYS))
+}
 
 /// The addresses of nodes that `natOutgoingExclusions: IPPoolsAndHostIPs` means: of each node the first of each family,
 /// as with Calico. There are none if the setting is another one.
@@ -20,7 +58,11 @@ pub struct ExcludedHosts {
 impl ExcludedHosts {
     /// The hosts of a cluster as one node sees them.
     pub fn new(cluster: &Cluster, topology: &Topology) -> Self {
-        if !cluster.way_out.excludes_hosts {
+        Self::with(&cluster.way_out, cluster, topology)
+    }
+
+    fn with(settings: &WayOut, cluster: &Cluster, topology: &Topology) -> Self {
+        if !settings.excludes_hosts {
             return Self::default();
         }
         let firsts = cluster.nodes.values().flat_map(|node| {

@@ -57,6 +57,8 @@ use super::restart_state::LastAgent;
 use super::server::{Outcome, PendingRequest};
 use super::settings::{Network, Settings};
 use super::uplink;
+use manx_analysis::explain::Explainer;
+use manx_analysis::services::Translates;
 use manx_api::explain::ExplainRequest;
 use manx_api::{Call, ErrorKind, Failure, Reply};
 use manx_dataplane::flow::{FlowRecordFile, Owner};
@@ -90,6 +92,8 @@ pub(super) struct Agent {
     led_ports: Desired,
     /// Those of them that lead to pods.
     host_ports: HostPorts,
+    /// Who translates services.
+    translates: Option<Translates>,
     /// An error that ends the agent at the next tick.
     failed: Option<Error>,
     /// The flow records of the last agent, by worker, until there are tables to judge them by.
@@ -136,6 +140,7 @@ impl Agent {
             check_host: Instant::now() + CHECK_HOST,
             led_ports: Desired::default(),
             host_ports: HostPorts::load(&settings.socket),
+            translates: settings.services.translates(),
             failed: None,
             last_flows: Some(flows),
             served: observer.served.clone(),
@@ -319,12 +324,16 @@ impl Agent {
         let _ = answer.send(outcome);
     }
 
-    /// Explains a connection by the loaded objects, on another thread, because there may be very many objects.
+    /// Explains a connection by the loaded objects and this agent's settings, on another thread, because there may be very many objects.
     fn explain(&self, request: ExplainRequest) -> Outcome {
         let (contents, uplink) = (self.inputs.source.shared(), self.view.uplink.clone());
+        let translates = self.translates.clone();
         Outcome::Deferred(Box::new(move || {
-            let answer =
-                manx_analysis::explain::explain(&request, &contents, &BTreeMap::new(), &uplink);
+            let explainer = Explainer::new(&contents, &BTreeMap::new(), &uplink);
+            let answer = match translates {
+                Some(translates) => explainer.translated_by(translates).explain_all(&request),
+                None => explainer.explain(&request),
+            };
             let invalid = |message| Failure { kind: ErrorKind::Invalid, message };
             answer.map(|it| Reply::Explained(Box::new(it))).map_err(invalid)
         }))

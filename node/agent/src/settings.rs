@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use ipnet::IpNet;
+use manx_analysis::services::{AgentSettings, Translates};
 use manx_dataplane::tables::Connections;
 use manx_dataplane::worker::Polling;
 
@@ -88,6 +89,21 @@ pub struct Settings {
     pub verify_tables: bool,
     /// A function that is called when the agent has started.
     pub report_ready: fn(),
+}
+
+impl Services {
+    /// Who translates services, as explanations have to know it. `None`: nobody does.
+    pub fn translates(&self) -> Option<Translates> {
+        match self {
+            Self::None => None,
+            Self::KubeProxy => Some(Translates::KubeProxy),
+            Self::Manx(Translation { external_ips, ports, .. }) => {
+                let node_ports = (ports.node_ports.first(), ports.node_ports.last());
+                let external_ips = external_ips.clone();
+                Some(Translates::Manx(AgentSettings { node_ports, external_ips }))
+            }
+        }
+    }
 }
 
 impl Settings {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use manx_analysis::explain::Explainer;
+use manx_analysis::services::Translates;
 use manx_api::explain::{ExplainRequest, PacketSpec};
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::tables::PortId;
@@ -305,6 +306,7 @@ fn explain_and_packets_agree_about_services_however_they_are_reached() {
                 let assumed = BTreeMap::new();
                 let contents = fabric.contents.clone();
                 let explainer = Explainer::new(&contents, &assumed, "eth0");
+                let explainer = explainer.translated_by(Translates::KubeProxy);
                 let packet = PacketSpec::Protocol(TCP, Some(port));
                 let found = explainer.connections(client, to, packet).unwrap();
                 let told = found.asked.iter().all(|it| {

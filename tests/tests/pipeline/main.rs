@@ -8,6 +8,7 @@ mod connections;
 mod egress;
 mod errors;
 mod explained;
+mod explained_services;
 mod flows;
 mod forwarded;
 mod fragments;

@@ -11,12 +11,23 @@ use manx_policy_compiler::model::ObjectName;
 
 use super::Explainer;
 use super::services::{Destination, Destinations};
-use crate::services::ServiceTables;
+use crate::services::{AgentSettings, ServiceTables, Translates};
 
 /// A port of a service: the service, and the index among its ports.
 pub(super) type PortOf<'a> = (&'a ObjectKey, usize);
 
-impl Explainer<'_> {
+impl<'a> Explainer<'a> {
+    /// What nodes do with services.
+    pub(super) fn tables(&self) -> &ServiceTables<'a> {
+        self.services.get_or_init(|| {
+            let settings = match &self.translates {
+                Translates::Manx(settings) => settings.clone(),
+                Translates::KubeProxy => AgentSettings::default(),
+            };
+            ServiceTables::with_routes(self.contents, Rc::clone(&self.routes), settings)
+        })
+    }
+
     /// Of the ends of a service's port, those that clients of a node may get, with notes about the others. If clients get
     /// none, all ends are dropped, with the reason. A node that has no tables, and a service that nodes do not translate,
     /// change nothing.
@@ -26,9 +37,7 @@ impl Explainer<'_> {
         (key, index): PortOf<'_>,
         node: &str,
     ) -> Destinations {
-        let tables = self.services.get_or_init(|| {
-            ServiceTables::without_node_ports(self.contents, Rc::clone(&self.routes))
-        });
+        let tables = self.tables();
         let name = ObjectName::new(&key.namespace, &key.name);
         let view = tables.view(&name, node).ok().flatten().filter(|it| it.left_alone.is_none());
         let Some((is_known, port)) =

@@ -1,7 +1,7 @@
-//! Connections to services from outside the cluster: by node ports, external addresses, and addresses of load
-//! balancers.
+//! Connections to services by node ports, external addresses, and addresses of load balancers, where kube-proxy
+//! translates them.
 //!
-//! kube-proxy translates them in the kernel of the node that gets them. With `externalTrafficPolicy: Cluster` it
+//! It does so in the kernel of the node that gets them. With `externalTrafficPolicy: Cluster` it
 //! masquerades every client, so the endpoint sees an address of that node. With `Local` it does not, and uses endpoints
 //! of that node only. The translated connection is like any other, from the address that the endpoint sees. So one
 //! question becomes several: from a pod to the published address, which the pod's egress policy sees untranslated, and
@@ -18,29 +18,8 @@ use manx_objects::object::{Kind, Object, ObjectKey, Service};
 use manx_oracle::Party;
 
 use super::Explainer;
+use super::connections::{Asked, Connections};
 use super::services::{Destination, Destinations, number, services};
-
-/// A connection to judge, in the form of requests.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Asked {
-    /// The source.
-    pub from: String,
-    /// The destination.
-    pub to: String,
-    /// The packet that arrives at the destination.
-    pub packet: PacketSpec,
-    /// The reason why it is dropped whatever policy says, if it is.
-    pub dropped: Option<String>,
-}
-
-/// The connections that one connection becomes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Connections {
-    /// All of these must pass for the connection to pass by every endpoint.
-    pub asked: Vec<Asked>,
-    /// Notes about the translations of services.
-    pub notes: Vec<String>,
-}
 
 /// A port of a service that is reached from outside the cluster.
 struct Published<'a> {
@@ -53,34 +32,17 @@ struct Published<'a> {
 }
 
 impl Explainer<'_> {
-    /// The connections that policy decides about if `from`, a single end, connects to `to`. `to` may be anything that
-    /// [`Explainer::destinations`] takes.
-    pub fn connections(
+    /// The connections that one from `from` to a node port or an external address becomes if kube-proxy translates it.
+    /// `None`: no service has it.
+    pub(super) fn by_kube_proxy(
         &self,
         from: &str,
-        to: &str,
-        packet: PacketSpec,
-    ) -> Result<Connections, String> {
-        let asked = |from: &str, to: &str, packet| Asked {
-            from: from.to_owned(),
-            to: to.to_owned(),
-            packet,
-            dropped: None,
-        };
-        let (published, protocol) = match packet {
-            PacketSpec::Protocol(protocol, Some(port)) => {
-                (self.published(to, (protocol, port)), protocol)
-            }
-            _ => (None, 0),
-        };
-        let Some(Published { key, service, port, node }) = published else {
-            let node = self.node_of(from);
-            let Destinations { ends, notes } = self.destinations(to, packet, node.as_deref())?;
-            let asked = ends.into_iter().map(|Destination { end, packet, dropped }| Asked {
-                dropped,
-                ..asked(from, &end, packet)
-            });
-            return Ok(Connections { asked: asked.collect(), notes });
+        (to, protocol, port): (&str, u8, u16),
+    ) -> Result<Option<Connections>, String> {
+        let packet = PacketSpec::Protocol(protocol, Some(port));
+        let Some(Published { key, service, port, node }) = self.published(to, (protocol, port))
+        else {
+            return Ok(None);
         };
         let client = self.parties.named(from, &mut Vec::new())?.into_iter().next();
         let is_pod = matches!(client, Some(Party::Pod { .. }));
@@ -92,7 +54,7 @@ impl Explainer<'_> {
             self.destinations(&name, PacketSpec::Protocol(protocol, Some(port)), None)?;
         let mut all = Vec::new();
         if is_pod {
-            all.push(asked(from, to, packet));
+            all.push(Asked::new(from, to, packet));
         }
         let by_itself = !is_pod && clients_node.is_some() && clients_node == at;
         if service.keeps_clients {
@@ -100,19 +62,23 @@ impl Explainer<'_> {
             if is_pod {
                 let why = "what comes back from the node with a pod's address is taken for forged";
                 all[0].dropped = Some(why.to_owned());
-                return Ok(Connections { asked: all, notes });
+                return Ok(Some(Connections { asked: all, notes }));
             }
             let is_there = |end: &str| at.is_none() || self.node_of(end) == at;
             let ends = ends.into_iter().filter(|it| is_there(&it.end));
-            all.extend(ends.map(|it| asked(from, &it.end, it.packet)));
+            all.extend(ends.map(|it| Asked::new(from, &it.end, it.packet)));
             if all.is_empty() {
-                return Err(format!("{key} has no endpoint on node {}", at.unwrap_or_default()));
+                let node = at.unwrap_or_default();
+                let why = format!(
+                    "{key} has no endpoint on node {node}, and its externalTrafficPolicy is Local"
+                );
+                all.push(Asked { dropped: Some(why), ..Asked::new(from, to, packet) });
             }
-            return Ok(Connections { asked: all, notes });
+            return Ok(Some(Connections { asked: all, notes }));
         }
         for Destination { end, packet, .. } in ends {
             if by_itself {
-                all.push(asked(from, &end, packet));
+                all.push(Asked::new(from, &end, packet));
                 continue;
             }
             // A client outside the cluster may come in by any node.
@@ -124,10 +90,10 @@ impl Explainer<'_> {
             let seen = self.masquerade(&node, &end)?;
             notes
                 .push(format!("{to} leads to {key}: node {node} masquerades the client as {seen}"));
-            all.push(asked(&seen.to_string(), &end, packet));
+            all.push(Asked::new(&seen.to_string(), &end, packet));
         }
         notes.dedup();
-        Ok(Connections { asked: all, notes })
+        Ok(Some(Connections { asked: all, notes }))
     }
 
     /// The service that a node port or an external address leads to.
@@ -151,12 +117,6 @@ impl Explainer<'_> {
             })?;
             Some(Published { key, service, port: found.port, node: node.clone() })
         })
-    }
-
-    /// The node of an end that is a pod.
-    fn node_of(&self, end: &str) -> Option<String> {
-        let found = self.parties.named(end, &mut Vec::new()).ok()?;
-        Some(self.oracle.node(found.first()?)?.to_owned())
     }
 
     /// The source address that the endpoint sees when this node masquerades the client: an address of Manx's interface

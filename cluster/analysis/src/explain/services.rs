@@ -15,6 +15,7 @@ use manx_objects::object::{
 };
 
 use super::Explainer;
+use crate::services::Translates;
 
 /// The destinations of a packet after translation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,6 +73,14 @@ impl Explainer<'_> {
             let ends = ends.into_iter().map(|end| (end, packet)).collect();
             return Ok(Destinations { notes, ..Destinations::passing(ends) });
         };
+        let is_its = service.ports.iter().any(|it| is_it(it, (protocol, port)));
+        let is_manx = matches!(self.translates, Translates::Manx(_));
+        if is_manx && !is_its && !self.is_left_alone(&key) {
+            let why = without_port(&key, service, protocol, port);
+            let dropped = |end| Destination { end, packet, dropped: Some(why.clone()) };
+            let ends = ends.into_iter().map(dropped).collect();
+            return Ok(Destinations { ends, notes: Vec::new() });
+        }
         let (ends, note) = translate(ends, (&key, service), (protocol, port), self.contents)?;
         notes.extend(note);
         let to = |port| PacketSpec::Protocol(protocol, Some(port));
@@ -97,8 +106,7 @@ impl Explainer<'_> {
             |it: &&ServicePort| it.name.as_deref() == Some(port) || port.parse() == Ok(it.port);
         let found: BTreeSet<(u8, u16)> =
             of_key.ports.iter().filter(is_named).map(|it| (number(it.protocol), it.port)).collect();
-        let has: Vec<String> = of_key.ports.iter().map(shown).collect();
-        let has = if has.is_empty() { "no port".to_owned() } else { has.join(", ") };
+        let has = listed(of_key);
         match found.into_iter().collect::<Vec<_>>().as_slice() {
             [(protocol, port)] => {
                 Ok(Some((service.to_owned(), PacketSpec::Protocol(*protocol, Some(*port)))))
@@ -110,8 +118,17 @@ impl Explainer<'_> {
         }
     }
 
+    /// Whether a text names a service that is translated, by its name or its cluster IP.
+    pub(super) fn is_translated(&self, text: &str) -> bool {
+        let by_address = text.parse().ok().and_then(|address| self.having(address));
+        by_address.is_some()
+            || name_of(text)
+                .and_then(|(namespace, name)| service_of(namespace, name, self.contents))
+                .is_some_and(|(_, it)| !it.headless)
+    }
+
     /// The service that has a cluster IP. `None` if a pod or a node has the address.
-    fn having(&self, address: IpAddr) -> Option<&ObjectKey> {
+    pub(super) fn having(&self, address: IpAddr) -> Option<&ObjectKey> {
         if !self.parties.having(address).is_empty() {
             return None;
         }
@@ -226,6 +243,19 @@ pub(crate) fn number(protocol: Option<Protocol>) -> u8 {
 
 fn is_it(of: &ServicePort, (protocol, port): (u8, u16)) -> bool {
     of.port == port && number(of.protocol) == protocol
+}
+
+/// Why a node that translates a service refuses connections to a port that the service does not have.
+pub(super) fn without_port(key: &ObjectKey, service: &Service, protocol: u8, port: u16) -> String {
+    let protocol = Protocol::from_number(protocol).map_or("protocol", Protocol::name);
+    let found = listed(service);
+    format!("refused (service-without-port): {key} has no port {protocol} {port}; found {found}")
+}
+
+/// The ports of a service.
+fn listed(service: &Service) -> String {
+    let has: Vec<String> = service.ports.iter().map(shown).collect();
+    if has.is_empty() { "no port".to_owned() } else { has.join(", ") }
 }
 
 fn shown(port: &ServicePort) -> String {

@@ -2,6 +2,8 @@
 
 use manx_api::trace::Trace;
 
+use crate::services::{AgentSettings, NODE_PORTS};
+
 use super::*;
 
 /// Pods `a` and `c` on two nodes, each with an address of each family.
@@ -148,30 +150,48 @@ fn nothing_passes_to_or_from_the_addresses_of_a_pod_that_is_not_valid() {
     assert_eq!(told, "Pod default/broken is not valid, so it is no endpoint and nothing passes");
 }
 
-/// The connections that a connection becomes, in the form of requests: source, destination and
+/// The connections that a connection becomes where kube-proxy translates it, in the form of requests: source, destination and
 /// port.
 fn connections(services: &str, from: &str, to: &str, port: u16) -> String {
+    let objects = format!("{}{services}", pool("four", "10.1.0.0/16", "ipipMode: Always"));
+    connections_by(Translates::KubeProxy, &objects, (from, to, port))
+}
+
+/// As [`connections`], where Manx translates.
+fn by_manx(objects: &str, from: &str, to: &str, port: u16) -> String {
+    let external_ips = vec!["203.0.113.0/28".parse().unwrap()];
+    let settings = AgentSettings { node_ports: NODE_PORTS, external_ips };
+    connections_by(Translates::Manx(settings), objects, (from, to, port))
+}
+
+fn connections_by(
+    translates: Translates,
+    objects: &str,
+    (from, to, port): (&str, &str, u16),
+) -> String {
     let text = format!(
-        "{PODS}{NODES}{}{}{services}",
-        pool("four", "10.1.0.0/16", "ipipMode: Always"),
+        "{PODS}{NODES}{}{objects}",
         "---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}, addressType: IPv4, \
-         endpoints: [{addresses: [10.1.1.2]}, {addresses: [10.1.2.2]}], ports: [{port: 8080}]}\n"
+         endpoints: [{addresses: [10.1.1.2], nodeName: n1}, {addresses: [10.1.2.2], nodeName: n2}], ports: [{port: 8080}]}\n"
     );
     let contents = Contents::from_texts([("objects.yaml", text.as_str())]);
     let assumed = BTreeMap::new();
-    let explainer = Explainer::new(&contents, &assumed, "eth0");
+    let explainer = Explainer::new(&contents, &assumed, "eth0").translated_by(translates);
     let found = explainer.connections(from, to, PacketSpec::Protocol(6, Some(port)));
     let asked = |it: &Asked| {
         let PacketSpec::Protocol(6, Some(port)) = it.packet else { panic!("{it:?}") };
+        let visitor = it.brought_by.as_ref().map(|it| format!(" by {it}")).unwrap_or_default();
         let dropped = if it.dropped.is_some() { " (dropped)" } else { "" };
-        format!("{} to {} {port}{dropped}", it.from, it.to)
+        format!("{}{visitor} to {} {port}{dropped}", it.from, it.to)
     };
     let connections = match found {
         Ok(found) => found,
         Err(error) => return error,
     };
     let all: Vec<String> = connections.asked.iter().map(asked).collect();
-    let said: Vec<String> = [all.join(", ")].into_iter().chain(connections.notes).collect();
+    let why = connections.asked.into_iter().filter_map(|it| it.dropped);
+    let notes = connections.notes.into_iter().chain(why);
+    let said: Vec<String> = [all.join(", ")].into_iter().chain(notes).collect();
     said.join("; ")
 }
 
@@ -217,6 +237,122 @@ fn a_published_port_is_two_steps_and_the_second_is_of_whom_the_node_masquerades(
     192.0.2.1 to default/c 8080; port 80 of Service default/web is port 8080 of its endpoints; node/n2 leads to Service default/web, whose externalTrafficPolicy is Local: the client's address is kept
     192.0.2.1 to default/a 8080, 192.0.2.1 to default/c 8080; port 80 of Service default/web is port 8080 of its endpoints; 203.0.113.1 leads to Service default/web, whose externalTrafficPolicy is Local: the client's address is kept
     ");
+}
+
+/// Pools with and without tunnels, and with and without the way out.
+fn with_pool(mode: &str, services: &str) -> String {
+    pool("four", "10.1.0.0/16", mode) + services
+}
+
+fn published(traffic: &str, more: &str) -> String {
+    format!(
+        "---\n{{apiVersion: v1, kind: Service, metadata: {{name: web}}, spec: {{type: LoadBalancer, clusterIP: 10.96.0.7, \
+         externalIPs: [203.0.113.1, 203.0.113.99], externalTrafficPolicy: {traffic}, {more} \
+         ports: [{{port: 80, targetPort: 8080, nodePort: 30080}}, {{port: 90, targetPort: 9090, nodePort: 22}}]}}, \
+         status: {{loadBalancer: {{ingress: [{{ip: 198.51.100.1}}]}}}}}}\n"
+    )
+}
+
+#[test]
+fn where_manx_translates_backends_see_the_client_and_policy_sees_both() {
+    let cluster = published("Cluster", "");
+    let tunnels = with_pool("ipipMode: Always, natOutgoing: true", &cluster);
+    let lines = [
+        ("default/a", "node/n1", 30080),
+        ("default/a", "198.51.100.1", 80),
+        ("default/a", "203.0.113.1", 80),
+        ("default/a", "172.18.0.3", 30080),
+        ("192.0.2.1", "node/n1", 30080),
+        ("192.0.2.1", "198.51.100.1", 80),
+        ("outside", "203.0.113.1", 80),
+        ("node/n1", "node/n1", 30080),
+        ("node/n1", "10.96.0.7", 80),
+        ("node/n1", "node/n2", 30080),
+    ]
+    .map(|(from, to, port)| by_manx(&tunnels, from, to, port));
+    insta::assert_snapshot!(lines.join("\n"), @"");
+}
+
+#[test]
+fn where_no_tunnel_leads_to_a_backend_it_sees_the_node() {
+    let cluster = published("Cluster", "");
+    let plain = with_pool("ipipMode: Never, natOutgoing: true", &cluster);
+    let lines = [
+        ("default/a", "node/n1", 30080),
+        ("192.0.2.1", "node/n1", 30080),
+        ("192.0.2.1", "198.51.100.1", 80),
+        ("node/n1", "node/n1", 30080),
+        ("node/n1", "10.96.0.7", 80),
+    ]
+    .map(|(from, to, port)| by_manx(&plain, from, to, port));
+    insta::assert_snapshot!(lines.join("\n"), @"");
+}
+
+/// Without `natOutgoing` the other node gets a pod's address.
+#[test]
+fn a_pod_asks_another_node_with_its_own_address_where_no_pool_asks_for_the_nodes() {
+    let cluster = published("Cluster", "");
+    let lines = ["ipipMode: Always", "ipipMode: Never"]
+        .map(|mode| by_manx(&with_pool(mode, &cluster), "default/a", "node/n2", 30080));
+    insta::assert_snapshot!(lines.join("\n"), @"");
+}
+
+#[test]
+fn the_policy_local_is_for_clients_from_outside() {
+    let local = with_pool("ipipMode: Always, natOutgoing: true", &published("Local", ""));
+    let lines = [
+        ("default/a", "198.51.100.1", 80),
+        ("node/n1", "203.0.113.1", 80),
+        ("default/a", "node/n1", 30080),
+        ("192.0.2.1", "node/n2", 30080),
+        ("192.0.2.1", "198.51.100.1", 80),
+    ]
+    .map(|(from, to, port)| by_manx(&local, from, to, port));
+    insta::assert_snapshot!(lines.join("\n"), @"");
+}
+
+#[test]
+fn what_a_node_drops_or_refuses_is_denied_with_its_reason() {
+    let tunnels = |service: &str| with_pool("ipipMode: Always, natOutgoing: true", service);
+    let ranges = "loadBalancerSourceRanges: [192.0.2.0/24, 10.1.1.2/32],";
+    let ranged = tunnels(&published("Cluster", ranges));
+    let far = "---\n{apiVersion: v1, kind: Service, metadata: {name: far}, spec: {type: NodePort, clusterIP: 10.96.0.8, externalTrafficPolicy: Local, \
+         ports: [{port: 80, nodePort: 30081}]}}\n\
+         ---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: far-1, labels: {kubernetes.io/service-name: far}}, addressType: IPv4, \
+         endpoints: [{addresses: [10.1.2.2], nodeName: n2}], ports: [{port: 80}]}\n";
+    let all = tunnels(&(published("Cluster", "") + far));
+    let lines = [
+        (&ranged, "192.0.2.1", "198.51.100.1", 80),
+        (&ranged, "192.0.3.1", "198.51.100.1", 80),
+        (&ranged, "192.0.3.1", "203.0.113.1", 80),
+        (&ranged, "default/a", "198.51.100.1", 80),
+        (&ranged, "default/c", "198.51.100.1", 80),
+        (&all, "192.0.2.1", "node/n1", 30081),
+        (&all, "192.0.2.1", "node/n2", 30081),
+        (&all, "default/a", "svc/default/web", 81),
+        (&all, "default/a", "10.96.0.7", 81),
+        (&all, "default/a", "198.51.100.1", 81),
+        (&all, "default/a", "203.0.113.99", 80),
+        (&all, "default/a", "node/n1", 22),
+        (&all, "default/a", "node/n1", 30082),
+    ]
+    .map(|(objects, from, to, port)| by_manx(objects, from, to, port));
+    insta::assert_snapshot!(lines.join("\n"), @"");
+}
+
+#[test]
+fn a_host_port_leads_to_its_pod() {
+    let pod = "---\n{apiVersion: v1, kind: Pod, metadata: {name: h}, spec: {nodeName: n2, containers: [{name: c, ports: [{containerPort: 53, hostPort: 8053}]}]}, \
+         status: {podIPs: [{ip: 10.1.2.9}]}}\n";
+    let objects = with_pool("ipipMode: Always, natOutgoing: true", pod);
+    let lines = [
+        ("192.0.2.1", "node/n2", 8053),
+        ("default/c", "node/n2", 8053),
+        ("default/a", "172.18.0.3", 8053),
+        ("192.0.2.1", "node/n1", 8053),
+    ]
+    .map(|(from, to, port)| by_manx(&objects, from, to, port));
+    insta::assert_snapshot!(lines.join("\n"), @"");
 }
 
 #[test]

@@ -46,13 +46,13 @@ struct NodeRoute<'a> {
 }
 
 impl Traversal {
-    /// The interfaces between two parties, if the nodes' uplink is called `uplink`. `Err` says why the routes are not
-    /// known.
+    /// The interfaces between two parties, if the nodes' uplink is called `uplink`. `brought_by`: the node whose tunnel
+    /// brings the packet, if the first party is no end of that node. `Err` says why the routes are not known.
     pub(super) fn new(
         Explainer { oracle, parties, routes, .. }: &Explainer<'_>,
-        from: &Party,
-        to: &Party,
+        [from, to]: [&Party; 2],
         uplink: &str,
+        brought_by: Option<&str>,
     ) -> Result<Self, String> {
         let (leaves, arrives) = (oracle.node(from), oracle.node(to));
         let mut traversal = Self {
@@ -62,6 +62,17 @@ impl Traversal {
             leaving: None,
             arriving: None,
         };
+        if brought_by.is_some() {
+            let by_tunnel = |node: &str| TraversedInterface {
+                node: node.to_owned(),
+                interface: TUNNELS.to_owned(),
+                addresses: Vec::new(),
+                forwarded: true,
+            };
+            [traversal.leaving, traversal.arriving] =
+                [brought_by, arrives].map(|it| it.map(by_tunnel));
+            return Ok(traversal);
+        }
         if leaves == arrives {
             return Ok(traversal);
         }

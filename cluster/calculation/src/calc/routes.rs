@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
 use manx_dataplane::tables::{
-    EncodedNextHop, Link, ManxPorts, NextHop, Peers, TUNNELS_PER_NODE, Tables, Tunnel,
+    EncodedNextHop, Link, NextHop, Peers, TUNNELS_PER_NODE, Tables, Tunnel,
 };
 use manx_policy_compiler::prefix_map::PrefixMap;
 
 use super::{Inputs, Translation};
 use crate::overlay::Underlay;
 use crate::topology::{self, Peer, Route, RouteSource, Topology};
-use crate::way_out::ExcludedHosts;
+use crate::way_out::values as way_out;
 
 /// The length of the prefixes by which changed routes are stored in place.
 const BLOCK: u8 = 24;
@@ -50,7 +50,7 @@ pub(super) struct RouteTables {
     pub(super) tunnels: Arc<[Option<Tunnel>]>,
     /// The index of each sender's tunnel.
     pub(super) peers: Peers,
-    /// Whose packets to the world get the node's address ([`ManxPorts::masquerade`]).
+    /// Whose packets to the world get the node's address ([`ManxPorts::masquerade`](manx_dataplane::tables::ManxPorts::masquerade)).
     pub(super) masquerade: Arc<PrefixMap>,
 }
 
@@ -93,7 +93,7 @@ impl RouteTables {
                 && of.topology == *inputs.topology
                 && of.own_addresses == *inputs.own_addresses
                 && of.services.iter().copied().eq(services(inputs))
-                && of.way_out.iter().copied().eq(way_out(inputs))
+                && of.way_out.iter().copied().eq(way_out(inputs.cluster, inputs.topology))
         });
         if stand {
             return;
@@ -109,7 +109,8 @@ impl RouteTables {
         self.map = Arc::new(PrefixMap::build(NextHop::NoRoute.encode().0, routes));
         let (topology, underlay) = (inputs.topology.clone(), inputs.underlay.clone());
         let own_addresses = inputs.own_addresses.clone();
-        let (services, way_out) = (services(inputs).collect(), way_out(inputs).collect::<Vec<_>>());
+        let way_out: Vec<_> = way_out(inputs.cluster, inputs.topology).collect();
+        let services = services(inputs).collect();
         self.masquerade = Arc::new(PrefixMap::build(0, way_out.iter().copied()));
         self.inputs =
             Some(RouteInputs { topology, underlay, attached, own_addresses, services, way_out });
@@ -156,7 +157,7 @@ impl RouteTables {
 
     fn differs_in_prefixes_alone(&mut self, before: &RouteInputs, inputs: &Inputs<'_>) -> bool {
         before.underlay == *inputs.underlay
-            && before.way_out.iter().copied().eq(way_out(inputs))
+            && before.way_out.iter().copied().eq(way_out(inputs.cluster, inputs.topology))
             && before.topology.differs_in_prefixes_alone(inputs.topology)
             && self.tunnels(inputs)[..] == *self.tunnels
     }
@@ -245,16 +246,6 @@ fn of_node<'a>(
 /// the topology.
 pub fn own_routes(inputs: &Inputs<'_>) -> Vec<(IpNet, RouteSource, NextHop)> {
     of_node(inputs, &attached(inputs)).collect()
-}
-
-/// The pools and the excluded hosts, each with its value of [`ManxPorts::masquerade`]. A pod outside of all pools keeps
-/// its address.
-fn way_out<'a>(inputs: &Inputs<'a>) -> impl Iterator<Item = (IpNet, u32)> + use<'a> {
-    let value = |asks: bool| ManxPorts::STAYS + if asks { ManxPorts::ASKS } else { 0 };
-    let pools = inputs.cluster.pools.iter().filter(|_| inputs.topology.connects_pods);
-    let pools = pools.map(move |pool| (pool.cidr, value(pool.nat_outgoing)));
-    let ExcludedHosts { reached, .. } = ExcludedHosts::new(inputs.cluster, inputs.topology);
-    pools.chain(reached.into_iter().map(|host| (IpNet::from(host), ManxPorts::STAYS)))
 }
 
 /// The ranges of service addresses, and the addresses outside of them that are translated. An address in a range has the

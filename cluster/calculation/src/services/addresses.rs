@@ -127,6 +127,11 @@ impl AddressKind {
         matches!(self, Self::LoadBalancer | Self::ExternalIp)
     }
 
+    /// Whether `loadBalancerSourceRanges` say which clients are served there.
+    pub(super) fn heeds_source_ranges(self) -> bool {
+        matches!(self, Self::LoadBalancer | Self::LoadBalancerOutside)
+    }
+
     /// Whether it is about clients from outside alone.
     pub fn is_outside_alone(self) -> bool {
         matches!(self, Self::LoadBalancerOutside | Self::ExternalIpOutside)

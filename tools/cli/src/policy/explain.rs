@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::assume::{Assume, Completed};
 use super::live::Live;
 use super::manifests::report_invalid;
+use super::service_settings::{ServiceSettings, Translator};
 use crate::Error;
 use crate::output::{self, Output};
 use crate::socket::Socket;
@@ -52,6 +53,12 @@ pub struct Explain {
     /// Of a running agent the routes always count
     #[arg(long)]
     pub routes: bool,
+    /// Who translates services. A running agent counts its own settings
+    #[arg(long, value_enum, default_value_t)]
+    pub services: Translator,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub settings: ServiceSettings,
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take it for the command's own description")]
     pub assume: Assume,
@@ -158,7 +165,8 @@ fn by_agent(explain: &Explain) -> Result<Explanation, Error> {
 
 fn explain_by_manifests(explain: &Explain, completed: &Completed) -> Result<Answer, String> {
     let Completed { contents, assumed } = completed;
-    let explainer = Explainer::new(contents, &assumed.addresses, UPLINK);
+    let explainer = Explainer::new(contents, &assumed.addresses, UPLINK)
+        .translated_by(explain.settings.translates(explain.services));
     let (to, packet) = match (explainer.service_port(&explain.to)?, explain.port) {
         (Some(of_service), None) => of_service,
         (None, Some(packet)) => (explain.to.clone(), packet),
@@ -178,11 +186,9 @@ fn explain_by_manifests(explain: &Explain, completed: &Completed) -> Result<Answ
         asked.extend(one.asked.into_iter().filter(|it| known.insert(it.clone())));
         notes.extend(one.notes.into_iter().filter(|it| !notes.contains(it)).collect::<Vec<_>>());
     }
-    let ask = |Asked { from, to, packet, dropped }: &Asked| {
-        let mut one = explainer.explain(&explain.request(from, to, *packet))?;
-        if let Some(why) = dropped {
-            one.story = one.story.without_route(why.clone(), true);
-        }
+    let ask = |asked: &Asked| {
+        let request = explain.request(&asked.from, &asked.to, asked.packet);
+        let mut one = explainer.explain_asked(&request, asked)?;
         one.stand_ins.extend_from_slice(&notes);
         Ok::<_, String>(one)
     };
@@ -233,6 +239,7 @@ mod tests {
     use manx_analysis::explain::packet as packet_of;
 
     use super::*;
+    use crate::values::{NODE_PORTS, node_ports};
     use manx_objects::contents::Contents;
 
     const NODES: &str = "
@@ -270,6 +277,11 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
             output: Output::Text,
             socket: Socket::default(),
             routes: false,
+            services: Translator::default(),
+            settings: ServiceSettings {
+                node_ports: node_ports(NODE_PORTS).unwrap(),
+                external_ips: vec!["203.0.113.0/24".parse().unwrap()],
+            },
             assume: Assume::default(),
             uplink: None,
             recursive: false,
@@ -353,10 +365,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
         port 80 of Service default/named is port 8000 of its endpoints
         ");
         insta::assert_snapshot!(asked("svc/default/headless", "tcp/8080"), @"default/a (10.1.1.3) -> default/b (10.1.1.2), TCP from port 49152 to port 8080: DENIED");
-        insta::assert_snapshot!(asked("svc/default/front", "udp/8080"), @r"
-        default/a (10.1.1.3) -> default/b (10.1.1.2), UDP from port 49152 to port 8080: DENIED
-        Service default/front has only TCP 8080, TCP 8443: judged at port 8080 of its endpoints
-        ");
+        insta::assert_snapshot!(asked("svc/default/front", "udp/8080"), @"default/a (10.1.1.3) -> default/b (10.1.1.2), UDP from port 49152 to port 8080: DENIED");
         insta::assert_snapshot!(asked("svc/default/front", "tcp/8443"), @"no endpoint of Service default/front has the port that its port 8443 names");
         insta::assert_snapshot!(asked("10.96.0.8", "tcp/8080"), @"default/a (10.1.1.3) -> 10.96.0.8, TCP from port 49152 to port 8080: ALLOWED");
         insta::assert_snapshot!(asked("svc/default/front", "icmp"), @"default/a (10.1.1.3) -> default/b (10.1.1.2), ICMP type 8 code 0: DENIED");

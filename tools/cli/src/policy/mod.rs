@@ -7,6 +7,7 @@ pub mod live;
 pub mod manifests;
 pub mod matrix;
 pub mod prove;
+pub mod service_settings;
 
 use clap::{Args, Subcommand};
 

@@ -2,15 +2,14 @@
 
 use clap::Args;
 use ipnet::IpNet;
-use manx_agent::settings::PortRange;
-use manx_analysis::services::{AgentSettings, ServiceTables};
+use manx_analysis::services::ServiceTables;
 use manx_objects::object::ServiceType;
 
 use crate::Error;
 use crate::output::Output;
 use crate::policy::assume::{Assume, Completed};
 use crate::policy::manifests::{Manifests, report_invalid};
-use crate::values::{NODE_PORTS, net, node_ports};
+use crate::policy::service_settings::ServiceSettings;
 
 /// What both commands are asked about.
 #[derive(Debug, Clone, Args)]
@@ -18,12 +17,9 @@ pub struct Asked {
     /// Only what this node does [default: all nodes]
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
-    /// The API server's --service-node-port-range
-    #[arg(long, env = "MANX_NODE_PORTS", value_name = "FIRST-LAST", value_parser = node_ports, default_value = NODE_PORTS)]
-    pub node_ports: PortRange,
-    /// Nets whose addresses Services may have as externalIPs, as the agents' own --external-ips
-    #[arg(long, env = "MANX_EXTERNAL_IPS", value_name = "CIDR,...", value_delimiter = ',', value_parser = net)]
-    pub external_ips: Vec<IpNet>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub settings: ServiceSettings,
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take it for the command's own description")]
     pub assume: Assume,
@@ -46,10 +42,7 @@ impl Asked {
 
     /// The tables of the nodes.
     pub(super) fn tables<'a>(&self, completed: &'a Completed) -> Result<ServiceTables<'a>, Error> {
-        let settings = AgentSettings {
-            node_ports: (self.node_ports.first(), self.node_ports.last()),
-            external_ips: self.external_ips.clone(),
-        };
+        let settings = self.settings.of_agents();
         ServiceTables::new(&completed.contents, settings, self.node.as_deref())
             .map_err(Error::Invalid)
     }

@@ -296,15 +296,7 @@ fn is_of_family(slice: &EndpointSlice, is_v4: bool) -> bool {
 
 /// Whether an address of this kind serves the clients of `loadBalancerSourceRanges` alone.
 pub(super) fn has_source_ranges(service: &Service, kind: AddressKind) -> bool {
-    match kind {
-        AddressKind::LoadBalancer | AddressKind::LoadBalancerOutside => {
-            !service.source_ranges.is_empty()
-        }
-        AddressKind::ClusterIp
-        | AddressKind::NodePort
-        | AddressKind::ExternalIp
-        | AddressKind::ExternalIpOutside => false,
-    }
+    kind.heeds_source_ranges() && !service.source_ranges.is_empty()
 }
 
 /// The seconds for which a client keeps its backend, if it does.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use manx_dataplane::services::WithoutBackend;
+use manx_dataplane::services::{Clients, FrontendKey, WithoutBackend};
 use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, Object, ObjectKey, Protocol, Service, ServicePort};
 use manx_policy_compiler::model::ObjectName;
@@ -32,6 +32,8 @@ pub struct ServiceView {
     pub affinity: Option<u32>,
     /// Whether its endpoints are known. They are not while a slice of its namespace is not valid.
     pub is_known: bool,
+    /// The clients that its `loadBalancerSourceRanges` let in at balancers' addresses.
+    in_source_ranges: Clients,
     /// One for each of `spec.ports`, in order.
     pub ports: Vec<PortView>,
 }
@@ -107,7 +109,31 @@ impl ChoiceView {
     }
 }
 
+impl ServiceView {
+    /// Whether new connections of a client with this address are taken at an address of this kind.
+    pub fn serves(&self, client: IpAddr, at: AddressKind) -> bool {
+        !at.heeds_source_ranges() || self.in_source_ranges.has(client.into())
+    }
+}
+
 impl Frontends {
+    /// The Service that gets connections to an address, protocol and port, which may be those of a node port: it is the same
+    /// on all nodes, so that this table's node tells of others.
+    pub fn service_of(
+        &self,
+        (address, is_of_node): (IpAddr, bool),
+        protocol: u8,
+        port: u16,
+    ) -> Option<&ObjectKey> {
+        let at = if is_of_node { self.node_address(address.is_ipv4())? } else { address };
+        self.service_at(&FrontendKey { address: at.into(), protocol, port }).map(|it| &**it)
+    }
+
+    /// The address of this table's node that has the node ports of a family.
+    fn node_address(&self, is_v4: bool) -> Option<IpAddr> {
+        self.node_ports.addresses.iter().find(|it| it.is_ipv4() == is_v4).copied()
+    }
+
     /// What `node` does with a Service, if it has these node ports. `admits` is as for [`Frontends::follow`], and
     /// `contents` are those of the last change. `None`: there is no valid Service of this name.
     ///
@@ -127,6 +153,10 @@ impl Frontends {
             untranslated: Vec::new(),
             affinity: affinity(service),
             is_known: !self.slices.is_broken(&name.namespace),
+            in_source_ranges: match &service.source_ranges[..] {
+                [] => Clients::All,
+                ranges => Clients::of(ranges),
+            },
             ports: Vec::new(),
         };
         let rank = Rank::new(&Arc::new(key), service.created);
@@ -271,9 +301,8 @@ impl Frontends {
         port: &ServicePort,
         (address, number, kind): (IpAddr, u16, AddressKind),
     ) -> Option<ObjectName> {
-        let mut of_node = self.node_ports.addresses.iter();
         let at = match kind {
-            AddressKind::NodePort => *of_node.find(|it| it.is_ipv4() == address.is_ipv4())?,
+            AddressKind::NodePort => self.node_address(address.is_ipv4())?,
             AddressKind::ClusterIp
             | AddressKind::LoadBalancer
             | AddressKind::LoadBalancerOutside
