@@ -233,7 +233,7 @@ fn a_published_port_is_two_steps_and_the_second_is_of_whom_the_node_masquerades(
     10.1.1.0 to default/a 8080, 10.1.2.0 to default/c 8080; port 80 of Service default/web is port 8080 of its endpoints; 203.0.113.1 leads to Service default/web: node n1 masquerades the client as 10.1.1.0; 203.0.113.1 leads to Service default/web: node n2 masquerades the client as 10.1.2.0
     node/n1 to default/a 8080, node/n1 to default/c 8080; port 80 of Service default/web is port 8080 of its endpoints
     10.1.2.0 to default/a 8080, 10.1.2.0 to default/c 8080; port 80 of Service default/web is port 8080 of its endpoints; node/n2 leads to Service default/web: node n2 masquerades the client as 10.1.2.0
-    default/a to node/n1 30080 (dropped); port 80 of Service default/web is port 8080 of its endpoints; node/n1 leads to Service default/web, whose externalTrafficPolicy is Local: the client's address is kept
+    default/a to node/n1 30080 (dropped); port 80 of Service default/web is port 8080 of its endpoints; node/n1 leads to Service default/web, whose externalTrafficPolicy is Local: the client's address is kept; what comes back from the node with a pod's address is taken for forged
     192.0.2.1 to default/c 8080; port 80 of Service default/web is port 8080 of its endpoints; node/n2 leads to Service default/web, whose externalTrafficPolicy is Local: the client's address is kept
     192.0.2.1 to default/a 8080, 192.0.2.1 to default/c 8080; port 80 of Service default/web is port 8080 of its endpoints; 203.0.113.1 leads to Service default/web, whose externalTrafficPolicy is Local: the client's address is kept
     ");
@@ -270,7 +270,18 @@ fn where_manx_translates_backends_see_the_client_and_policy_sees_both() {
         ("node/n1", "node/n2", 30080),
     ]
     .map(|(from, to, port)| by_manx(&tunnels, from, to, port));
-    insta::assert_snapshot!(lines.join("\n"), @"");
+    insta::assert_snapshot!(lines.join("\n"), @r"
+    default/a to default/a 8080, default/a to default/c 8080; node/n1 leads to Service default/web
+    default/a to default/a 8080, default/a to default/c 8080; 198.51.100.1 leads to Service default/web
+    default/a to default/a 8080, default/a to default/c 8080; 203.0.113.1 leads to Service default/web
+    default/a to 172.18.0.3 30080, 172.18.0.2 by n2 to default/a 8080, 172.18.0.2 to default/c 8080; node n1 sends what the pod asks node n2 with its own address 172.18.0.2 (natOutgoing); 172.18.0.3 leads to Service default/web
+    192.0.2.1 to default/a 8080, 192.0.2.1 by n1 to default/c 8080; node/n1 leads to Service default/web
+    192.0.2.1 to default/a 8080, 192.0.2.1 to default/c 8080; 198.51.100.1 leads to Service default/web
+    outside to default/a 8080, outside to default/c 8080; 203.0.113.1 leads to Service default/web
+    node/n1 to default/a 8080, 10.1.1.1 to default/c 8080; node/n1 leads to Service default/web; default/c sees the client as node n1 (10.1.1.1)
+    node/n1 to default/a 8080, 10.1.1.1 to default/c 8080; 10.96.0.7 is an address of Service default/web: judged at its endpoints; port 80 of Service default/web is port 8080 of its endpoints
+    node/n1 by n2 to default/a 8080, node/n1 to default/c 8080; node/n2 leads to Service default/web
+    ");
 }
 
 #[test]
@@ -285,7 +296,13 @@ fn where_no_tunnel_leads_to_a_backend_it_sees_the_node() {
         ("node/n1", "10.96.0.7", 80),
     ]
     .map(|(from, to, port)| by_manx(&plain, from, to, port));
-    insta::assert_snapshot!(lines.join("\n"), @"");
+    insta::assert_snapshot!(lines.join("\n"), @r"
+    default/a to default/a 8080, default/a to default/c 8080; node/n1 leads to Service default/web
+    192.0.2.1 to default/a 8080, 172.18.0.2 to default/c 8080; node/n1 leads to Service default/web; default/c sees the client as node n1 (172.18.0.2)
+    192.0.2.1 to default/a 8080, 192.0.2.1 to default/c 8080; 198.51.100.1 leads to Service default/web; clients who come in by another node are seen as that node, such as n2 (172.18.0.3): no tunnel leads to 10.1.1.2; clients who come in by another node are seen as that node, such as n1 (172.18.0.2): no tunnel leads to 10.1.2.2
+    node/n1 to default/a 8080, node/n1 to default/c 8080; node/n1 leads to Service default/web
+    node/n1 to default/a 8080, node/n1 to default/c 8080; 10.96.0.7 is an address of Service default/web: judged at its endpoints; port 80 of Service default/web is port 8080 of its endpoints
+    ");
 }
 
 /// Without `natOutgoing` the other node gets a pod's address.
@@ -294,7 +311,10 @@ fn a_pod_asks_another_node_with_its_own_address_where_no_pool_asks_for_the_nodes
     let cluster = published("Cluster", "");
     let lines = ["ipipMode: Always", "ipipMode: Never"]
         .map(|mode| by_manx(&with_pool(mode, &cluster), "default/a", "node/n2", 30080));
-    insta::assert_snapshot!(lines.join("\n"), @"");
+    insta::assert_snapshot!(lines.join("\n"), @r"
+    default/a to node/n2 30080 (dropped); dropped (source-spoofed): it comes to the other node with a pod's address, and not in a tunnel
+    default/a to node/n2 30080, 172.18.0.3 to default/a 8080, default/a to default/c 8080; node/n2 leads to Service default/web; default/a sees the client as node n2 (172.18.0.3)
+    ");
 }
 
 #[test]
@@ -308,7 +328,13 @@ fn the_policy_local_is_for_clients_from_outside() {
         ("192.0.2.1", "198.51.100.1", 80),
     ]
     .map(|(from, to, port)| by_manx(&local, from, to, port));
-    insta::assert_snapshot!(lines.join("\n"), @"");
+    insta::assert_snapshot!(lines.join("\n"), @r"
+    default/a to default/a 8080, default/a to default/c 8080; 198.51.100.1 leads to Service default/web
+    node/n1 to default/a 8080, 10.1.1.1 to default/c 8080; 203.0.113.1 leads to Service default/web; default/c sees the client as node n1 (10.1.1.1)
+    default/a to default/a 8080; node/n1 leads to Service default/web; default/c is left out for clients of node n1: it is on another node, and the traffic policy is Local
+    192.0.2.1 to default/c 8080; node/n2 leads to Service default/web; default/a is left out for clients of node n2: it is on another node, and the traffic policy is Local
+    192.0.2.1 to default/a 8080, 192.0.2.1 to default/c 8080; 198.51.100.1 leads to Service default/web
+    ");
 }
 
 #[test]
@@ -337,7 +363,21 @@ fn what_a_node_drops_or_refuses_is_denied_with_its_reason() {
         (&all, "default/a", "node/n1", 30082),
     ]
     .map(|(objects, from, to, port)| by_manx(objects, from, to, port));
-    insta::assert_snapshot!(lines.join("\n"), @"");
+    insta::assert_snapshot!(lines.join("\n"), @r"
+    192.0.2.1 to default/a 8080, 192.0.2.1 to default/c 8080; 198.51.100.1 leads to Service default/web
+    192.0.3.1 to 198.51.100.1 80 (dropped); 198.51.100.1 leads to Service default/web; dropped (service-source-ranges): 192.0.3.1 is in none of loadBalancerSourceRanges of Service default/web
+    192.0.3.1 to default/a 8080, 192.0.3.1 to default/c 8080; 203.0.113.1 leads to Service default/web
+    default/a to default/a 8080, default/a to default/c 8080; 198.51.100.1 leads to Service default/web
+    default/c to 198.51.100.1 80 (dropped); 198.51.100.1 leads to Service default/web; dropped (service-source-ranges): 10.1.2.2 is in none of loadBalancerSourceRanges of Service default/web
+    192.0.2.1 to node/n1 30081 (dropped); node/n1 leads to Service default/far; dropped (service-without-backend): Service default/far has no endpoint for clients of node n1; default/c is left out for clients of node n1: it is on another node, and the traffic policy is Local
+    192.0.2.1 to default/c 80; node/n2 leads to Service default/far
+    default/a to default/a 81 (dropped), default/a to default/c 81 (dropped); refused (service-without-port): Service default/web has no port TCP 81; found TCP 80, TCP 90; refused (service-without-port): Service default/web has no port TCP 81; found TCP 80, TCP 90
+    default/a to default/a 81 (dropped), default/a to default/c 81 (dropped); refused (service-without-port): Service default/web has no port TCP 81; found TCP 80, TCP 90; refused (service-without-port): Service default/web has no port TCP 81; found TCP 80, TCP 90
+    default/a to 198.51.100.1 81 (dropped); refused (service-without-port): Service default/web has no port TCP 81; found TCP 80, TCP 90
+    default/a to 203.0.113.99 80; no node translates 203.0.113.99, an address of Service default/web: it is one of externalIPs, and lies in no net of --external-ips (MANX_EXTERNAL_IPS)
+    default/a to node/n1 22; Service default/web: its nodePort 22 is not translated, because it lies outside of the nodes' range for services: expected one of --node-ports (MANX_NODE_PORTS)
+    default/a to node/n1 30082
+    ");
 }
 
 #[test]
@@ -352,7 +392,12 @@ fn a_host_port_leads_to_its_pod() {
         ("192.0.2.1", "node/n1", 8053),
     ]
     .map(|(from, to, port)| by_manx(&objects, from, to, port));
-    insta::assert_snapshot!(lines.join("\n"), @"");
+    insta::assert_snapshot!(lines.join("\n"), @r"
+    192.0.2.1 to default/h 53; node/n2 leads to Pod default/h, whose hostPort it is
+    default/c to default/h 53; node/n2 leads to Pod default/h, whose hostPort it is
+    default/a to 172.18.0.3 8053, 172.18.0.2 to default/h 53; node n1 sends what the pod asks node n2 with its own address 172.18.0.2 (natOutgoing); 172.18.0.3 leads to Pod default/h, whose hostPort it is
+    192.0.2.1 to node/n1 8053
+    ");
 }
 
 #[test]
