@@ -17,6 +17,17 @@ use manx_objects::object::Kind;
 /// The number of prefixes that are kept, about; each takes some hundred bytes.
 const MOST_PREFIXES: usize = 1 << 20;
 
+/// How the world sees what a pod sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WayOut {
+    /// By the pod's own address.
+    AsItself,
+    /// By this address of the node.
+    As(IpAddr),
+    /// Nothing leaves: the node has no address for it.
+    Closed,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Routes<'a> {
@@ -61,14 +72,13 @@ impl<'a> Routes<'a> {
         Ok(made)
     }
 
-    /// The address by which `destination` sees what a pod of a node sends by the way out (`natOutgoing`). `None`: the
-    /// pod's own. `Some(None)`: the node has no such address, so that nothing leaves. `Err` says why it is not known.
+    /// How `destination` sees what a pod of a node sends by the way out (`natOutgoing`). `Err` says why it is not known.
     pub(crate) fn way_out(
         &self,
         node: &str,
         [pod, destination]: [IpAddr; 2],
-    ) -> Result<Option<Option<IpAddr>>, String> {
-        let Some(topology) = self.topology(node)? else { return Ok(None) };
+    ) -> Result<WayOut, String> {
+        let Some(topology) = self.topology(node)? else { return Ok(WayOut::AsItself) };
         let felix = self.contents.of_kind(Kind::FelixConfiguration);
         let settings = Contents {
             objects: felix.map(|(key, stored)| (key.clone(), stored.clone())).collect(),
@@ -76,15 +86,16 @@ impl<'a> Routes<'a> {
         };
         let settings = import::import_for(&settings, node).way_out;
         let of_node = (self.cluster(), &*topology);
-        if !is_masqueraded(of_node, &settings, [pod, destination]) {
-            return Ok(None);
+        if !is_masqueraded(of_node, settings.excludes_hosts, [pod, destination]) {
+            return Ok(WayOut::AsItself);
         }
         let first = topology.addresses.iter().find(|it| it.is_ipv4() == pod.is_ipv4()).copied();
-        Ok(Some(match settings.address {
+        let address = match settings.address {
             OutgoingAddress::Named(address) if pod.is_ipv4() => Some(address.into()),
             OutgoingAddress::Unknown if pod.is_ipv4() => None,
             OutgoingAddress::First | OutgoingAddress::Named(_) | OutgoingAddress::Unknown => first,
-        }))
+        };
+        Ok(address.map_or(WayOut::Closed, WayOut::As))
     }
 
     /// The nodes that have blocks for pods, in order.

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use manx_dataplane::tables::ManxPorts;
 use manx_policy_compiler::prefix_map::PrefixMap;
 
-use crate::import::{Cluster, WayOut};
+use crate::import::Cluster;
 use crate::topology::Topology;
 
 /// The pools and the excluded hosts, each with its value of [`ManxPorts::masquerade`]. A pod outside of all pools keeps
@@ -21,14 +21,14 @@ pub(crate) fn values(
     of_pools.into_iter().chain(of_hosts(reached))
 }
 
-/// Whether the world sees the node's address in packets between these two, if these are the node's settings. Those of
-/// the cluster do not count.
+/// Whether the world sees the node's address in packets between these two, if the node excludes hosts or not. The
+/// cluster's settings do not count.
 pub fn is_masqueraded(
     (cluster, topology): (&Cluster, &Topology),
-    settings: &WayOut,
+    excludes_hosts: bool,
     [source, destination]: [IpAddr; 2],
 ) -> bool {
-    let ExcludedHosts { reached, .. } = ExcludedHosts::with(settings, cluster, topology);
+    let ExcludedHosts { reached, .. } = ExcludedHosts::with(excludes_hosts, cluster, topology);
     let values = of_pools(cluster, topology).into_iter().chain(of_hosts(reached));
     let masquerade = PrefixMap::build(0, values);
     ManxPorts::masquerades_by(&masquerade, source.into(), destination.into())
@@ -58,11 +58,11 @@ pub struct ExcludedHosts {
 impl ExcludedHosts {
     /// The hosts of a cluster as one node sees them.
     pub fn new(cluster: &Cluster, topology: &Topology) -> Self {
-        Self::with(&cluster.way_out, cluster, topology)
+        Self::with(cluster.way_out.excludes_hosts, cluster, topology)
     }
 
-    fn with(settings: &WayOut, cluster: &Cluster, topology: &Topology) -> Self {
-        if !settings.excludes_hosts {
+    fn with(excludes_hosts: bool, cluster: &Cluster, topology: &Topology) -> Self {
+        if !excludes_hosts {
             return Self::default();
         }
         let firsts = cluster.nodes.values().flat_map(|node| {

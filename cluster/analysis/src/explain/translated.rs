@@ -21,6 +21,7 @@ use manx_policy_compiler::model::ObjectName;
 use super::Explainer;
 use super::connections::{Asked, Connections};
 use super::services::{number, services, without_port};
+use crate::routes::WayOut;
 
 /// What a client asks for.
 #[derive(Debug, Clone, Copy)]
@@ -125,7 +126,7 @@ impl Explainer<'_> {
             return Ok(self.without_frontend(from, &asked));
         }
         let mut found = Connections { asked: Vec::new(), notes: Vec::new() };
-        let Some(client) = self.arrive(from, client, &asked, &mut found)? else {
+        let Some(client) = self.arrive(from, &client, &asked, &mut found)? else {
             return Ok(Some(found));
         };
         match (service, pod) {
@@ -205,11 +206,11 @@ impl Explainer<'_> {
     fn arrive(
         &self,
         from: &str,
-        client: Party,
+        client: &Party,
         asked: &AskedFor<'_>,
         found: &mut Connections,
     ) -> Result<Option<Client>, String> {
-        let node = self.oracle.node(&client).map(str::to_owned);
+        let node = self.oracle.node(client).map(str::to_owned);
         let is_here = node.is_some() && asked.node.is_none_or(|it| node.as_deref() == Some(it));
         let (address, text) = (client.address(), from.to_owned());
         let kind = match client {
@@ -217,7 +218,7 @@ impl Explainer<'_> {
             Party::Node { .. } if is_here => ClientKind::Process,
             _ => ClientKind::Outside,
         };
-        let (Party::Pod { .. }, Some(there), Some(own)) = (&client, asked.node, &node) else {
+        let (Party::Pod { .. }, Some(there), Some(own)) = (client, asked.node, &node) else {
             return Ok(Some(Client { kind, text, address, node }));
         };
         if is_here {
@@ -225,7 +226,7 @@ impl Explainer<'_> {
         }
         let leaves = Asked::new(from, asked.text, asked.packet());
         let why = match self.routes.way_out(own, [address, asked.address])? {
-            Some(Some(address)) => {
+            WayOut::As(address) => {
                 found.asked.push(leaves);
                 let note = format!(
                     "node {own} sends what the pod asks node {there} with its own address {address} (natOutgoing)"
@@ -234,10 +235,10 @@ impl Explainer<'_> {
                 let text = address.to_string();
                 return Ok(Some(Client { kind, text, address, node: None }));
             }
-            Some(None) => {
+            WayOut::Closed => {
                 "dropped (no-route): the node has no address by which the world sees pods"
             }
-            None => match self.routes.route(there, address)? {
+            WayOut::AsItself => match self.routes.route(there, address)? {
                 Some((_, Route::Direct(_) | Route::World)) | None => {
                     found.asked.push(leaves);
                     return Ok(Some(Client { kind, text, address, node: None }));
