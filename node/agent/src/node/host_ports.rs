@@ -31,7 +31,7 @@ pub(super) struct HostPorts {
 }
 
 /// The name's end of the file, beside the socket, that keeps the ports that were refused.
-const REFUSED_PORTS: &str = "refused-ports";
+const REFUSED_PORTS: &str = "refused-host-ports";
 
 impl HostPorts {
     /// Nothing is granted. What an agent at this socket has refused stays refused.
