@@ -126,7 +126,7 @@ impl Affinities {
     }
 
     /// The backend that the client keeps, if the frontend still has it and the client's last connection is recent
-    /// enough. It is looked for up to [`NEAR`] places from where it was: so a connection to a service of very many backends
+    /// enough. It is looked for up to 1,024 places from where it was: so a connection to a service of very many backends
     /// costs no more than one to a service of as many.
     pub fn backend(&self, frontend: &Frontend, client: Address, now: u32) -> Option<Backend> {
         let timeout = frontend.affinity?;
