@@ -121,8 +121,8 @@ func (s suite) run(arguments []string) error {
 		skip := strings.Trim(*skip+"|"+s.alone, "|")
 		failed = append(failed, passThrough(s.specs(c, program, *atOnce, focus, skip)))
 	}
-	if alone {
-		failed = append(failed, passThrough(s.specs(c, program, 1, s.alone, *skip)))
+	if len(alone) > 0 {
+		failed = append(failed, passThrough(s.specs(c, program, 1, strings.Join(alone, "|"), *skip)))
 	}
 	if err := errors.Join(failed...); err != nil {
 		return fmt.Errorf("the specs of %q: %w", focus, err)
@@ -130,11 +130,11 @@ func (s suite) run(arguments []string) error {
 	return nil
 }
 
-// split tells whether some of the specs that run do so together, and whether some run alone.
-func (s suite) split(names []string, focus, skip string) (together, alone bool, err error) {
+// split tells whether some of the specs that run do so together, and gives a pattern for each of those that run alone.
+func (s suite) split(names []string, focus, skip string) (together bool, alone []string, err error) {
 	wanted, err := regexp.Compile(focus)
 	if err != nil {
-		return false, false, fmt.Errorf("the focus %q: %w", focus, err)
+		return false, nil, fmt.Errorf("the focus %q: %w", focus, err)
 	}
 	// A pattern that is empty matches everything.
 	matches := func(pattern, name string) bool {
@@ -146,7 +146,7 @@ func (s suite) split(names []string, focus, skip string) (together, alone bool, 
 		switch {
 		case !wanted.MatchString(name) || matches(skip, name):
 		case matches(s.alone, name):
-			alone = true
+			alone = append(alone, regexp.QuoteMeta(name))
 		default:
 			together = true
 		}

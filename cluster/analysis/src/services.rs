@@ -166,6 +166,11 @@ impl<'a> ServiceTables<'a> {
         &self.frontends
     }
 
+    /// The ports of nodes that are services', the first and the last.
+    pub(crate) fn node_port_range(&self) -> (u16, u16) {
+        self.settings.node_ports
+    }
+
     /// The node of [`ServiceTables::frontends`].
     pub(crate) fn seat(&self) -> Option<&str> {
         self.seat.as_deref()

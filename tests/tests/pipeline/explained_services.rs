@@ -289,6 +289,7 @@ fn explain_and_packets_agree_about_services_that_manx_translates() {
                 let home = usize::from(backend != Backend::Near);
                 let node_port = 30_080 + number;
                 let published = [
+                    (node_address(node, true), 30_099),
                     (node_address(node, true), node_port),
                     (node_address(node, false), node_port),
                     (format!("198.51.100.{number}").parse().unwrap(), 80),
@@ -297,7 +298,7 @@ fn explain_and_packets_agree_about_services_that_manx_translates() {
                     (format!("203.0.113.{number}").parse().unwrap(), 80),
                 ];
                 for (to, port) in published {
-                    let is_of_node = port == node_port;
+                    let is_of_node = port >= 30_000;
                     for client in
                         [Client::Pod, Client::Process, Client::Outside(0), Client::Outside(1)]
                     {

@@ -376,8 +376,24 @@ fn what_a_node_drops_or_refuses_is_denied_with_its_reason() {
     default/a to 198.51.100.1 81 (dropped); refused (service-without-port): Service default/web has no port TCP 81; found TCP 80, TCP 90
     default/a to 203.0.113.99 80; no node translates 203.0.113.99, an address of Service default/web: it is one of externalIPs, and lies in no net of --external-ips (MANX_EXTERNAL_IPS)
     default/a to node/n1 22; Service default/web: its nodePort 22 is not translated, because it lies outside of the nodes' range for services: expected one of --node-ports (MANX_NODE_PORTS)
-    default/a to node/n1 30082
+    default/a to node/n1 30082 (dropped); refused (unknown-port): the nodes' ports 30000 to 32767 are services' (--node-ports), and none has this one at 172.18.0.2 of node n1
     ");
+}
+
+/// Each endpoint's hint is for the other node.
+#[test]
+fn an_endpoint_that_hints_mean_for_other_nodes_is_asked_about_at_one_of_these() {
+    let crossed = "---\n{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {type: LoadBalancer, clusterIP: 10.96.0.9, ports: [{port: 80}]}, \
+         status: {loadBalancer: {ingress: [{ip: 198.51.100.9}]}}}\n\
+         ---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: x-1, labels: {kubernetes.io/service-name: x}}, addressType: IPv4, \
+         endpoints: [{addresses: [10.1.1.2], nodeName: n1, hints: {forNodes: [{name: n2}]}}, \
+         {addresses: [10.1.2.2], nodeName: n2, hints: {forNodes: [{name: n1}]}}], ports: [{port: 80}]}\n";
+    let objects = with_pool("ipipMode: Always, natOutgoing: true", crossed);
+    let told = by_manx(&objects, "192.0.2.1", "198.51.100.9", 80);
+    assert_eq!(
+        told,
+        "192.0.2.1 by n1 to default/c 80, 192.0.2.1 by n2 to default/a 80; 198.51.100.9 leads to Service default/x"
+    );
 }
 
 #[test]

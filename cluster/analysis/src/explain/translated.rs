@@ -173,7 +173,19 @@ impl Explainer<'_> {
     /// What becomes of a connection to a port that no service and no pod has. `None`: it is judged as any other.
     fn without_frontend(&self, from: &str, asked: &AskedFor<'_>) -> Option<Connections> {
         let as_asked = || Asked::new(from, asked.text, asked.packet());
-        if asked.node.is_some() {
+        if let Some(node) = asked.node {
+            let (first, last) = self.tables().node_port_range();
+            if (first..=last).contains(&asked.port) {
+                let why = format!(
+                    "refused (unknown-port): the nodes' ports {first} to {last} are services' (--node-ports), and none has \
+                     this one at {} of node {node}",
+                    asked.address
+                );
+                return Some(Connections {
+                    asked: vec![asked.dropped(from, why)],
+                    notes: Vec::new(),
+                });
+            }
             let is_its = |service: &Service| {
                 let mut ports = service.ports.iter();
                 ports.any(|it| {
@@ -268,25 +280,34 @@ impl Explainer<'_> {
             None => self.nodes_of_endpoints(key)?,
         };
         let mut refused = Vec::new();
-        let mut is_led = false;
-        for node in nodes {
+        let mut led = BTreeSet::new();
+        for node in &nodes {
             // An outside host may come in by any node: each backend is asked for at its own.
-            let is_asked = |it: IpAddr| at.is_some() || self.home_of(it).as_ref() == Some(&node);
-            match self.choose(client, asked, key, (&node, &is_asked))? {
+            let is_asked = |it: IpAddr| at.is_some() || self.home_of(it).as_ref() == Some(node);
+            match self.choose(client, asked, key, (node, &is_asked))? {
                 Err(why) => refused.push(why),
                 Ok(Chosen { backends, notes }) => {
-                    is_led = true;
                     found.notes.extend(notes);
                     for backend in backends {
-                        self.lead_to(client, &node, backend, asked.protocol, found)?;
+                        led.insert(backend);
+                        self.lead_to(client, node, backend, asked.protocol, found)?;
                         if at.is_none() {
-                            found.notes.extend(self.seen_elsewhere(&node, backend.0)?);
+                            found.notes.extend(self.seen_elsewhere(node, backend.0)?);
                         }
                     }
                 }
             }
         }
-        if !is_led {
+        // Hints may mean a backend for other nodes than its own.
+        for node in nodes.iter().filter(|_| at.is_none()) {
+            let chosen = self.choose(client, asked, key, (node, &|_| true))?;
+            for backend in chosen.into_iter().flat_map(|it| it.backends) {
+                if led.insert(backend) {
+                    self.lead_to(client, node, backend, asked.protocol, found)?;
+                }
+            }
+        }
+        if led.is_empty() {
             let why = refused.into_iter().next();
             let why = why.unwrap_or_else(|| format!("dropped (service-without-backend): {key} has no endpoint on a node whose clients get it"));
             found.asked.push(asked.dropped(&client.text, why));

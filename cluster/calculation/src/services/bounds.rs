@@ -15,6 +15,8 @@ pub(super) const MOST_SERVICES: usize = 5000;
 pub(super) const MOST_OF_NAMESPACE: usize = 524_288;
 /// The backends that take as much memory as a frontend: its claim, its keys and the table's entry.
 pub(super) const BACKENDS_OF_FRONTEND: usize = 16;
+/// The frontends for which a node port counts, however many addresses a node has: mostly one of each family, and 127.0.0.1.
+pub(super) const ADDRESSES_OF_NODE: usize = 3;
 /// The `externalIPs` of a Service that count; others are left out. Each is a frontend for each port, and the API server
 /// takes as many as an object has room for.
 pub(super) const MOST_EXTERNAL_IPS: usize = 16;

@@ -127,7 +127,8 @@ impl ListedRoute {
 
     /// The destination, if it is a [last resort](Netlink::add_last_resort).
     pub fn last_resort(&self) -> Option<IpNet> {
-        let is_unreachable = self.message.header.kind == RouteType::Unreachable;
+        let is_last = self.message.attributes.contains(&RouteAttribute::Priority(u32::MAX));
+        let is_unreachable = self.message.header.kind == RouteType::Unreachable && is_last;
         let to = self.message.attributes.iter().find_map(|attribute| match attribute {
             RouteAttribute::Destination(to) => ip(to),
             _ => None,
@@ -253,7 +254,8 @@ impl Netlink {
         }))
     }
 
-    /// Makes a prefix unreachable while no other route of the main table leads there: a default route does not count.
+    /// Makes a prefix unreachable while the main table has no other route of this prefix or a longer one: routes of shorter
+    /// prefixes, such as a default route, do not count.
     pub async fn add_last_resort(&self, to: IpNet) -> Result<(), Error> {
         let mut message = Route::direct(to, 0).message();
         message.header.kind = RouteType::Unreachable;

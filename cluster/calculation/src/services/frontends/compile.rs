@@ -18,7 +18,7 @@ use crate::services::addresses::{
     AddressKind, Opening, Untranslated, addresses, left_alone, openings,
 };
 use crate::services::backends::{Candidate, Here, TrafficPolicy, all, can_be_backend, select};
-use crate::services::bounds::{BACKENDS_OF_FRONTEND, MOST_BACKENDS, MOST_PORTS};
+use crate::services::bounds::{ADDRESSES_OF_NODE, BACKENDS_OF_FRONTEND, MOST_BACKENDS, MOST_PORTS};
 use crate::services::host_ports;
 use crate::services::numbers;
 use crate::services::omission::Omission;
@@ -136,14 +136,14 @@ impl Compiler<'_> {
     }
 
     /// What a Service asks for of its namespace's share: its backends, and for each of its frontends as many as take the
-    /// same memory; at most the backends of one Service.
+    /// same memory; at most the backends of one Service. It is the same on all nodes.
     pub(super) fn asked(&self, name: &ObjectName, service: &Service) -> usize {
         let ports = translated_ports(service);
         let slices = self.slices.of_ports(name, ports);
         let backends: usize = slices.iter().flatten().map(|(it, _)| it.endpoints.len()).sum();
         let reached = addresses(service, self.external).values().filter(|it| it.is_ok()).count();
         let node_ports = ports.iter().filter(|it| it.node_port.is_some()).count();
-        let frontends = ports.len() * reached + node_ports * self.node_ports.addresses.len();
+        let frontends = ports.len() * reached + node_ports * ADDRESSES_OF_NODE;
         (backends + frontends * BACKENDS_OF_FRONTEND).min(MOST_BACKENDS)
     }
 
