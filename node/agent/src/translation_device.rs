@@ -7,8 +7,8 @@
 //!
 //! Rules, routes and reserved ports outlive the agent. While no agent runs, `manx1` is gone, and the table of the ports
 //! drops what comes: a connection waits for the next agent, and no socket of the node answers it. The ranges of service
-//! addresses are unreachable then, because whoever is behind the default route would get what is sent there. [`remove`] takes them
-//! away. It finds them in the kernel, so any process can call it.
+//! addresses are unreachable then. Otherwise packets to them would leave by the default route, to strangers. [`remove`] takes
+//! all of this away. It finds it in the kernel, so any process can call it.
 
 use std::collections::BTreeSet;
 use std::io;

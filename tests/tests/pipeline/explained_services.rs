@@ -134,7 +134,7 @@ fn fabric(contents: &Contents, yaml: &str, node: usize) -> Fabric {
     Fabric::with_manx_ports(&(yaml.to_owned() + &routes()), table, PORTS, (&POOLS, &POOLS))
 }
 
-/// Who asks.
+/// A client of services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Client {
     /// The pod `shop/a`.

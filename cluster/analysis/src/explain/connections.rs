@@ -1,7 +1,7 @@
 //! The connections that policy decides about if one connects to a service.
 //!
-//! Whoever translates a service's address decides which endpoints a client may get, and which address they see. Policy
-//! judges what comes of it. `published` is kube-proxy, `translated` is Manx.
+//! The translator of a service's address decides which endpoints a client may get, and which address they see. Policy
+//! judges the connections that result. `published` is kube-proxy, `translated` is Manx.
 
 use manx_api::explain::{ExplainRequest, Explanation, PacketSpec};
 use manx_oracle::Party;

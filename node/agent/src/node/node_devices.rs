@@ -216,8 +216,8 @@ impl NodeDevices {
         }
     }
 
-    /// What is wanted in the node's kernel, and whether it stands. A look is not older than a second: who asks for the
-    /// status again and again must not keep the agent from its work.
+    /// What is wanted in the node's kernel, and whether it stands. The answer may be a second old: requests for
+    /// the status must not keep the agent from its work.
     pub(super) fn look(&mut self, ports: &Desired, host: &HostNetwork, now: Instant) -> Looked {
         match &self.looked {
             Some((at, looked)) if now.duration_since(*at) < LOOK_EVERY => looked.clone(),

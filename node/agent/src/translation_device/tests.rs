@@ -460,7 +460,7 @@ fn node_ports_may_be_those_of_other_addresses_than_the_way_out_has() {
     }
     send(&mut queues, &datagram((SECOND, 30080), (WORLD[0], 999), b"answer"));
     assert_eq!(heard(&client), Some((b"answer".to_vec(), (ip(SECOND), 30080).into())));
-    // Who asks at 127.0.0.1 has the node's address there.
+    // A client of 127.0.0.1 has the node's address there.
     let own = in_node(&place, || UdpSocket::bind("0.0.0.0:0").unwrap());
     own.connect(("127.0.0.1", 30080)).unwrap();
     assert_eq!(own.local_addr().unwrap().ip(), ip(SECOND));
@@ -644,7 +644,7 @@ fn what_others_have_removed_is_set_again_and_what_they_have_added_is_told() {
     let rules = looked.wanted.iter().filter(|it| it.contains(" rule ")).cloned();
     assert_eq!(rules.collect::<BTreeSet<String>>(), own_rules(&all));
 
-    // What Manx itself wants anew or no longer, and a rule for a new interface, is nobody else's deed.
+    // Nobody else has changed what Manx itself now wants otherwise, or a rule for a new interface.
     let mut other = desired();
     other.node_ports.clear();
     let dummy = ["link", "add", "eth7", "type", "veth", "peer", "name", "eth8"];
