@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use ipnet::IpNet;
-use manx_linux::netlink::{self, Family, ListedRoute, MAIN, Netlink, PORTS_TABLE, Route, Rule};
+use manx_linux::netlink::{
+    self, Family, ListedRoute, MAIN, Netlink, PORTS_TABLE, Route, RouteOf, Rule,
+};
 use manx_linux::netns::sysctl;
 
 use crate::interfaces::SERVICES;
@@ -169,9 +171,8 @@ impl Pass {
     }
 }
 
-fn text_of(Route { destination, source, .. }: &Route) -> String {
-    let source = source.map(|it| format!(" src {it}")).unwrap_or_default();
-    format!("ip route table {PORTS_TABLE} {destination} dev {SERVICES}{source}")
+fn text_of(route: &Route) -> String {
+    RouteOf { table: PORTS_TABLE, route, device: Some(SERVICES) }.to_string()
 }
 
 fn end_of(family: Family) -> String {

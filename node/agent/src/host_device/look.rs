@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use manx_calculation::topology::HostNetwork;
 use manx_devices::device::{CreatedDevice, Error};
 use manx_linux::netlink::{
-    self, Action, Family, MAIN, Netlink, OWN_TABLE, RULE_PREFERENCE, Route, Rule,
+    self, Action, Family, MAIN, Netlink, OWN_TABLE, RULE_PREFERENCE, Route, RouteOf, Rule,
 };
 use manx_linux::netns::{self, sysctl};
 
@@ -85,11 +85,8 @@ async fn look_at_routes(
     pass: &mut Pass,
 ) -> Result<(), netlink::Error> {
     let present: BTreeSet<Route> = netlink.manx_routes(table).await?.into_iter().collect();
-    let text = |Route { destination, via, device, source, .. }: &Route| {
-        let source = source.map(|it| format!(" src {it}")).unwrap_or_default();
-        let via = via.map(|it| format!(" via {it}")).unwrap_or_default();
-        let device = if *device == made.index { format!(" dev {name}") } else { String::new() };
-        format!("ip route table {table} {destination}{via}{device}{source}")
+    let text = |route: &Route| {
+        RouteOf { table, route, device: (route.device == made.index).then_some(name) }.to_string()
     };
     for route in &wanted {
         pass.want(text(route), present.contains(route));

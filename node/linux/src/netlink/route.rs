@@ -101,6 +101,25 @@ impl Route {
     }
 }
 
+/// A route of a table below 256, in the words of `ip`.
+#[derive(Debug, Clone, Copy)]
+pub struct RouteOf<'a> {
+    pub table: u8,
+    pub route: &'a Route,
+    /// The name of the route's interface, which the kernel gives by its number; `None` where it is not known.
+    pub device: Option<&'a str>,
+}
+
+impl fmt::Display for RouteOf<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { table, route: Route { destination, via, source, .. }, device } = self;
+        write!(f, "ip route table {table} {destination}")?;
+        via.iter().try_for_each(|via| write!(f, " via {via}"))?;
+        device.iter().try_for_each(|device| write!(f, " dev {device}"))?;
+        source.iter().try_for_each(|source| write!(f, " src {source}"))
+    }
+}
+
 /// A route of any program.
 #[derive(Debug, Clone)]
 pub struct ListedRoute {

@@ -116,6 +116,18 @@ fn routes_are_replaced_found_again_and_removed() {
 }
 
 #[test]
+fn a_route_of_a_table_in_the_words_of_ip() {
+    let direct = Route::direct(net("10.9.1.0/24"), 7);
+    let by_node = Route { via: Some(ip("10.9.0.2")), source: Some(ip("10.9.0.1")), ..direct };
+    let text = |route, device| RouteOf { table: 78, route, device }.to_string();
+    assert_eq!(text(&direct, None), "ip route table 78 10.9.1.0/24");
+    assert_eq!(
+        text(&by_node, Some("eth0")),
+        "ip route table 78 10.9.1.0/24 via 10.9.0.2 dev eth0 src 10.9.0.1"
+    );
+}
+
+#[test]
 fn links_are_renamed_bridged_moved_and_removed() {
     if !namespaces_allowed() {
         return;
