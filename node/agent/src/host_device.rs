@@ -13,8 +13,6 @@
 //!
 //! [`Plan`]: manx_ipam::plan::Plan
 
-mod look;
-
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -24,25 +22,17 @@ use ipnet::IpNet;
 
 use manx_calculation::topology::{HostNetwork, HostRoute};
 use manx_devices::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
-use manx_linux::netlink::{self, Address, MAIN, Netlink, OWN_TABLE, Refusal, Route};
-use manx_linux::netns;
+use manx_linux::netlink::{
+    self, Action, Address, Family, MAIN, MANX_PROTOCOL, Netlink, OWN_TABLE, RULE_PREFERENCE, Route,
+    RouteOf, Rule,
+};
+use manx_linux::netns::{self, sysctl};
 
-use crate::interfaces::FORWARDED;
+use crate::interfaces::{FORWARDED, HOST};
 use crate::reconcile::Pass;
 
 /// The interface by which the node's own packets come in, as routing rules see it.
 const LOOPBACK: &str = "lo";
-
-/// The changes that [`HostDevice::reconcile`] made in the main table.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RouteChanges {
-    /// Routes that were set.
-    pub set: Vec<Route>,
-    /// Routes that were removed.
-    pub removed: Vec<Route>,
-    /// Blocks that got no route, because the node has no route to their node. The next reconciliation tries again.
-    pub unreachable: Vec<IpNet>,
-}
 
 /// Single routes through Manx that change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -119,37 +109,84 @@ impl HostDevice {
         Ok(forwarded)
     }
 
-    /// Makes the addresses of the interfaces and the routes to pods those of `desired`, and touches no others. Repeating it
-    /// changes nothing.
-    pub fn reconcile(&self, desired: &HostNetwork) -> Result<RouteChanges, Error> {
-        Ok(netlink::in_netns(&self.netns, async |netlink| {
-            // With another plugin Manx cannot tell by a source whether the node or a host beyond it sends. It cannot
-            // refuse the source later either, because the node's NAT gives it to others' packets. So the kernel
-            // refuses it where a packet comes in.
-            netlink.set_refusals(&self.refusals(desired)).await?;
-            let own = self.forwarded.as_ref().map(|_| LOOPBACK);
-            netlink.set_table_rule(OWN_TABLE, own).await?;
-            // Addresses are added first and removed last, because routes use them.
-            let mut stale = add_addresses(&netlink, &self.made, &desired.addresses).await?;
-            let routes = PodRoutes::find(&netlink, desired).await?;
-            let mut entry = &self.made;
-            if let Some(forwarded) = &self.forwarded {
-                let masquerade = &desired.masquerade_addresses;
-                stale.extend(add_addresses(&netlink, forwarded, masquerade).await?);
-                set_routes(&netlink, OWN_TABLE, &routes.through(&self.made)).await?;
-                entry = forwarded;
-            }
-            let changes = set_routes(&netlink, MAIN, &routes.through(entry)).await?;
-            for address in stale {
-                netlink.delete_address(address).await?;
-            }
-            Ok(RouteChanges { unreachable: routes.unreachable, ..changes })
-        })?)
+    /// Makes the settings, the addresses of the interfaces, the rules and the routes to pods those of `desired`, and touches
+    /// no others. Repeating it changes nothing. A pass that only looks finds the same and changes nothing.
+    ///
+    /// Returns the blocks that have no route, because the node has none to their node. The next walk tries again.
+    ///
+    /// # Errors
+    /// The first one. A setting that cannot be set keeps nothing else from being set.
+    pub(crate) fn walk(&self, desired: &HostNetwork, pass: &mut Pass) -> Result<Vec<IpNet>, Error> {
+        let set = netns::run_in(&self.netns, || self.want_settings(pass));
+        let unreachable = netlink::in_netns(&self.netns, async |netlink| {
+            self.walk_network(&netlink, desired, pass).await
+        })?;
+        set??;
+        Ok(unreachable)
     }
 
-    /// Changes single routes. Those that are removed lead through Manx. All others stay as they are, and nobody looks at them:
-    /// [`Self::reconcile`] asks the kernel for all.
-    pub fn change_routes(&self, changed: &ChangedRoutes) -> Result<RouteChanges, Error> {
+    async fn walk_network(
+        &self,
+        netlink: &Netlink,
+        desired: &HostNetwork,
+        pass: &mut Pass,
+    ) -> Result<Vec<IpNet>, netlink::Error> {
+        for family in Family::ALL {
+            set_rules(netlink, family, &self.rules(family, desired), pass).await?;
+        }
+        let host = Interface { name: HOST, made: &self.made };
+        // Addresses are added first and removed last, because routes use them.
+        let mut stale = host.add_addresses(netlink, &desired.addresses, pass).await?;
+        let routes = PodRoutes::find(netlink, desired).await?;
+        let mut entry = host;
+        if let Some(made) = &self.forwarded {
+            let forwarded = Interface { name: FORWARDED, made };
+            let masquerade = &desired.masquerade_addresses;
+            stale.extend(forwarded.add_addresses(netlink, masquerade, pass).await?);
+            host.set_routes(netlink, OWN_TABLE, &routes.through(&self.made), pass).await?;
+            entry = forwarded;
+        }
+        entry.set_routes(netlink, MAIN, &routes.through(entry.made), pass).await?;
+        for (name, address) in stale {
+            if pass.want_gone(format!("{} on {name}", address.net)) {
+                netlink.delete_address(address).await?;
+            }
+        }
+        Ok(routes.unreachable)
+    }
+
+    fn want_settings(&self, pass: &mut Pass) -> Result<(), netlink::Error> {
+        let forwards = self.forwarded.iter().flat_map(|_| sysctl::FORWARD);
+        // The kernel may lack IPv6.
+        for (key, value) in forwards.filter(|(key, _)| sysctl::read(key).is_ok()) {
+            pass.want_setting(key, value)?;
+        }
+        // Manx has checked the sources of packets that it sends to the node. The kernel's check knows nothing of tunnels.
+        pass.want_setting(&format!("ipv4/conf/{HOST}/rp_filter"), "0")?;
+        // Manx's own ICMP errors come from the tunnel address, which is also the node's. Otherwise the kernel takes such a
+        // source for forged.
+        pass.want_setting(&format!("ipv4/conf/{HOST}/accept_local"), "1")
+    }
+
+    /// The rules of a family that should be there.
+    fn rules(&self, family: Family, desired: &HostNetwork) -> BTreeSet<Rule> {
+        let rule = |interface: &str, action| Rule {
+            interface: Some(interface.to_owned()),
+            ..Rule::new(RULE_PREFERENCE, family, action)
+        };
+        let own = self.forwarded.iter().map(|_| rule(LOOPBACK, Action::Lookup(OWN_TABLE)));
+        // With another plugin Manx cannot tell by a source whether the node or a host beyond it sends. It cannot refuse the
+        // source later either, because the node's NAT gives it to others' packets. So the kernel refuses it where a packet
+        // comes in. For IPv4 it does so by itself.
+        let refused = desired.own.iter().filter(|it| family == Family::V6 && it.is_ipv6());
+        let refusals =
+            refused.map(|source| Rule { from: Some(*source), ..rule(&self.uplink, Action::Drop) });
+        own.chain(refusals).collect()
+    }
+
+    /// Changes single routes. Those that are removed lead through Manx. All others stay as they are, and nobody looks at them: a
+    /// walk asks the kernel for all.
+    pub fn change_routes(&self, changed: &ChangedRoutes) -> Result<(), Error> {
         Ok(netlink::in_netns(&self.netns, async |netlink| {
             if self.forwarded.is_some() {
                 change_routes(&netlink, OWN_TABLE, &self.made, changed).await?;
@@ -159,19 +196,12 @@ impl HostDevice {
         })?)
     }
 
-    fn refusals(&self, desired: &HostNetwork) -> BTreeSet<Refusal> {
-        let refusal = |address: &IpAddr| match address {
-            IpAddr::V4(_) => None,
-            IpAddr::V6(source) => Some(Refusal { interface: self.uplink.clone(), source: *source }),
-        };
-        desired.own.iter().filter_map(refusal).collect()
-    }
-
     /// Removes the rules, the routes by other interfaces, and what is left of the interfaces. The queues are closed before.
     pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
         netlink::in_netns(&self.netns, async |netlink| {
-            netlink.set_refusals(&BTreeSet::new()).await?;
-            netlink.set_table_rule(OWN_TABLE, None).await?;
+            for family in Family::ALL {
+                set_rules(&netlink, family, &BTreeSet::new(), &mut Pass::default()).await?;
+            }
             for table in [OWN_TABLE, MAIN] {
                 for route in netlink.manx_routes(table).await? {
                     netlink.delete_route(table, &route).await?;
@@ -184,23 +214,91 @@ impl HostDevice {
     }
 }
 
-/// Adds the addresses that an interface lacks, and returns those that it has and should not have.
-async fn add_addresses(
+/// Makes the rules of a family that are the interfaces' those that are wanted, and touches no others.
+async fn set_rules(
     netlink: &Netlink,
-    made: &CreatedDevice,
-    wanted: &[IpAddr],
-) -> Result<Vec<Address>, netlink::Error> {
-    let mut present = netlink.addresses().await?;
-    // The kernel itself adds link-local addresses.
-    present.retain(|Address { index, net }| *index == made.index && !is_link_local(net.addr()));
-    for net in wanted.iter().map(|address| IpNet::from(*address)) {
-        let before = present.len();
-        present.retain(|address| address.net != net);
-        if present.len() == before {
-            netlink.add_address(made.index, net).await?;
-        }
+    family: Family,
+    wanted: &BTreeSet<Rule>,
+    pass: &mut Pass,
+) -> Result<(), netlink::Error> {
+    let listed = netlink.rules(family).await?;
+    // A kernel without IPv6 has no rules of it, and gets none.
+    if listed.is_empty() && family == Family::V6 {
+        return Ok(());
     }
-    Ok(present)
+    let known = listed.into_iter().filter_map(|it| it.rule).filter(is_own).collect();
+    pass.change_rules(netlink, &known, wanted).await
+}
+
+/// Whether it is a rule of these interfaces. Manx's other rules are `manx1`'s: they have other preferences, or lead to other
+/// tables.
+fn is_own(rule: &Rule) -> bool {
+    let does = matches!(rule.action, Action::Drop | Action::Lookup(OWN_TABLE));
+    does && (rule.preference, rule.made_by) == (RULE_PREFERENCE, MANX_PROTOCOL)
+}
+
+/// One of the interfaces, with its name.
+#[derive(Clone, Copy)]
+struct Interface<'a> {
+    name: &'static str,
+    made: &'a CreatedDevice,
+}
+
+impl Interface<'_> {
+    /// Adds the addresses that it lacks, and returns those that it has and should not have, with its name.
+    async fn add_addresses(
+        self,
+        netlink: &Netlink,
+        wanted: &[IpAddr],
+        pass: &mut Pass,
+    ) -> Result<Vec<(&'static str, Address)>, netlink::Error> {
+        let mut present = netlink.addresses().await?;
+        present.retain(|it| it.index == self.made.index);
+        for net in wanted.iter().map(|address| IpNet::from(*address)) {
+            let before = present.len();
+            present.retain(|address| address.net != net);
+            if pass.want(format!("{net} on {}", self.name), present.len() < before) {
+                netlink.add_address(self.made.index, net).await?;
+            }
+        }
+        // The kernel itself adds link-local addresses.
+        present.retain(|address| !is_link_local(address.net.addr()));
+        Ok(present.into_iter().map(|address| (self.name, address)).collect())
+    }
+
+    /// Makes Manx's routes in a table those that are wanted, and touches no others.
+    async fn set_routes(
+        self,
+        netlink: &Netlink,
+        table: u8,
+        wanted: &BTreeSet<Route>,
+        pass: &mut Pass,
+    ) -> Result<(), netlink::Error> {
+        let text = |route: &Route| {
+            let device = (route.device == self.made.index).then_some(self.name);
+            RouteOf { table, route, device }.to_string()
+        };
+        let present: BTreeSet<Route> = netlink.manx_routes(table).await?.into_iter().collect();
+        for route in wanted {
+            if !pass.want(text(route), present.contains(route)) {
+                continue;
+            }
+            // IPv6 keeps a route with a gateway and one without it side by side, so the old one is removed first.
+            if let IpNet::V6(_) = route.destination {
+                for old in present.iter().filter(|old| old.destination == route.destination) {
+                    netlink.delete_route(table, old).await?;
+                }
+            }
+            netlink.replace_route_in(table, route).await?;
+        }
+        let destinations: BTreeSet<IpNet> = wanted.iter().map(|new| new.destination).collect();
+        for route in present.iter().filter(|it| !destinations.contains(&it.destination)) {
+            if pass.want_gone(text(route)) {
+                netlink.delete_route(table, route).await?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The node's routes to pods.
@@ -248,53 +346,20 @@ impl PodRoutes {
     }
 }
 
-/// Makes Manx's routes in a table those that are wanted, and touches no others.
-async fn set_routes(
-    netlink: &Netlink,
-    table: u8,
-    wanted: &BTreeSet<Route>,
-) -> Result<RouteChanges, netlink::Error> {
-    let mut changes = RouteChanges::default();
-    let present: BTreeSet<Route> = netlink.manx_routes(table).await?.into_iter().collect();
-    for route in wanted.difference(&present) {
-        // IPv6 keeps a route with a gateway and one without it side by side, so the old one is removed first.
-        if let IpNet::V6(_) = route.destination {
-            for old in present.iter().filter(|old| old.destination == route.destination) {
-                netlink.delete_route(table, old).await?;
-            }
-        }
-        netlink.replace_route_in(table, route).await?;
-        changes.set.push(*route);
-    }
-    let destinations: BTreeSet<IpNet> = wanted.iter().map(|new| new.destination).collect();
-    for route in present.difference(wanted) {
-        if !destinations.contains(&route.destination) {
-            netlink.delete_route(table, route).await?;
-            changes.removed.push(*route);
-        }
-    }
-    Ok(changes)
-}
-
 /// Changes routes of a table that lead to `entry`.
 async fn change_routes(
     netlink: &Netlink,
     table: u8,
     entry: &CreatedDevice,
     changed: &ChangedRoutes,
-) -> Result<RouteChanges, netlink::Error> {
-    let mut changes = RouteChanges::default();
+) -> Result<(), netlink::Error> {
     for (net, source) in &changed.set {
-        let route = entry.route(*net, *source);
-        netlink.replace_route_in(table, &route).await?;
-        changes.set.push(route);
+        netlink.replace_route_in(table, &entry.route(*net, *source)).await?;
     }
     for net in &changed.removed {
-        let route = entry.route(*net, None);
-        netlink.delete_route(table, &route).await?;
-        changes.removed.push(route);
+        netlink.delete_route(table, &entry.route(*net, None)).await?;
     }
-    Ok(changes)
+    Ok(())
 }
 
 fn is_link_local(address: IpAddr) -> bool {

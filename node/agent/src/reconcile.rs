@@ -44,6 +44,12 @@ impl Pass {
         !is_there && !self.only_looks
     }
 
+    /// Notes what is there and not wanted. Returns whether it is to be removed now.
+    pub(crate) fn want_gone(&mut self, what: String) -> bool {
+        self.findings.removed.push(what);
+        !self.only_looks
+    }
+
     /// Wants a setting of `/proc/sys/net`, of the calling thread's namespace.
     pub(crate) fn want_setting(&mut self, key: &str, value: &str) -> Result<(), netlink::Error> {
         let is_there = sysctl::read(key)? == value;
@@ -78,17 +84,30 @@ impl Pass {
         if !present.has_manx() && !port_rules::has_manx(wanted) {
             return Ok(());
         }
+        self.change_rules(netlink, &present.known, wanted).await
+    }
+
+    /// Makes the known rules of a family those that are wanted.
+    pub(crate) async fn change_rules(
+        &mut self,
+        netlink: &Netlink,
+        known: &BTreeSet<Rule>,
+        wanted: &BTreeSet<Rule>,
+    ) -> Result<(), netlink::Error> {
         self.wanted.extend(wanted.iter().map(ToString::to_string));
-        for step in port_rules::steps(&present.known, wanted) {
-            let text = step.to_string();
+        for step in port_rules::steps(known, wanted) {
             match &step {
-                Step::Add(_) => self.findings.set.push(text),
-                Step::Delete(_) => self.findings.removed.push(text),
-            }
-            match &step {
-                _ if self.only_looks => {}
-                Step::Add(rule) => netlink.add_rule(rule).await?,
-                Step::Delete(rule) => netlink.delete_rule(rule).await?,
+                Step::Add(rule) => {
+                    self.findings.set.push(step.to_string());
+                    if !self.only_looks {
+                        netlink.add_rule(rule).await?;
+                    }
+                }
+                Step::Delete(rule) => {
+                    if self.want_gone(step.to_string()) {
+                        netlink.delete_rule(rule).await?;
+                    }
+                }
             }
         }
         Ok(())
@@ -130,11 +149,8 @@ impl Pass {
         let mut present = BTreeSet::new();
         for route in netlink.table_routes(MAIN, family).await?.iter().filter(|it| it.is_manx()) {
             let Some(net) = route.last_resort() else { continue };
-            if !wanted.contains(&net) {
-                self.findings.removed.push(text(&net));
-                if !self.only_looks {
-                    netlink.delete_listed(route).await?;
-                }
+            if !wanted.contains(&net) && self.want_gone(text(&net)) {
+                netlink.delete_listed(route).await?;
             }
             present.insert(net);
         }
@@ -160,11 +176,8 @@ impl Pass {
             };
             if !route.is_manx() {
                 self.findings.foreign.push(route.to_string());
-            } else if !stays {
-                self.findings.removed.push(text);
-                if !self.only_looks {
-                    netlink.delete_listed(&route).await?;
-                }
+            } else if !stays && self.want_gone(text) {
+                netlink.delete_listed(&route).await?;
             }
         }
         Ok(())

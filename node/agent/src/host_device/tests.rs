@@ -4,13 +4,11 @@ use std::net::{IpAddr, UdpSocket};
 
 use manx_dataplane::worker::Polling;
 use manx_devices::testing::{LONG, Pod, Wire, bound, devices, reaches};
-use manx_linux::netlink::{Peer, Veth};
+use manx_linux::netlink::{Peer, TRANSLATED_TABLE, Veth};
 use manx_linux::testing::namespaces_allowed;
 
 use super::*;
-use crate::interfaces::HOST;
 use crate::reconcile::Findings;
-use manx_linux::netns::sysctl;
 
 #[test]
 fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
@@ -61,13 +59,13 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
             ],
             own: [v4, v6].into(),
         };
-        let changes = host.reconcile(&desired).unwrap();
-        assert_eq!(changes.set.len(), 3, "{changes:?}");
-        assert!(
-            changes.set.iter().any(|route| (route.device, route.via) == (uplink, Some(second)))
-        );
-        assert_eq!(changes.unreachable, [net("10.7.2.0/24")]);
-        assert_eq!(host.reconcile(&desired).unwrap().set, [], "again changes nothing");
+        let mut first = Pass::default();
+        let unreachable = host.walk(&desired, &mut first).unwrap();
+        assert_eq!(of_main(&first.findings.set), 3, "{:?}", first.findings);
+        let leads = routes(&node, MAIN);
+        assert!(leads.iter().any(|it| (it.device, it.via) == (uplink, Some(second))), "{leads:?}");
+        assert_eq!(unreachable, [net("10.7.2.0/24")]);
+        assert_eq!(reconcile(&host, &desired), Findings::default(), "again changes nothing");
 
         for address in &pod.addresses {
             let there = pod.run(|| bound(*address));
@@ -94,16 +92,18 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         }
 
         set_back(&host, &node, &desired);
+        leave_others_rules(&host, &node, &desired);
         change_single_routes(&host, &node, &desired, [v4, v6]);
 
         desired.blocks = vec![
             (net("fd07::/64"), HostRoute::Manx { source: None }),
             (net("10.7.1.0/24"), HostRoute::Manx { source: None }),
         ];
-        let changes = host.reconcile(&desired).unwrap();
-        assert_eq!((changes.set.len(), changes.removed.len()), (2, 1), "{changes:?}");
+        let Findings { set, removed, .. } = reconcile(&host, &desired);
+        assert_eq!((of_main(&set), of_main(&removed)), (2, 1), "{set:?} {removed:?}");
         desired.addresses = vec![v6];
-        assert_eq!(host.reconcile(&desired).unwrap(), RouteChanges::default());
+        let removed = vec![format!("{v4}/32 on manx0")];
+        assert_eq!(reconcile(&host, &desired), Findings { removed, ..Findings::default() });
         let addresses = netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
             netlink.addresses().await
         });
@@ -113,13 +113,37 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         assert!(holds(v6) && !holds(v4));
         drop(wire);
         host.detach(&agent).unwrap();
-        let left = netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
-            let mut left = netlink.manx_routes(MAIN).await?;
-            left.extend(netlink.manx_routes(OWN_TABLE).await?);
-            Ok(left)
-        });
-        assert_eq!(left.unwrap(), []);
+        assert_eq!([MAIN, OWN_TABLE].map(|table| routes(&node, table)), [vec![], vec![]]);
+        assert_eq!(rules(&node), [] as [Rule; 0]);
     }
+}
+
+/// What a walk changes.
+fn reconcile(host: &HostDevice, desired: &HostNetwork) -> Findings {
+    let mut pass = Pass::default();
+    host.walk(desired, &mut pass).unwrap();
+    pass.findings
+}
+
+/// The number of routes of the main table among findings.
+fn of_main(findings: &[String]) -> usize {
+    findings.iter().filter(|it| it.starts_with("ip route table 254 ")).count()
+}
+
+/// Manx's routes of a table.
+fn routes(node: &Pod, table: u8) -> Vec<Route> {
+    let netns = netns::open(&node.path).unwrap();
+    netlink::in_netns(netns, async |netlink| netlink.manx_routes(table).await).unwrap()
+}
+
+/// All of Manx's rules.
+fn rules(node: &Pod) -> Vec<Rule> {
+    let listed = netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
+        let [v4, v6] = Family::ALL;
+        Ok([netlink.rules(v4).await?, netlink.rules(v6).await?].concat())
+    });
+    let rules = listed.unwrap().into_iter().filter_map(|it| it.rule);
+    rules.filter(|it| it.made_by == MANX_PROTOCOL).collect()
 }
 
 /// Single routes are set and removed as all at once would be, from the state that is desired; and no other is touched.
@@ -127,26 +151,23 @@ fn change_single_routes(host: &HostDevice, node: &Pod, desired: &HostNetwork, so
     let nets = ["192.0.2.9/32", "fd99::9/128"].map(|text| text.parse::<IpNet>().unwrap());
     let set = nets.into_iter().zip(source.map(Some)).collect();
     let changed = ChangedRoutes { set, removed: Vec::new() };
-    assert_eq!(host.change_routes(&changed).unwrap().set.len(), 2);
-    let own = netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
-        netlink.manx_routes(OWN_TABLE).await
-    })
-    .unwrap();
+    host.change_routes(&changed).unwrap();
+    let own = routes(node, OWN_TABLE);
     assert!(nets.iter().all(|net| own.iter().any(|it| it.destination == *net)));
     let mut with_both = desired.clone();
     let both = changed.set.into_iter().map(|(net, source)| (net, HostRoute::Manx { source }));
     with_both.blocks.extend(both);
-    assert_eq!(host.reconcile(&with_both).unwrap().set, [], "they are as all at once would be");
+    assert_eq!(reconcile(host, &with_both), Findings::default(), "as all at once would be");
     let changed = ChangedRoutes { set: Vec::new(), removed: nets.to_vec() };
-    assert_eq!(host.change_routes(&changed).unwrap().removed.len(), 2);
-    assert_eq!(host.reconcile(desired).unwrap().removed, [], "no other is left or gone");
+    host.change_routes(&changed).unwrap();
+    assert_eq!(reconcile(host, desired), Findings::default(), "no other is left or gone");
 }
 
 /// What others have changed is found, and is as before when it is reconciled.
 fn set_back(host: &HostDevice, node: &Pod, desired: &HostNetwork) {
     let look = |only_looks| {
         let mut pass = Pass { only_looks, ..Pass::default() };
-        host.look(desired, &mut pass).unwrap();
+        host.walk(desired, &mut pass).unwrap();
         pass
     };
     let all = look(true);
@@ -169,12 +190,54 @@ fn set_back(host: &HostDevice, node: &Pod, desired: &HostNetwork) {
         }
         netlink.set_table_rule(OWN_TABLE, None).await?;
         sysctl::set("ipv4/conf/manx0/rp_filter", "1")?;
-        Ok(())
+        let more = Rule {
+            interface: Some("eth0".to_owned()),
+            from: "fd07::9".parse().ok(),
+            ..Rule::new(RULE_PREFERENCE, Family::V6, Action::Drop)
+        };
+        netlink.add_rule(&more).await?;
+        netlink.add_address(host.made.index, "10.7.0.9/32".parse().unwrap()).await
     })
     .unwrap();
     let found = look(true).findings;
-    assert_eq!(look(false).findings, found, "a look has changed nothing");
     assert_eq!(found.set.len(), 1 + 2 + 3, "a setting, rules and routes: {found:?}");
-    host.reconcile(desired).unwrap();
+    assert_eq!(
+        found.removed,
+        ["ip -6 rule pref 77 from fd07::9/128 iif eth0 blackhole proto 77", "10.7.0.9/32 on manx0"]
+    );
+    assert_eq!(look(false).findings, found, "a look has changed nothing");
     assert_eq!(look(true).findings, Findings::default());
+}
+
+/// Rules of Manx's that are for the port of translation: one refuses the same source at another preference.
+fn leave_others_rules(host: &HostDevice, node: &Pod, desired: &HostNetwork) {
+    let refusal = Rule {
+        interface: Some("eth0".to_owned()),
+        from: "fd07::1".parse().ok(),
+        ..Rule::new(1, Family::V6, Action::Drop)
+    };
+    let at_another = Rule { interface: Some("eth1".to_owned()), ..refusal.clone() };
+    let back = Rule {
+        interface: Some("manx1".to_owned()),
+        ..Rule::new(RULE_PREFERENCE, Family::V4, Action::Lookup(TRANSLATED_TABLE))
+    };
+    let all = [back, refusal, at_another];
+    let node_netns = netns::open(&node.path).unwrap();
+    netlink::in_netns(&node_netns, async |netlink| {
+        for rule in &all {
+            netlink.add_rule(rule).await?;
+        }
+        Ok(())
+    })
+    .unwrap();
+    let before = rules(node);
+    assert_eq!(reconcile(host, desired), Findings::default());
+    assert_eq!(rules(node), before);
+    netlink::in_netns(&node_netns, async |netlink| {
+        for rule in &all {
+            netlink.delete_rule(rule).await?;
+        }
+        Ok(())
+    })
+    .unwrap();
 }

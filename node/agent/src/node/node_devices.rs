@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use manx_dataplane::encapsulation::Encapsulation;
 
 use crate::error::Error;
@@ -148,14 +149,17 @@ impl NodeDevices {
         self.pattern.mtu.saturating_sub(most as u32)
     }
 
-    /// Makes the node's own addresses and routes those of `desired`.
+    /// Makes the node's own settings, addresses, rules and routes those of `desired`.
     pub(super) fn reconcile_host(&self, desired: &HostNetwork) {
-        let reconciled = self.host.reconcile(desired).inspect_err(
+        log_unreachable(&self.walk_host(desired, &mut Pass::default()));
+    }
+
+    /// Returns the blocks that the node cannot reach. Logs an error.
+    fn walk_host(&self, desired: &HostNetwork, pass: &mut Pass) -> Vec<IpNet> {
+        let walked = self.host.walk(desired, pass).inspect_err(
             |error| tracing::error!(%error, "the node's own routes are not as they should be"),
         );
-        for block in reconciled.into_iter().flat_map(|it| it.unreachable) {
-            tracing::error!(%block, "the node has no route to the node of this block");
-        }
+        walked.unwrap_or_default()
     }
 
     /// Changes single routes of the node's own. If that fails, all are made those of `desired`.
@@ -197,16 +201,13 @@ impl NodeDevices {
     /// Sets back what other programs have changed of the node's own addresses, routes, rules and settings, and logs it.
     pub(super) fn check_host(&mut self, host: &HostNetwork) {
         let mut pass = Pass::default();
-        let looked = self.host.look(host, &mut pass);
-        if let Err(error) = &looked {
-            tracing::warn!(%error, "what Manx has in the node's kernel cannot be looked at, so it is set anew");
-        }
+        let unreachable = self.walk_host(host, &mut pass);
         let Findings { set, removed, .. } = &pass.findings;
-        if looked.is_ok() && set.is_empty() && removed.is_empty() {
+        if set.is_empty() && removed.is_empty() {
             self.host_found = Findings::default();
             return;
         }
-        self.reconcile_host(host);
+        log_unreachable(&unreachable);
         // What cannot be set is logged once.
         if pass.findings != self.host_found {
             pass.find_set_back(&pass.wanted.iter().cloned().collect());
@@ -237,7 +238,7 @@ impl NodeDevices {
             wrong.extend(looked.err().map(|error| error.to_string()));
         }
         pass.only_looks = true;
-        let looked = self.host.look(host, &mut pass);
+        let looked = self.host.walk(host, &mut pass);
         wrong.extend(looked.err().map(|error| error.to_string()));
         wrong.extend(self.ports_fault.message().map(str::to_owned));
         let Pass { wanted, findings: Findings { set, removed, foreign, .. }, .. } = pass;
@@ -283,6 +284,12 @@ impl NodeDevices {
         if let Err(error) = self.host.detach(&self.namespace) {
             tracing::warn!(%error, "the node's own routes could not be removed");
         }
+    }
+}
+
+fn log_unreachable(blocks: &[IpNet]) {
+    for block in blocks {
+        tracing::error!(%block, "the node has no route to the node of this block");
     }
 }
 

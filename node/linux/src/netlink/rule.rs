@@ -1,7 +1,4 @@
-//! Policy routing rules: those that refuse forged sources, and those that route by Manx's own tables.
-
-use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv6Addr};
+//! The tables of Manx's own, and the rules that lead to them.
 
 use futures_util::TryStreamExt;
 use rtnetlink::IpVersion;
@@ -11,19 +8,9 @@ use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use super::route::MANX_PROTOCOL;
 use super::{Error, Netlink};
 
-/// The preference of these rules. It is between the local table's rule (0) and the main table's (32,766): Manx must not
-/// refuse packets to the node itself.
+/// The preference of rules that neither refuse nor lead elsewhere what is sent to the node itself. It is between the local
+/// table's rule (0) and the main table's (32,766).
 pub const RULE_PREFERENCE: u32 = 77;
-
-/// A rule that drops, and does not forward, packets that come in by an interface from this IPv6 address.
-///
-/// For IPv4 the kernel itself drops packets from outside whose source is one of its own addresses; IPv6 has no such
-/// check.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Refusal {
-    pub interface: String,
-    pub source: Ipv6Addr,
-}
 
 fn leads_to(message: &RuleMessage, table: u8) -> bool {
     let ours = RuleAttribute::Protocol(RouteProtocol::Other(MANX_PROTOCOL));
@@ -36,22 +23,6 @@ fn names_interface(message: &RuleMessage, name: &str) -> bool {
     let is_it =
         |attribute: &RuleAttribute| matches!(attribute, RuleAttribute::Iifname(it) if it == name);
     message.attributes.iter().any(is_it)
-}
-
-impl Refusal {
-    fn from_message(message: &RuleMessage) -> Option<Self> {
-        let (mut interface, mut source, mut ours) = (None, None, false);
-        for attribute in &message.attributes {
-            match attribute {
-                RuleAttribute::Iifname(name) => interface = Some(name.clone()),
-                RuleAttribute::Source(IpAddr::V6(from)) => source = Some(*from),
-                RuleAttribute::Protocol(by) => ours = *by == RouteProtocol::Other(MANX_PROTOCOL),
-                _ => {}
-            }
-        }
-        let blackhole = message.header.action == RuleAction::Blackhole;
-        (ours && blackhole).then_some(Self { interface: interface?, source: source? })
-    }
 }
 
 /// The table for packets that come back from the translation of services. The routes of Manx's tables are deleted with
@@ -103,40 +74,6 @@ impl Netlink {
             };
             made.map_err(Error::request(|| {
                 format!("packets from {interface} cannot be routed by table {table}")
-            }))?;
-        }
-        Ok(())
-    }
-
-    /// Replaces Manx's refusals by these, without touching other rules.
-    pub async fn set_refusals(&self, wanted: &BTreeSet<Refusal>) -> Result<(), Error> {
-        let listed = self.handle.rule().get(IpVersion::V6).execute().try_collect::<Vec<_>>().await;
-        let listed =
-            listed.map_err(Error::request(|| "the routing rules cannot be listed".to_owned()))?;
-        let mut missing = wanted.clone();
-        for message in listed {
-            let Some(refusal) = Refusal::from_message(&message) else { continue };
-            if !missing.remove(&refusal) {
-                let removed = self.handle.rule().del(message).execute().await;
-                removed.map_err(Error::request(|| {
-                    format!("the rule about packets from {} cannot be removed", refusal.source)
-                }))?;
-            }
-        }
-        for Refusal { interface, source } in missing {
-            let mut rule = self
-                .handle
-                .rule()
-                .add()
-                .v6()
-                .input_interface(interface.as_str())
-                .source_prefix(source, 128)
-                .action(RuleAction::Blackhole)
-                .priority(RULE_PREFERENCE);
-            let by = RuleAttribute::Protocol(RouteProtocol::Other(MANX_PROTOCOL));
-            rule.message_mut().attributes.push(by);
-            rule.execute().await.map_err(Error::request(|| {
-                format!("packets from {source}, an address of this node, cannot be refused at {interface}")
             }))?;
         }
         Ok(())
