@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use manx_linux::netlink::PortRange;
 use manx_linux::netns::sysctl;
+use manx_linux::whole_file;
 
 const RESERVED: &str = "ipv4/ip_local_reserved_ports";
 const LOCAL: &str = "ipv4/ip_local_port_range";
@@ -102,7 +103,7 @@ pub(crate) fn reserve(
     let added = Ports(wanted.0.difference(&others).copied().collect());
     if added != ours && !only_looks {
         let failed = |source| Error::Record { path: record.to_owned(), source };
-        std::fs::write(record, added.text()).map_err(failed)?;
+        whole_file::replace(record, added.text().as_bytes()).map_err(failed)?;
     }
     let all = Ports(others.union(&wanted.0).copied().collect());
     let is_there = all == now;

@@ -5,9 +5,8 @@
 //! write is never replaced or removed: files that it writes have a mark.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, Permissions};
+use std::fs;
 use std::io::{self, Write as _, stderr, stdout};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -17,6 +16,7 @@ use crate::elf;
 use crate::hold;
 use crate::policy_only::{self, Returned};
 use manx_api::client::{self, Client};
+use manx_linux::whole_file;
 
 /// The default folder in which runtimes look for programs.
 const BIN_DIR: &str = "/opt/cni/bin";
@@ -362,27 +362,14 @@ fn is_program(bytes: &[u8]) -> bool {
     bytes.windows(PROGRAM_MARK.len()).any(|it| it == PROGRAM_MARK)
 }
 
-/// Writes a file under a temporary name, syncs it, and renames it.
 fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
-    let error = |source| Error::File { path: path.to_owned(), verb: "written", source };
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    // The name begins with a dot and has no ending that a runtime looks for.
-    let mut beside = tempfile::Builder::new()
-        .prefix(".manx-cni.")
-        .permissions(Permissions::from_mode(mode))
-        .tempfile_in(folder)
-        .map_err(error)?;
-    beside.write_all(bytes).map_err(error)?;
-    // The mode is set again because the umask may have removed permissions.
-    beside.as_file().set_permissions(Permissions::from_mode(mode)).map_err(error)?;
-    beside.as_file().sync_all().map_err(error)?;
-    beside.persist(path).map_err(|failed| error(failed.error))?;
-    File::open(folder).and_then(|it| it.sync_all()).map_err(error)
+    whole_file::replace_durably(path, bytes, mode).map_err(at(path, "written"))
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
 

@@ -6,6 +6,7 @@
 //! - [`listening`]: the sockets at which processes listen.
 //! - [`process`]: the setup of a process at its start, and whether another process ends.
 //! - [`private`]: folders and files that no other user can write to.
+//! - [`whole_file`]: files that are replaced whole.
 //! - [`socket`]: a listening socket in such a folder, for one process at a time.
 //! - [`doctor::sandbox`]: the namespaces that contain a rig.
 //! - [`doctor`]: checks whether Manx can work on this machine, and reports what is missing.
@@ -22,3 +23,4 @@ pub mod process;
 pub mod socket;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod whole_file;

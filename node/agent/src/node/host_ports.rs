@@ -14,6 +14,7 @@ use std::{fs, io};
 use manx_calculation::services::GrantedPorts;
 use manx_dataplane::services::FrontendKey;
 use manx_linux::listening::{PortUse, UsedPorts};
+use manx_linux::whole_file;
 use manx_objects::object::{Kind, ObjectKey};
 
 use crate::port_rules::HostPort;
@@ -113,9 +114,7 @@ impl HostPorts {
             let ObjectKey { namespace, name, .. } = &**pod;
             let _ = writeln!(text, "{protocol} {} {port} {namespace}/{name}", address.to_ip());
         }
-        let beside = self.record.with_extension("new");
-        let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, &self.record));
-        if let Err(error) = written {
+        if let Err(error) = whole_file::replace(&self.record, text.as_bytes()) {
             let record = self.record.display();
             tracing::error!(%error, %record, "the next agent may give a pod the port of a process that is replaced then");
         }

@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::Path;
 
+use manx_linux::whole_file;
 use manx_objects::object::ObjectKey;
 use serde_json::Value as Json;
 
@@ -38,9 +39,7 @@ impl Objects {
 /// Writes one object's file. A reader sees the old file or the new one.
 pub fn write(folder: &Path, id: &ObjectKey, object: &Json) -> Result<(), InputError> {
     let path = folder.join(file_name(id));
-    let draft = folder.join(format!(".{}.draft", file_name(id)));
-    fs::write(&draft, format!("{object:#}\n")).map_err(InputError::at(&draft))?;
-    fs::rename(&draft, &path).map_err(InputError::at(&path))
+    whole_file::replace(&path, format!("{object:#}\n").as_bytes()).map_err(InputError::at(&path))
 }
 
 /// Removes one object's file.

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use manx_linux::netlink::{self, Action, Family, Netlink, Rule};
 use manx_linux::netns;
+use manx_linux::whole_file;
 
 use super::underlay::Names;
 use super::workdir::Workdir;
@@ -178,9 +179,8 @@ pub(super) async fn connect(
     let addresses: Vec<Ipv4Addr> =
         plan.nodes.values().filter_map(|node| node.addresses.iter().find_map(v4)).collect();
     let lines: Vec<String> = addresses.iter().map(Ipv4Addr::to_string).collect();
-    let (path, draft) = (workdir.pasta_request(), workdir.pasta_request().with_extension("draft"));
-    fs::write(&draft, lines.join("\n"))
-        .and_then(|()| fs::rename(&draft, &path))
+    let path = workdir.pasta_request();
+    whole_file::replace(&path, lines.join("\n").as_bytes())
         .map_err(|source| PastaError::File { path, source })?;
     let until = Instant::now() + START;
     for (index, (node, address)) in plan.nodes.keys().zip(addresses).enumerate() {

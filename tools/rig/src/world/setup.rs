@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use manx_linux::whole_file;
 use serde::{Deserialize, Serialize};
 
 use super::workdir::{Workdir, WorkdirError};
@@ -91,8 +92,7 @@ impl State {
 fn write(path: &std::path::Path, value: &impl Serialize) -> Result<(), WorkdirError> {
     let file = |source| WorkdirError::File { path: path.to_owned(), source };
     let text = serde_json::to_vec_pretty(value).map_err(|error| file(error.into()))?;
-    let draft = path.with_extension("draft");
-    fs::write(&draft, text).and_then(|()| fs::rename(&draft, path)).map_err(file)
+    whole_file::replace(path, &text).map_err(file)
 }
 
 fn read<T: for<'de> Deserialize<'de>>(path: &std::path::Path) -> Result<T, WorkdirError> {
