@@ -1,24 +1,26 @@
 //! A node and the world, joined by a veth: packets at `manx1`, and sockets at both ends.
 
-use std::collections::BTreeMap;
-use std::io::{Read, Write};
+mod place;
+mod traffic;
+
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use manx_api::Device;
-use manx_dataplane::checksum::{fold, sum};
-use manx_dataplane::packet::{Packet, Pool};
+use manx_dataplane::packet::Pool;
 use manx_dataplane::port::icmp_raw::IcmpRaw;
 use manx_dataplane::port::icmpv6_raw::Icmpv6Raw;
 use manx_dataplane::port::{PacketIo, Reception};
-use manx_dataplane::worker::Polling;
-use manx_devices::device::Queues;
-use manx_linux::netlink::{Action, LOCAL, MAIN, Peer, PortRange, Transport, Veth};
+use manx_linux::netlink::{Action, MAIN, PortRange, Transport};
 use manx_linux::testing::{namespaces_allowed, tun_allowed};
 
 use super::*;
 use crate::port_rules::Step;
+use place::{Place, in_node, in_world};
+use traffic::{
+    arrive, checksum, connect, datagram, ends, heard, hears_nothing, is_served, octets, packet,
+    send, udp, waits_in_vain,
+};
 
 /// Long enough for a packet that arrives.
 const SHORT: Duration = Duration::from_millis(200);
@@ -48,241 +50,6 @@ fn desired() -> Desired {
     let all: BTreeSet<IpAddr> = NODE.map(ip).into();
     let ranges = RANGES.map(|it| it.parse().unwrap()).into();
     Desired { egress: all.clone(), node_ports: all, ranges, ..Desired::default() }
-}
-
-/// The namespaces of a node and of the world, and the node's `manx1`.
-struct Place {
-    node: OwnedFd,
-    world: OwnedFd,
-    agent: AgentNamespace,
-    settings: TranslationSettings,
-    _folder: tempfile::TempDir,
-}
-
-impl Place {
-    fn new() -> Self {
-        let (node, world) = (netns::create().unwrap(), netns::create().unwrap());
-        let peer = Peer { name: "eth0", netns: Some(world.as_fd()), mac: None, index: None };
-        let veth = Veth { name: "eth0", mac: None, index: None, mtu: 1500, peer };
-        netlink::in_netns(&node, async |netlink| netlink.add_veth(&veth).await).unwrap();
-        for (netns, addresses) in [(&node, NODE), (&world, WORLD)] {
-            netlink::in_netns(netns, async |netlink| {
-                sysctl::apply(sysctl::FORWARD)?;
-                sysctl::make_ipv6_static("eth0")?;
-                for name in ["lo", "eth0"] {
-                    let link = netlink.existing(name).await?;
-                    netlink.set_up(link.index).await?;
-                }
-                let link = netlink.existing("eth0").await?;
-                for (address, len) in addresses.into_iter().zip([24, 64]) {
-                    let net = IpNet::new(ip(address), len).unwrap();
-                    netlink.add_address(link.index, net).await?;
-                }
-                Ok(())
-            })
-            .unwrap();
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let ports = ManxPorts { egress: range(61000, 65534), node_ports: range(30000, 32767) };
-        let settings = TranslationSettings { ports, record: folder.path().join("reserved-ports") };
-        let agent = AgentNamespace::create().unwrap();
-        let place = Self { node, world, agent, settings, _folder: folder };
-        // The kernel makes the routes of IPv6 addresses a moment later.
-        let late = [
-            "Local 2001:db8::1/",
-            "Anycast 2001:db8::/",
-            "Local fe80:",
-            "Anycast fe80:",
-            "Unicast fe80:",
-        ];
-        let end = Instant::now() + LONG;
-        while !late.iter().all(|it| place.routes().contains(it)) && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        place
-    }
-
-    fn attach(&self) -> Result<(TranslationDevice, Queues), Error> {
-        let like = DeviceSpec {
-            interface: "manx0",
-            addresses: &[],
-            mtu: 1500,
-            segments: None,
-            device: Device::Tun,
-            queues: 1,
-            polling: Polling::Adaptive,
-        };
-        let made =
-            in_node(self, || TranslationDevice::attach(&self.agent, &like, self.settings.clone()));
-        made.map(|(device, held)| (device, held.queues))
-    }
-
-    /// All rules and routes, and the settings that Manx may change.
-    fn state(&self) -> BTreeMap<String, String> {
-        let mut state = in_node(self, || {
-            let folders = ["ipv4", "ipv4/conf/all", "ipv4/conf/eth0", "ipv6/conf/all"];
-            let files = folders
-                .into_iter()
-                .flat_map(|folder| std::fs::read_dir(format!("/proc/sys/net/{folder}")).unwrap());
-            let paths = files.map(|file| file.unwrap().path());
-            // Some can only be written.
-            let read = paths.filter_map(|it| Some((std::fs::read_to_string(&it).ok()?, it)));
-            read.map(|(text, path)| (path.display().to_string(), text))
-                .collect::<BTreeMap<String, String>>()
-        });
-        state.insert("routes".to_owned(), self.routes());
-        state.insert("rules".to_owned(), self.rules().join("\n"));
-        state
-    }
-
-    fn routes(&self) -> String {
-        let list = async |netlink: Netlink| {
-            let mut all = Vec::new();
-            for family in Family::ALL {
-                for table in [PORTS_TABLE, LOCAL, MAIN] {
-                    all.extend(netlink.table_routes(table, family).await?);
-                }
-            }
-            Ok(all.iter().map(ToString::to_string).collect::<Vec<String>>().join("\n"))
-        };
-        netlink::in_netns(&self.node, list).unwrap()
-    }
-
-    fn rules(&self) -> Vec<String> {
-        let list = async |netlink: Netlink| {
-            let mut all = netlink.rules(Family::V4).await?;
-            all.extend(netlink.rules(Family::V6).await?);
-            Ok(all.iter().map(ToString::to_string).collect())
-        };
-        netlink::in_netns(&self.node, list).unwrap()
-    }
-}
-
-fn in_node<T: Send>(place: &Place, work: impl FnOnce() -> T + Send) -> T {
-    netns::run_in(&place.node, work).unwrap()
-}
-
-fn in_world<T: Send>(place: &Place, work: impl FnOnce() -> T + Send) -> T {
-    netns::run_in(&place.world, work).unwrap()
-}
-
-fn udp(address: &str, port: u16) -> UdpSocket {
-    let socket = UdpSocket::bind((ip(address), port)).unwrap();
-    socket.set_read_timeout(Some(LONG)).unwrap();
-    socket
-}
-
-/// Whether nothing comes for a time.
-fn hears_nothing(socket: &UdpSocket) -> bool {
-    socket.set_read_timeout(Some(SHORT)).unwrap();
-    let nothing = heard(socket).is_none();
-    socket.set_read_timeout(Some(LONG)).unwrap();
-    nothing
-}
-
-/// What a socket receives, and from whom.
-fn heard(socket: &UdpSocket) -> Option<(Vec<u8>, SocketAddr)> {
-    let mut bytes = [0; 64];
-    let (len, from) = socket.recv_from(&mut bytes).ok()?;
-    Some((bytes[..len].to_vec(), from))
-}
-
-/// The protocol and the ends of a packet.
-type Ends = (u8, SocketAddr, SocketAddr);
-
-fn ends(packet: &[u8]) -> Option<Ends> {
-    let word = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
-    let (protocol, from, to, at) = if packet[0] >> 4 == 4 {
-        let address = |at: usize| IpAddr::from(*packet[at..].first_chunk::<4>().unwrap());
-        (packet[9], address(12), address(16), usize::from(packet[0] & 15) * 4)
-    } else {
-        let address = |at: usize| IpAddr::from(*packet[at..].first_chunk::<16>().unwrap());
-        (packet[6], address(8), address(24), 40)
-    };
-    let has_ports = [TCP, UDP].contains(&protocol);
-    has_ports.then(|| (protocol, (from, word(at)).into(), (to, word(at + 2)).into()))
-}
-
-/// The packets of TCP and UDP that come to the queue within a time, at least one if there is one within [`LONG`].
-fn arrive(queues: &mut Queues, patience: Duration) -> Vec<Ends> {
-    let mut pool = Pool::new(64);
-    let mut batch = Vec::new();
-    let end = Instant::now() + patience;
-    let mut all = Vec::new();
-    while Instant::now() < end && all.is_empty() {
-        let _ = queues[0].receive(&mut pool, &mut batch, 32).unwrap();
-        all.extend(batch.drain(..).filter_map(|packet: Packet| ends(packet.bytes())));
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    all
-}
-
-fn octets(address: &str) -> Vec<u8> {
-    match ip(address) {
-        IpAddr::V4(it) => it.octets().to_vec(),
-        IpAddr::V6(it) => it.octets().to_vec(),
-    }
-}
-
-/// A checksum that the receiver takes (RFC 1071).
-fn checksum(bytes: &[u8]) -> [u8; 2] {
-    (!fold(sum(bytes))).to_be_bytes()
-}
-
-/// A packet of IP.
-fn packet(protocol: u8, from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
-    let ends = [octets(from), octets(to)].concat();
-    let len = payload.len() as u16;
-    let header = if ends.len() == 8 {
-        let [high, low] = (20 + len).to_be_bytes();
-        let mut header = vec![0x45, 0, high, low, 0, 1, 0, 0, 64, protocol, 0, 0];
-        header.extend(&ends);
-        let check = checksum(&header);
-        header[10..12].copy_from_slice(&check);
-        header
-    } else {
-        let [high, low] = len.to_be_bytes();
-        [vec![0x60, 0, 0, 0, high, low, protocol, 64], ends].concat()
-    };
-    [&header, payload].concat()
-}
-
-fn datagram(from: (&str, u16), to: (&str, u16), data: &[u8]) -> Vec<u8> {
-    let len = 8 + data.len() as u16;
-    let mut segment = [from.1, to.1, len, 0].map(u16::to_be_bytes).concat();
-    segment.extend(data);
-    let pseudo_header =
-        [octets(from.0), octets(to.0), len.to_be_bytes().to_vec(), vec![0, UDP]].concat();
-    let check = checksum(&[&pseudo_header[..], &segment].concat());
-    segment[6..8].copy_from_slice(&check);
-    packet(UDP, from.0, to.0, &segment)
-}
-
-fn send(queues: &mut Queues, bytes: &[u8]) {
-    let mut pool = Pool::new(1);
-    let packet = pool.take_filled(bytes).unwrap();
-    let _ = queues[0].transmit(&mut pool, &mut vec![packet]).unwrap();
-}
-
-fn connect(to: (&str, u16)) -> TcpStream {
-    TcpStream::connect_timeout(&(ip(to.0), to.1).into(), LONG).unwrap()
-}
-
-/// Whether a connection gets no answer at all.
-fn waits_in_vain(to: (&str, u16)) -> bool {
-    let tried = TcpStream::connect_timeout(&(ip(to.0), to.1).into(), SHORT);
-    tried.is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
-}
-
-/// A line goes over a new connection and comes back.
-fn is_served(listener: &TcpListener, client: TcpStream) -> bool {
-    let (mut server, mut client) = (listener.accept().unwrap().0, client);
-    let mut bytes = [0; 4];
-    client.write_all(b"ping").unwrap();
-    server.read_exact(&mut bytes).unwrap();
-    server.write_all(b"pong").unwrap();
-    client.read_exact(&mut bytes).unwrap();
-    &bytes == b"pong"
 }
 
 #[test]
