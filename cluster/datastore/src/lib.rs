@@ -5,6 +5,7 @@
 //! - `directory`: the [`Store`] of a directory. It reads changed files, keeps the last good state of each, and returns
 //!   the differences as [`Changes`](manx_objects::contents::Changes).
 //! - `watch`: reports when a directory may have changed.
+//! - `served`: the kinds of object that are read and written one by one.
 //! - `writes`: writes of single objects, by compare-and-swap.
 //! - `pool`: the first `IPPool` of a cluster, by these writes.
 //! - `followed`: the common part of all sources that follow a server: its objects, their last state on disk, the time
@@ -20,6 +21,7 @@ mod directory;
 mod error;
 mod followed;
 mod pool;
+mod served;
 mod source;
 mod watch;
 mod writes;
@@ -28,5 +30,6 @@ pub use directory::{Read, STANDS, Store, manifests, read_paths, read_with_texts}
 pub use error::SourceError;
 pub use followed::{Follower, Stale, Waits};
 pub use pool::DefaultPool;
+pub use served::{ServedKey, ServedKind};
 pub use source::Source;
 pub use writes::{Revision, WriteError, Writes};

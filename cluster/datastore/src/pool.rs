@@ -1,8 +1,9 @@
 //! The first `IPPool` of a cluster that has none.
 
-use manx_objects::object::{Kind, ObjectKey};
+use manx_objects::object::Kind;
 use serde_json::json;
 
+use crate::served::ServedKey;
 use crate::writes::{WriteError, Writes};
 
 /// The name that Calico gives it.
@@ -24,10 +25,10 @@ pub(crate) async fn make_first(
     writes: &impl Writes,
     pool: &DefaultPool,
 ) -> Result<bool, WriteError> {
-    if !writes.list(Kind::IpPool).await?.is_empty() {
+    if !writes.list(Kind::IpPool.into(), "").await?.is_empty() {
         return Ok(false);
     }
-    let key = ObjectKey { kind: Kind::IpPool, namespace: String::new(), name: NAME.to_owned() };
+    let key = ServedKey::new(Kind::IpPool, "", NAME);
     let object = json!({
         "spec": { "cidr": pool.cidr, "ipipMode": pool.ipip, "natOutgoing": pool.nat_outgoing },
     });

@@ -3,12 +3,18 @@
 //! A source follows objects, and is always a little late. A writer that decides by the value of an object reads it here,
 //! and writes it only if it is still the same. So no writer undoes a change that it has not seen.
 
-use manx_objects::object::{Kind, ObjectKey};
 use serde_json::Value;
+
+use crate::served::{ServedKey, ServedKind};
 
 /// Identifies a value of one object: the server gives each value another revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Revision(pub(crate) String);
+pub struct Revision {
+    /// The server's version of the value.
+    pub(crate) version: String,
+    /// Identifies the object among all that ever had its key; `None`: the server has no such identity.
+    pub(crate) uid: Option<String>,
+}
 
 /// The reason why an object was not written or read.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +27,7 @@ pub enum WriteError {
     Gone,
     /// The server does not serve this kind, which may be installed later.
     #[error("the server serves no {0}")]
-    NotServed(Kind),
+    NotServed(ServedKind),
     /// The server refuses it for good, with this message.
     #[error("{0}")]
     Refused(String),
@@ -33,33 +39,56 @@ pub enum WriteError {
 
 /// A store in which objects are read and written.
 ///
-/// An object has the name by which the server knows it. A value is the object's JSON; the fields of the key (kind, API
-/// version, name, namespace) may be left out.
+/// An object has the name by which the server knows it. A value is the object's JSON, in the [API version] that the
+/// server serves; the fields of the key (kind, API version, name, namespace) may be left out of a value that is written.
+///
+/// A write that names a revision is done only if the object still has it. [`WriteError::Conflict`] then says that
+/// another writer was first, or that the write was sent twice: read the object, and decide anew.
+///
+/// [API version]: Self::api_version
 pub trait Writes {
+    /// The API version of the kind's values, which decides how some fields are written: `spec.deleted` of a
+    /// `BlockAffinity` is the text `"true"` or `"false"` in `crd.projectcalico.org/v1`, and a boolean in
+    /// `projectcalico.org/v3`. It stays the same for as long as the store is open.
+    fn api_version(
+        &self,
+        kind: ServedKind,
+    ) -> impl Future<Output = Result<&'static str, WriteError>> + Send;
+
     /// Reads an object; `None` if it does not exist.
     fn get(
         &self,
-        key: &ObjectKey,
+        key: &ServedKey,
     ) -> impl Future<Output = Result<Option<(Value, Revision)>, WriteError>> + Send;
 
-    /// Reads all objects of a kind.
+    /// Reads the objects of a kind that a label selector of Kubernetes matches (`color=red,size!=big`); an empty one
+    /// matches all.
     fn list(
         &self,
-        kind: Kind,
-    ) -> impl Future<Output = Result<Vec<(ObjectKey, Value, Revision)>, WriteError>> + Send;
+        kind: ServedKind,
+        labels: &str,
+    ) -> impl Future<Output = Result<Vec<(ServedKey, Value, Revision)>, WriteError>> + Send;
 
     /// Makes an object, unless there is one: [`WriteError::Conflict`].
     fn create(
         &self,
-        key: &ObjectKey,
+        key: &ServedKey,
         value: Value,
     ) -> impl Future<Output = Result<Revision, WriteError>> + Send;
 
     /// Replaces an object if it still has this revision; if not: [`WriteError::Conflict`].
     fn compare_and_swap(
         &self,
-        key: &ObjectKey,
+        key: &ServedKey,
         revision: &Revision,
         value: Value,
     ) -> impl Future<Output = Result<Revision, WriteError>> + Send;
+
+    /// Deletes an object if it still has this revision; if not: [`WriteError::Conflict`]. An object that is gone is no
+    /// error, so a delete without an answer may be sent again. An object with finalizers stays until these are removed.
+    fn delete(
+        &self,
+        key: &ServedKey,
+        revision: &Revision,
+    ) -> impl Future<Output = Result<(), WriteError>> + Send;
 }

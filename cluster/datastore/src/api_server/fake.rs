@@ -155,7 +155,12 @@ impl ServerState {
     }
 
     pub(crate) fn serve(&mut self, kind: &str, plural: &str) {
-        let kinds = self.served.entry("projectcalico.org/v3".to_owned()).or_default();
+        self.serve_in("projectcalico.org/v3", kind, plural);
+    }
+
+    /// A kind of an API version is in the server's discovery.
+    pub(crate) fn serve_in(&mut self, api_version: &str, kind: &str, plural: &str) {
+        let kinds = self.served.entry(api_version.to_owned()).or_default();
         kinds.push((kind.to_owned(), plural.to_owned()));
     }
 
@@ -174,6 +179,13 @@ impl ServerState {
 
     fn list(&self, asked: &Request) -> Value {
         let all = self.objects.get(&asked.path).map(Vec::as_slice).unwrap_or_default();
+        // A selector is one label and its value.
+        let selector = parameter(&asked.query, "labelSelector").unwrap_or_default();
+        let is_selected = |object: &&Value| match selector.split_once('=') {
+            Some((label, value)) => object["metadata"]["labels"][label] == value,
+            None => true,
+        };
+        let all: Vec<&Value> = all.iter().filter(is_selected).collect();
         let number =
             |name: &str| parameter(&asked.query, name).and_then(|it| it.parse::<usize>().ok());
         let from = number("continue").unwrap_or(0);
@@ -190,7 +202,9 @@ impl ServerState {
         })
     }
 
-    /// The answer to a request for one object: it is read, made, or replaced if it has the version that is named.
+    /// The answer to a request for one object: it is read, made, or replaced or deleted if it has the version that is
+    /// named. As at a real server, a uid that is named is a precondition, which an object that is gone does not meet
+    /// when it is to be replaced.
     fn one(&mut self, asked: &Request) -> Option<(u16, Value)> {
         let (list, name) = match asked.method.as_str() {
             "POST" => (asked.path.as_str(), asked.body["metadata"]["name"].as_str()?),
@@ -201,18 +215,39 @@ impl ServerState {
         }
         self.version += 1;
         let mut new = asked.body.clone();
-        let named = new["metadata"]["resourceVersion"].take();
+        let named = match asked.method.as_str() {
+            "DELETE" => new["preconditions"].take(),
+            _ => new["metadata"].clone(),
+        };
         new["metadata"]["resourceVersion"] = self.version.to_string().into();
         let all = self.objects.entry(list.to_owned()).or_default();
         let known = all.iter().position(|it| it["metadata"]["name"] == name);
+        let is_named = |at: usize| {
+            let metadata = &all[at]["metadata"];
+            metadata["resourceVersion"] == named["resourceVersion"]
+                && (named["uid"].is_null() || metadata["uid"] == named["uid"])
+        };
         match (asked.method.as_str(), known) {
             ("GET", Some(at)) => return Some((200, all[at].clone())),
-            ("POST", None) => all.push(new.clone()),
-            ("PUT", Some(at)) if all[at]["metadata"]["resourceVersion"] == named => {
+            ("POST", None) => {
+                new["metadata"]["uid"] = format!("u-{}", self.version).into();
+                all.push(new.clone());
+            }
+            ("PUT", Some(at)) if is_named(at) => {
+                new["metadata"]["uid"] = all[at]["metadata"]["uid"].clone();
                 all[at] = new.clone();
             }
-            ("POST" | "PUT", Some(_)) => return Some((409, status(409, "there is another"))),
-            ("GET" | "PUT", None) => return Some((404, status(404, "there is none"))),
+            ("DELETE", Some(at)) if is_named(at) => {
+                all.remove(at);
+                return Some((200, json!({ "kind": "Status", "status": "Success" })));
+            }
+            ("PUT", None) if !named["uid"].is_null() => {
+                return Some((409, status(409, "the uid is of another")));
+            }
+            ("POST" | "PUT" | "DELETE", Some(_)) => {
+                return Some((409, status(409, "there is another")));
+            }
+            ("GET" | "PUT" | "DELETE", None) => return Some((404, status(404, "there is none"))),
             _ => return None,
         }
         Some((200, new))
@@ -263,7 +298,8 @@ pub(crate) fn status(code: u16, message: &str) -> Value {
 
 fn parameter(query: &str, name: &str) -> Option<String> {
     let mut all = query.split('&').filter_map(|it| it.split_once('='));
-    all.find(|(key, _)| *key == name).map(|(_, value)| value.replace("%3D", "="))
+    all.find(|(key, _)| *key == name)
+        .map(|(_, value)| value.replace("%3D", "=").replace("%2F", "/"))
 }
 
 async fn accept(listener: TcpListener, world: Arc<Mutex<ServerState>>) {

@@ -142,7 +142,7 @@ impl Position {
         installed: &mut watch::Receiver<Definitions>,
     ) -> Result<(), End> {
         let Some(resource) = self.find(connection, installed).await? else {
-            if !resource::may_be_missing(self.kind) {
+            if !resource::may_be_missing(self.kind.into()) {
                 let reason = format!("the server serves no {}", self.kind);
                 return Err(End::Failed(reason));
             }
@@ -155,10 +155,8 @@ impl Position {
             return Ok(());
         };
         if self.version.is_none() && !self.streams {
-            let (readings, version) = read_pages(connection, &resource, |object| {
-                reading::read(server, &resource, object)
-            })
-            .await?;
+            let read = |object| reading::read(server, self.kind, &resource, object);
+            let (readings, version) = read_pages(connection, &resource, "", read).await?;
             self.list(readings, events).await?;
             self.version = Some(version);
             return Ok(());
@@ -181,9 +179,9 @@ impl Position {
             for pause in &LOOKS[..if changed { LOOKS.len() } else { 1 }] {
                 tokio::time::sleep(*pause).await;
                 found = if self.absent {
-                    resource::find_served(connection, self.kind).await
+                    resource::find_served(connection, self.kind.into()).await
                 } else {
-                    resource::find(connection, self.kind).await
+                    resource::find(connection, self.kind.into()).await
                 };
                 if matches!(found, Ok(Some(_))) {
                     break;
@@ -283,7 +281,7 @@ impl Position {
             }
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                 let version = version_of(&object);
-                let reading = reading::read(server, resource, object);
+                let reading = reading::read(server, self.kind, resource, object);
                 if let Some(listed) = listed {
                     listed.insert(reading.key.clone(), reading);
                 } else {
@@ -309,15 +307,17 @@ impl Position {
     }
 }
 
-/// Reads all objects of a resource, page by page, and returns them with the version that they are of. The results of
-/// `read` are kept; a page is not.
+/// Reads the objects of a resource that a label selector matches, page by page, and returns them with the version that
+/// they are of; an empty selector matches all. The results of `read` are kept; a page is not.
 pub(super) async fn read_pages<T>(
     connection: &Connection,
     resource: &Resource,
+    labels: &str,
     read: impl Fn(Value) -> T,
 ) -> kube::Result<(Vec<T>, String)> {
     let mut all = Vec::new();
     let mut params = ListParams::default().limit(PAGE);
+    params.label_selector = Some(labels.to_owned()).filter(|labels| !labels.is_empty());
     loop {
         let request = Request::new(resource.path.clone()).list(&params);
         let page = connection.ask(request.map_err(kube::Error::BuildRequest)?).await;
@@ -364,7 +364,7 @@ struct PageMetadata {
 
 /// The versions of a kind's CRDs.
 fn versions(kind: Kind, all: &Definitions) -> Vec<String> {
-    resource::definitions(kind).filter_map(|(_, name)| all.get(&name).cloned()).collect()
+    resource::definitions(kind.into()).filter_map(|(_, name)| all.get(&name).cloned()).collect()
 }
 
 /// Keeps the CRDs of `kinds` as the server has them, for as long as the future is polled.
@@ -389,7 +389,7 @@ pub(super) async fn watch_installed(
                 };
                 pause = Pause::default();
                 let name = object["metadata"]["name"].as_str().unwrap_or_default();
-                let mut names = kinds.iter().flat_map(|kind| resource::definitions(*kind));
+                let mut names = kinds.iter().flat_map(|kind| resource::definitions((*kind).into()));
                 if !names.any(|(_, it)| it == name) {
                     continue;
                 }

@@ -228,10 +228,11 @@ async fn read_all(access: &Access) -> Result<Contents, SourceError> {
     let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|it| *it != Kind::Endpoints).collect();
     let mut objects = Objects::new(SERVER.name, &kinds);
     for kind in kinds {
-        let readings = match resource::find(&connection, kind).await.map_err(failed(Some(kind)))? {
+        let found = resource::find(&connection, kind.into()).await;
+        let readings = match found.map_err(failed(Some(kind)))? {
             Some(resource) => {
-                let read = |object| reading::read(&server, &resource, object);
-                let read = follow::read_pages(&connection, &resource, read).await;
+                let read = |object| reading::read(&server, kind, &resource, object);
+                let read = follow::read_pages(&connection, &resource, "", read).await;
                 read.map_err(failed(Some(kind)))?.0
             }
             None => Vec::new(),

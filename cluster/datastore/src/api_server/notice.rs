@@ -212,7 +212,7 @@ async fn write(
     key: &ObjectKey,
     notice: &Notice,
 ) -> kube::Result<()> {
-    let Some(resource) = resources.find(connection, key.kind).await? else { return Ok(()) };
+    let Some(resource) = resources.find(connection, key.kind.into()).await? else { return Ok(()) };
     let get = Request::new(resource.path_in(&key.namespace)).get(&key.name, &GetParams::default());
     let object: Value = match connection.ask(get.map_err(kube::Error::BuildRequest)?).await {
         Err(error) if code(&error) == Some(404) => return Ok(()),
@@ -243,7 +243,7 @@ fn event(
     let same = fingerprint((uid, metadata["generation"].as_u64(), &notice.text));
     let stem = prefix(name, NAME).trim_end_matches(['.', '-']);
     let mut regarding = json!({
-        "apiVersion": resource.api_version, "kind": resource.kind.name(), "name": name, "uid": uid,
+        "apiVersion": resource.api_version, "kind": resource.kind, "name": name, "uid": uid,
     });
     if !namespace.is_empty() {
         regarding["namespace"] = namespace.into();
@@ -356,8 +356,8 @@ mod tests {
         let server = Arc::from("https://192.0.2.1:6443/");
         let said = |kind: Kind, object: Value| {
             let api_version = kind.api_versions()[0];
-            let resource = Resource { kind, api_version, path: String::new() };
-            let reading = reading::read(&server, &resource, object.clone());
+            let resource = Resource { kind: kind.name(), api_version, path: String::new() };
+            let reading = reading::read(&server, kind, &resource, object.clone());
             let mut texts = texts(&reading.problems).into_values();
             let (severity, text) = texts.next()?;
             let notice = Notice { text, severity, due: Instant::now(), tries: 0 };
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn an_event_reads_like_this() {
         let resource = Resource {
-            kind: Kind::NetworkPolicy,
+            kind: "NetworkPolicy",
             api_version: "networking.k8s.io/v1",
             path: "/apis/networking.k8s.io/v1/networkpolicies".to_owned(),
         };

@@ -9,13 +9,18 @@ use super::resource::Resource;
 use crate::followed::{self, Reading};
 
 /// Reads an object that the server has sent. The items of a list do not name their kind: the resource does.
-pub(super) fn read(server: &Arc<str>, resource: &Resource, mut object: Value) -> Reading {
-    prune(resource.kind, &mut object);
+pub(super) fn read(
+    server: &Arc<str>,
+    kind: Kind,
+    resource: &Resource,
+    mut object: Value,
+) -> Reading {
+    prune(kind, &mut object);
     if let Value::Object(fields) = &mut object {
         fields.insert("apiVersion".to_owned(), resource.api_version.into());
-        fields.insert("kind".to_owned(), resource.kind.name().into());
+        fields.insert("kind".to_owned(), resource.kind.into());
     }
-    let key = followed::key(resource.kind, &object);
+    let key = followed::key(kind, &object);
     followed::read(server, key, object.to_string())
 }
 
@@ -70,8 +75,8 @@ mod tests {
     use super::*;
 
     fn pod(object: Value) -> Reading {
-        let resource = Resource { kind: Kind::Pod, api_version: "v1", path: String::new() };
-        read(&Arc::from("https://192.0.2.1:6443/"), &resource, object)
+        let resource = Resource { kind: "Pod", api_version: "v1", path: String::new() };
+        read(&Arc::from("https://192.0.2.1:6443/"), Kind::Pod, &resource, object)
     }
 
     #[test]

@@ -12,11 +12,13 @@ use serde_json::Value;
 
 use super::connection::Connection;
 use super::fault::{own, words};
+use crate::served::ServedKind;
 
 /// The place of a kind's objects at the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Resource {
-    pub(super) kind: Kind,
+    /// The kind, as objects of this API version name it.
+    pub(super) kind: &'static str,
     /// `v1` or `group/version`.
     pub(super) api_version: &'static str,
     /// The path of all objects of the kind: `/api/v1/pods`.
@@ -37,14 +39,14 @@ impl Resource {
 
 /// The resources that were found, for as long as a connection lasts.
 #[derive(Debug, Default)]
-pub(super) struct Resources(Mutex<BTreeMap<Kind, Resource>>);
+pub(super) struct Resources(Mutex<BTreeMap<ServedKind, Resource>>);
 
 impl Resources {
     /// The resource of a kind; see [`find`]. A kind that the server lacks is looked for again each time.
     pub(super) async fn find(
         &self,
         connection: &Connection,
-        kind: Kind,
+        kind: ServedKind,
     ) -> kube::Result<Option<Resource>> {
         // A map is whole between any two calls of it.
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,7 +72,10 @@ impl Resources {
 ///   as its `APIService` object is there, whether it answers or not;
 /// - there is no CRD that is established and says that the kind is served. Before a CRD is established there can be no
 ///   object of it.
-pub(super) async fn find(connection: &Connection, kind: Kind) -> kube::Result<Option<Resource>> {
+pub(super) async fn find(
+    connection: &Connection,
+    kind: ServedKind,
+) -> kube::Result<Option<Resource>> {
     if !comes_by_crd(kind) {
         return find_served(connection, kind).await;
     }
@@ -95,7 +100,7 @@ pub(super) async fn find(connection: &Connection, kind: Kind) -> kube::Result<Op
 /// Finds a kind's resource in the server's discovery lists.
 pub(super) async fn find_served(
     connection: &Connection,
-    kind: Kind,
+    kind: ServedKind,
 ) -> kube::Result<Option<Resource>> {
     let groups = connection.ask::<APIGroupList>(get("/apis")?).await?.groups;
     let served = |version: &str| {
@@ -108,7 +113,8 @@ pub(super) async fn find_served(
         let list: APIResourceList = connection.ask(get(&group)?).await?;
         // A name with a slash is a subresource: pods/status.
         let mut resources = list.resources.into_iter().filter(|it| !it.name.contains('/'));
-        if let Some(resource) = resources.find(|resource| resource.kind == kind.name()) {
+        let kind = kind.name_in(api_version);
+        if let Some(resource) = resources.find(|resource| resource.kind == kind) {
             let path = format!("{group}/{}", resource.name);
             return Ok(Some(Resource { kind, api_version, path }));
         }
@@ -117,7 +123,10 @@ pub(super) async fn find_served(
 }
 
 /// The name of a CRD by which the server is to serve the kind.
-async fn find_definition(connection: &Connection, kind: Kind) -> kube::Result<Option<String>> {
+async fn find_definition(
+    connection: &Connection,
+    kind: ServedKind,
+) -> kube::Result<Option<String>> {
     for (group, name) in definitions(kind) {
         let params = ListParams::default().fields(&format!("metadata.name={name}"));
         let list = Request::new(DEFINITIONS).list(&params).map_err(Error::BuildRequest)?;
@@ -137,7 +146,7 @@ async fn find_definition(connection: &Connection, kind: Kind) -> kube::Result<Op
 }
 
 /// Whether the server serves the kind in a version that is read here, by its CRD.
-fn serves(definition: &Value, kind: Kind, group: &str) -> bool {
+fn serves(definition: &Value, kind: ServedKind, group: &str) -> bool {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let established = list(&definition["status"]["conditions"])
         .iter()
@@ -154,15 +163,18 @@ pub(super) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresour
 
 /// The groups that a kind may be in, and the name of its CRD in each: its plural, as Kubernetes' own kinds and Calico's
 /// have it, and the group. A kind that is no CRD's has none.
-pub(super) fn definitions(kind: Kind) -> impl Iterator<Item = (&'static str, String)> {
-    let groups = kind.api_versions().iter().filter_map(|it| Some(it.split_once('/')?.0));
-    let groups: BTreeSet<&str> = groups.filter(|_| comes_by_crd(kind)).collect();
-    let name = kind.name().to_ascii_lowercase();
-    let plural = match name.strip_suffix('y') {
-        Some(stem) => format!("{stem}ies"),
-        None => format!("{name}s"),
-    };
-    groups.into_iter().map(move |group| (group, format!("{plural}.{group}")))
+pub(super) fn definitions(kind: ServedKind) -> impl Iterator<Item = (&'static str, String)> {
+    let versions = kind.api_versions().iter().filter(|_| comes_by_crd(kind));
+    let groups = versions.filter_map(|version| {
+        let (group, _) = version.split_once('/')?;
+        Some((group, kind.name_in(version).to_ascii_lowercase()))
+    });
+    // Versions of one group have the same CRD.
+    let groups: BTreeSet<(&str, String)> = groups.collect();
+    groups.into_iter().map(|(group, name)| match name.strip_suffix('y') {
+        Some(stem) => (group, format!("{stem}ies.{group}")),
+        None => (group, format!("{name}s.{group}")),
+    })
 }
 
 fn get(path: &str) -> kube::Result<hyper::Request<Vec<u8>>> {
@@ -170,19 +182,19 @@ fn get(path: &str) -> kube::Result<hyper::Request<Vec<u8>>> {
 }
 
 /// Whether a server may lack the kind: its CRD is not installed, or the server is older than Kubernetes 1.33.
-pub(super) fn may_be_missing(kind: Kind) -> bool {
-    comes_by_crd(kind) || kind == Kind::ServiceCidr
+pub(super) fn may_be_missing(kind: ServedKind) -> bool {
+    comes_by_crd(kind) || kind == Kind::ServiceCidr.into()
 }
 
 /// Whether a CRD brings the kind.
-pub(super) fn comes_by_crd(kind: Kind) -> bool {
+pub(super) fn comes_by_crd(kind: ServedKind) -> bool {
     let groups = ["projectcalico.org/", "policy.networking.k8s.io/"];
     kind.api_versions().iter().all(|version| groups.iter().any(|group| version.contains(group)))
 }
 
 /// The versions in the order in which they are looked for. Of Calico's two, the stored one comes first: the other may
 /// be an extension API server that shows the same objects.
-fn served_versions(kind: Kind) -> impl Iterator<Item = &'static str> {
+fn served_versions(kind: ServedKind) -> impl Iterator<Item = &'static str> {
     kind.api_versions().iter().rev().copied()
 }
 
@@ -212,7 +224,8 @@ mod tests {
             .collect();
         assert!(installed.len() >= 10, "{installed:?}");
         for name in installed {
-            let mut names = Kind::ALL.into_iter().flat_map(definitions);
+            let kinds = Kind::ALL.into_iter().map(ServedKind::from).chain(ServedKind::IPAM);
+            let mut names = kinds.flat_map(definitions);
             assert!(names.any(|(_, it)| it == name), "{name}");
         }
     }
@@ -225,7 +238,7 @@ mod tests {
                 "status": { "conditions": [{ "type": "Established", "status": established }] },
             })
         };
-        let serves = |it: &Value| serves(it, Kind::Tier, "projectcalico.org");
+        let serves = |it: &Value| serves(it, Kind::Tier.into(), "projectcalico.org");
         assert!(serves(&of("True", "v3", true)));
         assert!(!serves(&of("False", "v3", true)));
         assert!(!serves(&of("True", "v3", false)));

@@ -218,8 +218,8 @@ fn a_page_that_is_too_long_is_read_in_shorter_ones_and_an_object_that_is_too_lon
         drop(opened);
         server.world().put("/api/v1/pods", pod(30, connection::MOST));
         let connection = access(&server).connect().await.unwrap();
-        let pods = resource::find(&connection, Kind::Pod).await.unwrap().unwrap();
-        let error = follow::read_pages(&connection, &pods, drop).await.unwrap_err();
+        let pods = resource::find(&connection, Kind::Pod.into()).await.unwrap().unwrap();
+        let error = follow::read_pages(&connection, &pods, "", drop).await.unwrap_err();
         let words = fault::words(&error);
         assert!(
             words.starts_with("the server sent an answer of more than 8388608 bytes"),

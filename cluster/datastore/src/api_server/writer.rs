@@ -1,10 +1,9 @@
-//! Single objects of the API server, read and written. A revision is a `resourceVersion`.
+//! Single objects of the API server, read and written. A revision is a `resourceVersion` and a `uid`.
 
 use std::fmt;
 
-use kube::api::{GetParams, PostParams};
+use kube::api::{DeleteParams, GetParams, PostParams, Preconditions};
 use kube::core::{Request, request};
-use manx_objects::object::{Kind, ObjectKey};
 use serde_json::Value;
 
 use super::access::Access;
@@ -13,7 +12,7 @@ use super::fault::{code, is_passing, words};
 use super::follow::read_pages;
 use super::resource::{Resource, Resources};
 use crate::error::SourceError;
-use crate::followed;
+use crate::served::{ServedKey, ServedKind};
 use crate::writes::{Revision, WriteError, Writes};
 
 /// See the module. Open another one when the server does not answer: it reads certificates and tokens anew.
@@ -37,7 +36,7 @@ impl Writer {
         Ok(Self { connection: access.connect().await?, resources: Resources::default() })
     }
 
-    async fn resource(&self, kind: Kind) -> Result<Resource, WriteError> {
+    async fn resource(&self, kind: ServedKind) -> Result<Resource, WriteError> {
         let found = self.resources.find(&self.connection, kind).await?;
         found.ok_or(WriteError::NotServed(kind))
     }
@@ -51,7 +50,11 @@ impl Writer {
 }
 
 impl Writes for Writer {
-    async fn get(&self, key: &ObjectKey) -> Result<Option<(Value, Revision)>, WriteError> {
+    async fn api_version(&self, kind: ServedKind) -> Result<&'static str, WriteError> {
+        Ok(self.resource(kind).await?.api_version)
+    }
+
+    async fn get(&self, key: &ServedKey) -> Result<Option<(Value, Revision)>, WriteError> {
         let path = self.resource(key.kind).await?.path_in(&key.namespace);
         let found = Request::new(path).get(&key.name, &GetParams::default());
         match self.ask(found).await {
@@ -64,17 +67,21 @@ impl Writes for Writer {
         }
     }
 
-    async fn list(&self, kind: Kind) -> Result<Vec<(ObjectKey, Value, Revision)>, WriteError> {
+    async fn list(
+        &self,
+        kind: ServedKind,
+        labels: &str,
+    ) -> Result<Vec<(ServedKey, Value, Revision)>, WriteError> {
         let resource = self.resource(kind).await?;
-        let (all, _) = read_pages(&self.connection, &resource, |object| object).await?;
+        let (all, _) = read_pages(&self.connection, &resource, labels, |object| object).await?;
         let one = |object| {
             let revision = revision(&object)?;
-            Ok((followed::key(kind, &object), object, revision))
+            Ok((key(kind, &object), object, revision))
         };
         all.into_iter().map(one).collect()
     }
 
-    async fn create(&self, key: &ObjectKey, value: Value) -> Result<Revision, WriteError> {
+    async fn create(&self, key: &ServedKey, value: Value) -> Result<Revision, WriteError> {
         let resource = self.resource(key.kind).await?;
         let body = body(&resource, key, value);
         let path = Request::new(resource.path_in(&key.namespace));
@@ -83,13 +90,17 @@ impl Writes for Writer {
 
     async fn compare_and_swap(
         &self,
-        key: &ObjectKey,
-        Revision(revision): &Revision,
+        key: &ServedKey,
+        revision: &Revision,
         mut value: Value,
     ) -> Result<Revision, WriteError> {
         let resource = self.resource(key.kind).await?;
         // Without a version the server would replace any object.
-        value["metadata"]["resourceVersion"] = revision.as_str().into();
+        value["metadata"]["resourceVersion"] = revision.version.as_str().into();
+        // The version is of one object only. With a uid the server would answer 409 for an object that is gone.
+        if let Some(metadata) = value["metadata"].as_object_mut() {
+            metadata.remove("uid");
+        }
         let body = body(&resource, key, value);
         let path = Request::new(resource.path_in(&key.namespace));
         match self.ask(path.replace(&key.name, &PostParams::default(), body)).await {
@@ -97,12 +108,29 @@ impl Writes for Writer {
             replaced => self::revision(&replaced?),
         }
     }
+
+    async fn delete(&self, key: &ServedKey, revision: &Revision) -> Result<(), WriteError> {
+        let path = self.resource(key.kind).await?.path_in(&key.namespace);
+        let Revision { version, uid } = revision.clone();
+        let preconditions = Some(Preconditions { resource_version: Some(version), uid });
+        let params = DeleteParams { preconditions, ..DeleteParams::default() };
+        match self.ask(Request::new(path).delete(&key.name, &params)).await {
+            Err(error) if code(&error) == Some(404) => Ok(()),
+            deleted => Ok(deleted.map(drop)?),
+        }
+    }
+}
+
+/// The name by which the server knows an object.
+fn key(kind: ServedKind, object: &Value) -> ServedKey {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+    ServedKey::new(kind, text("namespace"), text("name"))
 }
 
 /// The text of an object, with the fields of its key.
-fn body(resource: &Resource, key: &ObjectKey, mut value: Value) -> Vec<u8> {
+fn body(resource: &Resource, key: &ServedKey, mut value: Value) -> Vec<u8> {
     value["apiVersion"] = resource.api_version.into();
-    value["kind"] = key.kind.name().into();
+    value["kind"] = resource.kind.into();
     value["metadata"]["name"] = key.name.as_str().into();
     if !key.namespace.is_empty() {
         value["metadata"]["namespace"] = key.namespace.as_str().into();
@@ -111,8 +139,12 @@ fn body(resource: &Resource, key: &ObjectKey, mut value: Value) -> Vec<u8> {
 }
 
 fn revision(object: &Value) -> Result<Revision, WriteError> {
-    let version = object["metadata"]["resourceVersion"].as_str().filter(|it| !it.is_empty());
-    version.map(|version| Revision(version.to_owned())).ok_or_else(|| {
+    let text = |field: &str| {
+        let text = object["metadata"][field].as_str().filter(|it| !it.is_empty());
+        text.map(ToOwned::to_owned)
+    };
+    let revision = text("resourceVersion").map(|version| Revision { version, uid: text("uid") });
+    revision.ok_or_else(|| {
         let name = &object["metadata"]["name"];
         WriteError::Unreachable(format!(
             "the server sent the object {name} without metadata.resourceVersion, expected one: what answers is no API \
@@ -121,7 +153,7 @@ fn revision(object: &Value) -> Result<Revision, WriteError> {
     })
 }
 
-/// The error of a request that makes or replaces an object.
+/// The error of a request that makes, replaces or deletes an object.
 impl From<kube::Error> for WriteError {
     fn from(error: kube::Error) -> Self {
         match code(&error) {

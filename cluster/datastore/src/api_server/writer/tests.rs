@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use manx_objects::object::Kind;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use serde_json::json;
@@ -30,8 +31,8 @@ async fn writer(server: &Fake) -> Writer {
     Writer::open(&Access { endpoint, ..Access::default() }).await.unwrap()
 }
 
-fn key() -> ObjectKey {
-    ObjectKey { kind: Kind::IpPool, namespace: String::new(), name: "p".to_owned() }
+fn key() -> ServedKey {
+    ServedKey::new(Kind::IpPool, "", "p")
 }
 
 fn tokens(value: &Value) -> Vec<String> {
@@ -151,7 +152,8 @@ fn what_is_not_written_says_why() {
         assert!(matches!(again, Err(WriteError::Conflict)), "{again:?}");
         let (value, revision) = writer.get(&key()).await.unwrap().unwrap();
         assert_eq!(revision, first);
-        let [(listed, _, revision)] = &writer.list(Kind::IpPool).await.unwrap()[..] else {
+        let [(listed, _, revision)] = &writer.list(Kind::IpPool.into(), "").await.unwrap()[..]
+        else {
             panic!()
         };
         assert_eq!((listed, revision), (&key(), &first));
@@ -161,9 +163,12 @@ fn what_is_not_written_says_why() {
         server.world().clear(POOLS);
         let gone = writer.compare_and_swap(&key(), &second, value.clone()).await;
         assert!(matches!(gone, Err(WriteError::Gone)), "{gone:?}");
-        let tier = ObjectKey { kind: Kind::Tier, ..key() };
+        let tier = ServedKey { kind: Kind::Tier.into(), ..key() };
         let unknown = writer.create(&tier, json!({})).await;
-        assert!(matches!(unknown, Err(WriteError::NotServed(Kind::Tier))), "{unknown:?}");
+        assert!(
+            matches!(unknown, Err(WriteError::NotServed(ServedKind::Read(Kind::Tier)))),
+            "{unknown:?}"
+        );
         server.world().rule = Box::new(|asked| {
             (asked.method == "POST").then(|| Answer::Json(403, status(403, "forbidden here")))
         });
@@ -186,5 +191,128 @@ fn the_first_pool_is_made_once_whoever_comes_and_is_an_object_of_the_served_vers
         assert!(!make_first(&writer, &pool).await.unwrap());
         let posts = server.world().asked.iter().find(|it| it.method == "POST").cloned();
         insta::assert_snapshot!(posts.unwrap().body, @r#"{"apiVersion":"projectcalico.org/v3","kind":"IPPool","metadata":{"name":"default-ipv4-ippool"},"spec":{"cidr":"10.0.0.0/16","ipipMode":"Always","natOutgoing":true}}"#);
+    });
+}
+
+#[test]
+fn an_object_is_deleted_by_whoever_has_seen_its_last_value() {
+    run(async {
+        let server = server();
+        let writer = writer(&server).await;
+        let first = writer.create(&key(), json!({ "spec": {} })).await.unwrap();
+        let second = writer.compare_and_swap(&key(), &first, json!({ "spec": {} })).await.unwrap();
+        let late = writer.delete(&key(), &first).await;
+        assert!(matches!(late, Err(WriteError::Conflict)), "{late:?}");
+        assert!(writer.get(&key()).await.unwrap().is_some());
+        // The server does it, and its answer is lost. The second time there is nothing to do.
+        server.world().rule = Box::new(|it| (it.method == "DELETE").then_some(Answer::Lost));
+        let lost = writer.delete(&key(), &second).await;
+        assert!(matches!(lost, Err(WriteError::Unreachable(_))), "{lost:?}");
+        server.world().rule = Box::new(|_| None);
+        assert!(writer.get(&key()).await.unwrap().is_none());
+        writer.delete(&key(), &second).await.unwrap();
+        // An object that was made anew is another one, even in a server that counts its versions anew.
+        let third = writer.create(&key(), json!({ "spec": {} })).await.unwrap();
+        assert_ne!(third.uid, second.uid);
+        let other = Revision { uid: second.uid, ..third.clone() };
+        let of_another = writer.delete(&key(), &other).await;
+        assert!(matches!(of_another, Err(WriteError::Conflict)), "{of_another:?}");
+        writer.delete(&key(), &third).await.unwrap();
+        let asked = server.world().asked.iter().rfind(|it| it.method == "DELETE").cloned();
+        let named = json!({ "resourceVersion": third.version, "uid": third.uid });
+        assert_eq!(asked.unwrap().body["preconditions"], named);
+    });
+}
+
+#[test]
+fn a_list_has_what_its_selector_matches() {
+    run(async {
+        let server = server();
+        for (name, label) in [("a", "one"), ("b", "two"), ("c", "one")] {
+            let labels = json!({ "example.com/host": label });
+            let object = json!({ "metadata": { "labels": labels }, "spec": {} });
+            writer(&server)
+                .await
+                .create(&ServedKey { name: name.to_owned(), ..key() }, object)
+                .await
+                .unwrap();
+        }
+        for (selector, expected) in [
+            ("", vec!["a", "b", "c"]),
+            ("example.com/host=one", vec!["a", "c"]),
+            ("example.com/host=three", vec![]),
+        ] {
+            let all = writer(&server).await.list(Kind::IpPool.into(), selector).await.unwrap();
+            let names: Vec<&str> = all.iter().map(|(key, ..)| key.name.as_str()).collect();
+            assert_eq!(names, expected, "{selector}");
+        }
+        let asked = server.world().asked.clone();
+        let lists = asked.iter().filter(|it| it.method == "GET" && it.path == POOLS);
+        assert_eq!(lists.filter(|it| it.query.contains("labelSelector")).count(), 2);
+    });
+}
+
+/// The objects of Calico's IPAM are in the version that is stored, and bear the name that the kind has there.
+#[test]
+fn objects_of_ipam_are_of_the_version_that_the_server_stores() {
+    let all = [
+        (ServedKind::IpamBlock, ["IPAMBlock", "IPAMBlock"], ["ipamblocks", "ipamblocks"]),
+        (ServedKind::IpamHandle, ["IPAMHandle", "IPAMHandle"], ["ipamhandles", "ipamhandles"]),
+        (
+            ServedKind::IpamConfig,
+            ["IPAMConfiguration", "IPAMConfig"],
+            ["ipamconfigurations", "ipamconfigs"],
+        ),
+        (
+            ServedKind::IpReservation,
+            ["IPReservation", "IPReservation"],
+            ["ipreservations", "ipreservations"],
+        ),
+    ];
+    assert_eq!(all.map(|(kind, ..)| kind), ServedKind::IPAM);
+    let versions = ["projectcalico.org/v3", "crd.projectcalico.org/v1"];
+    run(async {
+        for (served, used) in [(vec![0], 0), (vec![1], 1), (vec![0, 1], 1)] {
+            let server = Fake::start();
+            for (_, names, plurals) in all {
+                for at in &served {
+                    server.world().serve_in(versions[*at], names[*at], plurals[*at]);
+                }
+            }
+            let writer = writer(&server).await;
+            for (kind, names, plurals) in all {
+                assert_eq!(writer.api_version(kind).await.unwrap(), versions[used]);
+                let key = ServedKey::new(kind, "", "default");
+                let revision = writer.create(&key, json!({ "spec": {} })).await.unwrap();
+                let (value, _) = writer.get(&key).await.unwrap().unwrap();
+                assert_eq!(value["apiVersion"], versions[used]);
+                assert_eq!(value["kind"], names[used]);
+                let revision = writer.compare_and_swap(&key, &revision, value).await.unwrap();
+                assert_eq!(writer.list(kind, "").await.unwrap()[0].0, key);
+                writer.delete(&key, &revision).await.unwrap();
+                let path = format!("/apis/{}/{}/default", versions[used], plurals[used]);
+                assert!(
+                    server.world().asked.iter().any(|it| it.method == "DELETE" && it.path == path)
+                );
+            }
+        }
+        let server = Fake::start();
+        let missing = writer(&server).await.api_version(ServedKind::IpamConfig).await.unwrap_err();
+        assert_eq!(missing.to_string(), "the server serves no IPAMConfiguration");
+    });
+}
+
+#[test]
+fn an_object_that_is_gone_is_not_replaced_and_not_taken_for_changed() {
+    run(async {
+        let server = server();
+        let writer = writer(&server).await;
+        let revision = writer.create(&key(), json!({ "spec": {} })).await.unwrap();
+        // It has its uid, which a server takes for a precondition.
+        let (value, _) = writer.get(&key()).await.unwrap().unwrap();
+        assert!(value["metadata"]["uid"].is_string());
+        writer.delete(&key(), &revision).await.unwrap();
+        let gone = writer.compare_and_swap(&key(), &revision, value).await;
+        assert!(matches!(gone, Err(WriteError::Gone)), "{gone:?}");
     });
 }

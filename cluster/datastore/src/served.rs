@@ -1,0 +1,102 @@
+//! The kinds of object that are read and written one by one, and the key of such an object.
+//!
+//! They are the kinds that `manx-objects` reads, and those of Calico's IPAM. The latter are records of addresses: no
+//! source follows them, no policy depends on them, and the IPAM alone knows their fields.
+
+use std::fmt;
+
+use manx_objects::object::{Kind, ObjectKey};
+
+/// A kind of object that a server may serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ServedKind {
+    /// A kind that `manx-objects` reads.
+    Read(Kind),
+    /// Calico's `IPAMBlock`: the addresses of one block, and who has them.
+    IpamBlock,
+    /// Calico's `IPAMHandle`: the blocks in which a handle has addresses.
+    IpamHandle,
+    /// Calico's settings of IPAM; the only object is `default`. The kind is `IPAMConfig` in `crd.projectcalico.org/v1`,
+    /// and `IPAMConfiguration` in `projectcalico.org/v3`.
+    IpamConfig,
+    /// Calico's `IPReservation`: addresses that are not given automatically.
+    IpReservation,
+}
+
+impl ServedKind {
+    /// The kinds of Calico's IPAM.
+    pub const IPAM: [Self; 4] =
+        [Self::IpamBlock, Self::IpamHandle, Self::IpamConfig, Self::IpReservation];
+
+    /// The name that the kind has in an API version.
+    pub fn name_in(self, api_version: &str) -> &'static str {
+        match self {
+            Self::Read(kind) => kind.name(),
+            Self::IpamBlock => "IPAMBlock",
+            Self::IpamHandle => "IPAMHandle",
+            Self::IpamConfig if api_version.starts_with("projectcalico.org/") => {
+                "IPAMConfiguration"
+            }
+            Self::IpamConfig => "IPAMConfig",
+            Self::IpReservation => "IPReservation",
+        }
+    }
+
+    /// The API versions that are used.
+    pub const fn api_versions(self) -> &'static [&'static str] {
+        match self {
+            Self::Read(kind) => kind.api_versions(),
+            // All of Calico's kinds are in the same two versions.
+            Self::IpamBlock | Self::IpamHandle | Self::IpamConfig | Self::IpReservation => {
+                Kind::IpPool.api_versions()
+            }
+        }
+    }
+}
+
+impl From<Kind> for ServedKind {
+    fn from(kind: Kind) -> Self {
+        Self::Read(kind)
+    }
+}
+
+/// The name of the first API version.
+impl fmt::Display for ServedKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name_in(self.api_versions().first().copied().unwrap_or_default()))
+    }
+}
+
+/// The unique key of an object at a server.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServedKey {
+    pub kind: ServedKind,
+    /// The namespace; empty for kinds that have none.
+    pub namespace: String,
+    /// The name by which the server knows the object.
+    pub name: String,
+}
+
+impl ServedKey {
+    /// The key of these; the namespace of a kind that has none is empty.
+    pub fn new(kind: impl Into<ServedKind>, namespace: &str, name: &str) -> Self {
+        Self { kind: kind.into(), namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+}
+
+impl From<ObjectKey> for ServedKey {
+    fn from(ObjectKey { kind, namespace, name }: ObjectKey) -> Self {
+        Self { kind: kind.into(), namespace, name }
+    }
+}
+
+impl fmt::Display for ServedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, namespace, name } = self;
+        if namespace.is_empty() {
+            write!(f, "{kind} {name}")
+        } else {
+            write!(f, "{kind} {namespace}/{name}")
+        }
+    }
+}
