@@ -8,7 +8,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::super::code::Code;
 use super::super::cursor::{Cursor, Findings};
-use super::super::object::{Created, EncapsulationMode, IpPool, Kind};
+use super::super::object::{AssignmentMode, Created, EncapsulationMode, IpPool, Kind, PoolUse};
 use super::super::settings::tell;
 use super::super::tree::Value;
 use super::fixed::OBJECT;
@@ -20,8 +20,6 @@ const LINK_LOCAL: [IpNet; 2] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(169, 254, 0, 0), 16)),
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10)),
 ];
-const TUNNEL: &str = "Tunnel";
-const LOAD_BALANCER: &str = "LoadBalancer";
 
 /// Reads a pool; `None` if it has no legal CIDR, which is then reported in `out`.
 pub(in super::super) fn ip_pool(
@@ -43,22 +41,36 @@ pub(in super::super) fn ip_pool(
     let ipip_mode = encapsulation_mode(&spec, "ipipMode", out);
     let vxlan_mode = encapsulation_mode(&spec, "vxlanMode", out);
     check_modes(&spec, cidr, [ipip_mode, vxlan_mode], out);
-    if let Some(cidr) = cidr {
-        check_extent(&spec, cidr, out);
-    }
-    for key in ["nodeSelector", "namespaceSelector"] {
-        if let Some(field) = spec.field(key) {
-            selector(&field, Over::Labels, out);
-        }
-    }
-    if let Some(field) = spec.field("assignmentMode") {
-        let expected = "Automatic or Manual";
-        field.parsed(out, expected, |text| ["Automatic", "Manual"].contains(&text).then_some(()));
-    }
-    check_uses(&spec, [ipip_mode, vxlan_mode], out);
+    let (block_size, disabled) = match cidr {
+        Some(cidr) => extent(&spec, cidr, out),
+        None => (None, false),
+    };
+    let [node_selector, namespace_selector] = ["nodeSelector", "namespaceSelector"].map(|key| {
+        let field = spec.field(key)?;
+        selector(&field, Over::Labels, out)
+    });
+    let assignment_mode = spec.field("assignmentMode").and_then(|field| {
+        field.parsed(out, "Automatic or Manual", |text| match text {
+            "Automatic" => Some(AssignmentMode::Automatic),
+            "Manual" => Some(AssignmentMode::Manual),
+            _ => None,
+        })
+    });
+    let allowed_uses = uses(&spec, [ipip_mode, vxlan_mode], out);
     let nat_outgoing = spec.field("natOutgoing").and_then(|field| field.boolean(out));
-    let nat_outgoing = nat_outgoing.unwrap_or(false);
-    Some(IpPool { cidr: cidr?, ipip_mode, vxlan_mode, nat_outgoing, created })
+    Some(IpPool {
+        cidr: cidr?,
+        ipip_mode,
+        vxlan_mode,
+        nat_outgoing: nat_outgoing.unwrap_or(false),
+        block_size,
+        disabled,
+        node_selector,
+        namespace_selector,
+        assignment_mode,
+        allowed_uses,
+        created,
+    })
 }
 
 fn encapsulation_mode(
@@ -104,47 +116,57 @@ fn check_modes(
     }
 }
 
-/// Checks that a pool in use is large enough for one of its blocks, and that it contains no link-local addresses.
-fn check_extent(spec: &Cursor<'_>, cidr: IpNet, out: &mut Findings) {
-    let (expected, range, default) = match cidr {
-        IpNet::V4(_) => ("a length of IPv4 blocks from 20 to 32", 20..=32, 26),
-        IpNet::V6(_) => ("a length of IPv6 blocks from 116 to 128", 116..=128, 122),
+/// Reads `blockSize` and `disabled`. A pool in use is large enough for one of its blocks, and no pool contains link-local
+/// addresses.
+fn extent(spec: &Cursor<'_>, cidr: IpNet, out: &mut Findings) -> (Option<u8>, bool) {
+    let (expected, range) = match cidr {
+        IpNet::V4(_) => ("a length of IPv4 blocks from 20 to 32", 20..=32),
+        IpNet::V6(_) => ("a length of IPv6 blocks from 116 to 128", 116..=128),
     };
     let written = spec.field("blockSize").filter(|field| field.node.value != Value::Integer(0));
-    let block: Option<u8> = match written {
-        Some(field) => field.integer(out, expected, range),
-        None => Some(default),
-    };
+    let block_size = written.as_ref().map(|field| field.integer::<u8>(out, expected, range));
     let disabled = spec.field("disabled").and_then(|field| field.boolean(out)) == Some(true);
-    let Some(field) = spec.field("cidr") else { return };
-    if let Some(block) = block.filter(|block| cidr.prefix_len() > *block && !disabled) {
-        field.conflict(out, format!("is too small for one block of the pool (blockSize: {block})"));
+    // `None`: it is written, and cannot be read.
+    let block = block_size.unwrap_or(Some(IpPool::default_block_size(cidr)));
+    if let Some(field) = spec.field("cidr") {
+        if let Some(block) = block.filter(|block| cidr.prefix_len() > *block && !disabled) {
+            let message = format!("is too small for one block of the pool (blockSize: {block})");
+            field.conflict(out, message);
+        }
+        let overlapped = LINK_LOCAL.iter().find(|net| net.contains(&cidr) || cidr.contains(*net));
+        if let Some(net) = overlapped {
+            field.conflict(out, format!("overlaps the link-local addresses {net}"));
+        }
     }
-    let overlapped = LINK_LOCAL.iter().find(|net| net.contains(&cidr) || cidr.contains(*net));
-    if let Some(net) = overlapped {
-        field.conflict(out, format!("overlaps the link-local addresses {net}"));
-    }
+    (block_size.flatten(), disabled)
 }
 
-/// Checks `allowedUses`. Tunnel addresses have no namespace, so a pool for them may not select namespaces. Addresses
-/// for load balancers belong to no node, so a pool for them may not set encapsulation or select nodes.
-fn check_uses(spec: &Cursor<'_>, modes: [Option<EncapsulationMode>; 2], out: &mut Findings) {
+/// Reads `allowedUses`. Tunnel addresses have no namespace, so a pool for them may not select namespaces. Addresses for
+/// load balancers belong to no node, so a pool for them may not set encapsulation or select nodes.
+fn uses(
+    spec: &Cursor<'_>,
+    modes: [Option<EncapsulationMode>; 2],
+    out: &mut Findings,
+) -> Vec<PoolUse> {
     let exports = spec.field("disableBGPExport").map(|field| (field.boolean(out), field));
-    let Some(field) = spec.field("allowedUses") else { return };
-    let expected = "Workload, Tunnel or LoadBalancer";
-    let known = |text: &str| ["Workload", TUNNEL, LOAD_BALANCER].contains(&text);
-    let uses: Vec<String> = field.distinct(out, |item, out| {
-        item.parsed(out, expected, |text| known(text).then(|| text.to_owned()))
+    let Some(field) = spec.field("allowedUses") else { return Vec::new() };
+    let uses: Vec<PoolUse> = field.distinct(out, |item, out| {
+        item.parsed(out, "Workload, Tunnel or LoadBalancer", |text| match text {
+            "Workload" => Some(PoolUse::Workload),
+            "Tunnel" => Some(PoolUse::Tunnel),
+            "LoadBalancer" => Some(PoolUse::LoadBalancer),
+            _ => None,
+        })
     });
-    if uses.iter().any(|one| one == TUNNEL)
+    if uses.contains(&PoolUse::Tunnel)
         && let Some(field) = spec.field("namespaceSelector").filter(|field| !field.is_empty())
     {
         field.conflict(out, "may not stand in a pool for Tunnel: write allowedUses: [Workload]");
     }
-    if !uses.iter().any(|one| one == LOAD_BALANCER) {
-        return;
+    if !uses.contains(&PoolUse::LoadBalancer) {
+        return uses;
     }
-    if uses.iter().any(|one| one != LOAD_BALANCER) {
+    if uses.iter().any(|one| *one != PoolUse::LoadBalancer) {
         field.conflict(out, "LoadBalancer may not be used together with another use");
     }
     for (key, mode) in ["ipipMode", "vxlanMode"].into_iter().zip(modes) {
@@ -160,4 +182,5 @@ fn check_uses(spec: &Cursor<'_>, modes: [Option<EncapsulationMode>; 2], out: &mu
     {
         field.conflict(out, "must be all() in a pool for LoadBalancer");
     }
+    uses
 }

@@ -5,10 +5,12 @@ use super::super::object::calico::{
     Action, EndpointToHost, EntityRule, Failsafe, FelixConfiguration, HostEndpoint, IcmpMatch,
     Order, Policy, Port, Rule, ServiceAccountMatch, ServiceMatch, StagedAction, Subject, Tier,
 };
-use super::super::object::{self, Kind, Object, PolicyType};
+use super::super::object::{
+    self, AssignmentMode, EncapsulationMode, IpPool, Kind, Object, PolicyType, PoolUse,
+};
 use super::super::problem::Problem;
 use super::super::tests::{clean, invalid, only, problems};
-use super::super::{State, read};
+use super::super::{Entry, State, read};
 
 const V3: &str = "projectcalico.org/v3";
 
@@ -291,6 +293,48 @@ fn resources_are_read_whole() {
     assert_eq!(profile.labels.get("a").unwrap(), "b");
     assert_eq!(profile.ingress, [plain_rule(Action::Allow)]);
     assert_eq!(profile.egress, [plain_rule(Action::Deny)]);
+}
+
+#[test]
+fn a_pool_says_who_gets_which_of_its_addresses() {
+    let pool = |spec: &str| match read("a.yaml", &text("IPPool", spec)).unwrap().entries.remove(0) {
+        Entry { state: State::Valid(object), .. } => match &*object {
+            Object::IpPool(pool) => (**pool).clone(),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    };
+    let allowed = |pool: &IpPool| {
+        [PoolUse::Workload, PoolUse::Tunnel, PoolUse::LoadBalancer].map(|one| pool.allows(one))
+    };
+
+    // What is absent stays absent. The methods know Calico's defaults.
+    for absent in ["", "\nblockSize: 0\nnodeSelector: ''\nnamespaceSelector: ''\nallowedUses: []"] {
+        for (cidr, size) in [("10.0.0.0/16", 26), ("fd00::/48", 122)] {
+            let net = cidr.parse().unwrap();
+            let pool = pool(&format!("cidr: {cidr}{absent}"));
+            assert_eq!(
+                pool,
+                IpPool { ipip_mode: None, ..IpPool::ipip(net, EncapsulationMode::Never) }
+            );
+            assert_eq!(pool.block_size(), size);
+            assert_eq!(allowed(&pool), [true, true, false]);
+        }
+    }
+
+    let whole = pool(
+        "cidr: 10.0.0.0/16\nblockSize: 29\ndisabled: true\nnodeSelector: rack == 'a'\n\
+         namespaceSelector: has(team)\nassignmentMode: Manual\nallowedUses: [Workload]",
+    );
+    assert_eq!((whole.block_size(), whole.disabled), (29, true));
+    assert_eq!(whole.node_selector.as_deref(), Some("rack == 'a'"));
+    assert_eq!(whole.namespace_selector.as_deref(), Some("has(team)"));
+    assert_eq!(whole.assignment_mode, Some(AssignmentMode::Manual));
+    assert_eq!(allowed(&whole), [true, false, false]);
+    let balancer =
+        pool("cidr: 10.0.0.0/16\nassignmentMode: Automatic\nallowedUses: [LoadBalancer]");
+    assert_eq!(balancer.assignment_mode, Some(AssignmentMode::Automatic));
+    assert_eq!(allowed(&balancer), [false, false, true]);
 }
 
 #[test]

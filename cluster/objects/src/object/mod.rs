@@ -32,7 +32,7 @@ pub use node::{Node, TO_BE_DELETED};
 pub use pairs::{Pairs, PairsIter};
 pub use pod::{AnnotatedIps, ContainerPort, HostPort, Owner, Phase, Pod};
 pub use policy_type::PolicyType;
-pub use pool::{EncapsulationMode, IpPool};
+pub use pool::{AssignmentMode, EncapsulationMode, IpPool, PoolUse};
 pub use port::{PortNumber, Protocol};
 pub use service::{
     ClientAffinity, EndpointPort, EndpointSlice, Endpoints, Hints, Service, ServiceCidr,
