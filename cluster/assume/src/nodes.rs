@@ -26,6 +26,7 @@ pub(crate) fn make_nodes(completion: &mut Completion<'_>) -> Result<(), Refusal>
             internal_ips: Vec::new(),
             external_ips: Vec::new(),
             calico_address: None,
+            tunnel_addresses: Vec::new(),
             vxlan_mac: None,
             is_leaving: false,
         };

@@ -176,6 +176,7 @@ impl Space {
                     self.name(&[net], &[]);
                 }
             }
+            Object::BlockAffinity(affinity) => self.blocks.push(affinity.cidr),
             Object::Namespace(_)
             | Object::ServiceAccount(_)
             | Object::Workload(_)

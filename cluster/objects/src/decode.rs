@@ -40,6 +40,9 @@ pub(super) fn decode(
         Kind::IpPool => {
             calico::ip_pool(root, metadata.created, out).map(Box::new).map(Object::IpPool)
         }
+        Kind::BlockAffinity => {
+            calico::block_affinity(root, out).map(Box::new).map(Object::BlockAffinity)
+        }
         Kind::NetworkPolicy | Kind::StagedKubernetesNetworkPolicy => {
             let (wire, selector) = network_policy::decode(root, kind.staged(), out);
             let object = Object::NetworkPolicy(Box::new(wire));

@@ -13,6 +13,12 @@ use super::tree::{self, Value};
 
 /// The annotation in which Calico stores a node's address and the length of its subnet.
 const CALICO_ADDRESS: &str = "projectcalico.org/IPv4Address";
+/// The annotations in which Calico stores the addresses of a node's tunnels, each with whether it is of IPv4.
+const TUNNEL_ADDRESSES: [(&str, bool); 3] = [
+    ("projectcalico.org/IPv4IPIPTunnelAddr", true),
+    ("projectcalico.org/IPv4VXLANTunnelAddr", true),
+    ("projectcalico.org/IPv6VXLANTunnelAddr", false),
+];
 /// The annotation in which Calico stores the hardware address of a node's VXLAN device, if it does not follow from the
 /// node's name.
 const VXLAN_MAC: &str = "projectcalico.org/VXLANTunnelMACAddr";
@@ -44,6 +50,7 @@ pub(super) fn node(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -
         internal_ips: Vec::new(),
         external_ips: Vec::new(),
         calico_address: calico_address(root, metadata, out),
+        tunnel_addresses: tunnel_addresses(root, metadata, out),
         vxlan_mac: vxlan_mac(root, metadata, out),
     };
     if let Some(spec) = root.field("spec")
@@ -115,6 +122,21 @@ fn calico_address(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) ->
     let expected = "an IPv4 address with its prefix length, e.g. 172.18.0.2/24";
     annotation(root, CALICO_ADDRESS, expected, Severity::Error, out);
     None
+}
+
+fn tunnel_addresses(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -> Vec<IpAddr> {
+    let mut addresses = Vec::new();
+    for (name, v4) in TUNNEL_ADDRESSES {
+        let Some(text) = metadata.annotations.get(name) else { continue };
+        let address = address(text).filter(|address| address.is_ipv4() == v4);
+        if address.is_none() {
+            let family = if v4 { "IPv4" } else { "IPv6" };
+            let expected = format!("an {family} address without a prefix length");
+            annotation(root, name, &expected, Severity::Error, out);
+        }
+        addresses.extend(address);
+    }
+    addresses
 }
 
 fn vxlan_mac(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -> Option<[u8; 6]> {

@@ -424,10 +424,11 @@ impl Reader<'_> {
                 "default".clone_into(&mut name);
                 (kind, String::new())
             }
-            // Without these nothing more is allowed: nothing is routed to a missing node, a missing profile denies, and
-            // services, workloads and staged policies enforce nothing.
+            // Without these nothing more is allowed: nothing is routed to a missing node or for a missing affinity, a
+            // missing profile denies, and services, workloads and staged policies enforce nothing.
             (
                 Kind::Node
+                | Kind::BlockAffinity
                 | Kind::Profile
                 | Kind::Service
                 | Kind::Endpoints

@@ -250,7 +250,7 @@ fn nodes_namespaces_and_pools_are_read_whole() {
     assert_eq!(node.pod_cidrs.len(), 2);
     assert_eq!(node.internal_ips, ["172.18.0.2".parse::<std::net::IpAddr>().unwrap()]);
     assert_eq!(node.calico_address.unwrap().to_string(), "172.18.0.2/24");
-    assert!(!node.is_leaving);
+    assert!(!node.is_leaving && node.tunnel_addresses.is_empty());
 
     let Object::Namespace(namespace) =
         only("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {team: a}}\n")
@@ -271,6 +271,34 @@ fn nodes_namespaces_and_pools_are_read_whole() {
     let State::Valid(pool) = &pool.entries[0].state else { panic!() };
     let Object::IpPool(pool) = &**pool else { panic!() };
     assert_eq!(pool.ipip_mode, Some(super::object::EncapsulationMode::CrossSubnet));
+}
+
+#[test]
+fn the_addresses_of_a_nodes_tunnels_are_of_their_families() {
+    let of = |annotations: &str| {
+        format!(
+            "apiVersion: v1\nkind: Node\nmetadata:\n  name: n1\n  annotations: {{{annotations}}}\n"
+        )
+    };
+    let all = "projectcalico.org/IPv6VXLANTunnelAddr: 'fd00::9', projectcalico.org/IPv4VXLANTunnelAddr: 10.1.0.9, projectcalico.org/IPv4IPIPTunnelAddr: 10.1.0.1";
+    let Object::Node(node) = only(&of(all)) else { panic!() };
+    let expected = ["10.1.0.1", "10.1.0.9", "fd00::9"];
+    assert_eq!(node.tunnel_addresses, expected.map(|it| it.parse::<std::net::IpAddr>().unwrap()));
+    for wrong in [
+        "projectcalico.org/IPv4IPIPTunnelAddr: 10.1.0.1/32",
+        "projectcalico.org/IPv4VXLANTunnelAddr: 'fd00::9'",
+        "projectcalico.org/IPv6VXLANTunnelAddr: 10.1.0.1",
+        "projectcalico.org/IPv4IPIPTunnelAddr: x",
+    ] {
+        assert!(invalid(&of(wrong)).is_some(), "{wrong}");
+    }
+    let told = problems(&of("projectcalico.org/IPv4IPIPTunnelAddr: 10.1.0.1/32"));
+    assert!(
+        told.contains(
+            "found the string \"10.1.0.1/32\", expected an IPv4 address without a prefix length"
+        ),
+        "{told}"
+    );
 }
 
 #[test]
@@ -604,6 +632,7 @@ fn what_has_no_name_fails_closed() {
         (calico, "Tier", Some("GlobalNetworkPolicy"), Some("GlobalNetworkPolicy")),
         (calico, "FelixConfiguration", Some("FelixConfiguration"), Some("FelixConfiguration")),
         (calico, "IPPool", Some("IpPool"), Some("IpPool")),
+        (calico, "BlockAffinity", None, None),
         (calico, "Profile", None, None),
         (calico, "StagedNetworkPolicy", None, None),
     ] {

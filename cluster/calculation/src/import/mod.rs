@@ -210,6 +210,7 @@ impl Cluster {
             }
             Object::Pod(_)
             | Object::IpPool(_)
+            | Object::BlockAffinity(_)
             | Object::Service(_)
             | Object::ServiceCidr(_)
             | Object::EndpointSlice(_)

@@ -5,6 +5,7 @@
 //!
 //! Source: Calico's API reference (`projectcalico.org/v3`) and its custom resource definitions.
 
+mod block_affinity;
 mod context;
 mod entity;
 mod felix;
@@ -17,6 +18,7 @@ mod rule;
 mod tests;
 mod value;
 
+pub(super) use block_affinity::block_affinity;
 pub(super) use felix::felix_configuration;
 pub(super) use policy::{decode, nothing_but, staged_action};
 pub(super) use pool::ip_pool;

@@ -65,6 +65,49 @@ fn refused(file: &str) -> Vec<(&str, String)> {
 }
 
 #[test]
+fn only_a_confirmed_affinity_of_a_host_that_is_not_deleted_is_in_force() {
+    let of = |version: &str, more: &str| {
+        let text = text("BlockAffinity", "cidr: 10.65.0.0/26\nnode: n1\n").replace(V3, version);
+        let Object::BlockAffinity(affinity) = only(&(text.trim_end().to_owned() + "\n" + more))
+        else {
+            panic!("an affinity is wanted")
+        };
+        assert_eq!((affinity.cidr.to_string().as_str(), &*affinity.node), ("10.65.0.0/26", "n1"));
+        affinity.is_in_force()
+    };
+    let v1 = "crd.projectcalico.org/v1";
+    for (version, more, expected) in [
+        (v1, "  state: confirmed\n  deleted: \"false\"\n", true),
+        (v1, "  state: confirmed\n  deleted: \"\"\n", true),
+        (v1, "  state: confirmed\n  deleted: \"true\"\n", false),
+        (V3, "  state: confirmed\n", true),
+        (V3, "  state: confirmed\n  deleted: false\n  type: host\n", true),
+        (V3, "  state: confirmed\n  deleted: true\n", false),
+        (V3, "  state: confirmed\n  type: virtual\n", false),
+        (V3, "  state: pending\n", false),
+        (V3, "  state: pendingDeletion\n", false),
+    ] {
+        assert_eq!(of(version, more), expected, "{version} {more}");
+    }
+}
+
+#[test]
+fn error_texts_of_block_affinities() {
+    let whole = |more: &str| format!("cidr: 10.0.0.0/26\nnode: n1\n{more}");
+    let cases = [
+        ("cidr_missing", "node: n1\nstate: confirmed".to_owned()),
+        ("cidr_with_host_bits", "cidr: 10.0.0.1/26\nnode: n1\nstate: confirmed".to_owned()),
+        ("node_missing", "cidr: 10.0.0.0/26\nstate: confirmed".to_owned()),
+        ("state_missing", whole("type: host")),
+        ("state_unknown", whole("state: claimed")),
+        ("type_unknown", whole("state: confirmed\ntype: pod")),
+        ("deleted_of_another_type", whole("state: confirmed\ndeleted: 1")),
+    ];
+    let cases = cases.map(|(name, spec)| (name, text("BlockAffinity", &spec)));
+    insta::assert_snapshot!(messages(cases, false));
+}
+
+#[test]
 fn error_texts_of_pools() {
     insta::assert_snapshot!(messages(
         refused(include_str!("../../../../fixtures/refused/pools.yaml")),

@@ -40,6 +40,8 @@ pub enum Kind {
     BaselineAdminNetworkPolicy,
     /// Calico's `IPPool`.
     IpPool,
+    /// Calico's `BlockAffinity`.
+    BlockAffinity,
     /// Calico's NetworkPolicy.
     CalicoNetworkPolicy,
     /// Calico's GlobalNetworkPolicy.
@@ -66,7 +68,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds that are read. [`Controller::Other`] stands for kinds that are not.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::Namespace,
         Self::Node,
         Self::Pod,
@@ -87,6 +89,7 @@ impl Kind {
         Self::AdminNetworkPolicy,
         Self::BaselineAdminNetworkPolicy,
         Self::IpPool,
+        Self::BlockAffinity,
         Self::CalicoNetworkPolicy,
         Self::GlobalNetworkPolicy,
         Self::StagedNetworkPolicy,
@@ -118,6 +121,7 @@ impl Kind {
             Self::AdminNetworkPolicy => "AdminNetworkPolicy",
             Self::BaselineAdminNetworkPolicy => "BaselineAdminNetworkPolicy",
             Self::IpPool => "IPPool",
+            Self::BlockAffinity => "BlockAffinity",
             Self::GlobalNetworkPolicy => "GlobalNetworkPolicy",
             Self::StagedNetworkPolicy => "StagedNetworkPolicy",
             Self::StagedGlobalNetworkPolicy => "StagedGlobalNetworkPolicy",
@@ -150,6 +154,7 @@ impl Kind {
                 &["policy.networking.k8s.io/v1alpha1"]
             }
             Self::IpPool
+            | Self::BlockAffinity
             | Self::CalicoNetworkPolicy
             | Self::GlobalNetworkPolicy
             | Self::StagedNetworkPolicy
@@ -201,6 +206,7 @@ impl Kind {
             | Self::ServiceCidr
             | Self::Workload(_)
             | Self::IpPool
+            | Self::BlockAffinity
             | Self::Tier
             | Self::NetworkSet
             | Self::GlobalNetworkSet
@@ -267,6 +273,9 @@ impl Kind {
             | Self::StagedGlobalNetworkPolicy
             | Self::StagedKubernetesNetworkPolicy => "until it is valid, nothing is reported of it",
             Self::IpPool => "until it is valid, no packet to another node's pods is sent",
+            Self::BlockAffinity => {
+                "until it is valid, agents with Calico's IPAM route its block to no node: of its addresses those are reached that pods have"
+            }
             Self::Tier => {
                 "until it is valid, the policies of this tier deny all traffic of what they select; built-in tiers stay as they are"
             }
@@ -304,6 +313,7 @@ impl Kind {
             | Self::AdminNetworkPolicy
             | Self::BaselineAdminNetworkPolicy
             | Self::IpPool
+            | Self::BlockAffinity
             | Self::GlobalNetworkPolicy
             | Self::StagedGlobalNetworkPolicy
             | Self::Tier

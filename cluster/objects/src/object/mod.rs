@@ -4,6 +4,7 @@
 //! independently, so that each can show the other's mistake. Protocols, actions, orders and ICMP types are the compiler's
 //! types: an API and the model say the same of them.
 
+mod block_affinity;
 pub mod calico;
 pub mod cluster;
 mod controller;
@@ -21,6 +22,7 @@ mod port;
 mod service;
 mod workload;
 
+pub use block_affinity::{AffinityState, AffinityType, BlockAffinity};
 pub use cluster::ClusterNetworkPolicy;
 pub use controller::Controller;
 pub use created::Created;
@@ -72,6 +74,8 @@ pub enum Object {
     FelixConfiguration(Box<calico::FelixConfiguration>),
     /// A pool of pod addresses.
     IpPool(Box<IpPool>),
+    /// A node's claim to a block of pod addresses.
+    BlockAffinity(Box<BlockAffinity>),
 }
 
 /// The endpoints that a policy selects, in the terms of its API.

@@ -25,6 +25,9 @@ pub struct Node {
     /// The annotation `projectcalico.org/IPv4Address` with its prefix length (32 if it has none); the address keeps its
     /// host bits.
     pub calico_address: Option<IpNet>,
+    /// The addresses that Calico's IPAM has given the node's tunnels, by the annotations
+    /// `projectcalico.org/IPv4IPIPTunnelAddr`, `IPv4VXLANTunnelAddr` and `IPv6VXLANTunnelAddr`, in this order.
+    pub tunnel_addresses: Vec<IpAddr>,
     /// The annotation `projectcalico.org/VXLANTunnelMACAddr`.
     pub vxlan_mac: Option<[u8; 6]>,
 }

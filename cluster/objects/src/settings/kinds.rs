@@ -58,6 +58,11 @@ pub(super) const IP_POOL: &[Row] = &[
     (&["ipip", "nat-outgoing"], Heeded("refused unless false: they are of Calico's first API")),
 ];
 
+pub(super) const BLOCK_AFFINITY: &[Row] = &[(
+    &["cidr", "deleted", "node", "state", "type"],
+    Heeded("with `--ipam calico`; an agent without it takes nodes' blocks from their podCIDRs"),
+)];
+
 pub(super) const POLICY: &[Row] = &[
     (
         &["egress", "ingress", "order", "selector", "serviceAccountSelector", "tier", "types"],
@@ -227,7 +232,6 @@ pub(super) const UNREAD: &[(&str, &str)] = &[
     ),
     ("BGPFilter", "Manx speaks no BGP: there is nothing to filter"),
     ("BGPPeer", "Manx speaks no BGP: this peer learns no route"),
-    ("BlockAffinity", "addresses come from nodes' podCIDRs: Calico's IPAM is not used"),
     ("CalicoNodeStatus", "nobody fills in its status: ask `manx status` on the node"),
     ("ClusterInformation", "Manx needs none: it waits for no datastoreReady"),
     ("IPAMBlock", "addresses come from nodes' podCIDRs: Calico's IPAM is not used"),

@@ -33,6 +33,7 @@ type Rows = &'static [&'static [Row]];
 const SPECS: &[(Kind, Rows)] = &[
     (Kind::FelixConfiguration, &[felix::ROWS]),
     (Kind::IpPool, &[kinds::IP_POOL]),
+    (Kind::BlockAffinity, &[kinds::BLOCK_AFFINITY]),
     (Kind::GlobalNetworkPolicy, &[kinds::POLICY, kinds::GLOBAL, kinds::EARLY]),
     (Kind::CalicoNetworkPolicy, &[kinds::POLICY]),
     (

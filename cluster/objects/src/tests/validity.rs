@@ -276,6 +276,7 @@ fn a_field_that_a_spec_of_calicos_does_not_have_is_warned_of_as_calico_passes_it
         "NetworkPolicy namespaceSelector: a == 'b'",
         "StagedNetworkPolicy egres: []",
         "Tier oder: 1",
+        "BlockAffinity cidr: 10.0.0.0/26, node: n1, state: confirmed, hostname: x",
         "NetworkSet net: [10.0.0.0/8]",
         "GlobalNetworkSet nets: [], allowedEgressDomains: [a.example]",
         "HostEndpoint node: n1, interfaceName: eth0, profile: []",
@@ -433,4 +434,38 @@ fn a_rules_metadata_has_annotations_with_legal_keys() {
     let unknown = metadata("{foo: c}");
     assert!(invalid(&unknown).is_none());
     assert!(super::problems(&unknown).contains("metadata.foo: unknown field"));
+}
+
+#[test]
+fn a_block_affinity_says_which_block_is_whose_and_how_far_that_is() {
+    let affinity = |spec: &str| calico("BlockAffinity", spec);
+    are(
+        true,
+        affinity,
+        [
+            "cidr: 10.0.0.0/26, node: n1, state: confirmed",
+            "cidr: 10.0.0.0/26, node: n1, state: pending, type: ''",
+            "cidr: 10.0.0.0/26, node: n1, state: pendingDeletion, type: host, deleted: 'true'",
+            "cidr: 10.0.0.0/32, node: load-balancer, state: confirmed, type: virtual, deleted: false",
+            "cidr: 'fd00::/122', node: n1.example, state: confirmed, deleted: ''",
+        ],
+    );
+    are(
+        false,
+        affinity,
+        [
+            "",
+            "cidr: 10.0.0.0/26, node: n1",
+            "cidr: 10.0.0.0/26, state: confirmed",
+            "node: n1, state: confirmed",
+            "cidr: 10.0.0.1/26, node: n1, state: confirmed",
+            "cidr: 10.0.0.0, node: n1, state: confirmed",
+            "cidr: 10.0.0.0/26, node: 'n 1', state: confirmed",
+            "cidr: 10.0.0.0/26, node: n1, state: Confirmed",
+            "cidr: 10.0.0.0/26, node: n1, state: ''",
+            "cidr: 10.0.0.0/26, node: n1, state: confirmed, type: pod",
+            "cidr: 10.0.0.0/26, node: n1, state: confirmed, deleted: 'no'",
+            "cidr: 10.0.0.0/26, node: n1, state: confirmed, deleted: 0",
+        ],
+    );
 }

@@ -57,6 +57,7 @@ fn nodes_are_all_addresses_of_the_nodes_with_these_labels() {
             internal_ips: vec![[172, 18, 0, number].into()],
             external_ips: vec![[192, 0, 2, number].into()],
             calico_address: None,
+            tunnel_addresses: Vec::new(),
             vxlan_mac: None,
             is_leaving: false,
         }))

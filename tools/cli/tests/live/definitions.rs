@@ -117,7 +117,10 @@ fn objects() -> Vec<Value> {
         }),
         other => unreachable!("{other:?} is none of Calico's kinds"),
     };
+    // Blocks are the IPAM's to write, and the manifest brings no definition of them.
+    let is_brought = |kind: &Kind| *kind != Kind::BlockAffinity;
     let calico = Kind::ALL.into_iter().filter(|kind| kind.api_versions().contains(&VERSION));
+    let calico = calico.filter(is_brought);
     calico.map(|kind| object(kind, &of(kind))).collect()
 }
 

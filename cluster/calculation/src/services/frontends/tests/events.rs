@@ -169,6 +169,7 @@ fn node() -> impl Strategy<Value = Node> {
         internal_ips: ips(&addresses).into_iter().collect(),
         external_ips: Vec::new(),
         calico_address: None,
+        tunnel_addresses: Vec::new(),
         vxlan_mac: None,
         is_leaving: false,
     })
