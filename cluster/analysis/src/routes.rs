@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use ipnet::IpNet;
 
-use manx_calculation::import::{self, Cluster, OutgoingAddress};
+use manx_calculation::import::{self, Cluster, Ipam, Node, OutgoingAddress};
 use manx_calculation::topology::{Reserved, Route, Topology, TopologyError, topology};
 use manx_calculation::way_out::is_masqueraded;
 use manx_objects::contents::Contents;
@@ -32,6 +32,7 @@ pub(crate) enum WayOut {
 #[derive(Debug)]
 pub(crate) struct Routes<'a> {
     contents: &'a Contents,
+    ipam: Ipam,
     cluster: OnceCell<Cluster>,
     kept: RefCell<Kept>,
 }
@@ -44,8 +45,14 @@ struct Kept {
 }
 
 impl<'a> Routes<'a> {
+    /// The routes by these objects alone.
     pub(crate) fn new(contents: &'a Contents) -> Self {
-        Self { contents, cluster: OnceCell::new(), kept: RefCell::default() }
+        Self::with_ipam(contents, import::assumed_ipam(contents))
+    }
+
+    /// The routes where this gives out pods' addresses.
+    pub(crate) fn with_ipam(contents: &'a Contents, ipam: Ipam) -> Self {
+        Self { contents, ipam, cluster: OnceCell::new(), kept: RefCell::default() }
     }
 
     /// The route from a node to an address, and its prefix. `None`: there is no such node, or it has no block for pods.
@@ -98,10 +105,16 @@ impl<'a> Routes<'a> {
         Ok(address.map_or(WayOut::Closed, WayOut::As))
     }
 
-    /// The nodes that have blocks for pods, in order.
-    pub(crate) fn nodes_with_blocks(&self) -> Vec<String> {
+    /// The nodes that may have pods, in order: those that have a block, and with Calico's IPAM all.
+    pub(crate) fn nodes_for_pods(&self) -> Vec<String> {
         let nodes = self.cluster().nodes.iter();
-        nodes.filter(|(_, it)| !it.plan.blocks().is_empty()).map(|(name, _)| name.clone()).collect()
+        let is_for_pods = |node: &Node| self.ipam == Ipam::Calico || !node.plan.blocks().is_empty();
+        nodes.filter(|(_, it)| is_for_pods(it)).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// A node, as routing sees it.
+    pub(crate) fn node(&self, name: &str) -> Option<&Node> {
+        self.cluster().nodes.get(name)
     }
 
     /// The addresses of all nodes.
@@ -109,18 +122,25 @@ impl<'a> Routes<'a> {
         self.cluster().node_addresses().into_keys().collect()
     }
 
-    /// The objects that routes are made of: the nodes, the pools, and pods with the objects that decide whether they
-    /// are endpoints.
+    /// The objects that routes are made of: the nodes with their blocks, the pools, and pods with the objects that decide
+    /// whether they are endpoints.
     fn cluster(&self) -> &Cluster {
         self.cluster.get_or_init(|| {
-            let of_routes =
-                [Kind::Pod, Kind::Namespace, Kind::ServiceAccount, Kind::Node, Kind::IpPool];
+            let of_routes = [
+                Kind::Pod,
+                Kind::Namespace,
+                Kind::ServiceAccount,
+                Kind::Node,
+                Kind::IpPool,
+                Kind::BlockAffinity,
+            ];
             let objects = of_routes.into_iter().flat_map(|kind| self.contents.of_kind(kind));
-            import::import(&Contents {
+            let contents = Contents {
                 objects: objects.map(|(key, stored)| (key.clone(), stored.clone())).collect(),
                 in_sync: self.contents.in_sync,
                 ..Contents::default()
-            })
+            };
+            import::import_as(&contents, self.ipam, None)
         })
     }
 }

@@ -112,7 +112,7 @@ impl<'a> ServiceTables<'a> {
     fn of_routes(contents: &'a Contents, routes: Rc<Routes<'a>>, settings: AgentSettings) -> Self {
         let mut tables = Self {
             contents,
-            nodes: routes.nodes_with_blocks(),
+            nodes: routes.nodes_for_pods(),
             of_nodes: routes.node_addresses(),
             routes,
             settings,

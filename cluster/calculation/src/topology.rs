@@ -12,6 +12,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use manx_ipam::plan::Ipam;
 
 use self::longest::longest;
 use self::no_route::lines;
@@ -38,9 +39,9 @@ pub enum Route {
     /// An address by which this node masquerades other addresses ([`Plan`](manx_ipam::plan::Plan)). As a destination it
     /// is like the node's own addresses. As a source it is unknown.
     Masquerade,
-    /// A block or borrowed address of another node. It is reached unencapsulated, by that node's address.
+    /// A block, borrowed address or tunnel address of another node. It is reached unencapsulated, by that node's address.
     Direct(IpAddr),
-    /// A block or borrowed address of another node. It is reached by a tunnel to that node.
+    /// A block, borrowed address or tunnel address of another node. It is reached by a tunnel to that node.
     Tunnel(Peer),
     /// An address that is not reached. Packets to it must never leave by the default route.
     NoRoute(NoRoute),
@@ -89,10 +90,10 @@ pub struct Peer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HostRoute {
     /// The way leads through Manx. This is so for what belongs to this node, lies behind a tunnel, or is not reached.
-    /// For a tunnel `source` is the node's tunnel address, because the far node checks that the inner source is in one
-    /// of this node's blocks.
+    /// For a tunnel `source` is the node's tunnel address, because the far node checks that its route to the inner source
+    /// leads to this node.
     Manx {
-        /// The node's source address. `None`: the kernel chooses it.
+        /// The node's source address. `None`: the kernel chooses it, and a node without a tunnel address gets no answer.
         source: Option<IpAddr>,
     },
     /// The way leads unencapsulated to another node, by the node's own routes.
@@ -109,7 +110,7 @@ pub struct HostNetwork {
     pub addresses: Vec<IpAddr>,
     /// The addresses by which the node masquerades other addresses.
     pub masquerade_addresses: Vec<IpAddr>,
-    /// The way to each block and to each borrowed address.
+    /// The way to each block, and to each borrowed address of pods and tunnels.
     pub blocks: Vec<(IpNet, HostRoute)>,
     /// The node's own addresses; no host beyond the uplink has them.
     pub own: BTreeSet<IpAddr>,
@@ -118,11 +119,14 @@ pub struct HostNetwork {
 /// One node's view of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Topology {
+    /// What gives out pods' addresses.
+    pub ipam: Ipam,
     /// The route of each prefix.
     pub prefixes: BTreeMap<IpNet, Route>,
-    /// This node's blocks, from which its pods get addresses.
+    /// This node's blocks, from which its pods get addresses. With Calico's IPAM there may be none yet.
     pub blocks: Vec<IpNet>,
-    /// The addresses in this node's blocks that the node itself uses for its traffic to remote pods.
+    /// The addresses that the node itself uses for its traffic to remote pods. They lie in its blocks, but for those that
+    /// Calico's IPAM gave its tunnels from elsewhere.
     pub tunnel_addresses: Vec<IpAddr>,
     /// The node's own addresses. A host endpoint with `expectedIPs` is matched with the uplink by them.
     pub addresses: Vec<IpAddr>,
@@ -226,13 +230,14 @@ impl Topology {
 
     /// The problems of the cluster as this node sees it.
     pub fn problems(&self) -> impl Iterator<Item = String> {
-        let blocks = self.unpooled_blocks.iter().map(|(block, node)| {
+        let name = self.ipam.block();
+        let blocks = self.unpooled_blocks.iter().map(move |(block, node)| {
             format!(
-                "pod CIDR {block} of Node {node:?} lies in no IPPool, so it is not known whether it is behind a tunnel: \
+                "{name} {block} of Node {node:?} lies in no IPPool, so it is not known whether it is behind a tunnel: \
                  not routed; make an IPPool around it (ipipMode: Never if it is not)"
             )
         });
-        blocks.chain(lines(&self.unrouted))
+        blocks.chain(lines(&self.unrouted, self.ipam))
     }
 
     /// The desired state of the node's own namespace.
@@ -277,7 +282,7 @@ pub enum TopologyError {
         /// The Nodes that exist.
         found: Vec<String>,
     },
-    /// A Node without a block has no addresses for pods.
+    /// A Node without a block has no addresses for pods. With Calico's IPAM it gets one with its first pod.
     #[error(
         "Node {0:?} has no spec.podCIDR and no spec.podCIDRs: expected at least one block for its pods"
     )]
@@ -291,7 +296,8 @@ pub enum TopologyError {
     InvalidPool(Vec<String>),
     /// Another node claims addresses of this one.
     #[error(
-        "pod CIDR {own} of Node {name:?} overlaps {other} of Node {claimant:?}: give each node a block of its own"
+        "{} {own} of Node {name:?} overlaps {other} of Node {claimant:?}: give each node a block of its own",
+        .ipam.block()
     )]
     BlockClaimed {
         /// This node.
@@ -302,6 +308,8 @@ pub enum TopologyError {
         claimant: String,
         /// The other's block.
         other: IpNet,
+        /// What gave them out.
+        ipam: Ipam,
     },
 }
 
@@ -341,6 +349,7 @@ pub fn closed_topology(
         .collect();
     Ok(Topology {
         connects_pods: true,
+        ipam: cluster.ipam,
         prefixes: routes(seen.routes().map(|it| (it.prefix, it.source, it.route))),
         blocks: here.plan.blocks().to_vec(),
         tunnel_addresses: here.plan.tunnel_addresses().to_vec(),

@@ -6,9 +6,30 @@ use ipnet::IpNet;
 
 use crate::block::Block;
 
+/// What gives out pods' addresses, and so where a node's blocks come from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Ipam {
+    /// Each node gives out those of its Node's podCIDRs by itself.
+    #[default]
+    HostLocal,
+    /// Calico's IPAM: a node claims blocks of pools as it needs them. It may have many, or none yet.
+    Calico,
+}
+
+impl Ipam {
+    /// The word for a node's block, in messages to users.
+    pub const fn block(self) -> &'static str {
+        match self {
+            Self::HostLocal => "pod CIDR",
+            Self::Calico => "block",
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
+    ipam: Ipam,
     blocks: Vec<IpNet>,
     tunnel_addresses: Vec<IpAddr>,
     masquerade_addresses: Vec<IpAddr>,
@@ -22,10 +43,22 @@ impl Plan {
         let with_room = || blocks.iter().copied().filter_map(Block::new);
         let tunnel_addresses = with_room().map(|it| it.tunnel_address()).collect();
         let masquerade_addresses = with_room().map(|it| it.masquerade_address()).collect();
-        Self { blocks, tunnel_addresses, masquerade_addresses }
+        Self { ipam: Ipam::HostLocal, blocks, tunnel_addresses, masquerade_addresses }
     }
 
-    /// The blocks for the node's pods. There may be several of one family.
+    /// The plan of a node whose addresses Calico's IPAM gives out: every address of a block is for pods, the first and the
+    /// last too, but for those that the node's tunnels got. These may lie outside of the node's blocks. No address
+    /// masquerades, because nothing in Calico's objects says that one is taken for it.
+    pub fn calico(blocks: impl Into<Vec<IpNet>>, tunnel_addresses: impl Into<Vec<IpAddr>>) -> Self {
+        Self {
+            ipam: Ipam::Calico,
+            blocks: blocks.into(),
+            tunnel_addresses: tunnel_addresses.into(),
+            masquerade_addresses: Vec::new(),
+        }
+    }
+
+    /// The blocks for the node's pods. There may be several of one family, and with Calico's IPAM none.
     pub fn blocks(&self) -> &[IpNet] {
         &self.blocks
     }
@@ -33,6 +66,11 @@ impl Plan {
     /// The sources of the node's own packets to remote pods. No pod gets one.
     pub fn tunnel_addresses(&self) -> &[IpAddr] {
         &self.tunnel_addresses
+    }
+
+    /// The tunnel addresses that lie outside of the node's blocks.
+    pub fn borrowed_tunnel_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.tunnel_addresses.iter().copied().filter(|address| !self.contains(*address))
     }
 
     /// The sources of masqueraded packets that the node forwards to pods. No pod gets one, and policy does not take them for
@@ -48,18 +86,23 @@ impl Plan {
 
     /// Whether an address is one for pods.
     pub fn has_for_pods(&self, address: IpAddr) -> bool {
-        self.blocks.iter().any(|block| is_for_a_pod(*block, address))
+        self.blocks.iter().any(|block| self.is_for_a_pod(*block, address))
     }
 
     /// Whether an address lies in a block, and is not one for pods.
     pub fn has_for_others(&self, address: IpAddr) -> bool {
         let mut around = self.blocks.iter().filter(|block| block.contains(&address));
-        around.any(|block| !is_for_a_pod(*block, address))
+        around.any(|block| !self.is_for_a_pod(*block, address))
     }
-}
 
-fn is_for_a_pod(block: IpNet, address: IpAddr) -> bool {
-    Block::new(block).is_some_and(|block| block.number(address).is_some())
+    fn is_for_a_pod(&self, block: IpNet, address: IpAddr) -> bool {
+        match self.ipam {
+            Ipam::HostLocal => {
+                Block::new(block).is_some_and(|block| block.number(address).is_some())
+            }
+            Ipam::Calico => block.contains(&address) && !self.tunnel_addresses.contains(&address),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -90,5 +133,32 @@ mod tests {
             assert_eq!(plan.has_for_others(address), of_others, "{address}");
             assert_eq!(plan.contains(address), of_pods || of_others, "{address}");
         }
+    }
+
+    #[test]
+    fn calicos_ipam_leaves_pods_every_address_that_no_tunnel_of_the_node_has() {
+        let blocks = ["10.65.0.0/26", "10.65.9.9/32", "fd00:1::/122"].map(|it| it.parse().unwrap());
+        let tunnels = ["10.65.0.7", "10.65.1.1"].map(|it| it.parse::<IpAddr>().unwrap());
+        let plan = Plan::calico(blocks, tunnels);
+        assert_eq!(plan.masquerade_addresses(), [] as [IpAddr; 0]);
+        assert_eq!(plan.tunnel_addresses(), tunnels);
+        assert_eq!(plan.borrowed_tunnel_addresses().collect::<Vec<_>>(), tunnels[1..]);
+        for (address, of_pods, of_others) in [
+            ("10.65.0.0", true, false),
+            ("10.65.0.1", true, false),
+            ("10.65.0.63", true, false),
+            ("10.65.0.7", false, true),
+            ("10.65.9.9", true, false),
+            ("10.65.1.1", false, false),
+            ("fd00:1::", true, false),
+            ("fd00:1::3f", true, false),
+            ("fd00:1::40", false, false),
+        ] {
+            let address = address.parse().unwrap();
+            assert_eq!(plan.has_for_pods(address), of_pods, "{address}");
+            assert_eq!(plan.has_for_others(address), of_others, "{address}");
+            assert_eq!(plan.contains(address), of_pods || of_others, "{address}");
+        }
+        assert_eq!(Plan::calico([], []).blocks(), [] as [IpNet; 0]);
     }
 }

@@ -70,11 +70,11 @@ mod tests {
     fn the_route_that_is_used_is_marked() {
         let mut unused = route("10.1.2.0/24", "pool", false);
         unused.via = "nowhere".to_owned();
-        unused.reason = Some("it is part of an IPPool and of no node's pod CIDRs".to_owned());
+        unused.reason = Some("it is part of an IPPool and of no node's blocks".to_owned());
         let text = render(&[unused, route("10.1.2.0/24", "own block", true)]);
         insta::assert_snapshot!(text, @r"
         PREFIX       USED  SOURCE     OBJECT  VIA
-        10.1.2.0/24        pool       -       nowhere: it is part of an IPPool and of no node's pod CIDRs
+        10.1.2.0/24        pool       -       nowhere: it is part of an IPPool and of no node's blocks
         10.1.2.0/24  *     own block  -       host
         ");
     }

@@ -12,7 +12,6 @@
 use std::net::IpAddr;
 
 use manx_api::explain::PacketSpec;
-use manx_calculation::import;
 use manx_calculation::topology::Route;
 use manx_objects::object::{Kind, Object, ObjectKey, Service};
 use manx_oracle::Party;
@@ -120,7 +119,7 @@ impl Explainer<'_> {
     }
 
     /// The source address that the endpoint sees when this node masquerades the client: an address of Manx's interface
-    /// if Manx carries the packets, otherwise the node's own.
+    /// if Manx carries the packets and the node has one for that, otherwise the node's own.
     fn masquerade(&self, node: &str, end: &str) -> Result<IpAddr, String> {
         let to = self.parties.named(end, &mut Vec::new())?;
         let Some(to) = to.first().map(Party::address) else {
@@ -132,8 +131,12 @@ impl Explainer<'_> {
         };
         let route = self.routes.route(node, to)?.map(|(_, route)| route);
         let of_family = |it: &IpAddr| it.is_ipv4() == to.is_ipv4();
-        let by_manx = import::plan(object).masquerade_addresses().iter().copied().find(of_family);
         let own = object.internal_ips.iter().copied().find(of_family);
+        let by_manx = self.routes.node(node).and_then(|node| {
+            let all = node.plan.masquerade_addresses();
+            // Without any, the kernel takes another of the node's addresses.
+            if all.is_empty() { own } else { all.iter().copied().find(of_family) }
+        });
         let seen = match route {
             // A node without a block has no Manx interface.
             None | Some(Route::Direct(_) | Route::World) => own,

@@ -81,11 +81,11 @@ fn the_way_is_the_one_that_the_nodes_route_by() {
     assert_eq!(way(&tunnels, "10.1.2.1", "a", false), "its tunnels", "the node's own address");
     assert_eq!(
         way(&tunnels, "c", "10.1.9.9", false),
-        "node n2 has no route to 10.1.9.9: 10.1.0.0/16 is part of an IPPool and of no node's pod CIDRs"
+        "node n2 has no route to 10.1.9.9: 10.1.0.0/16 is part of an IPPool and of no node's blocks"
     );
     assert_eq!(
         way(&tunnels, "10.1.9.9", "a", false),
-        "node n1 has no route back to 10.1.9.9: 10.1.0.0/16 is part of an IPPool and of no node's pod CIDRs"
+        "node n1 has no route back to 10.1.9.9: 10.1.0.0/16 is part of an IPPool and of no node's blocks"
     );
     assert_eq!(
         way(&tunnels, "c", "10.1.2.9", false),

@@ -1,4 +1,5 @@
-//! Borrowed addresses: those that a pod has and that lie in no block of its own node. Each needs a route of its own.
+//! Borrowed addresses: those that a pod has and that lie in no block of its own node. Each needs a route of its own. With
+//! Calico's IPAM a node's tunnel may have such an address, too.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,9 +14,31 @@ pub type Borrowed = BTreeMap<IpAddr, (ObjectName, Arc<str>)>;
 
 impl Cluster {
     /// The borrowed addresses of all pods. A pod whose node does not exist borrows none.
-    pub(super) fn all_borrowed(&self) -> Borrowed {
+    fn all_borrowed(&self) -> Borrowed {
         let endpoints = self.model.endpoints.iter();
         endpoints.flat_map(|(name, endpoint)| self.borrowed_by(name, endpoint)).collect()
+    }
+
+    /// Collects the borrowed addresses of all pods and nodes anew.
+    pub(super) fn refresh_all_borrowed(&mut self) {
+        self.borrowed = self.all_borrowed();
+        let tunnels = self.nodes.values().flat_map(|node| node.plan.borrowed_tunnel_addresses());
+        self.borrowed_tunnels = tunnels.collect();
+    }
+
+    /// Whether an endpoint has an address that is also said to be one of a node's tunnel. Then the route to it depends on
+    /// the endpoint ([`Cluster::is_of_pod_in_own_block`]).
+    pub(super) fn has_address_of_tunnel(&self, endpoint: Option<&Endpoint>) -> bool {
+        let mut addresses = endpoint.into_iter().flat_map(|endpoint| &endpoint.addresses);
+        !self.borrowed_tunnels.is_empty()
+            && addresses.any(|address| self.borrowed_tunnels.contains(address))
+    }
+
+    /// Whether a pod has this address, and the address lies in a block of the pod's own node.
+    pub(crate) fn is_of_pod_in_own_block(&self, address: IpAddr) -> bool {
+        let node = self.claims.pod_with(address).and_then(|pod| self.pods_by_node.get(pod));
+        let node = node.and_then(|node| self.nodes.get(&**node));
+        node.is_some_and(|node| node.plan.contains(address))
     }
 
     fn borrowed_by<'a>(

@@ -145,7 +145,7 @@ impl Claims {
     }
 
     /// The pod that has an address.
-    fn pod_with(&self, address: IpAddr) -> Option<&Arc<ObjectName>> {
+    pub(super) fn pod_with(&self, address: IpAddr) -> Option<&Arc<ObjectName>> {
         match self.claims.get(&address)? {
             Claim::Plain(pod) => Some(pod),
             Claim::Open(open) => open.pod.as_ref(),

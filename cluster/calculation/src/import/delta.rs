@@ -1,7 +1,7 @@
 //! Imports the change of one object into a cluster that was imported before.
 //!
-//! A pod, a policy, a network set, a service's endpoints, a node and a pool are imported by the same functions that
-//! import all of them. Their other inputs (the namespaces, and the invalid objects of the cluster) must be unchanged;
+//! A pod, a policy, a network set, a service's endpoints, a node, its blocks and a pool are imported by the same functions
+//! that import all of them. Their other inputs (the namespaces, and the invalid objects of the cluster) must be unchanged;
 //! otherwise the whole cluster is imported anew.
 
 use std::collections::BTreeSet;
@@ -14,6 +14,7 @@ use super::cluster::names_nodes;
 use super::invalid_references::InvalidReferences;
 use super::named_services::{rules, services};
 use super::{Cluster, Node, claims, member, overlap, owners, policy_name};
+use manx_ipam::plan::Ipam;
 use manx_objects::State;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey, Pod};
@@ -31,7 +32,7 @@ pub enum Effect {
     },
     /// A policy or a network set came, went or changed, or the endpoints of a service that a policy names.
     Policy,
-    /// A node or a pool of addresses came, went or changed, or the node of a pod that borrows an address: routes may
+    /// A node, one of its blocks or a pool of addresses came, went or changed, or the node of a pod that borrows an address: routes may
     /// have changed.
     Routes {
         /// A policy means other nodes, or other addresses of theirs.
@@ -76,7 +77,9 @@ impl Cluster {
             Kind::Service | Kind::ServiceCidr => Some(Effect::Nothing),
             Kind::EndpointSlice => Some(self.apply_slice(contents, key, [before, state])),
             Kind::NetworkSet | Kind::GlobalNetworkSet => self.apply_set(contents, key, now),
-            Kind::Node | Kind::IpPool => self.apply_route_source(contents, key, now),
+            Kind::Node => self.apply_route_sources(contents, &BTreeSet::from([&*key.name])),
+            Kind::IpPool => self.apply_route_sources(contents, &BTreeSet::new()),
+            Kind::BlockAffinity => self.apply_affinity(contents, [before, state]),
             kind if kind.enforced_policy() || kind.staged() => {
                 self.apply_policy(contents, key, now)
             }
@@ -131,8 +134,14 @@ impl Cluster {
         }
         let routes =
             self.refresh_borrowed(before.iter().map(|(name, before)| (&**name, before.as_deref())));
+        let is_at_tunnel = |(name, before): &(Arc<ObjectName>, Option<Arc<Endpoint>>)| {
+            let now = self.model.endpoints.get(&**name);
+            [before.as_ref(), now]
+                .into_iter()
+                .any(|it| self.has_address_of_tunnel(it.map(|it| &**it)))
+        };
         // Pods that do not get an address that they name are reported with the routes.
-        let routes = routes || is_told;
+        let routes = routes || is_told || before.iter().any(is_at_tunnel);
         Some(match pods.is_empty() {
             false => Effect::Pods { pods, routes },
             true if routes => Effect::Routes { policy: false },
@@ -213,20 +222,40 @@ impl Cluster {
         Some(Effect::Policy)
     }
 
-    /// Applies a changed node or pool. `None` if blocks of nodes, or pools, overlap or did so before, if a pool holds
-    /// addresses of nodes, or if a pod gets or loses an address that its object names.
-    fn apply_route_source(
+    /// Applies a changed affinity: the nodes that it names have other blocks.
+    fn apply_affinity(
         &mut self,
         contents: &Contents,
-        key: &ObjectKey,
-        now: Option<&Stored>,
+        states: [Option<&State>; 2],
+    ) -> Option<Effect> {
+        if self.ipam == Ipam::HostLocal {
+            return Some(Effect::Nothing);
+        }
+        let named = states.into_iter().flatten().filter_map(claimant).collect::<BTreeSet<_>>();
+        let differ = named.into_iter().filter(|node| self.refresh_affinities(contents, node));
+        let differ: BTreeSet<&str> = differ.collect();
+        if !differ.iter().any(|node| self.nodes.contains_key(*node)) {
+            return Some(Effect::Nothing);
+        }
+        self.apply_route_sources(contents, &differ)
+    }
+
+    /// Applies these changed nodes, and changed pools. `None` if blocks of nodes, or pools, overlap or did so before, if a
+    /// pool holds addresses of nodes, or if a pod gets or loses an address that its object names.
+    fn apply_route_sources(
+        &mut self,
+        contents: &Contents,
+        nodes: &BTreeSet<&str>,
     ) -> Option<Effect> {
         if !(self.overlaps.is_empty() && self.are_pools_sound()) {
             return None;
         }
-        let is_node = key.kind == Kind::Node;
-        let before = if is_node { self.nodes.remove(&key.name) } else { None };
-        self.import_valid(key, now);
+        let mut before = Vec::with_capacity(nodes.len());
+        for name in nodes {
+            before.push(self.nodes.remove(*name));
+            let key = ObjectKey::new(Kind::Node, "", name);
+            self.import_valid(&key, contents.objects.get(&key));
+        }
         self.judge_pools(contents);
         if !(self.are_pools_sound()
             && self.named_by_invalid.is_empty()
@@ -235,10 +264,16 @@ impl Cluster {
         {
             return None;
         }
-        let (before, after) = (before.as_ref(), self.nodes.get(&key.name).filter(|_| is_node));
-        let is_seen = before.map(seen_by_policy) != after.map(seen_by_policy);
-        if before.map(|node| &node.plan) != after.map(|node| &node.plan) {
-            self.borrowed = self.all_borrowed();
+        let both = || {
+            let after = nodes.iter().map(|name| self.nodes.get(*name));
+            before.iter().map(Option::as_ref).zip(after)
+        };
+        let is_seen =
+            both().any(|(before, after)| before.map(seen_by_policy) != after.map(seen_by_policy));
+        let is_planned = both()
+            .any(|(before, after)| before.map(|node| &node.plan) != after.map(|node| &node.plan));
+        if is_planned {
+            self.refresh_all_borrowed();
         }
         let policy = is_seen && self.import_policies_of_nodes(contents)?;
         Some(Effect::Routes { policy })
@@ -292,6 +327,14 @@ fn is_invalid(contents: &Contents, key: &ObjectKey) -> bool {
 /// The fields of a node that policy uses.
 fn seen_by_policy(node: &Node) -> (&Labels, &BTreeSet<IpAddr>) {
     (&node.labels, &node.addresses)
+}
+
+/// The node that an affinity names.
+fn claimant(state: &State) -> Option<&str> {
+    match state.valid()? {
+        Object::BlockAffinity(affinity) => Some(&affinity.node),
+        _ => None,
+    }
 }
 
 fn slice(state: &State) -> Option<&EndpointSlice> {

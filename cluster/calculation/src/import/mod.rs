@@ -8,10 +8,11 @@
 //! - A pod is no endpoint: nothing passes its port or comes from its addresses. The pods of an invalid namespace or
 //!   service account are no endpoints either, because the selectors that should match them are not known.
 //! - A profile is missing, which denies. A host endpoint may be that of any interface without a valid one. A node is
-//!   absent. A pool is in [`Cluster::invalid_pools`], because the blocks that it encapsulates are not known.
+//!   absent. An affinity gives its block to no node. A pool is in [`Cluster::invalid_pools`], because the blocks that it encapsulates are not known.
 //!
 //! All of this is reported in [`Cluster::problems`].
 
+mod affinities;
 mod borrowed;
 mod calico;
 mod claims;
@@ -38,6 +39,7 @@ use manx_policy_compiler::model::{
     DefaultAction, HostEndpoint, Labels, Model, ObjectName, Order, Policy, PolicyName, Tier,
 };
 
+use self::affinities::Affinities;
 use self::calico::Context;
 use self::claims::Claims;
 use self::invalid_references::InvalidReferences;
@@ -49,13 +51,15 @@ use manx_objects::object::{self, Kind, Object, ObjectKey};
 use manx_objects::problem::{Cause, Place, Problem};
 use manx_objects::{Invalid, NAMESPACE_NAME, State};
 
+pub use affinities::assumed_ipam;
 pub use borrowed::Borrowed;
 pub use calico::is_evaluated;
 pub use claims::Unheld;
 pub use delta::{ChangedPod, Effect};
 pub use kubernetes::label_selector;
+pub use manx_ipam::plan::Ipam;
 pub use member::addresses as pod_addresses;
-pub use network::{Node, Plan, Pool, plan};
+pub use network::{Node, Plan, Pool};
 pub use overlap::Overlap;
 pub(crate) use pools::reported_within;
 pub use way_out::{OutgoingAddress, WayOut};
@@ -72,6 +76,10 @@ pub struct Cluster {
     pub(crate) named_services: NamedServices,
     /// The values that pods share, each stored once.
     pub(crate) shared: Shared,
+    /// What gives out pods' addresses.
+    pub ipam: Ipam,
+    /// With Calico's IPAM: the blocks that are in force, by node.
+    pub(crate) affinities: Affinities,
     /// The nodes by name.
     pub nodes: BTreeMap<String, Node>,
     /// The node of each pod that has one: endpoints, and pods that become endpoints when they have addresses. Pods on
@@ -83,6 +91,8 @@ pub struct Cluster {
     pub(crate) named_by_invalid: BTreeSet<IpAddr>,
     /// The addresses of pods that lie in no block of their own nodes.
     pub borrowed: Borrowed,
+    /// The addresses of nodes' tunnels that lie in no block of their own nodes.
+    pub(crate) borrowed_tunnels: BTreeSet<IpAddr>,
     /// The address pools, by CIDR.
     pub pools: Vec<Pool>,
     /// Names of the pools that are not valid, or overlap others that are as old. While there is one, it is not known
@@ -102,13 +112,34 @@ pub struct Cluster {
     pub in_sync: bool,
 }
 
-/// Imports everything that the store holds.
+/// Imports everything that the store holds, where nothing else is known of the cluster (see [`assumed_ipam`]).
 pub fn import(contents: &Contents) -> Cluster {
+    import_as(contents, assumed_ipam(contents), None)
+}
+
+/// [`import`], with Felix's configuration for one node.
+pub fn import_for(contents: &Contents, node: &str) -> Cluster {
+    import_as(contents, assumed_ipam(contents), Some(node))
+}
+
+/// Imports everything that the store holds. The nodes' blocks are those of `ipam`, and Felix's configuration is that of
+/// `node` if there is one.
+pub fn import_as(contents: &Contents, ipam: Ipam, node: Option<&str>) -> Cluster {
+    let mut cluster = import_all(contents, ipam);
+    if node.is_some() {
+        cluster.apply_felix_configuration(contents, node);
+    }
+    cluster
+}
+
+fn import_all(contents: &Contents, ipam: Ipam) -> Cluster {
     let mut cluster = Cluster {
+        ipam,
         problems: contents.problems.clone(),
         in_sync: contents.in_sync,
         ..Cluster::default()
     };
+    cluster.note_affinities(contents);
     let broken: BTreeSet<&ObjectKey> = contents
         .objects
         .iter()
@@ -139,16 +170,9 @@ pub fn import(contents: &Contents) -> Cluster {
     cluster.import_services(contents);
     cluster.apply_host_profiles(contents);
     cluster.apply_felix_configuration(contents, None);
-    cluster.borrowed = cluster.all_borrowed();
+    cluster.refresh_all_borrowed();
     cluster.note_overlaps(contents);
     cluster.problems.sort_by_key(|problem| problem.severity);
-    cluster
-}
-
-/// [`import`], with Felix's configuration for one node.
-pub fn import_for(contents: &Contents, node: &str) -> Cluster {
-    let mut cluster = import(contents);
-    cluster.apply_felix_configuration(contents, Some(node));
     cluster
 }
 
@@ -192,7 +216,8 @@ impl Cluster {
                 self.model.namespaces.insert(key.name.clone(), namespace.labels.to_map());
             }
             Object::Node(node) => {
-                self.nodes.insert(key.name.clone(), network::node(&key.name, node));
+                let plan = self.plan(&key.name, node);
+                self.nodes.insert(key.name.clone(), network::node(&key.name, node, plan));
             }
             Object::ServiceAccount(account) => {
                 self.model.service_accounts.insert(name, account.labels.to_map());
@@ -313,8 +338,11 @@ impl Cluster {
             let key = ObjectKey::new(Kind::Node, "", &inner.0);
             if let Some(stored) = contents.objects.get(&key) {
                 let message = format!(
-                    "its pod CIDR {} overlaps {} of node {}: neither is routed",
-                    inner.1, outer.1, outer.0
+                    "its {} {} overlaps {} of node {}: neither is routed",
+                    self.ipam.block(),
+                    inner.1,
+                    outer.1,
+                    outer.0
                 );
                 self.problem(&key, stored, Code::OverlappingPodCidrs, message);
             }

@@ -55,12 +55,7 @@ fn vxlan_mac(name: &str) -> [u8; 6] {
     mac
 }
 
-/// The blocks of a node, as its object has them.
-pub fn plan(node: &object::Node) -> Plan {
-    Plan::host_local(node.pod_cidrs.as_slice())
-}
-
-pub(super) fn node(name: &str, node: &object::Node) -> Node {
+pub(super) fn node(name: &str, node: &object::Node, plan: Plan) -> Node {
     let mut internal_ips: Vec<IpAddr> = Vec::new();
     let annotated = node.calico_address.map(|net| net.addr());
     for address in annotated.into_iter().chain(node.internal_ips.iter().copied()) {
@@ -68,7 +63,6 @@ pub(super) fn node(name: &str, node: &object::Node) -> Node {
             internal_ips.push(address);
         }
     }
-    let plan = plan(node);
     let others = node.external_ips.iter().chain(plan.tunnel_addresses()).copied();
     Node {
         addresses: internal_ips.iter().copied().chain(others).collect(),

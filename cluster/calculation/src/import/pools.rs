@@ -123,9 +123,10 @@ impl Cluster {
             if let Some((node, address)) = reported_within(&self.nodes, pool.cidr).next() {
                 pool.holds_nodes = true;
                 let message = format!(
-                    "its CIDR {} holds {address} of Node {node:?}: only nodes' pod CIDRs are routed of it; give the pool addresses \
+                    "its CIDR {} holds {address} of Node {node:?}: only nodes' {}s are routed of it; give the pool addresses \
                      that no host has",
-                    pool.cidr
+                    pool.cidr,
+                    self.ipam.block()
                 );
                 let place = &it.stored.place;
                 self.problems.push(problem(it.key, place, Code::PoolHoldsNodes, message));

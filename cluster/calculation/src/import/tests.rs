@@ -8,7 +8,7 @@ use manx_policy_compiler::model::{
 
 use manx_policy_compiler::selector::{LabelSource as _, Selector};
 
-use super::{Cluster, OutgoingAddress, WayOut, import, import_for};
+use super::{Cluster, Ipam, OutgoingAddress, WayOut, assumed_ipam, import, import_as, import_for};
 use crate::overlay::Overlay;
 use manx_objects::State;
 use manx_objects::code::Code;
@@ -575,4 +575,81 @@ fn nodes_that_do_not_exist_are_no_address() {
     let [own] = &own.destination.entities.as_ref().unwrap()[..] else { panic!("{own:?}") };
     let nets: Vec<_> = own.nets.iter().map(ToString::to_string).collect();
     assert_eq!(nets, ["192.0.2.1/32", "fd00::1/128"]);
+}
+
+/// An affinity of node `node` to a block, with more of its `spec`.
+fn affinity(name: &str, node: &str, cidr: &str, more: &str) -> String {
+    format!(
+        "---\n{{apiVersion: crd.projectcalico.org/v1, kind: BlockAffinity, metadata: {{name: {name}}}, spec: {{node: {node}, cidr: {cidr}, {more}}}}}\n"
+    )
+}
+
+#[test]
+fn with_calicos_ipam_a_nodes_blocks_are_those_of_its_affinities_in_force() {
+    let annotations = "projectcalico.org/IPv4IPIPTunnelAddr: 10.65.0.9, projectcalico.org/IPv6VXLANTunnelAddr: 'fd00:9::1'";
+    let text = format!(
+        "{{apiVersion: v1, kind: Node, metadata: {{name: n1, annotations: {{{annotations}}}}}, spec: {{podCIDR: 10.1.0.0/24}}}}\n---\n\
+         {{apiVersion: v1, kind: Node, metadata: {{name: n2}}, spec: {{podCIDR: 10.2.0.0/24}}}}\n{}{}{}{}{}{}{}{}",
+        affinity("n1-later", "n1", "10.65.7.0/26", "state: confirmed"),
+        affinity(
+            "n1-first",
+            "n1",
+            "10.65.0.0/26",
+            "state: confirmed, type: host, deleted: 'false'"
+        ),
+        affinity("n1-six", "n1", "'fd00:65::/122'", "state: confirmed"),
+        affinity("n1-pending", "n1", "10.65.1.0/26", "state: pending"),
+        affinity("n1-going", "n1", "10.65.2.0/26", "state: pendingDeletion"),
+        affinity("n1-gone", "n1", "10.65.3.0/26", "state: confirmed, deleted: 'true'"),
+        affinity("n1-virtual", "n1", "10.65.4.0/26", "state: confirmed, type: virtual"),
+        affinity("n3-first", "n3", "10.65.5.0/26", "state: confirmed"),
+    );
+    let contents = Contents::from_texts([("file.yaml", &*text)]);
+    let blocks = |cluster: &Cluster, node: &str| {
+        cluster.nodes[node].plan.blocks().iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let cluster = import_as(&contents, Ipam::Calico, None);
+    assert_eq!(cluster.problems, []);
+    assert_eq!(blocks(&cluster, "n1"), ["10.65.0.0/26", "10.65.7.0/26", "fd00:65::/122"]);
+    assert_eq!(blocks(&cluster, "n2"), Vec::<String>::new());
+    assert!(!cluster.nodes.contains_key("n3"));
+    let node = &cluster.nodes["n1"];
+    let tunnels = ["10.65.0.9", "fd00:9::1"].map(|it| it.parse::<IpAddr>().unwrap());
+    assert_eq!(node.plan.tunnel_addresses(), tunnels);
+    assert_eq!(node.plan.masquerade_addresses(), [] as [IpAddr; 0]);
+    assert_eq!(node.addresses, tunnels.into());
+    assert_eq!(cluster.borrowed_tunnels, [tunnels[1]].into());
+    // Objects alone say that it is Calico's, and an agent may be told otherwise.
+    assert_eq!(assumed_ipam(&contents), Ipam::Calico);
+    assert_eq!(import(&contents), cluster);
+    let host_local = import_as(&contents, Ipam::HostLocal, None);
+    assert_eq!(blocks(&host_local, "n1"), ["10.1.0.0/24"]);
+    assert_eq!(host_local.borrowed_tunnels, [].into());
+}
+
+#[test]
+fn affinities_that_are_not_in_force_make_no_cluster_calicos() {
+    for (state, ipam) in [
+        ("state: pending", Ipam::HostLocal),
+        ("state: confirmed, type: virtual", Ipam::HostLocal),
+        ("state: confirmed, deleted: true", Ipam::HostLocal),
+        ("state: x", Ipam::HostLocal),
+        ("state: confirmed", Ipam::Calico),
+    ] {
+        let text = affinity("a", "n1", "10.65.0.0/26", state);
+        assert_eq!(assumed_ipam(&Contents::from_texts([("f", &*text)])), ipam, "{state}");
+    }
+}
+
+#[test]
+fn a_block_that_two_nodes_claim_by_affinities_is_told_as_a_block() {
+    let node =
+        |name: &str| format!("---\n{{apiVersion: v1, kind: Node, metadata: {{name: {name}}}}}\n");
+    let text = node("n1")
+        + &node("n2")
+        + &affinity("n1-a", "n1", "10.65.0.0/26", "state: confirmed")
+        + &affinity("n2-a", "n2", "10.65.0.0/26", "state: confirmed");
+    let cluster = cluster(&text);
+    let told: Vec<_> = cluster.problems.iter().map(Problem::summary).collect();
+    insta::assert_snapshot!(told.join("\n"), @"file.yaml:4:1: Node n2: its block 10.65.0.0/26 overlaps 10.65.0.0/26 of node n1: neither is routed");
 }

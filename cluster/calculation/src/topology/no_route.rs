@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
+use manx_ipam::plan::Ipam;
 use manx_objects::few;
 use manx_policy_compiler::model::ObjectName;
 
@@ -33,14 +34,14 @@ pub enum NoRoute {
 impl fmt::Display for NoRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Unclaimed => "is part of an IPPool and of no node's pod CIDRs",
+            Self::Unclaimed => "is part of an IPPool and of no node's blocks",
             Self::Contested => "is claimed by two nodes",
             Self::Unpooled => {
                 "belongs to a node and lies in no IPPool, so it is not known whether it is behind a tunnel"
             }
             Self::NoAddress => "belongs to a node that has no address of this family",
             Self::NoTunnel => "lies in an IPPool that asks for a tunnel, and only IPv4 travels in tunnels",
-            Self::HoldsNodes => "is part of an IPPool that holds addresses of nodes, and of no node's pod CIDRs",
+            Self::HoldsNodes => "is part of an IPPool that holds addresses of nodes, and of no node's blocks",
             Self::UnknownPools => "belongs to a node, and an IPPool is not valid, so it is not known whether it is behind a tunnel",
         })
     }
@@ -63,8 +64,9 @@ pub enum NoRouteToPod {
 }
 
 /// One line for each cause, however many addresses it concerns: all pods of a cluster may have the same one.
-pub(super) fn lines(unrouted: &UnroutedAddresses) -> Vec<String> {
+pub(super) fn lines(unrouted: &UnroutedAddresses, ipam: Ipam) -> Vec<String> {
     const SHOWN: usize = 5;
+    let block = ipam.block();
     let mut causes: BTreeMap<(String, &str), Vec<String>> = BTreeMap::new();
     for ((address, pod), why) in unrouted {
         let of_pod = format!("{address} of Pod {pod}");
@@ -75,9 +77,10 @@ pub(super) fn lines(unrouted: &UnroutedAddresses) -> Vec<String> {
                 format!("{of_pod} (Pod {other} has it)"),
             ),
             NoRouteToPod::Unheld(Unheld::OutOfPlace) => (
-                "because only annotations name them, and they lie in no pod CIDR of the pod's node and in no IPPool, or are \
-                 a node's"
-                    .to_owned(),
+                format!(
+                    "because only annotations name them, and they lie in no {block} of the pod's node and in no IPPool, or \
+                     are a node's"
+                ),
                 "remove the annotation, which is the CNI plugin's to write",
                 of_pod,
             ),
@@ -90,9 +93,10 @@ pub(super) fn lines(unrouted: &UnroutedAddresses) -> Vec<String> {
                 (format!("because {what} has them"), "give the pods other ones", of_pod)
             }
             NoRouteToPod::Unpooled => (
-                "because they lie in no pod CIDR of the pod's node and in no IPPool, so it is not known whether they are \
-                 behind a tunnel"
-                    .to_owned(),
+                format!(
+                    "because they lie in no {block} of the pod's node and in no IPPool, so it is not known whether they \
+                     are behind a tunnel"
+                ),
                 "make an IPPool around them (ipipMode: Never if they are not)",
                 of_pod,
             ),

@@ -11,6 +11,7 @@ use super::{
     UnroutedAddresses, WORLD, node,
 };
 use crate::import::{Cluster, Node, Overlap, Pool, reported_within};
+use manx_ipam::plan::Ipam;
 use manx_objects::object::EncapsulationMode;
 use manx_policy_compiler::model::ObjectName;
 
@@ -48,6 +49,7 @@ pub(super) struct ClusterView<'a> {
     pools: Pools<'a>,
     contested: BTreeSet<IpNet>,
     borrowed: Vec<BorrowedAddress<'a>>,
+    tunnels: Vec<TunnelAddress<'a>>,
 }
 
 /// An address that a pod has outside of its node's blocks.
@@ -59,6 +61,13 @@ struct BorrowedAddress<'a> {
     unrouted: Option<NoRouteToPod>,
 }
 
+/// An address that another node's tunnel has outside of that node's blocks.
+struct TunnelAddress<'a> {
+    address: IpAddr,
+    node: &'a str,
+    route: Route,
+}
+
 impl<'a> ClusterView<'a> {
     pub(super) fn new(
         cluster: &'a Cluster,
@@ -66,17 +75,18 @@ impl<'a> ClusterView<'a> {
         reserved: &Reserved,
     ) -> Result<Self, TopologyError> {
         let here = node(cluster, name)?;
-        if here.plan.blocks().is_empty() {
+        if cluster.ipam == Ipam::HostLocal && here.plan.blocks().is_empty() {
             return Err(TopologyError::NoBlock(name.to_owned()));
         }
         let (contested, pools) = (contested(cluster, name)?, Pools::new(cluster));
         let borrowed = borrowed((cluster, &pools), name, here, reserved);
-        Ok(Self { cluster, name, here, pools, contested, borrowed })
+        let tunnels = tunnels((cluster, &pools), name, here, reserved);
+        Ok(Self { cluster, name, here, pools, contested, borrowed, tunnels })
     }
 
     /// The routes of all sources.
     pub(super) fn routes(&self) -> impl Iterator<Item = SourceRoute<'_>> {
-        let Self { cluster, name, here, pools, contested, borrowed } = self;
+        let Self { cluster, name, here, pools, contested, borrowed, tunnels } = self;
         let route = |prefix, source, object, route| SourceRoute { prefix, source, object, route };
         let world = WORLD.map(|it| route(it, RouteSource::World, None, Route::World));
         let of_pools = cluster.pools.iter().map(move |pool| {
@@ -99,6 +109,10 @@ impl<'a> ClusterView<'a> {
         let this = Some(Named::Node(name));
         let own = here.plan.blocks().iter();
         let own = own.map(move |block| route(*block, RouteSource::OwnBlock, this, Route::Local));
+        let tunnels = tunnels.iter().map(move |it| {
+            let (prefix, node) = (IpNet::from(it.address), Some(Named::Node(it.node)));
+            route(prefix, RouteSource::TunnelAddress, node, it.route)
+        });
         let borrowed = borrowed.iter().filter_map(move |it| {
             let (prefix, pod) = (IpNet::from(it.address), Some(Named::Pod(it.pod)));
             Some(route(prefix, RouteSource::BorrowedAddress, pod, it.route?))
@@ -113,7 +127,8 @@ impl<'a> ClusterView<'a> {
             route(IpNet::from(*address), RouteSource::NodeAddress, this, Route::Node)
         });
         let of_cluster = world.into_iter().chain(of_pools).chain(in_pools).chain(of_nodes);
-        of_cluster.chain(contested).chain(own).chain(borrowed).chain(masquerade).chain(addresses)
+        let of_addresses = tunnels.chain(borrowed).chain(masquerade).chain(addresses);
+        of_cluster.chain(contested).chain(own).chain(of_addresses)
     }
 
     fn blocks_of_others(&self) -> impl Iterator<Item = (&'a str, &'a Node, &'a IpNet)> {
@@ -148,7 +163,8 @@ impl<'a> ClusterView<'a> {
     pub(super) fn senders(&self) -> BTreeSet<Peer> {
         let borrowed = self.borrowed.iter().filter(|it| it.route == Some(Route::Local));
         let borrowed = borrowed.map(|it| IpNet::from(it.address));
-        let own = self.here.plan.blocks().iter().copied().chain(borrowed);
+        let tunnels = self.here.plan.borrowed_tunnel_addresses().map(IpNet::from);
+        let own = self.here.plan.blocks().iter().copied().chain(borrowed).chain(tunnels);
         let by_pool = own.map(|prefix| {
             let cidr = self.pools.around(&prefix).map(|pool| pool.cidr);
             ((cidr, prefix.addr().is_ipv4()), prefix)
@@ -225,6 +241,7 @@ fn contested(cluster: &Cluster, name: &str) -> Result<BTreeSet<IpNet>, TopologyE
                     own: own.1,
                     claimant: other.0.clone(),
                     other: other.1,
+                    ipam: cluster.ipam,
                 });
             }
             contested.insert(own.1);
@@ -278,6 +295,42 @@ fn borrowed<'a>(
         all.push(BorrowedAddress { address: *address, pod, route, unrouted });
     }
     all
+}
+
+/// The addresses of other nodes' tunnels that lie in none of these nodes' blocks, each with the route to its node. A Node
+/// says itself which they are, and every kubelet may write its own Node. So such an address makes no route outside of
+/// pools, takes none from a pod that has it in a block of the pod's own node, and is nobody's if another node has it.
+fn tunnels<'a>(
+    (cluster, pools): (&'a Cluster, &Pools<'_>),
+    name: &str,
+    here: &Node,
+    reserved: &Reserved,
+) -> Vec<TunnelAddress<'a>> {
+    if cluster.borrowed_tunnels.is_empty() {
+        return Vec::new();
+    }
+    let mut nodes_with: BTreeMap<IpAddr, usize> = BTreeMap::new();
+    for address in cluster.nodes.values().flat_map(|node| &node.addresses) {
+        if cluster.borrowed_tunnels.contains(address) {
+            *nodes_with.entry(*address).or_default() += 1;
+        }
+    }
+    let others = cluster.nodes.iter().filter(|(other, _)| **other != *name);
+    let all = others.flat_map(|(node, remote)| {
+        remote.plan.borrowed_tunnel_addresses().map(move |address| (&**node, remote, address))
+    });
+    let routed = all.filter_map(|(node, remote, address)| {
+        let is_free = nodes_with.get(&address) == Some(&1)
+            && !reserved.contains_key(&address)
+            && !cluster.is_of_pod_in_own_block(address);
+        let route = route_to(pools, here, remote, &IpNet::from(address));
+        (is_free && route != Route::NoRoute(NoRoute::Unpooled)).then_some(TunnelAddress {
+            address,
+            node,
+            route,
+        })
+    });
+    routed.collect()
 }
 
 /// The addresses that pods name but do not have.

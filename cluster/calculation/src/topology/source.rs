@@ -20,6 +20,8 @@ pub enum RouteSource {
     ContestedBlock,
     /// A block of this node.
     OwnBlock,
+    /// An address that another node's tunnel has outside of that node's blocks.
+    TunnelAddress,
     /// An address that a pod has outside of its node's blocks.
     BorrowedAddress,
     /// The address of a block by which this node masquerades others.
@@ -42,13 +44,14 @@ impl RouteSource {
     pub const LAST_OF_CLUSTER: Self = Self::NodeAddress;
 
     /// All of them, in order.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::World,
         Self::Pool,
         Self::NodeInPool,
         Self::NodeBlock,
         Self::ContestedBlock,
         Self::OwnBlock,
+        Self::TunnelAddress,
         Self::BorrowedAddress,
         Self::MasqueradeAddress,
         Self::NodeAddress,
@@ -67,6 +70,7 @@ impl RouteSource {
             Self::NodeBlock => "block of a node",
             Self::ContestedBlock => "block of two nodes",
             Self::OwnBlock => "own block",
+            Self::TunnelAddress => "tunnel address of a node",
             Self::BorrowedAddress => "borrowed address",
             Self::MasqueradeAddress => "masquerade address",
             Self::NodeAddress => "address of this node",

@@ -480,3 +480,160 @@ fn a_block_that_two_nodes_claim_is_neithers_and_this_nodes_own_is_an_error() {
         }
     }
 }
+
+/// The cluster of three nodes where Calico's IPAM gives out addresses: `a` has two blocks, `b` one, and `c` none. Each has a
+/// tunnel address: `a` in its block, `b` in a block of `a`, and `c` in no block.
+fn of_calico(more: &str) -> Cluster {
+    let node = |(name, ip, tunnel): (&str, &str, &str)| {
+        format!(
+            "---\n{{apiVersion: v1, kind: Node, metadata: {{name: {name}, annotations: {{projectcalico.org/IPv4IPIPTunnelAddr: {tunnel}}}}}, \
+             spec: {{podCIDR: 10.99.0.0/24}}, status: {{addresses: [{{type: InternalIP, address: {ip}}}]}}}}\n"
+        )
+    };
+    let nodes = [
+        ("a", "172.18.0.2", "10.244.1.9"),
+        ("b", "172.18.0.3", "10.244.1.70"),
+        ("c", "172.18.0.4", "10.244.9.9"),
+    ];
+    let blocks = [("a", "10.244.1.0/26"), ("a", "10.244.1.64/26"), ("b", "10.244.2.0/26")];
+    let affinities = blocks.map(|(node, block)| affinity(node, block, "confirmed"));
+    let text = nodes.map(node).concat() + &affinities.concat() + POOL + more;
+    let contents = manx_objects::contents::Contents::from_texts([("all.yaml", &*text)]);
+    crate::import::import_as(&contents, Ipam::Calico, None)
+}
+
+fn affinity(node: &str, block: &str, state: &str) -> String {
+    let name = format!("{node}-{}", block.replace(['.', '/'], "-"));
+    format!(
+        "---\n{{apiVersion: crd.projectcalico.org/v1, kind: BlockAffinity, metadata: {{name: {name}}}, spec: {{node: {node}, cidr: {block}, state: {state}}}}}\n"
+    )
+}
+
+fn to(address: [u8; 4]) -> Route {
+    Route::Tunnel(Peer { address: address.into(), overlay: Overlay::Ipip })
+}
+
+const A: [u8; 4] = [172, 18, 0, 2];
+const B: [u8; 4] = [172, 18, 0, 3];
+const C: [u8; 4] = [172, 18, 0, 4];
+
+#[test]
+fn calicos_blocks_are_routed_as_pod_cidrs_are_and_every_address_of_them_is_for_pods() {
+    let cluster = of_calico(&affinity("b", "10.244.2.64/26", "pending"));
+    assert_eq!(cluster.problems, []);
+    let a = topology(&cluster, "a", &Reserved::new()).unwrap();
+    let route = |address: &str| a.route(address.parse().unwrap()).1;
+    for address in ["10.244.1.0", "10.244.1.1", "10.244.1.63", "10.244.1.64"] {
+        assert_eq!(route(address), Route::Local, "{address}");
+    }
+    assert_eq!(route("10.244.1.9"), Route::Node);
+    assert_eq!(route("10.244.2.0"), to(B));
+    assert_eq!(route("10.244.2.63"), to(B));
+    // A block that is not yet anybody's, and what would be the podCIDR.
+    assert_eq!(route("10.244.2.64"), Route::NoRoute(NoRoute::Unclaimed));
+    assert_eq!(route("10.99.0.9"), Route::World);
+    assert_eq!(a.masquerade_addresses().count(), 0);
+    assert_eq!(a.blocks.len(), 2);
+    assert_eq!(a.problems().collect::<Vec<_>>(), [] as [String; 0]);
+}
+
+#[test]
+fn with_calicos_ipam_a_node_without_a_block_reaches_all_others() {
+    let cluster = of_calico("");
+    let c = topology(&cluster, "c", &Reserved::new()).unwrap();
+    assert_eq!((c.blocks.len(), c.ipam), (0, Ipam::Calico));
+    let route = |address: &str| c.route(address.parse().unwrap()).1;
+    assert_eq!(route("10.244.1.1"), to(A));
+    assert_eq!(route("10.244.9.9"), Route::Node);
+    // What its own processes ask, they ask from its tunnel address, and the answers come by tunnels.
+    assert_eq!(c.senders.len(), 2);
+    let source = Some("10.244.9.9".parse().unwrap());
+    let block = "10.244.1.0/26".parse().unwrap();
+    assert!(c.host_network().blocks.contains(&(block, HostRoute::Manx { source })));
+    // Without one the kernel chooses the source.
+    let mut cluster = cluster;
+    let node = cluster.nodes.get_mut("c").unwrap();
+    (node.plan, node.addresses) =
+        (Plan::calico([], []), node.internal_ips.iter().copied().collect());
+    let c = topology(&cluster, "c", &Reserved::new()).unwrap();
+    assert_eq!((c.senders.len(), &c.tunnel_addresses[..]), (0, &[][..]));
+    assert!(c.host_network().blocks.contains(&(block, HostRoute::Manx { source: None })));
+}
+
+/// A far node accepts a tunnel's packet if its own route to the inner source leads back.
+#[test]
+fn a_tunnel_address_outside_of_its_nodes_blocks_has_a_route_of_its_own() {
+    let cluster = of_calico("");
+    let seen = ["a", "b", "c"].map(|name| topology(&cluster, name, &Reserved::new()).unwrap());
+    for (address, routes) in [
+        ("10.244.1.9", [Route::Node, to(A), to(A)]),
+        // Lent by a.
+        ("10.244.1.70", [to(B), Route::Node, to(B)]),
+        ("10.244.9.9", [to(C), to(C), Route::Node]),
+    ] {
+        let routes_of = seen.each_ref().map(|it| it.route(address.parse().unwrap()).1);
+        assert_eq!(routes_of, routes, "{address}");
+    }
+    let lent = (
+        "10.244.1.70/32".parse().unwrap(),
+        HostRoute::Manx { source: Some("10.244.1.9".parse().unwrap()) },
+    );
+    assert!(seen[0].host_network().blocks.contains(&lent));
+    let named: Vec<_> = contributions(&cluster, "a", &Reserved::new())
+        .unwrap()
+        .into_iter()
+        .filter(|it| it.source == RouteSource::TunnelAddress)
+        .filter_map(|it| it.object)
+        .collect();
+    assert_eq!(named, ["node b", "node c"]);
+}
+
+/// Every kubelet may write any tunnel address to its own Node.
+#[test]
+fn a_tunnel_address_takes_nothing_that_is_somebodys() {
+    let with = |tunnel: &str, more: &str| {
+        let liar = format!(
+            "---\n{{apiVersion: v1, kind: Node, metadata: {{name: liar, annotations: {{projectcalico.org/IPv4IPIPTunnelAddr: {tunnel}}}}}, \
+             status: {{addresses: [{{type: InternalIP, address: 172.18.0.9}}]}}}}\n"
+        );
+        of_calico(&(liar + more))
+    };
+    let pod = |node: &str, address: &str| {
+        format!(
+            "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: p, namespace: a}}, spec: {{nodeName: {node}, containers: [{{name: c}}]}}, status: {{podIP: {address}}}}}\n"
+        )
+    };
+    let liar = [172, 18, 0, 9];
+    let reserved = Reserved::from([("10.244.7.7".parse().unwrap(), ReservedFor::DnsServer)]);
+    for (tunnel, more, expected) in [
+        ("10.244.8.8", String::new(), to(liar)),
+        ("10.244.2.9", String::new(), to(liar)),
+        // A pod has it in a block of the pod's own node.
+        ("10.244.2.9", pod("b", "10.244.2.9"), to(B)),
+        // A pod that would borrow it does not.
+        ("10.244.8.8", pod("b", "10.244.8.8"), to(liar)),
+        // Another node has it, by whatever name.
+        ("10.244.9.9", String::new(), Route::NoRoute(NoRoute::Unclaimed)),
+        ("10.244.1.70", String::new(), Route::Local),
+        ("172.18.0.3", String::new(), Route::World),
+        ("172.18.0.2", String::new(), Route::Node),
+        // It lies in no pool; this node needs it.
+        ("198.51.100.1", String::new(), Route::World),
+        ("10.244.7.7", String::new(), Route::NoRoute(NoRoute::Unclaimed)),
+    ] {
+        let cluster = with(tunnel, &more);
+        let a = topology(&cluster, "a", &reserved).unwrap();
+        assert_eq!(a.route(tunnel.parse().unwrap()).1, expected, "{tunnel} {more}");
+    }
+}
+
+#[test]
+fn a_block_of_calicos_that_two_nodes_claim_is_neithers() {
+    let cluster = of_calico(&affinity("c", "10.244.2.0/26", "confirmed"));
+    assert_eq!(cluster.problems.len(), 1);
+    let a = topology(&cluster, "a", &Reserved::new()).unwrap();
+    let block: IpNet = "10.244.2.0/26".parse().unwrap();
+    assert_eq!(a.prefixes[&block], Route::NoRoute(NoRoute::Contested));
+    let error = topology(&cluster, "b", &Reserved::new()).unwrap_err();
+    insta::assert_snapshot!(error, @r#"block 10.244.2.0/26 of Node "b" overlaps 10.244.2.0/26 of Node "c": give each node a block of its own"#);
+}

@@ -150,7 +150,7 @@ impl Explainer<'_> {
         home: &str,
         backend: IpAddr,
     ) -> Result<Option<String>, String> {
-        let mut others = self.routes.nodes_with_blocks().into_iter().filter(|it| it != home);
+        let mut others = self.routes.nodes_for_pods().into_iter().filter(|it| it != home);
         let Some(other) = others.next() else { return Ok(None) };
         Ok(match self.seen(ClientKind::Outside, &other, backend)? {
             Seen::Node(address) => Some(format!(

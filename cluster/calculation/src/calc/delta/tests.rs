@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
-use crate::import::import_for;
+use crate::import::{Ipam, Node, import_as, import_for};
 use crate::overlay::Overlay;
 use crate::topology::{Peer, Reserved, Route, topology};
 use manx_datastore::Store;
@@ -103,15 +103,45 @@ const OBJECTS: &[(&str, &[&str])] = &[
             "{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.1.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}",
             "{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDRs: [10.2.0.0/24, 'fd00:2::/64']}, status: {addresses: [{type: InternalIP, address: 172.18.0.4}]}}",
             "{apiVersion: v1, kind: Node, metadata: {name: n2, labels: {role: edge}}, spec: {podCIDR: 10.2.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}",
+            "{apiVersion: v1, kind: Node, metadata: {name: n2, annotations: {projectcalico.org/IPv4VXLANTunnelAddr: 10.9.0.1}}, spec: {podCIDR: 10.2.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}",
             "{apiVersion: v1, kind: Node, metadata: {name: n2, labels: {role: edge}}, spec: {podCIDR: 10.2.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}, {type: ExternalIP, address: 192.0.2.7}]}}",
         ],
     ),
     (
         "node-3",
         &[
+            "{apiVersion: v1, kind: Node, metadata: {name: n3, annotations: {projectcalico.org/IPv4IPIPTunnelAddr: 10.2.0.9}}, spec: {podCIDR: 10.3.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.5}]}}",
             "{apiVersion: v1, kind: Node, metadata: {name: n3}, spec: {podCIDR: 10.3.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.5}]}}",
             "{apiVersion: v1, kind: Node, metadata: {name: n3}, spec: {podCIDR: 10.3.1.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.5}]}}",
             "{apiVersion: v1, kind: Node, metadata: {name: n3}, spec: {podCIDR: 10.3.0.0/24}, status: {addresses: [{type: InternalIP, address: x}]}}",
+        ],
+    ),
+    (
+        "affinity",
+        &[
+            "{apiVersion: crd.projectcalico.org/v1, kind: BlockAffinity, metadata: {name: n2-a}, spec: {node: n2, cidr: 10.2.0.0/26, state: confirmed}}",
+            "{apiVersion: crd.projectcalico.org/v1, kind: BlockAffinity, metadata: {name: n2-a}, spec: {node: n2, cidr: 10.2.0.0/26, state: pending}}",
+            "{apiVersion: crd.projectcalico.org/v1, kind: BlockAffinity, metadata: {name: n2-a}, spec: {node: n3, cidr: 10.2.0.0/26, state: confirmed}}",
+            "{apiVersion: crd.projectcalico.org/v1, kind: BlockAffinity, metadata: {name: n2-a}, spec: {node: n2, cidr: 10.2.0.0/24, state: confirmed, deleted: 'false'}}",
+            "{apiVersion: crd.projectcalico.org/v1, kind: BlockAffinity, metadata: {name: n2-a}, spec: {node: n4, cidr: 10.2.0.0/26, state: confirmed}}",
+            "{apiVersion: crd.projectcalico.org/v1, kind: BlockAffinity, metadata: {name: n2-a}, spec: {node: n2, cidr: 10.2.0.0/26, state: x}}",
+        ],
+    ),
+    (
+        "affinity-2",
+        &[
+            "{apiVersion: crd.projectcalico.org/v1, kind: BlockAffinity, metadata: {name: n3-a}, spec: {node: n3, cidr: 10.9.0.0/30, state: confirmed}}",
+            "{apiVersion: crd.projectcalico.org/v1, kind: BlockAffinity, metadata: {name: n3-a}, spec: {node: n2, cidr: 10.9.0.0/30, state: confirmed}}",
+            "{apiVersion: crd.projectcalico.org/v1, kind: BlockAffinity, metadata: {name: n3-a}, spec: {node: n3, cidr: 10.2.0.0/28, state: confirmed}}",
+            "{apiVersion: crd.projectcalico.org/v1, kind: BlockAffinity, metadata: {name: n3-a}, spec: {node: n3, cidr: 10.9.0.0/30, state: confirmed, deleted: 'true'}}",
+        ],
+    ),
+    (
+        "affinity-own",
+        &[
+            "{apiVersion: crd.projectcalico.org/v1, kind: BlockAffinity, metadata: {name: n1-a}, spec: {node: n1, cidr: 10.1.0.0/26, state: confirmed}}",
+            "{apiVersion: crd.projectcalico.org/v1, kind: BlockAffinity, metadata: {name: n1-a}, spec: {node: n1, cidr: 10.1.0.0/24, state: confirmed}}",
+            "{apiVersion: crd.projectcalico.org/v1, kind: BlockAffinity, metadata: {name: n1-a}, spec: {node: n1, cidr: 10.1.0.0/26, state: pendingDeletion}}",
         ],
     ),
     (
@@ -196,7 +226,7 @@ const OBJECTS: &[(&str, &[&str])] = &[
     ),
 ];
 
-const BY_THEMSELVES: usize = 14;
+const BY_THEMSELVES: usize = 17;
 
 /// Pods. The first one is on this node.
 const PODS: [(&str, &str); 6] =
@@ -285,6 +315,7 @@ fn happen(directory: &Path, (name, text): &Event) {
 #[test]
 fn after_any_stream_of_objects_all_is_as_from_nothing() {
     let [in_place, tables, routes, import, borrowed] = [const { Cell::new(0) }; 5];
+    let [blocks, tunnels] = [const { Cell::new(0) }; 2];
     let event = prop_oneof![3 => pod(), 2 => other(&OBJECTS[..BY_THEMSELVES]), 1 => other(OBJECTS)];
     let events = vec(vec(event, 1..3), 1..24);
     let begin = OBJECTS.iter().map(|(name, texts)| {
@@ -295,7 +326,9 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
     let begin = begin.collect::<Vec<_>>();
     let config = Config { cases: 24, failure_persistence: None, ..Config::default() };
     TestRunner::new(config)
-        .run(&(begin, events), |(begin, events)| {
+        .run(&(begin, events, any::<bool>()), |(begin, events, is_calico)| {
+            let ipam = if is_calico { Ipam::Calico } else { Ipam::HostLocal };
+            let import_for = |contents: &Contents, node| import_as(contents, ipam, Some(node));
             let directory = tempfile::tempdir().unwrap();
             begin.iter().flatten().for_each(|event| happen(directory.path(), event));
             let local = local();
@@ -335,6 +368,12 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
                 prop_assert_eq!(&cluster, &anew, "{:?}", changes);
                 prop_assert_eq!(&placed, &topology(&anew, NODE, &Reserved::new()), "{:?}", changes);
                 borrowed.set(borrowed.get() + u32::from(!cluster.borrowed.is_empty()));
+                if is_calico {
+                    let has_blocks = |node: &Node| !node.plan.blocks().is_empty();
+                    let has_any = cluster.nodes.values().any(has_blocks);
+                    blocks.set(blocks.get() + u32::from(has_any));
+                    tunnels.set(tunnels.get() + u32::from(!cluster.borrowed_tunnels.is_empty()));
+                }
                 let fresh = Compiler::new().compile(&cluster.model, &local);
                 prop_assert_eq!(image.canonical_hash(), fresh.canonical_hash(), "{:?}", changes);
                 for name in &local {
@@ -348,6 +387,8 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
     let least = counts.iter().sum::<u32>() / 40;
     assert!(counts.iter().all(|count| *count > least), "not every way is taken: {counts:?}");
     assert!(borrowed.get() > least, "few pods borrow addresses: {borrowed:?}");
+    assert!(blocks.get() > least, "few nodes have blocks of Calico's: {blocks:?}");
+    assert!(tunnels.get() > least, "few tunnels borrow addresses: {tunnels:?}");
 }
 
 /// Pods of n2 and n3, each with one of these addresses, take as much as rests on their addresses.
@@ -478,6 +519,15 @@ fn an_object_takes_as_much_as_rests_on_it() {
     assert_eq!(left(&[("namespace-a", 0), ("global", 0)], ("set", 0)), NextStep::Tables);
     assert_eq!(left(&[("namespace-a", 2), ("global", 0)], ("set", 0)), NextStep::Import);
     assert_eq!(left(&[("namespace-a", 0), ("global", 0)], ("set", 3)), NextStep::Import);
+    // With Calico's IPAM a block costs what a Node's podCIDR costs.
+    let calico = [("affinity-own", 0), ("node-1", 0), ("node-2", 0)];
+    let routes = NextStep::Routes { pods: 0, tables: false };
+    assert_eq!(left(&calico, ("affinity", 0)), routes);
+    assert_eq!(left(&calico, ("affinity", 1)), NextStep::Nothing(0));
+    // Of no node, and not valid.
+    assert_eq!(left(&calico, ("affinity", 4)), NextStep::Nothing(0));
+    assert_eq!(left(&calico, ("affinity", 5)), NextStep::Import);
+    assert_eq!(left(&calico, ("affinity-2", 1)), routes);
     // Its namespace begins with it.
     assert_eq!(left(&[], ("twice", 0)), NextStep::Import);
 }
