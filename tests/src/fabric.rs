@@ -411,6 +411,8 @@ pub struct Fabric {
     pub outgoing: Option<[Option<IpAddr>; 2]>,
     /// The encapsulation between the nodes, from the next manifests on.
     pub overlay: Overlay,
+    /// Whether nodes, their blocks and pools are the fabric's own, and not those of the manifests.
+    has_own_network: bool,
     offload: fn(&ObjectName) -> Capabilities,
 }
 
@@ -440,12 +442,21 @@ impl Fabric {
             outgoing: None,
             overlay: Overlay::Ipip,
             offload: |_| Capabilities::ALL,
+            has_own_network: true,
         }
     }
 
     /// A fabric in which every pod of these manifests is attached to its node, and tables are published.
     pub fn new(yaml: &str) -> Self {
         Self::with_offload(yaml, |_| Capabilities::ALL)
+    }
+
+    /// Like [`Self::new`], with nodes, blocks and pools as the manifests have them. Routes come from these and from pods'
+    /// objects alone, so the objects have to place each pod on the node where it is attached.
+    pub fn routed_by_objects(yaml: &str) -> Self {
+        let mut fabric = Self { has_own_network: false, ..Self::closed() };
+        fabric.apply(yaml);
+        fabric
     }
 
     /// Like [`Self::new`], with these capabilities of the pods' ports.
@@ -575,6 +586,9 @@ impl Fabric {
     pub fn read(&mut self, yaml: &str) {
         self.contents = Contents::from_texts([("cluster.yaml", yaml)]);
         self.cluster = import(&self.contents);
+        if !self.has_own_network {
+            return;
+        }
         self.cluster.nodes =
             NODES.iter().enumerate().map(|(index, name)| node(index, name)).collect();
         self.cluster.pools = vec![Pool {
@@ -653,10 +667,11 @@ impl Fabric {
         let mut topology = topology(&self.cluster, NODES[node], &Reserved::new()).unwrap();
         // The pods here may have addresses outside all blocks. Routes lead to the nodes where they are attached, not to
         // those in their objects.
-        for borrowed in self.cluster.borrowed.keys() {
+        let placed = if self.has_own_network { &self.nodes[..] } else { &[] };
+        for borrowed in self.cluster.borrowed.keys().filter(|_| self.has_own_network) {
             topology.prefixes.remove(&(*borrowed).into());
         }
-        for (at, other) in self.nodes.iter().enumerate() {
+        for (at, other) in placed.iter().enumerate() {
             for ip in other.locals.values().flat_map(|local| &local.addresses) {
                 let route = match ip {
                     _ if at == node => Route::Local,

@@ -2,6 +2,7 @@
 
 mod always;
 mod buffers;
+mod calico_blocks;
 mod change;
 mod closed;
 mod connections;
