@@ -19,12 +19,12 @@ use crate::routes::Routes;
 use crate::services::{ServiceTables, Translates};
 use manx_api::explain::{ExplainRequest, Explanation, PacketSpec};
 use manx_api::trace::Trace;
-use manx_calculation::import::policy_name;
+use manx_calculation::import::{Ipam, assumed_ipam, policy_name};
 use manx_calculation::services::Frontends;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{Kind, ObjectKey};
 use manx_oracle::verdict::name;
-use manx_oracle::{L4Header, Oracle, Packet, Party};
+use manx_oracle::{BlockSource, L4Header, Oracle, Packet, Party};
 use parties::Parties;
 use traversal::Traversal;
 
@@ -42,6 +42,14 @@ pub fn explain(
     uplink: &str,
 ) -> Result<Explanation, String> {
     Explainer::new(contents, assumed, uplink).explain(request)
+}
+
+/// The objects from which an oracle has to read nodes' blocks.
+pub const fn block_source(ipam: Ipam) -> BlockSource {
+    match ipam {
+        Ipam::HostLocal => BlockSource::PodCidrs,
+        Ipam::Calico => BlockSource::Affinities,
+    }
 }
 
 /// The objects, prepared for several requests.
@@ -69,13 +77,23 @@ impl<'a> Explainer<'a> {
         assumed: &BTreeMap<ObjectKey, Vec<IpAddr>>,
         uplink: &'a str,
     ) -> Self {
+        Self::with_ipam(contents, assumed, uplink, assumed_ipam(contents))
+    }
+
+    /// The same where it is known what gives out pods' addresses.
+    pub fn with_ipam(
+        contents: &'a Contents,
+        assumed: &BTreeMap<ObjectKey, Vec<IpAddr>>,
+        uplink: &'a str,
+        ipam: Ipam,
+    ) -> Self {
         let policies = contents.objects.iter().filter(|(key, _)| policy_name(key).is_some());
         let place = |(key, stored): (_, &Stored)| (name(key), stored.place.to_string());
         let places = policies.map(place).collect();
         let assumed = assumed.values().flatten().copied().collect();
-        let oracle = Oracle::new(&contents.objects);
+        let oracle = Oracle::with_blocks(&contents.objects, block_source(ipam));
         let parties = Parties::new(contents, &oracle);
-        let routes = Rc::new(Routes::new(contents));
+        let routes = Rc::new(Routes::with_ipam(contents, ipam));
         Self {
             contents,
             assumed,

@@ -7,8 +7,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::addresses::{addresses, node_addresses};
+use super::blocks::{self, BlockSource, NodeBlocks};
 use manx_objects::contents::Stored;
-use manx_objects::object::{Node, Object, ObjectKey, Pod};
+use manx_objects::object::{Object, ObjectKey, Pod};
 
 /// The addresses of each pod that has any.
 #[derive(Debug, Default)]
@@ -22,22 +23,20 @@ pub(super) struct Owners<'a> {
 /// The blocks and pools in which pods can have addresses.
 #[derive(Debug, Default)]
 struct Places<'a> {
-    nodes: BTreeMap<&'a str, &'a Node>,
+    nodes: BTreeMap<&'a str, NodeBlocks>,
     of_nodes: BTreeSet<IpAddr>,
     pools: Vec<IpNet>,
 }
 
 impl<'a> Owners<'a> {
-    pub(super) fn new(objects: &'a BTreeMap<ObjectKey, Stored>) -> Self {
-        let mut places = Places::default();
+    pub(super) fn new(objects: &'a BTreeMap<ObjectKey, Stored>, source: BlockSource) -> Self {
+        let nodes = blocks::of_nodes(objects, source);
+        let mut places = Places { nodes, ..Places::default() };
         let mut pods = Vec::new();
         for (key, stored) in objects {
             let Some(object) = stored.state.valid() else { continue };
             match object {
-                Object::Node(node) => {
-                    places.nodes.insert(&key.name, node);
-                    places.of_nodes.extend(node_addresses(node));
-                }
+                Object::Node(node) => places.of_nodes.extend(node_addresses(node, source)),
                 Object::IpPool(pool) => places.pools.push(pool.cidr),
                 Object::Pod(pod) => pods.push((key, &**pod)),
                 _ => {}
@@ -96,7 +95,7 @@ impl<'a> Owners<'a> {
 impl Places<'_> {
     fn is_of_node(&self, pod: &Pod, address: IpAddr) -> bool {
         let node = pod.node_name.as_deref().and_then(|name| self.nodes.get(name));
-        node.is_some_and(|node| node.pod_cidrs.iter().any(|block| block.contains(&address)))
+        node.is_some_and(|node| node.contain(address))
     }
 
     /// Whether a pod of that node can have the address: it is a pod's address in one of the node's blocks, or it is
@@ -105,15 +104,11 @@ impl Places<'_> {
         let Some(node) = pod.node_name.as_deref().and_then(|name| self.nodes.get(name)) else {
             return false;
         };
-        if self.is_of_node(pod, address) {
-            return node.pod_cidrs.iter().any(|block| is_inside(*block, address));
-        }
-        self.is_of_pool(address)
+        if node.contain(address) { node.have_for_pods(address) } else { self.is_of_pool(address) }
     }
 
     fn could_be_anyones(&self, address: IpAddr) -> bool {
-        let mut blocks = self.nodes.values().flat_map(|node| &node.pod_cidrs);
-        blocks.any(|block| is_inside(*block, address)) || self.is_of_pool(address)
+        self.nodes.values().any(|node| node.have_for_pods(address)) || self.is_of_pool(address)
     }
 
     fn is_of_pool(&self, address: IpAddr) -> bool {
@@ -123,11 +118,9 @@ impl Places<'_> {
         } && !address.is_loopback()
             && !address.is_multicast()
             && !address.is_unspecified();
-        let blocks = self.nodes.values().flat_map(|node| &node.pod_cidrs);
-        let mut around = blocks.filter(|block| block.contains(&address));
         is_ordinary
             && !self.of_nodes.contains(&address)
-            && around.all(|block| is_inside(*block, address))
+            && !self.nodes.values().any(|node| node.withhold(address))
             && self.pools.iter().any(|pool| pool.contains(&address))
     }
 }
@@ -139,22 +132,4 @@ fn first_of_each_family(pod: &Pod) -> Vec<IpAddr> {
     let list = lists.into_iter().find(|list| !list.is_empty());
     let of = |v4: bool| list?.iter().copied().find(|address| address.is_ipv4() == v4);
     [of(true), of(false)].into_iter().flatten().collect()
-}
-
-/// Whether an address lies in a block and a pod may have it. Pods have neither the first address (it belongs to no
-/// one), nor the second (it is the node's), nor the last of an IPv4 block (it is the broadcast address).
-fn is_inside(block: IpNet, address: IpAddr) -> bool {
-    let block = block.trunc();
-    if !block.contains(&address) || block.prefix_len() + 2 > block.max_prefix_len() {
-        return false;
-    }
-    match (block, address) {
-        (IpNet::V4(block), IpAddr::V4(address)) => {
-            address.to_bits() - block.network().to_bits() > 1 && address != block.broadcast()
-        }
-        (IpNet::V6(block), IpAddr::V6(address)) => {
-            address.to_bits() - block.network().to_bits() > 1
-        }
-        _ => false,
-    }
 }

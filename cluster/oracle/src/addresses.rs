@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use super::blocks::BlockSource;
 use manx_objects::object::{Node, Phase, Pod};
 
-/// The addresses of a node: those that its object lists, and the one that it keeps for itself in each block of pods'
-/// addresses, which is the second. A block of fewer than four addresses has room neither for pods nor for the node.
-pub(super) fn node_addresses(node: &Node) -> BTreeSet<IpAddr> {
+/// The addresses of a node: those that its object lists, and those of its tunnels. Calico's annotations tell these, or else
+/// the node keeps the second address of each podCIDR for itself. A podCIDR of fewer than four addresses has room neither
+/// for pods nor for the node.
+pub(super) fn node_addresses(node: &Node, source: BlockSource) -> BTreeSet<IpAddr> {
     let listed = node.internal_ips.iter().chain(&node.external_ips).copied();
     let noted = node.calico_address.map(|net| net.addr());
     let blocks =
@@ -16,7 +18,12 @@ pub(super) fn node_addresses(node: &Node) -> BTreeSet<IpAddr> {
         IpAddr::V4(first) => IpAddr::from((u32::from(first) + 1).to_be_bytes()),
         IpAddr::V6(first) => IpAddr::from((u128::from(first) + 1).to_be_bytes()),
     });
-    listed.chain(noted).chain(second).collect()
+    match source {
+        BlockSource::PodCidrs => listed.chain(noted).chain(second).collect(),
+        BlockSource::Affinities => {
+            listed.chain(noted).chain(node.tunnel_addresses.iter().copied()).collect()
+        }
+    }
 }
 
 /// The addresses that a pod's object names. A pod on the host's network and a finished pod have none.

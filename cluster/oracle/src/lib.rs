@@ -25,6 +25,7 @@
 mod address_class;
 mod address_owner;
 mod addresses;
+mod blocks;
 mod built_in;
 mod crossing;
 mod decide;
@@ -58,6 +59,7 @@ pub mod verdict;
 mod words;
 
 pub use address_class::{AddressClass, Key, Limits};
+pub use blocks::BlockSource;
 pub use crossing::Crossing;
 pub use direction::Direction;
 pub use enforcement::EnforcementPoint;

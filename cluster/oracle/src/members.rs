@@ -9,6 +9,7 @@ use ipnet::IpNet;
 
 use super::address_owner::Owners;
 use super::addresses::node_addresses;
+use super::blocks::BlockSource;
 use super::matching::{in_net, protocol_number, selected};
 use super::selector::{Language, Selector};
 use manx_objects::State;
@@ -195,9 +196,9 @@ pub(super) struct Members {
 }
 
 impl Members {
-    pub(super) fn new(objects: &BTreeMap<ObjectKey, Stored>) -> Self {
+    pub(super) fn new(objects: &BTreeMap<ObjectKey, Stored>, source: BlockSource) -> Self {
         let surroundings = Surroundings::new(objects);
-        let owners = Owners::new(objects);
+        let owners = Owners::new(objects, source);
         let mut members = Self::default();
         for (key, stored) in objects {
             if key.kind == Kind::Namespace {
@@ -212,7 +213,7 @@ impl Members {
                         None => members.closed_addresses.extend(owners.of(key)),
                     },
                     Object::Node(node) => {
-                        members.nodes.push((node.labels.clone(), node_addresses(node)));
+                        members.nodes.push((node.labels.clone(), node_addresses(node, source)));
                     }
                     Object::HostEndpoint(host) => {
                         members.list.push(surroundings.host_endpoint(key, host));

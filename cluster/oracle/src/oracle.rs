@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use super::blocks::BlockSource;
 use super::hosts::Hosts;
 use super::members::{Members, Role};
 use super::party::Party;
@@ -30,7 +31,12 @@ pub struct Oracle {
 impl Oracle {
     /// An oracle over all objects of a store.
     pub fn new(objects: &BTreeMap<ObjectKey, Stored>) -> Self {
-        let members = Members::new(objects);
+        Self::with_blocks(objects, BlockSource::assumed(objects))
+    }
+
+    /// The same where it is known which objects say what blocks a node has.
+    pub fn with_blocks(objects: &BTreeMap<ObjectKey, Stored>, source: BlockSource) -> Self {
+        let members = Members::new(objects, source);
         let services = Services::new(objects);
         let preparer = Preparer { members: &members, services: &services };
         let policies = policies::read(objects, &preparer);

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::addresses::node_addresses;
+use super::blocks::{self, BlockSource};
 use super::matching::{in_net, protocol_number};
 use ipnet::IpNet;
 use manx_objects::contents::Stored;
@@ -167,14 +168,15 @@ impl<'a> ServiceOracle<'a> {
 
     /// Whether pods or a node may have the address. No service takes it from them.
     fn is_of_pods_or_nodes(&self, address: IpAddr) -> bool {
-        self.objects.values().filter_map(|stored| stored.state.valid()).any(|object| match object {
+        let source = BlockSource::assumed(self.objects);
+        let mut objects = self.objects.values().filter_map(|stored| stored.state.valid());
+        let is_of_object = |object: &Object| match object {
             Object::IpPool(pool) => in_net(pool.cidr, address),
-            Object::Node(node) => {
-                node.pod_cidrs.iter().any(|block| in_net(*block, address))
-                    || node_addresses(node).contains(&address)
-            }
+            Object::Node(node) => node_addresses(node, source).contains(&address),
             _ => false,
-        })
+        };
+        objects.any(is_of_object)
+            || blocks::of_nodes(self.objects, source).values().any(|node| node.contain(address))
     }
 
     /// The services that are translated at an address, the oldest first. One without `creationTimestamp` counts as
