@@ -55,8 +55,9 @@ use super::pod_work::Completed;
 use super::port_rules::Desired;
 use super::restart_state::LastAgent;
 use super::server::{Outcome, PendingRequest};
-use super::settings::{Network, Settings};
+use super::settings::{Ipam, Network, Settings};
 use super::uplink;
+use super::verify::Verifier;
 use manx_analysis::explain::Explainer;
 use manx_analysis::services::Translates;
 use manx_api::explain::ExplainRequest;
@@ -94,6 +95,7 @@ pub(super) struct Agent {
     host_ports: HostPorts,
     /// Who translates services.
     translates: Option<Translates>,
+    ipam: Ipam,
     /// An error that ends the agent at the next tick.
     failed: Option<Error>,
     /// The flow records of the last agent, by worker, until there are tables to judge them by.
@@ -125,8 +127,8 @@ impl Agent {
         let latencies = observer.latencies.clone();
         let (dataplane, own) =
             Dataplane::start(settings, tunnels, own, uplink.mtu, latencies.clone())?;
-        let calculated =
-            Calculated::new(own, settings.connections, settings.verify_tables, latencies);
+        let verifier = settings.verify_tables.then(|| Verifier::new(settings.ipam));
+        let calculated = Calculated::new(own, settings.connections, verifier, latencies);
         let LastAgent { devices, flows } = attachments.load_last_agent().await;
         let mut agent = Self {
             inputs,
@@ -141,6 +143,7 @@ impl Agent {
             led_ports: Desired::default(),
             host_ports: HostPorts::load(&settings.socket),
             translates: settings.services.translates(),
+            ipam: settings.ipam,
             failed: None,
             last_flows: Some(flows),
             served: observer.served.clone(),
@@ -327,9 +330,9 @@ impl Agent {
     /// Explains a connection by the loaded objects and this agent's settings, on another thread, because there may be very many objects.
     fn explain(&self, request: ExplainRequest) -> Outcome {
         let (contents, uplink) = (self.inputs.source.shared(), self.view.uplink.clone());
-        let translates = self.translates.clone();
+        let (translates, ipam) = (self.translates.clone(), self.ipam);
         Outcome::Deferred(Box::new(move || {
-            let explainer = Explainer::new(&contents, &BTreeMap::new(), &uplink);
+            let explainer = Explainer::with_ipam(&contents, &BTreeMap::new(), &uplink, ipam);
             let answer = match translates {
                 Some(translates) => explainer.translated_by(translates).explain_all(&request),
                 None => explainer.explain(&request),

@@ -10,6 +10,7 @@ use manx_dataplane::worker::Polling;
 pub use crate::port_rules::ManxPorts;
 use manx_datastore::api_server::Access;
 use manx_devices::pod_device;
+pub use manx_ipam::plan::Ipam;
 pub use manx_linux::netlink::PortRange;
 use manx_objects::object::ObjectKey;
 pub use manx_observe::Addresses;
@@ -78,6 +79,8 @@ pub struct Settings {
     pub packet_socket: bool,
     pub services: Services,
     pub network: Network,
+    /// What gives out pods' addresses if the network is Manx's.
+    pub ipam: Ipam,
     pub pod_device: pod_device::Preference,
     /// Whether workers sleep when they have nothing to do.
     pub polling: Polling,

@@ -9,20 +9,30 @@ use std::time::Instant;
 use manx_policy_compiler::image::Image;
 use manx_policy_compiler::model::ObjectName;
 
+use crate::settings::Ipam;
+use manx_analysis::explain::block_source;
 use manx_analysis::proof::{Depth, prove};
 use manx_api::{Verification, Verified};
 use manx_objects::contents::Contents;
-use manx_oracle::Oracle;
+use manx_oracle::{BlockSource, Oracle};
 
 /// The last tables that were proved or refuted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Verifier {
+    /// Where the oracle reads nodes' blocks.
+    blocks: BlockSource,
     /// The hash of the tables, the fingerprint of the objects, and the endpoints.
     last: Option<(u64, u64, BTreeSet<ObjectName>)>,
     verification: Verification,
 }
 
 impl Verifier {
+    /// The verifier of a node where this gives out pods' addresses. Nothing is proved yet.
+    pub(super) fn new(ipam: Ipam) -> Self {
+        let (last, verification) = Default::default();
+        Self { blocks: block_source(ipam), last, verification }
+    }
+
     /// Whether the tables for these endpoints agree with the objects. A comparison is not repeated for the same tables and
     /// objects.
     pub(super) fn admits(
@@ -35,7 +45,7 @@ impl Verifier {
         let local = local.into_iter().chain(image.endpoints().cloned()).collect();
         let now = (image.canonical_hash(), contents.fingerprint, local);
         if self.last.as_ref() != Some(&now) {
-            self.verification = verify(contents, &now.2, image);
+            self.verification = verify(contents, self.blocks, &now.2, image);
             self.last = Some(now);
         }
         matches!(self.verification, Verification::Proved(_))
@@ -47,9 +57,14 @@ impl Verifier {
     }
 }
 
-fn verify(contents: &Contents, local: &BTreeSet<ObjectName>, image: &Image) -> Verification {
+fn verify(
+    contents: &Contents,
+    blocks: BlockSource,
+    local: &BTreeSet<ObjectName>,
+    image: &Image,
+) -> Verification {
     let start = Instant::now();
-    let oracle = Oracle::new(&contents.objects);
+    let oracle = Oracle::with_blocks(&contents.objects, blocks);
     match prove(&oracle, local, image, Depth::Distinct, |_, _| {}) {
         Ok(proof) => Verification::Proved(Verified {
             cells: proof.cells,
@@ -97,7 +112,7 @@ mod tests {
 
     #[test]
     fn only_tables_that_say_what_the_objects_say_are_admitted() {
-        let mut verifier = Verifier::default();
+        let mut verifier = Verifier::new(Ipam::HostLocal);
         assert!(matches!(verifier.verification(), Verification::Off));
         let contents = read(OBJECTS);
         let (local, right) = tables(&contents);
@@ -117,14 +132,14 @@ mod tests {
     fn tables_that_lack_an_endpoint_are_wrong() {
         let contents = read(OBJECTS);
         let (local, _) = tables(&contents);
-        assert!(!Verifier::default().admits(&contents, local, &Image::default()));
+        assert!(!Verifier::new(Ipam::HostLocal).admits(&contents, local, &Image::default()));
     }
 
     #[test]
     fn the_same_tables_are_wrong_for_other_objects() {
         let contents = read(OBJECTS);
         let (local, image) = tables(&contents);
-        let mut verifier = Verifier::default();
+        let mut verifier = Verifier::new(Ipam::HostLocal);
         assert!(verifier.admits(&contents, local.clone(), &image));
         let changed = read(&OBJECTS.replace("port: 80}", "port: 81}"));
         assert!(!verifier.admits(&changed, local, &image));

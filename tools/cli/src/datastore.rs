@@ -58,8 +58,9 @@ pub struct DatastoreOptions {
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take it for the command's own description")]
     pub server: ServerOptions,
-    /// Where pods' addresses come from: true, the Node's podCIDRs. Calico's own blocks (false) are not supported
-    #[arg(long, env = "USE_POD_CIDR", value_name = "true")]
+    /// Where pods' addresses come from, as Calico's manifests say it: true, the Node's podCIDRs; false, Calico's blocks,
+    /// which need --ipam calico
+    #[arg(long, env = "USE_POD_CIDR", value_name = "true|false")]
     pub use_pod_cidr: Option<String>,
     /// Service account of the agent's pod. When it is deleted, Manx is gone from the cluster, and
     /// `manx-cni uninstall --if-removed` takes the plugin away
@@ -67,13 +68,22 @@ pub struct DatastoreOptions {
     pub service_account: Option<String>,
 }
 
-fn check_use_pod_cidr(value: &str) -> Result<(), Error> {
-    match value {
-        "true" => Ok(()),
-        _ => Err(Error::Invalid(format!(
-            "--use-pod-cidr (USE_POD_CIDR): found {value:?}, expected true: pods' addresses come from the Node's podCIDRs, and not from Calico's blocks"
-        ))),
-    }
+/// Checks that Calico's own setting says the same of where addresses come from as `--ipam`.
+fn check_use_pod_cidr(value: Option<&str>, is_calico: bool) -> Result<(), Error> {
+    let expected = match (value, is_calico) {
+        (None, _) | (Some("true"), false) | (Some("false"), true) => return Ok(()),
+        (Some(_), false) => {
+            "true: pods' addresses come from the Node's podCIDRs (--ipam calico, MANX_IPAM, takes Calico's blocks)"
+        }
+        (Some(_), true) => {
+            "false or nothing: with --ipam calico (MANX_IPAM) pods' addresses come from Calico's blocks, and not from \
+             the Node's podCIDRs"
+        }
+    };
+    let value = value.unwrap_or_default();
+    Err(Error::Invalid(format!(
+        "--use-pod-cidr (USE_POD_CIDR): found {value:?}, expected {expected}"
+    )))
 }
 
 fn parse_account(text: &str) -> Result<ObjectKey, Error> {
@@ -90,9 +100,13 @@ fn parse_account(text: &str) -> Result<ObjectKey, Error> {
 }
 
 impl DatastoreOptions {
+    /// Checks `--use-pod-cidr` beside `--ipam`, which may be Calico's.
+    pub fn check_use_pod_cidr(&self, is_calico: bool) -> Result<(), Error> {
+        check_use_pod_cidr(self.use_pod_cidr.as_deref(), is_calico)
+    }
+
     /// The datastore of an agent that listens on `socket`.
     pub fn datastore(&self, socket: &Path) -> Result<Datastore, Error> {
-        self.use_pod_cidr.as_deref().map_or(Ok(()), check_use_pod_cidr)?;
         let wanted = match (self.datastore_type, &self.datastore) {
             (Some(DatastoreType::Directory), None) => {
                 return Err(Error::Invalid(
@@ -139,10 +153,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_come_from_pod_cidrs_alone() {
-        assert!(check_use_pod_cidr("true").is_ok());
-        let told = check_use_pod_cidr("false").unwrap_err().to_string();
-        assert!(told.starts_with("--use-pod-cidr (USE_POD_CIDR): found \"false\", expected true"));
+    fn calicos_setting_of_pod_cidrs_may_not_contradict_the_ipam() {
+        for (value, is_calico) in [(None, false), (None, true), (Some("true"), false)] {
+            assert!(check_use_pod_cidr(value, is_calico).is_ok(), "{value:?}");
+        }
+        assert!(check_use_pod_cidr(Some("false"), true).is_ok());
+        for (value, is_calico, expected) in [
+            ("false", false, "found \"false\", expected true: "),
+            ("no", false, "found \"no\", expected true: "),
+            ("true", true, "found \"true\", expected false or nothing: "),
+        ] {
+            let told = check_use_pod_cidr(Some(value), is_calico).unwrap_err().to_string();
+            let expected = format!("--use-pod-cidr (USE_POD_CIDR): {expected}");
+            assert!(told.starts_with(&expected), "{told}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::observed::{self, ObserveOptions};
 use super::values::{EGRESS_PORTS, NODE_PORTS, egress_ports, net, node_ports};
 use super::{Error, socket, supervise};
 use manx_agent::pod_device::Preference;
-use manx_agent::settings::{ManxPorts, Network, PortRange, Translation};
+use manx_agent::settings::{self, ManxPorts, Network, PortRange, Translation};
 use manx_api::Device;
 
 /// The settings of the node agent.
@@ -80,6 +80,9 @@ pub struct Node {
     /// `primary` is the node's first address of each family.
     #[arg(long, env = "MANX_NODEPORT_ADDRESSES", value_name = "CIDR,...", value_delimiter = ',')]
     pub nodeport_addresses: Vec<String>,
+    /// What gives out pods' addresses, and with that where nodes' blocks come from
+    #[arg(long, env = "MANX_IPAM", value_enum, default_value_t = Ipam::HostLocal)]
+    pub ipam: Ipam,
     /// Only judge: another CNI plugin connects the pods, gives them addresses, and reaches other nodes
     #[arg(long, env = "MANX_POLICY_ONLY")]
     pub policy_only: bool,
@@ -124,7 +127,7 @@ impl Node {
     }
 
     /// Who translates services, with what that needs.
-    fn services(&self) -> Result<manx_agent::settings::Services, Error> {
+    fn services(&self) -> Result<settings::Services, Error> {
         let of_manx = [
             ("--service-cidr (MANX_SERVICE_CIDR)", !self.service_cidr.is_empty()),
             ("--external-ips (MANX_EXTERNAL_IPS)", !self.external_ips.is_empty()),
@@ -142,13 +145,13 @@ impl Node {
             )));
         }
         match self.services {
-            Services::None => Ok(manx_agent::settings::Services::None),
-            Services::KubeProxy => Ok(manx_agent::settings::Services::KubeProxy),
+            Services::None => Ok(settings::Services::None),
+            Services::KubeProxy => Ok(settings::Services::KubeProxy),
             Services::Manx => {
                 let ports = self.ports()?;
                 let ranges = self.service_cidr.clone();
                 let external_ips = self.external_ips.clone();
-                Ok(manx_agent::settings::Services::Manx(Translation {
+                Ok(settings::Services::Manx(Translation {
                     ranges,
                     external_ips,
                     node_port_nets: self.node_port_nets()?,
@@ -156,6 +159,20 @@ impl Node {
                 }))
             }
         }
+    }
+
+    /// What gives out pods' addresses.
+    fn ipam(&self) -> Result<settings::Ipam, Error> {
+        let is_calico = self.ipam == Ipam::Calico;
+        if is_calico && self.policy_only {
+            return Err(Error::Invalid(
+                "--ipam calico (MANX_IPAM) is not for --policy-only (MANX_POLICY_ONLY), where the other plugin gives out \
+                 addresses: set one of the two"
+                    .to_owned(),
+            ));
+        }
+        self.datastore.check_use_pod_cidr(is_calico)?;
+        Ok(if is_calico { settings::Ipam::Calico } else { settings::Ipam::HostLocal })
     }
 
     /// The nets of addresses with node ports; none for `primary`.
@@ -258,6 +275,15 @@ pub enum Services {
     Manx,
 }
 
+/// What gives out pods' addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Ipam {
+    /// Each node by itself, from the podCIDRs of its Node
+    HostLocal,
+    /// Calico's IPAM: a node's blocks are those that it claims by affinities
+    Calico,
+}
+
 /// The behaviour of a worker without packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Poll {
@@ -283,7 +309,7 @@ pub fn run(node: &Node) -> Result<(), Error> {
         observed::warn_about_felix_variables();
     }
     // The supervisor checks the settings, too, so that a fault is reported once and at once.
-    let settings = settings(node)?;
+    let settings = agent_settings(node)?;
     match node.supervised_by {
         None if node.supervise => supervise::run(),
         None => Ok(manx_agent::run(&settings)?),
@@ -294,7 +320,7 @@ pub fn run(node: &Node) -> Result<(), Error> {
     }
 }
 
-fn settings(node: &Node) -> Result<manx_agent::Settings, Error> {
+fn agent_settings(node: &Node) -> Result<manx_agent::Settings, Error> {
     let socket = node.socket_path()?;
     Ok(manx_agent::Settings {
         name: node.name()?,
@@ -305,6 +331,7 @@ fn settings(node: &Node) -> Result<manx_agent::Settings, Error> {
         packet_socket: node.uplink_mode == UplinkMode::Packet,
         services: node.services()?,
         network: if node.policy_only { Network::OtherPlugin } else { Network::Manx },
+        ipam: node.ipam()?,
         pod_device: node.pod_device,
         polling: match node.poll {
             Poll::Adaptive => Polling::Adaptive,

@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::pod_work::{Completed, PodWork};
 use crate::restart_state::{LastAgent, RestartState};
 use crate::server::Outcome;
-use crate::settings::{Network, Settings};
+use crate::settings::{Ipam, Network, Settings};
 use manx_api::{AttachmentId, PodName, Response};
 use manx_calculation::calc::{HostSide, LocalPod};
 use manx_devices::device::{self, OpenDevice};
@@ -70,6 +70,17 @@ pub(crate) struct Attachments {
     last: u32,
 }
 
+/// The leases of a node that has had no pods. A node where something else gives out addresses leases those that are named,
+/// and takes none of a block by itself: another node may have got them.
+fn fresh_leases(settings: &Settings, blocks: &[ipnet::IpNet]) -> Result<Leases, Error> {
+    match (settings.network, settings.ipam) {
+        (Network::Manx, Ipam::HostLocal) => {
+            Ok(Leases::new(blocks).map_err(host_local::Error::from)?)
+        }
+        (Network::Manx, Ipam::Calico) | (Network::OtherPlugin, _) => Ok(Leases::without_blocks()),
+    }
+}
+
 impl Attachments {
     /// Makes the node's own devices, whose queues are for the workers, and the receiver of all results of work. There are no
     /// pods yet.
@@ -78,13 +89,10 @@ impl Attachments {
         blocks: &[ipnet::IpNet],
         uplink: &netlink::Link,
     ) -> Result<(Self, OwnDevices, mpsc::UnboundedReceiver<Completed<WorkResult>>), Error> {
-        let fresh = match settings.network {
-            Network::Manx => Leases::new(blocks).map_err(host_local::Error::from)?,
-            Network::OtherPlugin => {
-                shelter::Lock::create(&shelter::path(&settings.socket))?;
-                Leases::without_blocks()
-            }
-        };
+        if settings.network == Network::OtherPlugin {
+            shelter::Lock::create(&shelter::path(&settings.socket))?;
+        }
+        let fresh = fresh_leases(settings, blocks)?;
         let key = host_local::key(&settings.name);
         let file = FileStore::new(settings.socket.with_extension("addresses"), key);
         let file = file.map_err(host_local::Error::from)?;

@@ -60,14 +60,14 @@ impl Calculated {
     pub(super) fn new(
         own: OwnPorts,
         connections: Connections,
-        verify_tables: bool,
+        verifier: Option<Verifier>,
         latencies: Latencies,
     ) -> Self {
         Self {
             own,
             connections,
             calculation: Calculation::default(),
-            verifier: verify_tables.then(Verifier::default),
+            verifier,
             tables: Arc::new(Tables::closed()),
             routes_in_use: None,
             changed_in_place: 0,

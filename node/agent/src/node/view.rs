@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::host_device::ChangedRoutes;
 use crate::own_addresses::is_own;
 use crate::port_rules::{Desired, HostPort, LOOPBACK};
-use crate::settings::{self, Network, Settings};
-use manx_calculation::import::{Cluster, import_for};
+use crate::settings::{self, Ipam, Network, Settings};
+use manx_calculation::import::{Cluster, import_as};
 use manx_calculation::overlay::Overlay;
 use manx_calculation::services::{GrantedPorts, HealthCheck, Services};
 use manx_calculation::topology::{
@@ -42,6 +42,7 @@ pub(crate) struct View {
     /// The name of this node.
     pub(super) node: String,
     network: Network,
+    ipam: Ipam,
     /// The name of its interface to the other nodes; empty until it is found.
     pub(crate) uplink: String,
     /// The cluster that the objects describe.
@@ -74,10 +75,16 @@ fn own_addresses(inputs: &Inputs, topology: &Topology) -> BTreeSet<IpNet> {
 
 impl View {
     /// The view before anything is imported.
-    pub(super) fn new(node: &str, network: Network, services: &settings::Services) -> Self {
+    pub(super) fn new(
+        node: &str,
+        network: Network,
+        ipam: Ipam,
+        services: &settings::Services,
+    ) -> Self {
         Self {
             node: node.to_owned(),
             network,
+            ipam,
             uplink: String::new(),
             cluster: Cluster::default(),
             topology: Topology::default(),
@@ -91,8 +98,9 @@ impl View {
     /// Makes the first view. A node that has no place in the cluster does not start, nor does one whose directory cannot be
     /// read completely.
     pub(crate) fn open(settings: &Settings, inputs: &mut Inputs) -> Result<Self, Error> {
-        let mut view = Self::new(&settings.name, settings.network, &settings.services);
-        let cluster = import_for(inputs.contents(), &view.node);
+        let Settings { name, network, ipam, services, .. } = settings;
+        let mut view = Self::new(name, *network, *ipam, services);
+        let cluster = view.import_contents(inputs);
         if let settings::Datastore::Directory(path) = &settings.datastore
             && !cluster.in_sync
         {
@@ -107,7 +115,11 @@ impl View {
     }
 
     pub(super) fn import(&mut self, inputs: &mut Inputs) {
-        self.set_cluster(inputs, import_for(inputs.contents(), &self.node));
+        self.set_cluster(inputs, self.import_contents(inputs));
+    }
+
+    fn import_contents(&self, inputs: &Inputs) -> Cluster {
+        import_as(inputs.contents(), self.ipam, Some(&self.node))
     }
 
     fn set_cluster(&mut self, inputs: &mut Inputs, cluster: Cluster) {
@@ -214,10 +226,10 @@ impl View {
         of_node.into_iter().chain(loopback).collect()
     }
 
-    /// The addresses of the node's interfaces in these nets, but for Manx's own, which lie in a block.
+    /// The addresses of the node's interfaces in these nets, but for Manx's own.
     fn addresses_in<'a>(&'a self, nets: &'a [IpNet]) -> impl Iterator<Item = IpAddr> + 'a {
         let all = self.interface_addresses.iter().copied();
-        all.filter(|it| nets.iter().any(|net| net.contains(it)) && !self.is_in_own_block(*it))
+        all.filter(|it| nets.iter().any(|net| net.contains(it)) && !self.is_of_manx(*it))
     }
 
     /// A warning if the settings name nets for node ports, and no address or too many lie there.
@@ -355,6 +367,11 @@ impl View {
         self.taken(inputs, pod, |address| self.is_in_own_block(address))
     }
 
+    /// Whether an address is pods' or one of Manx's own interfaces'. A tunnel's may lie outside of this node's blocks.
+    pub(super) fn is_of_manx(&self, address: IpAddr) -> bool {
+        self.is_in_own_block(address) || self.topology.tunnel_addresses.contains(&address)
+    }
+
     pub(super) fn is_in_own_block(&self, address: IpAddr) -> bool {
         self.topology.blocks.iter().any(|block| block.contains(&address))
     }
@@ -455,7 +472,7 @@ mod tests {
     fn placed(folder: &tempfile::TempDir, pools: &str) -> (Inputs, View) {
         std::fs::write(folder.path().join("all.yaml"), format!("{NODES}{pools}")).unwrap();
         let mut inputs = Inputs::new(Source::open_directory(folder.path()).unwrap());
-        let mut view = View::new("n1", Network::Manx, &settings::Services::None);
+        let mut view = View::new("n1", Network::Manx, Ipam::HostLocal, &settings::Services::None);
         view.import(&mut inputs);
         view.place(&inputs).unwrap();
         (inputs, view)

@@ -46,11 +46,11 @@ impl View {
     }
 
     /// Whether the world can answer at an address of this node: the kernel has it, and it is neither a link's alone nor
-    /// Manx's own, which lies in a block.
+    /// Manx's own.
     fn is_answered_at(&self, address: Ipv4Addr) -> bool {
         let is_of_link = address.is_loopback() || address.is_link_local();
         let address = IpAddr::from(address);
-        !is_of_link && !self.is_in_own_block(address) && is_own(&self.own_addresses, &address)
+        !is_of_link && !self.is_of_manx(address) && is_own(&self.own_addresses, &address)
     }
 
     /// Warnings about what pools and Felix's settings ask for, and this node does not do.
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
     use crate::node::inputs::Inputs;
-    use crate::settings::{ManxPorts, Network, PortRange, Services, Translation};
+    use crate::settings::{Ipam, ManxPorts, Network, PortRange, Services, Translation};
 
     const OBJECTS: &str = "
 {apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.244.1.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}, {type: InternalIP, address: 'fd00::2'}]}}
@@ -145,7 +145,7 @@ mod tests {
         let node_port_nets = nets.iter().map(|net| net.parse().unwrap()).collect();
         let (ranges, external_ips) = (Vec::new(), Vec::new());
         let services = Services::Manx(Translation { ranges, external_ips, node_port_nets, ports });
-        let mut view = View::new("n1", Network::Manx, &services);
+        let mut view = View::new("n1", Network::Manx, Ipam::HostLocal, &services);
         view.import(&mut inputs);
         view.place(&inputs).unwrap();
         view

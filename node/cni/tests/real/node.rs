@@ -71,6 +71,7 @@ pub(crate) fn be_an_agent() -> bool {
             Some(_) => Network::OtherPlugin,
             None => Network::Manx,
         },
+        ipam: manx_agent::settings::Ipam::HostLocal,
         pod_device: std::env::var(DEVICE)
             .map_or(Preference::Auto, |name| Preference::Only(Device::named(&name).unwrap())),
         polling: Polling::Adaptive,

@@ -18,7 +18,8 @@ use proptest::test_runner::{Config, TestRunner};
 use super::*;
 use crate::node::calculated::OwnPorts;
 use crate::node::node_services::NodeServices;
-use crate::settings::{ManxPorts, Network, PortRange, Services, Translation};
+use crate::settings::{Ipam, ManxPorts, Network, PortRange, Services, Translation};
+use crate::verify::Verifier;
 use manx_calculation::calc::LocalPod;
 use manx_calculation::overlay::{Overlay, Underlay};
 use manx_calculation::topology::{HostNetwork, HostRoute, ReservedFor};
@@ -276,11 +277,11 @@ impl Node {
         let own = OwnPorts { host: port(0), forwarded: None, service, icmp: [None; 2], underlay };
         Self {
             inputs: Inputs::new(Source::open_directory(directory).unwrap()),
-            view: View::new("n1", Network::Manx, services),
+            view: View::new("n1", Network::Manx, Ipam::HostLocal, services),
             calculated: Calculated::new(
                 own,
                 Connections::default(),
-                verify_tables,
+                verify_tables.then(|| Verifier::new(Ipam::HostLocal)),
                 Latencies::default(),
             ),
             locals: BTreeMap::new(),
