@@ -136,19 +136,22 @@ fn documents(name: &str) -> Vec<String> {
 }
 
 /// The two manifests are whole, each for itself, and say the same of kinds, accounts and rights. Where Manx is the network,
-/// it makes a pool, too, and writes a condition of nodes.
+/// it makes a pool, too, writes a condition of nodes, and has the kinds and rights of IPAM.
 #[test]
-fn the_manifest_for_policy_only_differs_in_what_runs_and_has_no_pool_and_no_condition() {
+fn the_manifest_for_policy_only_differs_in_what_runs_and_has_no_pool_condition_or_ipam() {
     let [all, policy_only] = ["manx.yaml", "policy-only.yaml"].map(documents);
     let is_daemon_set = |text: &String| text.contains("\nkind: DaemonSet\n");
     assert!(all.last().is_some_and(is_daemon_set) && policy_only.last().is_some_and(is_daemon_set));
     let names = |text: &str, name: &str| {
         text.contains(&format!("\n  name: {name}\n")) || text.contains(&format!("{{name: {name}"))
     };
-    let is_of_network = |text: &&String| names(text, "manx-pool") || names(text, "manx-condition");
+    let of_network_alone = ["manx-pool", "manx-condition", "manx-ipam", "ipamblocks."];
+    let is_of_network = |text: &&String| of_network_alone.iter().any(|name| names(text, name));
     let of_network = all.iter().filter(is_of_network).count();
-    assert_eq!((of_network, policy_only.iter().filter(is_of_network).count()), (8, 0));
-    assert!(!policy_only.concat().contains("nodes/status"));
+    assert_eq!((of_network, policy_only.iter().filter(is_of_network).count()), (11, 0));
+    for right in ["nodes/status", "ipamblocks", "ipamhandles"] {
+        assert!(!policy_only.concat().contains(right), "{right}");
+    }
     let without = |all: &[String]| -> Vec<String> {
         let others = all.iter().filter(|text| !is_of_network(text) && !is_daemon_set(text));
         others.cloned().collect()

@@ -117,11 +117,51 @@ fn objects() -> Vec<Value> {
         }),
         other => unreachable!("{other:?} is none of Calico's kinds"),
     };
-    // Blocks are the IPAM's to write, and the manifest brings no definition of them.
-    let is_brought = |kind: &Kind| *kind != Kind::BlockAffinity;
     let calico = Kind::ALL.into_iter().filter(|kind| kind.api_versions().contains(&VERSION));
-    let calico = calico.filter(is_brought);
-    calico.map(|kind| object(kind, &of(kind))).collect()
+    // BlockAffinity is among the records.
+    let calico = calico.filter(|kind| kind.name() != "BlockAffinity");
+    calico.map(|kind| object(kind, &of(kind))).chain(records()).collect()
+}
+
+/// One object of each kind of IPAM, with every field that Calico has.
+fn records() -> impl Iterator<Item = Value> {
+    let owner = json!({"namespace": "shop", "pod": "web", "node": "n1", "timestamp": "2026-01-02 03:04:05 +0000 UTC"});
+    let specs = [
+        (
+            "IPAMBlock",
+            json!({
+                "cidr": "10.9.0.64/30", "affinity": "host:n1.example.com", "affinityClaimTime": "2026-01-02T03:04:05Z",
+                "allocations": [0, null, 0, null], "unallocated": [3, 1],
+                "attributes": [{"handle_id": "k8s-pod-network.A", "secondary": owner, "alternate": owner, "later": 1}],
+                "sequenceNumber": 7, "sequenceNumberForAllocation": {"0": 5, "2": 6}, "deleted": false,
+                "strictAffinity": false
+            }),
+        ),
+        (
+            "BlockAffinity",
+            json!({
+                "cidr": "10.9.0.64/30", "node": "n1", "type": "host", "state": "confirmed", "deleted": false
+            }),
+        ),
+        (
+            "IPAMHandle",
+            json!({
+                "handleID": "k8s-pod-network.A", "block": {"10.9.0.64/30": 2}, "deleted": false
+            }),
+        ),
+        (
+            "IPAMConfiguration",
+            json!({
+                "strictAffinity": true, "maxBlocksPerHost": 4, "autoAllocateBlocks": false,
+                "kubeVirtVMAddressPersistence": "Disabled", "ipCooldownSeconds": 60
+            }),
+        ),
+        ("IPReservation", json!({"reservedCIDRs": ["10.9.0.0/30", "fd00::1/128"]})),
+    ];
+    specs.into_iter().map(|(kind, mut spec)| {
+        spec["later"] = json!({"deep": [1]});
+        json!({"apiVersion": VERSION, "kind": kind, "metadata": {"name": "whole"}, "spec": spec})
+    })
 }
 
 pub(super) fn check(server: &Server) {

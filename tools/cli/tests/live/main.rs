@@ -53,7 +53,8 @@ impl Server {
         let server = Self { folder };
         succeed(&mut server.driver(&["build", "k8s"]), "")?;
         succeed(&mut server.driver(&["up", "--nodes", "0"]), "")?;
-        server.kubectl(&["create", "-f", "-"], &calico_definitions());
+        let [definitions, _] = manifest();
+        server.kubectl(&["create", "-f", "-"], &definitions);
         server.kubectl(&["create", "-f", "-"], &list(&CUSTOM.map(definition)));
         let all = ["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"];
         server.kubectl(&all, "");
@@ -171,10 +172,13 @@ fn list(items: &[Value]) -> String {
     json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()
 }
 
-/// The definitions of Calico's kinds that Manx is installed with.
-fn calico_definitions() -> String {
+/// The documents of `deploy/manx.yaml`: the definitions of Calico's kinds that Manx is installed with, and the rest.
+fn manifest() -> [String; 2] {
     let manifest = fs::read_to_string(format!("{ROOT}/deploy/manx.yaml")).unwrap();
-    manifest.split_once("\n---\n").unwrap().0.to_owned()
+    let (definitions, rest): (Vec<&str>, Vec<&str>) =
+        manifest.split("\n---\n").partition(|text| text.contains("\nkind: List\n"));
+    assert_eq!(definitions.len(), 2);
+    [definitions, rest].map(|documents| documents.join("\n---\n"))
 }
 
 /// The definition of a kind, with any fields.

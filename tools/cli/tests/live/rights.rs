@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{ROOT, Server};
+use super::{Server, manifest};
 
 const ACCOUNT: &str = "manx-node";
 
@@ -23,9 +23,8 @@ const IN_FORCE: Duration = Duration::from_secs(30);
 
 /// Makes the accounts, rights and policies of the manifest. Calico's kinds are there already.
 pub(super) fn install(server: &Server) {
-    let manifest = fs::read_to_string(format!("{ROOT}/deploy/manx.yaml")).unwrap();
-    let (_, rest) = manifest.split_once("\n---\n").unwrap();
-    let told = server.kubectl(&["create", "-f", "-"], rest);
+    let [_, rest] = manifest();
+    let told = server.kubectl(&["create", "-f", "-"], &rest);
     assert!(told.contains("daemonset.apps/manx-node created"), "{told}");
     // kubectl reads what it patches; an agent does not.
     let reads =
@@ -184,6 +183,7 @@ pub(super) fn check(server: &Server) {
     patch(server, &server.kubeconfig(), &others, &annotation("theirs", &json!("changed"))).unwrap();
     check_others(server, &agent);
     check_condition(server, &agent, &unbound);
+    check_ipam(server, &agent);
     check_first_pool(server);
     server.clear(&objects);
 }
@@ -336,6 +336,31 @@ fn check_condition(server: &Server, agent: &Path, unbound: &Path) {
     let without = conditions(&json!([{ "type": "NetworkUnavailable", "$patch": "delete" }]));
     by(&server.kubeconfig(), &own, &without).unwrap();
     assert_eq!(found()["status"]["conditions"].as_array().unwrap().len(), 1);
+}
+
+/// An agent may write the records of IPAM, and only read its settings and reservations.
+fn check_ipam(server: &Server, agent: &Path) {
+    let may = |verb: &str, resource: &str| {
+        let resource = format!("{resource}.projectcalico.org");
+        let asked = ["--kubeconfig", agent.to_str().unwrap(), "auth", "can-i", verb, &resource];
+        server.try_kubectl(&asked, "").is_ok()
+    };
+    for (resources, writes) in [
+        (&["ipamblocks", "blockaffinities", "ipamhandles"][..], true),
+        (&["ipamconfigurations", "ipreservations", "ippools"], false),
+    ] {
+        for resource in resources {
+            for verb in ["get", "list", "watch"] {
+                assert!(may(verb, resource), "{verb} {resource}");
+            }
+            for verb in ["create", "update", "delete"] {
+                assert_eq!(may(verb, resource), writes, "{verb} {resource}");
+            }
+            for verb in ["patch", "deletecollection"] {
+                assert!(!may(verb, resource), "{verb} {resource}");
+            }
+        }
+    }
 }
 
 fn annotation(name: &str, value: &Value) -> Value {
