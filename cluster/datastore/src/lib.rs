@@ -20,6 +20,8 @@ pub mod api_server;
 mod directory;
 mod error;
 mod followed;
+#[cfg(feature = "testing")]
+pub mod memory;
 mod pool;
 mod served;
 mod source;

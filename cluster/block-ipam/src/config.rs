@@ -1,0 +1,61 @@
+//! `IPAMConfig`: settings of the whole cluster.
+//!
+//! Source: Calico's API reference, "IPAM configuration"; its design note "IPAM core library", section "`IPAMConfig`".
+
+use std::time::Duration;
+
+/// The most blocks of a node if the configuration names no number.
+const MOST_BLOCKS: u32 = 20;
+
+/// See the module. The default is what counts if there is no such object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// `strictAffinity`: no node borrows addresses of other nodes' blocks.
+    pub strict_affinity: bool,
+    /// `autoAllocateBlocks`: a node claims a new block when its own are full.
+    pub claims_blocks: bool,
+    /// `maxBlocksPerHost`; 0: not set.
+    pub max_blocks: u32,
+    /// `ipCooldownSeconds`: how long a released address is not given out again.
+    pub cooldown: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            strict_affinity: false,
+            claims_blocks: true,
+            max_blocks: 0,
+            cooldown: Duration::ZERO,
+        }
+    }
+}
+
+/// Settings that contradict each other.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Contradiction {
+    #[error(
+        "IPAMConfig: strictAffinity is false and autoAllocateBlocks is false, so no node would get an address; set one of them"
+    )]
+    NothingAllowed,
+    #[error(
+        "IPAMConfig: maxBlocksPerHost is {0} and strictAffinity is false; expected strictAffinity: true with a limit of blocks"
+    )]
+    LimitWithoutStrict(u32),
+}
+
+impl Config {
+    /// The number of blocks that a node may have.
+    pub fn limit(&self) -> u32 {
+        if self.max_blocks == 0 { MOST_BLOCKS } else { self.max_blocks }
+    }
+
+    /// Checks that the settings do not contradict each other: the API server checks each field alone.
+    pub fn checked(self) -> Result<Self, Contradiction> {
+        match (self.strict_affinity, self.claims_blocks, self.max_blocks) {
+            (false, false, _) => Err(Contradiction::NothingAllowed),
+            (false, true, most) if most > 0 => Err(Contradiction::LimitWithoutStrict(most)),
+            _ => Ok(self),
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! The laws, over interleavings: several nodes attach and detach pods, and an administrator takes blocks away, all over one
+//! store. Between any two calls of the store another one may have its turn. A node may crash at any call: its write is
+//! done, or not, or done later.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+
+use crate::affinity::{Affinity, Owner, State};
+use crate::assign::{self, Error, Request};
+use crate::block::{Attributes, Block, Rest, Time};
+use crate::claim::give_up;
+use crate::config::Config;
+use crate::handle::Handle;
+use crate::memory::{Memory, Write, pool};
+use crate::pool::Pool;
+use crate::release::release_by_handle;
+use crate::store::{Key, Record, Store, StoreError, Which};
+
+const NODES: usize = 3;
+/// 16 addresses in four blocks: fewer than the pods, so nodes borrow, and take empty blocks from each other.
+const POOL: (&str, u8) = ("10.65.0.0/28", 30);
+
+/// What becomes of the next write of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Done,
+    /// The node crashes, and the write is done when the schedule says so.
+    Late,
+}
+
+/// A store that waits before each call until its node has its turn.
+#[derive(Clone)]
+struct Stepped {
+    memory: Arc<Memory>,
+    fate: Arc<Mutex<Fate>>,
+    late: Arc<Mutex<Vec<Write>>>,
+}
+
+impl Stepped {
+    async fn turn(&self) {
+        let mut waited = false;
+        poll_fn(
+            |_| {
+                if std::mem::replace(&mut waited, true) { Poll::Ready(()) } else { Poll::Pending }
+            },
+        )
+        .await;
+    }
+
+    async fn write(&self, write: Write) -> Result<u64, StoreError> {
+        self.turn().await;
+        if *self.fate.lock().unwrap() == Fate::Late {
+            self.late.lock().unwrap().push(write);
+            // The node is gone before this is asked again.
+            std::future::pending::<()>().await;
+            unreachable!();
+        }
+        self.memory.write(&write)
+    }
+}
+
+impl Store for Stepped {
+    type Revision = u64;
+
+    async fn get(&self, key: &Key) -> Result<Option<(Record, u64)>, StoreError> {
+        self.turn().await;
+        self.memory.get(key).await
+    }
+
+    async fn list(&self, which: &Which) -> Result<Vec<(Record, u64)>, StoreError> {
+        self.turn().await;
+        self.memory.list(which).await
+    }
+
+    async fn create(&self, record: Record) -> Result<u64, StoreError> {
+        self.write(Write::Create(record)).await
+    }
+
+    async fn swap(&self, revision: &u64, record: Record) -> Result<u64, StoreError> {
+        self.write(Write::Swap(*revision, record)).await
+    }
+
+    async fn delete(&self, revision: &u64, record: Record) -> Result<(), StoreError> {
+        self.write(Write::Delete(*revision, record)).await.map(drop)
+    }
+}
+
+/// What a node's pods have, as the node knows it.
+#[derive(Default)]
+struct Held {
+    addresses: RefCell<BTreeMap<String, IpAddr>>,
+    /// The pods that are to be detached first after a crash: their last request is not known to have been done.
+    unknown: RefCell<BTreeSet<String>>,
+    exhausted: Cell<usize>,
+}
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+struct Node {
+    owner: Owner,
+    store: Stepped,
+    held: Rc<Held>,
+    task: Option<Task>,
+    pods: usize,
+}
+
+/// A step of a schedule.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// A node goes on to its next call.
+    On(usize),
+    /// A node goes on, and crashes after the call.
+    CrashAfter(usize),
+    /// A node crashes before the call.
+    CrashBefore(usize),
+    /// A node crashes while its write is under way.
+    CrashDuring(usize),
+    /// A write that was under way is done.
+    Land(usize),
+    /// Time passes.
+    Wait,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let node = 0..=NODES;
+    prop_oneof![
+        24 => node.clone().prop_map(Step::On),
+        1 => node.clone().prop_map(Step::CrashAfter),
+        1 => node.clone().prop_map(Step::CrashBefore),
+        1 => node.prop_map(Step::CrashDuring),
+        1 => (0..8_usize).prop_map(Step::Land),
+        1 => Just(Step::Wait),
+    ]
+}
+
+struct World {
+    memory: Arc<Memory>,
+    late: Arc<Mutex<Vec<Write>>>,
+    pools: Rc<Vec<Pool>>,
+    config: Rc<Config>,
+    now: Rc<Cell<u64>>,
+    nodes: Vec<Node>,
+    /// Which blocks the administrator takes away, in turn.
+    taken: Rc<Cell<u64>>,
+}
+
+impl World {
+    fn new(config: Config) -> Self {
+        let (memory, late) = (Arc::<Memory>::default(), Arc::<Mutex<Vec<Write>>>::default());
+        let node = |at: usize| Node {
+            owner: Owner::Host(format!("node-{at}")),
+            store: Stepped {
+                memory: Arc::clone(&memory),
+                fate: Arc::new(Mutex::new(Fate::Done)),
+                late: Arc::clone(&late),
+            },
+            held: Rc::default(),
+            task: None,
+            pods: 0,
+        };
+        // The last one is the administrator.
+        let nodes = (0..=NODES).map(node).collect();
+        let pools = Rc::new(vec![pool(POOL.0, POOL.1)]);
+        let now = Rc::new(Cell::new(1_000_000_000));
+        Self { memory, late, pools, config: Rc::new(config), now, nodes, taken: Rc::default() }
+    }
+
+    /// The next thing that a node does: it detaches what a crash has left, else attaches or detaches a pod.
+    fn begin(&mut self, at: usize) {
+        let Self { pools, config, now, nodes, taken, .. } = self;
+        let (pools, config, now) = (Rc::clone(pools), Rc::clone(config), Rc::clone(now));
+        let node = &mut nodes[at];
+        let (store, held, owner) = (node.store.clone(), Rc::clone(&node.held), node.owner.clone());
+        if at == NODES {
+            let turn = taken.replace(taken.get() + 1);
+            let victim = Owner::Host(format!("node-{}", turn % NODES as u64));
+            let cidr: IpNet = format!("10.65.0.{}/30", (turn / 3 % 4) * 4).parse().unwrap();
+            let only_empty = turn % 2 == 0;
+            node.task = Some(Box::pin(async move {
+                let rest = Rest { now: Time(now.get()), cooldown: config.cooldown };
+                let _ = give_up(&store, &victim, cidr, only_empty, None, rest).await;
+            }));
+            return;
+        }
+        let unknown = held.unknown.borrow().first().cloned();
+        let detaches = held.addresses.borrow().len() >= 7 || node.pods % 6 == 5;
+        node.pods += 1;
+        let first = held.addresses.borrow().keys().next().cloned();
+        let name = format!("net.{}-{}", owner.name(), node.pods);
+        node.task = Some(Box::pin(async move {
+            let rest = Rest { now: Time(now.get()), cooldown: config.cooldown };
+            let detached = unknown.or(first.filter(|_| detaches));
+            if let Some(handle) = detached {
+                held.addresses.borrow_mut().remove(&handle);
+                held.unknown.borrow_mut().insert(handle.clone());
+                if release_by_handle(&store, &handle, rest).await.is_ok() {
+                    held.unknown.borrow_mut().remove(&handle);
+                }
+                return;
+            }
+            held.unknown.borrow_mut().insert(name.clone());
+            let attributes = Attributes::from([("node".to_owned(), owner.name().to_owned())]);
+            let request = Request {
+                owner: &owner,
+                handle: &name,
+                attributes: &attributes,
+                reserved: &[],
+                config: &config,
+                now: rest.now,
+            };
+            let pools: Vec<&Pool> = pools.iter().collect();
+            match assign::assign(&store, &pools, request).await {
+                Ok(address) => {
+                    held.unknown.borrow_mut().remove(&name);
+                    held.addresses.borrow_mut().insert(name.clone(), address);
+                }
+                Err(Error::Exhausted { .. } | Error::BlockLimit { .. }) => {
+                    held.exhausted.set(held.exhausted.get() + 1);
+                }
+                Err(Error::Contended) => {}
+                Err(other) => panic!("{other}"),
+            }
+        }));
+    }
+
+    fn go_on(&mut self, at: usize) {
+        if self.nodes[at].task.is_none() {
+            self.begin(at);
+        }
+        let task = self.nodes[at].task.as_mut().unwrap();
+        if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+            self.nodes[at].task = None;
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::On(at) => self.go_on(at),
+            Step::CrashAfter(at) => {
+                self.go_on(at);
+                self.nodes[at].task = None;
+            }
+            Step::CrashBefore(at) => self.nodes[at].task = None,
+            Step::CrashDuring(at) => {
+                *self.nodes[at].store.fate.lock().unwrap() = Fate::Late;
+                self.go_on(at);
+                self.nodes[at].task = None;
+                *self.nodes[at].store.fate.lock().unwrap() = Fate::Done;
+            }
+            Step::Land(at) => {
+                let mut late = self.late.lock().unwrap();
+                if !late.is_empty() {
+                    let at = at % late.len();
+                    let write = late.remove(at);
+                    let _ = self.memory.write(&write);
+                }
+            }
+            Step::Wait => self.now.set(self.now.get() + 40_000_000_000),
+        }
+        self.check();
+    }
+
+    fn blocks(&self) -> BTreeMap<IpNet, Block> {
+        let records = self.memory.records().into_iter();
+        records.filter_map(|it| Block::try_from(it).ok()).map(|block| (block.cidr, block)).collect()
+    }
+
+    /// What is true at every moment.
+    fn check(&self) {
+        let blocks = self.blocks();
+        let mut confirmed = BTreeMap::new();
+        let mut handles = BTreeMap::new();
+        for record in self.memory.records() {
+            match record {
+                Record::Affinity(Affinity { owner, cidr, state: State::Confirmed }) => {
+                    let other = confirmed.insert(cidr, owner.clone());
+                    assert_eq!(other, None, "{cidr} is {owner}'s, too");
+                    let of_block = blocks.get(&cidr).and_then(|it| it.owner.clone());
+                    assert_eq!(of_block, Some(owner), "{cidr}");
+                }
+                Record::Handle(Handle { id, blocks }) => {
+                    handles.insert(id, blocks);
+                }
+                Record::Block(_) | Record::Affinity(_) => {}
+            }
+        }
+        for block in blocks.values() {
+            let all: BTreeSet<u32> = block.free.iter().copied().collect();
+            assert_eq!(all.len(), block.free.len(), "free twice: {block:?}");
+            assert!(block.allocations.keys().all(|at| !all.contains(at)), "{block:?}");
+            assert_eq!(block.free.len() + block.allocations.len(), 4, "{block:?}");
+            for allocation in block.allocations.values().filter(|it| it.released_at.is_none()) {
+                let handle = allocation.handle.as_deref().unwrap();
+                let number = block.addresses_of(handle).count() as u32;
+                let count = handles.get(handle).and_then(|of| of.get(&block.cidr));
+                assert!(count.is_some_and(|it| *it >= number), "{handle}: {count:?}");
+            }
+        }
+        for node in &self.nodes {
+            for (handle, address) in &*node.held.addresses.borrow() {
+                let block = blocks.values().find(|it| it.cidr.contains(address)).unwrap();
+                let found = block.allocation(*address).and_then(|it| it.handle.clone());
+                assert_eq!(found.as_ref(), Some(handle), "{address}");
+            }
+        }
+    }
+
+    /// All writes that are under way are done, each node ends what it does, and detaches all its pods.
+    fn end(&mut self) {
+        while !self.late.lock().unwrap().is_empty() {
+            self.step(Step::Land(0));
+        }
+        for at in 0..=NODES {
+            while self.nodes[at].task.is_some() {
+                self.step(Step::On(at));
+            }
+        }
+        let rest = Rest { now: Time(self.now.get()), cooldown: self.config.cooldown };
+        for node in &self.nodes {
+            let known = std::mem::take(&mut *node.held.addresses.borrow_mut());
+            let unknown = std::mem::take(&mut *node.held.unknown.borrow_mut());
+            for handle in known.into_keys().chain(unknown) {
+                now_or_never(release_by_handle(&*self.memory, &handle, rest)).unwrap();
+            }
+        }
+        self.check();
+    }
+}
+
+fn now_or_never<T>(future: impl Future<Output = T>) -> T {
+    let mut future = Box::pin(future);
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("a store in memory never waits"),
+    }
+}
+
+/// Gives one node all addresses of the pool, and returns how many these were.
+fn take_all(world: &World) -> usize {
+    let pools: Vec<&Pool> = world.pools.iter().collect();
+    let owner = Owner::Host("last".to_owned());
+    let attributes = Attributes::new();
+    let mut taken = BTreeSet::new();
+    for at in 0.. {
+        let request = Request {
+            owner: &owner,
+            handle: &format!("last.{at}"),
+            attributes: &attributes,
+            reserved: &[],
+            config: &world.config,
+            now: Time(world.now.get() + 2_000_000_000_000),
+        };
+        match now_or_never(assign::assign(&*world.memory, &pools, request)) {
+            Ok(address) => assert!(taken.insert(address), "{address} twice"),
+            Err(Error::Exhausted { .. }) => break,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    taken.len()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_address_is_given_out_twice_and_none_is_lost(
+        strict in any::<bool>(),
+        cooldown in prop_oneof![Just(0_u64), Just(60)],
+        steps in prop::collection::vec(step(), 200..1500),
+    ) {
+        let cooldown = Duration::from_secs(cooldown);
+        let config = Config { strict_affinity: strict, cooldown, ..Config::default() };
+        let mut world = World::new(config);
+        for step in steps {
+            world.step(step);
+        }
+        world.end();
+        for block in world.blocks().values() {
+            let unreleased = block.allocations.values().filter(|it| it.released_at.is_none());
+            assert_eq!(unreleased.count(), 0, "lost: {block:?}");
+        }
+        assert_eq!(take_all(&world), 16);
+    }
+}
+
+/// The schedules reach what the laws are about.
+#[test]
+fn the_schedules_borrow_reclaim_and_run_out() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let (mut borrowed, mut exhausted, mut nobodys, mut late) = (0, 0, 0, 0);
+    for _ in 0..40 {
+        let steps = prop::collection::vec(step(), 1000).new_tree(&mut runner).unwrap().current();
+        let mut world = World::new(Config::default());
+        for step in steps {
+            world.step(step);
+            late += usize::from(!world.late.lock().unwrap().is_empty());
+            let blocks = world.blocks();
+            nobodys += blocks.values().filter(|it| it.owner.is_none()).count();
+            for node in &world.nodes {
+                for address in node.held.addresses.borrow().values() {
+                    let block = blocks.values().find(|it| it.cidr.contains(address)).unwrap();
+                    borrowed += usize::from(block.owner.as_ref() != Some(&node.owner));
+                }
+            }
+        }
+        exhausted += world.nodes.iter().map(|it| it.held.exhausted.get()).sum::<usize>();
+    }
+    assert!(
+        borrowed > 1000 && exhausted > 5 && nobodys > 500 && late > 1000,
+        "{borrowed} {exhausted} {nobodys} {late}"
+    );
+}

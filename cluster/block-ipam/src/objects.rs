@@ -1,0 +1,238 @@
+//! The records as Calico's objects at a server: `IPAMBlock`, `BlockAffinity`, `IPAMHandle`; and the cluster's settings of
+//! IPAM.
+//!
+//! `names` gives objects their names and labels, `fields` writes and reads their fields.
+//!
+//! Kubernetes' own delete would delete whatever is there by then. So a record is deleted in two steps, as Calico does it: it
+//! is marked `deleted` by compare-and-swap, which decides, and then removed. A reader that meets a mark takes the record for
+//! gone, and ends the removal.
+//!
+//! Source: Calico's design note "IPAM datastore".
+
+mod fields;
+mod names;
+#[cfg(test)]
+mod tests;
+
+use ipnet::IpNet;
+use manx_datastore::{Revision, ServedKey, ServedKind, WriteError, Writes};
+use manx_objects::object::Kind;
+use serde_json::{Value, json};
+
+pub use self::fields::{Version, moment};
+use self::fields::{mark_deleted, read, write};
+use self::names::{labels_of, name, selector_of};
+use crate::affinity::{Affinity, Owner};
+use crate::config::Config;
+use crate::store::{Key, Record, Store, StoreError, Which};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Objects<W> {
+    writes: W,
+}
+
+/// An object as it was read or written last.
+#[derive(Debug, Clone)]
+pub struct Known {
+    revision: Revision,
+    /// Its whole value: fields that are not known here are written back as they are.
+    object: Value,
+}
+
+impl<W: Writes + Sync> Objects<W> {
+    pub const fn new(writes: W) -> Self {
+        Self { writes }
+    }
+
+    /// The server.
+    pub const fn writes(&self) -> &W {
+        &self.writes
+    }
+
+    async fn version(&self, kind: ServedKind) -> Result<Version, StoreError> {
+        Ok(Version::of(self.writes.api_version(kind).await.map_err(error)?))
+    }
+
+    /// The record of an object. `None`: it is marked as deleted, and removed now.
+    async fn record(
+        &self,
+        key: ServedKey,
+        object: Value,
+        revision: Revision,
+    ) -> Result<Option<(Record, Known)>, StoreError> {
+        match read(key.kind, &object) {
+            Ok(Some(record)) => Ok(Some((record, Known { revision, object }))),
+            Ok(None) => {
+                self.remove(&key, &revision).await?;
+                Ok(None)
+            }
+            Err(reason) => Err(StoreError::Damaged { record: key.to_string(), reason }),
+        }
+    }
+
+    /// The second step of a deletion. Another one may have been first.
+    async fn remove(&self, key: &ServedKey, revision: &Revision) -> Result<(), StoreError> {
+        match self.writes.delete(key, revision).await.map_err(error) {
+            Err(StoreError::Conflict) | Ok(()) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn put(
+        &self,
+        key: &ServedKey,
+        known: &Known,
+        object: Value,
+    ) -> Result<Known, StoreError> {
+        let put = self.writes.compare_and_swap(key, &known.revision, object.clone());
+        Ok(Known { revision: put.await.map_err(error)?, object })
+    }
+
+    /// Any other object of the server.
+    pub async fn object(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Value>, StoreError> {
+        let found = self.writes.get(&ServedKey::new(kind, namespace, name)).await;
+        Ok(found.map_err(error)?.map(|(object, _)| object))
+    }
+
+    /// The cluster's settings; the default ones if there is no such object.
+    ///
+    /// # Errors
+    /// They cannot be read, or contradict each other.
+    pub async fn config(&self) -> Result<Config, StoreError> {
+        let key = ServedKey::new(ServedKind::IpamConfig, "", "default");
+        let found = match self.writes.get(&key).await {
+            Ok(found) => found,
+            Err(WriteError::NotServed(_)) => None,
+            Err(other) => return Err(error(other)),
+        };
+        let Some((object, _)) = found else { return Ok(Config::default()) };
+        let damaged = |reason| StoreError::Damaged { record: key.to_string(), reason };
+        let config = fields::config(&object["spec"]).map_err(damaged)?;
+        config.checked().map_err(|contradiction| damaged(contradiction.to_string()))
+    }
+
+    /// The nets whose addresses are not given out unless they are named (`IPReservation`).
+    ///
+    /// # Errors
+    /// They cannot be read: then no address is given out.
+    pub async fn reserved(&self) -> Result<Vec<IpNet>, StoreError> {
+        let all = match self.writes.list(ServedKind::IpReservation, "").await {
+            Ok(all) => all,
+            Err(WriteError::NotServed(_)) => Vec::new(),
+            Err(other) => return Err(error(other)),
+        };
+        let mut nets = Vec::new();
+        for (key, object, _) in all {
+            let read = fields::reserved(&object["spec"]);
+            let damaged = |reason| StoreError::Damaged { record: key.to_string(), reason };
+            nets.extend(read.map_err(damaged)?);
+        }
+        Ok(nets)
+    }
+
+    /// Labels the affinities of an owner that versions of Calico before 3.31 have written without labels. Without them
+    /// [`Which::AffinitiesOf`] does not find them.
+    pub async fn label_affinities(&self, owner: &Owner) -> Result<(), StoreError> {
+        for (record, known) in self.list(&Which::Affinities).await? {
+            let Record::Affinity(Affinity { owner: of, cidr, .. }) = &record else { continue };
+            let labels = labels_of(of, *cidr);
+            let has = |(key, value): &(&str, String)| {
+                known.object["metadata"]["labels"][*key] == value.as_str()
+            };
+            if of != owner || labels.iter().all(has) {
+                continue;
+            }
+            match self.swap(&known, record).await {
+                Ok(_) | Err(StoreError::Conflict) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<W: Writes + Sync> Store for Objects<W> {
+    type Revision = Known;
+
+    async fn get(&self, key: &Key) -> Result<Option<(Record, Known)>, StoreError> {
+        let key = served(key);
+        match self.writes.get(&key).await.map_err(error)? {
+            Some((object, revision)) => self.record(key, object, revision).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn list(&self, which: &Which) -> Result<Vec<(Record, Known)>, StoreError> {
+        let (kind, selector) = match which {
+            Which::Blocks => (ServedKind::IpamBlock, String::new()),
+            Which::Handles => (ServedKind::IpamHandle, String::new()),
+            Which::Affinities => (Kind::BlockAffinity.into(), String::new()),
+            Which::AffinitiesOf(owner) => (Kind::BlockAffinity.into(), selector_of(owner)),
+        };
+        let is_asked = |record: &Record| match (which, record) {
+            (Which::AffinitiesOf(owner), Record::Affinity(affinity)) => affinity.owner == *owner,
+            _ => true,
+        };
+        let all = self.writes.list(kind, &selector).await.map_err(error)?;
+        let mut records = Vec::with_capacity(all.len());
+        for (key, object, revision) in all {
+            let found = self.record(key, object, revision).await?;
+            records.extend(found.filter(|(record, _)| is_asked(record)));
+        }
+        Ok(records)
+    }
+
+    async fn create(&self, record: Record) -> Result<Known, StoreError> {
+        let key = served(&record.key());
+        let object = write(&record, self.version(key.kind).await?, json!({}));
+        let revision = self.writes.create(&key, object.clone()).await.map_err(error)?;
+        Ok(Known { revision, object })
+    }
+
+    async fn swap(&self, known: &Known, record: Record) -> Result<Known, StoreError> {
+        let key = served(&record.key());
+        let object = write(&record, self.version(key.kind).await?, known.object.clone());
+        self.put(&key, known, object).await
+    }
+
+    async fn delete(&self, known: &Known, record: Record) -> Result<(), StoreError> {
+        let key = served(&record.key());
+        let version = self.version(key.kind).await?;
+        let marked = mark_deleted(version, key.kind, known.object.clone());
+        let marked = match self.writes.compare_and_swap(&key, &known.revision, marked).await {
+            Err(WriteError::Gone) => return Ok(()),
+            marked => marked.map_err(error)?,
+        };
+        // From here on it counts as deleted, whatever becomes of the object.
+        match self.remove(&key, &marked).await {
+            Ok(()) | Err(StoreError::Unreachable(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn served(key: &Key) -> ServedKey {
+    let kind = match key {
+        Key::Block(_) => ServedKind::IpamBlock,
+        Key::Affinity(..) => Kind::BlockAffinity.into(),
+        Key::Handle(_) => ServedKind::IpamHandle,
+    };
+    ServedKey::new(kind, "", &name(key))
+}
+
+fn error(error: WriteError) -> StoreError {
+    match error {
+        WriteError::Conflict | WriteError::Gone => StoreError::Conflict,
+        WriteError::Unreachable(reason) => StoreError::Unreachable(reason),
+        WriteError::NotServed(kind) => StoreError::Refused(format!(
+            "the server serves no {kind}: install the CustomResourceDefinitions of deploy/manx.yaml, or Calico's"
+        )),
+        WriteError::Refused(reason) => StoreError::Refused(reason),
+    }
+}

@@ -1,0 +1,203 @@
+//! The addresses of a pod: what Calico's CNI plugin for IPAM does.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use manx_datastore::Writes;
+use manx_objects::object::{Kind, PoolUse};
+use manx_policy_compiler::selector::Labels;
+
+use crate::affinity::Owner;
+use crate::asked::{Asked, AskedError, asked};
+use crate::assign::{self, Request, assign_named};
+use crate::block::{Attributes, Rest, Time};
+use crate::handle::Handle;
+use crate::objects::{Objects, moment};
+use crate::pool::{Asker, Family, NoPool, Pool, choose};
+use crate::release::release_by_handle;
+use crate::store::{self, Key, StoreError};
+
+/// A pod that needs addresses.
+#[derive(Debug, Clone, Copy)]
+pub struct Pod<'a> {
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub handle: &'a str,
+    /// Addresses that the container runtime names (CNI's `ips` capability); they count before annotations.
+    pub addresses: &'a [IpAddr],
+}
+
+/// The node and the cluster as the agent knows them.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    pub node: &'a str,
+    pub node_labels: &'a Labels,
+    /// The labels of the pod's namespace.
+    pub namespace_labels: &'a Labels,
+    pub pools: &'a [Pool],
+    /// Addresses that no pod may have, with their owners: those of nodes, and what this node needs.
+    pub taken: &'a BTreeMap<IpAddr, String>,
+}
+
+/// The reason why a pod gets no address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PodError {
+    #[error(transparent)]
+    Asked(#[from] AskedError),
+    #[error(transparent)]
+    Pool(#[from] NoPool),
+    #[error(transparent)]
+    Assign(#[from] assign::Error),
+    #[error("address {address} is that of {owner}: name another")]
+    Taken {
+        address: IpAddr,
+        /// Who has it.
+        owner: String,
+    },
+    #[error("the API server has no Pod {0}: it was deleted before it got addresses")]
+    Gone(String),
+}
+
+impl From<StoreError> for PodError {
+    fn from(error: StoreError) -> Self {
+        Self::Assign(error.into())
+    }
+}
+
+impl PodError {
+    /// Whether the store did not answer, or others were faster all the time: the same request may succeed later.
+    pub fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            Self::Assign(
+                assign::Error::Contended
+                    | assign::Error::Store(StoreError::Unreachable(_) | StoreError::Conflict)
+            )
+        )
+    }
+
+    /// Whether no address is left.
+    pub fn is_exhausted(&self) -> bool {
+        matches!(
+            self,
+            Self::Assign(assign::Error::Exhausted { .. } | assign::Error::BlockLimit { .. })
+        )
+    }
+}
+
+/// Gives a pod its addresses, one of each family that it gets: all, or none. A repeated request with the same handle gets the
+/// same ones.
+pub async fn assign_pod<W: Writes + Sync>(
+    objects: &Objects<W>,
+    pod: Pod<'_>,
+    place: Place<'_>,
+    now: Time,
+) -> Result<Vec<IpAddr>, PodError> {
+    let key = Key::Handle(pod.handle.to_owned());
+    // What a repeated request finds may be in use.
+    let is_first = store::get::<Handle, _>(objects, &key).await?.is_none();
+    let given = try_assign(objects, pod, place, now).await;
+    if given.is_err() && is_first {
+        // If this fails, too, the addresses stay with the handle. The runtime detaches what it failed to attach.
+        let rest = Rest { now, cooldown: std::time::Duration::ZERO };
+        let _ = release_by_handle(objects, pod.handle, rest).await;
+    }
+    given
+}
+
+async fn try_assign<W: Writes + Sync>(
+    objects: &Objects<W>,
+    pod: Pod<'_>,
+    place: Place<'_>,
+    now: Time,
+) -> Result<Vec<IpAddr>, PodError> {
+    let Pod { namespace, name, handle, addresses } = pod;
+    let found = objects.object(Kind::Pod, namespace, name).await?;
+    let found = found.ok_or_else(|| PodError::Gone(format!("{namespace}/{name}")))?;
+    let of_namespace = objects.object(Kind::Namespace, "", namespace).await?;
+    let mut asked = asked(&found, &of_namespace.unwrap_or_default())?;
+    if !addresses.is_empty() {
+        asked.addresses = addresses.to_vec();
+    }
+    let (config, mut reserved) = (objects.config().await?, objects.reserved().await?);
+    reserved.extend(place.taken.keys().copied().map(IpNet::from));
+    let owner = Owner::Host(place.node.to_owned());
+    let attributes = Attributes::from([
+        ("namespace".to_owned(), namespace.to_owned()),
+        ("pod".to_owned(), name.to_owned()),
+        ("node".to_owned(), place.node.to_owned()),
+        ("timestamp".to_owned(), timestamp(now)),
+    ]);
+    let request = Request {
+        owner: &owner,
+        handle,
+        attributes: &attributes,
+        reserved: &reserved,
+        config: &config,
+        now,
+    };
+    if !asked.addresses.is_empty() {
+        return assign_all_named(objects, &asked, place, request).await;
+    }
+    let mut given = Vec::new();
+    for pools in pools(&asked, place)? {
+        given.push(assign::assign(objects, &pools, request).await?);
+    }
+    Ok(given)
+}
+
+/// A time as Calico writes it into the attributes of a pod's address.
+fn timestamp(now: Time) -> String {
+    moment(now).replace('T', " ").replace('Z', " +0000 UTC")
+}
+
+/// The pools of each family that the pod gets.
+fn pools<'a>(asked: &Asked, place: Place<'a>) -> Result<Vec<Vec<&'a Pool>>, NoPool> {
+    let asker = Asker {
+        node: place.node_labels,
+        namespace: Some(place.namespace_labels),
+        purpose: PoolUse::Workload,
+    };
+    let mut found = Vec::new();
+    let mut none = None;
+    for family in [Family::V4, Family::V6] {
+        let named = asked.pools.iter().find(|(of, _)| *of == family);
+        let named = named.map(|(_, names)| names.as_slice()).unwrap_or_default();
+        let is_asked = asked.families.contains(&family);
+        if !asked.families.is_empty() && !is_asked {
+            continue;
+        }
+        match choose(place.pools, family, named, asker) {
+            Ok(pools) => found.push(pools),
+            Err(error) if is_asked || !named.is_empty() => return Err(error),
+            Err(error) => none = none.or(Some(error)),
+        }
+    }
+    match none {
+        Some(error) if found.is_empty() => Err(error),
+        _ => Ok(found),
+    }
+}
+
+async fn assign_all_named<W: Writes + Sync>(
+    objects: &Objects<W>,
+    asked: &Asked,
+    place: Place<'_>,
+    request: Request<'_>,
+) -> Result<Vec<IpAddr>, PodError> {
+    let is_for_pods = |pool: &&Pool| pool.uses.contains(&PoolUse::Workload);
+    let pools: Vec<Pool> = place.pools.iter().filter(is_for_pods).cloned().collect();
+    for address in &asked.addresses {
+        if let Some(owner) = place.taken.get(address) {
+            return Err(PodError::Taken { address: *address, owner: owner.clone() });
+        }
+    }
+    for address in &asked.addresses {
+        assign_named(objects, &pools, *address, request).await?;
+    }
+    Ok(asked.addresses.clone())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+//! Taking addresses back.
+//!
+//! The block is written before the handle: a crash in between leaves a count that is too high, which the next release by
+//! the handle takes away. A block that is nobody's and has become empty is deleted.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::assign::{Error, TRIES};
+use crate::block::{Block, Outdated, Rest, ToRelease};
+use crate::claim::written;
+use crate::count;
+use crate::handle::Handle;
+use crate::store::{self, Found, Key, Store, StoreError};
+
+/// The reason why addresses were not released.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReleaseError {
+    #[error(transparent)]
+    Failed(#[from] Error),
+    #[error(transparent)]
+    Outdated(#[from] Outdated),
+}
+
+impl From<StoreError> for ReleaseError {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// Releases all addresses of a handle and returns them; none if there is no such handle.
+pub async fn release_by_handle<S: Store>(
+    store: &S,
+    handle: &str,
+    rest: Rest,
+) -> Result<Vec<IpAddr>, Error> {
+    let key = Key::Handle(handle.to_owned());
+    let Some(found) = store::get::<Handle, _>(store, &key).await? else { return Ok(Vec::new()) };
+    let mut all = Vec::new();
+    for cidr in found.value.blocks.into_keys() {
+        all.extend(release_of_block(store, handle, cidr, rest).await?);
+        count::remove(store, handle, cidr, u32::MAX).await?;
+    }
+    Ok(all)
+}
+
+/// Releases a handle's addresses of one block. When this returns, no write of an earlier request of the handle can be done to
+/// this block any more, so its count may go.
+async fn release_of_block<S: Store>(
+    store: &S,
+    handle: &str,
+    cidr: IpNet,
+    rest: Rest,
+) -> Result<Vec<IpAddr>, Error> {
+    for _ in 0..TRIES {
+        let found = store::get::<Block, _>(store, &Key::Block(cidr)).await?;
+        let Some(Found { value: before, revision }) = found else { return Ok(Vec::new()) };
+        let mut after = before.clone();
+        after.end_rest(rest);
+        // If there is none, a write that gives one out may be under way: its process counted the address and crashed. So the
+        // block is written in any case, and gets another revision.
+        let released = after.release_handle(handle, rest);
+        match put(store, before, revision, after).await {
+            Ok(()) => return Ok(released),
+            Err(StoreError::Conflict) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Error::Contended)
+}
+
+/// Releases addresses of one block, all or none, and returns those that were allocated.
+///
+/// # Errors
+/// One of them has another handle or sequence number than the caller expects.
+pub async fn release<S: Store>(
+    store: &S,
+    cidr: IpNet,
+    addresses: &[ToRelease],
+    rest: Rest,
+) -> Result<Vec<IpAddr>, ReleaseError> {
+    for _ in 0..TRIES {
+        let found = store::get::<Block, _>(store, &Key::Block(cidr)).await?;
+        let Some(Found { value: before, revision }) = found else { return Ok(Vec::new()) };
+        let mut after = before.clone();
+        after.end_rest(rest);
+        let released = after.release(addresses, rest)?;
+        if released.is_empty() {
+            return Ok(Vec::new());
+        }
+        match put(store, before, revision, after).await {
+            Ok(()) => {}
+            Err(StoreError::Conflict) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        let mut counts = BTreeMap::<&str, u32>::new();
+        for handle in released.iter().filter_map(|(_, handle)| handle.as_deref()) {
+            *counts.entry(handle).or_default() += 1;
+        }
+        for (handle, number) in counts {
+            count::remove(store, handle, cidr, number).await?;
+        }
+        return Ok(released.into_iter().map(|(address, _)| address).collect());
+    }
+    Err(Error::Contended.into())
+}
+
+/// Frees a block's addresses that have rested long enough, if it has some: a block that nobody writes would keep them.
+pub async fn end_rest<S: Store>(store: &S, cidr: IpNet, rest: Rest) -> Result<(), Error> {
+    for _ in 0..TRIES {
+        let found = store::get::<Block, _>(store, &Key::Block(cidr)).await?;
+        let Some(Found { value: before, revision }) = found else { return Ok(()) };
+        let mut after = before.clone();
+        if !after.end_rest(rest) {
+            return Ok(());
+        }
+        match put(store, before, revision, after).await {
+            Err(StoreError::Conflict) => {}
+            done => return Ok(done?),
+        }
+    }
+    Err(Error::Contended)
+}
+
+async fn put<S: Store>(
+    store: &S,
+    before: Block,
+    revision: S::Revision,
+    after: Block,
+) -> Result<(), StoreError> {
+    if after.owner.is_none() && after.is_empty() {
+        return store::delete(store, Found { value: before, revision }).await;
+    }
+    store::swap(store, &revision, written(after)).await.map(drop)
+}

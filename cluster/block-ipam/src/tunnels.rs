@@ -1,0 +1,83 @@
+//! The addresses of a node's tunnels: the sources of what the node itself sends to pods of other nodes.
+//!
+//! A node has one as long as a pool of its kind is encapsulated so. It is kept while it lies in such a pool; otherwise it is
+//! given back, and the node gets another one.
+//!
+//! Source: Calico's design note "IPAM: other callers", section "Node tunnel-address allocator".
+
+use std::net::IpAddr;
+
+use manx_datastore::Writes;
+use manx_objects::object::PoolUse;
+use manx_policy_compiler::selector::Labels;
+
+use crate::affinity::Owner;
+use crate::assign::{Request, assign};
+use crate::block::{Attributes, Block, Rest, Time};
+use crate::handle::{Handle, Tunnel};
+use crate::objects::Objects;
+use crate::pods::PodError;
+use crate::pool::{Asker, Family, Pool, choose};
+use crate::release::release_by_handle;
+use crate::store::{self, Key};
+
+/// The address that a node has for a tunnel, after it has got or lost one.
+///
+/// `pools` are those that are encapsulated by this tunnel; `reserved` are addresses that it must not get.
+pub async fn set_tunnel_address<W: Writes + Sync>(
+    objects: &Objects<W>,
+    tunnel: Tunnel,
+    (node, labels): (&str, &Labels),
+    pools: &[Pool],
+    reserved: &[ipnet::IpNet],
+    now: Time,
+) -> Result<Option<IpAddr>, PodError> {
+    let id = Handle::of_tunnel(tunnel, node);
+    let family = if tunnel == Tunnel::VxlanV6 { Family::V6 } else { Family::V4 };
+    let config = objects.config().await?;
+    let rest = Rest { now, cooldown: config.cooldown };
+    let asker = Asker { node: labels, namespace: None, purpose: PoolUse::Tunnel };
+    let Ok(serving) = choose(pools, family, &[], asker) else {
+        release_by_handle(objects, &id, rest).await?;
+        return Ok(None);
+    };
+    if let Some(address) = held(objects, &id).await? {
+        // A pool that is disabled gives out no new address; this one may stay.
+        if pools.iter().any(|pool| pool.cidr.contains(&address)) {
+            return Ok(Some(address));
+        }
+        release_by_handle(objects, &id, rest).await?;
+    }
+    let owner = Owner::Host(node.to_owned());
+    let attributes = Attributes::from([
+        ("node".to_owned(), node.to_owned()),
+        ("type".to_owned(), tunnel.kind().to_owned()),
+    ]);
+    let mut all = objects.reserved().await?;
+    all.extend(reserved);
+    let request = Request {
+        owner: &owner,
+        handle: &id,
+        attributes: &attributes,
+        reserved: &all,
+        config: &config,
+        now,
+    };
+    Ok(Some(assign(objects, &serving, request).await?))
+}
+
+/// The address that a handle has.
+async fn held<W: Writes + Sync>(
+    objects: &Objects<W>,
+    id: &str,
+) -> Result<Option<IpAddr>, PodError> {
+    let key = Key::Handle(id.to_owned());
+    let Some(handle) = store::get::<Handle, _>(objects, &key).await? else { return Ok(None) };
+    for cidr in handle.value.blocks.into_keys() {
+        let block = store::get::<Block, _>(objects, &Key::Block(cidr)).await?;
+        if let Some(address) = block.and_then(|it| it.value.addresses_of(id).next()) {
+            return Ok(Some(address));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,119 @@
+//! Who uses addresses by the cluster's objects, and whether an allocation has a user.
+//!
+//! An allocation counts as used until the opposite is sure: one that says too little of its owner stays. `manx ipam check`
+//! and the controllers judge by this.
+//!
+//! Source: Calico's design note "IPAM garbage collection", section "Leak detection".
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::block::{Allocation, is_windows};
+
+/// What has addresses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Users {
+    /// The pods that are not on their node's own network, by namespace and name.
+    pub pods: BTreeMap<(String, String), PodUser>,
+    /// The names of the nodes.
+    pub nodes: BTreeMap<String, NodeUser>,
+}
+
+/// A pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodUser {
+    /// Its node, once it has one.
+    pub node: Option<String>,
+    /// The addresses that its object names; none while it starts.
+    pub addresses: Vec<IpAddr>,
+    /// Whether all its containers have ended for good.
+    pub is_finished: bool,
+}
+
+/// A node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeUser {
+    /// The addresses of its tunnels, by its annotations.
+    pub tunnel_addresses: Vec<IpAddr>,
+}
+
+/// Whether an allocation has a user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Validity {
+    /// It has, or nothing says that it has not.
+    Valid,
+    /// It has none: the pod is gone, has finished, is on another node, or has other addresses.
+    Unused,
+    /// Its node is gone, so that nobody will ask for its release.
+    NodeGone,
+}
+
+impl Users {
+    /// Whether the allocation of an address has a user.
+    pub fn validity(&self, address: IpAddr, allocation: &Allocation) -> Validity {
+        let of = |key: &str| allocation.owner.get(key).map(String::as_str);
+        let node_is_gone = of("node").is_some_and(|node| !self.nodes.contains_key(node));
+        let without_user = if node_is_gone { Validity::NodeGone } else { Validity::Unused };
+        if is_windows(allocation) || allocation.released_at.is_some() {
+            return Validity::Valid;
+        }
+        if of("type").is_some() {
+            return if node_is_gone { Validity::NodeGone } else { Validity::Valid };
+        }
+        let (Some(namespace), Some(pod)) = (of("namespace"), of("pod")) else {
+            return Validity::Valid;
+        };
+        let Some(pod) = self.pods.get(&(namespace.to_owned(), pod.to_owned())) else {
+            return without_user;
+        };
+        let is_elsewhere = match (&pod.node, of("node")) {
+            (Some(is), Some(was)) => is != was,
+            _ => false,
+        };
+        let has_others = !pod.addresses.is_empty() && !pod.addresses.contains(&address);
+        if pod.is_finished || is_elsewhere || has_others { without_user } else { Validity::Valid }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allocation_is_used_until_the_opposite_is_sure() {
+        let address: IpAddr = "10.65.0.1".parse().unwrap();
+        let pod = |node: Option<&str>, addresses: &[&str], is_finished| PodUser {
+            node: node.map(ToOwned::to_owned),
+            addresses: addresses.iter().map(|it| it.parse().unwrap()).collect(),
+            is_finished,
+        };
+        let pods = [
+            ("runs", pod(Some("a"), &["10.65.0.1", "fd00::1"], false)),
+            ("starts", pod(Some("a"), &[], false)),
+            ("waits", pod(None, &[], false)),
+            ("other", pod(Some("a"), &["10.65.0.2"], false)),
+            ("moved", pod(Some("b"), &[], false)),
+            ("done", pod(Some("a"), &["10.65.0.1"], true)),
+        ];
+        let pods = pods.map(|(name, pod)| (("web".to_owned(), name.to_owned()), pod));
+        let nodes = ["a", "b"].map(|name| (name.to_owned(), NodeUser::default()));
+        let users = Users { pods: pods.into(), nodes: nodes.into() };
+        let judge = |owner: &[(&str, &str)]| {
+            let owner = owner.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            let allocation = Allocation { owner: owner.collect(), ..Allocation::default() };
+            users.validity(address, &allocation)
+        };
+        let of_pod = |pod, node| judge(&[("namespace", "web"), ("pod", pod), ("node", node)]);
+        for pod in ["runs", "starts", "waits"] {
+            assert_eq!(of_pod(pod, "a"), Validity::Valid, "{pod}");
+        }
+        for pod in ["other", "moved", "done", "gone"] {
+            assert_eq!(of_pod(pod, "a"), Validity::Unused, "{pod}");
+        }
+        assert_eq!(of_pod("gone", "z"), Validity::NodeGone);
+        assert_eq!(judge(&[("type", "ipipTunnelAddress"), ("node", "a")]), Validity::Valid);
+        assert_eq!(judge(&[("type", "ipipTunnelAddress"), ("node", "z")]), Validity::NodeGone);
+        assert_eq!(judge(&[("pod", "gone")]), Validity::Valid, "no namespace: not sure");
+        assert_eq!(judge(&[]), Validity::Valid);
+    }
+}
