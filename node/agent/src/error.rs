@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use manx_api::ErrorKind;
 use manx_calculation::topology::TopologyError;
@@ -63,6 +64,12 @@ pub enum Error {
     /// The file of addresses could not be opened.
     #[error(transparent)]
     Addresses(#[from] manx_ipam::host_local::Error),
+    /// Calico's IPAM has its objects at an API server.
+    #[error(
+        "--ipam calico (MANX_IPAM) needs an API server for blocks and handles, found the directory {}: use --ipam host-local",
+        .0.display()
+    )]
+    NoPools(PathBuf),
     /// The devices could not be made.
     #[error(transparent)]
     Devices(#[from] device::Error),
@@ -108,6 +115,7 @@ impl Error {
             | Self::Source(_)
             | Self::NoUplink { .. }
             | Self::Loopback(_)
+            | Self::NoPools(_)
             | Self::Core { .. }
             | Self::Socket(_) => ErrorKind::Invalid,
             Self::Addresses(error) => error.kind(),

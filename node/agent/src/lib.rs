@@ -1,5 +1,6 @@
 //! The node agent: one control thread that owns the state, workers that own the packets, a socket to ask.
 
+mod addresses;
 mod capture;
 mod denials;
 mod error;
@@ -9,6 +10,7 @@ mod interfaces;
 mod node;
 mod own_addresses;
 mod pod_work;
+mod pool_addresses;
 mod port_ids;
 mod port_reservation;
 mod port_rules;
@@ -21,6 +23,7 @@ mod service_device;
 pub mod settings;
 mod start;
 pub mod translation_device;
+mod tunnel_addresses;
 mod uplink;
 mod verify;
 

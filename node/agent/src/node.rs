@@ -16,6 +16,7 @@ mod dataplane;
 mod detach;
 mod host_ports;
 mod inputs;
+mod known;
 mod metrics;
 mod node_devices;
 mod node_services;
@@ -56,6 +57,7 @@ use super::port_rules::Desired;
 use super::restart_state::LastAgent;
 use super::server::{Outcome, PendingRequest};
 use super::settings::{Ipam, Network, Settings};
+use super::tunnel_addresses;
 use super::uplink;
 use super::verify::Verifier;
 use manx_analysis::explain::Explainer;
@@ -95,6 +97,8 @@ pub(super) struct Agent {
     host_ports: HostPorts,
     /// Who translates services.
     translates: Option<Translates>,
+    /// The tunnels for which Calico's IPAM gives this node addresses.
+    tunnels: watch::Sender<Option<tunnel_addresses::Wanted>>,
     ipam: Ipam,
     /// An error that ends the agent at the next tick.
     failed: Option<Error>,
@@ -143,6 +147,7 @@ impl Agent {
             led_ports: Desired::default(),
             host_ports: HostPorts::load(&settings.socket),
             translates: settings.services.translates(),
+            tunnels: watch::Sender::default(),
             ipam: settings.ipam,
             failed: None,
             last_flows: Some(flows),
@@ -152,6 +157,10 @@ impl Agent {
         let restored = agent.restore_pods(devices);
         agent.attachments.set_left_apart().await;
         agent.settle(Instant::now());
+        if let Some(pools) = agent.attachments.pools() {
+            tokio::spawn(tunnel_addresses::keep(pools.clone(), agent.tunnels.subscribe()));
+            agent.want_tunnels();
+        }
         agent.serve_restored(restored)?;
         agent.dataplane.ports.workers.begin();
         Ok((agent, completed))
@@ -199,6 +208,15 @@ impl Agent {
             self.check_ports = now;
             let peers = self.view.ipip_peers();
             self.peers.send_if_modified(|known| mem::replace(known, peers) != *known);
+            self.want_tunnels();
+        }
+    }
+
+    /// Tells for which tunnels the node needs addresses, if Calico's IPAM gives them.
+    fn want_tunnels(&self) {
+        if self.attachments.pools().is_some() {
+            let wanted = Some(self.view.wanted_tunnels(&self.inputs));
+            self.tunnels.send_if_modified(|known| mem::replace(known, wanted) != *known);
         }
     }
 

@@ -437,8 +437,10 @@ pub enum ErrorKind {
     Unknown,
     /// The agent has not read the objects yet. The text says what it waits for.
     Starting,
-    /// No address is left in the node's blocks.
+    /// No address is left in the node's blocks, or in the cluster's pools.
     Exhausted,
+    /// The server that has to be asked does not answer. A later attempt may succeed.
+    Unavailable,
     /// The environment does not allow the call.
     Environment,
     /// Any other failure.

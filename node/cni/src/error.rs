@@ -108,6 +108,7 @@ impl Code {
             // the agent has read the objects.
             ErrorKind::Version
             | ErrorKind::Exhausted
+            | ErrorKind::Unavailable
             | ErrorKind::Unknown
             | ErrorKind::Starting => Self::TryAgain,
             ErrorKind::Invalid => Self::Refused,

@@ -62,6 +62,19 @@ pub enum Error {
         /// The number of pods in the record.
         pods: usize,
     },
+    /// Pods have addresses of another allocator than the one that is asked for.
+    #[error(
+        "{record} holds pods ({pods}) with addresses of {found}, and the agent is to take them from {wanted}: drain this \
+         node first (kubectl drain, then end its DaemonSets' pods), or set --ipam (MANX_IPAM) back"
+    )]
+    OtherAllocator {
+        /// A description of the record.
+        record: String,
+        found: &'static str,
+        wanted: &'static str,
+        /// The number of pods in the record.
+        pods: usize,
+    },
     /// Other processes change the record again and again.
     #[error(
         "{0} is changed by others all the time: one agent at a time gives out a node's addresses"
@@ -81,7 +94,7 @@ impl Error {
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::Lease(error) => error.kind(),
-            Self::OtherBlocks { .. } => ErrorKind::Invalid,
+            Self::OtherBlocks { .. } | Self::OtherAllocator { .. } => ErrorKind::Invalid,
             Self::Store(_) | Self::Damaged { .. } | Self::Contended(_) | Self::Closed => {
                 ErrorKind::Internal
             }
@@ -173,7 +186,14 @@ impl<S: Store> HostLocal<S> {
                 let damaged = |reason| Error::Damaged { record: store.describe(&key), reason };
                 let saved = saved::read(&value).map_err(damaged)?;
                 let (wanted, found) = (fresh.blocks(), saved.blocks());
-                let leases = if found == wanted {
+                let other = saved.is_of_pools != fresh.is_of_pools;
+                let leases = if other && !saved.pods.is_empty() && !saved.is_of_other_plugin() {
+                    let (record, pods) = (store.describe(&key), saved.pods.len());
+                    let (found, wanted) = (saved.allocator(), fresh.allocator());
+                    return Err(Error::OtherAllocator { record, found, wanted, pods });
+                } else if other {
+                    fresh
+                } else if found == wanted {
                     saved
                 } else if saved.pods.is_empty() || found.is_empty() {
                     fresh

@@ -104,6 +104,8 @@ pub struct Leases {
     pub(crate) turns: Vec<Turn>,
     pub(crate) pods: BTreeMap<PodName, Vec<IpAddr>>,
     used: BTreeSet<IpAddr>,
+    /// Whether the cluster's pools give the addresses out, and leases only remember them.
+    pub(crate) is_of_pools: bool,
     /// The attachments of pods that a container runtime has attached.
     pub(crate) ids: BTreeMap<PodName, AttachmentId>,
 }
@@ -123,14 +125,33 @@ impl Leases {
         if turns.is_empty() {
             return Err(Error::NoBlock);
         }
-        let (pods, used, ids) = Default::default();
-        Ok(Self { turns, pods, used, ids })
+        Ok(Self { turns, ..Self::without_blocks() })
     }
 
     /// Leases without pods and without blocks. All addresses will be named, because another CNI plugin gives them out.
     pub fn without_blocks() -> Self {
         let (turns, pods, used, ids) = Default::default();
-        Self { turns, pods, used, ids }
+        Self { turns, pods, used, is_of_pools: false, ids }
+    }
+
+    /// Leases without pods and without blocks. All addresses will be named, because the cluster's pools give them out
+    /// (Calico's IPAM).
+    pub fn of_pools() -> Self {
+        Self { is_of_pools: true, ..Self::without_blocks() }
+    }
+
+    /// Whether another CNI plugin gives the addresses out.
+    pub(crate) fn is_of_other_plugin(&self) -> bool {
+        self.turns.is_empty() && !self.is_of_pools
+    }
+
+    /// What gives the addresses out, for people.
+    pub(crate) fn allocator(&self) -> &'static str {
+        match (self.is_of_pools, self.is_of_other_plugin()) {
+            (true, _) => "the cluster's pools",
+            (_, true) => "another plugin",
+            _ => "the node's pod CIDRs",
+        }
     }
 
     /// The pods, with their addresses and the container runtime's identification.

@@ -19,6 +19,9 @@ const VERSION: u32 = 3;
 struct Saved {
     version: u32,
     blocks: Vec<SavedBlock>,
+    /// Whether the cluster's pools gave the addresses out. Earlier versions of this program do not write it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pools: bool,
     /// The pods with one address of each block.
     pods: BTreeMap<String, Vec<IpAddr>>,
     /// The pods with other addresses, which their callers named.
@@ -51,6 +54,7 @@ pub(crate) fn write(leases: &Leases) -> Result<Vec<u8>, serde_json::Error> {
     let saved = Saved {
         version: VERSION,
         blocks: blocks.collect(),
+        pools: leases.is_of_pools,
         pods,
         pinned,
         attachments: leases.ids.iter().map(|(pod, id)| (pod.to_string(), id.clone())).collect(),
@@ -62,7 +66,7 @@ pub(crate) fn write(leases: &Leases) -> Result<Vec<u8>, serde_json::Error> {
 
 /// Reads leases from text. `Err`: the fault of the text.
 pub(crate) fn read(text: &[u8]) -> Result<Leases, String> {
-    let Saved { version, blocks, pods, pinned, attachments } =
+    let Saved { version, blocks, pools, pods, pinned, attachments } =
         serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if !(1..=VERSION).contains(&version) {
         return Err(format!("it has version {version}, this manx reads versions up to {VERSION}"));
@@ -72,6 +76,7 @@ pub(crate) fn read(text: &[u8]) -> Result<Leases, String> {
     };
     let nets = blocks.iter().map(net).collect::<Result<Vec<_>, _>>()?;
     let mut leases = match nets.as_slice() {
+        [] if pools => Leases::of_pools(),
         [] => Leases::without_blocks(),
         nets => Leases::new(nets).map_err(|error| error.to_string())?,
     };

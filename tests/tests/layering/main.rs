@@ -249,6 +249,8 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("cluster/objects", &["manx-policy-compiler"]),
     ("cluster/assume", &["manx-objects"]),
     ("cluster/datastore", &["manx-objects"]),
+    // The store is the API server's objects, one by one.
+    ("cluster/block-ipam", &["manx-datastore", "manx-objects", "manx-policy-compiler"]),
     // A program that talks to an agent needs nothing else.
     ("node/api", &[]),
     // The oracle judges the objects themselves, so it must not share the import with what it judges. Its traces have
@@ -277,6 +279,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
         &[
             "manx-analysis",
             "manx-api",
+            "manx-block-ipam",
             "manx-calculation",
             "manx-dataplane",
             "manx-datastore",

@@ -62,9 +62,10 @@ impl Error {
         match kind {
             ErrorKind::Version | ErrorKind::Invalid => Self::Invalid(message),
             ErrorKind::Environment | ErrorKind::Starting => Self::Environment(message),
-            ErrorKind::Unknown | ErrorKind::Exhausted | ErrorKind::Internal => {
-                Self::Failed(message)
-            }
+            ErrorKind::Unknown
+            | ErrorKind::Exhausted
+            | ErrorKind::Unavailable
+            | ErrorKind::Internal => Self::Failed(message),
         }
     }
 }

@@ -171,6 +171,13 @@ impl Node {
                     .to_owned(),
             ));
         }
+        if is_calico && self.services == Services::KubeProxy {
+            return Err(Error::Invalid(
+                "--ipam calico (MANX_IPAM) is not for --services kube-proxy (MANX_SERVICES): no address of Calico's IPAM is \
+                 for what kube-proxy masquerades; use --services manx, or --ipam host-local"
+                    .to_owned(),
+            ));
+        }
         self.datastore.check_use_pod_cidr(is_calico)?;
         Ok(if is_calico { settings::Ipam::Calico } else { settings::Ipam::HostLocal })
     }

@@ -1,10 +1,11 @@
 //! Single objects of the API server, read and written. A revision is a `resourceVersion` and a `uid`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use kube::api::{DeleteParams, GetParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{Request, request};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::access::Access;
 use super::connection::Connection;
@@ -34,6 +35,20 @@ impl Writer {
     /// `access` and the kubeconfig name no server.
     pub async fn open(access: &Access) -> Result<Self, SourceError> {
         Ok(Self { connection: access.connect().await?, resources: Resources::default() })
+    }
+
+    /// Writes annotations of a Node, by a patch of `nodes/status`, which may change annotations and no spec; `None`
+    /// removes one.
+    pub async fn annotate_node(
+        &self,
+        name: &str,
+        annotations: &BTreeMap<&'static str, Option<String>>,
+    ) -> Result<(), WriteError> {
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+        let request = Request::new("/api/v1/nodes");
+        let patched = request.patch_subresource("status", name, &PatchParams::default(), &patch);
+        self.ask(patched).await?;
+        Ok(())
     }
 
     async fn resource(&self, kind: ServedKind) -> Result<Resource, WriteError> {

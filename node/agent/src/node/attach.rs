@@ -1,5 +1,6 @@
 //! The attachment of pods.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -10,10 +11,12 @@ use super::attachments::DeviceResult;
 use super::attachments::steps::DeviceLimits;
 use super::pod_request::{AttachRequest, Caller, Maker, PodRequest, failure};
 use super::pod_state::{AfterRemoval, AttachedPod, Making, Renewing, Reserving, ToRelease};
+use crate::addresses::{self, Wanted};
+use crate::pool_addresses::Known;
 use crate::settings::Network;
 use manx_api::{self as api, Attach, Attached, ErrorKind, Failure};
 use manx_devices::pod_device::PodDevice;
-use manx_ipam::host_local::{self, Reservation};
+use manx_ipam::host_local::{Request, Reservation};
 use manx_objects::object::Kind;
 
 /// The time that an attachment waits for its pod's object.
@@ -38,10 +41,13 @@ impl Agent {
             return self.attachments.reply(caller, Err(failure));
         }
         if let Some(AttachedPod { device, local }) = self.attachments.pods.find(name) {
-            if device.matches(&attach.netns, *netns, &attach.interface) {
+            // The pools know a pod's addresses by its attachment, so another one gets others.
+            let is_known = self.attachments.pools().is_none()
+                || self.attachments.leases().id(&attach.pod) == attach.id().as_ref();
+            if is_known && device.matches(&attach.netns, *netns, &attach.interface) {
                 let asks = (caller, attached(device, local.addresses.clone()));
-                let taken = self.view.taken_addresses(&self.inputs, name);
-                return self.attachments.start_renewing(name, request, asks, taken);
+                let wanted = self.wanted_addresses(name, &request.attach);
+                return self.attachments.start_renewing(name, request, asks, wanted);
             }
             let after = AfterRemoval { to_release: Some(ToRelease::Lease), reply: None };
             self.begin_detach(name, after);
@@ -56,8 +62,19 @@ impl Agent {
         if let Some(taken) = self.view.find_owner(&self.inputs, name, &attach.addresses) {
             return self.attachments.reply(caller, Err(failure(ErrorKind::Invalid, &taken)));
         }
-        let taken = self.view.taken_addresses(&self.inputs, name);
-        self.attachments.start_reserving(name, request, caller, taken);
+        let wanted = self.wanted_addresses(name, &request.attach);
+        self.attachments.start_reserving(name, request, caller, wanted);
+    }
+
+    /// The addresses that a request asks for, and what the allocator has to know of the cluster.
+    fn wanted_addresses(&self, name: &ObjectName, attach: &Attach) -> Wanted {
+        let Attach { pod, addresses, .. } = attach;
+        let (taken, known) = match self.attachments.pools() {
+            Some(_) => (BTreeMap::new(), self.view.known_to_pools(&self.inputs, Some(name))),
+            None => (self.view.taken_addresses(&self.inputs, name), Known::default()),
+        };
+        let (pod, addresses) = (pod.clone(), addresses.clone());
+        Wanted { request: Request { pod, addresses, id: attach.id(), taken }, known }
     }
 
     /// The reason to refuse a request if another plugin made the pod's link and should not have, or the reverse: on a node
@@ -128,7 +145,7 @@ impl Agent {
     pub(super) fn end_reserving(
         &mut self,
         name: &ObjectName,
-        reserved: Result<Reservation, host_local::Error>,
+        reserved: Result<Reservation, addresses::Error>,
     ) -> Option<()> {
         let Reserving { request, caller, .. } = self.attachments.pods.end_reserving(name)?;
         match reserved {
@@ -148,7 +165,7 @@ impl Agent {
     pub(super) fn end_renewing(
         &mut self,
         name: &ObjectName,
-        reserved: Result<Reservation, host_local::Error>,
+        reserved: Result<Reservation, addresses::Error>,
     ) -> Option<()> {
         let Renewing { request, caller, found, then } = self.attachments.pods.end_renewing(name)?;
         let reserved = reserved.map(Reservation::commit);

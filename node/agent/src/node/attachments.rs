@@ -16,12 +16,14 @@ use super::pod_state::{Apart, AttachedPod, State};
 use super::pod_walk::Pods;
 use super::ports::PodPorts;
 use super::view::View;
+use crate::addresses::{self, Addresses};
 use crate::error::Error;
 use crate::pod_work::{Completed, PodWork};
+use crate::pool_addresses::PoolAddresses;
 use crate::restart_state::{LastAgent, RestartState};
 use crate::server::Outcome;
-use crate::settings::{Ipam, Network, Settings};
-use manx_api::{AttachmentId, PodName, Response};
+use crate::settings::{Datastore, Ipam, Network, Settings};
+use manx_api::{AttachmentId, Detach, PodName, Response};
 use manx_calculation::calc::{HostSide, LocalPod};
 use manx_devices::device::{self, OpenDevice};
 use manx_devices::pod_device::PodDevice;
@@ -40,9 +42,9 @@ pub(crate) type DeviceResult = Result<(PodDevice, OpenDevice), device::Error>;
 /// The result of work for a pod.
 pub(crate) enum WorkResult {
     /// The reserved addresses.
-    Reserved(Result<Reservation, host_local::Error>),
+    Reserved(Result<Reservation, addresses::Error>),
     /// The addresses of a pod that has got another attachment id, with its device.
-    Renewed(Result<Reservation, host_local::Error>),
+    Renewed(Result<Reservation, addresses::Error>),
     /// The device that the agent has made.
     Made(DeviceResult),
     /// The device that this caller has made and handed over.
@@ -52,7 +54,7 @@ pub(crate) enum WorkResult {
     /// The device is removed.
     Removed,
     /// The addresses are released.
-    Released(Result<(), host_local::Error>),
+    Released(Result<(), addresses::Error>),
 }
 
 /// See the module.
@@ -61,7 +63,7 @@ pub(crate) struct Attachments {
     /// Replies that wait until the changes that they report are in force.
     replies: Vec<PendingReply>,
     /// The allocator of addresses.
-    addresses: HostLocal<FileStore>,
+    addresses: Addresses,
     work: PodWork<WorkResult>,
     pub(super) restart_state: Arc<RestartState>,
     pub(super) devices: NodeDevices,
@@ -77,7 +79,21 @@ fn fresh_leases(settings: &Settings, blocks: &[ipnet::IpNet]) -> Result<Leases, 
         (Network::Manx, Ipam::HostLocal) => {
             Ok(Leases::new(blocks).map_err(host_local::Error::from)?)
         }
-        (Network::Manx, Ipam::Calico) | (Network::OtherPlugin, _) => Ok(Leases::without_blocks()),
+        (Network::Manx, Ipam::Calico) => Ok(Leases::of_pools()),
+        (Network::OtherPlugin, _) => Ok(Leases::without_blocks()),
+    }
+}
+
+/// Calico's IPAM, if it gives out this node's addresses.
+fn pool_addresses(settings: &Settings) -> Result<Option<PoolAddresses>, Error> {
+    match (settings.network, settings.ipam, &settings.datastore) {
+        (Network::Manx, Ipam::Calico, Datastore::Kubernetes { access, .. }) => {
+            Ok(Some(PoolAddresses::new(&settings.name, (**access).clone())))
+        }
+        (Network::Manx, Ipam::Calico, Datastore::Directory(path)) => {
+            Err(Error::NoPools(path.clone()))
+        }
+        (Network::Manx, Ipam::HostLocal, _) | (Network::OtherPlugin, ..) => Ok(None),
     }
 }
 
@@ -96,7 +112,8 @@ impl Attachments {
         let key = host_local::key(&settings.name);
         let file = FileStore::new(settings.socket.with_extension("addresses"), key);
         let file = file.map_err(host_local::Error::from)?;
-        let addresses = HostLocal::open(file, &settings.name, fresh).await?;
+        let leases = HostLocal::open(file, &settings.name, fresh).await?;
+        let addresses = Addresses::new(leases, pool_addresses(settings)?);
         let (devices, own) = NodeDevices::open(settings, uplink)?;
         let (work, completed) = PodWork::new(Arc::clone(&devices.namespace));
         let restart_state = Arc::new(RestartState::new(&settings.socket));
@@ -231,6 +248,22 @@ impl Attachments {
             Some(_) => leases.id(&pod).cloned(),
             None => self.pods.state(name)?.unleased().cloned(),
         }
+    }
+
+    /// Calico's IPAM, if it gives out the addresses.
+    pub(super) const fn pools(&self) -> Option<&PoolAddresses> {
+        self.addresses.pools()
+    }
+
+    /// The attachment whose addresses are released though this node has no lease of it, and nothing else of the pod.
+    pub(super) fn unleased_at_pools(
+        &self,
+        name: &ObjectName,
+        detach: &Detach,
+    ) -> Option<AttachmentId> {
+        self.pools()?;
+        let has_lease = self.leases().addresses(&detach.pod).is_some();
+        detach.id.clone().filter(|_| !has_lease && self.pods.state(name).is_none())
     }
 
     /// Ends all changes of the leases. No file is written any more when this returns.

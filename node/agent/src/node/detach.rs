@@ -9,10 +9,10 @@ use nix::errno::Errno;
 use super::Agent;
 use super::pod_request::{AttachRequest, Caller, PendingReply, failure};
 use super::pod_state::{AfterRemoval, Apart, AttachedPod, Releasing, ToRelease};
+use crate::addresses;
 use crate::error::Error;
 use crate::settings::Network;
 use manx_api::{self as api, AttachmentId, Detach, ErrorKind, Failure};
-use manx_ipam::host_local;
 
 impl Agent {
     /// Detaches a pod, if it has the named attachment.
@@ -22,6 +22,9 @@ impl Agent {
         // A pod that started again has another sandbox under the same name, and the DEL of the former one may come late.
         let is_other = detach.id.is_some() && detach.id != self.attachments.id(name);
         if is_other {
+            if let Some(id) = self.attachments.unleased_at_pools(name, detach) {
+                return self.release_addresses(name, ToRelease::Unleased(id), reply);
+            }
             return self.answer(reply);
         }
         self.begin_detach(name, AfterRemoval { to_release: Some(ToRelease::Lease), reply });
@@ -90,7 +93,7 @@ impl Agent {
     pub(super) fn end_releasing(
         &mut self,
         name: &ObjectName,
-        released: Result<(), host_local::Error>,
+        released: Result<(), addresses::Error>,
     ) -> Option<()> {
         let failed = released.err();
         if let Some(error) = &failed {

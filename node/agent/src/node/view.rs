@@ -404,7 +404,7 @@ impl View {
     }
 
     /// The addresses that no pod may have, including the node's `own`. Another plugin takes care of them itself.
-    fn reserved(&self, inputs: &Inputs, own: &BTreeSet<IpNet>) -> Reserved {
+    pub(super) fn reserved(&self, inputs: &Inputs, own: &BTreeSet<IpNet>) -> Reserved {
         if self.network == Network::OtherPlugin {
             return Reserved::new();
         }

@@ -101,6 +101,30 @@ fn a_store_without_blocks_remembers_what_another_plugin_gave_and_gives_nothing_i
 }
 
 #[test]
+fn addresses_of_the_clusters_pools_are_remembered_and_no_other_allocator_takes_them_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("addresses.json");
+    let first = open_as(&path, Leases::of_pools()).unwrap();
+    reserve(&first, &pod(1), &addresses(&["10.65.0.0", "fd00::"]), None).unwrap();
+    let second = open_as(&path, Leases::of_pools()).unwrap();
+    assert_eq!(second.leases(), first.leases());
+    let blocks = nets(&["10.77.0.0/24"]);
+    let error = open(&path, &blocks).unwrap_err().to_string();
+    assert!(
+        error.ends_with(
+            "holds pods (1) with addresses of the cluster's pools, and the agent is to take them from the node's pod \
+             CIDRs: drain this node first (kubectl drain, then end its DaemonSets' pods), or set --ipam (MANX_IPAM) back"
+        ),
+        "{error}"
+    );
+    release(&second, &pod(1)).unwrap();
+    let third = open(&path, &blocks).unwrap();
+    reserve(&third, &pod(2), &[], None).unwrap();
+    let error = open_as(&path, Leases::of_pools());
+    assert!(matches!(error, Err(Error::OtherAllocator { pods: 1, .. })));
+}
+
+#[test]
 fn a_store_remembers_and_goes_on_in_turn() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("addresses.json");

@@ -17,6 +17,7 @@ const ACCOUNT: &str = "manx-node";
 /// The annotations that agents write.
 const POD_IP: &str = "cni.projectcalico.org/podIP";
 const POD_IPS: &str = "cni.projectcalico.org/podIPs";
+const TUNNEL: &str = "projectcalico.org/IPv4IPIPTunnelAddr";
 
 /// The time that the server may take to put a new policy into force.
 const IN_FORCE: Duration = Duration::from_secs(30);
@@ -275,7 +276,8 @@ fn check_condition(server: &Server, agent: &Path, unbound: &Path) {
     let own_node = "changes its own node alone";
     let this_condition = "changes the condition NetworkUnavailable alone";
     let no_status = "nothing else of a node's status";
-    let no_metadata = "nothing of a node's metadata";
+    let no_metadata = "nothing else of a node's metadata";
+    let no_annotation = "no other annotation of it";
     let address = |address: &str| json!([{ "type": "InternalIP", "address": address }]);
     let with = |field: &str, value: Value| {
         let mut object = conditions(&json!([network("True")]));
@@ -307,12 +309,18 @@ fn check_condition(server: &Server, agent: &Path, unbound: &Path) {
         (&own, json!({ "metadata": { "labels": { "zone": "b" } } }), no_metadata),
         (&own, json!({ "metadata": { "labels": { "more": "b" } } }), no_metadata),
         (&own, json!({ "metadata": { "labels": null } }), no_metadata),
-        (&own, annotation("theirs", &json!("changed")), no_metadata),
-        (&own, annotation("more", &json!("changed")), no_metadata),
+        (&own, annotation("theirs", &json!("changed")), no_annotation),
+        (&own, annotation("theirs", &Value::Null), no_annotation),
+        (&own, annotation("more", &json!("changed")), no_annotation),
+        (&own, json!({ "metadata": { "annotations": null } }), no_annotation),
+        (&others, annotation(TUNNEL, &json!("10.65.0.7")), own_node),
         (&own, json!({ "metadata": { "finalizers": ["example.com/never"] } }), no_metadata),
     ] {
         let error = by(agent, what, &object).unwrap_err();
         assert!(error.contains(told), "{object}: {error}");
+    }
+    for address in [json!("10.65.0.7"), json!("10.65.0.8"), Value::Null] {
+        by(agent, &own, &annotation(TUNNEL, &address)).unwrap();
     }
     // A patch of another type replaces a list.
     let lists = [

@@ -1,6 +1,5 @@
 //! The steps that take time. Each puts the pod into its state and starts the work, whose result is one [`WorkResult`].
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -12,6 +11,7 @@ use manx_policy_compiler::model::ObjectName;
 use tokio::sync::oneshot;
 
 use super::{Attachments, WorkResult};
+use crate::addresses::Wanted;
 use crate::node::pod_request::{AttachRequest, Caller, PendingReply, pod_name};
 use crate::node::pod_state::{AfterRemoval, Making, ToRelease};
 use crate::server::{Handover, Outcome};
@@ -19,7 +19,7 @@ use manx_api::{self as api, Attach, Device};
 use manx_devices::device::{AgentNamespace, DeviceSpec};
 use manx_devices::holder::Held;
 use manx_devices::pod_device::{self, PodDevice};
-use manx_ipam::host_local::{Request, Reservation};
+use manx_ipam::host_local::Reservation;
 use manx_ipam::leases::Leases;
 use manx_linux::netns;
 
@@ -48,17 +48,17 @@ impl DeviceLimits {
 }
 
 impl Attachments {
-    /// Reserves addresses: those that the request names, otherwise the next in turn that are not in `taken`.
+    /// Reserves addresses.
     pub(in crate::node) fn start_reserving(
         &mut self,
         name: &ObjectName,
         request: AttachRequest,
         caller: Caller,
-        taken: BTreeMap<IpAddr, String>,
+        wanted: Wanted,
     ) {
-        let (addresses, wanted) = (self.addresses.clone(), request_for(&request.attach, taken));
+        let addresses = self.addresses.clone();
         self.pods.begin_reserving(name, request, caller);
-        let reserve = async move { WorkResult::Reserved(addresses.reserve(&wanted).await) };
+        let reserve = async move { WorkResult::Reserved(addresses.reserve(wanted).await) };
         self.work.start_async(name.clone(), reserve);
     }
 
@@ -69,13 +69,13 @@ impl Attachments {
         name: &ObjectName,
         request: AttachRequest,
         asks: (Caller, api::Reply),
-        taken: BTreeMap<IpAddr, String>,
+        wanted: Wanted,
     ) {
-        let (addresses, wanted) = (self.addresses.clone(), request_for(&request.attach, taken));
+        let addresses = self.addresses.clone();
         let (restart_state, pod) = (Arc::clone(&self.restart_state), request.attach.pod.clone());
         self.pods.begin_renewing(name, request, asks);
         let reserve = async move {
-            let reserved = addresses.reserve(&wanted).await;
+            let reserved = addresses.reserve(wanted).await;
             Ok((reserved, addresses.leases()))
         };
         // The holder follows the lease, which may have its new name even if writing it has failed.
@@ -188,14 +188,10 @@ impl Attachments {
         let (addresses, pod) = (self.addresses.clone(), pod_name(name));
         self.work.start_async(name.clone(), async move {
             WorkResult::Released(match to_release {
-                ToRelease::Lease => addresses.release(&pod).await.map(drop),
-                ToRelease::Reservation(reservation) => addresses.abort(reservation).await,
+                ToRelease::Lease => addresses.release(&pod).await,
+                ToRelease::Reservation(reservation) => addresses.abort(&pod, reservation).await,
+                ToRelease::Unleased(id) => addresses.release_unleased(&id).await,
             })
         });
     }
-}
-
-fn request_for(attach: &Attach, taken: BTreeMap<IpAddr, String>) -> Request {
-    let (pod, id) = (attach.pod.clone(), attach.id());
-    Request { pod, addresses: attach.addresses.clone(), id, taken }
 }

@@ -1,0 +1,141 @@
+//! The allocator of this node's addresses: the node's own blocks, or Calico's IPAM.
+//!
+//! In both cases the leases, in a file of the node, say which pod of this node has which addresses. With Calico's IPAM the
+//! leases have no blocks: an address is taken from the cluster's pools first, and then leased by its name.
+
+use std::sync::Arc;
+
+use manx_api::{AttachmentId, ErrorKind, PodName};
+use manx_ipam::file::FileStore;
+use manx_ipam::host_local::{self, HostLocal, Request, Reservation};
+use manx_ipam::leases::Leases;
+
+use crate::pool_addresses::{self, Known, PoolAddresses};
+
+/// The network of handles of pods that no container runtime has attached.
+const OWN_NETWORK: &str = "manx";
+
+/// The reason why addresses are not given out, or not released.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Leases(#[from] host_local::Error),
+    #[error(transparent)]
+    Pools(#[from] pool_addresses::Error),
+}
+
+impl Error {
+    /// The error kind that the agent's socket reports.
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Leases(error) => error.kind(),
+            Self::Pools(error) => error.kind(),
+        }
+    }
+}
+
+/// A request for a pod's addresses.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    pub(crate) request: Request,
+    /// What Calico's IPAM has to know besides.
+    pub(crate) known: Known,
+}
+
+/// See the module. All clones share one state.
+#[derive(Debug, Clone)]
+pub(crate) struct Addresses {
+    leases: HostLocal<FileStore>,
+    /// `None`: the node gives out addresses of its own blocks.
+    pools: Option<PoolAddresses>,
+}
+
+impl Addresses {
+    pub(crate) const fn new(leases: HostLocal<FileStore>, pools: Option<PoolAddresses>) -> Self {
+        Self { leases, pools }
+    }
+
+    /// The addresses of each pod.
+    pub(crate) fn leases(&self) -> Arc<Leases> {
+        self.leases.leases()
+    }
+
+    /// Whether Calico's IPAM gives out the addresses.
+    pub(crate) const fn pools(&self) -> Option<&PoolAddresses> {
+        self.pools.as_ref()
+    }
+
+    /// Reserves addresses. A pod that has a lease of the same attachment keeps its addresses.
+    pub(crate) async fn reserve(&self, wanted: Wanted) -> Result<Reservation, Error> {
+        let Wanted { mut request, known } = wanted;
+        let Some(pools) = &self.pools else { return Ok(self.leases.reserve(&request).await?) };
+        let leases = self.leases();
+        if leases.addresses(&request.pod).is_some() {
+            if leases.id(&request.pod) == request.id.as_ref() {
+                return Ok(self.leases.reserve(&request).await?);
+            }
+            self.release(&request.pod).await?;
+        }
+        let handle = handle(&request.pod, request.id.as_ref());
+        request.addresses = pools.assign(&request.pod, &handle, &request.addresses, &known).await?;
+        let reserved = self.leases.reserve(&request).await;
+        if reserved.is_err() {
+            // If this fails, too, the runtime's detachment does it.
+            let _ = pools.release(&handle).await;
+        }
+        Ok(reserved?)
+    }
+
+    /// Takes a pod's addresses back. They are leased until the pools have them again, so that a detachment that fails may be
+    /// repeated.
+    pub(crate) async fn release(&self, pod: &PodName) -> Result<(), Error> {
+        if let Some(pools) = &self.pools
+            && self.leases().addresses(pod).is_some()
+        {
+            let handle = handle(pod, self.leases().id(pod));
+            pools.release(&handle).await?;
+        }
+        self.leases.release(pod).await?;
+        Ok(())
+    }
+
+    /// Takes back the addresses of an attachment that this node has no lease of: Calico's plugin made it, or its lease was
+    /// lost.
+    pub(crate) async fn release_unleased(&self, id: &AttachmentId) -> Result<(), Error> {
+        match &self.pools {
+            Some(pools) => Ok(pools.release(&handle_of(id)).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes back the addresses of an attachment that has failed.
+    pub(crate) async fn abort(&self, pod: &PodName, reservation: Reservation) -> Result<(), Error> {
+        drop(reservation.commit());
+        self.release(pod).await
+    }
+
+    /// Drops the leases of all pods for which `keeps` is false.
+    pub(crate) async fn retain(
+        &self,
+        keeps: impl Fn(&PodName) -> bool,
+    ) -> Result<(), host_local::Error> {
+        self.leases.retain(keeps).await
+    }
+
+    /// Ends all changes of the leases.
+    pub(crate) async fn close(&self) {
+        self.leases.close().await;
+    }
+}
+
+/// The handle by which a pod's addresses are released.
+fn handle(pod: &PodName, id: Option<&AttachmentId>) -> String {
+    match id {
+        Some(id) => handle_of(id),
+        None => format!("{OWN_NETWORK}.{}.{}", pod.namespace, pod.name),
+    }
+}
+
+fn handle_of(id: &AttachmentId) -> String {
+    manx_block_ipam::handle::Handle::of_pod(&id.sandbox.network, &id.sandbox.container)
+}

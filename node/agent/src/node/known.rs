@@ -1,0 +1,80 @@
+//! What Calico's IPAM has to know of the cluster to give out addresses.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use manx_block_ipam::pool::Pool;
+use manx_objects::object::{EncapsulationMode, IpPool, Kind, Object, ObjectKey};
+use manx_policy_compiler::model::{Labels, ObjectName};
+
+use super::inputs::Inputs;
+use super::view::View;
+use crate::pool_addresses::Known;
+use crate::tunnel_addresses::Wanted;
+
+impl View {
+    /// The labels, pools and addresses that count for a pod, or for what is no pod.
+    pub(super) fn known_to_pools(&self, inputs: &Inputs, pod: Option<&ObjectName>) -> Known {
+        let node = self.cluster.nodes.get(&self.node);
+        let namespace = pod.and_then(|it| self.cluster.model.namespaces.get(&it.namespace));
+        Known {
+            node_labels: node.map(|it| it.labels.clone()).unwrap_or_default(),
+            namespace_labels: namespace.cloned().unwrap_or_else(Labels::new),
+            pools: self
+                .usable_pools(inputs)
+                .filter_map(|(name, it)| Pool::new(name, it).ok())
+                .collect(),
+            taken: self.not_for_pods(inputs),
+        }
+    }
+
+    /// The pools that count. One that is not valid, or overlaps an older one, has no routes, so nobody gets its addresses.
+    fn usable_pools<'a>(
+        &'a self,
+        inputs: &'a Inputs,
+    ) -> impl Iterator<Item = (&'a str, &'a IpPool)> {
+        let all = inputs.contents().of_kind(Kind::IpPool);
+        let valid = all.filter_map(|(key, stored)| match stored.state.valid()? {
+            Object::IpPool(pool) => Some((key.name.as_str(), &**pool)),
+            _ => None,
+        });
+        let cluster = &self.cluster;
+        valid.filter(|(name, _)| {
+            !cluster.later_pools.contains(*name)
+                && !cluster.invalid_pools.iter().any(|it| it == name)
+        })
+    }
+
+    /// Addresses that no pod may have, wherever they lie: those of nodes, and what this node needs.
+    fn not_for_pods(&self, inputs: &Inputs) -> BTreeMap<IpAddr, String> {
+        let of_nodes = self.cluster.node_addresses().into_iter();
+        let of_nodes = of_nodes.map(|(address, node)| (address, format!("Node {node:?}")));
+        let reserved = self.reserved(inputs, &self.own_addresses).into_iter();
+        of_nodes.chain(reserved.map(|(address, what)| (address, what.to_string()))).collect()
+    }
+
+    /// The tunnels for which this node needs addresses, and those that it has by its object.
+    pub(super) fn wanted_tunnels(&self, inputs: &Inputs) -> Wanted {
+        let encapsulates =
+            |mode: Option<EncapsulationMode>| mode.is_some_and(|it| it != EncapsulationMode::Never);
+        let of = |has: fn(&IpPool) -> Option<EncapsulationMode>| {
+            let all = self.usable_pools(inputs);
+            let all = all.filter(|(_, it)| it.cidr.addr().is_ipv4() && encapsulates(has(it)));
+            all.filter_map(|(name, it)| Pool::new(name, it).ok()).collect()
+        };
+        let key = ObjectKey::new(Kind::Node, "", &self.node);
+        let node = inputs.contents().objects.get(&key).and_then(|it| it.state.valid());
+        let annotated = match node {
+            Some(Object::Node(node)) => node.tunnel_addresses.iter().copied(),
+            _ => [].iter().copied(),
+        };
+        let mut known = self.known_to_pools(inputs, None);
+        // The node's own tunnel addresses are what is asked for.
+        known.taken.retain(|address, _| !self.topology.tunnel_addresses.contains(address));
+        Wanted {
+            pools: [of(|it| it.ipip_mode), of(|it| it.vxlan_mode)],
+            known,
+            annotated: annotated.filter(IpAddr::is_ipv4).collect(),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Addresses of Calico's IPAM for this node's pods and tunnels, by its objects at the API server.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use manx_block_ipam::block::{Rest, Time};
+use manx_block_ipam::handle::Tunnel;
+use manx_block_ipam::objects::Objects;
+use manx_block_ipam::pods::{Place, Pod, PodError, assign_pod};
+use manx_block_ipam::pool::Pool;
+use manx_block_ipam::release::release_by_handle;
+use manx_block_ipam::store::StoreError;
+use manx_block_ipam::tunnels::set_tunnel_address;
+use manx_datastore::api_server::{Access, Writer};
+use manx_policy_compiler::model::Labels;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use manx_api::{ErrorKind, PodName};
+
+/// The time for which an attachment waits for the API server. A container runtime waits longer for its plugin.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The reason why addresses of the cluster's pools are not given out, or not released.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Pods(#[from] PodError),
+    #[error(
+        "the API server has not answered within {} s: the addresses are as they were, or are given back by the detachment",
+        PATIENCE.as_secs()
+    )]
+    Late,
+}
+
+impl Error {
+    /// The error kind that the agent's socket reports.
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Late => ErrorKind::Unavailable,
+            Self::Pods(error) if error.is_passing() => ErrorKind::Unavailable,
+            Self::Pods(error) if error.is_exhausted() => ErrorKind::Exhausted,
+            Self::Pods(_) => ErrorKind::Invalid,
+        }
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        Self::Pods(error.into())
+    }
+}
+
+/// The cluster as the control loop knows it when a pod asks for addresses.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Known {
+    pub(crate) node_labels: Labels,
+    /// The labels of the pod's namespace.
+    pub(crate) namespace_labels: Labels,
+    pub(crate) pools: Vec<Pool>,
+    /// Addresses that no pod may have, with their owners.
+    pub(crate) taken: BTreeMap<IpAddr, String>,
+}
+
+/// See the module. All clones share one connection.
+#[derive(Debug, Clone)]
+pub(crate) struct PoolAddresses(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    node: String,
+    access: Access,
+    /// `None`: it is opened for the next call. It is opened anew when the server does not answer, because certificates and
+    /// tokens change.
+    open: Mutex<Option<Arc<Objects<Writer>>>>,
+}
+
+impl PoolAddresses {
+    pub(crate) fn new(node: &str, access: Access) -> Self {
+        let (node, open) = (node.to_owned(), Mutex::default());
+        Self(Arc::new(Shared { node, access, open }))
+    }
+
+    async fn objects(&self) -> Result<Arc<Objects<Writer>>, StoreError> {
+        let Shared { access, open, .. } = &*self.0;
+        let mut open = open.lock().await;
+        if let Some(objects) = &*open {
+            return Ok(Arc::clone(objects));
+        }
+        let writer = Writer::open(access).await;
+        let writer = writer.map_err(|error| StoreError::Unreachable(error.to_string()))?;
+        Ok(Arc::clone(open.insert(Arc::new(Objects::new(writer)))))
+    }
+
+    /// Awaits a call, but not for ever. After an answer that does not come the next call opens another connection.
+    async fn call<T>(&self, call: impl Future<Output = Result<T, PodError>>) -> Result<T, Error> {
+        let result = match timeout(PATIENCE, call).await {
+            Ok(result) => result.map_err(Error::from),
+            Err(_elapsed) => Err(Error::Late),
+        };
+        if matches!(&result, Err(error) if error.kind() == ErrorKind::Unavailable) {
+            *self.0.open.lock().await = None;
+        }
+        result
+    }
+
+    /// Gives a pod addresses: those that are named, or those that its annotations and the pools say.
+    pub(crate) async fn assign(
+        &self,
+        pod: &PodName,
+        handle: &str,
+        named: &[IpAddr],
+        known: &Known,
+    ) -> Result<Vec<IpAddr>, Error> {
+        let objects = self.objects().await?;
+        let Known { node_labels, namespace_labels, pools, taken } = known;
+        let node = &self.0.node;
+        let place = Place { node, node_labels, namespace_labels, pools, taken };
+        let PodName { namespace, name } = pod;
+        let pod = Pod { namespace, name, handle, addresses: named };
+        self.call(assign_pod(&objects, pod, place, now())).await
+    }
+
+    /// Releases all addresses of a handle.
+    pub(crate) async fn release(&self, handle: &str) -> Result<(), Error> {
+        let objects = self.objects().await?;
+        let release = async {
+            let rest = Rest { now: now(), cooldown: objects.config().await?.cooldown };
+            release_by_handle(&*objects, handle, rest).await?;
+            Ok(())
+        };
+        self.call(release).await
+    }
+
+    /// Gives a tunnel of this node its address, or takes it away if no pool has such a tunnel; returns it.
+    pub(crate) async fn set_tunnel_address(
+        &self,
+        tunnel: Tunnel,
+        pools: &[Pool],
+        known: &Known,
+    ) -> Result<Option<IpAddr>, Error> {
+        let objects = self.objects().await?;
+        let reserved: Vec<_> = known.taken.keys().copied().map(Into::into).collect();
+        let node = (self.0.node.as_str(), &known.node_labels);
+        self.call(set_tunnel_address(&objects, tunnel, node, pools, &reserved, now())).await
+    }
+
+    /// Makes the affinities of this node findable that an old version of Calico has left.
+    pub(crate) async fn label_affinities(&self) -> Result<(), Error> {
+        let objects = self.objects().await?;
+        let owner = manx_block_ipam::affinity::Owner::Host(self.0.node.clone());
+        self.call(async { Ok(objects.label_affinities(&owner).await?) }).await
+    }
+
+    /// Writes annotations of this node; `None` removes one.
+    pub(crate) async fn annotate_node(
+        &self,
+        annotations: &BTreeMap<&'static str, Option<String>>,
+    ) -> Result<(), Error> {
+        let objects = self.objects().await?;
+        let write = objects.writes().annotate_node(&self.0.node, annotations);
+        self.call(async {
+            write.await.map_err(|error| StoreError::Unreachable(error.to_string()).into())
+        })
+        .await
+    }
+}
+
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,79 @@
+//! The addresses of this node's tunnels, from Calico's IPAM: taken while a pool has such a tunnel, and written to the Node's
+//! annotations, from where all nodes know them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use manx_block_ipam::handle::Tunnel;
+use manx_block_ipam::pool::Pool;
+use tokio::sync::watch;
+
+use crate::pool_addresses::{Error, Known, PoolAddresses};
+
+/// The pause after a failure.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// The tunnels that a node may have, each with the annotation of its address (Calico: `libcalico-go`, the conversion of
+/// Nodes). Manx has no VXLAN between IPv6 addresses.
+pub(crate) const TUNNELS: [(Tunnel, &str); 2] = [
+    (Tunnel::Ipip, "projectcalico.org/IPv4IPIPTunnelAddr"),
+    (Tunnel::Vxlan, "projectcalico.org/IPv4VXLANTunnelAddr"),
+];
+
+/// What the control loop knows.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Wanted {
+    /// The pools of each of [`TUNNELS`].
+    pub(crate) pools: [Vec<Pool>; 2],
+    pub(crate) known: Known,
+    /// The IPv4 addresses in the Node's annotations.
+    pub(crate) annotated: BTreeSet<IpAddr>,
+}
+
+/// Keeps addresses and annotations as they are wanted, until the sender is gone.
+pub(crate) async fn keep(addresses: PoolAddresses, mut wanted: watch::Receiver<Option<Wanted>>) {
+    let mut told = String::new();
+    let mut is_labelled = false;
+    loop {
+        let now = wanted.borrow_and_update().clone();
+        if let Some(now) = now {
+            let done = async {
+                if !is_labelled {
+                    addresses.label_affinities().await?;
+                    is_labelled = true;
+                }
+                set(&addresses, &now).await
+            };
+            if let Err(error) = done.await {
+                let error = error.to_string();
+                if error != told {
+                    tracing::warn!(error, "the addresses of this node's tunnels: tried again");
+                    told = error;
+                }
+                // A change of what is wanted ends the pause.
+                let _ = tokio::time::timeout(PAUSE, wanted.changed()).await;
+                continue;
+            }
+            told.clear();
+        }
+        if wanted.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn set(addresses: &PoolAddresses, wanted: &Wanted) -> Result<(), Error> {
+    let Wanted { pools, known, annotated } = wanted;
+    let (mut annotations, mut all) = (BTreeMap::new(), BTreeSet::new());
+    for ((tunnel, annotation), pools) in TUNNELS.into_iter().zip(pools) {
+        let address = addresses.set_tunnel_address(tunnel, pools, known).await?;
+        annotations.insert(annotation, address.map(|it| it.to_string()));
+        all.extend(address);
+    }
+    if all != *annotated {
+        addresses.annotate_node(&annotations).await?;
+        tracing::info!(addresses = ?all, "the addresses of this node's tunnels");
+    }
+    Ok(())
+}
