@@ -23,7 +23,7 @@ use crate::pool_addresses::PoolAddresses;
 use crate::restart_state::{LastAgent, RestartState};
 use crate::server::Outcome;
 use crate::settings::{Datastore, Ipam, Network, Settings};
-use manx_api::{AttachmentId, Detach, PodName, Response};
+use manx_api::{AttachmentId, PodName, Response};
 use manx_calculation::calc::{HostSide, LocalPod};
 use manx_devices::device::{self, OpenDevice};
 use manx_devices::pod_device::PodDevice;
@@ -253,17 +253,6 @@ impl Attachments {
     /// Calico's IPAM, if it gives out the addresses.
     pub(super) const fn pools(&self) -> Option<&PoolAddresses> {
         self.addresses.pools()
-    }
-
-    /// The attachment whose addresses are released though this node has no lease of it, and nothing else of the pod.
-    pub(super) fn unleased_at_pools(
-        &self,
-        name: &ObjectName,
-        detach: &Detach,
-    ) -> Option<AttachmentId> {
-        self.pools()?;
-        let has_lease = self.leases().addresses(&detach.pod).is_some();
-        detach.id.clone().filter(|_| !has_lease && self.pods.state(name).is_none())
     }
 
     /// Ends all changes of the leases. No file is written any more when this returns.

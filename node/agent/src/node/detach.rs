@@ -22,10 +22,13 @@ impl Agent {
         // A pod that started again has another sandbox under the same name, and the DEL of the former one may come late.
         let is_other = detach.id.is_some() && detach.id != self.attachments.id(name);
         if is_other {
-            if let Some(id) = self.attachments.unleased_at_pools(name, detach) {
-                return self.release_addresses(name, ToRelease::Unleased(id), reply);
-            }
-            return self.answer(reply);
+            // An agent that crashed may have taken addresses for it, before it had a lease of them.
+            return match detach.id.clone() {
+                Some(id) if self.attachments.pools().is_some() => {
+                    self.attachments.start_releasing_other(id, reply);
+                }
+                _ => self.answer(reply),
+            };
         }
         self.begin_detach(name, AfterRemoval { to_release: Some(ToRelease::Lease), reply });
     }

@@ -111,8 +111,6 @@ pub(super) enum ToRelease {
     Lease,
     /// The reservation of an attachment that has failed.
     Reservation(Reservation),
-    /// What an attachment has at the cluster's pools that this node has no lease of.
-    Unleased(AttachmentId),
 }
 
 impl AttachedPod {

@@ -11,11 +11,11 @@ use manx_policy_compiler::model::ObjectName;
 use tokio::sync::oneshot;
 
 use super::{Attachments, WorkResult};
-use crate::addresses::Wanted;
-use crate::node::pod_request::{AttachRequest, Caller, PendingReply, pod_name};
+use crate::addresses::{self, Wanted};
+use crate::node::pod_request::{AttachRequest, Caller, PendingReply, failure, pod_name};
 use crate::node::pod_state::{AfterRemoval, Making, ToRelease};
 use crate::server::{Handover, Outcome};
-use manx_api::{self as api, Attach, Device};
+use manx_api::{self as api, Attach, AttachmentId, Device};
 use manx_devices::device::{AgentNamespace, DeviceSpec};
 use manx_devices::holder::Held;
 use manx_devices::pod_device::{self, PodDevice};
@@ -177,6 +177,28 @@ impl Attachments {
         self.work.start_bounded(name.clone(), remove, WorkResult::Removed);
     }
 
+    /// Releases what an attachment has at the cluster's pools that is not the pod's own, beside all work for the pod: it has
+    /// a handle of its own.
+    pub(in crate::node) fn start_releasing_other(
+        &self,
+        id: AttachmentId,
+        reply: Option<PendingReply>,
+    ) {
+        let addresses = self.addresses.clone();
+        tokio::spawn(async move {
+            let released = addresses.release_unleased(&id).await;
+            if let Err(error) = &released {
+                tracing::warn!(%id, %error, "the addresses of this attachment stay taken");
+            }
+            if let Some((caller, response)) = reply {
+                let failed = |error: addresses::Error| failure(error.kind(), &error);
+                let response = released.map_err(failed).and(response);
+                // A client that went away no longer waits.
+                let _ = caller.send(Outcome::Reply(response));
+            }
+        });
+    }
+
     /// Releases the pod's addresses.
     pub(in crate::node) fn start_releasing(
         &mut self,
@@ -190,7 +212,6 @@ impl Attachments {
             WorkResult::Released(match to_release {
                 ToRelease::Lease => addresses.release(&pod).await,
                 ToRelease::Reservation(reservation) => addresses.abort(&pod, reservation).await,
-                ToRelease::Unleased(id) => addresses.release_unleased(&id).await,
             })
         });
     }
