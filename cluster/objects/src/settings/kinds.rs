@@ -22,7 +22,7 @@ pub(super) const IP_POOL: &[Row] = &[
         Told(NotDone {
             code: SettingWithoutEffect,
             unless: Boolean(false),
-            message: "has no effect: pods get addresses from their node's podCIDRs, in this pool or not",
+            message: "has no effect without --ipam calico: pods get addresses from their node's podCIDRs, in this pool or not",
             help: "give the nodes podCIDRs outside of the pool",
         }),
     ),
@@ -31,7 +31,7 @@ pub(super) const IP_POOL: &[Row] = &[
         Told(NotDone {
             code: SettingWithoutEffect,
             unless: Texts(&["Automatic"]),
-            message: "has no effect: pods get addresses from their node's podCIDRs, in this pool or not",
+            message: "has no effect without --ipam calico: pods get addresses from their node's podCIDRs, in this pool or not",
             help: "give the nodes podCIDRs outside of the pool",
         }),
     ),
@@ -40,7 +40,7 @@ pub(super) const IP_POOL: &[Row] = &[
         Told(NotDone {
             code: SettingWithoutEffect,
             unless: Texts(&["all()"]),
-            message: "has no effect: a pod's address comes from its node's podCIDRs, so nobody outside of the cluster can tell by it what is selected here",
+            message: "has no effect without --ipam calico: a pod's address comes from its node's podCIDRs, so nobody outside of the cluster can tell by it what is selected here",
             help: "have firewalls outside of the cluster ask for nodes' podCIDRs, or let policy decide",
         }),
     ),
@@ -53,7 +53,7 @@ pub(super) const IP_POOL: &[Row] = &[
             help: "use a load balancer that does, such as MetalLB",
         }),
     ),
-    (&["blockSize"], Quiet("podCIDRs are the blocks")),
+    (&["blockSize"], Quiet("without `--ipam calico` podCIDRs are the blocks")),
     (&["disableBGPExport"], Quiet("Manx announces nothing by BGP")),
     (&["ipip", "nat-outgoing"], Heeded("refused unless false: they are of Calico's first API")),
 ];
@@ -115,7 +115,7 @@ pub(super) const ADDRESSES: &[Row] = &[(
     Told(NotDone {
         code: SettingWithoutEffect,
         unless: Empty,
-        message: "has no effect: a pod's address comes from its node's podCIDRs",
+        message: "has no effect without --ipam calico: a pod's address comes from its node's podCIDRs",
         help: "put the pod on nodes whose podCIDRs lie in the pool",
     }),
 )];
@@ -135,7 +135,7 @@ pub(super) const POD: &[Row] = &[
         Told(NotDone {
             code: SettingWithoutEffect,
             unless: Empty,
-            message: "has no effect: the pod gets the next free address of its node's podCIDRs",
+            message: "has no effect without --ipam calico (which refuses ipAddrsNoIpam): the pod gets the next free address of its node's podCIDRs",
             help: "have the runtime ask for the address (runtimeConfig.ips), or reach the pod by a Service",
         }),
     ),
@@ -234,13 +234,13 @@ pub(super) const UNREAD: &[(&str, &str)] = &[
     ("BGPPeer", "Manx speaks no BGP: this peer learns no route"),
     ("CalicoNodeStatus", "nobody fills in its status: ask `manx status` on the node"),
     ("ClusterInformation", "Manx needs none: it waits for no datastoreReady"),
-    ("IPAMBlock", "addresses come from nodes' podCIDRs: Calico's IPAM is not used"),
-    ("IPAMConfig", "addresses come from nodes' podCIDRs: Calico's IPAM is not used"),
-    ("IPAMConfiguration", "addresses come from nodes' podCIDRs: Calico's IPAM is not used"),
-    ("IPAMHandle", "addresses come from nodes' podCIDRs: Calico's IPAM is not used"),
+    ("IPAMBlock", "`--ipam calico` reads and writes it at the API server; without it addresses come from nodes' podCIDRs"),
+    ("IPAMConfig", "`--ipam calico` reads and writes it at the API server; without it addresses come from nodes' podCIDRs"),
+    ("IPAMConfiguration", "`--ipam calico` reads and writes it at the API server; without it addresses come from nodes' podCIDRs"),
+    ("IPAMHandle", "`--ipam calico` reads and writes it at the API server; without it addresses come from nodes' podCIDRs"),
     (
         "IPReservation",
-        "pods may get the reserved addresses, if these are in their nodes' podCIDRs: leave them out of podCIDRs",
+        "`--ipam calico` heeds it at the API server; without it pods may get the reserved addresses, if these are in their nodes' podCIDRs: leave them out of podCIDRs",
     ),
     (
         "KubeControllersConfiguration",
