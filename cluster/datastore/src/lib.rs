@@ -20,7 +20,7 @@ pub mod api_server;
 mod directory;
 mod error;
 mod followed;
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub mod memory;
 mod pool;
 mod served;

@@ -1,6 +1,6 @@
-//! A server's objects in memory, for tests of other crates.
+//! A server's objects in memory, for tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
@@ -21,6 +21,8 @@ struct State {
     version: u64,
     /// While it is set, nothing is answered.
     is_down: bool,
+    /// The kinds that the server lacks.
+    lacks: BTreeSet<ServedKind>,
 }
 
 impl MemoryWrites {
@@ -35,7 +37,22 @@ impl MemoryWrites {
 
     /// Puts an object there, whatever was there before.
     pub fn put(&self, key: ServedKey, object: Value) {
-        self.state().store(&key, object);
+        self.state().store(key, object);
+    }
+
+    /// Removes an object.
+    pub fn remove(&self, key: &ServedKey) {
+        self.state().objects.remove(key);
+    }
+
+    /// An object as it is.
+    pub fn object(&self, key: &ServedKey) -> Option<Value> {
+        self.state().objects.get(key).cloned()
+    }
+
+    /// Lacks a kind from now on.
+    pub fn stop_serving(&self, kind: ServedKind) {
+        self.state().lacks.insert(kind);
     }
 
     /// Whether the server answers from now on.
@@ -48,22 +65,28 @@ impl MemoryWrites {
         self.state().objects.clone()
     }
 
-    fn answering(&self) -> Result<MutexGuard<'_, State>, WriteError> {
+    fn answering(&self, kind: ServedKind) -> Result<MutexGuard<'_, State>, WriteError> {
         let state = self.state();
         if state.is_down {
             return Err(WriteError::Unreachable("the server does not answer".to_owned()));
+        }
+        if state.lacks.contains(&kind) {
+            return Err(WriteError::NotServed(kind));
         }
         Ok(state)
     }
 }
 
 impl State {
-    fn store(&mut self, key: &ServedKey, mut object: Value) -> Revision {
+    fn store(&mut self, key: ServedKey, mut object: Value) -> Revision {
         self.version += 1;
         let version = self.version.to_string();
         object["metadata"]["name"] = key.name.as_str().into();
+        if !key.namespace.is_empty() {
+            object["metadata"]["namespace"] = key.namespace.as_str().into();
+        }
         object["metadata"]["resourceVersion"] = version.as_str().into();
-        self.objects.insert(key.clone(), object);
+        self.objects.insert(key, object);
         Revision { version, uid: None }
     }
 }
@@ -75,13 +98,14 @@ fn revision(object: &Value) -> Revision {
 
 impl Writes for MemoryWrites {
     async fn api_version(&self, kind: ServedKind) -> Result<&'static str, WriteError> {
+        drop(self.answering(kind)?);
         let all = kind.api_versions();
         let of_calico = all.iter().find(|it| **it == self.calicos);
         Ok(of_calico.or(all.first()).copied().unwrap_or_default())
     }
 
     async fn get(&self, key: &ServedKey) -> Result<Option<(Value, Revision)>, WriteError> {
-        let state = self.answering()?;
+        let state = self.answering(key.kind)?;
         Ok(state.objects.get(key).map(|object| (object.clone(), revision(object))))
     }
 
@@ -90,7 +114,7 @@ impl Writes for MemoryWrites {
         kind: ServedKind,
         labels: &str,
     ) -> Result<Vec<(ServedKey, Value, Revision)>, WriteError> {
-        let state = self.answering()?;
+        let state = self.answering(kind)?;
         let matches = |object: &Value| {
             let pairs = labels.split(',').filter_map(|pair| pair.split_once('='));
             pairs.into_iter().all(|(label, value)| object["metadata"]["labels"][label] == value)
@@ -100,11 +124,11 @@ impl Writes for MemoryWrites {
     }
 
     async fn create(&self, key: &ServedKey, value: Value) -> Result<Revision, WriteError> {
-        let mut state = self.answering()?;
+        let mut state = self.answering(key.kind)?;
         if state.objects.contains_key(key) {
             return Err(WriteError::Conflict);
         }
-        Ok(state.store(key, value))
+        Ok(state.store(key.clone(), value))
     }
 
     async fn compare_and_swap(
@@ -113,16 +137,16 @@ impl Writes for MemoryWrites {
         found: &Revision,
         value: Value,
     ) -> Result<Revision, WriteError> {
-        let mut state = self.answering()?;
+        let mut state = self.answering(key.kind)?;
         match state.objects.get(key) {
             None => Err(WriteError::Gone),
             Some(object) if revision(object) != *found => Err(WriteError::Conflict),
-            Some(_) => Ok(state.store(key, value)),
+            Some(_) => Ok(state.store(key.clone(), value)),
         }
     }
 
     async fn delete(&self, key: &ServedKey, found: &Revision) -> Result<(), WriteError> {
-        let mut state = self.answering()?;
+        let mut state = self.answering(key.kind)?;
         match state.objects.get(key) {
             Some(object) if revision(object) != *found => Err(WriteError::Conflict),
             _ => {

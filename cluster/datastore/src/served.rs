@@ -1,7 +1,7 @@
 //! The kinds of object that are read and written one by one, and the key of such an object.
 //!
-//! They are the kinds that `manx-objects` reads, and those of Calico's IPAM. The latter are records of addresses: no
-//! source follows them, no policy depends on them, and the IPAM alone knows their fields.
+//! They are the kinds that `manx-objects` reads, those of Calico's IPAM, and what describes its cluster. The latter are
+//! records: no source follows them, no policy depends on them, and the IPAM alone knows their fields.
 
 use std::fmt;
 
@@ -21,6 +21,9 @@ pub enum ServedKind {
     IpamConfig,
     /// Calico's `IPReservation`: addresses that are not given automatically.
     IpReservation,
+    /// Calico's `ClusterInformation`: the cluster's identity, and whether its datastore is locked. The only object is
+    /// `default`.
+    ClusterInformation,
 }
 
 impl ServedKind {
@@ -39,6 +42,7 @@ impl ServedKind {
             }
             Self::IpamConfig => "IPAMConfig",
             Self::IpReservation => "IPReservation",
+            Self::ClusterInformation => "ClusterInformation",
         }
     }
 
@@ -47,9 +51,11 @@ impl ServedKind {
         match self {
             Self::Read(kind) => kind.api_versions(),
             // All of Calico's kinds are in the same two versions.
-            Self::IpamBlock | Self::IpamHandle | Self::IpamConfig | Self::IpReservation => {
-                Kind::IpPool.api_versions()
-            }
+            Self::IpamBlock
+            | Self::IpamHandle
+            | Self::IpamConfig
+            | Self::IpReservation
+            | Self::ClusterInformation => Kind::IpPool.api_versions(),
         }
     }
 }

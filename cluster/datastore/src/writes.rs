@@ -16,6 +16,18 @@ pub struct Revision {
     pub(crate) uid: Option<String>,
 }
 
+impl Revision {
+    /// The server's version of the value.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// The server's identity of the object among all that ever had its key.
+    pub fn uid(&self) -> Option<&str> {
+        self.uid.as_deref()
+    }
+}
+
 /// The reason why an object was not written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {

@@ -10,6 +10,7 @@
 //! - `annotate`, `condition`, `notice`: the writes of agents: pods' addresses, whether their node has a network, and
 //!   Events about objects that are not valid.
 //! - `writer`: single objects, read and written.
+//! - `once`: work that is done once, by a program that ends then.
 //! - `pool`: the first `IPPool` of a cluster that has none, which the installation writes.
 //!
 //! `followed` processes the objects.
@@ -28,6 +29,7 @@ mod fake;
 mod fault;
 mod follow;
 mod notice;
+mod once;
 mod pool;
 mod reading;
 mod resource;
@@ -55,6 +57,7 @@ use self::condition::Condition;
 use self::connection::{ANSWER, Connection};
 use self::follow::{Definitions, Position};
 use self::notice::{AbandonedEvents, Notice, Notices};
+pub use self::once::{read_kinds, run_with_writer};
 pub use self::pool::make_first_pool;
 pub use self::writer::Writer;
 use crate::error::SourceError;
