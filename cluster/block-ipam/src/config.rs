@@ -31,6 +31,13 @@ impl Default for Config {
     }
 }
 
+/// A change of the settings. What is `None` stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ConfigChange {
+    pub strict_affinity: Option<bool>,
+    pub max_blocks: Option<u32>,
+}
+
 /// Settings that contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Contradiction {

@@ -19,17 +19,21 @@ use proptest::strategy::ValueTree;
 use crate::affinity::{Affinity, Owner, State};
 use crate::assign::{self, Error, Request};
 use crate::block::{Attributes, Block, Rest, Time};
+use crate::check::Records;
 use crate::claim::give_up;
 use crate::config::Config;
 use crate::handle::Handle;
 use crate::memory::{Memory, Write, pool};
 use crate::pool::Pool;
-use crate::release::release_by_handle;
+use crate::release::{delete_handle, release_by_handle};
 use crate::store::{Key, Record, Store, StoreError, Which};
+use crate::users::{NodeUser, PodUser, Users};
 
 const NODES: usize = 3;
 /// 16 addresses in four blocks: fewer than the pods, so nodes borrow, and take empty blocks from each other.
 const POOL: (&str, u8) = ("10.65.0.0/28", 30);
+
+const NAMESPACE: &str = "default";
 
 /// What becomes of the next write of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,6 +193,14 @@ impl World {
             let only_empty = turn % 2 == 0;
             node.task = Some(Box::pin(async move {
                 let rest = Rest { now: Time(now.get()), cooldown: config.cooldown };
+                if turn % 4 == 3 {
+                    let handles = store.list(&Which::Handles).await.unwrap();
+                    let picked = handles.into_iter().cycle().nth(turn as usize / 4);
+                    if let Some((Record::Handle(handle), revision)) = picked {
+                        let _ = delete_handle(&store, handle, revision, rest).await;
+                    }
+                    return;
+                }
                 let _ = give_up(&store, &victim, cidr, only_empty, None, rest).await;
             }));
             return;
@@ -210,7 +222,10 @@ impl World {
                 return;
             }
             held.unknown.borrow_mut().insert(name.clone());
-            let attributes = Attributes::from([("node".to_owned(), owner.name().to_owned())]);
+            let attributes =
+                [("node", owner.name()), ("namespace", NAMESPACE), ("pod", name.as_str())];
+            let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            let attributes = Attributes::from(attributes);
             let request = Request {
                 owner: &owner,
                 handle: &name,
@@ -336,6 +351,42 @@ impl World {
         }
         self.check();
     }
+}
+
+/// A run in which no node crashes, to the moment when nothing is under way: all records, the pools, and the users of addresses
+/// as the nodes know them. `on` names the node that goes on; without one time passes.
+pub(crate) fn run_without_crashes(
+    config: Config,
+    on: impl IntoIterator<Item = Option<usize>>,
+) -> (Records, Vec<Pool>, Users) {
+    let mut world = World::new(config);
+    for node in on {
+        world.step(node.map_or(Step::Wait, |at| Step::On(at % (NODES + 1))));
+    }
+    for at in 0..=NODES {
+        while world.nodes[at].task.is_some() {
+            world.step(Step::On(at));
+        }
+    }
+    let mut records = Records::default();
+    for record in world.memory.records() {
+        match record {
+            Record::Block(block) => records.blocks.push(block),
+            Record::Affinity(affinity) => records.affinities.push(affinity),
+            Record::Handle(handle) => records.handles.push(handle),
+        }
+    }
+    let mut users = Users::default();
+    for node in &world.nodes[..NODES] {
+        let name = node.owner.name().to_owned();
+        for (pod, address) in &*node.held.addresses.borrow() {
+            let user =
+                PodUser { node: Some(name.clone()), addresses: vec![*address], is_finished: false };
+            users.pods.insert((NAMESPACE.to_owned(), pod.clone()), user);
+        }
+        users.nodes.insert(name, NodeUser::default());
+    }
+    (records, world.pools.to_vec(), users)
 }
 
 fn now_or_never<T>(future: impl Future<Output = T>) -> T {

@@ -10,6 +10,8 @@
 //! - [`objects`]: the records as Calico's objects at a server.
 //! - [`asked`], [`pods`], [`tunnels`]: the addresses of a pod, and of a node's tunnels.
 //! - [`users`]: which allocations nobody uses. Pure.
+//! - [`check`]: whether all records agree with each other and with the users. Pure.
+//! - [`utilization`], [`split`]: the numbers of pools and blocks; the parts of a pool. Pure.
 //!
 //! Manx and Calico may use one store at the same time. So the records, the order of the writes and the meaning of each state
 //! are Calico's; where Calico leaves something behind after a crash, this crate does not.
@@ -24,6 +26,7 @@ pub mod affinity;
 pub mod asked;
 pub mod assign;
 pub mod block;
+pub mod check;
 pub mod claim;
 pub mod config;
 pub mod handle;
@@ -33,9 +36,11 @@ pub mod objects;
 pub mod pods;
 pub mod pool;
 pub mod release;
+pub mod split;
 pub mod store;
 pub mod tunnels;
 pub mod users;
+pub mod utilization;
 
 mod addresses;
 mod candidates;

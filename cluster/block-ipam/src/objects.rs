@@ -23,7 +23,8 @@ pub use self::fields::{Version, moment};
 use self::fields::{mark_deleted, read, write};
 use self::names::{labels_of, name, selector_of};
 use crate::affinity::{Affinity, Owner};
-use crate::config::Config;
+use crate::assign::TRIES;
+use crate::config::{Config, ConfigChange};
 use crate::store::{Key, Record, Store, StoreError, Which};
 
 /// See the module.
@@ -38,6 +39,13 @@ pub struct Known {
     revision: Revision,
     /// Its whole value: fields that are not known here are written back as they are.
     object: Value,
+}
+
+impl Known {
+    /// The server's version of the object.
+    pub const fn revision(&self) -> &Revision {
+        &self.revision
+    }
 }
 
 impl<W: Writes + Sync> Objects<W> {
@@ -115,6 +123,41 @@ impl<W: Writes + Sync> Objects<W> {
         let damaged = |reason| StoreError::Damaged { record: key.to_string(), reason };
         let config = fields::config(&object["spec"]).map_err(damaged)?;
         config.checked().map_err(|contradiction| damaged(contradiction.to_string()))
+    }
+
+    /// Changes the cluster's settings, and makes their object if there is none. Returns them as they are now.
+    ///
+    /// # Errors
+    /// They would contradict each other, or cannot be read or written.
+    pub async fn configure(&self, change: ConfigChange) -> Result<Config, StoreError> {
+        let key = ServedKey::new(ServedKind::IpamConfig, "", "default");
+        for _ in 0..TRIES {
+            let found = self.writes.get(&key).await.map_err(error)?;
+            let (mut object, revision) = match found {
+                Some((object, revision)) => (object, Some(revision)),
+                None => (json!({ "spec": fields::write_config(&Config::default()) }), None),
+            };
+            let ConfigChange { strict_affinity, max_blocks } = change;
+            if let Some(strict) = strict_affinity {
+                object["spec"]["strictAffinity"] = strict.into();
+            }
+            if let Some(most) = max_blocks {
+                object["spec"]["maxBlocksPerHost"] = most.into();
+            }
+            let config = fields::config(&object["spec"])
+                .map_err(|reason| StoreError::Damaged { record: key.to_string(), reason })?;
+            let config = config.checked().map_err(|it| StoreError::Refused(it.to_string()))?;
+            let written = match revision {
+                Some(revision) => self.writes.compare_and_swap(&key, &revision, object).await,
+                None => self.writes.create(&key, object).await,
+            };
+            match written.map_err(error) {
+                Ok(_) => return Ok(config),
+                Err(StoreError::Conflict) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(StoreError::Conflict)
     }
 
     /// The nets whose addresses are not given out unless they are named (`IPReservation`).

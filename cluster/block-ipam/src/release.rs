@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::assign::{Error, TRIES};
-use crate::block::{Block, Outdated, Rest, ToRelease};
+use crate::block::{Block, Outdated, Rest, ToRelease, first_line};
 use crate::claim::written;
 use crate::count;
 use crate::handle::Handle;
@@ -105,6 +105,52 @@ pub async fn release<S: Store>(
         return Ok(released.into_iter().map(|(address, _)| address).collect());
     }
     Err(Error::Contended.into())
+}
+
+/// Deletes a handle that has no address, if it has not changed since the caller has read it. Returns whether it is deleted.
+///
+/// A request of the handle may be under way: it has counted its address, and writes the block next. So each block that the
+/// handle counts is written before, and the request notices that. If it then counts again, the handle has changed.
+pub async fn delete_handle<S: Store>(
+    store: &S,
+    handle: Handle,
+    revision: S::Revision,
+    rest: Rest,
+) -> Result<bool, Error> {
+    for cidr in handle.blocks.keys() {
+        if !rewrite_without(store, first_line(&handle.id), *cidr, rest).await? {
+            return Ok(false);
+        }
+    }
+    match store::delete(store, Found { value: handle, revision }).await {
+        Ok(()) => Ok(true),
+        Err(StoreError::Conflict) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Writes a block again, unless a handle has an address of it. Returns whether it has none.
+async fn rewrite_without<S: Store>(
+    store: &S,
+    handle: &str,
+    cidr: IpNet,
+    rest: Rest,
+) -> Result<bool, Error> {
+    for _ in 0..TRIES {
+        let found = store::get::<Block, _>(store, &Key::Block(cidr)).await?;
+        let Some(Found { value: before, revision }) = found else { return Ok(true) };
+        if before.addresses_of(handle).next().is_some() {
+            return Ok(false);
+        }
+        let mut after = before.clone();
+        after.end_rest(rest);
+        match put(store, before, revision, after).await {
+            Ok(()) => return Ok(true),
+            Err(StoreError::Conflict) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Error::Contended)
 }
 
 /// Frees a block's addresses that have rested long enough, if it has some: a block that nobody writes would keep them.

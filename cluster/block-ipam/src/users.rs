@@ -6,7 +6,12 @@
 //! Source: Calico's design note "IPAM garbage collection", section "Leak detection".
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
+
+use manx_objects::State;
+use manx_objects::contents::Contents;
+use manx_objects::object::{Kind, Object};
 
 use crate::block::{Allocation, is_windows};
 
@@ -37,6 +42,26 @@ pub struct NodeUser {
     pub tunnel_addresses: Vec<IpAddr>,
 }
 
+/// Who uses an address.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum User {
+    Pod {
+        namespace: String,
+        name: String,
+    },
+    /// The tunnel of this node.
+    Tunnel(String),
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod { namespace, name } => write!(f, "pod {namespace}/{name}"),
+            Self::Tunnel(node) => write!(f, "the tunnel of node {node}"),
+        }
+    }
+}
+
 /// Whether an allocation has a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Validity {
@@ -49,6 +74,55 @@ pub enum Validity {
 }
 
 impl Users {
+    /// The users by a cluster's objects. An object that is not valid has a user of which nothing is known.
+    pub fn new(contents: &Contents) -> Self {
+        let mut users = Self::default();
+        for (key, stored) in contents.of_kind(Kind::Pod) {
+            let user = match &stored.state {
+                State::Invalid(_) => PodUser::default(),
+                State::Valid(object) => match &**object {
+                    Object::Pod(pod) if !pod.host_network => PodUser {
+                        node: pod.node_name.clone(),
+                        addresses: pod.every_address().into_iter().collect(),
+                        is_finished: pod.is_finished(),
+                    },
+                    _ => continue,
+                },
+            };
+            users.pods.insert((key.namespace.clone(), key.name.clone()), user);
+        }
+        for (key, stored) in contents.of_kind(Kind::Node) {
+            let tunnel_addresses = match stored.state.valid() {
+                Some(Object::Node(node)) => node.tunnel_addresses.clone(),
+                _ => Vec::new(),
+            };
+            users.nodes.insert(key.name.clone(), NodeUser { tunnel_addresses });
+        }
+        users
+    }
+
+    /// The users of each address that objects name.
+    pub fn by_address(&self) -> BTreeMap<IpAddr, Vec<User>> {
+        let mut used = BTreeMap::<IpAddr, Vec<User>>::new();
+        let mut add = |address: &IpAddr, user: User| {
+            let users = used.entry(*address).or_default();
+            if !users.contains(&user) {
+                users.push(user);
+            }
+        };
+        for ((namespace, name), pod) in self.pods.iter().filter(|(_, pod)| !pod.is_finished) {
+            for address in &pod.addresses {
+                add(address, User::Pod { namespace: namespace.clone(), name: name.clone() });
+            }
+        }
+        for (name, node) in &self.nodes {
+            for address in &node.tunnel_addresses {
+                add(address, User::Tunnel(name.clone()));
+            }
+        }
+        used
+    }
+
     /// Whether the allocation of an address has a user.
     pub fn validity(&self, address: IpAddr, allocation: &Allocation) -> Validity {
         let of = |key: &str| allocation.owner.get(key).map(String::as_str);

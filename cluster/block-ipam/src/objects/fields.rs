@@ -316,6 +316,22 @@ pub(super) fn config(spec: &Value) -> Result<Config, String> {
     })
 }
 
+/// `spec` of `IPAMConfig` and `IPAMConfiguration`. The first one's schema requires both flags.
+pub(super) fn write_config(config: &Config) -> Value {
+    let Config { strict_affinity, claims_blocks, max_blocks, cooldown } = config;
+    let mut spec = json!({
+        "strictAffinity": strict_affinity,
+        "autoAllocateBlocks": claims_blocks,
+    });
+    if *max_blocks > 0 {
+        spec["maxBlocksPerHost"] = (*max_blocks).into();
+    }
+    if !cooldown.is_zero() {
+        spec["ipCooldownSeconds"] = cooldown.as_secs().into();
+    }
+    spec
+}
+
 /// Reads `spec` of an `IPReservation`.
 pub(super) fn reserved(spec: &Value) -> Result<Vec<IpNet>, String> {
     let field = "spec.reservedCIDRs";

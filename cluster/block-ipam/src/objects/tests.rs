@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::fields::{Version, config, mark_deleted, read, write};
+use super::fields::{Version, config, mark_deleted, read, write, write_config};
 use super::names::{labels_of, name, selector_of};
 use super::*;
 use crate::affinity::State;
@@ -184,6 +184,7 @@ fn settings_that_are_absent_have_calicos_defaults() {
         max_blocks: 3,
         cooldown: Duration::from_secs(30),
     };
-    assert_eq!(config(&set), Ok(expected));
+    assert_eq!(config(&set), Ok(expected.clone()));
+    assert_eq!(config(&write_config(&expected)), Ok(expected));
     assert!(config(&json!({ "strictAffinity": "yes" })).unwrap_err().contains("true or false"));
 }
