@@ -314,6 +314,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
             "manx-analysis",
             "manx-api",
             "manx-assume",
+            "manx-block-ipam",
             "manx-calculation",
             "manx-dataplane",
             "manx-datastore",

@@ -2,6 +2,7 @@
 
 use manx_api::client;
 use manx_api::{ErrorKind, Failure};
+use manx_datastore::SourceError;
 use manx_linux::doctor::Lack;
 
 /// The exit code of an unexpected result, of a denial, and of a failure of Manx itself.
@@ -85,6 +86,12 @@ impl From<manx_agent::Error> for Error {
 impl From<client::Error> for Error {
     fn from(error: client::Error) -> Self {
         Self::of_kind(error.kind(), error.to_string())
+    }
+}
+
+impl From<SourceError> for Error {
+    fn from(error: SourceError) -> Self {
+        Self::Environment(error.to_string())
     }
 }
 

@@ -14,6 +14,7 @@ pub mod doctor;
 pub mod error;
 pub mod health;
 pub mod internal;
+pub mod ipam;
 pub mod log;
 pub mod node;
 pub mod observed;
@@ -63,6 +64,8 @@ pub enum Command {
     ///
     /// Waits until the API server answers and knows IPPools, and ends. Pools that are there stay as they are.
     Pool(pool::Pool),
+    /// Show, check and change what Calico's IPAM has given out in a cluster
+    Ipam(ipam::Ipam),
     /// Show what an agent does: endpoints, routes, ports, drops, workers, rules
     Status(status::Status),
     /// List where each prefix leads, by which source, and what other sources say
@@ -141,6 +144,7 @@ fn run(command: Command) -> Result<(), Error> {
         Command::Service(service) => service::run(&service),
         Command::Node(node) => node::run(&node),
         Command::Pool(pool) => pool::run(&pool),
+        Command::Ipam(ipam) => ipam::run(&ipam),
         Command::Status(status) => status::run(&status),
         Command::Routes(routes) => routes::run(&routes),
         Command::Health(health) => health::run(&health),

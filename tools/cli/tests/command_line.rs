@@ -50,6 +50,21 @@ fn doctor_ends_with_what_it_says_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn calicos_ipam_is_not_shown_without_a_server_and_the_reason_is_told() {
+    let server = ["--api-endpoint", "http://127.0.0.1:9", "--api-token", "t"];
+    for command in
+        [&["show"][..], &["check"], &["release", "--ip=10.65.0.1"], &["split", "2", "--name=p"]]
+    {
+        let output = manx(&[&["ipam"], command, &server].concat());
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{told}");
+        assert!(told.starts_with("manx: the API server cannot be asked: "), "{told}");
+    }
+    let output = manx(&["ipam", "release", "--ip=10.65.0.1", "--from-report=r"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
 fn that_an_address_is_assumed_is_said_once_and_json_is_alone_on_its_stream() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("web.yaml");
