@@ -112,6 +112,7 @@ mod tests {
 
     use super::*;
 
+    #[expect(clippy::needless_pass_by_value, reason = "tests read better")]
     fn read(pod: Value, namespace: Value) -> Result<Asked, AskedError> {
         asked(&annotated(&pod, &json!({})), &annotated(&namespace, &json!({})))
     }

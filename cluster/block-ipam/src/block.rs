@@ -1,7 +1,7 @@
 //! A block: a range of a pool's addresses, and who has which of them.
 //!
 //! A block is the unit of change: one object of the datastore, written whole by compare-and-swap. All functions here are
-//! pure. The law: each address of the block is either free, which is told once in [`Block::free`], or allocated.
+//! pure. The law: each address of the block is either free, which is told once in [`free`](field@Block::free), or allocated.
 //!
 //! Source: Calico's design notes, "IPAM core library" and "IPAM datastore".
 

@@ -35,12 +35,12 @@ pub(crate) async fn claim<S: Store>(
     rest: Rest,
 ) -> Result<Claim<S::Revision>, StoreError> {
     let key = Key::Affinity(owner.clone(), cidr);
-    let affinity = match store::get::<Affinity, _>(store, &key).await? {
-        Some(found) => found,
-        None => {
-            let pending = Affinity { owner: owner.clone(), cidr, state: State::Pending };
-            store::create(store, pending).await?
-        }
+    let found = store::get::<Affinity, _>(store, &key).await?;
+    let affinity = if let Some(found) = found {
+        found
+    } else {
+        let pending = Affinity { owner: owner.clone(), cidr, state: State::Pending };
+        store::create(store, pending).await?
     };
     match store::get::<Block, _>(store, &Key::Block(cidr)).await? {
         Some(block) if block.value.owner.as_ref() != Some(owner) => {

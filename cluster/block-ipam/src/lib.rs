@@ -20,7 +20,7 @@
 //! address is given out twice; none is lost for ever; no block has two owners.
 //!
 //! No I/O but the store, no clock: callers give the time. Not supported: addresses of virtual machines that keep theirs
-//! (handles of KubeVirt are never released by others); Windows nodes.
+//! (handles of `KubeVirt` are never released by others); Windows nodes.
 
 pub mod affinity;
 pub mod asked;
