@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 
 /// See the module.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Handle {
     pub id: String,
     /// The number of addresses in each block.

@@ -37,7 +37,7 @@ const NAMESPACE: &str = "default";
 
 /// What becomes of the next write of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+pub(crate) enum Fate {
     Done,
     /// The node crashes, and the write is done when the schedule says so.
     Late,
@@ -45,14 +45,14 @@ enum Fate {
 
 /// A store that waits before each call until its node has its turn.
 #[derive(Clone)]
-struct Stepped {
-    memory: Arc<Memory>,
-    fate: Arc<Mutex<Fate>>,
-    late: Arc<Mutex<Vec<Write>>>,
+pub(crate) struct Stepped {
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) fate: Arc<Mutex<Fate>>,
+    pub(crate) late: Arc<Mutex<Vec<Write>>>,
 }
 
 impl Stepped {
-    async fn turn(&self) {
+    pub(crate) async fn turn(&self) {
         let mut waited = false;
         poll_fn(
             |_| {
@@ -109,7 +109,7 @@ struct Held {
     exhausted: Cell<usize>,
 }
 
-type Task = Pin<Box<dyn Future<Output = ()>>>;
+pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 struct Node {
     owner: Owner,
@@ -389,7 +389,7 @@ pub(crate) fn run_without_crashes(
     (records, world.pools.to_vec(), users)
 }
 
-fn now_or_never<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn now_or_never<T>(future: impl Future<Output = T>) -> T {
     let mut future = Box::pin(future);
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,

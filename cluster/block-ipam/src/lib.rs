@@ -12,6 +12,7 @@
 //! - [`users`]: which allocations nobody uses. Pure.
 //! - [`check`]: whether all records agree with each other and with the users. Pure.
 //! - [`utilization`], [`split`]: the numbers of pools and blocks; the parts of a pool. Pure.
+//! - [`garbage`]: what nobody uses any more, and when it is taken away.
 //!
 //! Manx and Calico may use one store at the same time. So the records, the order of the writes and the meaning of each state
 //! are Calico's; where Calico leaves something behind after a crash, this crate does not.
@@ -29,6 +30,7 @@ pub mod block;
 pub mod check;
 pub mod claim;
 pub mod config;
+pub mod garbage;
 pub mod handle;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;

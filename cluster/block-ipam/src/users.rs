@@ -128,7 +128,10 @@ impl Users {
         let of = |key: &str| allocation.owner.get(key).map(String::as_str);
         let node_is_gone = of("node").is_some_and(|node| !self.nodes.contains_key(node));
         let without_user = if node_is_gone { Validity::NodeGone } else { Validity::Unused };
-        if is_windows(allocation) || allocation.released_at.is_some() {
+        if is_windows(allocation)
+            || allocation.released_at.is_some()
+            || is_of_virtual_machine(allocation)
+        {
             return Validity::Valid;
         }
         if of("type").is_some() {
@@ -147,6 +150,14 @@ impl Users {
         let has_others = !pod.addresses.is_empty() && !pod.addresses.contains(&address);
         if pod.is_finished || is_elsewhere || has_others { without_user } else { Validity::Valid }
     }
+}
+
+/// Whether a virtual machine of `KubeVirt` has the address. It keeps it while no pod runs it, and no object that is read here
+/// names the machine.
+fn is_of_virtual_machine(Allocation { owner, alternate, .. }: &Allocation) -> bool {
+    let names_machine =
+        |key: &String| key.get(..2).is_some_and(|start| start.eq_ignore_ascii_case("vm"));
+    !alternate.is_empty() || owner.keys().any(names_machine)
 }
 
 #[cfg(test)]
@@ -189,5 +200,7 @@ mod tests {
         assert_eq!(judge(&[("type", "ipipTunnelAddress"), ("node", "z")]), Validity::NodeGone);
         assert_eq!(judge(&[("pod", "gone")]), Validity::Valid, "no namespace: not sure");
         assert_eq!(judge(&[]), Validity::Valid);
+        let machine = [("namespace", "web"), ("pod", "gone"), ("node", "z"), ("vmi", "m")];
+        assert_eq!(judge(&machine), Validity::Valid);
     }
 }

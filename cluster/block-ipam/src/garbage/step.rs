@@ -1,0 +1,119 @@
+//! Doing a step of a plan.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::{Leak, Reason, Step, UserSource};
+use crate::assign::Error;
+use crate::block::{Attributes, Rest, ToRelease, first_line};
+use crate::claim::{GivenUp, give_up};
+use crate::handle::Handle;
+use crate::release::{ReleaseError, delete_handle, end_rest, release};
+use crate::store::{self, Found, Key, Store, StoreError};
+use crate::users::Validity;
+
+/// What became of a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Addresses were released.
+    Released(Vec<IpAddr>),
+    /// Addresses that have rested are free.
+    Freed,
+    GaveUp,
+    DeletedHandle,
+    /// It has a user, or has changed since the look: it stays.
+    Kept,
+}
+
+/// Does a step. Addresses are released only if a fresh look at their user agrees.
+pub async fn take<S: Store, U: UserSource>(
+    store: &S,
+    users: &U,
+    step: &Step,
+    rest: Rest,
+) -> Result<Outcome, Error> {
+    match step {
+        Step::Release { leaks, reason } => release_all(store, users, leaks, *reason, rest).await,
+        Step::EndRest(cidr) => end_rest(store, *cidr, rest).await.map(|()| Outcome::Freed),
+        Step::GiveUpIdle { owner, cidr, sequence } => {
+            given_up(give_up(store, owner, *cidr, true, Some(*sequence), rest).await)
+        }
+        Step::GiveUpOfGone { owner, cidr } => {
+            let node = Attributes::from([("node".to_owned(), owner.name().to_owned())]);
+            if !users.named_by(&node).await?.nodes.is_empty() {
+                return Ok(Outcome::Kept);
+            }
+            given_up(give_up(store, owner, *cidr, true, None, rest).await)
+        }
+        Step::DeleteHandle(handle) => delete_unchanged(store, handle, rest).await,
+    }
+}
+
+fn given_up(result: Result<GivenUp, StoreError>) -> Result<Outcome, Error> {
+    match result {
+        Ok(GivenUp::Done) => Ok(Outcome::GaveUp),
+        Ok(GivenUp::NotOwned | GivenUp::NotEmpty | GivenUp::Changed)
+        | Err(StoreError::Conflict) => Ok(Outcome::Kept),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn release_all<S: Store, U: UserSource>(
+    store: &S,
+    users: &U,
+    leaks: &[Leak],
+    reason: Reason,
+    rest: Rest,
+) -> Result<Outcome, Error> {
+    let mut fresh = BTreeMap::new();
+    for leak in leaks {
+        let owner = &leak.allocation.owner;
+        if !fresh.contains_key(owner) {
+            fresh.insert(owner, users.named_by(owner).await?);
+        }
+        let found = fresh[owner].validity(leak.address, &leak.allocation);
+        // A node that is there again may release its addresses itself: the grace time counts.
+        let stays = match reason {
+            Reason::Unused => found == Validity::Valid,
+            Reason::NodeGone => found != Validity::NodeGone,
+        };
+        if stays {
+            return Ok(Outcome::Kept);
+        }
+    }
+    let mut blocks = BTreeMap::<IpNet, Vec<ToRelease>>::new();
+    for Leak { address, block, allocation } in leaks {
+        let to_release = ToRelease {
+            address: *address,
+            handle: allocation.handle.as_deref().map(|it| first_line(it).to_owned()),
+            sequence: Some(allocation.sequence),
+        };
+        blocks.entry(*block).or_default().push(to_release);
+    }
+    let mut released = Vec::new();
+    for (cidr, addresses) in blocks {
+        match release(store, cidr, &addresses, rest).await {
+            Ok(more) => released.extend(more),
+            Err(ReleaseError::Outdated(_)) => {}
+            Err(ReleaseError::Failed(error)) => return Err(error),
+        }
+    }
+    Ok(if released.is_empty() { Outcome::Kept } else { Outcome::Released(released) })
+}
+
+async fn delete_unchanged<S: Store>(
+    store: &S,
+    handle: &Handle,
+    rest: Rest,
+) -> Result<Outcome, Error> {
+    let key = Key::Handle(handle.id.clone());
+    match store::get::<Handle, _>(store, &key).await? {
+        Some(Found { value, revision }) if value == *handle => {
+            let deleted = delete_handle(store, value, revision, rest).await?;
+            Ok(if deleted { Outcome::DeletedHandle } else { Outcome::Kept })
+        }
+        _ => Ok(Outcome::Kept),
+    }
+}
