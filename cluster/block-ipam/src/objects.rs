@@ -1,7 +1,7 @@
 //! The records as Calico's objects at a server: `IPAMBlock`, `BlockAffinity`, `IPAMHandle`; and the cluster's settings of
 //! IPAM.
 //!
-//! `names` gives objects their names and labels, `fields` writes and reads their fields.
+//! `names` gives objects their names and labels, `fields` writes and reads their fields, and `users` reads pods and nodes.
 //!
 //! Kubernetes' own delete would delete whatever is there by then. So a record is deleted in two steps, as Calico does it: it
 //! is marked `deleted` by compare-and-swap, which decides, and then removed. A reader that meets a mark takes the record for
@@ -13,6 +13,7 @@ mod fields;
 mod names;
 #[cfg(test)]
 mod tests;
+mod users;
 
 use ipnet::IpNet;
 use manx_datastore::{Revision, ServedKey, ServedKind, WriteError, Writes};

@@ -7,6 +7,7 @@
 //! - `watch`: reports when a directory may have changed.
 //! - `served`: the kinds of object that are read and written one by one.
 //! - `writes`: writes of single objects, by compare-and-swap.
+//! - `lease`: at most one of several processes leads, by these writes.
 //! - `pool`: the first `IPPool` of a cluster, by these writes.
 //! - `followed`: the common part of all sources that follow a server: its objects, their last state on disk, the time
 //!   since which they are stale, and the values that are still to be written.
@@ -20,6 +21,7 @@ pub mod api_server;
 mod directory;
 mod error;
 mod followed;
+mod lease;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
 mod pool;
@@ -31,6 +33,7 @@ mod writes;
 pub use directory::{Read, STANDS, Store, manifests, read_paths, read_with_texts};
 pub use error::SourceError;
 pub use followed::{Follower, Stale, Waits};
+pub use lease::{Candidate, Terms};
 pub use pool::DefaultPool;
 pub use served::{ServedKey, ServedKind};
 pub use source::Source;

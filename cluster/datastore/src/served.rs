@@ -1,7 +1,7 @@
 //! The kinds of object that are read and written one by one, and the key of such an object.
 //!
-//! They are the kinds that `manx-objects` reads, those of Calico's IPAM, and what describes its cluster. The latter are
-//! records: no source follows them, no policy depends on them, and the IPAM alone knows their fields.
+//! They are the kinds that `manx-objects` reads, those of Calico's IPAM, what describes its cluster, and Leases. The latter
+//! three are records: no source follows them, no policy depends on them, and the IPAM or `lease` alone knows their fields.
 
 use std::fmt;
 
@@ -24,6 +24,8 @@ pub enum ServedKind {
     /// Calico's `ClusterInformation`: the cluster's identity, and whether its datastore is locked. The only object is
     /// `default`.
     ClusterInformation,
+    /// Kubernetes' `Lease`: which of several processes leads.
+    Lease,
 }
 
 impl ServedKind {
@@ -43,6 +45,7 @@ impl ServedKind {
             Self::IpamConfig => "IPAMConfig",
             Self::IpReservation => "IPReservation",
             Self::ClusterInformation => "ClusterInformation",
+            Self::Lease => "Lease",
         }
     }
 
@@ -56,6 +59,7 @@ impl ServedKind {
             | Self::IpamConfig
             | Self::IpReservation
             | Self::ClusterInformation => Kind::IpPool.api_versions(),
+            Self::Lease => &["coordination.k8s.io/v1"],
         }
     }
 }

@@ -81,6 +81,23 @@ pub trait Writes {
         labels: &str,
     ) -> impl Future<Output = Result<Vec<(ServedKey, Value, Revision)>, WriteError>> + Send;
 
+    /// Reads the objects of a kind as [`list`](Self::list), one after the other, and keeps only what `read` makes of each:
+    /// a cluster has more pods than memory has room for.
+    fn read_each<T: Send>(
+        &self,
+        kind: ServedKind,
+        labels: &str,
+        read: impl Fn(&ServedKey, Value) -> T + Send + Sync,
+    ) -> impl Future<Output = Result<Vec<T>, WriteError>> + Send
+    where
+        Self: Sync,
+    {
+        async move {
+            let all = self.list(kind, labels).await?;
+            Ok(all.into_iter().map(|(key, value, _)| read(&key, value)).collect())
+        }
+    }
+
     /// Makes an object, unless there is one: [`WriteError::Conflict`].
     fn create(
         &self,

@@ -213,7 +213,10 @@ fn what_is_calculated_from_a_clusters_objects_alone_reaches_no_file_and_no_clock
     for name in of_cluster.filter(|it| *it != "cluster/datastore") {
         let sources = sources_of(name);
         assert!(sources.is_dir(), "{name}");
-        assert_eq!(reached([sources]), [""; 0]);
+        let mut reached = reached([sources]);
+        // It waits for the store that its callers bring.
+        reached.retain(|it| name != "cluster/block-ipam" || !it.starts_with(".await in "));
+        assert_eq!(reached, [""; 0]);
     }
     let pure = ["block.rs", "plan.rs", "turn.rs", "leases.rs", "saved.rs"];
     let pure = pure.map(|name| sources_of("node/ipam").join(name));

@@ -9,6 +9,7 @@
 pub mod bench;
 pub mod capture;
 mod chosen_rig;
+pub mod controllers;
 pub mod datastore;
 pub mod doctor;
 pub mod error;
@@ -66,6 +67,10 @@ pub enum Command {
     Pool(pool::Pool),
     /// Show, check and change what Calico's IPAM has given out in a cluster
     Ipam(ipam::Ipam),
+    /// Take back what nobody uses any more of Calico's IPAM: addresses, blocks and handles
+    ///
+    /// Runs until SIGTERM. Several may run in a cluster; one of them acts.
+    Controllers(controllers::Controllers),
     /// Show what an agent does: endpoints, routes, ports, drops, workers, rules
     Status(status::Status),
     /// List where each prefix leads, by which source, and what other sources say
@@ -145,6 +150,7 @@ fn run(command: Command) -> Result<(), Error> {
         Command::Node(node) => node::run(&node),
         Command::Pool(pool) => pool::run(&pool),
         Command::Ipam(ipam) => ipam::run(&ipam),
+        Command::Controllers(controllers) => controllers::run(&controllers),
         Command::Status(status) => status::run(&status),
         Command::Routes(routes) => routes::run(&routes),
         Command::Health(health) => health::run(&health),

@@ -2,8 +2,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 
+use manx_datastore::memory::MemoryWrites;
+use manx_datastore::{ServedKey, ServedKind};
+use manx_objects::object::Kind;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
+use serde_json::json;
 
 use super::*;
 use crate::affinity::State;
@@ -581,4 +585,59 @@ fn the_schedules_take_each_kind_of_garbage() {
     let Counts { unused, of_gone, kept, given_up, handles, freed } = all;
     let least = [unused, of_gone, kept, given_up, handles, freed].into_iter().min();
     assert!(least > Some(10), "{all:?}");
+}
+
+/// Over a server's objects, in both versions of the API: a pod keeps its address, and what others have left is gone.
+#[test]
+fn a_servers_objects_are_taken_back_and_a_pod_keeps_its_address() {
+    for version in ["crd.projectcalico.org/v1", "projectcalico.org/v3"] {
+        let writes = MemoryWrites::new(version);
+        writes.put(ServedKey::new(Kind::Node, "", "a"), json!({}));
+        let objects = crate::objects::Objects::new(writes);
+        let (pools, config) = ([pool("10.65.0.0/28", 30)], Config::default());
+        let assign = |pod: &str, node: &str| {
+            let attributes = [("namespace", "web"), ("pod", pod), ("node", node)];
+            let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            let request = Request {
+                owner: &host(node),
+                handle: &format!("k8s-pod-network.{pod}"),
+                attributes: &attributes.into(),
+                reserved: &[],
+                config: &config,
+                now: Time(1),
+            };
+            now_or_never(assign::assign(&objects, &[&pools[0]], request)).unwrap()
+        };
+        let kept = assign("kept", "a");
+        let pod = json!({ "spec": { "nodeName": "a" }, "status": { "podIP": kept.to_string() } });
+        objects.writes().put(ServedKey::new(Kind::Pod, "web", "kept"), pod);
+        assign("gone", "a");
+        assign("elsewhere", "z");
+        let unused = ServedKey::new(ServedKind::IpamHandle, "", "crashed");
+        let block = json!({ "10.65.0.0/30": 1 });
+        let handle = json!({ "spec": { "handleID": "crashed", "block": block } });
+        objects.writes().put(unused, handle);
+
+        let mut garbage = Garbage::default();
+        let mut outcomes = Vec::new();
+        for at in [0, 50, 100, 150] {
+            let at = seconds(at);
+            let look = now_or_never(Look::read(&objects, &objects)).unwrap();
+            let plan = garbage.plan(&look, SETTINGS, at, rest_at(at));
+            let steps = plan.steps.iter();
+            let taken = steps
+                .map(|step| now_or_never(take(&objects, &objects, step, rest_at(at))).unwrap());
+            outcomes.push(taken.map(|it| format!("{it:?}")).collect::<Vec<_>>());
+        }
+        assert_eq!(outcomes.iter().map(Vec::len).collect::<Vec<_>>(), [0, 2, 2, 0], "{outcomes:?}");
+        assert!(!outcomes.concat().contains(&"Kept".to_owned()), "{outcomes:?}");
+        let left = objects.writes().objects();
+        let left = left.keys().filter(|key| key.namespace.is_empty()).map(ToString::to_string);
+        let left: Vec<String> = left.collect();
+        assert_eq!(left.len(), 4, "{left:?}");
+        let look = now_or_never(Look::read(&objects, &objects)).unwrap();
+        let handles: Vec<&str> = look.handles.iter().map(|it| it.id.as_str()).collect();
+        assert_eq!(handles, ["k8s-pod-network.kept"]);
+        assert!(look.blocks.iter().any(|block| block.allocation(kept).is_some()));
+    }
 }

@@ -25,7 +25,7 @@ mod annotate;
 mod condition;
 mod connection;
 #[cfg(test)]
-mod fake;
+pub(crate) mod fake;
 mod fault;
 mod follow;
 mod notice;

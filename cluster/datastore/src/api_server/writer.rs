@@ -96,6 +96,18 @@ impl Writes for Writer {
         all.into_iter().map(one).collect()
     }
 
+    async fn read_each<T: Send>(
+        &self,
+        kind: ServedKind,
+        labels: &str,
+        read: impl Fn(&ServedKey, Value) -> T + Send + Sync,
+    ) -> Result<Vec<T>, WriteError> {
+        let resource = self.resource(kind).await?;
+        let one = |object| read(&key(kind, &object), object);
+        let (all, _) = read_pages(&self.connection, &resource, labels, one).await?;
+        Ok(all)
+    }
+
     async fn create(&self, key: &ServedKey, value: Value) -> Result<Revision, WriteError> {
         let resource = self.resource(key.kind).await?;
         let body = body(&resource, key, value);

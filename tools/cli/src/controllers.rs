@@ -1,0 +1,77 @@
+//! `manx controllers`: what is done once in a cluster, and not by each agent. It takes back the addresses, blocks and handles
+//! of Calico's IPAM that nobody uses any more.
+//!
+//! Several may run; the one that has the Lease acts (`leading`). It makes rounds (`rounds`), whose rules are those of
+//! `manx_block_ipam::garbage`. All that it knows is in memory: one that starts anew begins its grace times anew.
+
+mod leading;
+mod rounds;
+
+use std::time::Duration;
+
+use clap::Args;
+use manx_block_ipam::garbage::Settings;
+
+use super::Error;
+use super::datastore::ServerOptions;
+use super::log::{self, LogFormat};
+
+/// The settings of `manx controllers`.
+#[derive(Debug, Clone, Args)]
+pub struct Controllers {
+    /// For how long an address has no user before it is released, and a block is empty before its node loses it
+    #[arg(long, env = "MANX_LEAK_GRACE", value_name = "TIME", value_parser = grace, default_value = "15m")]
+    pub leak_grace: Duration,
+    /// The most steps of a round; a step releases the addresses of a handle, or gives up a block. The rest comes in the
+    /// next round
+    #[arg(long, env = "MANX_ROUND_LIMIT", value_name = "N", value_parser = limit, default_value = "1000")]
+    pub round_limit: usize,
+    /// Namespace of the Lease `manx-controllers`, by which one of several leads
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE", default_value = "kube-system")]
+    pub namespace: String,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub server: ServerOptions,
+    /// Form of the log
+    #[arg(long, env = "MANX_LOG", value_enum, default_value_t = LogFormat::Text)]
+    pub log: LogFormat,
+}
+
+/// The shortest grace time. Between an address and the first report of its pod's status lie seconds.
+const SHORTEST: Duration = Duration::from_secs(10);
+
+fn grace(text: &str) -> Result<Duration, String> {
+    let parsed = humantime::parse_duration(text.trim()).ok();
+    parsed
+        .filter(|grace| *grace >= SHORTEST)
+        .ok_or_else(|| "expected a time of at least 10s, such as 15m or 1h 30m".to_owned())
+}
+
+fn limit(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|limit| *limit > 0).ok_or_else(|| "expected at least 1".to_owned())
+}
+
+/// Runs until it gets SIGTERM or SIGINT, and gives the Lease back then.
+pub fn run(controllers: &Controllers) -> Result<(), Error> {
+    log::start(controllers.log);
+    let access = controllers.server.access();
+    let settings = Settings { grace: controllers.leak_grace, limit: controllers.round_limit };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Error::Failed(format!("no runtime: {error}")))?;
+    runtime.block_on(leading::serve(&access, &controllers.namespace, settings))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grace_time_has_a_unit_and_is_not_too_short() {
+        assert_eq!(grace("15m"), Ok(Duration::from_secs(900)));
+        for wrong in ["15", "0s", "9s", "", "soon"] {
+            assert!(grace(wrong).unwrap_err().starts_with("expected a time"), "{wrong}");
+        }
+        assert_eq!(limit("1"), Ok(1));
+        assert!(limit("0").is_err());
+    }
+}
