@@ -359,6 +359,24 @@ fn the_manifests_run_commands_of_this_program_and_probe_the_agents_socket() {
     }
 }
 
+/// The manifest of controllers runs a command of this program, which may make nothing but its Lease.
+#[test]
+fn the_manifest_of_controllers_runs_a_command_of_this_program_with_few_rights() {
+    let manifest = include_str!("../../../deploy/controllers.yaml");
+    let command = manifest.lines().find_map(|line| line.trim().strip_prefix("command: [/manx, "));
+    assert_eq!(command, Some("controllers]"));
+    assert!(manx::Manx::command().try_get_matches_from(["manx", "controllers"]).is_ok());
+    let values = |name: &str| -> Vec<&str> {
+        manifest.lines().filter_map(|line| line.trim().strip_prefix(name)).collect()
+    };
+    assert_eq!(
+        values("verbs: "),
+        ["[get, list]", "[get, list, update, delete]", "[get]", "[get, update]", "[create]"]
+    );
+    let resources = values("resources: [");
+    assert_eq!(resources[3..], ["leases]", "leases]"]);
+}
+
 #[test]
 fn an_agent_that_cannot_start_says_what_was_found_and_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
