@@ -132,6 +132,10 @@ pub(crate) fn del(config: &Config, container: &Container) -> Result<String, Erro
     // which keeps it if the attachment fails.
     let is_own = known.iter().any(|it| it.device.is_some());
     let removed = if is_own { remove() } else { Ok(()) };
+    if known.is_empty() {
+        // An agent that was killed may have taken addresses for it, and the next one has no attachment of that.
+        client.detach(Detach { pod: container.pod.clone(), id: Some(gone.clone()) })?;
+    }
     detach_all(&mut client, known)?;
     removed?;
     let is_anothers = |it: &Attachment| it.device.is_some() && pods.contains(&it.pod);
