@@ -195,7 +195,13 @@ impl ServerState {
         json!({ "kind": "List", "metadata": { "resourceVersion": version, "continue": next }, "items": all[from..to] })
     }
 
+    /// Whether the path is one of a kind's objects, of all or of a namespace.
     fn has(&self, path: &str) -> bool {
+        let of_namespace = path.split_once("/namespaces/").and_then(|(group, rest)| {
+            let (_, plural) = rest.split_once('/')?;
+            Some(format!("{group}/{plural}"))
+        });
+        let path = of_namespace.as_deref().unwrap_or(path);
         self.served.iter().any(|(version, kinds)| {
             let group = if version.contains('/') { "/apis/" } else { "/api/" };
             kinds.iter().any(|(_, plural)| path == format!("{group}{version}/{plural}"))
