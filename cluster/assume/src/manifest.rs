@@ -160,10 +160,8 @@ fn of_pool(pool: &IpPool) -> Json {
         EncapsulationMode::Never => "Never",
     };
     let mut spec = json!({ "cidr": pool.cidr.to_string(), "ipipMode": pool.ipip_mode.map(mode) });
-    // A pool contains at least one of its blocks. If it does not give their size, it is 64 addresses.
-    let (usual, len) = (pool.cidr.max_prefix_len() - 6, pool.cidr.prefix_len());
-    if len > usual {
-        spec["blockSize"] = len.into();
+    if let Some(size) = pool.block_size {
+        spec["blockSize"] = size.into();
     }
     json!({ "spec": spec })
 }

@@ -39,7 +39,11 @@ pub(crate) fn make_pools(completion: &mut Completion<'_>) {
         for net in nets {
             let key = free_key(completion, &mut number);
             let mode = if v4 { EncapsulationMode::Always } else { EncapsulationMode::Never };
-            completion.add(key, Object::IpPool(Box::new(IpPool::ipip(net, mode))));
+            // A pool contains at least one of its blocks. If it does not give their size, it is 64 addresses.
+            let is_small = net.prefix_len() > IpPool::default_block_size(net);
+            let block_size = is_small.then(|| net.prefix_len());
+            let pool = IpPool { block_size, ..IpPool::ipip(net, mode) };
+            completion.add(key, Object::IpPool(Box::new(pool)));
             made.push(net.to_string());
         }
     }

@@ -12,6 +12,7 @@
 //! - `followed`: the common part of all sources that follow a server: its objects, their last state on disk, the time
 //!   since which they are stale, and the values that are still to be written.
 //! - [`api_server`]: the API server as such a source: its connection, lists, watches and writes.
+//! - [`time`]: times of objects, for crates without a clock.
 //! - `source`: the [`Source`] that an agent follows. It has all objects, and returns one change after the other.
 //!
 //! The meaning and the parsing of objects are in `manx-objects`; this crate decides when a text is read and which of
@@ -27,6 +28,7 @@ pub mod memory;
 mod pool;
 mod served;
 mod source;
+pub mod time;
 mod watch;
 mod writes;
 

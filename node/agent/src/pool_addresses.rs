@@ -89,12 +89,12 @@ impl PoolAddresses {
         if let Some(objects) = &*open {
             return Ok(Arc::clone(objects));
         }
-        let writer = Writer::open(access).await;
+        let writer = Box::pin(Writer::open(access)).await;
         let writer = writer.map_err(|error| StoreError::Unreachable(error.to_string()))?;
         Ok(Arc::clone(open.insert(Arc::new(Objects::new(writer)))))
     }
 
-    /// Awaits a call, but not for ever. After an answer that does not come the next call opens another connection.
+    /// Awaits a call, but not for ever. Calls are boxed: they are large, and each level of `async` would copy them. After an answer that does not come the next call opens another connection.
     async fn call<T>(&self, call: impl Future<Output = Result<T, PodError>>) -> Result<T, Error> {
         let result = match timeout(PATIENCE, call).await {
             Ok(result) => result.map_err(Error::from),
@@ -120,7 +120,7 @@ impl PoolAddresses {
         let place = Place { node, node_labels, namespace_labels, pools, taken };
         let PodName { namespace, name } = pod;
         let pod = Pod { namespace, name, handle, addresses: named };
-        self.call(assign_pod(&objects, pod, place, now())).await
+        self.call(Box::pin(assign_pod(&objects, pod, place, now()))).await
     }
 
     /// Releases all addresses of a handle.
@@ -131,7 +131,7 @@ impl PoolAddresses {
             release_by_handle(&*objects, handle, rest).await?;
             Ok(())
         };
-        self.call(release).await
+        self.call(Box::pin(release)).await
     }
 
     /// Gives a tunnel of this node its address, or takes it away if no pool has such a tunnel; returns it.
@@ -144,14 +144,15 @@ impl PoolAddresses {
         let objects = self.objects().await?;
         let reserved: Vec<_> = known.taken.keys().copied().map(Into::into).collect();
         let node = (self.0.node.as_str(), &known.node_labels);
-        self.call(set_tunnel_address(&objects, tunnel, node, pools, &reserved, now())).await
+        let set = set_tunnel_address(&objects, tunnel, node, pools, &reserved, now());
+        self.call(Box::pin(set)).await
     }
 
     /// Makes the affinities of this node findable that an old version of Calico has left.
     pub(crate) async fn label_affinities(&self) -> Result<(), Error> {
         let objects = self.objects().await?;
         let owner = manx_block_ipam::affinity::Owner::Host(self.0.node.clone());
-        self.call(async { Ok(objects.label_affinities(&owner).await?) }).await
+        self.call(Box::pin(async { Ok(objects.label_affinities(&owner).await?) })).await
     }
 
     /// Writes annotations of this node; `None` removes one.
@@ -161,9 +162,9 @@ impl PoolAddresses {
     ) -> Result<(), Error> {
         let objects = self.objects().await?;
         let write = objects.writes().annotate_node(&self.0.node, annotations);
-        self.call(async {
+        self.call(Box::pin(async {
             write.await.map_err(|error| StoreError::Unreachable(error.to_string()).into())
-        })
+        }))
         .await
     }
 }

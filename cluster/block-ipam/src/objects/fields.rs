@@ -6,7 +6,7 @@
 //! Source: the `CustomResourceDefinition`s of Calico 3.33.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use manx_datastore::ServedKind;
@@ -282,15 +282,14 @@ fn attributes(found: &Value) -> Attributes {
 
 /// A time as Kubernetes writes it (RFC 3339, whole seconds).
 pub fn moment(Time(nanos): Time) -> String {
-    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_nanos(nanos)).to_string()
+    manx_datastore::time::written(nanos)
 }
 
 fn time(found: &Value, field: &str) -> Result<Option<Time>, String> {
     let Some(text) = found.as_str().filter(|it| !it.is_empty()) else { return Ok(None) };
     let expected = "a time as 2026-11-29T01:02:03Z";
-    let parsed = humantime::parse_rfc3339(text).map_err(|_| wrong(field, found, expected))?;
-    let since = parsed.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Ok(Some(Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))))
+    let nanos = manx_datastore::time::read(text).ok_or_else(|| wrong(field, found, expected))?;
+    Ok(Some(Time(nanos)))
 }
 
 /// Reads `spec` of `IPAMConfig` and `IPAMConfiguration`.

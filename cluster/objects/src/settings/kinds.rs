@@ -234,10 +234,22 @@ pub(super) const UNREAD: &[(&str, &str)] = &[
     ("BGPPeer", "Manx speaks no BGP: this peer learns no route"),
     ("CalicoNodeStatus", "nobody fills in its status: ask `manx status` on the node"),
     ("ClusterInformation", "Manx needs none: it waits for no datastoreReady"),
-    ("IPAMBlock", "`--ipam calico` reads and writes it at the API server; without it addresses come from nodes' podCIDRs"),
-    ("IPAMConfig", "`--ipam calico` reads and writes it at the API server; without it addresses come from nodes' podCIDRs"),
-    ("IPAMConfiguration", "`--ipam calico` reads and writes it at the API server; without it addresses come from nodes' podCIDRs"),
-    ("IPAMHandle", "`--ipam calico` reads and writes it at the API server; without it addresses come from nodes' podCIDRs"),
+    (
+        "IPAMBlock",
+        "`--ipam calico` reads and writes it at the API server; without it addresses come from nodes' podCIDRs",
+    ),
+    (
+        "IPAMConfig",
+        "`--ipam calico` reads and writes it at the API server; without it addresses come from nodes' podCIDRs",
+    ),
+    (
+        "IPAMConfiguration",
+        "`--ipam calico` reads and writes it at the API server; without it addresses come from nodes' podCIDRs",
+    ),
+    (
+        "IPAMHandle",
+        "`--ipam calico` reads and writes it at the API server; without it addresses come from nodes' podCIDRs",
+    ),
     (
         "IPReservation",
         "`--ipam calico` heeds it at the API server; without it pods may get the reserved addresses, if these are in their nodes' podCIDRs: leave them out of podCIDRs",
