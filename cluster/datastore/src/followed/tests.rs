@@ -208,7 +208,7 @@ fn stale_is_one_sentence_for_all_kinds_with_one_cause() {
         cause: "User \"manx-node\" cannot list".to_owned(),
     };
     let text = stale(all.map(|kind| fault(Some(kind), forbidden(kind))).into());
-    insta::assert_snapshot!(text, @r#"Namespace, Node, Pod and 28 more: User "manx-node" cannot list"#);
+    insta::assert_snapshot!(text, @r#"Namespace, Node, Pod and 29 more: User "manx-node" cannot list"#);
     let single =
         all[..5].iter().map(|kind| fault(Some(*kind), format!("no {}", kind.name()).into()));
     let text = stale(single.collect());
