@@ -1,5 +1,4 @@
-//! `manx ipam check`: whether blocks, affinities, handles, and the users of addresses agree. Pure,
-//! but for reading the records.
+//! `manx ipam check`: whether blocks, affinities, handles, and the users of addresses agree. Pure.
 //!
 //! The rules are those of Calico's `ipam check`, and more: Calico counts no address that has two users, no handle that is
 //! missing, and looks at no affinities. What a crash may leave behind by design is no finding: an affinity that is not
@@ -29,30 +28,10 @@ use crate::affinity::{Affinity, Owner, State};
 use crate::block::{Allocation, Block, first_line, is_windows};
 use crate::handle::Handle;
 use crate::pool::Pool;
-use crate::store::{self, Store, StoreError, Which};
+use crate::records::Records;
 use crate::users::{User, Users, Validity};
 
-/// What a store holds.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Records {
-    pub blocks: Vec<Block>,
-    pub affinities: Vec<Affinity>,
-    pub handles: Vec<Handle>,
-}
-
 impl Records {
-    /// Reads all records.
-    pub async fn read<S: Store>(store: &S) -> Result<Self, StoreError> {
-        let handles = store::list::<Handle, _>(store, &Which::Handles).await?;
-        let affinities = store::list::<Affinity, _>(store, &Which::Affinities).await?;
-        let blocks = store::list::<Block, _>(store, &Which::Blocks).await?;
-        Ok(Self {
-            blocks: blocks.into_iter().map(|it| it.value).collect(),
-            affinities: affinities.into_iter().map(|it| it.value).collect(),
-            handles: handles.into_iter().map(|it| it.value).collect(),
-        })
-    }
-
     /// The allocations of all blocks with their states, in the order of the addresses.
     pub fn allocated<'a>(&'a self, users: &Users) -> Vec<Allocated<'a>> {
         let used = users.by_address();

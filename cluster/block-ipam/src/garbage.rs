@@ -37,7 +37,8 @@ use crate::addresses::address;
 use crate::affinity::{Affinity, Owner};
 use crate::block::{Allocation, Attributes, Block, Rest, first_line};
 use crate::handle::Handle;
-use crate::store::{self, Store, StoreError, Which};
+use crate::records::Records;
+use crate::store::{Store, StoreError};
 use crate::users::{Users, Validity};
 
 /// The settings of a controller.
@@ -64,9 +65,7 @@ pub trait UserSource: Sync {
 /// What is there at one time.
 #[derive(Debug, Clone, Default)]
 pub struct Look {
-    pub blocks: Vec<Block>,
-    pub affinities: Vec<Affinity>,
-    pub handles: Vec<Handle>,
+    pub records: Records,
     pub users: Users,
 }
 
@@ -74,17 +73,8 @@ impl Look {
     /// Reads the records, and then the users: a pod is there before it has an address, so the user of an address that was
     /// read is missing only if it is gone.
     pub async fn read<S: Store, U: UserSource>(store: &S, users: &U) -> Result<Self, StoreError> {
-        Ok(Self {
-            blocks: values(store::list(store, &Which::Blocks).await?),
-            affinities: values(store::list(store, &Which::Affinities).await?),
-            handles: values(store::list(store, &Which::Handles).await?),
-            users: users.all().await?,
-        })
+        Ok(Self { records: Records::read(store).await?, users: users.all().await? })
     }
-}
-
-fn values<T, R>(found: Vec<store::Found<T, R>>) -> Vec<T> {
-    found.into_iter().map(|it| it.value).collect()
 }
 
 /// What earlier looks have seen. A new one has seen nothing.
@@ -201,10 +191,10 @@ impl Seen {
 
     /// The nodes that records name, and that two looks have missed.
     fn gone_nodes(&mut self, look: &Look) -> BTreeSet<String> {
-        let allocations = look.blocks.iter().flat_map(|block| block.allocations.values());
+        let allocations = look.records.blocks.iter().flat_map(|block| block.allocations.values());
         let of_allocations = allocations.filter_map(|it| it.owner.get("node"));
-        let owners = look.blocks.iter().filter_map(|block| block.owner.as_ref());
-        let owners = owners.chain(look.affinities.iter().map(|affinity| &affinity.owner));
+        let owners = look.records.blocks.iter().filter_map(|block| block.owner.as_ref());
+        let owners = owners.chain(look.records.affinities.iter().map(|affinity| &affinity.owner));
         let named = of_allocations.map(String::as_str).chain(owners.filter_map(host));
         let missing: BTreeSet<&str> =
             named.filter(|node| !look.users.nodes.contains_key(*node)).collect();
@@ -245,7 +235,7 @@ fn releases(
 ) -> Vec<Step> {
     // `None`: one of the addresses is not to be released now.
     let mut groups = BTreeMap::<Together<'_>, Option<(Vec<Leak>, Reason)>>::new();
-    for block in &look.blocks {
+    for block in &look.records.blocks {
         for (at, allocation) in &block.allocations {
             if allocation.released_at.is_some() {
                 continue;
@@ -289,13 +279,13 @@ fn ends_of_rest(look: &Look, rest: Rest) -> impl Iterator<Item = Step> {
         let rests = block.allocations.values().any(|it| it.released_at.is_some());
         rests && (*block).clone().end_rest(rest)
     };
-    look.blocks.iter().filter(has_rested).map(|block| Step::EndRest(block.cidr))
+    look.records.blocks.iter().filter(has_rested).map(|block| Step::EndRest(block.cidr))
 }
 
 /// The empty blocks of nodes that exist, without one for each node and family that has no other block.
 fn idle_blocks(look: &Look, settings: Settings, seen: &mut Seen) -> Vec<Step> {
     let mut of_nodes = BTreeMap::<(&str, bool), Vec<&Block>>::new();
-    for block in &look.blocks {
+    for block in &look.records.blocks {
         let node = block.owner.as_ref().and_then(host);
         if let Some(node) = node.filter(|node| look.users.nodes.contains_key(*node)) {
             let is_v4 = matches!(block.cidr, IpNet::V4(_));
@@ -322,14 +312,16 @@ fn blocks_of_gone(look: &Look, gone: &BTreeSet<String>) -> Vec<Step> {
     let is_gone = |owner: &Owner| host(owner).is_some_and(|node| gone.contains(node));
     let mut empty = BTreeSet::<(&Owner, IpNet)>::new();
     let mut used = BTreeSet::<(&Owner, IpNet)>::new();
-    for block in &look.blocks {
+    for block in &look.records.blocks {
         if let Some(owner) = block.owner.as_ref().filter(|owner| is_gone(owner)) {
             let list = if block.is_empty() { &mut empty } else { &mut used };
             list.insert((owner, block.cidr));
         }
     }
     // The affinities to blocks that are not their owner's.
-    for Affinity { owner, cidr, .. } in look.affinities.iter().filter(|it| is_gone(&it.owner)) {
+    for Affinity { owner, cidr, .. } in
+        look.records.affinities.iter().filter(|it| is_gone(&it.owner))
+    {
         if !used.contains(&(owner, *cidr)) {
             empty.insert((owner, *cidr));
         }
@@ -339,10 +331,11 @@ fn blocks_of_gone(look: &Look, gone: &BTreeSet<String>) -> Vec<Step> {
 }
 
 fn unused_handles(look: &Look, seen: &mut Seen) -> Vec<Step> {
-    let allocations = look.blocks.iter().flat_map(|block| block.allocations.values());
+    let allocations = look.records.blocks.iter().flat_map(|block| block.allocations.values());
     let used: BTreeSet<&str> =
         allocations.filter_map(|it| it.handle.as_deref()).map(first_line).collect();
-    let unused = look.handles.iter().filter(|handle| !used.contains(first_line(&handle.id)));
+    let unused =
+        look.records.handles.iter().filter(|handle| !used.contains(first_line(&handle.id)));
     let seen_twice = unused.filter(|handle| seen.add(Suspect::Handle((*handle).clone())).is_some());
     seen_twice.map(|handle| Step::DeleteHandle(handle.clone())).collect()
 }

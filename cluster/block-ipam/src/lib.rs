@@ -9,6 +9,7 @@
 //! - [`claim`], [`assign`], [`release`]: the algorithms over a store.
 //! - [`objects`]: the records as Calico's objects at a server.
 //! - [`asked`], [`pods`], [`tunnels`]: the addresses of a pod, and of a node's tunnels.
+//! - [`records`]: all that a store holds.
 //! - [`users`]: which allocations nobody uses. Pure.
 //! - [`check`]: whether all records agree with each other and with the users. Pure.
 //! - [`utilization`], [`split`]: the numbers of pools and blocks; the parts of a pool. Pure.
@@ -37,6 +38,7 @@ pub mod memory;
 pub mod objects;
 pub mod pods;
 pub mod pool;
+pub mod records;
 pub mod release;
 pub mod split;
 pub mod store;

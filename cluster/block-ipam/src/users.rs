@@ -9,10 +9,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use manx_objects::State;
-use manx_objects::contents::Contents;
-use manx_objects::object::{Kind, Object};
-
 use crate::block::{Allocation, is_windows};
 
 /// What has addresses.
@@ -74,33 +70,6 @@ pub enum Validity {
 }
 
 impl Users {
-    /// The users by a cluster's objects. An object that is not valid has a user of which nothing is known.
-    pub fn new(contents: &Contents) -> Self {
-        let mut users = Self::default();
-        for (key, stored) in contents.of_kind(Kind::Pod) {
-            let user = match &stored.state {
-                State::Invalid(_) => PodUser::default(),
-                State::Valid(object) => match &**object {
-                    Object::Pod(pod) if !pod.host_network => PodUser {
-                        node: pod.node_name.clone(),
-                        addresses: pod.every_address().into_iter().collect(),
-                        is_finished: pod.is_finished(),
-                    },
-                    _ => continue,
-                },
-            };
-            users.pods.insert((key.namespace.clone(), key.name.clone()), user);
-        }
-        for (key, stored) in contents.of_kind(Kind::Node) {
-            let tunnel_addresses = match stored.state.valid() {
-                Some(Object::Node(node)) => node.tunnel_addresses.clone(),
-                _ => Vec::new(),
-            };
-            users.nodes.insert(key.name.clone(), NodeUser { tunnel_addresses });
-        }
-        users
-    }
-
     /// The users of each address that objects name.
     pub fn by_address(&self) -> BTreeMap<IpAddr, Vec<User>> {
         let mut used = BTreeMap::<IpAddr, Vec<User>>::new();

@@ -6,19 +6,13 @@ use ipnet::IpNet;
 
 use super::cursor::{Cursor, Findings};
 use super::metadata::{Metadata, annotation};
-use super::object::{Node, TO_BE_DELETED};
+use super::object::{Node, TO_BE_DELETED, TUNNEL_ADDRESSES};
 use super::problem::Severity;
 use super::syntax::{ADDRESS, CIDR, address, cidr};
 use super::tree::{self, Value};
 
 /// The annotation in which Calico stores a node's address and the length of its subnet.
 const CALICO_ADDRESS: &str = "projectcalico.org/IPv4Address";
-/// The annotations in which Calico stores the addresses of a node's tunnels, each with whether it is of IPv4.
-const TUNNEL_ADDRESSES: [(&str, bool); 3] = [
-    ("projectcalico.org/IPv4IPIPTunnelAddr", true),
-    ("projectcalico.org/IPv4VXLANTunnelAddr", true),
-    ("projectcalico.org/IPv6VXLANTunnelAddr", false),
-];
 /// The annotation in which Calico stores the hardware address of a node's VXLAN device, if it does not follow from the
 /// node's name.
 const VXLAN_MAC: &str = "projectcalico.org/VXLANTunnelMACAddr";

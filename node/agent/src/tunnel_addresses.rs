@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use manx_block_ipam::handle::Tunnel;
 use manx_block_ipam::pool::Pool;
+use manx_objects::object::TUNNEL_ADDRESSES;
 use tokio::sync::watch;
 
 use crate::pool_addresses::{Error, Known, PoolAddresses};
@@ -14,12 +15,9 @@ use crate::pool_addresses::{Error, Known, PoolAddresses};
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// The tunnels that a node may have, each with the annotation of its address (Calico: `libcalico-go`, the conversion of
-/// Nodes). Manx has no VXLAN between IPv6 addresses.
-pub(crate) const TUNNELS: [(Tunnel, &str); 2] = [
-    (Tunnel::Ipip, "projectcalico.org/IPv4IPIPTunnelAddr"),
-    (Tunnel::Vxlan, "projectcalico.org/IPv4VXLANTunnelAddr"),
-];
+/// The tunnels that a node may have, each with the annotation of its address. Manx has no VXLAN between IPv6 addresses.
+pub(crate) const TUNNELS: [(Tunnel, &str); 2] =
+    [(Tunnel::Ipip, TUNNEL_ADDRESSES[0].0), (Tunnel::Vxlan, TUNNEL_ADDRESSES[1].0)];
 
 /// What the control loop knows.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -53,7 +53,10 @@ fn block(cidr: &str, node: &str, pods: &[(&str, &str, &str)]) -> Block {
 
 fn look(blocks: Vec<Block>, nodes: &[&str]) -> Look {
     let nodes = nodes.iter().map(|name| ((*name).to_owned(), NodeUser::default())).collect();
-    Look { blocks, users: Users { nodes, ..Users::default() }, ..Look::default() }
+    Look {
+        records: Records { blocks, ..Records::default() },
+        users: Users { nodes, ..Users::default() },
+    }
 }
 
 fn plan(garbage: &mut Garbage, look: &Look, at: u64) -> Vec<Step> {
@@ -84,7 +87,7 @@ fn an_address_is_released_after_two_looks_that_are_the_grace_time_apart() {
     assert_eq!(plan(&mut garbage, &unused, 450), []);
     // So does an address that has changed hands.
     let mut other = unused.clone();
-    other.blocks[0].allocations.get_mut(&0).unwrap().sequence += 1;
+    other.records.blocks[0].allocations.get_mut(&0).unwrap().sequence += 1;
     assert_eq!(plan(&mut garbage, &other, 550), []);
     assert_eq!(released(&plan(&mut garbage, &other, 650)), [(1, Reason::Unused)]);
     // A controller that starts anew has seen nothing.
@@ -149,10 +152,14 @@ fn what_belongs_to_a_gone_node_is_given_up_when_it_is_empty() {
         look(vec![block("10.0.0.0/30", "z", &[]), block("10.0.0.4/30", "a", &[])], &["a"]);
     for cidr in ["10.0.0.0/30", "10.0.0.4/30", "10.0.0.8/30"] {
         let owner = host("z");
-        found.affinities.push(Affinity { owner, cidr: net(cidr), state: State::Confirmed });
+        found.records.affinities.push(Affinity { owner, cidr: net(cidr), state: State::Confirmed });
     }
     let owner = Owner::Virtual("load-balancer".to_owned());
-    found.affinities.push(Affinity { owner, cidr: net("10.1.0.0/30"), state: State::Confirmed });
+    found.records.affinities.push(Affinity {
+        owner,
+        cidr: net("10.1.0.0/30"),
+        state: State::Confirmed,
+    });
     let mut garbage = Garbage::default();
     assert_eq!(plan(&mut garbage, &found, 0), []);
     let expected = ["10.0.0.0/30", "10.0.0.4/30", "10.0.0.8/30"]
@@ -636,8 +643,8 @@ fn a_servers_objects_are_taken_back_and_a_pod_keeps_its_address() {
         let left: Vec<String> = left.collect();
         assert_eq!(left.len(), 4, "{left:?}");
         let look = now_or_never(Look::read(&objects, &objects)).unwrap();
-        let handles: Vec<&str> = look.handles.iter().map(|it| it.id.as_str()).collect();
+        let handles: Vec<&str> = look.records.handles.iter().map(|it| it.id.as_str()).collect();
         assert_eq!(handles, ["k8s-pod-network.kept"]);
-        assert!(look.blocks.iter().any(|block| block.allocation(kept).is_some()));
+        assert!(look.records.blocks.iter().any(|block| block.allocation(kept).is_some()));
     }
 }

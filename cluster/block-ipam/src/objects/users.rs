@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use manx_datastore::{ServedKey, Writes};
-use manx_objects::object::Kind;
+use manx_objects::object::{Kind, TUNNEL_ADDRESSES};
 use serde_json::Value;
 
 use super::{Objects, error};
@@ -32,7 +32,7 @@ impl<W: Writes + Sync> Objects<W> {
 
 impl<W: Writes + Sync> UserSource for Objects<W> {
     async fn all(&self) -> Result<Users, StoreError> {
-        let node = |key: &ServedKey, _| (key.name.clone(), NodeUser::default());
+        let node = |key: &ServedKey, object: Value| (key.name.clone(), node(&object));
         let nodes = self.writes.read_each(Kind::Node.into(), "", node).await.map_err(error)?;
         let pod = |key: &ServedKey, object: Value| {
             pod(&object).map(|pod| ((key.namespace.clone(), key.name.clone()), pod))
@@ -45,8 +45,8 @@ impl<W: Writes + Sync> UserSource for Objects<W> {
         let mut users = Users::default();
         if let Some(name) = owner.get("node") {
             let key = ServedKey::new(Kind::Node, "", name);
-            if self.writes.get(&key).await.map_err(error)?.is_some() {
-                users.nodes = BTreeMap::from([(name.clone(), NodeUser::default())]);
+            if let Some((object, _)) = self.writes.get(&key).await.map_err(error)? {
+                users.nodes = BTreeMap::from([(name.clone(), node(&object))]);
             }
         }
         if let (Some(namespace), Some(name)) = (owner.get("namespace"), owner.get("pod")) {
@@ -58,6 +58,13 @@ impl<W: Writes + Sync> UserSource for Objects<W> {
         }
         Ok(users)
     }
+}
+
+/// A node as a user. An annotation that cannot be read is no address: that of a tunnel is kept while its node exists.
+fn node(object: &Value) -> NodeUser {
+    let annotations = &object["metadata"]["annotations"];
+    let texts = TUNNEL_ADDRESSES.iter().filter_map(|(name, _)| annotations[*name].as_str());
+    NodeUser { tunnel_addresses: texts.filter_map(|text| text.parse().ok()).collect() }
 }
 
 /// A pod as a user; `None`: it is on its node's own network.

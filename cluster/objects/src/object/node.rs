@@ -9,6 +9,13 @@ use super::pairs::Pairs;
 /// The taint that Cluster Autoscaler gives to a node before it takes the node's machine away.
 pub const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
+/// The annotations in which Calico stores the addresses of a node's tunnels, each with whether it is of IPv4.
+pub const TUNNEL_ADDRESSES: [(&str, bool); 3] = [
+    ("projectcalico.org/IPv4IPIPTunnelAddr", true),
+    ("projectcalico.org/IPv4VXLANTunnelAddr", true),
+    ("projectcalico.org/IPv6VXLANTunnelAddr", false),
+];
+
 /// A node, the part that routing needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {

@@ -102,7 +102,7 @@ impl Rounds {
                 }
             }
         }
-        let (blocks, handles) = (look.blocks.len(), look.handles.len());
+        let (blocks, handles) = (look.records.blocks.len(), look.records.handles.len());
         let round = format!("a round: {blocks} blocks, {handles} handles, {steps} steps");
         if steps > 0 {
             tracing::info!("{round}, {failed} of them failed, {left} are left for the next round");

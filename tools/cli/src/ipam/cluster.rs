@@ -4,9 +4,10 @@ use std::time::SystemTime;
 
 use manx_block_ipam::assign;
 use manx_block_ipam::block::{Rest, Time};
-use manx_block_ipam::check::Records;
+use manx_block_ipam::garbage::UserSource as _;
 use manx_block_ipam::objects::Objects;
 use manx_block_ipam::pool::Pool;
+use manx_block_ipam::records::Records;
 use manx_block_ipam::store::StoreError;
 use manx_block_ipam::users::Users;
 use manx_datastore::api_server::read_kinds;
@@ -55,9 +56,8 @@ impl<W: Writes + Sync> Cluster<W> {
     /// Reads the records first: a pod that was given an address is there before its address.
     pub(super) async fn look(&self) -> Result<Seen, Error> {
         let records = Records::read(&self.store).await.map_err(store_error)?;
-        let kinds = [Kind::IpPool, Kind::Node, Kind::Pod];
-        let contents = read_kinds(self.writes(), &kinds).await.map_err(write_error)?;
-        Ok(Seen { records, pools: pools(&contents)?, users: Users::new(&contents) })
+        let users = self.store.all().await.map_err(store_error)?;
+        Ok(Seen { records, pools: self.pools().await?, users })
     }
 
     /// Reads the pools.
