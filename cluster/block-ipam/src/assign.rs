@@ -66,12 +66,16 @@ pub enum Error {
         strict: bool,
     },
     #[error(
-        "all {limit} blocks that a node may have are full: raise IPAMConfig maxBlocksPerHost, or use larger blocks"
+        "this node has {limit} blocks, as many as it may, and they are full: use larger blocks (blockSize), or set strictAffinity and a larger maxBlocksPerHost in IPAMConfig"
     )]
     BlockLimit {
         /// The most blocks of a node.
         limit: u32,
     },
+    #[error(
+        "the block of address {0} would overlap {1}, of another blockSize that its pool had before: name an address of {1}, or free that block"
+    )]
+    Overlaps(IpAddr, IpNet),
     #[error("address {0} lies in no IPPool that is enabled: name an address of a pool")]
     NoPoolAround(IpAddr),
     #[error("address {address} lies in block {block} of {owner}, and strictAffinity is set")]
@@ -137,18 +141,34 @@ pub async fn assign_named<S: Store>(
 ) -> Result<(), Error> {
     let pool = around(pools, address).filter(|pool| !pool.is_disabled);
     let cidr = pool.and_then(|pool| block_around(address, pool.block_size));
-    let cidr = cidr.ok_or(Error::NoPoolAround(address))?;
+    let mut cidr = cidr.ok_or(Error::NoPoolAround(address))?;
     for _ in 0..TRIES {
         let block = match store::get::<Block, _>(store, &Key::Block(cidr)).await? {
             Some(mut block) => {
                 block.value.end_rest(request.rest());
                 block
             }
-            None => match claim(store, request.owner, cidr, request.rest()).await {
-                Ok(Claim::Ours(block)) => block,
-                Ok(Claim::Taken) | Err(StoreError::Conflict) => continue,
-                Err(error) => return Err(error.into()),
-            },
+            None => {
+                let existing = all_blocks(store, request.rest()).await?;
+                // The pool had blocks of another size before.
+                match overlapping(&existing, cidr) {
+                    Some(other) if other.cidr.contains(&address) => {
+                        cidr = other.cidr;
+                        continue;
+                    }
+                    Some(other) => return Err(Error::Overlaps(address, other.cidr)),
+                    None => {}
+                }
+                let limit = request.config.limit();
+                if affine(store, request.owner).await?.len() >= limit as usize {
+                    return Err(Error::BlockLimit { limit });
+                }
+                match claim(store, request.owner, cidr, request.rest()).await {
+                    Ok(Claim::Ours(block)) => block,
+                    Ok(Claim::Taken) | Err(StoreError::Conflict) => continue,
+                    Err(error) => return Err(error.into()),
+                }
+            }
         };
         let is_own = block.value.owner.as_ref() == Some(request.owner);
         if request.config.strict_affinity && !is_own {
@@ -200,6 +220,10 @@ async fn assign_of_own<S: Store>(
             Err(StoreError::Conflict) => continue,
             Err(error) => return Err(error.into()),
         };
+        if let Some(address) = block.value.addresses_of(request.handle).next() {
+            // A request of the same handle that was given up has been done after all.
+            return Ok(Some(address));
+        }
         if !block.value.has_free(request.reserved) {
             return Ok(None);
         }
@@ -242,6 +266,7 @@ async fn unclaimed<S: Store>(
     for pool in pools {
         for cidr in Candidates::new(pool, reserved, &seed(pool, request)) {
             match find(&cidr) {
+                None if overlapping(&existing, cidr).is_some() => {}
                 None => return Ok(Some(cidr)),
                 Some(block) if !block.has_free(reserved) => {}
                 Some(block) if block.owner.as_ref() == Some(owner) => return Ok(Some(cidr)),
@@ -266,6 +291,14 @@ async fn unclaimed<S: Store>(
         }
     }
     Ok(None)
+}
+
+/// A block that has addresses of this one, or this one itself. `existing` is in order, and its blocks do not overlap each other.
+fn overlapping(existing: &[Block], cidr: IpNet) -> Option<&Block> {
+    let after = existing.partition_point(|block| block.cidr.network() <= cidr.network());
+    let around = after.checked_sub(1).map(|at| &existing[at]);
+    let overlaps = |block: &&Block| block.cidr.contains(&cidr) || cidr.contains(&block.cidr);
+    around.filter(overlaps).or_else(|| existing.get(after).filter(overlaps))
 }
 
 /// A pool whose blocks are single addresses is searched from another place for each request, or each would look at all

@@ -31,7 +31,9 @@ use crate::users::{NodeUser, PodUser, Users};
 
 const NODES: usize = 3;
 /// 16 addresses in four blocks: fewer than the pods, so nodes borrow, and take empty blocks from each other.
-const POOL: (&str, u8) = ("10.65.0.0/28", 30);
+const POOLS: [(&str, u8); 2] = [("10.65.0.0/28", 30), ("fd00:65::/124", 126)];
+const BLOCKS: usize = 4;
+const ADDRESSES_OF_BLOCK: usize = 4;
 
 const NAMESPACE: &str = "default";
 
@@ -100,13 +102,23 @@ impl Store for Stepped {
     }
 }
 
+/// The last request for a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Last {
+    Attach,
+    /// No runtime attaches a sandbox that it has begun to detach.
+    Detach,
+}
+
 /// What a node's pods have, as the node knows it.
 #[derive(Default)]
 struct Held {
     addresses: RefCell<BTreeMap<String, IpAddr>>,
-    /// The pods that are to be detached first after a crash: their last request is not known to have been done.
-    unknown: RefCell<BTreeSet<String>>,
+    /// The pods whose last request is not known to have been done: after a crash they are detached, or attached once more.
+    unknown: RefCell<BTreeMap<String, Last>>,
     exhausted: Cell<usize>,
+    named: Cell<usize>,
+    repeated: Cell<usize>,
 }
 
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
@@ -160,7 +172,7 @@ struct World {
 }
 
 impl World {
-    fn new(config: Config) -> Self {
+    fn new(config: Config, (cidr, block_size): (&str, u8)) -> Self {
         let (memory, late) = (Arc::<Memory>::default(), Arc::<Mutex<Vec<Write>>>::default());
         let node = |at: usize| Node {
             owner: Owner::Host(format!("node-{at}")),
@@ -175,12 +187,12 @@ impl World {
         };
         // The last one is the administrator.
         let nodes = (0..=NODES).map(node).collect();
-        let pools = Rc::new(vec![pool(POOL.0, POOL.1)]);
+        let pools = Rc::new(vec![pool(cidr, block_size)]);
         let now = Rc::new(Cell::new(1_000_000_000));
         Self { memory, late, pools, config: Rc::new(config), now, nodes, taken: Rc::default() }
     }
 
-    /// The next thing that a node does: it detaches what a crash has left, else attaches or detaches a pod.
+    /// The next thing that a node does: it attaches or detaches what a crash has left, else attaches or detaches a pod.
     fn begin(&mut self, at: usize) {
         let Self { pools, config, now, nodes, taken, .. } = self;
         let (pools, config, now) = (Rc::clone(pools), Rc::clone(config), Rc::clone(now));
@@ -189,7 +201,8 @@ impl World {
         if at == NODES {
             let turn = taken.replace(taken.get() + 1);
             let victim = Owner::Host(format!("node-{}", turn % NODES as u64));
-            let cidr: IpNet = format!("10.65.0.{}/30", (turn / 3 % 4) * 4).parse().unwrap();
+            let mut cidrs = pools[0].cidr.subnets(pools[0].block_size).unwrap();
+            let cidr = cidrs.nth(turn as usize / 3 % BLOCKS).unwrap();
             let only_empty = turn % 2 == 0;
             node.task = Some(Box::pin(async move {
                 let rest = Rest { now: Time(now.get()), cooldown: config.cooldown };
@@ -205,23 +218,32 @@ impl World {
             }));
             return;
         }
-        let unknown = held.unknown.borrow().first().cloned();
+        let unknown = held.unknown.borrow().first_key_value().map(|(it, last)| (it.clone(), *last));
         let detaches = held.addresses.borrow().len() >= 7 || node.pods % 6 == 5;
         node.pods += 1;
         let first = held.addresses.borrow().keys().next().cloned();
-        let name = format!("net.{}-{}", owner.name(), node.pods);
+        let repeats = node.pods.is_multiple_of(2);
+        let again = unknown.clone().filter(|(_, last)| repeats && *last == Last::Attach);
+        let again = again.map(|(handle, _)| handle);
+        let left = unknown.map(|(handle, _)| handle);
+        held.repeated.set(held.repeated.get() + usize::from(again.is_some()));
+        let name = again.clone().unwrap_or_else(|| format!("net.{}-{}", owner.name(), node.pods));
+        let address = node.pods.is_multiple_of(5).then(|| {
+            let mut addresses = pools[0].cidr.hosts();
+            addresses.nth(node.pods / 5 % addresses.clone().count()).unwrap()
+        });
         node.task = Some(Box::pin(async move {
             let rest = Rest { now: Time(now.get()), cooldown: config.cooldown };
-            let detached = unknown.or(first.filter(|_| detaches));
+            let detached = if again.is_some() { None } else { left.or(first.filter(|_| detaches)) };
             if let Some(handle) = detached {
                 held.addresses.borrow_mut().remove(&handle);
-                held.unknown.borrow_mut().insert(handle.clone());
+                held.unknown.borrow_mut().insert(handle.clone(), Last::Detach);
                 if release_by_handle(&store, &handle, rest).await.is_ok() {
                     held.unknown.borrow_mut().remove(&handle);
                 }
                 return;
             }
-            held.unknown.borrow_mut().insert(name.clone());
+            held.unknown.borrow_mut().insert(name.clone(), Last::Attach);
             let attributes =
                 [("node", owner.name()), ("namespace", NAMESPACE), ("pod", name.as_str())];
             let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned()));
@@ -234,16 +256,21 @@ impl World {
                 config: &config,
                 now: rest.now,
             };
-            let pools: Vec<&Pool> = pools.iter().collect();
-            match assign::assign(&store, &pools, request).await {
-                Ok(address) => {
+            let assigned = match address {
+                Some(it) => assign::assign_named(&store, &pools, it, request).await.map(|()| it),
+                None => assign::assign(&store, &pools.iter().collect::<Vec<_>>(), request).await,
+            };
+            match assigned {
+                Ok(got) => {
+                    held.named.set(held.named.get() + usize::from(address.is_some()));
                     held.unknown.borrow_mut().remove(&name);
-                    held.addresses.borrow_mut().insert(name.clone(), address);
+                    held.addresses.borrow_mut().insert(name.clone(), got);
                 }
                 Err(Error::Exhausted { .. } | Error::BlockLimit { .. }) => {
                     held.exhausted.set(held.exhausted.get() + 1);
                 }
                 Err(Error::Contended) => {}
+                Err(Error::Refused(_) | Error::OtherOwner { .. }) if address.is_some() => {}
                 Err(other) => panic!("{other}"),
             }
         }));
@@ -314,7 +341,7 @@ impl World {
             let all: BTreeSet<u32> = block.free.iter().copied().collect();
             assert_eq!(all.len(), block.free.len(), "free twice: {block:?}");
             assert!(block.allocations.keys().all(|at| !all.contains(at)), "{block:?}");
-            assert_eq!(block.free.len() + block.allocations.len(), 4, "{block:?}");
+            assert_eq!(block.free.len() + block.allocations.len(), ADDRESSES_OF_BLOCK, "{block:?}");
             for allocation in block.allocations.values().filter(|it| it.released_at.is_none()) {
                 let handle = allocation.handle.as_deref().unwrap();
                 let number = block.addresses_of(handle).count() as u32;
@@ -345,7 +372,7 @@ impl World {
         for node in &self.nodes {
             let known = std::mem::take(&mut *node.held.addresses.borrow_mut());
             let unknown = std::mem::take(&mut *node.held.unknown.borrow_mut());
-            for handle in known.into_keys().chain(unknown) {
+            for handle in known.into_keys().chain(unknown.into_keys()) {
                 now_or_never(release_by_handle(&*self.memory, &handle, rest)).unwrap();
             }
         }
@@ -359,7 +386,7 @@ pub(crate) fn run_without_crashes(
     config: Config,
     on: impl IntoIterator<Item = Option<usize>>,
 ) -> (Records, Vec<Pool>, Users) {
-    let mut world = World::new(config);
+    let mut world = World::new(config, POOLS[0]);
     for node in on {
         world.step(node.map_or(Step::Wait, |at| Step::On(at % (NODES + 1))));
     }
@@ -426,13 +453,14 @@ proptest! {
 
     #[test]
     fn no_address_is_given_out_twice_and_none_is_lost(
+        pool in prop::sample::select(&POOLS[..]),
         strict in any::<bool>(),
         cooldown in prop_oneof![Just(0_u64), Just(60)],
         steps in prop::collection::vec(step(), 200..1500),
     ) {
         let cooldown = Duration::from_secs(cooldown);
         let config = Config { strict_affinity: strict, cooldown, ..Config::default() };
-        let mut world = World::new(config);
+        let mut world = World::new(config, pool);
         for step in steps {
             world.step(step);
         }
@@ -441,7 +469,7 @@ proptest! {
             let unreleased = block.allocations.values().filter(|it| it.released_at.is_none());
             assert_eq!(unreleased.count(), 0, "lost: {block:?}");
         }
-        assert_eq!(take_all(&world), 16);
+        assert_eq!(take_all(&world), BLOCKS * ADDRESSES_OF_BLOCK);
     }
 }
 
@@ -450,9 +478,10 @@ proptest! {
 fn the_schedules_borrow_reclaim_and_run_out() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let (mut borrowed, mut exhausted, mut nobodys, mut late) = (0, 0, 0, 0);
+    let (mut named, mut repeated) = (0, 0);
     for _ in 0..40 {
         let steps = prop::collection::vec(step(), 1000).new_tree(&mut runner).unwrap().current();
-        let mut world = World::new(Config::default());
+        let mut world = World::new(Config::default(), POOLS[0]);
         for step in steps {
             world.step(step);
             late += usize::from(!world.late.lock().unwrap().is_empty());
@@ -465,8 +494,13 @@ fn the_schedules_borrow_reclaim_and_run_out() {
                 }
             }
         }
-        exhausted += world.nodes.iter().map(|it| it.held.exhausted.get()).sum::<usize>();
+        for Node { held, .. } in &world.nodes {
+            exhausted += held.exhausted.get();
+            named += held.named.get();
+            repeated += held.repeated.get();
+        }
     }
+    assert!(named > 100 && repeated > 100, "{named} {repeated}");
     assert!(
         borrowed > 1000 && exhausted > 5 && nobodys > 500 && late > 1000,
         "{borrowed} {exhausted} {nobodys} {late}"

@@ -73,7 +73,8 @@ impl<W: Writes + Sync> Objects<W> {
         match read(key.kind, &object) {
             Ok(Some(record)) => Ok(Some((record, Known { revision, object }))),
             Ok(None) => {
-                self.remove(&key, &revision).await?;
+                // Whoever may only read sees it as gone, too. The next writer removes it.
+                let _ = self.remove(&key, &revision).await;
                 Ok(None)
             }
             Err(reason) => Err(StoreError::Damaged { record: key.to_string(), reason }),
@@ -268,6 +269,12 @@ fn served(key: &Key) -> ServedKey {
         Key::Handle(_) => ServedKind::IpamHandle,
     };
     ServedKey::new(kind, "", &name(key))
+}
+
+impl From<WriteError> for StoreError {
+    fn from(failed: WriteError) -> Self {
+        error(failed)
+    }
 }
 
 fn error(error: WriteError) -> StoreError {

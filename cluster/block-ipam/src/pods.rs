@@ -7,11 +7,13 @@ use ipnet::IpNet;
 use manx_datastore::Writes;
 use manx_objects::object::{Kind, PoolUse};
 use manx_policy_compiler::selector::Labels;
+use serde_json::Value;
 
 use crate::affinity::Owner;
 use crate::asked::{Asked, AskedError, asked};
 use crate::assign::{self, Request, assign_named};
 use crate::block::{Attributes, Rest, Time};
+use crate::config::Config;
 use crate::handle::Handle;
 use crate::objects::{Objects, moment};
 use crate::pool::{Asker, Family, NoPool, Pool, choose};
@@ -33,8 +35,6 @@ pub struct Pod<'a> {
 pub struct Place<'a> {
     pub node: &'a str,
     pub node_labels: &'a Labels,
-    /// The labels of the pod's namespace.
-    pub namespace_labels: &'a Labels,
     pub pools: &'a [Pool],
     /// Addresses that no pod may have, with their owners: those of nodes, and what this node needs.
     pub taken: &'a BTreeMap<IpAddr, String>,
@@ -100,8 +100,9 @@ pub async fn assign_pod<W: Writes + Sync>(
     let given = try_assign(objects, pod, place, now).await;
     if given.is_err() && is_first {
         // If this fails, too, the addresses stay with the handle. The runtime detaches what it failed to attach.
-        let rest = Rest { now, cooldown: std::time::Duration::ZERO };
-        let _ = release_by_handle(objects, pod.handle, rest).await;
+        if let Ok(Config { cooldown, .. }) = objects.config().await {
+            let _ = release_by_handle(objects, pod.handle, Rest { now, cooldown }).await;
+        }
     }
     given
 }
@@ -116,7 +117,8 @@ async fn try_assign<W: Writes + Sync>(
     let found = objects.object(Kind::Pod, namespace, name).await?;
     let found = found.ok_or_else(|| PodError::Gone(format!("{namespace}/{name}")))?;
     let of_namespace = objects.object(Kind::Namespace, "", namespace).await?;
-    let mut asked = asked(&found, &of_namespace.unwrap_or_default())?;
+    let of_namespace = of_namespace.ok_or_else(|| PodError::Gone(format!("{namespace}/{name}")))?;
+    let mut asked = asked(&found, &of_namespace)?;
     if !addresses.is_empty() {
         asked.addresses = addresses.to_vec();
     }
@@ -141,10 +143,16 @@ async fn try_assign<W: Writes + Sync>(
         return assign_all_named(objects, &asked, place, request).await;
     }
     let mut given = Vec::new();
-    for pools in pools(&asked, place)? {
+    for pools in pools(&asked, place, &labels(&of_namespace))? {
         given.push(assign::assign(objects, &pools, request).await?);
     }
     Ok(given)
+}
+
+/// The labels of an object.
+fn labels(object: &Value) -> Labels {
+    let texts = object["metadata"]["labels"].as_object().into_iter().flatten();
+    texts.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
 /// A time as Calico writes it into the attributes of a pod's address.
@@ -153,12 +161,13 @@ fn timestamp(now: Time) -> String {
 }
 
 /// The pools of each family that the pod gets.
-fn pools<'a>(asked: &Asked, place: Place<'a>) -> Result<Vec<Vec<&'a Pool>>, NoPool> {
-    let asker = Asker {
-        node: place.node_labels,
-        namespace: Some(place.namespace_labels),
-        purpose: PoolUse::Workload,
-    };
+fn pools<'a>(
+    asked: &Asked,
+    place: Place<'a>,
+    namespace: &Labels,
+) -> Result<Vec<Vec<&'a Pool>>, NoPool> {
+    let asker =
+        Asker { node: place.node_labels, namespace: Some(namespace), purpose: PoolUse::Workload };
     let mut found = Vec::new();
     let mut none = None;
     for family in [Family::V4, Family::V6] {

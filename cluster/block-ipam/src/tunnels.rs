@@ -37,17 +37,13 @@ pub async fn set_tunnel_address<W: Writes + Sync>(
     let config = objects.config().await?;
     let rest = Rest { now, cooldown: config.cooldown };
     let asker = Asker { node: labels, namespace: None, purpose: PoolUse::Tunnel };
-    let Ok(serving) = choose(pools, family, &[], asker) else {
-        release_by_handle(objects, &id, rest).await?;
-        return Ok(None);
-    };
     if let Some(address) = held(objects, &id).await? {
-        // A pool that is disabled gives out no new address; this one may stay.
-        if pools.iter().any(|pool| pool.cidr.contains(&address)) {
+        if stays(address, pools) {
             return Ok(Some(address));
         }
         release_by_handle(objects, &id, rest).await?;
     }
+    let Ok(serving) = choose(pools, family, &[], asker) else { return Ok(None) };
     let owner = Owner::Host(node.to_owned());
     let attributes = Attributes::from([
         ("node".to_owned(), node.to_owned()),
@@ -64,6 +60,22 @@ pub async fn set_tunnel_address<W: Writes + Sync>(
         now,
     };
     Ok(Some(assign(objects, &serving, request).await?))
+}
+
+/// Whether an address that the node has may stay: a pool that is disabled gives out no new one, and takes none away.
+fn stays(address: IpAddr, pools: &[Pool]) -> bool {
+    pools.iter().any(|pool| pool.cidr.contains(&address))
+}
+
+/// Whether a node is about to lose the address of a tunnel. Others must not send to it any more then.
+pub async fn is_leaving<W: Writes + Sync>(
+    objects: &Objects<W>,
+    tunnel: Tunnel,
+    node: &str,
+    pools: &[Pool],
+) -> Result<bool, PodError> {
+    let held = held(objects, &Handle::of_tunnel(tunnel, node)).await?;
+    Ok(held.is_some_and(|address| !stays(address, pools)))
 }
 
 /// The address that a handle has.

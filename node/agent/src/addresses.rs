@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use manx_api::{AttachmentId, ErrorKind, PodName};
+use manx_block_ipam::handle::Handle;
 use manx_ipam::file::FileStore;
 use manx_ipam::host_local::{self, HostLocal, Request, Reservation};
 use manx_ipam::leases::Leases;
@@ -14,6 +15,9 @@ use crate::pool_addresses::{self, Known, PoolAddresses};
 
 /// The network of handles of pods that no container runtime has attached.
 const OWN_NETWORK: &str = "manx";
+
+/// The network of handles that Calico's plugin has made. No two networks have a container of one id.
+const CALICOS_NETWORK: &str = "k8s-pod-network";
 
 /// The reason why addresses are not given out, or not released.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +83,8 @@ impl Addresses {
         let handle = handle(&request.pod, request.id.as_ref());
         request.addresses = pools.assign(&request.pod, &handle, &request.addresses, &known).await?;
         let reserved = self.leases.reserve(&request).await;
-        if reserved.is_err() {
+        // A lease whose write may have been done counts, and keeps its address until the pod is detached.
+        if reserved.is_err() && self.leases().addresses(&request.pod).is_none() {
             // If this fails, too, the runtime's detachment does it.
             let _ = pools.release(&handle).await;
         }
@@ -102,10 +107,10 @@ impl Addresses {
     /// Takes back the addresses of an attachment that this node has no lease of: Calico's plugin made it, or its lease was
     /// lost.
     pub(crate) async fn release_unleased(&self, id: &AttachmentId) -> Result<(), Error> {
-        match &self.pools {
-            Some(pools) => Ok(pools.release(&handle_of(id)).await?),
-            None => Ok(()),
-        }
+        let Some(pools) = &self.pools else { return Ok(()) };
+        pools.release(&handle_of(id)).await?;
+        let container = &id.sandbox.container;
+        Ok(pools.release(&Handle::of_pod(CALICOS_NETWORK, container)).await?)
     }
 
     /// Takes back the addresses of an attachment that has failed.
@@ -137,5 +142,5 @@ fn handle(pod: &PodName, id: Option<&AttachmentId>) -> String {
 }
 
 fn handle_of(id: &AttachmentId) -> String {
-    manx_block_ipam::handle::Handle::of_pod(&id.sandbox.network, &id.sandbox.container)
+    Handle::of_pod(&id.sandbox.network, &id.sandbox.container)
 }

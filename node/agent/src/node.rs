@@ -214,9 +214,14 @@ impl Agent {
 
     /// Tells for which tunnels the node needs addresses, if Calico's IPAM gives them.
     fn want_tunnels(&self) {
-        if self.attachments.pools().is_some() {
-            let wanted = Some(self.view.wanted_tunnels(&self.inputs));
-            self.tunnels.send_if_modified(|known| mem::replace(known, wanted) != *known);
+        // While a pool is not valid, it is not known which addresses may stay.
+        if self.attachments.pools().is_some() && self.view.cluster.invalid_pools.is_empty() {
+            let wanted = self.view.wanted_tunnels(&self.inputs);
+            self.tunnels.send_if_modified(|known| {
+                let is_new = !known.as_ref().is_some_and(|it| it.is_like(&wanted));
+                *known = Some(wanted);
+                is_new
+            });
         }
     }
 

@@ -12,7 +12,7 @@ use manx_block_ipam::pods::{Place, Pod, PodError, assign_pod};
 use manx_block_ipam::pool::Pool;
 use manx_block_ipam::release::release_by_handle;
 use manx_block_ipam::store::StoreError;
-use manx_block_ipam::tunnels::set_tunnel_address;
+use manx_block_ipam::tunnels::{is_leaving, set_tunnel_address};
 use manx_datastore::api_server::{Access, Writer};
 use manx_policy_compiler::model::Labels;
 use tokio::sync::Mutex;
@@ -20,8 +20,8 @@ use tokio::time::timeout;
 
 use manx_api::{ErrorKind, PodName};
 
-/// The time for which an attachment waits for the API server. A container runtime waits longer for its plugin.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The time for which an attachment waits for the API server. The plugin waits longer for its answer.
+const PATIENCE: Duration = Duration::from_secs(40);
 
 /// The reason why addresses of the cluster's pools are not given out, or not released.
 #[derive(Debug, thiserror::Error)]
@@ -54,11 +54,9 @@ impl From<StoreError> for Error {
 }
 
 /// The cluster as the control loop knows it when a pod asks for addresses.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Known {
     pub(crate) node_labels: Labels,
-    /// The labels of the pod's namespace.
-    pub(crate) namespace_labels: Labels,
     pub(crate) pools: Vec<Pool>,
     /// Addresses that no pod may have, with their owners.
     pub(crate) taken: BTreeMap<IpAddr, String>,
@@ -115,9 +113,9 @@ impl PoolAddresses {
         known: &Known,
     ) -> Result<Vec<IpAddr>, Error> {
         let objects = self.objects().await?;
-        let Known { node_labels, namespace_labels, pools, taken } = known;
+        let Known { node_labels, pools, taken } = known;
         let node = &self.0.node;
-        let place = Place { node, node_labels, namespace_labels, pools, taken };
+        let place = Place { node, node_labels, pools, taken };
         let PodName { namespace, name } = pod;
         let pod = Pod { namespace, name, handle, addresses: named };
         self.call(Box::pin(assign_pod(&objects, pod, place, now()))).await
@@ -148,6 +146,12 @@ impl PoolAddresses {
         self.call(Box::pin(set)).await
     }
 
+    /// Whether the node is about to lose the address of a tunnel.
+    pub(crate) async fn is_leaving(&self, tunnel: Tunnel, pools: &[Pool]) -> Result<bool, Error> {
+        let objects = self.objects().await?;
+        self.call(Box::pin(is_leaving(&objects, tunnel, &self.0.node, pools))).await
+    }
+
     /// Makes the affinities of this node findable that an old version of Calico has left.
     pub(crate) async fn label_affinities(&self) -> Result<(), Error> {
         let objects = self.objects().await?;
@@ -162,10 +166,8 @@ impl PoolAddresses {
     ) -> Result<(), Error> {
         let objects = self.objects().await?;
         let write = objects.writes().annotate_node(&self.0.node, annotations);
-        self.call(Box::pin(async {
-            write.await.map_err(|error| StoreError::Unreachable(error.to_string()).into())
-        }))
-        .await
+        self.call(Box::pin(async { write.await.map_err(|error| StoreError::from(error).into()) }))
+            .await
     }
 }
 

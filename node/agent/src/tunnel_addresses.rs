@@ -20,13 +20,22 @@ pub(crate) const TUNNELS: [(Tunnel, &str); 2] =
     [(Tunnel::Ipip, TUNNEL_ADDRESSES[0].0), (Tunnel::Vxlan, TUNNEL_ADDRESSES[1].0)];
 
 /// What the control loop knows.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Wanted {
     /// The pools of each of [`TUNNELS`].
     pub(crate) pools: [Vec<Pool>; 2],
     pub(crate) known: Known,
     /// The IPv4 addresses in the Node's annotations.
     pub(crate) annotated: BTreeSet<IpAddr>,
+}
+
+impl Wanted {
+    /// Whether the same is wanted. Nodes that come and go change only what must not be taken, which is no reason to ask.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let Self { pools, known, annotated } = self;
+        (pools, annotated) == (&other.pools, &other.annotated)
+            && known.node_labels == other.known.node_labels
+    }
 }
 
 /// Keeps addresses and annotations as they are wanted, until the sender is gone.
@@ -65,6 +74,10 @@ async fn set(addresses: &PoolAddresses, wanted: &Wanted) -> Result<(), Error> {
     let Wanted { pools, known, annotated } = wanted;
     let (mut annotations, mut all) = (BTreeMap::new(), BTreeSet::new());
     for ((tunnel, annotation), pools) in TUNNELS.into_iter().zip(pools) {
+        if addresses.is_leaving(tunnel, pools).await? {
+            // Others must not take it for this node's when a pod has got it.
+            addresses.annotate_node(&BTreeMap::from([(annotation, None)])).await?;
+        }
         let address = addresses.set_tunnel_address(tunnel, pools, known).await?;
         annotations.insert(annotation, address.map(|it| it.to_string()));
         all.extend(address);

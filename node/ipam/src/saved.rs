@@ -14,6 +14,8 @@ use manx_api::{AttachmentId, PodName};
 /// The version that is written. Version 1, without pinned addresses, and version 2, without attachments of container
 /// runtimes, are read, too.
 const VERSION: u32 = 3;
+/// The version of addresses of the cluster's pools: an earlier version of this program would take them for another plugin's.
+const VERSION_OF_POOLS: u32 = 4;
 
 #[derive(Serialize, Deserialize)]
 struct Saved {
@@ -52,7 +54,7 @@ pub(crate) fn write(leases: &Leases) -> Result<Vec<u8>, serde_json::Error> {
         resting: turn.resting().map(|number| number.to_string()).collect::<Vec<_>>().join(" "),
     });
     let saved = Saved {
-        version: VERSION,
+        version: if leases.is_of_pools { VERSION_OF_POOLS } else { VERSION },
         blocks: blocks.collect(),
         pools: leases.is_of_pools,
         pods,
@@ -68,8 +70,10 @@ pub(crate) fn write(leases: &Leases) -> Result<Vec<u8>, serde_json::Error> {
 pub(crate) fn read(text: &[u8]) -> Result<Leases, String> {
     let Saved { version, blocks, pools, pods, pinned, attachments } =
         serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    if !(1..=VERSION).contains(&version) {
-        return Err(format!("it has version {version}, this manx reads versions up to {VERSION}"));
+    if !(1..=VERSION_OF_POOLS).contains(&version) {
+        return Err(format!(
+            "it has version {version}, this manx reads versions up to {VERSION_OF_POOLS}"
+        ));
     }
     let net = |block: &SavedBlock| {
         block.cidr.parse::<IpNet>().map_err(|_| format!("{:?} is not a CIDR", block.cidr))

@@ -21,10 +21,10 @@ fn done<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// A cluster with pods `web/a` to `web/e` that have these annotations.
+/// A cluster with pods `web/a` to `web/h` that have these annotations.
 fn cluster(version: &'static str, annotations: &Value) -> Objects<MemoryWrites> {
     let writes = MemoryWrites::new(version);
-    for name in ["a", "b", "c", "d", "e"] {
+    for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
         writes.put(ServedKey::new(Kind::Pod, "web", name), annotated(annotations, &json!({})));
     }
     writes.put(ServedKey::new(Kind::Namespace, "", "web"), annotated(&json!({}), &json!({})));
@@ -39,8 +39,7 @@ fn ask(
 ) -> Result<Vec<IpAddr>, PodError> {
     let taken = BTreeMap::from([("10.65.0.1".parse().unwrap(), "Node \"n1\"".to_owned())]);
     let labels = Labels::new();
-    let place =
-        Place { node, node_labels: &labels, namespace_labels: &labels, pools, taken: &taken };
+    let place = Place { node, node_labels: &labels, pools, taken: &taken };
     let handle = format!("k8s-pod-network.{node}-{name}");
     let pod = Pod { namespace: "web", name, handle: &handle, addresses: &[] };
     done(assign_pod(objects, pod, place, NOW))
@@ -54,16 +53,21 @@ fn addresses(texts: &[&str]) -> Vec<IpAddr> {
 fn pods_get_addresses_of_their_nodes_blocks_in_both_versions_of_the_api() {
     for version in [V1, V3] {
         let objects = cluster(version, &json!({}));
-        let pools = [pool("10.65.0.0/29", 30), pool("fd00::/124", 126)];
+        let pools = [pool("10.65.0.0/29", 30), pool("fd00::/120", 122)];
         let first = ask(&objects, "n1", "a", &pools).unwrap();
         assert_eq!(first.len(), 2, "one of each family");
         assert_eq!(ask(&objects, "n1", "a", &pools), Ok(first.clone()), "the same request again");
         let second = ask(&objects, "n2", "b", &pools).unwrap();
         let block = |address: &IpAddr| IpNet::new(*address, 30).unwrap().trunc();
         assert_ne!(block(&first[0]), block(&second[0]));
+        let others = ["c", "d", "e", "f", "g"];
+        let rest = others.map(|pod| ask(&objects, "n1", pod, &pools).unwrap());
+        assert!(ask(&objects, "n1", "h", &pools).unwrap_err().is_exhausted());
+        let of_node: IpAddr = "10.65.0.1".parse().unwrap();
+        let all = [&first, &second].into_iter().chain(&rest).flatten();
+        assert!(all.clone().all(|address| *address != of_node), "seven of eight, and not that one");
+        assert_eq!(all.collect::<std::collections::BTreeSet<_>>().len(), 14);
         let all = objects.writes().objects();
-        let text = serde_json::to_string_pretty(&all.values().collect::<Vec<_>>()).unwrap();
-        assert!(!text.contains("\"10.65.0.1\""));
         let affinities = all.keys().filter(|key| key.kind == Kind::BlockAffinity.into());
         assert_eq!(affinities.count(), 4);
         let (_, deleted) = all
@@ -75,12 +79,11 @@ fn pods_get_addresses_of_their_nodes_blocks_in_both_versions_of_the_api() {
         let rest = Rest { now: NOW, cooldown: std::time::Duration::ZERO };
         let handle = "k8s-pod-network.n1-a";
         assert_eq!(done(release_by_handle(&objects, handle, rest)).unwrap().len(), 2);
-        let handles = objects.writes().objects();
-        let handles = handles.keys().filter(|key| key.kind == ServedKind::IpamHandle);
-        assert_eq!(
-            handles.map(|key| key.name.as_str()).collect::<Vec<_>>(),
-            ["k8s-pod-network.n2-b"]
-        );
+        let left = objects.writes().objects();
+        let left = left.keys().filter(|key| key.kind == ServedKind::IpamHandle);
+        let expected = others.map(|pod| format!("k8s-pod-network.n1-{pod}"));
+        let expected = expected.into_iter().chain(["k8s-pod-network.n2-b".to_owned()]);
+        assert!(left.map(|key| key.name.clone()).eq(expected));
     }
 }
 

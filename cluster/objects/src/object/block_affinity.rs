@@ -18,9 +18,12 @@ pub struct BlockAffinity {
 }
 
 impl BlockAffinity {
-    /// Whether the block is the node's: Calico announces these blocks, and no others.
+    /// Whether the block is the node's: Calico announces these blocks, and no others. What is larger than a pool's largest
+    /// block (`blockSize` 20 and 116) is none.
     pub fn is_in_force(&self) -> bool {
-        self.state == AffinityState::Confirmed
+        let shortest = if self.cidr.addr().is_ipv4() { 20 } else { 116 };
+        self.cidr.prefix_len() >= shortest
+            && self.state == AffinityState::Confirmed
             && self.claimant == AffinityType::Host
             && !self.is_deleted
     }

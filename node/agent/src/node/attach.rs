@@ -70,7 +70,7 @@ impl Agent {
     fn wanted_addresses(&self, name: &ObjectName, attach: &Attach) -> Wanted {
         let Attach { pod, addresses, .. } = attach;
         let (taken, known) = match self.attachments.pools() {
-            Some(_) => (BTreeMap::new(), self.view.known_to_pools(&self.inputs, Some(name))),
+            Some(_) => (BTreeMap::new(), self.view.known_to_pools(&self.inputs)),
             None => (self.view.taken_addresses(&self.inputs, name), Known::default()),
         };
         let (pod, addresses) = (pod.clone(), addresses.clone());

@@ -5,21 +5,21 @@ use std::net::IpAddr;
 
 use manx_block_ipam::pool::Pool;
 use manx_objects::object::{EncapsulationMode, IpPool, Kind, Object, ObjectKey};
-use manx_policy_compiler::model::{Labels, ObjectName};
 
 use super::inputs::Inputs;
 use super::view::View;
 use crate::pool_addresses::Known;
 use crate::tunnel_addresses::Wanted;
 
+/// The most addresses of another node that no pod gets.
+const MOST_OF_A_NODE: usize = 16;
+
 impl View {
-    /// The labels, pools and addresses that count for a pod, or for what is no pod.
-    pub(super) fn known_to_pools(&self, inputs: &Inputs, pod: Option<&ObjectName>) -> Known {
+    /// The labels, pools and addresses that count.
+    pub(super) fn known_to_pools(&self, inputs: &Inputs) -> Known {
         let node = self.cluster.nodes.get(&self.node);
-        let namespace = pod.and_then(|it| self.cluster.model.namespaces.get(&it.namespace));
         Known {
             node_labels: node.map(|it| it.labels.clone()).unwrap_or_default(),
-            namespace_labels: namespace.cloned().unwrap_or_else(Labels::new),
             pools: self
                 .usable_pools(inputs)
                 .filter_map(|(name, it)| Pool::new(name, it).ok())
@@ -45,10 +45,13 @@ impl View {
         })
     }
 
-    /// Addresses that no pod may have, wherever they lie: those of nodes, and what this node needs.
+    /// Addresses that no pod may have, wherever they lie: those of nodes, and what this node needs. A node that names very
+    /// many addresses takes no more than a few from the pools.
     fn not_for_pods(&self, inputs: &Inputs) -> BTreeMap<IpAddr, String> {
-        let of_nodes = self.cluster.node_addresses().into_iter();
-        let of_nodes = of_nodes.map(|(address, node)| (address, format!("Node {node:?}")));
+        let of_nodes = self.cluster.nodes.iter().flat_map(|(node, it)| {
+            let addresses = it.addresses.iter().take(MOST_OF_A_NODE);
+            addresses.map(move |address| (*address, format!("Node {node:?}")))
+        });
         let reserved = self.reserved(inputs, &self.own_addresses).into_iter();
         of_nodes.chain(reserved.map(|(address, what)| (address, what.to_string()))).collect()
     }
@@ -68,7 +71,7 @@ impl View {
             Some(Object::Node(node)) => node.tunnel_addresses.iter().copied(),
             _ => [].iter().copied(),
         };
-        let mut known = self.known_to_pools(inputs, None);
+        let mut known = self.known_to_pools(inputs);
         // The node's own tunnel addresses are what is asked for.
         known.taken.retain(|address, _| !self.topology.tunnel_addresses.contains(address));
         Wanted {

@@ -432,7 +432,7 @@ fn a_damaged_file_is_refused_and_left_alone() {
     };
     let damaged = [
         String::new(),
-        state(r#""a/b":["10.0.0.9"]"#).replace("\"version\":1", "\"version\":4"),
+        state(r#""a/b":["10.0.0.9"]"#).replace("\"version\":1", "\"version\":5"),
         state(r#""a/b":["10.0.0.9"],"a/c":["10.0.0.9"]"#),
         state(r#""a/b":["10.0.0.1"]"#),
         state(r#""a/b":["10.0.1.9"]"#),
@@ -460,7 +460,7 @@ fn a_damaged_file_is_refused_and_left_alone() {
     }
     insta::assert_snapshot!(reasons.join("\n"), @r#"
     EOF while parsing a value at line 1 column 0
-    it has version 4, this manx reads versions up to 3
+    it has version 5, this manx reads versions up to 4
     a/c is not the only pod with 10.0.0.9
     10.0.0.1 is not a pod's address of 10.0.0.0/24
     10.0.1.9 is not a pod's address of 10.0.0.0/24
