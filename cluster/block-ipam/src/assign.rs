@@ -143,31 +143,29 @@ pub async fn assign_named<S: Store>(
     let cidr = pool.and_then(|pool| block_around(address, pool.block_size));
     let mut cidr = cidr.ok_or(Error::NoPoolAround(address))?;
     for _ in 0..TRIES {
-        let block = match store::get::<Block, _>(store, &Key::Block(cidr)).await? {
-            Some(mut block) => {
-                block.value.end_rest(request.rest());
-                block
+        let found = store::get::<Block, _>(store, &Key::Block(cidr)).await?;
+        let block = if let Some(mut block) = found {
+            block.value.end_rest(request.rest());
+            block
+        } else {
+            let existing = all_blocks(store, request.rest()).await?;
+            // The pool had blocks of another size before.
+            match overlapping(&existing, cidr) {
+                Some(other) if other.cidr.contains(&address) => {
+                    cidr = other.cidr;
+                    continue;
+                }
+                Some(other) => return Err(Error::Overlaps(address, other.cidr)),
+                None => {}
             }
-            None => {
-                let existing = all_blocks(store, request.rest()).await?;
-                // The pool had blocks of another size before.
-                match overlapping(&existing, cidr) {
-                    Some(other) if other.cidr.contains(&address) => {
-                        cidr = other.cidr;
-                        continue;
-                    }
-                    Some(other) => return Err(Error::Overlaps(address, other.cidr)),
-                    None => {}
-                }
-                let limit = request.config.limit();
-                if affine(store, request.owner).await?.len() >= limit as usize {
-                    return Err(Error::BlockLimit { limit });
-                }
-                match claim(store, request.owner, cidr, request.rest()).await {
-                    Ok(Claim::Ours(block)) => block,
-                    Ok(Claim::Taken) | Err(StoreError::Conflict) => continue,
-                    Err(error) => return Err(error.into()),
-                }
+            let limit = request.config.limit();
+            if affine(store, request.owner).await?.len() >= limit as usize {
+                return Err(Error::BlockLimit { limit });
+            }
+            match claim(store, request.owner, cidr, request.rest()).await {
+                Ok(Claim::Ours(block)) => block,
+                Ok(Claim::Taken) | Err(StoreError::Conflict) => continue,
+                Err(error) => return Err(error.into()),
             }
         };
         let is_own = block.value.owner.as_ref() == Some(request.owner);

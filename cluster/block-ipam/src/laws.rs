@@ -230,7 +230,7 @@ impl World {
         let name = again.clone().unwrap_or_else(|| format!("net.{}-{}", owner.name(), node.pods));
         let address = node.pods.is_multiple_of(5).then(|| {
             let mut addresses = pools[0].cidr.hosts();
-            addresses.nth(node.pods / 5 % addresses.clone().count()).unwrap()
+            addresses.nth(node.pods / 5 % addresses.count()).unwrap()
         });
         node.task = Some(Box::pin(async move {
             let rest = Rest { now: Time(now.get()), cooldown: config.cooldown };
