@@ -104,7 +104,9 @@ pub(crate) fn takes_datagrams_that_were_put_together(b: &Netns, port: &mut dyn P
         }
         let mut buffer = vec![0; 65_535];
         for tag in 0..COUNT {
-            let len = alone.recv(&mut buffer).unwrap();
+            let received = alone.recv(&mut buffer);
+            assert!(received.is_ok(), "datagram {tag} to {address}: {received:?}");
+            let len = received.unwrap();
             assert!(buffer[..len] == payload(tag), "datagram {tag} has {len} bytes, or other ones");
         }
         if port.capabilities().udp_segmentation {
