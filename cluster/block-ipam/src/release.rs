@@ -54,21 +54,13 @@ async fn release_of_block<S: Store>(
     cidr: IpNet,
     rest: Rest,
 ) -> Result<Vec<IpAddr>, Error> {
-    for _ in 0..TRIES {
-        let found = store::get::<Block, _>(store, &Key::Block(cidr)).await?;
-        let Some(Found { value: before, revision }) = found else { return Ok(Vec::new()) };
-        let mut after = before.clone();
-        after.end_rest(rest);
+    let released = change(store, cidr, |block| {
+        block.end_rest(rest);
         // If there is none, a write that gives one out may be under way: its process counted the address and crashed. So the
         // block is written in any case, and gets another revision.
-        let released = after.release_handle(handle, rest);
-        match put(store, before, revision, after).await {
-            Ok(()) => return Ok(released),
-            Err(StoreError::Conflict) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(Error::Contended)
+        Ok::<_, Error>(Some(block.release_handle(handle, rest)))
+    });
+    Ok(released.await?.unwrap_or_default())
 }
 
 /// Releases addresses of one block, all or none, and returns those that were allocated.
@@ -81,30 +73,20 @@ pub async fn release<S: Store>(
     addresses: &[ToRelease],
     rest: Rest,
 ) -> Result<Vec<IpAddr>, ReleaseError> {
-    for _ in 0..TRIES {
-        let found = store::get::<Block, _>(store, &Key::Block(cidr)).await?;
-        let Some(Found { value: before, revision }) = found else { return Ok(Vec::new()) };
-        let mut after = before.clone();
-        after.end_rest(rest);
-        let released = after.release(addresses, rest)?;
-        if released.is_empty() {
-            return Ok(Vec::new());
-        }
-        match put(store, before, revision, after).await {
-            Ok(()) => {}
-            Err(StoreError::Conflict) => continue,
-            Err(error) => return Err(error.into()),
-        }
-        let mut counts = BTreeMap::<&str, u32>::new();
-        for handle in released.iter().filter_map(|(_, handle)| handle.as_deref()) {
-            *counts.entry(handle).or_default() += 1;
-        }
-        for (handle, number) in counts {
-            count::remove(store, handle, cidr, number).await?;
-        }
-        return Ok(released.into_iter().map(|(address, _)| address).collect());
+    let released = change(store, cidr, |block| {
+        block.end_rest(rest);
+        let released = block.release(addresses, rest)?;
+        Ok::<_, ReleaseError>((!released.is_empty()).then_some(released))
+    });
+    let released = released.await?.unwrap_or_default();
+    let mut counts = BTreeMap::<&str, u32>::new();
+    for handle in released.iter().filter_map(|(_, handle)| handle.as_deref()) {
+        *counts.entry(handle).or_default() += 1;
     }
-    Err(Error::Contended.into())
+    for (handle, number) in counts {
+        count::remove(store, handle, cidr, number).await?;
+    }
+    Ok(released.into_iter().map(|(address, _)| address).collect())
 }
 
 /// Deletes a handle that has no address, if it has not changed since the caller has read it. Returns whether it is deleted.
@@ -136,38 +118,40 @@ async fn rewrite_without<S: Store>(
     cidr: IpNet,
     rest: Rest,
 ) -> Result<bool, Error> {
-    for _ in 0..TRIES {
-        let found = store::get::<Block, _>(store, &Key::Block(cidr)).await?;
-        let Some(Found { value: before, revision }) = found else { return Ok(true) };
-        if before.addresses_of(handle).next().is_some() {
-            return Ok(false);
-        }
-        let mut after = before.clone();
-        after.end_rest(rest);
-        match put(store, before, revision, after).await {
-            Ok(()) => return Ok(true),
-            Err(StoreError::Conflict) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(Error::Contended)
+    let mut has_address = false;
+    let rewritten = change(store, cidr, |block| {
+        has_address = block.addresses_of(handle).next().is_some();
+        block.end_rest(rest);
+        Ok::<_, Error>((!has_address).then_some(()))
+    });
+    rewritten.await?;
+    Ok(!has_address)
 }
 
 /// Frees a block's addresses that have rested long enough, if it has some: a block that nobody writes would keep them.
 pub async fn end_rest<S: Store>(store: &S, cidr: IpNet, rest: Rest) -> Result<(), Error> {
+    change(store, cidr, |block| Ok::<_, Error>(block.end_rest(rest).then_some(()))).await.map(drop)
+}
+
+/// Writes what `change` makes of a block, as it is when nobody else writes it in between. `None`: there is no such block, or
+/// `change` returned `None`, and the block stays as it is.
+async fn change<S: Store, T, E: From<StoreError> + From<Error>>(
+    store: &S,
+    cidr: IpNet,
+    mut change: impl FnMut(&mut Block) -> Result<Option<T>, E>,
+) -> Result<Option<T>, E> {
     for _ in 0..TRIES {
         let found = store::get::<Block, _>(store, &Key::Block(cidr)).await?;
-        let Some(Found { value: before, revision }) = found else { return Ok(()) };
+        let Some(Found { value: before, revision }) = found else { return Ok(None) };
         let mut after = before.clone();
-        if !after.end_rest(rest) {
-            return Ok(());
-        }
+        let Some(result) = change(&mut after)? else { return Ok(None) };
         match put(store, before, revision, after).await {
+            Ok(()) => return Ok(Some(result)),
             Err(StoreError::Conflict) => {}
-            done => return Ok(done?),
+            Err(error) => return Err(error.into()),
         }
     }
-    Err(Error::Contended)
+    Err(Error::Contended.into())
 }
 
 async fn put<S: Store>(
