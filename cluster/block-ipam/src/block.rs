@@ -74,7 +74,7 @@ pub fn first_line(handle: &str) -> &str {
 pub struct Block {
     /// Its addresses.
     pub cidr: IpNet,
-    /// The node whose pods get its addresses first. `None`: nobody's; whoever finds no better one borrows from it.
+    /// The node whose pods get its addresses first. `None`: no node's; all nodes may borrow from it.
     pub owner: Option<Owner>,
     /// When the owner claimed it.
     pub claimed_at: Option<Time>,

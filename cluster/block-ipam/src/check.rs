@@ -110,7 +110,7 @@ fn state(
     }
     match users.validity(address, allocation) {
         Validity::Valid => AddressState::InUse,
-        // Whoever uses it would lose it.
+        // A release would take it from its user.
         Validity::Unused | Validity::NodeGone if !used_by.is_empty() => AddressState::InUse,
         Validity::Unused => AddressState::Unused,
         Validity::NodeGone => AddressState::NodeGone,

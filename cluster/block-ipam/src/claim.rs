@@ -51,7 +51,7 @@ pub(crate) async fn claim<S: Store>(
         Some(block) if affinity.value.state == State::Confirmed => Ok(ours(block, rest)),
         Some(block) => {
             let affinity = set_state(store, affinity, State::Pending).await?;
-            // Whoever is about to take the block from this owner has read it before, and must not succeed.
+            // Another node may be about to take the block. It has read it before this write, so its own write fails.
             let Found { revision, value } = block;
             let block = store::swap(store, &revision, written(value)).await?;
             set_state(store, affinity, State::Confirmed).await?;

@@ -1,6 +1,6 @@
 //! A handle: the name by which addresses are released together, and how many each block has of it.
 //!
-//! The law: a count is never lower than the number of addresses that the handle has in the block. So whoever releases by
+//! The law: a count is never lower than the number of addresses that the handle has in the block. So a release by
 //! handle finds all of them. A count may be higher after a crash; the next release by the handle takes it away.
 
 use std::collections::BTreeMap;

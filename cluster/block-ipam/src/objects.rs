@@ -73,7 +73,7 @@ impl<W: Writes + Sync> Objects<W> {
         match read(key.kind, &object) {
             Ok(Some(record)) => Ok(Some((record, Known { revision, object }))),
             Ok(None) => {
-                // Whoever may only read sees it as gone, too. The next writer removes it.
+                // A reader that may not delete it sees it as gone, too. The next writer removes it.
                 let _ = self.remove(&key, &revision).await;
                 Ok(None)
             }

@@ -119,7 +119,7 @@ proptest! {
             let (mut records, mut users) = (records.clone(), users.clone());
             if damage(kind, &mut records, &mut users, at).is_some() {
                 let found = kinds(&check(&records, &pools, &users).findings);
-                // The added block may be a pair of blocks', of which each is found.
+                // If the added blocks are a pair, each of them is found.
                 prop_assert_eq!(found, BTreeSet::from([kind]));
             }
         }

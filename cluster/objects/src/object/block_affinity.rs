@@ -13,7 +13,7 @@ pub struct BlockAffinity {
     pub state: AffinityState,
     /// `spec.type`; a host if absent.
     pub claimant: AffinityType,
-    /// `spec.deleted`: whoever removes the object says so first.
+    /// `spec.deleted`: a writer sets it before it removes the object.
     pub is_deleted: bool,
 }
 
