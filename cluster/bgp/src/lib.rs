@@ -11,5 +11,8 @@
 //!
 //! No I/O, no clock. Sessions are `node/speaker`'s.
 
+pub mod decision;
+pub mod export;
 pub mod path;
 pub mod peer;
+pub mod table;

@@ -101,6 +101,12 @@ pub enum HostRoute {
         /// The other node's address.
         address: IpAddr,
     },
+    /// The way out of the cluster leads to a router that has told of it (BGP). Every route of another program to the same
+    /// prefix is better.
+    Router {
+        /// The router's address.
+        address: IpAddr,
+    },
 }
 
 /// The desired state of the node's namespace.

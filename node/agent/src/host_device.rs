@@ -31,6 +31,9 @@ use manx_linux::netns::{self, sysctl};
 use crate::interfaces::{FORWARDED, HOST};
 use crate::reconcile::Pass;
 
+/// The metric of routes that routers have told. Programs that make routes give them a lower one, or none.
+const LEARNED_METRIC: u32 = 2048;
+
 /// The interface by which the node's own packets come in, as routing rules see it.
 const LOOPBACK: &str = "lo";
 
@@ -146,7 +149,10 @@ impl HostDevice {
             host.set_routes(netlink, OWN_TABLE, &routes.through(&self.made), pass).await?;
             entry = forwarded;
         }
-        entry.set_routes(netlink, MAIN, &routes.through(entry.made), pass).await?;
+        // The table of the node's own packets is asked before the main one, so what routers have told is not there.
+        let mut main = routes.through(entry.made);
+        main.extend(&routes.by_router);
+        entry.set_routes(netlink, MAIN, &main, pass).await?;
         for (name, address) in stale {
             if pass.want_gone(format!("{} on {name}", address.net)) {
                 netlink.delete_address(address).await?;
@@ -285,14 +291,14 @@ impl Interface<'_> {
             }
             // IPv6 keeps a route with a gateway and one without it side by side, so the old one is removed first.
             if let IpNet::V6(_) = route.destination {
-                for old in present.iter().filter(|old| old.destination == route.destination) {
+                for old in present.iter().filter(|old| place(old) == place(route)) {
                     netlink.delete_route(table, old).await?;
                 }
             }
             netlink.replace_route_in(table, route).await?;
         }
-        let destinations: BTreeSet<IpNet> = wanted.iter().map(|new| new.destination).collect();
-        for route in present.iter().filter(|it| !destinations.contains(&it.destination)) {
+        let places: BTreeSet<_> = wanted.iter().map(place).collect();
+        for route in present.iter().filter(|it| !places.contains(&place(it))) {
             if pass.want_gone(text(route)) {
                 netlink.delete_route(table, route).await?;
             }
@@ -301,13 +307,20 @@ impl Interface<'_> {
     }
 }
 
-/// The node's routes to pods.
+/// The place of a route in a table: a table has one route of each destination and metric.
+const fn place(route: &Route) -> (IpNet, Option<u32>) {
+    (route.destination, route.metric)
+}
+
+/// The node's routes to pods, and out of the cluster.
 #[derive(Default)]
 struct PodRoutes {
     /// Prefixes that are reached through Manx, with the source address. The caller chooses the interface.
     through_manx: Vec<(IpNet, Option<IpAddr>)>,
     /// Routes to other nodes by the node's own network.
     by_node: BTreeSet<Route>,
+    /// Routes out of the cluster, by routers.
+    by_router: BTreeSet<Route>,
     unreachable: Vec<IpNet>,
 }
 
@@ -317,22 +330,26 @@ impl PodRoutes {
         // Many prefixes lead to few nodes.
         let mut next_hops = BTreeMap::new();
         for (block, route) in &desired.blocks {
-            match *route {
-                HostRoute::Manx { source } => routes.through_manx.push((block.trunc(), source)),
-                HostRoute::Node { address } => {
-                    let hop = match next_hops.entry(address) {
-                        Entry::Occupied(known) => known.into_mut(),
-                        Entry::Vacant(new) => new.insert(netlink.next_hop(address).await?),
-                    };
-                    match hop {
-                        Some(hop) => {
-                            let via = Some(hop.neighbour);
-                            let route = Route::direct(block.trunc(), hop.device);
-                            routes.by_node.insert(Route { via, ..route });
-                        }
-                        None => routes.unreachable.push(*block),
-                    }
+            let address = match *route {
+                HostRoute::Manx { source } => {
+                    routes.through_manx.push((block.trunc(), source));
+                    continue;
                 }
+                HostRoute::Node { address } | HostRoute::Router { address } => address,
+            };
+            let hop = match next_hops.entry(address) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(netlink.next_hop(address).await?),
+            };
+            let Some(hop) = hop else {
+                routes.unreachable.push(*block);
+                continue;
+            };
+            let (via, direct) = (Some(hop.neighbour), Route::direct(block.trunc(), hop.device));
+            if matches!(route, HostRoute::Router { .. }) {
+                routes.by_router.insert(Route { via, metric: Some(LEARNED_METRIC), ..direct });
+            } else {
+                routes.by_node.insert(Route { via, ..direct });
             }
         }
         Ok(routes)

@@ -20,6 +20,9 @@ use super::{Error, Netlink};
 /// proto 77`; numbers above `RTPROT_STATIC` are free for any program: rtnetlink(7)).
 pub const MANX_PROTOCOL: u8 = 77;
 
+/// The metric of an IPv6 route that names none (`IP6_RT_PRIO_USER`).
+const DEFAULT_METRIC_V6: u32 = 1024;
+
 /// The main routing table.
 pub const MAIN: u8 = RouteHeader::RT_TABLE_MAIN;
 
@@ -33,12 +36,15 @@ pub struct Route {
     pub source: Option<IpAddr>,
     /// Whether the next hop is on the link even if no address of the interface says so.
     pub onlink: bool,
+    /// The metric: of two routes to one destination the one with the lower metric counts. `None`: the kernel's default (0
+    /// of IPv4, 1024 of IPv6).
+    pub metric: Option<u32>,
 }
 
 impl Route {
     /// A route to a destination on the link itself.
     pub const fn direct(destination: IpNet, device: u32) -> Self {
-        Self { destination, via: None, device, source: None, onlink: false }
+        Self { destination, via: None, device, source: None, onlink: false, metric: None }
     }
 
     /// The default prefix in the family of `like`: `0.0.0.0/0` or `::/0`.
@@ -75,6 +81,9 @@ impl Route {
         if self.onlink {
             message.header.flags.insert(RouteFlags::Onlink);
         }
+        if let Some(metric) = self.metric {
+            message.attributes.push(RouteAttribute::Priority(metric));
+        }
         message
     }
 
@@ -85,19 +94,22 @@ impl Route {
             _ => return None,
         };
         let mut address = unspecified;
-        let (mut via, mut device, mut source) = (None, None, None);
+        let (mut via, mut device, mut source, mut metric) = (None, None, None, None);
         for attribute in &message.attributes {
             match attribute {
                 RouteAttribute::Destination(to) => address = ip(to)?,
                 RouteAttribute::Gateway(to) => via = ip(to),
                 RouteAttribute::PrefSource(from) => source = ip(from),
                 RouteAttribute::Oif(index) => device = Some(*index),
+                RouteAttribute::Priority(value) => metric = Some(*value),
                 _ => {}
             }
         }
         let destination = IpNet::new(address, message.header.destination_prefix_length).ok()?;
         let onlink = message.header.flags.contains(RouteFlags::Onlink);
-        Some(Self { destination, via, device: device?, source, onlink })
+        let default = if destination.addr().is_ipv4() { 0 } else { DEFAULT_METRIC_V6 };
+        let metric = metric.filter(|it| *it != default);
+        Some(Self { destination, via, device: device?, source, onlink, metric })
     }
 }
 
@@ -112,11 +124,12 @@ pub struct RouteOf<'a> {
 
 impl fmt::Display for RouteOf<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { table, route: Route { destination, via, source, .. }, device } = self;
+        let Self { table, route: Route { destination, via, source, metric, .. }, device } = self;
         write!(f, "ip route table {table} {destination}")?;
         via.iter().try_for_each(|via| write!(f, " via {via}"))?;
         device.iter().try_for_each(|device| write!(f, " dev {device}"))?;
-        source.iter().try_for_each(|source| write!(f, " src {source}"))
+        source.iter().try_for_each(|source| write!(f, " src {source}"))?;
+        metric.iter().try_for_each(|metric| write!(f, " metric {metric}"))
     }
 }
 

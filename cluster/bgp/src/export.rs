@@ -1,0 +1,146 @@
+//! Whether a peer is told of a route, and with which attributes.
+//!
+//! The order is that of Calico's export rules: what belongs to the node itself, then what lies in a pool that is
+//! exported; everything else stays here. RFC 4271 (5.1, 9.2) and RFC 4456 (8) say who may hear what at all.
+
+use std::collections::BTreeMap;
+use std::iter;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::decision::Path;
+use crate::path::{Attributes, Segment};
+use crate::peer::{NextHopMode, Peer};
+
+/// The `LOCAL_PREF` of a node's own routes. Calico's nodes take a route's metric from it (2147483647 less the
+/// `LOCAL_PREF`), and a metric of 1024 is the normal one.
+pub const OWN_LOCAL_PREFERENCE: u32 = 2_147_483_647 - 1024;
+
+/// The communities that say who may not be told (RFC 1997), in order: nobody else; no other autonomous system; no other
+/// autonomous system, not even of a confederation.
+const NO_ADVERTISE: u32 = 0xffff_ff02;
+const NO_EXPORT: [u32; 2] = [0xffff_ff01, 0xffff_ff03];
+
+/// The most autonomous systems of one segment (RFC 4271, 4.3: its length is one byte).
+const SYSTEMS_OF_SEGMENT: usize = 255;
+
+/// What a route of this node itself is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OwnRoute {
+    /// A block of pod addresses.
+    Block,
+    /// A single address of a pod outside of the node's blocks.
+    Borrowed,
+    /// An address of services, or a range of them.
+    Service,
+}
+
+/// The prefixes that decide what leaves the node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Exports {
+    /// The routes of this node itself.
+    pub own: BTreeMap<IpNet, OwnRoute>,
+    /// The pools, each with whether routes in it are exported.
+    pub pools: BTreeMap<IpNet, bool>,
+    /// The ranges of service addresses that a reflector passes on.
+    pub passed_on: Vec<IpNet>,
+}
+
+impl Exports {
+    /// Whether a route may leave the node, whoever is told. `reflects`: to a client of this node's reflector.
+    pub fn allows(&self, prefix: IpNet, own: Option<OwnRoute>, reflects: bool) -> bool {
+        let pools = || around(&self.pools, prefix);
+        if pools().any(|exported| !exported) {
+            return false;
+        }
+        match own {
+            Some(OwnRoute::Block | OwnRoute::Service) => return true,
+            Some(OwnRoute::Borrowed) | None => {}
+        }
+        if around(&self.own, prefix).any(|kind| *kind == OwnRoute::Block) {
+            return false;
+        }
+        let is_passed_on = reflects && self.passed_on.iter().any(|it| it.contains(&prefix));
+        is_passed_on || pools().any(|exported| *exported)
+    }
+}
+
+/// What a map has for the prefixes that contain one, the longest first.
+fn around<T>(map: &BTreeMap<IpNet, T>, prefix: IpNet) -> impl Iterator<Item = &T> {
+    iter::successors(Some(prefix.trunc()), IpNet::supernet).filter_map(|it| map.get(&it))
+}
+
+/// A route that somebody may be told of.
+#[derive(Debug, Clone, Copy)]
+pub enum Route<'a> {
+    /// One of this node itself.
+    Own(OwnRoute),
+    /// The best path of a peer, and that peer.
+    Learned(&'a Path, &'a Peer),
+}
+
+/// The attributes with which `peer` is told of a route. `None`: it is not told. `here` is this node's address in the
+/// session with the peer.
+pub fn advertised(
+    exports: &Exports,
+    (prefix, route): (IpNet, Route<'_>),
+    peer: &Peer,
+    here: IpAddr,
+) -> Option<Attributes> {
+    let (own, mut attributes) = match route {
+        Route::Own(own) => (
+            Some(own),
+            Attributes { local_pref: Some(OWN_LOCAL_PREFERENCE), ..Attributes::of_own(here) },
+        ),
+        Route::Learned(path, from) => (None, passed_on(path, from, peer)?),
+    };
+    if !exports.allows(prefix, own, peer.reflected_as.is_some()) {
+        return None;
+    }
+    let is_own = own.is_some();
+    attributes.next_hop = match peer.next_hop {
+        NextHopMode::Own => here,
+        NextHopMode::Auto if is_own || !peer.is_internal() => here,
+        NextHopMode::Auto | NextHopMode::Keep => attributes.next_hop,
+    };
+    if !peer.is_internal() {
+        prepend(&mut attributes.as_path, peer.own_system);
+        attributes.local_pref = None;
+        attributes.originator = None;
+        attributes.clusters.clear();
+        // Of a neighbouring system's preference no other system is told (RFC 4271, 5.1.4).
+        attributes.med = None;
+    }
+    Some(attributes)
+}
+
+/// The attributes of a learned path for another peer. `None`: that peer may not hear of it.
+fn passed_on(path: &Path, from: &Peer, to: &Peer) -> Option<Attributes> {
+    if from.address == to.address || path.attributes.communities.contains(&NO_ADVERTISE) {
+        return None;
+    }
+    let mut attributes = Attributes::clone(&path.attributes);
+    if !to.is_internal() {
+        let stays = NO_EXPORT.iter().any(|it| attributes.communities.contains(it));
+        return (!stays).then_some(attributes);
+    }
+    if path.is_internal {
+        // The cluster of either end: only a reflector passes on what an internal peer has told.
+        let cluster = from.reflected_as.or(to.reflected_as)?;
+        attributes.originator.get_or_insert(path.identifier);
+        attributes.clusters.insert(0, cluster);
+    }
+    attributes.local_pref.get_or_insert(crate::decision::LOCAL_PREFERENCE);
+    Some(attributes)
+}
+
+/// Puts an autonomous system in front of a path.
+fn prepend(as_path: &mut Vec<Segment>, system: u32) {
+    match as_path.first_mut() {
+        Some(Segment::Sequence(systems)) if systems.len() < SYSTEMS_OF_SEGMENT => {
+            systems.insert(0, system);
+        }
+        _ => as_path.insert(0, Segment::Sequence(vec![system])),
+    }
+}
