@@ -452,3 +452,25 @@ fn nothing_leads_where_no_host_is() {
         assert_eq!(is_routable(net(prefix), next_hop), expected, "{prefix} by {next_hop:?}");
     }
 }
+
+#[test]
+fn what_is_told_again_after_a_restart_stays_and_all_else_goes_at_the_end_of_rib() {
+    let (mut table, mut model) = established();
+    let peer = address(3);
+    let prefixes = |it: &Table| {
+        let learned = it.learned().map(|(prefix, _)| prefix.to_string());
+        learned.collect::<Vec<_>>()
+    };
+    announce(&mut table, &mut model, peer, "10.65.1.0/26", &[65003]);
+    announce(&mut table, &mut model, peer, "10.66.0.0/26", &[65003]);
+    step(&mut table, &mut model, Event::Close(peer, Some(120)));
+    assert_eq!(prefixes(&table), ["10.65.1.0/26", "10.66.0.0/26"], "they are kept");
+    step(&mut table, &mut model, Event::Open(peer, true));
+    announce(&mut table, &mut model, peer, "10.65.1.0/26", &[65003]);
+    step(&mut table, &mut model, Event::EndOfRib(peer));
+    assert_eq!(prefixes(&table), ["10.65.1.0/26"]);
+    step(&mut table, &mut model, Event::Wait(3600));
+    assert_eq!(prefixes(&table), ["10.65.1.0/26"]);
+    drain(&mut table, &mut model);
+    assert_eq!(&model.told[&address(1)], &model.should_hold(address(1)));
+}
