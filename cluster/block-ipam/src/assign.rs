@@ -31,7 +31,7 @@ pub(crate) const TRIES: usize = 100;
 
 /// The time for which an empty block stays with the node that claimed it. So two nodes do not take a block from each other
 /// before either has used it.
-const CLAIM_HOLDS: Duration = Duration::from_secs(60);
+const CLAIM_HOLDS: Duration = Duration::from_mins(1);
 
 /// A request for an address.
 #[derive(Debug, Clone, Copy)]

@@ -50,6 +50,6 @@ mod tests {
         assert_eq!(passed(Duration::ZERO, 10_000), 2 * BURST - 1);
         assert_eq!(passed(Duration::from_secs(1), 10_000), BURST);
         // After a rest, however long, no more than at first.
-        assert_eq!(passed(Duration::from_secs(3600), 10_000), 2 * BURST - 1);
+        assert_eq!(passed(Duration::from_hours(1), 10_000), 2 * BURST - 1);
     }
 }

@@ -378,7 +378,7 @@ fn a_worker_does_not_sleep_while_a_port_has_more_packets() {
     };
     let port = Box::new(Watched { descriptor: reader.into(), mapped: false, received });
     assert!(worker.commands().send(Command::Attach(PortId(0), port, Arc::default())));
-    is_done.recv_timeout(Duration::from_secs(60)).unwrap();
+    is_done.recv_timeout(Duration::from_mins(1)).unwrap();
 }
 
 #[test]
@@ -737,7 +737,7 @@ fn a_port_that_is_slow_to_close_holds_up_no_other_and_is_closed_in_the_end() {
     let port = Watched { descriptor: reader.into(), mapped: false, received };
     workers.attach(PortId(7), vec![Box::new(port)]).unwrap();
     writer.write_all(b"a packet").unwrap();
-    is_asked.recv_timeout(Duration::from_secs(60)).expect("the worker serves the next port");
+    is_asked.recv_timeout(Duration::from_mins(1)).expect("the worker serves the next port");
     assert!(is_closed.is_empty(), "none is closed yet");
     let dropping = std::thread::spawn(move || drop(workers));
     for _ in 0..4 {

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The time that an agent may take to answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The reason why there is no answer, or an unexpected one.
 #[derive(Debug, thiserror::Error)]

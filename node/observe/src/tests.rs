@@ -56,7 +56,7 @@ fn agent_metrics(rules: usize) -> AgentMetrics {
     AgentMetrics {
         started: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
         in_sync: true,
-        stale_since: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_100)),
+        stale_since: Some(SystemTime::UNIX_EPOCH + Duration::from_mins(28_333_335)),
         objects: BTreeMap::from([
             (("", "Pod", true), 7),
             (("networking.k8s.io", "NetworkPolicy", false), 1),

@@ -38,7 +38,7 @@ use time::{PER_PACKET, ticks_per_second};
 const HEAD: &str = "The pipeline in memory";
 /// The row of instructions, and about how long counting takes.
 const COUNTED: &str = "instructions";
-const COUNTING: Duration = Duration::from_secs(60);
+const COUNTING: Duration = Duration::from_mins(1);
 
 /// The rows of this section.
 pub fn rows(settings: &Settings) -> Vec<ListedRow> {

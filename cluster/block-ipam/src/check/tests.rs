@@ -133,7 +133,7 @@ fn runs_leave_something_to_damage_in_each_way() {
     let (mut borrowed, mut resting) = (0, 0);
     for _ in 0..40 {
         let on = schedule().new_tree(&mut runner).unwrap().current();
-        let config = Config { cooldown: Duration::from_secs(60), ..Config::default() };
+        let config = Config { cooldown: Duration::from_mins(1), ..Config::default() };
         let (records, pools, users) = run_without_crashes(config, on);
         let counts = check(&records, &pools, &users).counts;
         borrowed += counts.borrowed;

@@ -576,7 +576,7 @@ fn the_schedules_take_each_kind_of_garbage() {
     let mut all = Counts::default();
     for _ in 0..40 {
         let steps = prop::collection::vec(step(), 1500).new_tree(&mut runner).unwrap().current();
-        let cooldown = Duration::from_secs(60);
+        let cooldown = Duration::from_mins(1);
         let mut world = World::new(Config { cooldown, ..Config::default() });
         for step in steps {
             world.step(step);

@@ -88,7 +88,7 @@ fn a_block_of_calicos_is_read_and_written_back_as_it_was() {
 #[test]
 fn a_changed_block_is_read_as_it_was_meant() {
     let mut block = read_block(&calicos_block());
-    let rest = Rest { now: Time(1_764_378_200_000_000_000), cooldown: Duration::from_secs(60) };
+    let rest = Rest { now: Time(1_764_378_200_000_000_000), cooldown: Duration::from_mins(1) };
     block.release_handle("k8s-pod-network.2", rest);
     for allocation in block.allocations.values_mut().take(1) {
         allocation.alternate = Attributes::from([("pod".to_owned(), "other".to_owned())]);

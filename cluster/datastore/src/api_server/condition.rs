@@ -21,7 +21,7 @@ use super::fault::words;
 /// The condition's type (Kubernetes, `NodeConditionType`).
 const TYPE: &str = "NetworkUnavailable";
 /// The pause before the second try. It doubles up to the longest one.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_mins(1));
 /// The time for which an ending agent waits until the condition is written.
 const LAST: Duration = Duration::from_secs(1);
 

@@ -33,7 +33,7 @@ const SILENCE: Duration = Duration::from_secs(WATCH as u64 + 30);
 /// A watch that was not refused within this time counts as working.
 const REFUSAL: Duration = Duration::from_secs(1);
 /// The time for which a kind waits for a sign that its CRD was installed.
-const NOT_SERVED: Duration = Duration::from_secs(60);
+const NOT_SERVED: Duration = Duration::from_mins(1);
 /// The delays of the look-ups after such a sign: the server takes a moment to serve a new resource.
 const LOOKS: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(300), Duration::from_secs(1), Duration::from_secs(3)];

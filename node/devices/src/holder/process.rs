@@ -21,7 +21,7 @@ use super::{Call, MAX_ENTRIES, Reply, Request, Response, SILENCE, VERSION, prepa
 const LOOK: Duration = Duration::from_secs(5);
 /// The time that the holder stays without a device and a connection. The plugin checks that there is a holder before it
 /// makes a device, and the agent brings the queues when the device is made.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_mins(1);
 
 /// See the module.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ const LISTENS: &str = "socket::tests::one_that_was_killed_is_told_from_one_that_
 fn one_that_was_killed_is_told_from_one_that_lives() {
     if let Some(path) = env::var_os(PATH) {
         let _listening = Listening::bind(Path::new(&path)).unwrap();
-        thread::sleep(Duration::from_secs(60));
+        thread::sleep(Duration::from_mins(1));
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -142,7 +142,7 @@ fn watch(
             return end(init, pastas);
         }
         pastas.start_if_wanted();
-        let left = left.min(Duration::from_secs(3600)).min(pastas.poll_interval());
+        let left = left.min(Duration::from_hours(1)).min(pastas.poll_interval());
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         let mut fds = vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
         if attended {

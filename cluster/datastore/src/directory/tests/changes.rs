@@ -48,7 +48,7 @@ fn changes_are_what_differs_and_contents_what_all_files_say() {
                     None => drop(fs::remove_file(directory.path().join(name))),
                 }
                 // Every other time a doubtful text has stayed long enough.
-                let later = STANDS.mul_f64(0.75) * at + Duration::from_secs(3600);
+                let later = STANDS.mul_f64(0.75) * at + Duration::from_hours(1);
                 let before = store.contents().clone();
                 let now = Moment { wall: wall + later, monotonic: monotonic + later };
                 let changes = store.refresh_at(now);
