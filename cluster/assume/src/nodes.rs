@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use manx_objects::object::{Kind, Node, Object, ObjectKey, Pairs};
+use manx_objects::object::{Kind, Node, NodeBgp, Object, ObjectKey, Pairs};
 use serde_json::json;
 
 use crate::space::User;
@@ -28,6 +28,7 @@ pub(crate) fn make_nodes(completion: &mut Completion<'_>) -> Result<(), Refusal>
             calico_address: None,
             tunnel_addresses: Vec::new(),
             vxlan_mac: None,
+            bgp: NodeBgp::default(),
             is_leaving: false,
         };
         completion.add(key_of(name), Object::Node(Box::new(node)));

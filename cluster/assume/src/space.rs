@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use manx_objects::State;
 use manx_objects::contents::Contents;
+use manx_objects::object::bgp::{BgpConfiguration, Remote};
 use manx_objects::object::calico::{self, EntityRule};
 use manx_objects::object::cluster::{ClusterMatch, ClusterPeer};
 use manx_objects::object::{IpBlock, Object, Peer};
@@ -177,7 +178,19 @@ impl Space {
                 }
             }
             Object::BlockAffinity(affinity) => self.blocks.push(affinity.cidr),
-            Object::Namespace(_)
+            Object::BgpConfiguration(configuration) => {
+                let BgpConfiguration { cluster_ips, external_ips, load_balancer_ips, .. } =
+                    &**configuration;
+                let all = [cluster_ips, external_ips, load_balancer_ips];
+                self.blocks.extend(all.into_iter().flatten());
+            }
+            Object::BgpPeer(peer) => {
+                if let Remote::Address { address, .. } = peer.remote {
+                    self.addresses.insert(address);
+                }
+            }
+            Object::BgpFilter(_)
+            | Object::Namespace(_)
             | Object::ServiceAccount(_)
             | Object::Workload(_)
             | Object::Tier(_) => {}

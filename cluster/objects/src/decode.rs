@@ -76,6 +76,11 @@ pub(super) fn decode(
             let felix = calico::felix_configuration(root, name, out);
             Some(Object::FelixConfiguration(Box::new(felix)))
         }
+        Kind::BgpConfiguration => {
+            calico::bgp_configuration(root, name, out).map(Box::new).map(Object::BgpConfiguration)
+        }
+        Kind::BgpPeer => calico::bgp_peer(root, out).map(Box::new).map(Object::BgpPeer),
+        Kind::BgpFilter => calico::bgp_filter(root, out).map(Box::new).map(Object::BgpFilter),
     };
     (object, Invalid::default())
 }

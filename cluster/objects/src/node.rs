@@ -1,12 +1,13 @@
 //! Nodes.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
+use super::calico;
 use super::cursor::{Cursor, Findings};
 use super::metadata::{Metadata, annotation};
-use super::object::{Node, TO_BE_DELETED, TUNNEL_ADDRESSES};
+use super::object::{Node, NodeBgp, TO_BE_DELETED, TUNNEL_ADDRESSES};
 use super::problem::Severity;
 use super::syntax::{ADDRESS, CIDR, address, cidr};
 use super::tree::{self, Value};
@@ -16,6 +17,13 @@ const CALICO_ADDRESS: &str = "projectcalico.org/IPv4Address";
 /// The annotation in which Calico stores the hardware address of a node's VXLAN device, if it does not follow from the
 /// node's name.
 const VXLAN_MAC: &str = "projectcalico.org/VXLANTunnelMACAddr";
+
+/// The annotation in which Calico stores a node's IPv6 address and the length of its subnet.
+const CALICO_ADDRESS_V6: &str = "projectcalico.org/IPv6Address";
+/// The annotation of a node whose autonomous system is not the cluster's.
+const SYSTEM: &str = "projectcalico.org/ASNumber";
+/// The annotation that makes a node a route reflector.
+const REFLECTOR_CLUSTER: &str = "projectcalico.org/RouteReflectorClusterID";
 
 const NODE_SPEC_IGNORED: &[&str] = &["configSource", "externalID", "providerID", "unschedulable"];
 const NODE_STATUS_IGNORED: &[&str] = &[
@@ -46,6 +54,7 @@ pub(super) fn node(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -
         calico_address: calico_address(root, metadata, out),
         tunnel_addresses: tunnel_addresses(root, metadata, out),
         vxlan_mac: vxlan_mac(root, metadata, out),
+        bgp: bgp(root, metadata, out),
     };
     if let Some(spec) = root.field("spec")
         && spec.mapping(out, &["podCIDR", "podCIDRs", "taints"], NODE_SPEC_IGNORED)
@@ -145,4 +154,31 @@ fn vxlan_mac(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -> Opti
         annotation(root, VXLAN_MAC, expected, Severity::Error, out);
     }
     mac
+}
+
+/// What a node's annotations say about BGP. One that cannot be read counts as absent, with a warning: the node's pods are
+/// reached as before.
+fn bgp(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -> NodeBgp {
+    let mut of = |name: &str, expected: &str, read: &dyn Fn(&str) -> bool| {
+        let text = metadata.annotations.get(name).filter(|text| !text.is_empty())?;
+        if read(text) {
+            return Some(text);
+        }
+        annotation(root, name, expected, Severity::Warning, out);
+        None
+    };
+    let net = |text: &str| {
+        let net = cidr(text).or_else(|| address(text).map(IpNet::from));
+        net.filter(|net| matches!(net, IpNet::V6(_)))
+    };
+    let system = |text: &str| calico::system_text(text);
+    let cluster = |text: &str| text.parse::<Ipv4Addr>().ok();
+    let ipv6 = "an IPv6 address with its prefix length, e.g. fd00::2/64";
+    let number = "the number of an autonomous system, e.g. 64512";
+    let id = "a cluster's ID in the form of an IPv4 address, e.g. 244.0.0.1";
+    NodeBgp {
+        system: of(SYSTEM, number, &|it| system(it).is_some()).and_then(|it| system(it)),
+        cluster: of(REFLECTOR_CLUSTER, id, &|it| cluster(it).is_some()).and_then(|it| cluster(it)),
+        ipv6_address: of(CALICO_ADDRESS_V6, ipv6, &|it| net(it).is_some()).and_then(|it| net(it)),
+    }
 }

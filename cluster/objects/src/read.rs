@@ -420,15 +420,17 @@ impl Reader<'_> {
             // The pod's addresses are closed, whatever its namespace is.
             (Kind::Pod, None) => (kind, "default".to_owned()),
             // The object may be the configuration of every node.
-            (Kind::FelixConfiguration, _) => {
+            (Kind::FelixConfiguration | Kind::BgpConfiguration, _) => {
                 "default".clone_into(&mut name);
                 (kind, String::new())
             }
-            // Without these nothing more is allowed: nothing is routed to a missing node or for a missing affinity, a
-            // missing profile denies, and services, workloads and staged policies enforce nothing.
+            // Without these nothing more is allowed: nothing is routed to a missing node or for a missing affinity, nobody is
+            // a peer by a missing `BGPPeer`, a missing filter rejects all routes, a missing profile denies, and services, workloads and staged policies enforce nothing.
             (
                 Kind::Node
                 | Kind::BlockAffinity
+                | Kind::BgpPeer
+                | Kind::BgpFilter
                 | Kind::Profile
                 | Kind::Service
                 | Kind::Endpoints

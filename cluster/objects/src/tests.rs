@@ -516,8 +516,8 @@ fn a_kind_that_is_spelled_nearly_like_one_that_is_read_is_that_one_and_not_valid
 #[test]
 fn kinds_that_are_not_read_are_skipped_with_a_word_and_policies_with_an_error() {
     for (version, kind, severity) in [
-        ("projectcalico.org/v3", "BGPConfiguration", Some(Severity::Warning)),
-        ("projectcalico.org/v3", "BGPPeer", Some(Severity::Warning)),
+        ("projectcalico.org/v3", "CalicoNodeStatus", Some(Severity::Warning)),
+        ("projectcalico.org/v3", "KubeControllersConfiguration", Some(Severity::Warning)),
         ("projectcalico.org/v3", "IPReservation", Some(Severity::Warning)),
         ("crd.projectcalico.org/v1", "IPAMBlock", Some(Severity::Warning)),
         ("crd.projectcalico.org/v1", "ClusterInformation", Some(Severity::Warning)),
@@ -633,6 +633,9 @@ fn what_has_no_name_fails_closed() {
         (calico, "FelixConfiguration", Some("FelixConfiguration"), Some("FelixConfiguration")),
         (calico, "IPPool", Some("IpPool"), Some("IpPool")),
         (calico, "BlockAffinity", None, None),
+        (calico, "BGPConfiguration", Some("BgpConfiguration"), Some("BgpConfiguration")),
+        (calico, "BGPPeer", None, None),
+        (calico, "BGPFilter", None, None),
         (calico, "Profile", None, None),
         (calico, "StagedNetworkPolicy", None, None),
     ] {

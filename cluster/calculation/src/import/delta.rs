@@ -74,7 +74,11 @@ impl Cluster {
         }
         match key.kind {
             Kind::Pod => self.apply_pod(contents, key, [before, state]),
-            Kind::Service | Kind::ServiceCidr => Some(Effect::Nothing),
+            Kind::Service
+            | Kind::ServiceCidr
+            | Kind::BgpConfiguration
+            | Kind::BgpPeer
+            | Kind::BgpFilter => Some(Effect::Nothing),
             Kind::EndpointSlice => Some(self.apply_slice(contents, key, [before, state])),
             Kind::NetworkSet | Kind::GlobalNetworkSet => self.apply_set(contents, key, now),
             Kind::Node => self.apply_route_sources(contents, &BTreeSet::from([&*key.name])),

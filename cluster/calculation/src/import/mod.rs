@@ -245,7 +245,10 @@ impl Cluster {
             | Object::ClusterNetworkPolicy(_)
             | Object::CalicoPolicy(_)
             | Object::Profile(_)
-            | Object::FelixConfiguration(_) => {}
+            | Object::FelixConfiguration(_)
+            | Object::BgpConfiguration(_)
+            | Object::BgpPeer(_)
+            | Object::BgpFilter(_) => {}
         }
     }
 

@@ -208,11 +208,11 @@ fn stale_is_one_sentence_for_all_kinds_with_one_cause() {
         cause: "User \"manx-node\" cannot list".to_owned(),
     };
     let text = stale(all.map(|kind| fault(Some(kind), forbidden(kind))).into());
-    insta::assert_snapshot!(text, @r#"Namespace, Node, Pod and 29 more: User "manx-node" cannot list"#);
+    insta::assert_snapshot!(text, @r#"Namespace, Node, Pod and 32 more: User "manx-node" cannot list"#);
     let single =
         all[..5].iter().map(|kind| fault(Some(*kind), format!("no {}", kind.name()).into()));
     let text = stale(single.collect());
-    insta::assert_snapshot!(text, @r#"Endpoints, EndpointSlice, ServiceCIDR and 24 more: User "manx-node" cannot list; Namespace: no Namespace; Node: no Node; and 3 other causes"#);
+    insta::assert_snapshot!(text, @r#"Endpoints, EndpointSlice, ServiceCIDR and 27 more: User "manx-node" cannot list; Namespace: no Namespace; Node: no Node; and 3 other causes"#);
     assert_eq!(
         stale(vec![fault(None, "no answer for 4 s".to_owned().into())]),
         "no answer for 4 s"

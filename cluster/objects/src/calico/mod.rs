@@ -5,6 +5,8 @@
 //!
 //! Source: Calico's API reference (`projectcalico.org/v3`) and its custom resource definitions.
 
+mod bgp;
+mod bgp_filter;
 mod block_affinity;
 mod context;
 mod entity;
@@ -18,6 +20,8 @@ mod rule;
 mod tests;
 mod value;
 
+pub(super) use bgp::{bgp_configuration, bgp_peer, system_text};
+pub(super) use bgp_filter::bgp_filter;
 pub(super) use block_affinity::block_affinity;
 pub(super) use felix::felix_configuration;
 pub(super) use policy::{decode, nothing_but, staged_action};

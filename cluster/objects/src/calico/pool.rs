@@ -57,6 +57,9 @@ pub(in super::super) fn ip_pool(
         })
     });
     let allowed_uses = uses(&spec, [ipip_mode, vxlan_mode], out);
+    // A value of another type is reported with the uses.
+    let hidden =
+        spec.field("disableBGPExport").map(|field| field.node.value == Value::Boolean(true));
     let nat_outgoing = spec.field("natOutgoing").and_then(|field| field.boolean(out));
     Some(IpPool {
         cidr: cidr?,
@@ -69,6 +72,7 @@ pub(in super::super) fn ip_pool(
         namespace_selector,
         assignment_mode,
         allowed_uses,
+        is_hidden_from_peers: hidden == Some(true),
         created,
     })
 }

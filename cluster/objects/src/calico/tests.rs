@@ -1,6 +1,11 @@
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use super::super::code::Code;
+use super::super::object::bgp::{
+    Advertisement, BgpConfiguration, BgpFilter, BgpPeer, Community, FilterRule, NetMatch,
+    NetOperator, NodeBgp, Operation, PeeringNodes, Remote, SecretKey,
+};
 use super::super::object::calico::{
     Action, EndpointToHost, EntityRule, Failsafe, FelixConfiguration, HostEndpoint, IcmpMatch,
     Order, Policy, Port, Rule, ServiceAccountMatch, ServiceMatch, StagedAction, Subject, Tier,
@@ -105,6 +110,276 @@ fn error_texts_of_block_affinities() {
     ];
     let cases = cases.map(|(name, spec)| (name, text("BlockAffinity", &spec)));
     insta::assert_snapshot!(messages(cases, false));
+}
+
+/// The object of a spec, in both API versions. It has no problems.
+fn bgp(kind: &str, spec: &str) -> Object {
+    let [v3, v1] = [V3, "crd.projectcalico.org/v1"].map(|it| text(kind, spec).replace(V3, it));
+    let object = only(&v3);
+    assert_eq!(object, only(&v1));
+    object
+}
+
+#[test]
+fn settings_of_bgp_are_read_as_written() {
+    let text = text(
+        "BGPConfiguration",
+        "
+asNumber: 64567
+bindMode: NodeIP
+communities: [{name: blue, value: '65000:100'}]
+ignoredInterfaces: [eth9]
+ipv4NormalRoutePriority: 2048
+listenPort: 1790
+logSeverityScreen: Info
+nodeMeshMaxRestartTime: 1m30s
+nodeMeshPassword: {secretKeyRef: {name: bgp, key: mesh, optional: true}}
+nodeToNodeMeshEnabled: true
+prefixAdvertisements: [{cidr: 10.0.0.0/8, communities: [blue, '65000:1:2']}]
+programClusterRoutes: EnabledNoEncapOnly
+serviceClusterIPs: [{cidr: 10.96.0.0/12}]
+serviceExternalIPs: [{cidr: 192.0.2.1/24}]
+serviceLoadBalancerAggregation: Disabled
+serviceLoadBalancerIPs: [{cidr: 198.51.100.0/24}, {cidr: 'fd00::/64'}]
+",
+    )
+    .replace("name: a}", "name: default}");
+    clean(&text);
+    let Object::BgpConfiguration(read) = only(&text) else { panic!("settings are wanted") };
+    let net = |text: &str| text.parse().unwrap();
+    let communities = vec![Community::Standard(0xfde8_0064), Community::Large([65000, 1, 2])];
+    let expected = BgpConfiguration {
+        system: Some(64567),
+        mesh: Some(true),
+        mesh_password: Some(SecretKey { name: "bgp".to_owned(), key: "mesh".to_owned() }),
+        mesh_restart_time: Some(Duration::from_secs(90)),
+        listen_port: Some(1790),
+        listens_at_node_address: true,
+        cluster_ips: vec![net("10.96.0.0/12")],
+        external_ips: vec![net("192.0.2.0/24")],
+        load_balancer_ips: vec![net("198.51.100.0/24"), net("fd00::/64")],
+        single_load_balancer_ips: true,
+        advertisements: vec![Advertisement { cidr: net("10.0.0.0/8"), communities }],
+        normal_priority_v4: Some(2048),
+        normal_priority_v6: None,
+    };
+    assert_eq!(*read, expected);
+}
+
+#[test]
+fn a_peer_of_bgp_is_read_as_written() {
+    let Object::BgpPeer(read) = bgp(
+        "BGPPeer",
+        "
+nodeSelector: rack == 'a'
+peerIP: '[fd00::1]:1790'
+asNumber: '1.10'
+localASNumber: 64513
+keepOriginalNextHop: true
+password: {secretKeyRef: {name: bgp, key: tor}}
+sourceAddress: None
+maxRestartTime: 10s
+numAllowedLocalASNumbers: -1
+ttlSecurity: 2
+filters: [one, two]
+reversePeering: Manual
+",
+    ) else {
+        panic!("a peer is wanted")
+    };
+    let expected = BgpPeer {
+        nodes: PeeringNodes::Selected("rack == 'a'".to_owned()),
+        remote: Remote::Address { address: "fd00::1".parse().unwrap(), port: Some(1790) },
+        system: Some(65546),
+        local_system: Some(64513),
+        next_hop: None,
+        keeps_next_hop: true,
+        password: Some(SecretKey { name: "bgp".to_owned(), key: "tor".to_owned() }),
+        any_source: true,
+        restart_time: Some(Duration::from_secs(10)),
+        own_system_allowed: 0,
+        hops: Some(2),
+        reachable_by: None,
+        filters: vec!["one".to_owned(), "two".to_owned()],
+        is_one_way: true,
+    };
+    assert_eq!(*read, expected);
+    for (spec, nodes, remote) in [
+        (
+            "{node: n1, peerSelector: has(rr), nextHopMode: Auto, ttlSecurity: 0}",
+            PeeringNodes::Named("n1".to_owned()),
+            Remote::Nodes("has(rr)".to_owned()),
+        ),
+        (
+            "{node: '', nodeSelector: '', peerIP: 192.0.2.1, peerSelector: '', asNumber: 0}",
+            PeeringNodes::All,
+            Remote::Address { address: "192.0.2.1".parse().unwrap(), port: None },
+        ),
+    ] {
+        let Object::BgpPeer(read) = bgp("BGPPeer", spec) else { panic!("a peer is wanted") };
+        assert_eq!((read.nodes, read.remote, read.system), (nodes, remote, None), "{spec}");
+        assert_eq!(read.hops, None);
+    }
+}
+
+#[test]
+fn a_filter_of_bgp_is_read_as_written() {
+    let Object::BgpFilter(read) = bgp(
+        "BGPFilter",
+        "
+exportV4:
+- {action: Accept, cidr: 10.0.0.0/8, matchOperator: In, prefixLength: {min: 16, max: 24}, source: RemotePeers, interface: 'eth*', peerType: eBGP, communities: {values: ['65000:1']}, asPathPrefix: [65000, '65001'], priority: 512, operations: [{addCommunity: {value: '65000:1:2'}}, {prependASPath: {prefix: [65000]}}, {setPriority: {value: 100}}]}
+- {action: Reject}
+importV6:
+- {action: Reject, cidr: 'fd00::/8', matchOperator: NotEqual, peerType: iBGP}
+",
+    ) else {
+        panic!("a filter is wanted")
+    };
+    let any = FilterRule {
+        net: None,
+        from_peers: false,
+        interface: None,
+        internal_peer: None,
+        community: None,
+        path_begins: Vec::new(),
+        priority: None,
+        accepts: false,
+        operations: Vec::new(),
+    };
+    let net = |cidr: &str, operator, shortest, longest| {
+        Some(NetMatch { cidr: cidr.parse().unwrap(), operator, shortest, longest })
+    };
+    let first = FilterRule {
+        net: net("10.0.0.0/8", NetOperator::In, Some(16), Some(24)),
+        from_peers: true,
+        interface: Some("eth*".to_owned()),
+        internal_peer: Some(false),
+        community: Some(Community::Standard(0xfde8_0001)),
+        path_begins: vec![65000, 65001],
+        priority: Some(512),
+        accepts: true,
+        operations: vec![
+            Operation::AddCommunity(Community::Large([65000, 1, 2])),
+            Operation::PrependPath(vec![65000]),
+            Operation::SetPriority(100),
+        ],
+    };
+    let of_v6 = FilterRule {
+        net: net("fd00::/8", NetOperator::NotEqual, None, None),
+        internal_peer: Some(true),
+        ..any.clone()
+    };
+    let expected = BgpFilter {
+        export_v4: vec![first, any],
+        export_v6: Vec::new(),
+        import_v4: Vec::new(),
+        import_v6: vec![of_v6],
+    };
+    assert_eq!(*read, expected);
+}
+
+#[test]
+fn error_texts_of_bgp() {
+    let rule = |fields: &str| format!("exportV4: [{{{fields}}}]");
+    let cases = [
+        (
+            "password_beside_no_mesh",
+            "BGPConfiguration",
+            "nodeToNodeMeshEnabled: false\nnodeMeshPassword: {secretKeyRef: {name: a, key: b}}"
+                .to_owned(),
+        ),
+        (
+            "community_not_defined",
+            "BGPConfiguration",
+            "prefixAdvertisements: [{cidr: 10.0.0.0/8, communities: [blue]}]".to_owned(),
+        ),
+        ("system_of_33_bits", "BGPConfiguration", "asNumber: 4294967296".to_owned()),
+        ("password_of_no_secret", "BGPPeer", "peerIP: 192.0.2.1\npassword: {secret: a}".to_owned()),
+        ("nobody_named", "BGPPeer", "asNumber: 64512".to_owned()),
+        ("two_named", "BGPPeer", "peerIP: 192.0.2.1\npeerSelector: all()".to_owned()),
+        ("system_beside_selector", "BGPPeer", "peerSelector: all()\nasNumber: 64512".to_owned()),
+        (
+            "node_beside_selector",
+            "BGPPeer",
+            "peerIP: 192.0.2.1\nnode: n1\nnodeSelector: all()".to_owned(),
+        ),
+        (
+            "gateway_of_another_family",
+            "BGPPeer",
+            "peerIP: 192.0.2.1\nreachableBy: 'fd00::1'".to_owned(),
+        ),
+        (
+            "next_hop_twice",
+            "BGPPeer",
+            "peerIP: 192.0.2.1\nkeepOriginalNextHop: true\nnextHopMode: Keep".to_owned(),
+        ),
+        ("time_without_unit", "BGPPeer", "peerIP: 192.0.2.1\nmaxRestartTime: '120'".to_owned()),
+        ("unknown_field_of_rule", "BGPFilter", rule("action: Accept, cdir: 10.0.0.0/8")),
+        ("operator_without_cidr", "BGPFilter", rule("action: Accept, matchOperator: In")),
+        ("cidr_without_operator", "BGPFilter", rule("action: Accept, cidr: 10.0.0.0/8")),
+        (
+            "cidr_of_another_family",
+            "BGPFilter",
+            rule("action: Accept, cidr: 'fd00::/8', matchOperator: In"),
+        ),
+        (
+            "operations_of_reject",
+            "BGPFilter",
+            rule("action: Reject, operations: [{setPriority: {value: 1}}]"),
+        ),
+        (
+            "two_operations_in_one",
+            "BGPFilter",
+            rule(
+                "action: Accept, operations: [{setPriority: {value: 1}, addCommunity: {value: '1:1'}}]",
+            ),
+        ),
+        (
+            "two_communities",
+            "BGPFilter",
+            rule("action: Accept, communities: {values: ['1:1', '1:2']}"),
+        ),
+        ("action_missing", "BGPFilter", rule("cidr: 10.0.0.0/8, matchOperator: In")),
+    ];
+    let cases = cases
+        .map(|(name, kind, spec)| (name, text(kind, &spec).replace("name: a}", "name: default}")));
+    insta::assert_snapshot!(messages(cases, false));
+}
+
+#[test]
+fn a_node_says_its_system_and_cluster_and_what_cannot_be_read_is_told() {
+    let node = |annotations: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Node, metadata: {{name: n1, annotations: {{{annotations}}}}}}}"
+        )
+    };
+    let whole = node(
+        "projectcalico.org/ASNumber: '65001', projectcalico.org/RouteReflectorClusterID: 244.0.0.1, projectcalico.org/IPv6Address: 'fd00::2/64'",
+    );
+    clean(&whole);
+    let Object::Node(read) = only(&whole) else { panic!("a node is wanted") };
+    let expected = NodeBgp {
+        system: Some(65001),
+        cluster: Some([244, 0, 0, 1].into()),
+        ipv6_address: Some("fd00::2/64".parse().unwrap()),
+    };
+    assert_eq!(read.bgp, expected);
+    for annotation in [
+        "projectcalico.org/ASNumber: x",
+        "projectcalico.org/RouteReflectorClusterID: one",
+        "projectcalico.org/IPv6Address: 10.0.0.1/24",
+    ] {
+        let text = node(annotation);
+        assert!(problems(&text).starts_with("warning[ignored-annotation]"), "{}", problems(&text));
+        let State::Valid(object) = &read_one(&text).state else { panic!("{annotation}") };
+        let Object::Node(read) = &**object else { panic!("a node is wanted") };
+        assert_eq!(read.bgp, NodeBgp::default(), "{annotation}");
+    }
+}
+
+fn read_one(text: &str) -> Entry {
+    read("file.yaml", text).unwrap().entries.remove(0)
 }
 
 #[test]

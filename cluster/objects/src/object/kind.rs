@@ -64,11 +64,17 @@ pub enum Kind {
     Profile,
     /// Calico's `FelixConfiguration`.
     FelixConfiguration,
+    /// Calico's `BGPConfiguration`.
+    BgpConfiguration,
+    /// Calico's `BGPPeer`.
+    BgpPeer,
+    /// Calico's `BGPFilter`.
+    BgpFilter,
 }
 
 impl Kind {
     /// All kinds that are read. [`Controller::Other`] stands for kinds that are not.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 35] = [
         Self::Namespace,
         Self::Node,
         Self::Pod,
@@ -101,6 +107,9 @@ impl Kind {
         Self::HostEndpoint,
         Self::Profile,
         Self::FelixConfiguration,
+        Self::BgpConfiguration,
+        Self::BgpPeer,
+        Self::BgpFilter,
     ];
 
     /// The name as written in manifests. Calico's NetworkPolicy has the same name as Kubernetes';
@@ -132,6 +141,9 @@ impl Kind {
             Self::HostEndpoint => "HostEndpoint",
             Self::Profile => "Profile",
             Self::FelixConfiguration => "FelixConfiguration",
+            Self::BgpConfiguration => "BGPConfiguration",
+            Self::BgpPeer => "BGPPeer",
+            Self::BgpFilter => "BGPFilter",
         }
     }
 
@@ -165,7 +177,10 @@ impl Kind {
             | Self::GlobalNetworkSet
             | Self::HostEndpoint
             | Self::Profile
-            | Self::FelixConfiguration => CALICO,
+            | Self::FelixConfiguration
+            | Self::BgpConfiguration
+            | Self::BgpPeer
+            | Self::BgpFilter => CALICO,
         }
     }
 
@@ -212,7 +227,10 @@ impl Kind {
             | Self::GlobalNetworkSet
             | Self::HostEndpoint
             | Self::Profile
-            | Self::FelixConfiguration => None,
+            | Self::FelixConfiguration
+            | Self::BgpConfiguration
+            | Self::BgpPeer
+            | Self::BgpFilter => None,
         }
     }
 
@@ -289,6 +307,13 @@ impl Kind {
             Self::FelixConfiguration => {
                 "until it is valid, pods do not reach their node, and the failsafe ports are Calico's own"
             }
+            Self::BgpConfiguration => {
+                "until it is valid, the nodes that it is for have no BGP peers"
+            }
+            Self::BgpPeer => "until it is valid, nobody is a BGP peer by it",
+            Self::BgpFilter => {
+                "until it is valid, BGP peers whose filter it is are told no route, and none is taken from them"
+            }
         }
     }
 
@@ -320,7 +345,10 @@ impl Kind {
             | Self::GlobalNetworkSet
             | Self::HostEndpoint
             | Self::Profile
-            | Self::FelixConfiguration => false,
+            | Self::FelixConfiguration
+            | Self::BgpConfiguration
+            | Self::BgpPeer
+            | Self::BgpFilter => false,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! independently, so that each can show the other's mistake. Protocols, actions, orders and ICMP types are the compiler's
 //! types: an API and the model say the same of them.
 
+pub mod bgp;
 mod block_affinity;
 pub mod calico;
 pub mod cluster;
@@ -22,6 +23,7 @@ mod port;
 mod service;
 mod workload;
 
+pub use bgp::{BgpConfiguration, BgpFilter, BgpPeer, NodeBgp};
 pub use block_affinity::{AffinityState, AffinityType, BlockAffinity};
 pub use cluster::ClusterNetworkPolicy;
 pub use controller::Controller;
@@ -76,6 +78,12 @@ pub enum Object {
     IpPool(Box<IpPool>),
     /// A node's claim to a block of pod addresses.
     BlockAffinity(Box<BlockAffinity>),
+    /// The settings of BGP, of all nodes or of one.
+    BgpConfiguration(Box<BgpConfiguration>),
+    /// Whom nodes speak BGP with.
+    BgpPeer(Box<BgpPeer>),
+    /// Which routes go to and come from peers.
+    BgpFilter(Box<BgpFilter>),
 }
 
 /// The endpoints that a policy selects, in the terms of its API.

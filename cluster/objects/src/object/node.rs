@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::bgp::NodeBgp;
 use super::pairs::Pairs;
 
 /// The taint that Cluster Autoscaler gives to a node before it takes the node's machine away.
@@ -37,4 +38,6 @@ pub struct Node {
     pub tunnel_addresses: Vec<IpAddr>,
     /// The annotation `projectcalico.org/VXLANTunnelMACAddr`.
     pub vxlan_mac: Option<[u8; 6]>,
+    /// What its annotations say about BGP.
+    pub bgp: NodeBgp,
 }

@@ -27,6 +27,8 @@ pub struct IpPool {
     pub assignment_mode: Option<AssignmentMode>,
     /// `spec.allowedUses`; see [`Self::allows`].
     pub allowed_uses: Vec<PoolUse>,
+    /// `spec.disableBGPExport`: no BGP peer is told of what is in it.
+    pub is_hidden_from_peers: bool,
     /// `metadata.creationTimestamp`.
     pub created: Option<Created>,
 }
@@ -46,6 +48,7 @@ impl IpPool {
             namespace_selector: None,
             assignment_mode: None,
             allowed_uses: Vec::new(),
+            is_hidden_from_peers: false,
             created: None,
         }
     }

@@ -54,7 +54,7 @@ pub(super) const IP_POOL: &[Row] = &[
         }),
     ),
     (&["blockSize"], Quiet("without `--ipam calico` podCIDRs are the blocks")),
-    (&["disableBGPExport"], Quiet("Manx announces nothing by BGP")),
+    (&["disableBGPExport"], Heeded("where agents speak BGP")),
     (&["ipip", "nat-outgoing"], Heeded("refused unless false: they are of Calico's first API")),
 ];
 
@@ -226,12 +226,6 @@ pub(super) const EGRESS: &[Row] = &[(
 
 /// Calico's kinds that Manx does not read, with the consequence.
 pub(super) const UNREAD: &[(&str, &str)] = &[
-    (
-        "BGPConfiguration",
-        "Manx speaks no BGP: it announces neither pods' nor services' addresses; --external-ips says which externalIPs nodes translate",
-    ),
-    ("BGPFilter", "Manx speaks no BGP: there is nothing to filter"),
-    ("BGPPeer", "Manx speaks no BGP: this peer learns no route"),
     ("CalicoNodeStatus", "nobody fills in its status: ask `manx status` on the node"),
     ("ClusterInformation", "Manx needs none: it waits for no datastoreReady"),
     (

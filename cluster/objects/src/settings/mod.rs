@@ -10,6 +10,7 @@
 //!
 //! Source: Calico's API reference and custom resource definitions, 3.30 to 3.33.
 
+mod bgp;
 mod effect;
 mod felix;
 mod kinds;
@@ -34,6 +35,9 @@ const SPECS: &[(Kind, Rows)] = &[
     (Kind::FelixConfiguration, &[felix::ROWS]),
     (Kind::IpPool, &[kinds::IP_POOL]),
     (Kind::BlockAffinity, &[kinds::BLOCK_AFFINITY]),
+    (Kind::BgpConfiguration, &[bgp::CONFIGURATION]),
+    (Kind::BgpPeer, &[bgp::PEER]),
+    (Kind::BgpFilter, &[bgp::FILTER]),
     (Kind::GlobalNetworkPolicy, &[kinds::POLICY, kinds::GLOBAL, kinds::EARLY]),
     (Kind::CalicoNetworkPolicy, &[kinds::POLICY]),
     (

@@ -7,7 +7,9 @@ use manx_objects::object::calico::Action;
 use manx_objects::object::cluster::{
     ClusterAction, ClusterMatch, ClusterPeer, ClusterProtocol, ClusterRule, ClusterTier, Pods,
 };
-use manx_objects::object::{ClusterNetworkPolicy, Kind, LabelSelector, Node, Object, Protocol};
+use manx_objects::object::{
+    ClusterNetworkPolicy, Kind, LabelSelector, Node, NodeBgp, Object, Protocol,
+};
 
 fn labels(key: &str, value: &str) -> LabelSelector {
     LabelSelector { match_labels: pairs(&[(key, value)]), match_expressions: vec![] }
@@ -59,6 +61,7 @@ fn nodes_are_all_addresses_of_the_nodes_with_these_labels() {
             calico_address: None,
             tunnel_addresses: Vec::new(),
             vxlan_mac: None,
+            bgp: NodeBgp::default(),
             is_leaving: false,
         }))
     };

@@ -115,10 +115,31 @@ fn objects() -> Vec<Value> {
             "failsafeOutboundHostPorts": [], "natOutgoingAddress": "192.0.2.1",
             "natOutgoingExclusions": "IPPoolsAndHostIPs"
         }),
+        Kind::BgpConfiguration => json!({
+            "asNumber": 64512, "nodeToNodeMeshEnabled": false, "listenPort": 1790, "bindMode": "NodeIP",
+            "nodeMeshMaxRestartTime": "60s", "serviceClusterIPs": [{"cidr": "10.96.0.0/12"}],
+            "serviceLoadBalancerAggregation": "Disabled", "communities": [{"name": "a", "value": "64512:1"}],
+            "prefixAdvertisements": [{"cidr": "10.9.0.0/16", "communities": ["a", "64512:1:2"]}]
+        }),
+        Kind::BgpPeer => json!({
+            "nodeSelector": "has(rack)", "peerIP": "192.0.2.1:1790", "asNumber": "1.10", "localASNumber": 65001,
+            "nextHopMode": "Keep", "password": {"secretKeyRef": {"name": "s", "key": "k"}}, "sourceAddress": "None",
+            "maxRestartTime": "10s", "numAllowedLocalASNumbers": 1, "ttlSecurity": 2, "reachableBy": "192.0.2.2",
+            "filters": ["a"], "reversePeering": "Manual"
+        }),
+        Kind::BgpFilter => json!({
+            "exportV4": [{
+                "action": "Accept", "cidr": "10.0.0.0/8", "matchOperator": "In", "prefixLength": {"min": 24, "max": 32},
+                "source": "RemotePeers", "interface": "eth*", "peerType": "eBGP", "communities": {"values": ["1:2"]},
+                "asPathPrefix": [65001], "priority": 512,
+                "operations": [{"addCommunity": {"value": "1:3"}}, {"prependASPath": {"prefix": [1]}}, {"setPriority": {"value": 9}}]
+            }],
+            "exportV6": [], "importV4": [{"action": "Reject"}], "importV6": []
+        }),
         other => unreachable!("{other:?} is none of Calico's kinds"),
     };
     let calico = Kind::ALL.into_iter().filter(|kind| kind.api_versions().contains(&VERSION));
-    // BlockAffinity is among the records.
+    // It is among the records.
     let calico = calico.filter(|kind| kind.name() != "BlockAffinity");
     calico.map(|kind| object(kind, &of(kind))).chain(records()).collect()
 }

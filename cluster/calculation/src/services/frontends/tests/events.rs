@@ -1,6 +1,6 @@
 //! Generated changes of a cluster's objects.
 
-use manx_objects::object::{ClientAffinity, ContainerPort, EndpointPort, HostPort, Phase};
+use manx_objects::object::{ClientAffinity, ContainerPort, EndpointPort, HostPort, NodeBgp, Phase};
 use proptest::collection::{btree_set, vec};
 use proptest::option::{of, weighted};
 use proptest::sample::select as one_of;
@@ -171,6 +171,7 @@ fn node() -> impl Strategy<Value = Node> {
         calico_address: None,
         tunnel_addresses: Vec::new(),
         vxlan_mac: None,
+        bgp: NodeBgp::default(),
         is_leaving: false,
     })
 }
