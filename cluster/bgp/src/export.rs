@@ -10,12 +10,13 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::decision::Path;
+use crate::filter::{self, Direction, Filters, LOCAL_PREF_OF_PRIORITY_0, Verdict};
 use crate::path::{Attributes, Segment};
 use crate::peer::{NextHopMode, Peer};
 
 /// The `LOCAL_PREF` of a node's own routes. Calico's nodes take a route's metric from it (2147483647 less the
 /// `LOCAL_PREF`), and a metric of 1024 is the normal one.
-pub const OWN_LOCAL_PREFERENCE: u32 = 2_147_483_647 - 1024;
+pub const OWN_LOCAL_PREFERENCE: u32 = LOCAL_PREF_OF_PRIORITY_0 - 1024;
 
 /// The communities that say who may not be told (RFC 1997), in order: nobody else; no other autonomous system; no other
 /// autonomous system, not even of a confederation.
@@ -45,6 +46,8 @@ pub struct Exports {
     pub pools: BTreeMap<IpNet, bool>,
     /// The ranges of service addresses that a reflector passes on.
     pub passed_on: Vec<IpNet>,
+    /// The nets on this node's links. A router on one of them reaches a next hop there by itself.
+    pub links: Vec<IpNet>,
 }
 
 impl Exports {
@@ -81,11 +84,14 @@ pub enum Route<'a> {
 }
 
 /// The attributes with which `peer` is told of a route. `None`: it is not told. `here` is this node's address in the
-/// session with the peer.
+/// session with the peer. The peer's `filters` are asked before everything else but the rules of BGP itself.
+///
+/// A peer of another autonomous system is told of what others have told here only if it reaches their next hop by itself
+/// (RFC 4271, 5.1.3): Manx forwards nothing for third ones. (Calico's nodes take the next hop upon themselves.)
 pub fn advertised(
     exports: &Exports,
     (prefix, route): (IpNet, Route<'_>),
-    peer: &Peer,
+    (peer, filters): (&Peer, &Filters),
     here: IpAddr,
 ) -> Option<Attributes> {
     let (own, mut attributes) = match route {
@@ -95,13 +101,23 @@ pub fn advertised(
         ),
         Route::Learned(path, from) => (None, passed_on(path, from, peer)?),
     };
-    if !exports.allows(prefix, own, peer.reflected_as.is_some()) {
-        return None;
-    }
     let is_own = own.is_some();
+    let seen =
+        filter::Route { prefix, attributes: &attributes, is_from_peer: !is_own, interface: None };
+    match filters.judge(Direction::Export, &seen, peer.is_internal()) {
+        Verdict::Accept(changed) => attributes = changed.into_owned(),
+        Verdict::Unmatched if exports.allows(prefix, own, peer.reflected_as.is_some()) => {}
+        Verdict::Unmatched | Verdict::Reject => return None,
+    }
     attributes.next_hop = match peer.next_hop {
         NextHopMode::Own => here,
-        NextHopMode::Auto if is_own || !peer.is_internal() => here,
+        NextHopMode::Auto if is_own => here,
+        NextHopMode::Auto if !peer.is_internal() => {
+            let mut links = exports.links.iter();
+            let reaches =
+                |it: &&IpNet| it.contains(&peer.address) && it.contains(&attributes.next_hop);
+            links.find(reaches).map(|_| attributes.next_hop)?
+        }
         NextHopMode::Auto | NextHopMode::Keep => attributes.next_hop,
     };
     if !peer.is_internal() {

@@ -8,6 +8,7 @@
 //! - A peer that has taken all its messages has been told exactly what [`export::advertised`] says of each prefix.
 //! - A peer has at most as many prefixes here as [`Configuration::prefixes`] says.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr};
@@ -19,6 +20,7 @@ use ipnet::IpNet;
 
 use crate::decision::{self, Path};
 use crate::export::{self, Exports, OwnRoute, Route};
+use crate::filter::{self, Direction, Filters, Verdict};
 use crate::path::{Attributes, Update};
 use crate::peer::Peer;
 
@@ -36,10 +38,20 @@ pub struct Configuration {
     pub addresses: BTreeSet<IpAddr>,
     /// The peers, by their addresses.
     pub peers: BTreeMap<IpAddr, Peer>,
+    /// The filters of those peers that have some.
+    pub filters: BTreeMap<IpAddr, Filters>,
     /// What leaves the node.
     pub exports: Exports,
     /// The most prefixes of one peer.
     pub prefixes: usize,
+}
+
+impl Configuration {
+    /// Whether another configuration has this peer, too, and asks the same of it.
+    pub fn asks_same_of(&self, peer: IpAddr, other: &Self) -> bool {
+        self.peers.get(&peer) == other.peers.get(&peer)
+            && self.filters.get(&peer) == other.filters.get(&peer)
+    }
 }
 
 /// A session that has been established.
@@ -151,10 +163,12 @@ impl Table {
                 cluster: None,
                 addresses: BTreeSet::new(),
                 peers: BTreeMap::new(),
+                filters: BTreeMap::new(),
                 exports: Exports {
                     own: BTreeMap::new(),
                     pools: BTreeMap::new(),
                     passed_on: Vec::new(),
+                    links: Vec::new(),
                 },
                 prefixes: 0,
             },
@@ -165,12 +179,13 @@ impl Table {
         }
     }
 
-    /// Takes a new desired state. A peer that is gone or differs loses its paths and its session: the caller closes it.
+    /// Takes a new desired state. A peer that is gone or differs, or whose filters do, loses its paths and its session: the
+    /// caller closes it ([`Configuration::asks_same_of`]).
     pub fn configure(&mut self, configuration: &Configuration) {
         let before = mem::replace(&mut self.configuration, configuration.clone());
         let Configuration { peers, exports, .. } = configuration;
-        for (address, peer) in &before.peers {
-            if peers.get(address) != Some(peer) {
+        for address in before.peers.keys() {
+            if !before.asks_same_of(*address, configuration) {
                 self.forget_paths(*address, |_| true);
                 self.peers.remove(address);
             }
@@ -185,7 +200,7 @@ impl Table {
             let of = |exports: &Exports| exports.own.get(it) == Some(&OwnRoute::Block);
             of(&before.exports) || of(exports)
         });
-        let rules = |it: &Exports| (it.pools.clone(), it.passed_on.clone());
+        let rules = |it: &Exports| (it.pools.clone(), it.passed_on.clone(), it.links.clone());
         for prefix in own {
             self.note(prefix);
         }
@@ -229,12 +244,15 @@ impl Table {
         let limit = self.configuration.prefixes;
         let attributes = update.attributes.map(|it| received(it, is_internal));
         let fits = attributes.as_deref().is_some_and(|it| self.accepts(of, it));
+        let filters = self.configuration.filters.get(&peer).cloned();
         for prefix in update.withdrawn {
             self.withdraw(peer, prefix.trunc());
         }
         for prefix in update.announced.iter().map(IpNet::trunc) {
             let next_hop = attributes.as_ref().map(|it| it.next_hop);
             let attributes = attributes.as_ref().filter(|_| fits && is_routable(prefix, next_hop));
+            let attributes =
+                attributes.and_then(|it| imported(filters.as_ref(), prefix, it, is_internal));
             let Some(state) = self.peers.get_mut(&peer) else { return Ok(()) };
             let Some(attributes) = attributes else {
                 state.refused += 1;
@@ -245,7 +263,6 @@ impl Table {
                 return Err(TooManyPrefixes { limit });
             }
             state.received.insert(prefix);
-            let attributes = Arc::clone(attributes);
             let path = Path { peer, identifier, is_internal, is_stale: false, attributes };
             let paths = self.prefixes.entry(prefix).or_default();
             match paths.iter_mut().find(|it| it.peer == peer) {
@@ -306,6 +323,8 @@ impl Table {
         let Some(State { session: Some(session), .. }) = peers.get_mut(&peer) else {
             return Vec::new();
         };
+        let none = Filters::default();
+        let filters = configuration.filters.get(&peer).unwrap_or(&none);
         let mut news = BTreeSet::new();
         while news.len() < prefixes
             && let Some(prefix) = session.changed.pop_first()
@@ -324,7 +343,8 @@ impl Table {
         for prefix in news {
             let route = route(configuration, all, prefix);
             let attributes = route.and_then(|it| {
-                export::advertised(&configuration.exports, (prefix, it), to, session.opened.here)
+                let exports = &configuration.exports;
+                export::advertised(exports, (prefix, it), (to, filters), session.opened.here)
             });
             match attributes {
                 Some(attributes) => {
@@ -461,6 +481,22 @@ fn route<'a>(
     }
     let best = *decision::used(all.get(&prefix)?).first()?;
     Some(Route::Learned(best, configuration.peers.get(&best.peer)?))
+}
+
+/// The attributes of a path as a peer's filters take it. `None`: they do not.
+fn imported(
+    filters: Option<&Filters>,
+    prefix: IpNet,
+    attributes: &Arc<Attributes>,
+    is_internal: bool,
+) -> Option<Arc<Attributes>> {
+    let Some(filters) = filters else { return Some(Arc::clone(attributes)) };
+    let route = filter::Route { prefix, attributes, is_from_peer: true, interface: None };
+    match filters.judge(Direction::Import, &route, is_internal) {
+        Verdict::Accept(Cow::Owned(changed)) => Some(Arc::new(changed)),
+        Verdict::Accept(Cow::Borrowed(_)) | Verdict::Unmatched => Some(Arc::clone(attributes)),
+        Verdict::Reject => None,
+    }
 }
 
 /// A path's attributes as they count here: what another autonomous system prefers does not (RFC 4271, 5.1.5; RFC 4456, 8).

@@ -3,6 +3,8 @@ use std::net::Ipv4Addr;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
+use manx_objects::contents::Contents;
+
 use super::*;
 use crate::path::{Origin, Segment};
 use crate::peer::{NextHopMode, PeerType};
@@ -64,8 +66,10 @@ fn configuration(own: &[&str], exported: bool) -> Configuration {
             own: own.iter().map(|it| (net(it), OwnRoute::Block)).collect(),
             pools: BTreeMap::from([(net("10.65.0.0/16"), true), (net("10.66.0.0/16"), exported)]),
             passed_on: vec![net("192.0.2.0/24")],
+            links: vec![net("10.0.0.0/30")],
         },
         prefixes: LIMIT,
+        filters: BTreeMap::new(),
     }
 }
 
@@ -180,10 +184,10 @@ impl Model {
                 Route::Learned(best, &configuration.peers[&best.peer])
             };
             let peer = &configuration.peers[&to];
-            Some((
-                prefix,
-                export::advertised(&configuration.exports, (prefix, route), peer, address(9))?,
-            ))
+            let peer = (peer, &Filters::default());
+            let told =
+                export::advertised(&configuration.exports, (prefix, route), peer, address(9));
+            Some((prefix, told?))
         });
         advertised.collect()
     }
@@ -220,7 +224,7 @@ fn step(table: &mut Table, model: &mut Model, event: Event) {
             model.forget(peer, true);
         }
         Event::Close(peer, retain) => {
-            close_both(table, model, peer, retain.map(Duration::from_secs))
+            close_both(table, model, peer, retain.map(Duration::from_secs));
         }
         Event::Refresh(peer) => table.refresh(peer),
         Event::Wait(seconds) => {
@@ -418,6 +422,55 @@ fn a_reflector_passes_on_between_a_client_and_others_alone() {
     assert_eq!(to_external[&net("10.65.1.0/26")].next_hop, address(2), "keep");
     let back = &model.told[&address(3)];
     assert!(!back.contains_key(&net("10.65.0.64/26")), "it is the peer's own");
+}
+
+#[test]
+fn another_system_is_told_of_what_others_have_where_it_reaches_them_by_itself() {
+    let (mut table, mut model) = established();
+    announce(&mut table, &mut model, address(2), "10.65.1.0/26", &[]);
+    announce(&mut table, &mut model, address(1), "10.66.0.0/26", &[]);
+    let mut elsewhere = configuration(&PREFIXES[..1], true);
+    drain(&mut table, &mut model);
+    let told = &model.told[&address(3)];
+    assert_eq!(told[&net("10.65.1.0/26")].next_hop, address(2), "on one link with both");
+    assert_eq!(told[&net("10.66.0.0/26")].next_hop, address(1));
+    elsewhere.exports.links = vec![net("10.0.0.2/31")];
+    step(&mut table, &mut model, Event::Configure(elsewhere));
+    drain(&mut table, &mut model);
+    let told: Vec<String> = model.told[&address(3)].keys().map(ToString::to_string).collect();
+    assert_eq!(told, ["10.65.0.0/26", "10.65.1.0/26"], "the node forwards nothing for another");
+}
+
+#[test]
+fn filters_decide_what_is_taken_and_what_is_told_before_the_pools_do() {
+    let filter = "apiVersion: projectcalico.org/v3\nkind: BGPFilter\nmetadata: {name: some}\nspec:\n  \
+         exportV4: [{cidr: 10.65.0.0/26, matchOperator: Equal, action: Reject},\n             \
+         {cidr: 192.0.2.0/24, matchOperator: Equal, action: Accept}]\n  \
+         importV4: [{cidr: 10.66.0.0/16, matchOperator: In, action: Reject}]\n";
+    let contents = Contents::from_texts([("filter.yaml", filter)]);
+    let (filters, problems) = Filters::new(&contents, &["some".to_owned()], "rack");
+    assert!(problems.is_empty(), "{problems:?}");
+    let mut filtered = configuration(&PREFIXES[..1], true);
+    filtered.filters = BTreeMap::from([(address(3), filters)]);
+    let (mut table, mut model) = (Table::new(), Model::default());
+    step(&mut table, &mut model, Event::Configure(filtered.clone()));
+    for peer in [2, 3] {
+        step(&mut table, &mut model, Event::Open(address(peer), false));
+    }
+    announce(&mut table, &mut model, address(2), "192.0.2.0/24", &[]);
+    announce(&mut table, &mut model, address(2), "10.66.0.0/26", &[]);
+    let attributes = Some(Arc::new(Attributes::of_own(address(3))));
+    let update = Update { announced: vec![net("10.66.0.0/26")], attributes, ..Update::default() };
+    table.updated(address(3), update).unwrap();
+    assert_eq!(table.counts(address(3)), Counts { received: 0, refused: 1, told: 0 });
+    let mut held = BTreeSet::new();
+    for message in table.take_messages(address(3), 100) {
+        if let Message::Update(update) = message {
+            held.extend(update.announced);
+        }
+    }
+    assert_eq!(held, BTreeSet::from([net("10.66.0.0/26"), net("192.0.2.0/24")]));
+    assert!(!filtered.asks_same_of(address(3), &configuration(&PREFIXES[..1], true)));
 }
 
 #[test]

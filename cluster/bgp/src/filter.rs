@@ -1,0 +1,257 @@
+//! `BGPFilter`: whether a route goes to a peer, or is taken from it, and with which attributes.
+//!
+//! - The rules of a filter are asked in order, and the filters of a peer in order. The first rule that matches decides.
+//! - A rule without conditions matches every route. Each condition that is written has to hold.
+//! - A route that no rule matches is unmatched: an import takes it, and an export asks its own rules.
+//! - A filter that is named, and does not exist or is not valid, closes all: nothing goes to the peer, and nothing is taken.
+//!   (Calico passes over one that does not exist, and then tells the peer what the filter was to hold back.)
+//!
+//! A rule reads the attributes as they came, and not what a rule before it would have changed: rules that change accept,
+//! and end the search.
+//!
+//! Source: Calico's API reference, "BGP filter"; what Calico's nodes are configured to do by its own tests.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use manx_objects::State;
+use manx_objects::contents::Contents;
+use manx_objects::object::bgp::{
+    BgpFilter, Community, FilterRule, NetMatch, NetOperator, Operation,
+};
+use manx_objects::object::{Kind, Object, ObjectKey};
+
+use crate::path::{Attributes, Segment};
+
+#[cfg(test)]
+mod tests;
+
+/// The `LOCAL_PREF` of a route is this without its priority: a metric of which the lower is better. All nodes of a cluster
+/// have to agree about it, Calico's among them.
+pub const LOCAL_PREF_OF_PRIORITY_0: u32 = i32::MAX.unsigned_abs();
+/// The most systems of a segment of a path (RFC 4271, 4.3): their number is one byte.
+const MOST_OF_SEGMENT: usize = 255;
+
+/// Which way a route goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// To the peer.
+    Export,
+    /// From the peer.
+    Import,
+}
+
+/// A route, as a filter sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Route<'a> {
+    /// Where it leads.
+    pub prefix: IpNet,
+    /// Its attributes. On export `local_pref` is to be set, also of a route that begins here, because rules ask for the
+    /// priority.
+    pub attributes: &'a Attributes,
+    /// Whether a peer brought it. If not, it begins here.
+    pub is_from_peer: bool,
+    /// The interface by which it leaves this node, if there is one.
+    pub interface: Option<&'a str>,
+}
+
+/// What filters say of a route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub enum Verdict<'a> {
+    /// It passes, with these attributes. Nothing else is asked.
+    Accept(Cow<'a, Attributes>),
+    /// It does not pass.
+    Reject,
+    /// No rule matches.
+    Unmatched,
+}
+
+/// The filters of a peer, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Filters {
+    filters: Vec<Arc<BgpFilter>>,
+    /// Whether one of them is missing or not valid.
+    is_closed: bool,
+}
+
+impl Filters {
+    /// The filters with these names, for the peer `peer`, and what is wrong with them.
+    pub fn new(contents: &Contents, names: &[String], peer: &str) -> (Self, Vec<String>) {
+        let mut filters = Self::default();
+        let mut problems = Vec::new();
+        for name in names {
+            let stored = contents.objects.get(&ObjectKey::new(Kind::BgpFilter, "", name));
+            let found = match stored.map(|stored| &stored.state) {
+                Some(State::Valid(object)) => {
+                    if let Object::BgpFilter(filter) = &**object {
+                        filters.filters.push(Arc::new((**filter).clone()));
+                        continue;
+                    }
+                    "another object"
+                }
+                Some(State::Invalid(_)) => "one that is not valid",
+                None => "none",
+            };
+            filters.is_closed = true;
+            problems.push(format!(
+                "BGPFilter {name}: found {found}, expected the filter of peer {peer}, so no route goes to this peer and none is taken from it: correct the BGPFilter, or the filters of the BGPPeer"
+            ));
+        }
+        (filters, problems)
+    }
+
+    /// Whether no route passes, either way.
+    pub const fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// What they say of a route to or from their peer. `is_internal`: the peer is of the same autonomous system.
+    pub fn judge<'a>(
+        &self,
+        direction: Direction,
+        route: &Route<'a>,
+        is_internal: bool,
+    ) -> Verdict<'a> {
+        if self.is_closed {
+            return Verdict::Reject;
+        }
+        let rules = self.filters.iter().flat_map(|it| rules(it, direction, route.prefix));
+        for rule in rules {
+            if matches(rule, route, is_internal) {
+                return carry_out(rule, route.attributes);
+            }
+        }
+        Verdict::Unmatched
+    }
+}
+
+/// The rules of a filter for a direction and the family of a prefix.
+fn rules(filter: &BgpFilter, direction: Direction, prefix: IpNet) -> &[FilterRule] {
+    match (direction, prefix) {
+        (Direction::Export, IpNet::V4(_)) => &filter.export_v4,
+        (Direction::Export, IpNet::V6(_)) => &filter.export_v6,
+        (Direction::Import, IpNet::V4(_)) => &filter.import_v4,
+        (Direction::Import, IpNet::V6(_)) => &filter.import_v6,
+    }
+}
+
+/// Whether all conditions of a rule hold.
+fn matches(rule: &FilterRule, route: &Route<'_>, is_internal: bool) -> bool {
+    let FilterRule {
+        net,
+        from_peers,
+        interface,
+        internal_peer,
+        community,
+        path_begins,
+        priority,
+        accepts: _,
+        operations: _,
+    } = rule;
+    let attributes = route.attributes;
+    let has = |community: Community| match community {
+        Community::Standard(it) => attributes.communities.contains(&it),
+        Community::Large(it) => attributes.large_communities.contains(&it),
+    };
+    let leaves_by = |pattern: &String| route.interface.is_some_and(|it| is_like(it, pattern));
+    let has_priority = |it: u32| attributes.local_pref == Some(local_pref(it));
+    net.is_none_or(|net| is_in(net, route.prefix))
+        && (!from_peers || route.is_from_peer)
+        && interface.as_ref().is_none_or(leaves_by)
+        && internal_peer.is_none_or(|it| it == is_internal)
+        && community.is_none_or(has)
+        && begins_with(&attributes.as_path, path_begins)
+        && priority.is_none_or(has_priority)
+}
+
+/// Whether `cidr`, `matchOperator` and `prefixLength` hold for a prefix. A prefix length that is written bounds the
+/// lengths; what is shorter than `cidr` is never in it.
+fn is_in(net: NetMatch, prefix: IpNet) -> bool {
+    let length = prefix.prefix_len();
+    let is_of_length = net.shortest.is_none_or(|shortest| length >= shortest)
+        && net.longest.is_none_or(|longest| length <= longest);
+    match net.operator {
+        NetOperator::Equal => net.cidr == prefix && is_of_length,
+        NetOperator::NotEqual => !(net.cidr == prefix && is_of_length),
+        NetOperator::In => net.cidr.contains(&prefix) && is_of_length,
+        NetOperator::NotIn => !(net.cidr.contains(&prefix) && is_of_length),
+    }
+}
+
+/// Whether a path begins with these systems, in this order. One of a set stands for the set, as in BIRD.
+fn begins_with(path: &[Segment], systems: &[u32]) -> bool {
+    let mut steps = path.iter().flat_map(|segment| match segment {
+        Segment::Sequence(systems) => systems.chunks(1).collect::<Vec<_>>(),
+        Segment::Set(systems) => vec![&systems[..]],
+    });
+    systems.iter().all(|system| steps.next().is_some_and(|step| step.contains(system)))
+}
+
+/// Whether a name is like a pattern, in which `*` stands for any text. The time is at most the product of the lengths.
+fn is_like(name: &str, pattern: &str) -> bool {
+    let (name, pattern) = (name.as_bytes(), pattern.as_bytes());
+    let (mut at, mut of_pattern) = (0, 0);
+    // After the last `*`: where the pattern goes on, and the first byte of the name that the `*` does not stand for.
+    let mut last: Option<(usize, usize)> = None;
+    while at < name.len() {
+        if pattern.get(of_pattern) == Some(&b'*') {
+            of_pattern += 1;
+            last = Some((of_pattern, at));
+        } else if pattern.get(of_pattern) == Some(&name[at]) {
+            at += 1;
+            of_pattern += 1;
+        } else if let Some((after, longer)) = last {
+            (of_pattern, at) = (after, longer + 1);
+            last = Some((after, longer + 1));
+        } else {
+            return false;
+        }
+    }
+    pattern[of_pattern..].iter().all(|byte| *byte == b'*')
+}
+
+fn carry_out<'a>(rule: &FilterRule, attributes: &'a Attributes) -> Verdict<'a> {
+    if !rule.accepts {
+        return Verdict::Reject;
+    }
+    let mut changed = Cow::Borrowed(attributes);
+    for operation in &rule.operations {
+        apply(operation, changed.to_mut());
+    }
+    Verdict::Accept(changed)
+}
+
+fn apply(operation: &Operation, attributes: &mut Attributes) {
+    match operation {
+        Operation::AddCommunity(Community::Standard(it)) => add(&mut attributes.communities, *it),
+        Operation::AddCommunity(Community::Large(it)) => {
+            add(&mut attributes.large_communities, *it);
+        }
+        Operation::PrependPath(systems) => prepend(&mut attributes.as_path, systems),
+        Operation::SetPriority(priority) => attributes.local_pref = Some(local_pref(*priority)),
+    }
+}
+
+/// The `LOCAL_PREF` of a priority.
+const fn local_pref(priority: u32) -> u32 {
+    LOCAL_PREF_OF_PRIORITY_0.saturating_sub(priority)
+}
+
+/// Adds to a list in order that has nothing twice.
+fn add<T: Ord>(list: &mut Vec<T>, it: T) {
+    if let Err(at) = list.binary_search(&it) {
+        list.insert(at, it);
+    }
+}
+
+/// Has a path begin with these systems, in this order.
+fn prepend(path: &mut Vec<Segment>, systems: &[u32]) {
+    match path.first_mut() {
+        Some(Segment::Sequence(first)) if first.len() + systems.len() <= MOST_OF_SEGMENT => {
+            first.splice(0..0, systems.iter().copied());
+        }
+        _ => path.insert(0, Segment::Sequence(systems.to_vec())),
+    }
+}

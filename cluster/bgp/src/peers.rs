@@ -1,0 +1,546 @@
+//! The peers of a node, by the objects.
+//!
+//! The rules are Calico's (`BGPConfiguration`, `BGPPeer`, the annotations of Nodes):
+//! - A `BGPPeer` names a peer by its address, or nodes by a selector. It is for all nodes, for one, or for those that a
+//!   selector selects.
+//! - A node that a `BGPPeer` names gets the other end as its peer, too, unless the object says `reversePeering: Manual`.
+//! - The nodes are each other's peers (the mesh), unless the settings say otherwise. Route reflectors are not in the mesh.
+//! - Of two peers with one address the first counts: that of all nodes, that of some, the mesh's.
+//! - A session over IPv4 brings IPv4 routes only, and one over IPv6 IPv6 routes only. So a dual-stack node is two peers.
+//!
+//! What a node can do. Tenants cannot write these objects, but a kubelet writes the labels and annotations of its own
+//! Node, and nothing else here:
+//! - By its address it can stand for another node. So an address that two Nodes claim is nobody's: neither is a peer there,
+//!   and there is a problem. The node itself keeps the sessions that others accept.
+//! - By the address of a router it can make nodes only listen for that router, where a `BGPPeer` of all nodes names the
+//!   router. The router is a peer still, as the `BGPPeer` says.
+//! - By its labels it can become a peer wherever a selector says so, such as the route reflector of all nodes. Labels
+//!   below `node-restriction.kubernetes.io/` are out of its reach.
+//! - By its AS number or cluster ID it breaks its own sessions, or leaves the mesh.
+//!
+//! Routes that a peer may bring are not judged here.
+//!
+//! Not supported: `reachableBy`, `localWorkloadSelector`, `keepaliveTime` (the reader of the objects tells of them).
+//!
+//! Source: Calico's API reference and documentation, "Configure BGP peering"; its topologies as facts, in the tests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use manx_objects::contents::Contents;
+use manx_objects::object::bgp::{BgpConfiguration, BgpPeer, NextHop, PeeringNodes, Remote};
+use manx_objects::object::{Kind, Node, Object};
+use manx_policy_compiler::selector::{Labels, Selector};
+use sha2::{Digest, Sha256};
+
+use crate::peer::{NextHopMode, Peer, PeerType};
+
+#[cfg(test)]
+mod tests;
+
+/// The autonomous system of a cluster whose settings name none.
+const SYSTEM: u32 = 64512;
+/// The port of BGP.
+const PORT: u16 = 179;
+/// BIRD's default, which Calico's nodes use.
+const HOLD_TIME: Duration = Duration::from_mins(4);
+/// BIRD's default, which Calico's nodes use.
+const RESTART_TIME: Duration = Duration::from_mins(2);
+/// The longest time in the field of the capability (RFC 4724, 3): 12 bits.
+const MOST_RESTART_TIME: u64 = 4095;
+
+/// A node as a speaker of BGP, with its peers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peering {
+    /// The node's autonomous system. A peer may see another one ([`Peer::own_system`]).
+    pub system: u32,
+    /// The node's BGP identifier: its IPv4 address; without one, of a hash of its name, as Calico computes it.
+    pub router_id: Ipv4Addr,
+    /// The node's cluster, if it is a route reflector.
+    pub cluster: Option<Ipv4Addr>,
+    /// The node's addresses, at most one of each family.
+    pub addresses: Vec<IpAddr>,
+    /// The TCP port at which the node listens.
+    pub port: u16,
+    /// Whether the node listens at its own addresses only (`bindMode: NodeIP`).
+    pub listens_at_addresses: bool,
+    /// The peers, in the order of their addresses. No two have the same address.
+    pub peers: Vec<Peer>,
+    /// What is wrong: what was found, what was expected, where, and what to do. Objects that are not valid are told of
+    /// where they are read.
+    pub problems: Vec<String>,
+}
+
+/// The peers of a node. A node that is not known, or for which the settings are not valid, has none.
+pub fn peers(contents: &Contents, node: &str) -> Peering {
+    let mut problems = Vec::new();
+    let settings = Settings::new(contents);
+    let nodes = nodes(contents, node, &mut problems);
+    let own = nodes.iter().find(|it| it.name == node);
+    let system = own.map_or(settings.system(), |own| settings.system_of(own));
+    let v4 = own.and_then(|own| own.addresses.into_iter().flatten().find_map(ipv4));
+    let mut peering = Peering {
+        system,
+        router_id: v4.unwrap_or_else(|| hashed(node)),
+        cluster: own.and_then(|own| own.node.bgp.cluster),
+        addresses: own.map(|own| own.addresses.into_iter().flatten().collect()).unwrap_or_default(),
+        port: settings.port_of(node).unwrap_or(PORT),
+        listens_at_addresses: settings.default.is_some_and(|it| it.listens_at_node_address),
+        peers: Vec::new(),
+        problems: Vec::new(),
+    };
+    match own {
+        None => problems.push(format!(
+            "Node {node}: found no valid object of this name, expected one, so this node has no BGP peers: correct the Node, or the name of the agent's node"
+        )),
+        Some(_) if settings.is_broken_for(node) => problems.push(format!(
+            "BGPConfiguration default or node.{node}: found one that is not valid, so this node has no BGP peers: correct it"
+        )),
+        Some(own) => {
+            let cluster = Cluster { settings: &settings, nodes: &nodes, own, contents };
+            peering.peers = cluster.peers(&mut problems);
+        }
+    }
+    peering.problems = problems;
+    peering
+}
+
+fn ipv4(address: IpAddr) -> Option<Ipv4Addr> {
+    match address {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
+    }
+}
+
+/// The BGP identifier of a node without an IPv4 address: the first bytes of its name's SHA-256, below 224.
+fn hashed(node: &str) -> Ipv4Addr {
+    let hash = Sha256::digest(node);
+    let first = if hash[0] > 223 { hash[0] - 32 } else { hash[0] };
+    Ipv4Addr::new(first, hash[1], hash[2], hash[3])
+}
+
+/// What the `BGPConfiguration`s say.
+struct Settings<'a> {
+    default: Option<&'a BgpConfiguration>,
+    /// The port of a node that has settings of its own, if they say one.
+    ports: BTreeMap<&'a str, Option<u16>>,
+    /// The names of those that are not valid.
+    broken: BTreeSet<&'a str>,
+}
+
+impl<'a> Settings<'a> {
+    fn new(contents: &'a Contents) -> Self {
+        let mut settings = Self { default: None, ports: BTreeMap::new(), broken: BTreeSet::new() };
+        for (key, stored) in contents.of_kind(Kind::BgpConfiguration) {
+            match (stored.state.valid(), key.name.strip_prefix("node.")) {
+                (Some(Object::BgpConfiguration(it)), Some(node)) => {
+                    settings.ports.insert(node, it.listen_port);
+                }
+                (Some(Object::BgpConfiguration(it)), None) if key.name == "default" => {
+                    settings.default = Some(&**it);
+                }
+                (Some(_), _) => {}
+                (None, _) => {
+                    settings.broken.insert(&key.name);
+                }
+            }
+        }
+        settings
+    }
+
+    /// Whether settings that are not valid are for a node.
+    fn is_broken_for(&self, node: &str) -> bool {
+        let is_its = |name: &&str| *name == "default" || name.strip_prefix("node.") == Some(node);
+        self.broken.iter().any(is_its)
+    }
+
+    fn system(&self) -> u32 {
+        self.default.and_then(|it| it.system).unwrap_or(SYSTEM)
+    }
+
+    fn system_of(&self, node: &Speaker<'_>) -> u32 {
+        node.node.bgp.system.unwrap_or(self.system())
+    }
+
+    /// The port at which a node listens, if the settings say one.
+    fn port_of(&self, node: &str) -> Option<u16> {
+        let own = self.ports.get(node).copied().flatten();
+        own.or_else(|| self.default.and_then(|it| it.listen_port))
+    }
+}
+
+/// A node.
+struct Speaker<'a> {
+    name: &'a str,
+    node: &'a Node,
+    labels: Labels,
+    /// Its address of each family. Without those that another node claims, too, except for the node that asks.
+    addresses: [Option<IpAddr>; 2],
+}
+
+impl Speaker<'_> {
+    fn is_selected_by(&self, selector: &str) -> bool {
+        Selector::parse(selector).is_ok_and(|selector| selector.matches(&self.labels))
+    }
+
+    fn is_of(&self, nodes: &PeeringNodes) -> bool {
+        match nodes {
+            PeeringNodes::All => true,
+            PeeringNodes::Named(name) => name == self.name,
+            PeeringNodes::Selected(selector) => self.is_selected_by(selector),
+        }
+    }
+
+    fn has(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&Some(address))
+    }
+}
+
+/// The address of each family by which a node speaks BGP: those of Calico's annotations; without any, the node's first
+/// `InternalIP`s. (A node that Calico has written about has no session over a family that Calico leaves out.)
+fn addresses_of(node: &Node) -> [Option<IpAddr>; 2] {
+    let annotated = [node.calico_address, node.bgp.ipv6_address].map(|net| Some(net?.addr()));
+    let addresses = if annotated.iter().any(Option::is_some) {
+        annotated
+    } else {
+        [true, false]
+            .map(|is_v4| node.internal_ips.iter().find(|it| it.is_ipv4() == is_v4).copied())
+    };
+    addresses.map(|address| address.filter(is_of_one_host))
+}
+
+/// Whether an address can be a node's on its network.
+fn is_of_one_host(address: &IpAddr) -> bool {
+    let is_local = match address {
+        IpAddr::V4(address) => address.is_broadcast() || address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    !(is_local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
+}
+
+/// The valid nodes, by name, as `own` sees them. An address that several claim is nobody's, except for `own`.
+fn nodes<'a>(contents: &'a Contents, own: &str, problems: &mut Vec<String>) -> Vec<Speaker<'a>> {
+    let mut nodes = Vec::new();
+    for (key, stored) in contents.of_kind(Kind::Node) {
+        let Some(Object::Node(node)) = stored.state.valid() else { continue };
+        let (labels, addresses) = (node.labels.to_map(), addresses_of(node));
+        nodes.push(Speaker { name: &key.name, node, labels, addresses });
+    }
+    let mut claims: BTreeMap<IpAddr, Vec<&str>> = BTreeMap::new();
+    for node in &nodes {
+        for address in node.addresses.into_iter().flatten() {
+            claims.entry(address).or_default().push(node.name);
+        }
+    }
+    claims.retain(|_, names| names.len() > 1);
+    for (address, names) in &claims {
+        let names = names.join(", ");
+        problems.push(format!(
+            "Nodes {names}: found {address} as the address of each, expected it at one of them, so none of them is a BGP peer there: correct their annotations projectcalico.org/IPv4Address and IPv6Address, or their InternalIPs"
+        ));
+    }
+    for node in nodes.iter_mut().filter(|node| node.name != own) {
+        node.addresses = node.addresses.map(|it| it.filter(|it| !claims.contains_key(it)));
+    }
+    nodes
+}
+
+/// The objects, as seen from one node.
+struct Cluster<'a> {
+    settings: &'a Settings<'a>,
+    nodes: &'a [Speaker<'a>],
+    own: &'a Speaker<'a>,
+    contents: &'a Contents,
+}
+
+/// The peers that were found. The first one with an address and a port counts.
+#[derive(Default)]
+struct Found(Vec<Peer>);
+
+impl Found {
+    fn add(&mut self, peer: Peer) {
+        let is_same = |it: &Peer| (it.address, it.port) == (peer.address, peer.port);
+        if !self.0.iter().any(is_same) {
+            self.0.push(peer);
+        }
+    }
+}
+
+impl Cluster<'_> {
+    fn peers(&self, problems: &mut Vec<String>) -> Vec<Peer> {
+        let mut found = Found::default();
+        let objects: Vec<(&str, &BgpPeer)> = self
+            .contents
+            .of_kind(Kind::BgpPeer)
+            .filter_map(|(key, stored)| match stored.state.valid() {
+                Some(Object::BgpPeer(peer)) => Some((&*key.name, &**peer)),
+                _ => None,
+            })
+            .collect();
+        for kind in [PeerType::Global, PeerType::Node] {
+            let is_of_kind = |it: &BgpPeer| {
+                (it.nodes == PeeringNodes::All) == (kind == PeerType::Global)
+                    && self.own.is_of(&it.nodes)
+            };
+            for (name, object) in objects.iter().filter(|(_, object)| is_of_kind(object)) {
+                self.add_named(name, object, kind, &mut found, problems);
+            }
+        }
+        // After all that the objects say: what an object says of a peer counts more than that another end has it.
+        for (_, object) in objects.iter().filter(|(_, object)| !object.is_one_way) {
+            self.add_other_ends(object, &mut found);
+        }
+        self.add_mesh(&mut found);
+        one_of_each_address(found, problems)
+    }
+
+    /// Adds the peers that an object for this node names.
+    fn add_named(
+        &self,
+        name: &str,
+        object: &BgpPeer,
+        kind: PeerType,
+        found: &mut Found,
+        problems: &mut Vec<String>,
+    ) {
+        match &object.remote {
+            Remote::Address { address, port } => {
+                let peer = self.by_address(name, object, kind, (*address, *port), problems);
+                if let Some(peer) = peer {
+                    found.add(peer);
+                }
+            }
+            Remote::Nodes(selector) => {
+                for node in self.nodes.iter().filter(|node| node.is_selected_by(selector)) {
+                    for address in node.addresses.into_iter().flatten() {
+                        if let Some(peer) = self.by_node(object, kind, node, address) {
+                            found.add(peer);
+                        }
+                    }
+                }
+            }
+            Remote::Workloads(_) => {}
+        }
+    }
+
+    /// The peer with an address that an object names. Whether it is a node shows in three things: its port, its system,
+    /// and that of two nodes one only listens.
+    fn by_address(
+        &self,
+        name: &str,
+        object: &BgpPeer,
+        kind: PeerType,
+        (address, port): (IpAddr, Option<u16>),
+        problems: &mut Vec<String>,
+    ) -> Option<Peer> {
+        if self.own.has(address) {
+            return None;
+        }
+        let Some(own_address) = self.own_address(address) else {
+            let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+            problems.push(format!(
+                "BGPPeer {name}: found {address} as the peer of Node {}, which has no {family} address, so it is no peer of this node: give the node one (annotation projectcalico.org/{family}Address), or have the BGPPeer select other nodes",
+                self.own.name
+            ));
+            return None;
+        };
+        let node = self.nodes.iter().find(|node| node.has(address));
+        let system = object.system.or_else(|| Some(self.settings.system_of(node?)));
+        let Some(system) = system else {
+            problems.push(format!(
+                "BGPPeer {name}: found no asNumber for {address}, which is no node's address, so it is no peer: write spec.asNumber"
+            ));
+            return None;
+        };
+        let of_node = node.filter(|node| self.settings.system_of(node) == system);
+        let port = port.or_else(|| self.settings.port_of(of_node?.name)).unwrap_or(PORT);
+        let peer = self.of_object(object, kind, address, own_address, system);
+        Some(Peer {
+            port,
+            name: name.to_owned(),
+            is_passive: kind == PeerType::Global
+                && node.is_some()
+                && is_passive(address, own_address),
+            next_hop: match object.next_hop {
+                None if object.keeps_next_hop && !peer.is_internal() => NextHopMode::Keep,
+                _ => peer.next_hop,
+            },
+            own_system_allowed: u8::try_from(object.own_system_allowed).unwrap_or(u8::MAX),
+            reflected_as: self.own.node.bgp.cluster.filter(|_| peer.is_internal()),
+            ..peer
+        })
+    }
+
+    /// A node as a peer by an object. `None`: it is this node, this node has no address of the family, or the node's
+    /// settings are not valid.
+    fn by_node(
+        &self,
+        object: &BgpPeer,
+        kind: PeerType,
+        node: &Speaker<'_>,
+        address: IpAddr,
+    ) -> Option<Peer> {
+        if node.name == self.own.name || self.settings.is_broken_for(node.name) {
+            return None;
+        }
+        let own_address = self.own_address(address)?;
+        let system = self.settings.system_of(node);
+        let peer = self.of_object(object, kind, address, own_address, system);
+        Some(Peer {
+            port: self.settings.port_of(node.name).unwrap_or(PORT),
+            name: node.name.to_owned(),
+            reflected_as: self.reflected_as(node, &peer),
+            ..peer
+        })
+    }
+
+    /// Adds the nodes that an object is for, if it names this node.
+    fn add_other_ends(&self, object: &BgpPeer, found: &mut Found) {
+        let families = match &object.remote {
+            Remote::Nodes(selector) if self.own.is_selected_by(selector) => [true, true],
+            Remote::Address { address, port } if self.is_at(object, *address, *port) => {
+                [address.is_ipv4(), address.is_ipv6()]
+            }
+            _ => return,
+        };
+        for node in self.nodes.iter().filter(|node| node.is_of(&object.nodes)) {
+            for (address, is_meant) in node.addresses.into_iter().zip(families) {
+                let Some(address) = address.filter(|_| is_meant) else { continue };
+                let Some(mut peer) = self.by_node(object, PeerType::Node, node, address) else {
+                    continue;
+                };
+                // The other end says `localASNumber`, and this one does not.
+                peer.own_system = self.settings.system_of(self.own);
+                peer.system = object.local_system.unwrap_or(peer.system);
+                peer.reflected_as = self.reflected_as(node, &peer);
+                found.add(peer);
+            }
+        }
+    }
+
+    /// Whether this node is what an object names by an address.
+    fn is_at(&self, object: &BgpPeer, address: IpAddr, port: Option<u16>) -> bool {
+        let system = object.system.unwrap_or(self.settings.system());
+        let own = self.settings.port_of(self.own.name);
+        let is_port = port.is_none_or(|port| own.is_none_or(|own| own == port));
+        self.own.has(address) && self.settings.system_of(self.own) == system && is_port
+    }
+
+    /// Adds the mesh: all nodes that are no route reflectors.
+    fn add_mesh(&self, found: &mut Found) {
+        let settings = self.settings.default;
+        let is_off = settings.and_then(|it| it.mesh) == Some(false);
+        if is_off || self.own.node.bgp.cluster.is_some() {
+            return;
+        }
+        let is_in = |node: &&Speaker<'_>| {
+            node.name != self.own.name
+                && node.node.bgp.cluster.is_none()
+                && !self.settings.is_broken_for(node.name)
+        };
+        let password = settings.and_then(|it| it.mesh_password.as_ref());
+        for node in self.nodes.iter().filter(is_in) {
+            for address in node.addresses.into_iter().flatten() {
+                let Some(own_address) = self.own_address(address) else { continue };
+                found.add(Peer {
+                    address,
+                    port: self.settings.port_of(node.name).unwrap_or(PORT),
+                    kind: PeerType::Mesh,
+                    name: node.name.to_owned(),
+                    system: self.settings.system_of(node),
+                    own_system: self.settings.system_of(self.own),
+                    source: Some(own_address),
+                    is_passive: is_passive(address, own_address),
+                    reflected_as: None,
+                    next_hop: NextHopMode::Auto,
+                    own_system_allowed: 0,
+                    filters: Vec::new(),
+                    password: password.map(|it| (it.name.clone(), it.key.clone())),
+                    hops: None,
+                    restart_time: restart_time(settings.and_then(|it| it.mesh_restart_time)),
+                    hold_time: HOLD_TIME,
+                });
+            }
+        }
+    }
+
+    /// What an object says of each of its peers.
+    fn of_object(
+        &self,
+        object: &BgpPeer,
+        kind: PeerType,
+        address: IpAddr,
+        own_address: IpAddr,
+        system: u32,
+    ) -> Peer {
+        Peer {
+            address,
+            port: PORT,
+            kind,
+            name: String::new(),
+            system,
+            own_system: object.local_system.unwrap_or(self.settings.system_of(self.own)),
+            source: (!object.any_source).then_some(own_address),
+            is_passive: false,
+            reflected_as: None,
+            next_hop: match object.next_hop {
+                Some(NextHop::Own) => NextHopMode::Own,
+                Some(NextHop::Keep) => NextHopMode::Keep,
+                Some(NextHop::Auto) | None => NextHopMode::Auto,
+            },
+            own_system_allowed: 0,
+            filters: object.filters.clone(),
+            password: object.password.as_ref().map(|it| (it.name.clone(), it.key.clone())),
+            hops: object.hops,
+            restart_time: restart_time(object.restart_time),
+            hold_time: HOLD_TIME,
+        }
+    }
+
+    /// This node's cluster, if a node is a client of its reflector: a peer of the same system and of no cluster or another.
+    /// Reflectors of one cluster are ordinary peers.
+    fn reflected_as(&self, node: &Speaker<'_>, peer: &Peer) -> Option<Ipv4Addr> {
+        let own = self.own.node.bgp.cluster?;
+        (peer.is_internal() && node.node.bgp.cluster != Some(own)).then_some(own)
+    }
+
+    /// This node's address of the family of another.
+    fn own_address(&self, other: IpAddr) -> Option<IpAddr> {
+        let mut own = self.own.addresses.into_iter().flatten();
+        own.find(|it| it.is_ipv4() == other.is_ipv4())
+    }
+}
+
+/// Whether the node with `own` only listens for another node. Calico compares the addresses as text: both ends have to
+/// agree about it, so `10.0.0.9` is greater than `10.0.0.10`. (Of two that connect at once, both connections fail, which
+/// would end a graceful restart.)
+fn is_passive(other: IpAddr, own: IpAddr) -> bool {
+    other.to_string() > own.to_string()
+}
+
+fn restart_time(written: Option<Duration>) -> Duration {
+    let Some(written) = written else { return RESTART_TIME };
+    let seconds = written.as_secs() + u64::from(written.subsec_millis() >= 500);
+    Duration::from_secs(seconds.min(MOST_RESTART_TIME))
+}
+
+/// The first peer of each address, in the order of the addresses. Two ports of one address are a problem, because a
+/// session is known by its address.
+fn one_of_each_address(found: Found, problems: &mut Vec<String>) -> Vec<Peer> {
+    let mut peers: BTreeMap<IpAddr, Peer> = BTreeMap::new();
+    for peer in found.0 {
+        match peers.get(&peer.address) {
+            None => {
+                peers.insert(peer.address, peer);
+            }
+            // That a peer of the mesh is named by an object, too, is usual.
+            Some(first) if peer.kind == PeerType::Mesh || first.port == peer.port => {}
+            Some(first) => problems.push(format!(
+                "BGPPeer {}: found {} with port {}, which is a peer with port {} by {}, so the latter counts: have one BGPPeer for each address",
+                peer.name, peer.address, peer.port, first.port, first.name
+            )),
+        }
+    }
+    peers.into_values().collect()
+}
