@@ -17,7 +17,7 @@ tools() {
     for pair in cc:build-essential curl:curl timeout:coreutils unshare:util-linux setpriv:util-linux \
         ip:iproute2 ethtool:ethtool tshark:tshark nft:nftables iptables-legacy-restore:iptables chromium:chromium \
         strip:binutils podman:podman runc:runc containerd:containerd conntrack:conntrack promtool:prometheus go:golang-go \
-        busybox:busybox-static dig:bind9-dnsutils wget:wget nc.openbsd:netcat-openbsd pasta:passt /usr/lib/cni/portmap:containernetworking-plugins; do
+        busybox:busybox-static dig:bind9-dnsutils wget:wget nc.openbsd:netcat-openbsd pasta:passt bird:bird2 /usr/lib/cni/portmap:containernetworking-plugins; do
         has "${pair%%:*}" || missing+=("${pair##*:}")
     done
     if [ ${#missing[@]} -eq 0 ]; then

@@ -254,6 +254,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("cluster/datastore", &["manx-objects"]),
     // The store is the API server's objects, one by one.
     ("cluster/block-ipam", &["manx-datastore", "manx-objects", "manx-policy-compiler"]),
+    ("cluster/bgp", &["manx-objects", "manx-policy-compiler"]),
     // A program that talks to an agent needs nothing else.
     ("node/api", &[]),
     // The oracle judges the objects themselves, so it must not share the import with what it judges. Its traces have
@@ -277,11 +278,14 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("node/cni", &["manx-api", "manx-dataplane", "manx-devices", "manx-linux"]),
     // It is told what it shows.
     ("node/observe", &["manx-api"]),
+    // It speaks, and knows no cluster.
+    ("node/speaker", &["manx-bgp"]),
     (
         "node/agent",
         &[
             "manx-analysis",
             "manx-api",
+            "manx-bgp",
             "manx-block-ipam",
             "manx-calculation",
             "manx-dataplane",
@@ -293,6 +297,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
             "manx-observe",
             "manx-oracle",
             "manx-policy-compiler",
+            "manx-speaker",
         ],
     ),
     // The rig talks to agents through their sockets, as every client does.
@@ -393,6 +398,7 @@ const WITHOUT_LOOPS: &[&str] = &[
     "node/ipam",
     "cluster/objects",
     "node/observe",
+    "node/speaker",
     "cluster/oracle",
     "tools/rig",
     "dataplane",

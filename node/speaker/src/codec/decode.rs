@@ -1,0 +1,181 @@
+//! From a message to updates.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use manx_bgp::path::Update;
+use rustbgpd_wire::validate::validate_update_attributes_with_context;
+use rustbgpd_wire::{
+    ErrorDisposition, Ipv4NlriEntry, NlriEntry, NotificationCode, NotificationMessage,
+    PathAttribute, Prefix, UpdateMessage, UpdateValidationOptions,
+};
+
+use super::attributes;
+use super::encoding::{Encoding, Family};
+
+/// What an UPDATE says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Decoded {
+    /// The peer has told everything (RFC 4724, 2).
+    EndOfRib,
+    /// Routes have changed.
+    Routes {
+        /// The changes, in order.
+        updates: Vec<Update>,
+        /// What is wrong with the message, in words. The updates are what is left of it (RFC 7606).
+        fault: Option<String>,
+    },
+}
+
+/// Prefixes that are announced with one next hop.
+#[derive(Default)]
+struct Announced {
+    next_hop: Option<IpAddr>,
+    prefixes: Vec<IpNet>,
+}
+
+/// Reads an UPDATE. What is of another family than the session's is not taken.
+///
+/// # Errors
+/// The prefixes of the message cannot be found. The session ends with this notification (RFC 7606, 5.3).
+pub(crate) fn decode(
+    message: &UpdateMessage,
+    encoding: Encoding,
+) -> Result<Decoded, NotificationMessage> {
+    let Encoding { family, is_four_octet, is_internal, .. } = encoding;
+    let parsed =
+        message.parse_revised(is_four_octet, is_internal, false, &[]).map_err(|error| {
+            let (code, subcode, data) = error.to_notification();
+            NotificationMessage::new(code, subcode, data)
+        })?;
+    let (parsed, malformed) = (parsed.update, parsed.malformed);
+    if is_end_of_rib(message, &parsed.attributes, family) && malformed.is_empty() {
+        return Ok(Decoded::EndOfRib);
+    }
+    let mut faults = Faults::default();
+    for it in &malformed {
+        faults.add(it.disposition, || format!("attribute {}: {}", it.type_code, it.error));
+    }
+    let has_body = !parsed.announced.is_empty();
+    let mut withdrawn: Vec<IpNet> = parsed.withdrawn.iter().map(in_body).collect();
+    let mut body = Announced::default();
+    body.prefixes.extend(parsed.announced.iter().map(in_body));
+    let mut reach = Announced::default();
+    for it in &parsed.attributes {
+        match it {
+            PathAttribute::NextHop(it) => body.next_hop = Some((*it).into()),
+            PathAttribute::MpReachNlri(it) => {
+                reach.next_hop = Some(it.next_hop);
+                reach.prefixes.extend(it.announced.iter().map(in_attribute));
+            }
+            PathAttribute::MpUnreachNlri(it) => {
+                withdrawn.extend(it.withdrawn.iter().map(in_attribute));
+            }
+            _ => {}
+        }
+    }
+    let has_routes = has_body || !reach.prefixes.is_empty();
+    let options = UpdateValidationOptions::default();
+    let valid = validate_update_attributes_with_context(
+        &parsed.attributes,
+        has_routes,
+        has_body,
+        !is_internal,
+        options,
+    );
+    if let Err(it) = valid {
+        if it.error.disposition == ErrorDisposition::SessionReset {
+            let data = Bytes::from(it.error.data);
+            let code = NotificationCode::UpdateMessage;
+            return Err(NotificationMessage::new(code, it.error.subcode, data));
+        }
+        faults.add(it.error.disposition, || {
+            let code = NotificationCode::UpdateMessage;
+            let what = rustbgpd_wire::notification::description(code, it.error.subcode);
+            format!("attribute {}: {what}", it.type_code)
+        });
+    }
+    let is_of_session = |it: &IpNet| it.addr().is_ipv4() == (family == Family::V4);
+    let count = withdrawn.len() + body.prefixes.len() + reach.prefixes.len();
+    withdrawn.retain(is_of_session);
+    body.prefixes.retain(is_of_session);
+    reach.prefixes.retain(is_of_session);
+    if withdrawn.len() + body.prefixes.len() + reach.prefixes.len() < count {
+        faults.add(ErrorDisposition::AttributeDiscard, || {
+            "prefixes of a family that the session does not carry".to_owned()
+        });
+    }
+    let mut updates = vec![Update { withdrawn, ..Update::default() }];
+    for Announced { next_hop, prefixes } in [body, reach] {
+        if prefixes.is_empty() {
+            continue;
+        }
+        let is_family = |it: &IpAddr| it.is_ipv4() == (family == Family::V4);
+        let next_hop = next_hop.filter(is_family);
+        let read = next_hop.and_then(|it| attributes::decode(&parsed.attributes, it));
+        if read.is_none() {
+            faults.add(ErrorDisposition::TreatAsWithdraw, || {
+                "ORIGIN, AS_PATH or a next hop of the session's family is missing".to_owned()
+            });
+        }
+        match read.filter(|_| !faults.withdraw) {
+            Some(attributes) => updates.push(Update {
+                announced: prefixes,
+                attributes: Some(Arc::new(attributes)),
+                ..Update::default()
+            }),
+            None => updates[0].withdrawn.extend(prefixes),
+        }
+    }
+    updates.retain(|it| !it.withdrawn.is_empty() || !it.announced.is_empty());
+    Ok(Decoded::Routes { updates, fault: faults.first })
+}
+
+/// What is wrong with a message.
+#[derive(Default)]
+struct Faults {
+    /// The first fault, in words.
+    first: Option<String>,
+    /// Whether the message's routes are withdrawn.
+    withdraw: bool,
+}
+
+impl Faults {
+    fn add(&mut self, disposition: ErrorDisposition, words: impl FnOnce() -> String) {
+        self.withdraw |= disposition >= ErrorDisposition::TreatAsWithdraw;
+        self.first.get_or_insert_with(words);
+    }
+}
+
+fn is_end_of_rib(message: &UpdateMessage, attributes: &[PathAttribute], family: Family) -> bool {
+    let UpdateMessage { withdrawn_routes, path_attributes, nlri } = message;
+    if !withdrawn_routes.is_empty() || !nlri.is_empty() {
+        return false;
+    }
+    match family {
+        Family::V4 => path_attributes.is_empty(),
+        Family::V6 => matches!(
+            attributes,
+            [PathAttribute::MpUnreachNlri(it)]
+                if it.withdrawn.is_empty() && (it.afi, it.safi) == family.on_wire()
+        ),
+    }
+}
+
+fn in_body(it: &Ipv4NlriEntry) -> IpNet {
+    of(Prefix::V4(it.prefix))
+}
+
+fn in_attribute(it: &NlriEntry) -> IpNet {
+    of(it.prefix)
+}
+
+/// A prefix whose length was checked when it was read.
+fn of(prefix: Prefix) -> IpNet {
+    match prefix {
+        Prefix::V4(it) => Ipv4Net::new(it.addr, it.len).unwrap_or_default().into(),
+        Prefix::V6(it) => Ipv6Net::new(it.addr, it.len).unwrap_or_default().into(),
+    }
+}

@@ -1,0 +1,13 @@
+//! UPDATEs between the wire and the values of `manx-bgp`.
+//!
+//! - [`encoding`]: what the two ends have agreed on.
+//! - `attributes`: the attributes of a path.
+//! - [`encode`]: from an update to messages, each within the limit.
+//! - [`decode`]: from a message to updates. A malformed attribute withdraws the prefixes (RFC 7606).
+
+mod attributes;
+pub(crate) mod decode;
+pub(crate) mod encode;
+pub(crate) mod encoding;
+#[cfg(test)]
+mod tests;

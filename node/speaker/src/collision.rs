@@ -1,0 +1,96 @@
+//! Which one of two connections with a peer stays (RFC 4271, 6.8; RFC 4724, 4.2).
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+/// An established session that is younger than this is not taken for one that the peer has lost: a second connection is
+/// one that both ends began at the same time.
+const YOUNG: Duration = Duration::from_secs(5);
+
+/// How far the connection that was there has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// It is not established.
+    Opening,
+    /// The session is established.
+    Established {
+        age: Duration,
+        /// Whether the peer does graceful restarts.
+        restarts: bool,
+    },
+}
+
+/// An end of a connection: what is compared. The greater one's connection stays (RFC 6286, 2.3).
+pub(crate) type End = (Ipv4Addr, u32);
+
+/// Which of the two stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The connection that was there before.
+    Old,
+    /// The one whose OPEN has just come.
+    New,
+}
+
+/// Decides when the peer's OPEN has come by the new connection. `old_is_ours`, `new_is_ours`: this node began it.
+///
+/// The peer's identifier is known then, so nothing waits for its OPEN by the old one. An end agrees to an OPEN only by a
+/// connection that stays, and begins none beside it: so neither end has a session that the other one closes.
+pub(crate) fn decide(
+    progress: Progress,
+    old_is_ours: bool,
+    new_is_ours: bool,
+    (here, there): (End, End),
+) -> Verdict {
+    let new_wins = new_is_ours == (here > there);
+    let same_direction = old_is_ours == new_is_ours;
+    let is_new = match progress {
+        // The end that began both has given up the first.
+        Progress::Opening => same_direction || new_wins,
+        Progress::Established { age, restarts } => {
+            let is_collision = age < YOUNG && !same_direction && !new_wins;
+            restarts && !new_is_ours && !is_collision
+        }
+    };
+    if is_new { Verdict::New } else { Verdict::Old }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOW: End = (Ipv4Addr::new(10, 0, 0, 1), 64512);
+    const HIGH: End = (Ipv4Addr::new(10, 0, 0, 2), 64512);
+
+    /// The law of RFC 4271, 6.8: whichever OPEN comes first at either end, both keep the same connection.
+    #[test]
+    fn both_ends_keep_the_connection_that_the_higher_one_began() {
+        for (here, there) in
+            [(LOW, HIGH), (HIGH, LOW), ((LOW.0, 65000), LOW), (LOW, (LOW.0, 65000))]
+        {
+            for new_is_ours in [false, true] {
+                let at = |progress| decide(progress, !new_is_ours, new_is_ours, (here, there));
+                let began_by_higher = new_is_ours == (here > there);
+                let expected = if began_by_higher { Verdict::New } else { Verdict::Old };
+                assert_eq!(at(Progress::Opening), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn an_established_session_gives_way_only_to_a_peer_that_restarts() {
+        let ends = (HIGH, LOW);
+        let established = |age, restarts| {
+            let age = Duration::from_secs(age);
+            Progress::Established { age, restarts }
+        };
+        let old = |progress| decide(progress, true, false, ends);
+        assert_eq!(old(established(60, false)), Verdict::Old);
+        assert_eq!(old(established(60, true)), Verdict::New);
+        assert_eq!(old(established(1, true)), Verdict::Old, "both began at the same time");
+        let same = decide(established(1, true), false, false, ends);
+        assert_eq!(same, Verdict::New, "the peer began both");
+        let ours = decide(established(60, true), false, true, ends);
+        assert_eq!(ours, Verdict::Old, "this node has not restarted");
+    }
+}

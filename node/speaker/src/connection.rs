@@ -1,0 +1,415 @@
+//! One TCP connection with a peer: messages in and out, and the timers of its state machine.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use bytes::{Buf as _, BytesMut};
+use rustbgpd_fsm::negotiation::validate_open;
+use rustbgpd_fsm::{
+    Action, Event, NegotiatedSession, PeerConfig, Session, SessionState, TimerType,
+};
+use rustbgpd_wire::notification::open_subcode;
+use rustbgpd_wire::{
+    DecodeError, EXTENDED_MAX_MESSAGE_LEN, MAX_MESSAGE_LEN, Message, NotificationCode,
+    NotificationMessage, OpenMessage, RouteRefreshSubtype, UpdateMessage, decode_message,
+    encode_message_with_limit, peek_message_length,
+};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::codec::encoding::{Encoding, Family};
+use crate::open::{self, Comeback};
+use crate::reason::{Reason, harden};
+
+/// The bytes that are read at once. What is kept of a message that is not complete comes in addition: less than 64 KiB.
+const READ: usize = 16 * 1024;
+/// The time in which a peer should take the last words.
+pub(crate) const LINGER: Duration = Duration::from_secs(1);
+
+/// What happens on a connection.
+#[derive(Debug)]
+pub(crate) enum Happened {
+    /// The peer's OPEN has come, and it is as configured. [`Connection::agree`] goes on.
+    Opened { identifier: Ipv4Addr, system: u32 },
+    /// Both ends agree.
+    Established,
+    /// The peer tells routes.
+    Told(UpdateMessage),
+    /// The peer wants to be told everything again.
+    Asked,
+    /// All that was to be sent is sent.
+    Drained,
+    /// The connection has ended. It is of no more use.
+    Ended(Reason),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: TcpStream,
+    config: PeerConfig,
+    comeback: Comeback,
+    machine: Session,
+    /// The peer's OPEN, until this node agrees.
+    open: Option<OpenMessage>,
+    negotiated: Option<Box<NegotiatedSession>>,
+    established: Option<Instant>,
+    inbound: BytesMut,
+    outbound: BytesMut,
+    timers: Timers,
+    end: Option<Reason>,
+    /// This node's address.
+    pub(crate) here: IpAddr,
+    /// Whether this node has begun the connection.
+    pub(crate) is_ours: bool,
+}
+
+/// The times at which something is due.
+#[derive(Debug, Default)]
+struct Timers {
+    hold: Option<Instant>,
+    keepalive: Option<Instant>,
+    /// The peer takes nothing of what is sent until then (RFC 9687).
+    send: Option<Instant>,
+}
+
+impl Connection {
+    /// Begins with a connected socket: this node's OPEN is the first to be sent.
+    ///
+    /// # Errors
+    /// The socket is not connected any more.
+    pub(crate) fn new(
+        stream: TcpStream,
+        is_ours: bool,
+        config: PeerConfig,
+        comeback: Comeback,
+    ) -> io::Result<Self> {
+        let here = stream.local_addr()?.ip().to_canonical();
+        // A keepalive does not wait for more bytes.
+        stream.set_nodelay(true)?;
+        let mut connection = Self {
+            stream,
+            machine: Session::new(config.clone()),
+            config,
+            comeback,
+            open: None,
+            negotiated: None,
+            established: None,
+            inbound: BytesMut::new(),
+            outbound: BytesMut::new(),
+            timers: Timers::default(),
+            end: None,
+            here,
+            is_ours,
+        };
+        connection.handle(Event::ManualStart);
+        let connected =
+            if is_ours { Event::TcpConnectionAcknowledged } else { Event::TcpConnectionConfirmed };
+        connection.handle(connected);
+        Ok(connection)
+    }
+
+    /// The state of RFC 4271.
+    pub(crate) fn state(&self) -> SessionState {
+        self.machine.state()
+    }
+
+    /// What was agreed on, of an established session, and the time since which it is one.
+    pub(crate) fn established(&self) -> Option<(&NegotiatedSession, Instant)> {
+        Some((self.negotiated.as_deref()?, self.established?))
+    }
+
+    /// How UPDATEs are read and written.
+    pub(crate) fn encoding(&self, peer: IpAddr) -> Encoding {
+        Encoding {
+            family: Family::of(peer),
+            is_four_octet: self.negotiated.as_ref().is_none_or(|it| it.four_octet_as),
+            is_internal: self.config.local_asn == self.config.remote_asn,
+            limit: self.limit(),
+        }
+    }
+
+    /// The most bytes of a message, in either direction (RFC 8654).
+    fn limit(&self) -> u16 {
+        match &self.negotiated {
+            Some(it) if it.peer_extended_message => EXTENDED_MAX_MESSAGE_LEN,
+            _ => MAX_MESSAGE_LEN,
+        }
+    }
+
+    /// Whether all that was to be sent is sent.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.outbound.is_empty()
+    }
+
+    /// Agrees to the peer's OPEN.
+    pub(crate) fn agree(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.handle(Event::OpenReceived(open));
+        }
+    }
+
+    /// Appends messages to what is sent.
+    pub(crate) fn send(&mut self, messages: &[u8]) {
+        if self.outbound.is_empty() && !messages.is_empty() {
+            self.timers.send = Some(Instant::now() + self.send_hold());
+        }
+        self.outbound.extend_from_slice(messages);
+    }
+
+    /// Ends the connection with a notification.
+    pub(crate) fn end(&mut self, notification: NotificationMessage, details: Option<String>) {
+        self.send_message(&Message::Notification(self.for_peer(notification.clone())));
+        self.end.get_or_insert(Reason::Sent(notification, details));
+    }
+
+    /// Waits for what happens next. It may be dropped at any time: nothing is lost.
+    pub(crate) async fn next(&mut self) -> Happened {
+        loop {
+            if let Some(reason) = self.end.take() {
+                return Happened::Ended(reason);
+            }
+            if self.open.is_none() {
+                match self.take_message() {
+                    Ok(Some(message)) => match self.receive(message) {
+                        Some(happened) => return happened,
+                        None => continue,
+                    },
+                    Ok(None) => {}
+                    Err(error) => {
+                        let words = error.to_string();
+                        self.handle_with(Event::DecodeError(error), Some(words));
+                        continue;
+                    }
+                }
+            }
+            let due = [self.timers.hold, self.timers.keepalive, self.timers.send];
+            let due = due.into_iter().flatten().min();
+            let timer = sleep_until(due.unwrap_or_else(Instant::now));
+            let has_more = !self.outbound.is_empty();
+            tokio::select! {
+                ready = self.stream.readable(), if self.open.is_none() => {
+                    if let Err(error) = ready.and_then(|()| self.read()) {
+                        self.lose(&error);
+                    }
+                }
+                ready = self.stream.writable(), if has_more => {
+                    match ready.and_then(|()| self.write()) {
+                        Ok(()) if self.outbound.is_empty() => return Happened::Drained,
+                        Ok(()) => {}
+                        Err(error) => self.lose(&error),
+                    }
+                }
+                () = timer, if due.is_some() => self.expire(),
+            }
+        }
+    }
+
+    /// Sends what is left, and closes: the peer has a moment to read it. A socket that is closed while bytes wait in it
+    /// would be reset, and the peer would not see the last words.
+    pub(crate) async fn close(mut self) {
+        let closing = async {
+            self.stream.write_all(&self.outbound).await?;
+            self.stream.shutdown().await?;
+            loop {
+                self.stream.readable().await?;
+                self.inbound.clear();
+                self.read()?;
+            }
+        };
+        let _: Result<io::Result<()>, _> = timeout(LINGER, closing).await;
+    }
+
+    /// Reads what is there.
+    fn read(&mut self) -> io::Result<()> {
+        self.inbound.reserve(READ);
+        match self.stream.try_read_buf(&mut self.inbound) {
+            Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer has closed it")),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes what fits.
+    fn write(&mut self) -> io::Result<()> {
+        match self.stream.try_write(&self.outbound) {
+            Ok(written) => {
+                self.outbound.advance(written);
+                let has_more = !self.outbound.is_empty();
+                self.timers.send = has_more.then(|| Instant::now() + self.send_hold());
+                if !has_more {
+                    // A large table was sent: its memory goes.
+                    self.outbound = BytesMut::new();
+                }
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The next message that is complete.
+    fn take_message(&mut self) -> Result<Option<Message>, DecodeError> {
+        let limit = self.limit();
+        let Some(length) = peek_message_length(&self.inbound, limit)? else { return Ok(None) };
+        if self.inbound.len() < length.into() {
+            return Ok(None);
+        }
+        let mut bytes = self.inbound.split_to(length.into()).freeze();
+        decode_message(&mut bytes, limit).map(Some)
+    }
+
+    fn receive(&mut self, message: Message) -> Option<Happened> {
+        match message {
+            Message::Open(open) => {
+                if self.state() == SessionState::OpenSent
+                    && validate_open(&open, &self.config).is_ok()
+                {
+                    let (identifier, system) = (open.bgp_identifier, open.four_byte_as());
+                    self.open = Some(open);
+                    return Some(Happened::Opened { identifier, system });
+                }
+                let is_first = self.state() == SessionState::OpenSent;
+                let details = if is_first { self.details(&open) } else { None };
+                self.handle_with(Event::OpenReceived(open), details);
+            }
+            Message::Keepalive => {
+                self.handle(Event::KeepaliveReceived);
+                if self.negotiated.is_some() && self.established.is_none() {
+                    self.established = Some(Instant::now());
+                    return Some(Happened::Established);
+                }
+            }
+            Message::Update(update) => {
+                self.handle(Event::UpdateReceived);
+                if self.state() == SessionState::Established {
+                    return Some(Happened::Told(update));
+                }
+            }
+            Message::RouteRefresh(refresh) => {
+                if let (Some(afi), Some(safi)) = (refresh.afi(), refresh.safi()) {
+                    self.handle(Event::RouteRefreshReceived { afi, safi });
+                    let is_family = self.config.families.contains(&(afi, safi));
+                    if is_family
+                        && refresh.subtype() == RouteRefreshSubtype::Normal
+                        && self.state() == SessionState::Established
+                    {
+                        return Some(Happened::Asked);
+                    }
+                }
+            }
+            Message::Notification(notification) => {
+                self.end.get_or_insert(Reason::Received(notification.clone()));
+                self.handle(Event::NotificationReceived(notification));
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// What is wrong with an OPEN that the state machine will refuse, where the notification does not say it.
+    fn details(&self, open: &OpenMessage) -> Option<String> {
+        let refused = validate_open(open, &self.config).err()?;
+        if refused.code != NotificationCode::OpenMessage {
+            return None;
+        }
+        match refused.subcode {
+            open_subcode::BAD_PEER_AS => Some(format!(
+                "the peer is of AS {}, and AS {} is configured",
+                open.four_byte_as(),
+                self.config.remote_asn
+            )),
+            open_subcode::BAD_BGP_IDENTIFIER => Some(format!(
+                "the peer's identifier is {}, and this node's is {}",
+                open.bgp_identifier, self.config.local_router_id
+            )),
+            open_subcode::UNACCEPTABLE_HOLD_TIME => {
+                Some(format!("the peer proposes {} s", open.hold_time))
+            }
+            open_subcode::UNSUPPORTED_CAPABILITY => {
+                let family = if self.config.disable_ipv4_unicast { "IPv6" } else { "IPv4" };
+                Some(format!("the peer does not offer {family} unicast"))
+            }
+            _ => None,
+        }
+    }
+
+    fn expire(&mut self) {
+        let now = Instant::now();
+        let is_due = |it: Option<Instant>| it.is_some_and(|it| it <= now);
+        if is_due(self.timers.send) {
+            // No notification would reach the peer (RFC 9687, 4).
+            let seconds = self.send_hold().as_secs();
+            let words = format!("the peer has taken nothing for {seconds} s");
+            self.end.get_or_insert(Reason::Lost(words));
+            return;
+        }
+        if is_due(self.timers.hold) {
+            self.timers.hold = None;
+            self.handle(Event::HoldTimerExpires);
+        }
+        if is_due(self.timers.keepalive) {
+            self.timers.keepalive = None;
+            self.handle(Event::KeepaliveTimerExpires);
+        }
+    }
+
+    fn lose(&mut self, error: &io::Error) {
+        self.end.get_or_insert(Reason::Lost(error.to_string()));
+    }
+
+    fn send_hold(&self) -> Duration {
+        Duration::from_secs(self.config.send_hold_time.into())
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.handle_with(event, None);
+    }
+
+    /// Gives an event to the state machine, and does what it says. `details` go with a notification that it sends.
+    fn handle_with(&mut self, event: Event, details: Option<String>) {
+        let mut details = details;
+        for action in self.machine.handle_event(event) {
+            match action {
+                Action::SendOpen(mut open) => {
+                    open::complete(&mut open, self.comeback);
+                    self.send_message(&Message::Open(open));
+                }
+                Action::SendKeepalive => self.send_message(&Message::Keepalive),
+                Action::SendNotification(it) => self.end(it, details.take()),
+                Action::StartTimer(timer, seconds) => {
+                    let at = Instant::now() + Duration::from_secs(seconds.into());
+                    self.set_timer(timer, Some(at));
+                }
+                Action::StopTimer(timer) => self.set_timer(timer, None),
+                Action::SessionEstablished(negotiated) => self.negotiated = Some(negotiated),
+                // Connecting is the peer's task's; what has ended is known by its reason.
+                _ => {}
+            }
+        }
+    }
+
+    fn set_timer(&mut self, timer: TimerType, at: Option<Instant>) {
+        match timer {
+            TimerType::Hold => self.timers.hold = at,
+            TimerType::Keepalive => self.timers.keepalive = at,
+            _ => {}
+        }
+    }
+
+    fn for_peer(&self, notification: NotificationMessage) -> NotificationMessage {
+        let keeps = self.negotiated.as_ref().is_some_and(|it| it.peer_notification_gr);
+        if keeps { harden(notification) } else { notification }
+    }
+
+    fn send_message(&mut self, message: &Message) {
+        match encode_message_with_limit(message, self.limit()) {
+            Ok(bytes) => self.send(&bytes),
+            Err(error) => {
+                self.end.get_or_insert(Reason::Lost(error.to_string()));
+            }
+        }
+    }
+}

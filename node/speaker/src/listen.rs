@@ -1,0 +1,85 @@
+//! Connections that peers begin.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::mpsc;
+
+use crate::routes::lock;
+
+/// The most connections that wait in the kernel until this node takes them.
+const BACKLOG: u32 = 128;
+/// The time that a listener pauses when the process has no descriptor left for a connection.
+const REST: Duration = Duration::from_millis(100);
+
+/// Whose connections are taken.
+#[derive(Debug, Default)]
+pub(crate) struct Doors {
+    peers: Mutex<BTreeMap<IpAddr, mpsc::Sender<TcpStream>>>,
+    /// The connections that were closed at once.
+    refused: AtomicU64,
+}
+
+impl Doors {
+    /// The peers whose connections are taken from now on.
+    pub(crate) fn set(&self, peers: BTreeMap<IpAddr, mpsc::Sender<TcpStream>>) {
+        *lock(&self.peers) = peers;
+    }
+
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Brings a connection to its peer's task. One of nobody that is known is closed, and so is one more than the task has
+    /// looked at.
+    fn bring(&self, stream: TcpStream, from: SocketAddr) {
+        let peers = lock(&self.peers);
+        let peer = peers.get(&from.ip().to_canonical());
+        if peer.is_none_or(|it| it.try_send(stream).is_err()) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Listens at an address. `[::]` stands for all addresses of both families; a kernel without IPv6 has those of IPv4.
+///
+/// # Errors
+/// The address is another process's, or needs rights that this one does not have.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    match listen_at(address) {
+        Err(error)
+            if address.ip() == Ipv6Addr::UNSPECIFIED
+                && error.kind() != io::ErrorKind::AddrInUse
+                && error.kind() != io::ErrorKind::PermissionDenied =>
+        {
+            listen_at(SocketAddr::new([0, 0, 0, 0].into(), address.port()))
+        }
+        listener => listener,
+    }
+}
+
+fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A process that starts anew does not wait for the connections of the one before.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Takes connections until the task is told to end.
+pub(crate) async fn accept(listener: TcpListener, doors: &Doors) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, from)) => doors.bring(stream, from),
+            Err(error) => {
+                tracing::debug!(%error, "a BGP connection could not be taken");
+                tokio::time::sleep(REST).await;
+            }
+        }
+    }
+}

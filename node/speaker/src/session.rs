@@ -1,0 +1,568 @@
+//! The sessions with one peer, one after the other: its connections, and what the table learns and tells by them.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut as _, BytesMut};
+use manx_bgp::peer::Peer;
+use manx_bgp::table::{Message, Opened};
+use rustbgpd_fsm::NegotiatedSession;
+use rustbgpd_wire::notification::cease_subcode;
+use rustbgpd_wire::{GracefulRestartFamily, NotificationCode, NotificationMessage};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::codec::decode::{Decoded, decode};
+use crate::codec::encode::{encode, encode_end_of_rib};
+use crate::codec::encoding::Family;
+use crate::collision::{self, Progress, Verdict};
+use crate::connection::{Connection, Happened};
+use crate::open::{Comeback, config, impossible};
+use crate::reason::{Reason, cease};
+use crate::routes::Routes;
+use crate::status::{Board, Established, SessionState};
+
+/// The most prefixes that are made ready at once. A peer that takes them slowly gets the next ones when it has these.
+const PREFIXES: usize = 500;
+/// The time in which a line about one peer is not logged twice.
+const QUIET: Duration = Duration::from_mins(1);
+
+/// The times of connecting: Calico's (`connect delay time`, `connect retry time`, `error wait time` of its BIRD).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timing {
+    /// From the start, or the loss of a connection, to the first attempt.
+    pub(crate) delay: Duration,
+    /// From one attempt to the next, and how long one may take.
+    pub(crate) retry: Duration,
+    /// After an error: first this long, and twice as long after each further one, up to a limit.
+    pub(crate) error_wait: (Duration, Duration),
+}
+
+impl Timing {
+    pub(crate) const CALICO: Self = Self {
+        delay: Duration::from_secs(2),
+        retry: Duration::from_secs(5),
+        error_wait: (Duration::from_secs(5), Duration::from_secs(30)),
+    };
+}
+
+/// What all sessions share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) routes: Routes,
+    pub(crate) board: Board,
+    pub(crate) timing: Timing,
+}
+
+/// How a peer's sessions are to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// With a Cease of this kind.
+    Cease(u8),
+    /// Without a word: the peer keeps the routes while this node restarts.
+    Leave,
+}
+
+/// The task of a peer, from outside.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) peer: Peer,
+    /// Connections that the peer has begun.
+    pub(crate) accepted: mpsc::Sender<TcpStream>,
+    stop: watch::Sender<Option<Stop>>,
+    task: JoinHandle<()>,
+}
+
+impl Handle {
+    /// Tells the task to end. [`Handle::ended`] waits for it.
+    pub(crate) fn stop(&self, stop: Stop) {
+        self.stop.send_replace(Some(stop));
+    }
+
+    /// Waits until the task has ended.
+    pub(crate) async fn ended(self) {
+        // An error would say that the task has panicked: then it has ended, too.
+        let _ = self.task.await;
+    }
+}
+
+/// Begins the sessions with a peer. `is_restart`: this process comes back to peers that may have kept its routes.
+pub(crate) fn start(
+    peer: Peer,
+    identifier: Ipv4Addr,
+    is_restart: bool,
+    shared: &Arc<Shared>,
+) -> Handle {
+    let (accept, accepted) = mpsc::channel(1);
+    let (stop, stopped) = watch::channel(None);
+    shared.board.join(&peer);
+    let task = Task {
+        identifier,
+        is_restart,
+        wake: shared.routes.join(peer.address),
+        shared: Arc::clone(shared),
+        accepted,
+        stopped,
+        connections: [None, None],
+        connecting: None,
+        next_attempt: Instant::now() + shared.timing.delay,
+        error_wait: None,
+        refuses_until: None,
+        was_established: false,
+        log: Quiet::default(),
+        peer: peer.clone(),
+    };
+    Handle { peer, accepted: accept, stop, task: tokio::spawn(task.run()) }
+}
+
+/// The state of a peer's task.
+struct Task {
+    peer: Peer,
+    identifier: Ipv4Addr,
+    is_restart: bool,
+    shared: Arc<Shared>,
+    /// The table has something to tell the peer.
+    wake: Arc<Notify>,
+    accepted: mpsc::Receiver<TcpStream>,
+    stopped: watch::Receiver<Option<Stop>>,
+    /// Two at most, while it is open which one stays. Only the first is ever established.
+    connections: [Option<Connection>; 2],
+    /// The connection that this node begins.
+    connecting: Option<JoinHandle<io::Result<TcpStream>>>,
+    next_attempt: Instant,
+    /// The wait after the last error.
+    error_wait: Option<Duration>,
+    /// The peer's connections are refused until then: it has told too much.
+    refuses_until: Option<Instant>,
+    /// This process has had a session with the peer.
+    was_established: bool,
+    log: Quiet,
+}
+
+/// What a task waits for.
+enum Event {
+    Stop(Stop),
+    Accepted(TcpStream),
+    Connected(io::Result<TcpStream>),
+    Attempt,
+    Happened(usize, Happened),
+    Wake,
+}
+
+impl Task {
+    async fn run(mut self) {
+        if let Some(reason) = impossible(&self.peer) {
+            self.refuse_all(reason).await;
+        } else {
+            self.set_state();
+            loop {
+                match self.wait().await {
+                    Event::Stop(stop) => {
+                        self.stop(stop).await;
+                        break;
+                    }
+                    Event::Accepted(stream) => self.accept(stream),
+                    Event::Connected(result) => self.connected(result),
+                    Event::Attempt => self.connect(),
+                    Event::Happened(at, happened) => self.happened(at, happened),
+                    Event::Wake => self.tell(),
+                }
+                self.set_state();
+            }
+        }
+        self.shared.routes.leave(self.peer.address);
+        self.shared.board.leave(self.peer.address);
+        self.shared.routes.changed.notify_one();
+    }
+
+    /// Closes each connection at once until the task is to end.
+    async fn refuse_all(&mut self, reason: &'static str) {
+        let Peer { address, name, .. } = &self.peer;
+        tracing::warn!(peer = %address, name, "there is no BGP session: {reason}");
+        self.change_status(|it| it.last_error = Some(reason.to_owned()));
+        loop {
+            tokio::select! {
+                _ = stop(&mut self.stopped) => return,
+                stream = self.accepted.recv() => drop(stream),
+            }
+        }
+    }
+
+    /// Waits for what is next. Nothing is lost of what is not.
+    async fn wait(&mut self) -> Event {
+        let wants_to_connect = !self.peer.is_passive
+            && self.connecting.is_none()
+            && self.connections.iter().all(Option::is_none);
+        let can_tell = matches!(
+            &self.connections[0], Some(it) if it.established().is_some() && it.is_drained()
+        );
+        let [first, second] = &mut self.connections;
+        tokio::select! {
+            stop = stop(&mut self.stopped) => Event::Stop(stop),
+            Some(stream) = self.accepted.recv() => Event::Accepted(stream),
+            result = finished(&mut self.connecting) => {
+                self.connecting = None;
+                Event::Connected(result)
+            }
+            () = sleep_until(self.next_attempt), if wants_to_connect => Event::Attempt,
+            it = next(first) => Event::Happened(0, it),
+            it = next(second) => Event::Happened(1, it),
+            () = self.wake.notified(), if can_tell => Event::Wake,
+        }
+    }
+
+    fn connect(&mut self) {
+        let Peer { address, port, source, .. } = self.peer;
+        let retry = self.shared.timing.retry;
+        self.next_attempt = Instant::now() + retry;
+        self.connecting = Some(tokio::spawn(async move {
+            let connecting = connect(SocketAddr::new(address, port), source);
+            let late = io::Error::new(io::ErrorKind::TimedOut, "no answer");
+            timeout(retry, connecting).await.unwrap_or(Err(late))
+        }));
+    }
+
+    fn connected(&mut self, result: io::Result<TcpStream>) {
+        let Peer { address, port, .. } = self.peer;
+        match result {
+            Ok(stream) => self.begin(stream, true),
+            Err(error) => {
+                self.fail(format!(
+                    "{} cannot be connected to: {error}",
+                    SocketAddr::new(address, port)
+                ));
+            }
+        }
+    }
+
+    /// Takes a connection that the peer has begun.
+    fn accept(&mut self, stream: TcpStream) {
+        if self.refuses_until.is_some_and(|it| Instant::now() < it) {
+            return;
+        }
+        self.begin(stream, false);
+    }
+
+    /// Begins with a connected socket, beside another one if there is one.
+    fn begin(&mut self, stream: TcpStream, is_ours: bool) {
+        let comeback = Comeback {
+            is_restart: self.is_restart,
+            has_forwarded: self.is_restart || self.was_established,
+        };
+        let config = config(&self.peer, self.identifier);
+        let connection = match Connection::new(stream, is_ours, config, comeback) {
+            Ok(connection) => connection,
+            Err(error) => return self.fail(Reason::Lost(error.to_string()).words()),
+        };
+        let at = usize::from(self.connections[0].is_some());
+        // Of several that the peer begins, the last counts: it has given up those before.
+        if let Some(before) = self.connections[at].replace(connection) {
+            give_up(before);
+        }
+    }
+
+    fn happened(&mut self, at: usize, happened: Happened) {
+        match happened {
+            Happened::Opened { identifier, system } => self.opened(at, (identifier, system)),
+            Happened::Established => self.established(at),
+            Happened::Told(update) => self.told(at, &update),
+            Happened::Asked => self.shared.routes.write(|it| it.refresh(self.peer.address)),
+            Happened::Drained => {}
+            Happened::Ended(reason) => self.ended(at, &reason),
+        }
+    }
+
+    /// The peer's OPEN has come by a connection: if there is another one, one of the two may have to go.
+    fn opened(&mut self, at: usize, there: collision::End) {
+        let here = (self.identifier, self.peer.own_system);
+        // Whichever stays, this node begins no other one.
+        if let Some(connecting) = self.connecting.take() {
+            connecting.abort();
+        }
+        let [Some(new), old] = self.pair(at) else { return };
+        let Some(old) = old else { return new.agree() };
+        let progress = match old.established() {
+            Some((negotiated, since)) => {
+                Progress::Established { age: since.elapsed(), restarts: negotiated.peer_gr_capable }
+            }
+            None => Progress::Opening,
+        };
+        match collision::decide(progress, old.is_ours, new.is_ours, (here, there)) {
+            Verdict::Old => {
+                if let Some(new) = self.connections[at].take() {
+                    give_up(new);
+                }
+            }
+            Verdict::New => {
+                new.agree();
+                let is_established = old.established().is_some();
+                if let Some(old) = self.connections[1 - at].take() {
+                    if is_established {
+                        // Without a notification (RFC 4724, 4.2).
+                        self.close(&old, &Reason::Replaced);
+                    } else {
+                        give_up(old);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The connection at a place, and the other one.
+    fn pair(&mut self, at: usize) -> [Option<&mut Connection>; 2] {
+        let [first, second] = &mut self.connections;
+        let (one, other) = if at == 0 { (first, second) } else { (second, first) };
+        [one.as_mut(), other.as_mut()]
+    }
+
+    /// Both ends agree: the other connection goes, and the peer is told everything.
+    fn established(&mut self, at: usize) {
+        if let Some(other) = self.connections[1 - at].take() {
+            give_up(other);
+        }
+        self.connections.swap(0, at);
+        let Some(connection) = &self.connections[0] else { return };
+        let Some((negotiated, _)) = connection.established() else { return };
+        let (address, here) = (self.peer.address, connection.here);
+        let opened = Opened {
+            identifier: negotiated.peer_router_id,
+            here,
+            keeps_routes: keeps_routes(negotiated, address),
+            now: self.shared.routes.now(),
+        };
+        let status = Established {
+            identifier: negotiated.peer_router_id,
+            here,
+            hold_time: Duration::from_secs(negotiated.hold_time.into()),
+            restart_time: Reason::Lost(String::new()).retains(negotiated),
+        };
+        self.shared.routes.write(|it| it.opened(address, opened));
+        self.shared.routes.stale.notify_one();
+        self.change_status(|it| it.established = Some(status));
+        (self.was_established, self.is_restart, self.error_wait) = (true, false, None);
+        tracing::info!(peer = %address, name = self.peer.name, "BGP session is established");
+    }
+
+    /// Takes what the peer tells.
+    fn told(&mut self, at: usize, message: &rustbgpd_wire::UpdateMessage) {
+        let address = self.peer.address;
+        let Some(connection) = &mut self.connections[at] else { return };
+        let (updates, fault) = match decode(message, connection.encoding(address)) {
+            Ok(Decoded::EndOfRib) => {
+                return self.shared.routes.write(|it| it.end_of_rib(address));
+            }
+            Ok(Decoded::Routes { updates, fault }) => (updates, fault),
+            Err(notification) => return connection.end(notification, None),
+        };
+        let result = self.shared.routes.write(|table| {
+            updates.into_iter().try_for_each(|update| table.updated(address, update))
+        });
+        if let Err(too_many) = result {
+            let limit = too_many.limit;
+            let details = format!("the peer tells more than {limit} prefixes");
+            connection.end(maximum_reached(address, limit), Some(details));
+            self.refuses_until = Some(Instant::now() + self.shared.timing.error_wait.1);
+        }
+        if let Some(fault) = fault {
+            self.change_status(|it| it.malformed += 1);
+            if self.log.allows(&fault) {
+                let name = &self.peer.name;
+                tracing::warn!(peer = %address, name, "BGP: a message of the peer is wrong: {fault}");
+            }
+        }
+    }
+
+    /// Tells the peer what is new, if it has taken all before.
+    fn tell(&mut self) {
+        let address = self.peer.address;
+        let Some(connection) = &mut self.connections[0] else { return };
+        let encoding = connection.encoding(address);
+        let messages = self.shared.routes.write(|it| it.take_messages(address, PREFIXES));
+        let mut bytes = BytesMut::new();
+        let mut untold = 0;
+        for message in messages {
+            match message {
+                Message::Update(update) => untold += encode(&update, encoding, &mut bytes),
+                Message::EndOfRib => encode_end_of_rib(encoding, &mut bytes),
+            }
+        }
+        connection.send(&bytes);
+        if untold > 0 {
+            self.change_status(|it| it.untold += untold as u64);
+            let words = "routes are not told: their attributes fit into no message";
+            if self.log.allows(words) {
+                tracing::warn!(peer = %address, name = self.peer.name, "BGP: {words}");
+            }
+        }
+    }
+
+    /// A connection has ended by itself.
+    fn ended(&mut self, at: usize, reason: &Reason) {
+        let Some(connection) = self.connections[at].take() else { return };
+        self.connections.swap(0, 1 - at);
+        let now = Instant::now();
+        if connection.established().is_some() {
+            self.close(&connection, reason);
+        }
+        let timing = self.shared.timing;
+        self.next_attempt = match reason {
+            Reason::Lost(_) | Reason::Replaced => now + timing.delay,
+            Reason::Sent(..) | Reason::Received(_) => {
+                let (first, last) = timing.error_wait;
+                let wait = self.error_wait.map_or(first, |it| (it * 2).min(last));
+                self.error_wait = Some(wait);
+                now + wait
+            }
+        };
+        if let Reason::Received(it) = reason
+            && it.code == NotificationCode::Cease
+            && it.subcode == cease_subcode::CONNECTION_COLLISION_RESOLUTION
+        {
+            // The peer keeps another connection. If it is gone already, this node may begin one.
+            self.next_attempt = now + timing.retry;
+            self.error_wait = None;
+        } else {
+            self.fail(reason.words());
+        }
+        tokio::spawn(connection.close());
+    }
+
+    /// The established session is over: the table keeps the peer's routes, or not.
+    fn close(&mut self, connection: &Connection, reason: &Reason) {
+        let Some((negotiated, _)) = connection.established() else { return };
+        let retain = reason.retains(negotiated);
+        let (address, now) = (self.peer.address, self.shared.routes.now());
+        self.shared.routes.write(|it| it.closed(address, retain, now));
+        self.shared.routes.stale.notify_one();
+        self.change_status(|it| it.established = None);
+    }
+
+    async fn stop(&mut self, stop: Stop) {
+        if let Some(connecting) = self.connecting.take() {
+            connecting.abort();
+        }
+        for mut connection in std::mem::take(&mut self.connections).into_iter().flatten() {
+            match stop {
+                Stop::Leave => drop(connection),
+                Stop::Cease(subcode) => {
+                    let notification = cease(subcode);
+                    connection.end(notification.clone(), None);
+                    self.close(&connection, &Reason::Sent(notification, None));
+                    connection.close().await;
+                }
+            }
+        }
+    }
+
+    /// Notes why there is no session.
+    fn fail(&mut self, words: String) {
+        if self.log.allows(&words) {
+            let Peer { address, name, .. } = &self.peer;
+            tracing::warn!(peer = %address, name, "there is no BGP session: {words}");
+        }
+        self.change_status(|it| it.last_error = Some(words));
+    }
+
+    fn set_state(&self) {
+        use rustbgpd_fsm::SessionState as Machine;
+        let state = self.connections.iter().flatten().map(|it| match it.state() {
+            Machine::Idle => SessionState::Idle,
+            Machine::Connect => SessionState::Connect,
+            Machine::Active => SessionState::Active,
+            Machine::OpenSent => SessionState::OpenSent,
+            Machine::OpenConfirm => SessionState::OpenConfirm,
+            Machine::Established => SessionState::Established,
+        });
+        let without = match &self.connecting {
+            Some(_) => SessionState::Connect,
+            None if self.peer.is_passive => SessionState::Active,
+            None if self.error_wait.is_some() && Instant::now() < self.next_attempt => {
+                SessionState::Idle
+            }
+            None => SessionState::Active,
+        };
+        let state = state.max().unwrap_or(without);
+        self.change_status(|it| it.state = state);
+    }
+
+    fn change_status(&self, change: impl FnOnce(&mut crate::status::SessionStatus)) {
+        if self.shared.board.change(self.peer.address, change) {
+            self.shared.routes.changed.notify_one();
+        }
+    }
+}
+
+/// A line about a peer is logged when it is another one than the last, or when the last is a while ago.
+#[derive(Debug, Default)]
+struct Quiet(Option<(String, Instant)>);
+
+impl Quiet {
+    fn allows(&mut self, words: &str) -> bool {
+        if matches!(&self.0, Some((last, at)) if last == words && at.elapsed() < QUIET) {
+            return false;
+        }
+        self.0 = Some((words.to_owned(), Instant::now()));
+        true
+    }
+}
+
+/// Whether the peer's routes of before hold until it has told all: it has forwarded packets all the time (RFC 4724, 4.2).
+fn keeps_routes(negotiated: &NegotiatedSession, peer: IpAddr) -> bool {
+    let family = Family::of(peer).on_wire();
+    let of = |it: &GracefulRestartFamily| (it.afi, it.safi) == family && it.forwarding_preserved;
+    negotiated.peer_gr_capable && negotiated.peer_gr_families.iter().any(of)
+}
+
+/// The Cease of RFC 4486, 4: the family, and the most prefixes.
+fn maximum_reached(peer: IpAddr, limit: usize) -> NotificationMessage {
+    let (afi, safi) = Family::of(peer).on_wire();
+    let mut data = BytesMut::new();
+    data.put_u16(afi as u16);
+    data.put_u8(safi as u8);
+    data.put_u32(u32::try_from(limit).unwrap_or(u32::MAX));
+    let (code, subcode) = (NotificationCode::Cease, cease_subcode::MAX_PREFIXES);
+    NotificationMessage::new(code, subcode, data.freeze())
+}
+
+/// Ends a connection that is not established, because there is another one (RFC 4271, 6.8).
+fn give_up(mut connection: Connection) {
+    connection.end(cease(cease_subcode::CONNECTION_COLLISION_RESOLUTION), None);
+    tokio::spawn(connection.close());
+}
+
+async fn connect(to: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
+    let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    if let Some(source) = source {
+        socket.bind(SocketAddr::new(source, 0))?;
+    }
+    socket.connect(to).await
+}
+
+/// Waits until the task is to end. It is to end, too, if nobody can tell it any more.
+async fn stop(stopped: &mut watch::Receiver<Option<Stop>>) -> Stop {
+    match stopped.wait_for(Option::is_some).await {
+        Ok(stop) => stop.unwrap_or(Stop::Leave),
+        Err(_) => Stop::Leave,
+    }
+}
+
+/// What happens next on a connection. Without one, nothing ever does.
+async fn next(connection: &mut Option<Connection>) -> Happened {
+    match connection {
+        Some(it) => it.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn finished(
+    connecting: &mut Option<JoinHandle<io::Result<TcpStream>>>,
+) -> io::Result<TcpStream> {
+    match connecting {
+        Some(it) => it.await.unwrap_or_else(|error| Err(io::Error::other(error))),
+        None => std::future::pending().await,
+    }
+}

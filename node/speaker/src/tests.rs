@@ -1,0 +1,6 @@
+//! Sessions with real sockets, in a network namespace of each test.
+
+mod bird;
+mod by_hand;
+mod net;
+mod two;
