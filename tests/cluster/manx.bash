@@ -1,6 +1,6 @@
 # Sourced: a cluster of two nodes for Manx to be installed in, and checks that are counted. $1 and $2 are the static programs
 # manx and manx-cni. MANX_CLUSTER_CACHE is the folder of the cluster's programs, which must be built; MANX_CLUSTER_PROXY is
-# kube-proxy's mode, nftables or iptables, or none: then Manx translates services. MANX_CLUSTER_IPAM is Manx's own setting. Where $cni is set, that plugin connects the pods; where $up is
+# kube-proxy's mode, nftables or iptables, or none: then Manx translates services. MANX_CLUSTER_IPAM and MANX_CLUSTER_BGP are Manx's own settings. Where $cni is set, that plugin connects the pods; where $up is
 # set, it is a flag more for the cluster. What is wrong also goes to the file MANX_WRONG, if that is set.
 set -euo pipefail
 
@@ -14,7 +14,7 @@ readonly proxy=${MANX_CLUSTER_PROXY:-nftables}
 services=kube-proxy
 [ "$proxy" != none ] || services=manx
 readonly services
-readonly ipam=${MANX_CLUSTER_IPAM:-host-local}
+readonly ipam=${MANX_CLUSTER_IPAM:-host-local} bgp=${MANX_CLUSTER_BGP:-false}
 bad=0 checks=0 kept=
 
 go -C "$here" build -o "$work/driver" .
@@ -107,9 +107,10 @@ install_manx() {
             kubectl -n kube-system create configmap kubernetes-services-endpoint \
                 --from-literal=KUBERNETES_SERVICE_HOST=10.99.0.1 --from-literal=KUBERNETES_SERVICE_PORT=6443
     fi
-    sed "s/MANX_SERVICES, value: [a-z-]*/MANX_SERVICES, value: $services/; s/MANX_IPAM, value: [a-z-]*/MANX_IPAM, value: $ipam/" \
+    sed "s/MANX_SERVICES, value: [a-z-]*/MANX_SERVICES, value: $services/; s/MANX_IPAM, value: [a-z-]*/MANX_IPAM, value: $ipam/; s/MANX_BGP, value: .[a-z]*./MANX_BGP, value: \"$bgp\"/" \
         "$deploy" >"$work/deploy.yaml"
     grep -qF "MANX_IPAM, value: $ipam" "$work/deploy.yaml" || [ "$ipam" = host-local ]
+    grep -qF "MANX_BGP, value: \"$bgp\"" "$work/deploy.yaml" || [ "$bgp" = false ]
     if [ -n "${external_ips:-}" ]; then
         local setting="- {name: MANX_EXTERNAL_IPS, value: $external_ips}"
         sed -i "s|^\( *\)- {name: MANX_STANDBY.*|&\n\1$setting|" "$work/deploy.yaml"

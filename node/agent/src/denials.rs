@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn one_sources_denials_leave_the_others_their_lines() {
         // The period does not end before the test does.
-        let period = Instant::now() + Duration::from_secs(3600);
+        let period = Instant::now() + Duration::from_hours(1);
         let mut denials = Denials { period, ..Denials::default() };
         let [attacker, neighbour] = ["10.244.1.2", "10.244.1.3"].map(|it| it.parse().unwrap());
         let lines = (0..1000).filter(|_| denials.admit(attacker)).count();
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_denial_that_is_not_admitted_is_kept_and_not_logged() {
-        let period = Instant::now() + Duration::from_secs(3600);
+        let period = Instant::now() + Duration::from_hours(1);
         let mut denials = Denials { period, ..Denials::default() };
         let lines = Lines::default();
         let writer = lines.clone();

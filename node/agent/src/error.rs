@@ -46,6 +46,12 @@ pub enum Error {
     /// A worker is to be pinned to a core that this process may not use.
     #[error("a worker cannot be pinned to core {asked}: this process may use {}; name one by --pin", list(.usable))]
     Core { asked: usize, usable: Vec<usize> },
+    /// Nobody can speak BGP with this node.
+    #[error(
+        "TCP port {port} cannot be listened at for BGP: {source}; another BGP program of the node may have it (BIRD of calico-node): \
+         end it, or name another listenPort in BGPConfiguration"
+    )]
+    Speaker { port: u16, source: io::Error },
     /// The kernel would drop pods' packets that kube-proxy has translated, as forged ones.
     #[error(
         "net.ipv4.conf.all.rp_filter is 1, so the kernel would drop what kube-proxy has translated: expected 0 or 2 for --services kube-proxy; \
@@ -117,6 +123,7 @@ impl Error {
             | Self::Loopback(_)
             | Self::NoPools(_)
             | Self::Core { .. }
+            | Self::Speaker { .. }
             | Self::Socket(_) => ErrorKind::Invalid,
             Self::Addresses(error) => error.kind(),
             Self::Devices(error) => error.kind(),

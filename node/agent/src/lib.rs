@@ -27,12 +27,13 @@ mod tunnel_addresses;
 mod uplink;
 mod verify;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use manx_api::health;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 pub use self::error::Error;
 use self::node::{Agent, WorkResult};
@@ -71,7 +72,7 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
     // This comes before any other thread starts: each thread has capabilities of its own.
-    let kept = privileges::give_up().map_err(Error::Capabilities)?;
+    let kept = privileges::give_up(settings.bgp).map_err(Error::Capabilities)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -123,11 +124,14 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     inputs.set_reserved(found.reserved());
     inputs.set_own_addresses(addresses.prefixes.clone());
     inputs.set_interface_addresses(addresses.of_interfaces.clone());
+    inputs.set_links(addresses.links.clone());
     let (reserve, reserved) = watch::channel(found.reserved());
     tokio::spawn(reserved::watch(Netlink::open()?, server_host, found, reserve));
     let (own, own_addresses) = watch::channel(addresses);
     tokio::spawn(own_addresses::watch(Netlink::open()?, own));
-    let (mut agent, completed) = Agent::start(settings, (inputs, view), &uplink, &observer).await?;
+    let news = Arc::new(Notify::new());
+    let (mut agent, completed) =
+        Agent::start(settings, (inputs, view), &uplink, &observer, &news).await?;
 
     let (found, next_hops) = watch::channel(uplink::NextHops::new());
     if settings.packet_socket {
@@ -142,8 +146,16 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     tracing::info!("{kept}");
     (settings.report_ready)();
     agent.tell_network_up();
-    let mut sources =
-        EventSources { terminate, inbox, completed, next_hops, own_addresses, reserved, observer };
+    let mut sources = EventSources {
+        terminate,
+        inbox,
+        completed,
+        next_hops,
+        own_addresses,
+        reserved,
+        news,
+        observer,
+    };
     let ended = run_control_loop(&mut agent, &mut sources).await;
     tracing::info!(node = settings.name, "stopping");
     if ended.is_ok() {
@@ -173,6 +185,8 @@ struct EventSources {
     own_addresses: watch::Receiver<own_addresses::OwnAddresses>,
     /// Addresses that no pod may have.
     reserved: watch::Receiver<Reserved>,
+    /// What BGP tells.
+    news: Arc<Notify>,
     observer: Observer,
 }
 
@@ -200,11 +214,13 @@ async fn run_control_loop(agent: &mut Agent, sources: &mut EventSources) -> Resu
                     let addresses = sources.own_addresses.borrow_and_update().clone();
                     agent.inputs.set_own_addresses(addresses.prefixes);
                     agent.inputs.set_interface_addresses(addresses.of_interfaces);
+                    agent.inputs.set_links(addresses.links);
                 }
                 Ok(()) = sources.reserved.changed() => {
                     let reserved = sources.reserved.borrow_and_update().clone();
                     agent.inputs.set_reserved(reserved);
                 }
+                () = sources.news.notified() => agent.take_ways_out(),
                 Some(request) = sources.observer.metrics_requests.recv() => {
                     // A client that went away no longer waits.
                     if !request.is_closed() {

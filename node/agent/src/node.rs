@@ -20,6 +20,7 @@ mod known;
 mod metrics;
 mod node_devices;
 mod node_services;
+mod peering;
 mod pod_request;
 mod pod_state;
 mod pod_walk;
@@ -40,7 +41,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use self::attachments::Attachments;
 pub(super) use self::attachments::WorkResult;
@@ -48,6 +49,7 @@ use self::calculated::Calculated;
 use self::dataplane::Dataplane;
 use self::host_ports::HostPorts;
 pub(super) use self::inputs::Inputs;
+use self::peering::Peering;
 use self::pod_request::{AttachRequest, Maker, PodRequest};
 use self::settle::{HostUpdate, Settled, settle};
 pub(super) use self::view::View;
@@ -76,7 +78,7 @@ use manx_observe::served::Served;
 const CHECK_PORTS: Duration = Duration::from_secs(10);
 /// The same for all else in the node's kernel. The kernel is asked for the way to each node that is reached without
 /// a tunnel, which takes a quarter of a second for 5,000.
-const CHECK_HOST: Duration = Duration::from_secs(60);
+const CHECK_HOST: Duration = Duration::from_mins(1);
 
 pub(super) struct Agent {
     pub(super) inputs: Inputs,
@@ -108,6 +110,8 @@ pub(super) struct Agent {
     served: Served,
     /// The health checks of services.
     checks: ServiceChecks,
+    /// The node's part in BGP, if it has one.
+    peering: Option<Peering>,
 }
 
 impl Agent {
@@ -120,6 +124,7 @@ impl Agent {
         (inputs, view): (Inputs, View),
         uplink: &netlink::Link,
         observer: &Observer,
+        news: &Arc<Notify>,
     ) -> Result<(Self, mpsc::UnboundedReceiver<Completed<WorkResult>>), Error> {
         let workers = settings.cores.len();
         let tunnels = match settings.network {
@@ -134,6 +139,11 @@ impl Agent {
         let verifier = settings.verify_tables.then(|| Verifier::new(settings.ipam));
         let calculated = Calculated::new(own, settings.connections, verifier, latencies);
         let LastAgent { devices, flows } = attachments.load_last_agent().await;
+        let restarted = !devices.is_empty();
+        let peering = settings
+            .bgp
+            .then(|| Peering::start(inputs.contents(), &settings.name, news, restarted));
+        let peering = peering.transpose()?;
         let mut agent = Self {
             inputs,
             view,
@@ -153,6 +163,7 @@ impl Agent {
             last_flows: Some(flows),
             served: observer.served.clone(),
             checks: observer.checks.clone(),
+            peering,
         };
         let restored = agent.restore_pods(devices);
         agent.attachments.set_left_apart().await;
@@ -188,7 +199,7 @@ impl Agent {
             },
             |view, open| dataplane.open_sockets(view, open),
         );
-        let Settled { placed, tables, received } = settled;
+        let Settled { placed, tables, received, peers } = settled;
         if let Some(mut tables) = tables {
             if let Some(flows) = self.last_flows.take() {
                 // Connections to ports of pods go on where the pods have these still.
@@ -209,6 +220,16 @@ impl Agent {
             let peers = self.view.ipip_peers();
             self.peers.send_if_modified(|known| mem::replace(known, peers) != *known);
             self.want_tunnels();
+        }
+        if peers && let Some(peering) = &mut self.peering {
+            peering.configure(&self.inputs, &self.view);
+        }
+    }
+
+    /// Takes the ways out of the cluster that routers have told.
+    pub(super) fn take_ways_out(&mut self) {
+        if let Some(ways_out) = self.peering.as_mut().and_then(Peering::take_ways_out) {
+            self.inputs.set_ways_out(ways_out);
         }
     }
 
@@ -394,6 +415,12 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         let keeps_ports = self.inputs.has_account() && !self.is_removed();
+        // A node whose agent is removed says so to its peers; otherwise the next agent is about to speak.
+        if let Some(peering) = self.peering.take()
+            && !self.is_removed()
+        {
+            peering.leave();
+        }
         self.attachments.devices.remove_host(keeps_ports);
         if !keeps_ports {
             self.host_ports.forget();

@@ -25,6 +25,8 @@ pub(crate) struct OwnAddresses {
     /// The addresses of interfaces at which other machines can ask: without loopback and link-local ones, and without
     /// those that only stand for a network.
     pub(crate) of_interfaces: BTreeSet<IpAddr>,
+    /// The nets of those, where an interface has others than itself in one.
+    pub(crate) links: Vec<IpNet>,
 }
 
 /// Keeps `own` equal to the node's own addresses; never ends.
@@ -48,7 +50,10 @@ pub(crate) async fn watch(netlink: Netlink, own: watch::Sender<OwnAddresses>) {
 pub(crate) async fn read(netlink: &Netlink) -> Result<OwnAddresses, netlink::Error> {
     let all = netlink.addresses().await?;
     let addresses = all.iter().map(|it| it.net.addr()).filter(|it| !is_of_link(*it));
+    let nets = all.iter().map(|it| it.net).filter(|it| !is_of_link(it.addr()));
+    let links = nets.filter(|it| it.prefix_len() < it.max_prefix_len()).map(|it| it.trunc());
     Ok(OwnAddresses {
+        links: links.collect(),
         prefixes: all.iter().flat_map(of_address).collect(),
         of_interfaces: addresses.collect(),
     })

@@ -12,15 +12,20 @@ const KEPT: [(CapabilitySet, &str); 3] = [
     (CapabilitySet::NET_RAW, "CAP_NET_RAW to open the packet sockets of veth pods"),
 ];
 
+/// The capability that BGP needs at its start. The thread that speaks gives it up.
+const FOR_BGP: (CapabilitySet, &str) =
+    (CapabilitySet::NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE to listen at BGP's port");
+
 /// Gives up all capabilities of the calling thread. A thread calls it if it reads data that anybody may send.
 pub(super) fn give_up_all() -> io::Result<()> {
     keep_only(CapabilitySet::empty()).map(drop)
 }
 
 /// Gives up all other capabilities of the calling thread, and of all that it starts later. Returns a line for the log.
-pub(super) fn give_up() -> io::Result<String> {
-    let kept = keep_only(KEPT.iter().map(|(capability, _)| *capability).collect())?;
-    let kept = KEPT.iter().filter(|(capability, _)| kept.contains(*capability));
-    let kept: Vec<&str> = kept.map(|(_, what_for)| *what_for).collect();
+pub(super) fn give_up(speaks_bgp: bool) -> io::Result<String> {
+    let needed = || KEPT.into_iter().chain(speaks_bgp.then_some(FOR_BGP));
+    let kept = keep_only(needed().map(|(capability, _)| capability).collect())?;
+    let kept = needed().filter(|(capability, _)| kept.contains(*capability));
+    let kept: Vec<&str> = kept.map(|(_, what_for)| what_for).collect();
     Ok(format!("of root's capabilities kept: {}; by the workers none", kept.join(", ")))
 }

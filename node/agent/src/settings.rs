@@ -63,6 +63,7 @@ pub enum Network {
 }
 
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub struct Settings {
     /// The name of the agent's Node.
     pub name: String,
@@ -81,6 +82,8 @@ pub struct Settings {
     pub network: Network,
     /// What gives out pods' addresses if the network is Manx's.
     pub ipam: Ipam,
+    /// Whether the node speaks BGP.
+    pub bgp: bool,
     pub pod_device: pod_device::Preference,
     /// Whether workers sleep when they have nothing to do.
     pub polling: Polling,

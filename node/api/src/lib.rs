@@ -15,6 +15,7 @@
 
 #![warn(missing_docs)]
 
+pub mod bgp;
 pub mod client;
 pub mod descriptors;
 pub mod explain;
@@ -28,6 +29,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bgp::BgpStatus;
 use crate::explain::{ExplainRequest, Explanation};
 use crate::proof::Refutation;
 
@@ -509,6 +511,9 @@ pub struct Status {
     pub policy: PolicyStatus,
     /// Whether the last tables were proved before they were published.
     pub verification: Verification,
+    /// The node's part in BGP; absent if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bgp: Option<BgpStatus>,
 }
 
 /// Pods that are not simply attached: the agent works on them, or they have no device.

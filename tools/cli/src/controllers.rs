@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn the_grace_time_has_a_unit_and_is_not_too_short() {
-        assert_eq!(grace("15m"), Ok(Duration::from_secs(900)));
+        assert_eq!(grace("15m"), Ok(Duration::from_mins(15)));
         for wrong in ["15", "0s", "9s", "", "soon"] {
             assert!(grace(wrong).unwrap_err().starts_with("expected a time"), "{wrong}");
         }

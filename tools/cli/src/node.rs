@@ -20,6 +20,9 @@ use manx_agent::pod_device::Preference;
 use manx_agent::settings::{self, ManxPorts, Network, PortRange, Translation};
 use manx_api::Device;
 
+/// The variable by which Calico's manifests choose how nodes learn routes.
+const BACKEND: &str = "CALICO_NETWORKING_BACKEND";
+
 /// The settings of the node agent.
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
@@ -83,6 +86,11 @@ pub struct Node {
     /// What gives out pods' addresses, and with that where nodes' blocks come from
     #[arg(long, env = "MANX_IPAM", value_enum, default_value_t = Ipam::HostLocal)]
     pub ipam: Ipam,
+    /// Speak BGP with the peers that `BGPConfiguration` and `BGPPeer` objects name
+    ///
+    /// `CALICO_NETWORKING_BACKEND=bird` does the same.
+    #[arg(long, env = "MANX_BGP")]
+    pub bgp: bool,
     /// Only judge: another CNI plugin connects the pods, gives them addresses, and reaches other nodes
     #[arg(long, env = "MANX_POLICY_ONLY")]
     pub policy_only: bool,
@@ -180,6 +188,27 @@ impl Node {
         }
         self.datastore.check_use_pod_cidr(is_calico)?;
         Ok(if is_calico { settings::Ipam::Calico } else { settings::Ipam::HostLocal })
+    }
+
+    /// Whether it speaks BGP. `backend`: Calico's variable [`BACKEND`].
+    fn bgp(&self, backend: Option<&str>) -> Result<bool, Error> {
+        let of_calico = match backend {
+            None | Some("" | "none" | "vxlan") => false,
+            Some("bird") => true,
+            Some(other) => {
+                return Err(Error::Invalid(format!(
+                    "{BACKEND}: found {other:?}: expected bird, vxlan or none"
+                )));
+            }
+        };
+        if self.bgp && self.policy_only {
+            return Err(Error::Invalid(
+                "--bgp (MANX_BGP) is not for --policy-only (MANX_POLICY_ONLY), where the other plugin reaches other nodes: set \
+                 one of the two"
+                    .to_owned(),
+            ));
+        }
+        Ok((self.bgp || of_calico) && !self.policy_only)
     }
 
     /// The nets of addresses with node ports; none for `primary`.
@@ -339,6 +368,7 @@ fn agent_settings(node: &Node) -> Result<manx_agent::Settings, Error> {
         services: node.services()?,
         network: if node.policy_only { Network::OtherPlugin } else { Network::Manx },
         ipam: node.ipam()?,
+        bgp: node.bgp(env::var(BACKEND).ok().as_deref())?,
         pod_device: node.pod_device,
         polling: match node.poll {
             Poll::Adaptive => Polling::Adaptive,

@@ -103,6 +103,7 @@ fn render(status: &manx_api::Status) -> String {
         noted,
         policy,
         verification,
+        bgp,
     } = status;
     let mut text = String::new();
     let sync = if *in_sync { "in sync" } else { "NOT IN SYNC" };
@@ -134,6 +135,9 @@ fn render(status: &manx_api::Status) -> String {
     section(&mut text, "pods not simply attached", &other_table(other_pods));
     section(&mut text, "node", &node_table(node_settings, *node_setting_count));
     section(&mut text, "routes", &route_table(routes));
+    if let Some(bgp) = bgp {
+        write_bgp(&mut text, bgp);
+    }
     section(&mut text, "ports", &port_table(ports));
     section(&mut text, "drops", &drop_table(ports));
     section(&mut text, "workers", &worker_table(workers));
@@ -208,6 +212,36 @@ fn node_table(settings: &[manx_api::NodeSetting], count: usize) -> String {
 fn route_table(routes: &[manx_api::RouteStatus]) -> String {
     let rows = routes.iter().map(|route| [Cell::new(&route.prefix), Cell::new(&route.via)]);
     table(["destination", "via"], &[], rows.collect())
+}
+
+fn write_bgp(text: &mut String, bgp: &manx_api::bgp::BgpStatus) {
+    let manx_api::bgp::BgpStatus { system, identifier, listening, refused_connections, .. } = bgp;
+    let identifier = identifier.map_or_else(|| "-".to_owned(), |it| it.to_string());
+    let _ = writeln!(
+        text,
+        "\nBGP: AS {system}, identifier {identifier}, TCP port {listening}; {refused_connections} connections of strangers closed"
+    );
+    for problem in &bgp.problems {
+        let _ = writeln!(text, "WARNING {problem}");
+    }
+    let rows = bgp.sessions.iter().map(|session| {
+        let state = Cell::new(&session.state);
+        let is_up = session.hold_time_s.is_some();
+        let prefixes = &session.prefixes;
+        [
+            Cell::new(session.peer),
+            Cell::new(&session.name),
+            Cell::new(&session.kind),
+            Cell::new(session.system),
+            if is_up { state } else { state.fg(Color::Red) },
+            Cell::new(duration(Duration::from_secs(session.since_s))),
+            Cell::new(prefixes.received),
+            Cell::new(prefixes.told),
+            Cell::new(session.last_error.as_deref().unwrap_or("-")),
+        ]
+    });
+    let header = ["peer", "name", "kind", "AS", "state", "since", "received", "told", "last error"];
+    section(text, "bgp sessions", &table(header, &[3, 6, 7], rows.collect()));
 }
 
 fn port_table(ports: &[manx_api::PortStatus]) -> String {
@@ -433,6 +467,7 @@ mod tests {
             ],
             policy: manx_api::PolicyStatus { chains: 4, linear: 0, classes: 9, rows: 17, bytes: 81_234 },
             verification: manx_api::Verification::Proved(manx_api::Verified { cells: 5200, questions: 340, milliseconds: 7 }),
+            bgp: None,
         }
     }
 
@@ -521,6 +556,7 @@ mod tests {
             noted: vec![],
             policy: manx_api::PolicyStatus::default(),
             verification: manx_api::Verification::Off,
+            bgp: None,
             ..status()
         };
         insta::assert_snapshot!(render(&nothing), @r"

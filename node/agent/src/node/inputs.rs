@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use ipnet::IpNet;
 
+use super::peering::WaysOut;
 use crate::error::Error;
 use crate::settings::{self, Settings};
 use crate::uplink::NextHops;
@@ -48,6 +49,16 @@ fn affects_service_ranges(changes: &Changes) -> bool {
     }
 }
 
+/// Whether the node's peers in BGP, or what they are told, may have changed.
+fn affects_peers(changes: &Changes) -> bool {
+    const KINDS: [Kind; 5] =
+        [Kind::Node, Kind::IpPool, Kind::BgpConfiguration, Kind::BgpPeer, Kind::BgpFilter];
+    match changes {
+        Changes::Objects(objects) => objects.keys().any(|key| KINDS.contains(&key.kind)),
+        Changes::Everything => true,
+    }
+}
+
 /// See the module.
 pub(crate) struct Inputs {
     /// The source of the objects.
@@ -59,13 +70,18 @@ pub(crate) struct Inputs {
     own_addresses: BTreeSet<IpNet>,
     /// Those of its interfaces at which others can ask.
     interface_addresses: BTreeSet<IpAddr>,
+    /// The nets on the node's links.
+    links: Vec<IpNet>,
     /// The hardware addresses of the next hops to other nodes.
     next_hops: NextHops,
+    /// The ways out of the cluster that routers have told.
+    ways_out: WaysOut,
     unsettled: Unsettled,
 }
 
 /// The changes since the inputs were last settled.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a change of its own")]
 pub(super) struct Unsettled {
     /// Changed objects.
     pub(super) objects: Option<Changes>,
@@ -77,11 +93,16 @@ pub(super) struct Unsettled {
     pub(super) tables: bool,
     /// Whether to try again to open the socket of a tunnel.
     pub(super) socket: bool,
+    /// Whether the node's peers in BGP, or what they are told, may have changed.
+    pub(super) peers: bool,
+    /// Whether routers have told other ways out.
+    pub(super) ways_out: bool,
 }
 
 impl Unsettled {
     fn add(&mut self, changes: Changes) {
         self.place |= affects_api_servers(&changes) || affects_service_ranges(&changes);
+        self.peers |= affects_peers(&changes);
         self.objects = Some(match self.objects.take() {
             Some(before) => before.then(changes),
             None => changes,
@@ -137,13 +158,17 @@ impl Inputs {
             reserved: Reserved::new(),
             own_addresses: BTreeSet::new(),
             interface_addresses: BTreeSet::new(),
+            links: Vec::new(),
             next_hops: NextHops::new(),
+            ways_out: WaysOut::new(),
             unsettled: Unsettled {
                 objects: Some(Changes::Everything),
                 received: None,
                 place: true,
                 tables: true,
                 socket: false,
+                peers: true,
+                ways_out: false,
             },
         }
     }
@@ -187,9 +212,19 @@ impl Inputs {
         self.unsettled.place |= replace(&mut self.interface_addresses, addresses);
     }
 
+    /// Sets the nets on the node's links.
+    pub(crate) fn set_links(&mut self, links: Vec<IpNet>) {
+        self.unsettled.peers |= replace(&mut self.links, links);
+    }
+
     /// Sets the next hops to the other nodes.
     pub(crate) fn set_next_hops(&mut self, next_hops: NextHops) {
         self.unsettled.tables |= replace(&mut self.next_hops, next_hops);
+    }
+
+    /// Sets the ways out of the cluster that routers have told.
+    pub(super) fn set_ways_out(&mut self, ways_out: WaysOut) {
+        self.unsettled.ways_out |= replace(&mut self.ways_out, ways_out);
     }
 
     /// Records that all objects have been imported.
@@ -222,9 +257,19 @@ impl Inputs {
         &self.interface_addresses
     }
 
+    /// The nets on the node's links.
+    pub(super) fn links(&self) -> &[IpNet] {
+        &self.links
+    }
+
     /// The hardware addresses of the next hops to other nodes.
     pub(super) const fn next_hops(&self) -> &NextHops {
         &self.next_hops
+    }
+
+    /// The ways out of the cluster that routers have told.
+    pub(super) const fn ways_out(&self) -> &WaysOut {
+        &self.ways_out
     }
 
     /// The addresses that no pod may have, because the node needs them elsewhere.

@@ -11,7 +11,7 @@ use manx_dataplane::wire::protocol;
 /// The shortest time between two lines of the log.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 /// The time for which `manx status` warns.
-const WARN_FOR: Duration = Duration::from_secs(300);
+const WARN_FOR: Duration = Duration::from_mins(5);
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -29,6 +29,8 @@ pub(super) struct Settled {
     pub(super) tables: Option<Arc<Tables>>,
     /// The time when the first change of objects that is in force now was received.
     pub(super) received: Option<Instant>,
+    /// Whether the node's peers in BGP, or what they are told, may have changed.
+    pub(super) peers: bool,
 }
 
 /// What of the node's own network may have changed.
@@ -50,7 +52,8 @@ pub(super) fn settle(
     update_host: impl FnOnce(&View, HostUpdate),
     open_sockets: impl FnOnce(&View, &Sockets) -> Sockets,
 ) -> Settled {
-    let Unsettled { objects, received, mut place, mut tables, socket } = inputs.take_unsettled();
+    let Unsettled { objects, received, mut place, mut tables, socket, peers, ways_out } =
+        inputs.take_unsettled();
     if let Some(changes) = &objects {
         match calculated.apply_delta(inputs, view, changes) {
             NextStep::Nothing(_) => {}
@@ -72,7 +75,10 @@ pub(super) fn settle(
         ServiceChange::Addresses(addresses) => Some(addresses),
         ServiceChange::None | ServiceChange::Tables => None,
     };
-    if place {
+    if place || ways_out {
+        view.set_ways_out(inputs);
+    }
+    if place || ways_out {
         update_host(view, HostUpdate::All);
     } else if let Some(routes) = addresses.map(|it| view.changed_routes(it))
         && !routes.is_empty()
@@ -98,7 +104,7 @@ pub(super) fn settle(
     };
     let made = made.or_else(|| calculated.replace_services(view));
     let received = received.filter(|_| !calculated.is_refuted());
-    Settled { placed: place, tables: made, received }
+    Settled { placed: place, tables: made, received, peers: peers || place }
 }
 
 #[cfg(test)]

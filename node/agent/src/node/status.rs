@@ -17,6 +17,7 @@ use super::Agent;
 use super::inputs::Inputs;
 use super::node_devices::Looked;
 use super::node_services::ManxServices;
+use super::peering::Peering;
 use super::pod_request::{object_name, pod_name};
 use super::pod_state::AttachedPod;
 use super::ports::Port;
@@ -73,6 +74,7 @@ impl Agent {
             noted: noted(self),
             policy: policy(&calculated.tables.image),
             verification: verification.cloned().unwrap_or_default(),
+            bgp: self.peering.as_ref().map(Peering::status),
         }
     }
 

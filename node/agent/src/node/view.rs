@@ -8,6 +8,7 @@ use ipnet::IpNet;
 
 use super::inputs::Inputs;
 use super::node_services::{ChangedAddresses, NodeServices, ServiceChange};
+use super::peering::{self, WaysOut};
 use crate::error::Error;
 use crate::host_device::ChangedRoutes;
 use crate::own_addresses::is_own;
@@ -17,7 +18,7 @@ use manx_calculation::import::{Cluster, import_as};
 use manx_calculation::overlay::Overlay;
 use manx_calculation::services::{GrantedPorts, HealthCheck, Services};
 use manx_calculation::topology::{
-    self, Contribution, HostNetwork, Reserved, ReservedFor, Topology, TopologyError,
+    self, Contribution, HostNetwork, HostRoute, Reserved, ReservedFor, Topology, TopologyError,
 };
 use manx_datastore::SourceError;
 use manx_objects::contents::Changes;
@@ -58,6 +59,9 @@ pub(crate) struct View {
     interface_addresses: BTreeSet<IpAddr>,
     /// The services, as they are translated here.
     pub(super) services: NodeServices,
+    /// The ways out of the cluster that routers have told, and the addresses to which none of them may lead.
+    ways_out: WaysOut,
+    needed: BTreeSet<IpAddr>,
 }
 
 /// The most addresses of a node with node ports, because each has all of them.
@@ -92,6 +96,8 @@ impl View {
             own_addresses: BTreeSet::new(),
             interface_addresses: BTreeSet::new(),
             services: NodeServices::new(node, network, services),
+            ways_out: WaysOut::new(),
+            needed: BTreeSet::new(),
         }
     }
 
@@ -197,6 +203,17 @@ impl View {
         }
     }
 
+    /// Takes the ways out of the cluster that routers have told.
+    pub(super) fn set_ways_out(&mut self, inputs: &Inputs) {
+        self.ways_out.clone_from(inputs.ways_out());
+        if self.ways_out.is_empty() {
+            return;
+        }
+        let reserved = inputs.reserved().map(|(address, _)| address);
+        let nodes = self.cluster.node_addresses();
+        self.needed = reserved.chain(nodes.into_keys()).collect();
+    }
+
     /// The addresses and routes that the node's namespace should have. All the node's addresses are refused as sources of
     /// packets from beyond the uplink.
     pub(super) fn host_network(&self) -> HostNetwork {
@@ -205,6 +222,13 @@ impl View {
         if let Some(services) = self.services.manx() {
             let is_own = |address: &IpAddr| is_own(&self.own_addresses, address);
             host.blocks.extend(services.host_routes(&self.topology, is_own));
+        }
+        if !self.ways_out.is_empty() {
+            let own = host.blocks.iter().map(|(prefix, _)| prefix.trunc()).collect();
+            let ways_out = peering::usable(&self.ways_out, &own, &self.needed);
+            let ways_out: Vec<_> =
+                ways_out.map(|(to, address)| (to, HostRoute::Router { address })).collect();
+            host.blocks.extend(ways_out);
         }
         host
     }

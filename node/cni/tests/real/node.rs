@@ -72,6 +72,7 @@ pub(crate) fn be_an_agent() -> bool {
             None => Network::Manx,
         },
         ipam: manx_agent::settings::Ipam::HostLocal,
+        bgp: false,
         pod_device: std::env::var(DEVICE)
             .map_or(Preference::Auto, |name| Preference::Only(Device::named(&name).unwrap())),
         polling: Polling::Adaptive,

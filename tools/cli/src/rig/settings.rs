@@ -227,8 +227,8 @@ mod tests {
     #[test]
     fn durations_have_units_and_are_not_zero() {
         assert_eq!(parse_duration("90"), Ok(Duration::from_secs(90)));
-        assert_eq!(parse_duration("15m"), Ok(Duration::from_secs(900)));
-        assert_eq!(parse_duration("1h"), Ok(Duration::from_secs(3600)));
+        assert_eq!(parse_duration("15m"), Ok(Duration::from_mins(15)));
+        assert_eq!(parse_duration("1h"), Ok(Duration::from_hours(1)));
         for wrong in ["", "0", "1d", "m", "-1s", "99999999999999999999h"] {
             assert!(parse_duration(wrong).is_err(), "{wrong:?}");
         }
