@@ -120,6 +120,8 @@ pub struct HostNetwork {
     pub blocks: Vec<(IpNet, HostRoute)>,
     /// The node's own addresses; no host beyond the uplink has them.
     pub own: BTreeSet<IpAddr>,
+    /// Whether the ways by routers ([`HostRoute::Router`]) are not known yet, so that those of the last agent stay.
+    pub keeps_routers: bool,
 }
 
 /// One node's view of the cluster.
@@ -270,6 +272,7 @@ impl Topology {
             masquerade_addresses: self.masquerade_addresses().collect(),
             blocks: in_pools.filter_map(way).collect(),
             own: self.prefixes.iter().filter_map(own).collect(),
+            keeps_routers: false,
         }
     }
 }

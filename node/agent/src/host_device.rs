@@ -146,13 +146,15 @@ impl HostDevice {
             let forwarded = Interface { name: FORWARDED, made };
             let masquerade = &desired.masquerade_addresses;
             stale.extend(forwarded.add_addresses(netlink, masquerade, pass).await?);
-            host.set_routes(netlink, OWN_TABLE, &routes.through(&self.made), pass).await?;
+            let own = routes.through(&self.made);
+            host.set_routes(netlink, OWN_TABLE, &own, |_| false, pass).await?;
             entry = forwarded;
         }
         // The table of the node's own packets is asked before the main one, so what routers have told is not there.
         let mut main = routes.through(entry.made);
         main.extend(&routes.by_router);
-        entry.set_routes(netlink, MAIN, &main, pass).await?;
+        let stays = |it: &Route| desired.keeps_routers && it.metric == Some(LEARNED_METRIC);
+        entry.set_routes(netlink, MAIN, &main, stays, pass).await?;
         for (name, address) in stale {
             if pass.want_gone(format!("{} on {name}", address.net)) {
                 netlink.delete_address(address).await?;
@@ -272,12 +274,13 @@ impl Interface<'_> {
         Ok(present.into_iter().map(|address| (self.name, address)).collect())
     }
 
-    /// Makes Manx's routes in a table those that are wanted, and touches no others.
+    /// Makes Manx's routes in a table those that are wanted, and touches no others. Of those that are not wanted, some stay.
     async fn set_routes(
         self,
         netlink: &Netlink,
         table: u8,
         wanted: &BTreeSet<Route>,
+        stays: impl Fn(&Route) -> bool,
         pass: &mut Pass,
     ) -> Result<(), netlink::Error> {
         let text = |route: &Route| {
@@ -298,7 +301,8 @@ impl Interface<'_> {
             netlink.replace_route_in(table, route).await?;
         }
         let places: BTreeSet<_> = wanted.iter().map(place).collect();
-        for route in present.iter().filter(|it| !places.contains(&place(it))) {
+        let unwanted = present.iter().filter(|it| !places.contains(&place(it)) && !stays(it));
+        for route in unwanted {
             if pass.want_gone(text(route)) {
                 netlink.delete_route(table, route).await?;
             }

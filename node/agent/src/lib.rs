@@ -220,7 +220,7 @@ async fn run_control_loop(agent: &mut Agent, sources: &mut EventSources) -> Resu
                     let reserved = sources.reserved.borrow_and_update().clone();
                     agent.inputs.set_reserved(reserved);
                 }
-                () = sources.news.notified() => agent.take_ways_out(),
+                () = sources.news.notified() => agent.take_ways_out(Instant::now()),
                 Some(request) = sources.observer.metrics_requests.recv() => {
                     // A client that went away no longer waits.
                     if !request.is_closed() {

@@ -121,7 +121,7 @@ impl Agent {
     /// gets the results of work for pods.
     pub(super) async fn start(
         settings: &Settings,
-        (inputs, view): (Inputs, View),
+        (mut inputs, view): (Inputs, View),
         uplink: &netlink::Link,
         observer: &Observer,
         news: &Arc<Notify>,
@@ -144,6 +144,9 @@ impl Agent {
             .bgp
             .then(|| Peering::start(inputs.contents(), &settings.name, news, restarted));
         let peering = peering.transpose()?;
+        if peering.is_some() && restarted {
+            inputs.set_ways_out(None);
+        }
         let mut agent = Self {
             inputs,
             view,
@@ -227,9 +230,9 @@ impl Agent {
     }
 
     /// Takes the ways out of the cluster that routers have told.
-    pub(super) fn take_ways_out(&mut self) {
-        if let Some(ways_out) = self.peering.as_mut().and_then(Peering::take_ways_out) {
-            self.inputs.set_ways_out(ways_out);
+    pub(super) fn take_ways_out(&mut self, now: Instant) {
+        if let Some(ways_out) = self.peering.as_mut().and_then(|it| it.take_ways_out(now)) {
+            self.inputs.set_ways_out(Some(ways_out));
         }
     }
 
@@ -250,6 +253,7 @@ impl Agent {
     pub(super) fn tick(&mut self, now: Instant) -> Result<(), Error> {
         self.read_reports();
         self.inputs.check_account();
+        self.take_ways_out(now);
         self.dataplane.ports.restore_devices(now);
         if now >= self.check_ports {
             self.check_ports = now + CHECK_PORTS;

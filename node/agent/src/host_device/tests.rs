@@ -58,6 +58,7 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
                 (net("10.7.2.0/24"), HostRoute::Node { address: "192.0.2.1".parse().unwrap() }),
             ],
             own: [v4, v6].into(),
+            keeps_routers: false,
         };
         let mut first = Pass::default();
         let unreachable = host.walk(&desired, &mut first).unwrap();
@@ -94,6 +95,7 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         set_back(&host, &node, &desired);
         leave_others_rules(&host, &node, &desired);
         change_single_routes(&host, &node, &desired, [v4, v6]);
+        lead_by_routers(&host, &node, &desired, second);
 
         desired.blocks = vec![
             (net("fd07::/64"), HostRoute::Manx { source: None }),
@@ -128,6 +130,31 @@ fn reconcile(host: &HostDevice, desired: &HostNetwork) -> Findings {
 /// The number of routes of the main table among findings.
 fn of_main(findings: &[String]) -> usize {
     findings.iter().filter(|it| it.starts_with("ip route table 254 ")).count()
+}
+
+/// A router's way is in the main table alone, behind other programs' routes. It stays while nobody knows the routers' ways.
+fn lead_by_routers(host: &HostDevice, node: &Pod, desired: &HostNetwork, address: IpAddr) {
+    let net = |text: &str| text.parse::<IpNet>().unwrap();
+    let [there, on_link] = [net("198.51.100.0/24"), net("172.18.0.0/24")];
+    let mut with = desired.clone();
+    with.blocks.extend([there, on_link].map(|to| (to, HostRoute::Router { address })));
+    let by_router = |table| {
+        let all = routes(node, table).into_iter().filter(|it| it.metric == Some(LEARNED_METRIC));
+        all.map(|it| (it.destination, it.via)).collect::<Vec<_>>()
+    };
+    assert_eq!(of_main(&reconcile(host, &with).set), 2);
+    assert_eq!(reconcile(host, &with), Findings::default(), "again changes nothing");
+    assert_eq!(by_router(MAIN), [(on_link, Some(address)), (there, Some(address))]);
+    assert_eq!(by_router(OWN_TABLE), []);
+    let link = netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
+        netlink.next_hop("172.18.0.9".parse().unwrap()).await
+    });
+    let direct = link.unwrap().unwrap().neighbour.to_string();
+    assert_eq!(direct, "172.18.0.9", "the kernel's own route to the link is better");
+    let unknown = HostNetwork { keeps_routers: true, ..desired.clone() };
+    assert_eq!(reconcile(host, &unknown), Findings::default(), "those of the last agent stay");
+    assert_eq!(of_main(&reconcile(host, desired).removed), 2);
+    assert_eq!(by_router(MAIN), []);
 }
 
 /// Manx's routes of a table.

@@ -74,8 +74,8 @@ pub(crate) struct Inputs {
     links: Vec<IpNet>,
     /// The hardware addresses of the next hops to other nodes.
     next_hops: NextHops,
-    /// The ways out of the cluster that routers have told.
-    ways_out: WaysOut,
+    /// The ways out of the cluster that routers have told. `None`: they have not spoken yet since the start.
+    ways_out: Option<WaysOut>,
     unsettled: Unsettled,
 }
 
@@ -160,7 +160,7 @@ impl Inputs {
             interface_addresses: BTreeSet::new(),
             links: Vec::new(),
             next_hops: NextHops::new(),
-            ways_out: WaysOut::new(),
+            ways_out: Some(WaysOut::new()),
             unsettled: Unsettled {
                 objects: Some(Changes::Everything),
                 received: None,
@@ -222,8 +222,8 @@ impl Inputs {
         self.unsettled.tables |= replace(&mut self.next_hops, next_hops);
     }
 
-    /// Sets the ways out of the cluster that routers have told.
-    pub(super) fn set_ways_out(&mut self, ways_out: WaysOut) {
+    /// Sets the ways out of the cluster that routers have told. `None`: those that the kernel has stay.
+    pub(super) fn set_ways_out(&mut self, ways_out: Option<WaysOut>) {
         self.unsettled.ways_out |= replace(&mut self.ways_out, ways_out);
     }
 
@@ -268,8 +268,8 @@ impl Inputs {
     }
 
     /// The ways out of the cluster that routers have told.
-    pub(super) const fn ways_out(&self) -> &WaysOut {
-        &self.ways_out
+    pub(super) const fn ways_out(&self) -> Option<&WaysOut> {
+        self.ways_out.as_ref()
     }
 
     /// The addresses that no pod may have, because the node needs them elsewhere.

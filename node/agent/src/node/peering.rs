@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use ipnet::IpNet;
 use tokio::sync::Notify;
@@ -26,13 +26,20 @@ use manx_bgp::table;
 use manx_calculation::topology::Route;
 use manx_objects::contents::Contents;
 use manx_objects::object::Object;
-use manx_speaker::status::SessionStatus;
+use manx_speaker::status::{SessionState, SessionStatus};
 use manx_speaker::{Configuration, Speaker};
 
 /// The most prefixes of one peer. A full table of the Internet has about a million.
 const PREFIXES: usize = 1 << 20;
 /// The most ways out that the node's kernel gets.
 const MOST_WAYS_OUT: usize = 1 << 12;
+
+/// The shortest time between two looks at what routers have told. A look at a million routes takes some tenths of a second.
+const LOOKS: Duration = Duration::from_secs(1);
+/// How long a session is established until its peer is taken to have told its routes.
+const TOLD: Duration = Duration::from_secs(2);
+/// How long the last agent's ways out stay at most, while sessions are not established.
+const LAST_WAYS_OUT: Duration = Duration::from_mins(2);
 
 /// The ways out of the cluster that routers have told, each with the router's address.
 pub(super) type WaysOut = BTreeMap<IpNet, IpAddr>;
@@ -50,6 +57,10 @@ pub(crate) struct Peering {
     problems: Vec<String>,
     /// The number of the speaker's routes that were read last.
     generation: Option<u64>,
+    /// When these may be read next.
+    next_look: Instant,
+    /// The time until which the last agent's ways out stay, if sessions are not established.
+    awaits_until: Option<Instant>,
     /// The number of ways out that the kernel does not get, because there are too many.
     too_many: usize,
 }
@@ -63,7 +74,7 @@ impl Peering {
         restarted: bool,
     ) -> Result<Self, Error> {
         let port = peers::peers(contents, node).port;
-        let told = Arc::clone(news);
+        let (told, now) = (Arc::clone(news), Instant::now());
         let listen = [SocketAddr::from(([0_u16; 8], port))];
         let speaker = Speaker::start(&listen, privileges::give_up_all, move || told.notify_one());
         let speaker = speaker.map_err(|source| Error::Speaker { port, source })?;
@@ -75,6 +86,8 @@ impl Peering {
             system: 0,
             problems: Vec::new(),
             generation: None,
+            next_look: now,
+            awaits_until: restarted.then(|| now + LAST_WAYS_OUT),
             too_many: 0,
         })
     }
@@ -131,11 +144,21 @@ impl Peering {
 
     /// The ways out of the cluster, if they may have changed since they were taken last. A peer of the mesh is a node, and
     /// tells none.
-    pub(super) fn take_ways_out(&mut self) -> Option<WaysOut> {
+    ///
+    /// After a restart there are none until all sessions have been established for a moment: the kernel keeps those of the
+    /// last agent as long.
+    pub(super) fn take_ways_out(&mut self, now: Instant) -> Option<WaysOut> {
+        if now < self.next_look
+            || self.awaits_until.is_some_and(|until| now < until) && !self.has_all_told()
+        {
+            return None;
+        }
+        self.awaits_until = None;
         let generation = self.speaker.learned_generation();
         if self.generation.replace(generation) == Some(generation) {
             return None;
         }
+        self.next_look = now + LOOKS;
         let is_router = |peer: &IpAddr| {
             let peers = self.configured.as_ref().map(|it| &it.table.peers);
             let peer = peers.and_then(|it| it.get(peer));
@@ -159,6 +182,16 @@ impl Peering {
             }
         }
         Some(all)
+    }
+
+    /// Whether each session has been established for a moment.
+    fn has_all_told(&self) -> bool {
+        let peers = self.configured.as_ref().map_or(0, |it| it.table.peers.len());
+        let sessions = self.speaker.sessions();
+        let has_told = |it: &SessionStatus| {
+            it.state == SessionState::Established && it.since.elapsed().is_ok_and(|it| it >= TOLD)
+        };
+        sessions.len() == peers && sessions.iter().all(has_told)
     }
 
     pub(super) fn status(&self) -> BgpStatus {

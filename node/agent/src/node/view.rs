@@ -62,6 +62,8 @@ pub(crate) struct View {
     /// The ways out of the cluster that routers have told, and the addresses to which none of them may lead.
     ways_out: WaysOut,
     needed: BTreeSet<IpAddr>,
+    /// Whether routers have spoken since the start, or never will.
+    knows_ways_out: bool,
 }
 
 /// The most addresses of a node with node ports, because each has all of them.
@@ -98,6 +100,7 @@ impl View {
             services: NodeServices::new(node, network, services),
             ways_out: WaysOut::new(),
             needed: BTreeSet::new(),
+            knows_ways_out: true,
         }
     }
 
@@ -205,7 +208,8 @@ impl View {
 
     /// Takes the ways out of the cluster that routers have told.
     pub(super) fn set_ways_out(&mut self, inputs: &Inputs) {
-        self.ways_out.clone_from(inputs.ways_out());
+        self.knows_ways_out = inputs.ways_out().is_some();
+        self.ways_out = inputs.ways_out().cloned().unwrap_or_default();
         if self.ways_out.is_empty() {
             return;
         }
@@ -223,6 +227,7 @@ impl View {
             let is_own = |address: &IpAddr| is_own(&self.own_addresses, address);
             host.blocks.extend(services.host_routes(&self.topology, is_own));
         }
+        host.keeps_routers = !self.knows_ways_out;
         if !self.ways_out.is_empty() {
             let own = host.blocks.iter().map(|(prefix, _)| prefix.trunc()).collect();
             let ways_out = peering::usable(&self.ways_out, &own, &self.needed);
