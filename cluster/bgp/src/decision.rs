@@ -47,9 +47,11 @@ impl Path {
 ///
 /// `MULTI_EXIT_DISC` is compared only between paths of one neighbouring autonomous system, and a path that another of its
 /// neighbour beats in this way is out. So the result does not depend on the order of the paths.
-pub fn used(paths: &[Path]) -> Vec<&Path> {
-    let Some(preference) = paths.iter().map(Path::preference).min() else { return Vec::new() };
-    let preferred: Vec<&Path> = paths.iter().filter(|it| it.preference() == preference).collect();
+pub fn used<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec<&'a Path> {
+    let paths: Vec<&Path> = paths.into_iter().collect();
+    let Some(preference) = paths.iter().map(|it| it.preference()).min() else { return Vec::new() };
+    let preferred = paths.into_iter().filter(|it| it.preference() == preference);
+    let preferred: Vec<&Path> = preferred.collect();
     let is_beaten = |path: &Path| {
         preferred.iter().any(|other| {
             let neighbour = other.attributes.neighbour_system();

@@ -28,7 +28,8 @@ impl fmt::Display for PeerType {
 /// The next hop of routes that a peer is told of (`nextHopMode` of `BGPPeer`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum NextHopMode {
-    /// This node for another autonomous system's peer and for what begins here; else as it came.
+    /// This node for what begins here; else as it came. A peer of another autonomous system that does not reach that is not
+    /// told.
     #[default]
     Auto,
     /// Always this node.
@@ -54,6 +55,8 @@ pub struct Peer {
     pub own_system: u32,
     /// The address of this node by which it speaks with the peer. `None`: the kernel chooses.
     pub source: Option<IpAddr>,
+    /// Whether it is a node of the cluster. Whoever is root there speaks for it.
+    pub is_node: bool,
     /// Whether this node only listens.
     pub is_passive: bool,
     /// This node's cluster, if the peer is a client of its reflector (RFC 4456).

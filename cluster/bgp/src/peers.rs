@@ -18,7 +18,8 @@
 //!   below `node-restriction.kubernetes.io/` are out of its reach.
 //! - By its AS number or cluster ID it breaks its own sessions, or leaves the mesh.
 //!
-//! Routes that a peer may bring are not judged here.
+//! So a peer that is a node is marked ([`Peer::is_node`]), and is believed less. The routes that a peer may bring are not
+//! judged here.
 //!
 //! Not supported: `reachableBy`, `localWorkloadSelector`, `keepaliveTime` (the reader of the objects tells of them).
 //!
@@ -292,7 +293,11 @@ impl Cluster<'_> {
             self.add_other_ends(object, &mut found);
         }
         self.add_mesh(&mut found);
-        one_of_each_address(found, problems)
+        let mut peers = one_of_each_address(found, problems);
+        for peer in &mut peers {
+            peer.is_node = self.nodes.iter().any(|it| it.has(peer.address));
+        }
+        peers
     }
 
     /// Adds the peers that an object for this node names.
@@ -359,6 +364,7 @@ impl Cluster<'_> {
         Some(Peer {
             port,
             name: name.to_owned(),
+            is_node: false,
             is_passive: kind == PeerType::Global
                 && node.is_some()
                 && is_passive(address, own_address),
@@ -451,6 +457,7 @@ impl Cluster<'_> {
                     system: self.settings.system_of(node),
                     own_system: self.settings.system_of(self.own),
                     source: Some(own_address),
+                    is_node: true,
                     is_passive: is_passive(address, own_address),
                     reflected_as: None,
                     next_hop: NextHopMode::Auto,
@@ -482,6 +489,7 @@ impl Cluster<'_> {
             system,
             own_system: object.local_system.unwrap_or(self.settings.system_of(self.own)),
             source: (!object.any_source).then_some(own_address),
+            is_node: false,
             is_passive: false,
             reflected_as: None,
             next_hop: match object.next_hop {

@@ -24,6 +24,8 @@ use crate::filter::{self, Direction, Filters, Verdict};
 use crate::path::{Attributes, Update};
 use crate::peer::Peer;
 
+/// The most bytes of attributes that a peer's paths have on average, if it tells as many prefixes as it may.
+const WEIGHT: usize = 256;
 /// How long stale paths are kept at most when the peer is back and does not say that it has told everything.
 const STALE_AFTER_RETURN: Duration = Duration::from_mins(6);
 
@@ -42,11 +44,17 @@ pub struct Configuration {
     pub filters: BTreeMap<IpAddr, Filters>,
     /// What leaves the node.
     pub exports: Exports,
-    /// The most prefixes of one peer.
+    /// The most prefixes of one peer that is no node.
     pub prefixes: usize,
+    /// The most prefixes of one that is.
+    pub prefixes_of_node: usize,
 }
 
 impl Configuration {
+    const fn limit(&self, peer: &Peer) -> usize {
+        if peer.is_node { self.prefixes_of_node } else { self.prefixes }
+    }
+
     /// Whether another configuration has this peer, too, and asks the same of it.
     pub fn asks_same_of(&self, peer: IpAddr, other: &Self) -> bool {
         self.peers.get(&peer) == other.peers.get(&peer)
@@ -77,7 +85,7 @@ pub enum Message {
     EndOfRib,
 }
 
-/// A peer has told more prefixes than it may. The session has to be closed (RFC 4486).
+/// A peer has told more prefixes than it may, or more of attributes than so many prefixes need. The session has to be closed (RFC 4486).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooManyPrefixes {
     /// The most that it may tell.
@@ -119,6 +127,8 @@ pub struct Table {
 struct State {
     /// The prefixes that have a path of it.
     received: BTreeSet<IpNet>,
+    /// The sum of their paths' weights.
+    weight: usize,
     refused: u64,
     session: Option<Session>,
     /// The time when its stale paths end.
@@ -171,6 +181,7 @@ impl Table {
                     links: Vec::new(),
                 },
                 prefixes: 0,
+                prefixes_of_node: 0,
             },
             prefixes: BTreeMap::new(),
             peers: BTreeMap::new(),
@@ -241,7 +252,7 @@ impl Table {
             return Ok(());
         };
         let (is_internal, identifier) = (of.is_internal(), session.opened.identifier);
-        let limit = self.configuration.prefixes;
+        let limit = self.configuration.limit(of);
         let attributes = update.attributes.map(|it| received(it, is_internal));
         let fits = attributes.as_deref().is_some_and(|it| self.accepts(of, it));
         let filters = self.configuration.filters.get(&peer).cloned();
@@ -259,10 +270,15 @@ impl Table {
                 self.withdraw(peer, prefix);
                 continue;
             };
-            if state.received.len() >= limit && !state.received.contains(&prefix) {
+            let is_full = state.received.len() >= limit && !state.received.contains(&prefix);
+            let paths = self.prefixes.get(&prefix).into_iter().flatten();
+            let before = paths.filter(|it| it.peer == peer).map(|it| weight(&it.attributes));
+            let heavier = state.weight - before.sum::<usize>() + weight(&attributes);
+            if is_full || heavier > limit.saturating_mul(WEIGHT) {
                 return Err(TooManyPrefixes { limit });
             }
             state.received.insert(prefix);
+            state.weight = heavier;
             let path = Path { peer, identifier, is_internal, is_stale: false, attributes };
             let paths = self.prefixes.entry(prefix).or_default();
             match paths.iter_mut().find(|it| it.peer == peer) {
@@ -383,14 +399,21 @@ impl Table {
         self.generation
     }
 
-    /// The routes that peers have told, and that are used: for each prefix the best one first, and those that are as good
-    /// behind it. A prefix of this node itself is none of them.
-    pub fn learned(&self) -> impl Iterator<Item = (IpNet, Vec<Learned>)> + '_ {
+    /// The routes that some peers have told, and that are the best of theirs: for each prefix the best one first, and those
+    /// that are as good behind it. Others' paths hide none. A prefix of this node itself is none of them.
+    pub fn learned<'a>(
+        &'a self,
+        is_meant: impl Fn(&Peer) -> bool + 'a,
+    ) -> impl Iterator<Item = (IpNet, Vec<Learned>)> + 'a {
+        let peers = self.configuration.peers.iter().filter(move |(_, peer)| is_meant(peer));
+        let meant: BTreeSet<IpAddr> = peers.map(|(address, _)| *address).collect();
         let own = &self.configuration.exports.own;
         let learned = self.prefixes.iter().filter(|(prefix, _)| !own.contains_key(prefix));
-        learned.map(|(prefix, paths)| {
+        learned.filter_map(move |(prefix, paths)| {
+            let paths = paths.iter().filter(|it| meant.contains(&it.peer));
             let of = |path: &Path| Learned { next_hop: path.attributes.next_hop, peer: path.peer };
-            (*prefix, decision::used(paths).into_iter().map(of).collect())
+            let used: Vec<Learned> = decision::used(paths).into_iter().map(of).collect();
+            (!used.is_empty()).then_some((*prefix, used))
         })
     }
 
@@ -413,12 +436,14 @@ impl Table {
     }
 
     fn withdraw(&mut self, peer: IpAddr, prefix: IpNet) {
-        let received = self.peers.get_mut(&peer).is_some_and(|it| it.received.remove(&prefix));
-        if !received {
+        let Some(state) = self.peers.get_mut(&peer) else { return };
+        if !state.received.remove(&prefix) {
             return;
         }
         if let Some(paths) = self.prefixes.get_mut(&prefix) {
-            paths.retain(|it| it.peer != peer);
+            for path in paths.extract_if(.., |it| it.peer == peer) {
+                state.weight -= weight(&path.attributes);
+            }
             if paths.is_empty() {
                 self.prefixes.remove(&prefix);
             }
@@ -456,6 +481,15 @@ impl Table {
             }
         }
     }
+}
+
+/// The bytes of a path's attributes that a peer can make as many as it likes. Paths may share them; they count for each.
+fn weight(attributes: &Attributes) -> usize {
+    let Attributes { communities, large_communities, clusters, opaque, .. } = attributes;
+    let opaque: usize = opaque.iter().map(|it| it.value.len()).sum();
+    4 * (attributes.systems().count() + communities.len() + clusters.len())
+        + 12 * large_communities.len()
+        + opaque
 }
 
 /// The first prefix behind one that a peer may be told of.

@@ -31,8 +31,8 @@ use manx_linux::netns::{self, sysctl};
 use crate::interfaces::{FORWARDED, HOST};
 use crate::reconcile::Pass;
 
-/// The metric of routes that routers have told. Programs that make routes give them a lower one, or none.
-const LEARNED_METRIC: u32 = 2048;
+/// The metric of routes that routers have told: one that other programs do not use, and higher than theirs.
+const LEARNED_METRIC: u32 = 20_179;
 
 /// The interface by which the node's own packets come in, as routing rules see it.
 const LOOPBACK: &str = "lo";
@@ -89,7 +89,7 @@ impl HostDevice {
             Ok(forwarded) => Ok((host, OpenHostDevices { own, forwarded })),
             Err(error) => {
                 // The first error is the one to report.
-                let _ = host.detach(agent);
+                let _ = host.detach(agent, true);
                 Err(error)
             }
         }
@@ -152,7 +152,12 @@ impl HostDevice {
         }
         // The table of the node's own packets is asked before the main one, so what routers have told is not there.
         let mut main = routes.through(entry.made);
-        main.extend(&routes.by_router);
+        // A router that is reached by Manx is none: what goes there would come back.
+        let is_own = |it: &&Route| {
+            let forwarded = self.forwarded.as_ref().map(|it| it.index);
+            it.device == self.made.index || Some(it.device) == forwarded
+        };
+        main.extend(routes.by_router.iter().filter(|it| !is_own(it)));
         let stays = |it: &Route| desired.keeps_routers && it.metric == Some(LEARNED_METRIC);
         entry.set_routes(netlink, MAIN, &main, stays, pass).await?;
         for (name, address) in stale {
@@ -205,13 +210,15 @@ impl HostDevice {
     }
 
     /// Removes the rules, the routes by other interfaces, and what is left of the interfaces. The queues are closed before.
-    pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
+    /// `keeps_routers`: the ways by routers stay for the next agent.
+    pub fn detach(&self, agent: &AgentNamespace, keeps_routers: bool) -> Result<(), Error> {
         netlink::in_netns(&self.netns, async |netlink| {
             for family in Family::ALL {
                 set_rules(&netlink, family, &BTreeSet::new(), &mut Pass::default()).await?;
             }
             for table in [OWN_TABLE, MAIN] {
-                for route in netlink.manx_routes(table).await? {
+                let stays = |it: &Route| keeps_routers && it.metric == Some(LEARNED_METRIC);
+                for route in netlink.manx_routes(table).await?.into_iter().filter(|it| !stays(it)) {
                     netlink.delete_route(table, &route).await?;
                 }
             }
@@ -298,7 +305,12 @@ impl Interface<'_> {
                     netlink.delete_route(table, old).await?;
                 }
             }
-            netlink.replace_route_in(table, route).await?;
+            match netlink.replace_route_in(table, route).await {
+                Err(error) if route.metric == Some(LEARNED_METRIC) => {
+                    tracing::debug!(%error, "a way that a router has told");
+                }
+                set => set?,
+            }
         }
         let places: BTreeSet<_> = wanted.iter().map(place).collect();
         let unwanted = present.iter().filter(|it| !places.contains(&place(it)) && !stays(it));
@@ -341,16 +353,23 @@ impl PodRoutes {
                 }
                 HostRoute::Node { address } | HostRoute::Router { address } => address,
             };
+            let is_by_router = matches!(route, HostRoute::Router { .. });
             let hop = match next_hops.entry(address) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => new.insert(netlink.next_hop(address).await?),
+                Entry::Vacant(new) => new.insert(match netlink.next_hop(address).await {
+                    // What a router tells may be anything, and is nothing that the cluster needs.
+                    Err(_) if is_by_router => None,
+                    hop => hop?,
+                }),
             };
             let Some(hop) = hop else {
-                routes.unreachable.push(*block);
+                if !is_by_router {
+                    routes.unreachable.push(*block);
+                }
                 continue;
             };
             let (via, direct) = (Some(hop.neighbour), Route::direct(block.trunc(), hop.device));
-            if matches!(route, HostRoute::Router { .. }) {
+            if is_by_router {
                 routes.by_router.insert(Route { via, metric: Some(LEARNED_METRIC), ..direct });
             } else {
                 routes.by_node.insert(Route { via, ..direct });

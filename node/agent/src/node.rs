@@ -29,6 +29,7 @@ mod ports;
 mod publications;
 mod refused_ports;
 mod restart;
+mod routers;
 mod routes;
 mod settle;
 mod status;

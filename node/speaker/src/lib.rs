@@ -42,6 +42,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use ipnet::IpNet;
+use manx_bgp::peer::Peer;
 use manx_bgp::table::Learned;
 use tokio::sync::watch;
 
@@ -124,9 +125,10 @@ impl Speaker {
         self.shared.routes.read(manx_bgp::table::Table::generation)
     }
 
-    /// The routes that peers have told: for each prefix the best one first, and those that are as good behind it.
-    pub fn learned(&self) -> Vec<(IpNet, Vec<Learned>)> {
-        self.shared.routes.read(|it| it.learned().collect())
+    /// The routes that some peers have told: for each prefix the best one of theirs first, and those that are as good behind
+    /// it.
+    pub fn learned(&self, is_meant: impl Fn(&Peer) -> bool) -> Vec<(IpNet, Vec<Learned>)> {
+        self.shared.routes.read(|it| it.learned(is_meant).collect())
     }
 
     /// How each session is, by the peers' addresses.

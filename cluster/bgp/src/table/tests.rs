@@ -6,7 +6,7 @@ use proptest::sample::{select, subsequence};
 use manx_objects::contents::Contents;
 
 use super::*;
-use crate::path::{Origin, Segment};
+use crate::path::{Opaque, Origin, Segment};
 use crate::peer::{NextHopMode, PeerType};
 
 const OWN_SYSTEM: u32 = 64512;
@@ -34,6 +34,7 @@ fn peer(last: u8) -> Peer {
         system,
         own_system: OWN_SYSTEM,
         source: None,
+        is_node: last < 3,
         is_passive: false,
         reflected_as: (last == 1).then_some(Ipv4Addr::new(1, 1, 1, 1)),
         next_hop: if last == 4 { NextHopMode::Keep } else { NextHopMode::Auto },
@@ -69,6 +70,7 @@ fn configuration(own: &[&str], exported: bool) -> Configuration {
             links: vec![net("10.0.0.0/30")],
         },
         prefixes: LIMIT,
+        prefixes_of_node: LIMIT,
         filters: BTreeMap::new(),
     }
 }
@@ -343,7 +345,7 @@ proptest! {
         for event in events {
             step(&mut table, &mut model, event);
             let used: BTreeMap<IpNet, Vec<IpAddr>> = table
-                .learned()
+                .learned(|_| true)
                 .map(|(prefix, routes)| (prefix, routes.into_iter().map(|it| it.peer).collect()))
                 .collect();
             let own = &model.configuration.as_ref().unwrap().exports.own;
@@ -482,6 +484,39 @@ fn an_address_in_a_block_of_this_node_is_told_to_nobody() {
 }
 
 #[test]
+fn a_peer_that_tells_long_attributes_is_stopped_before_it_has_told_many_prefixes() {
+    let (mut table, _) = established();
+    let tell = |table: &mut Table, prefix: &str, length: usize| {
+        let opaque = vec![Opaque { flags: 0xc0, code: 99, value: vec![0; length] }];
+        let attributes = Attributes { opaque, ..Attributes::of_own(address(1)) };
+        let attributes = Some(Arc::new(attributes));
+        let update = Update { announced: vec![net(prefix)], attributes, ..Update::default() };
+        table.updated(address(1), update)
+    };
+    for _ in 0..10 {
+        assert_eq!(tell(&mut table, "10.65.1.0/26", LIMIT * WEIGHT), Ok(()), "it is one prefix");
+    }
+    let too_many = Err(TooManyPrefixes { limit: LIMIT });
+    assert_eq!(tell(&mut table, "10.66.0.0/26", 1), too_many);
+    let withdrawn = Update { withdrawn: vec![net("10.65.1.0/26")], ..Update::default() };
+    table.updated(address(1), withdrawn).unwrap();
+    assert_eq!(tell(&mut table, "10.66.0.0/26", 1), Ok(()));
+}
+
+#[test]
+fn a_path_of_a_peer_that_is_not_meant_hides_none() {
+    let (mut table, mut model) = established();
+    announce(&mut table, &mut model, address(1), "0.0.0.0/0", &[]);
+    announce(&mut table, &mut model, address(3), "0.0.0.0/0", &[65003, 65009]);
+    let hops = |it: &Table, nodes: bool| -> Vec<IpAddr> {
+        let learned = it.learned(move |peer| nodes || !peer.is_node);
+        learned.flat_map(|(_, all)| all).map(|it| it.next_hop).collect()
+    };
+    assert_eq!(hops(&table, true), [address(1)]);
+    assert_eq!(hops(&table, false), [address(3)]);
+}
+
+#[test]
 fn nothing_leads_where_no_host_is() {
     let hop = |text: &str| Some(text.parse().unwrap());
     let cases = [
@@ -511,7 +546,7 @@ fn what_is_told_again_after_a_restart_stays_and_all_else_goes_at_the_end_of_rib(
     let (mut table, mut model) = established();
     let peer = address(3);
     let prefixes = |it: &Table| {
-        let learned = it.learned().map(|(prefix, _)| prefix.to_string());
+        let learned = it.learned(|_| true).map(|(prefix, _)| prefix.to_string());
         learned.collect::<Vec<_>>()
     };
     announce(&mut table, &mut model, peer, "10.65.1.0/26", &[65003]);

@@ -13,7 +13,7 @@ use super::super::object::calico::{
 use super::super::object::{
     self, AssignmentMode, EncapsulationMode, IpPool, Kind, Object, PolicyType, PoolUse,
 };
-use super::super::problem::Problem;
+use super::super::problem::{Problem, Severity};
 use super::super::tests::{clean, invalid, only, problems};
 use super::super::{Entry, State, read};
 
@@ -144,8 +144,13 @@ serviceLoadBalancerIPs: [{cidr: 198.51.100.0/24}, {cidr: 'fd00::/64'}]
 ",
     )
     .replace("name: a}", "name: default}");
-    clean(&text);
-    let Object::BgpConfiguration(read) = only(&text) else { panic!("settings are wanted") };
+    let manifest = read("file.yaml", &text).unwrap();
+    // What is read and not heeded is told.
+    assert!(manifest.problems.iter().all(|it| it.severity == Severity::Warning), "{manifest:?}");
+    let [Entry { state: State::Valid(object), .. }] = &manifest.entries[..] else {
+        panic!("settings are wanted")
+    };
+    let Object::BgpConfiguration(read) = &**object else { panic!("settings are wanted") };
     let net = |text: &str| text.parse().unwrap();
     let communities = vec![Community::Standard(0xfde8_0064), Community::Large([65000, 1, 2])];
     let expected = BgpConfiguration {
@@ -163,7 +168,7 @@ serviceLoadBalancerIPs: [{cidr: 198.51.100.0/24}, {cidr: 'fd00::/64'}]
         normal_priority_v4: Some(2048),
         normal_priority_v6: None,
     };
-    assert_eq!(*read, expected);
+    assert_eq!(**read, expected);
 }
 
 #[test]

@@ -114,7 +114,7 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         };
         assert!(holds(v6) && !holds(v4));
         drop(wire);
-        host.detach(&agent).unwrap();
+        host.detach(&agent, false).unwrap();
         assert_eq!([MAIN, OWN_TABLE].map(|table| routes(&node, table)), [vec![], vec![]]);
         assert_eq!(rules(&node), [] as [Rule; 0]);
     }

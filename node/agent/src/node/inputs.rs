@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ipnet::IpNet;
 
-use super::peering::WaysOut;
+use super::routers::WaysOut;
 use crate::error::Error;
 use crate::settings::{self, Settings};
 use crate::uplink::NextHops;

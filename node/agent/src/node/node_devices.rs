@@ -281,7 +281,7 @@ impl NodeDevices {
                 }
             }
         }
-        if let Err(error) = self.host.detach(&self.namespace) {
+        if let Err(error) = self.host.detach(&self.namespace, keeps_ports) {
             tracing::warn!(%error, "the node's own routes could not be removed");
         }
     }

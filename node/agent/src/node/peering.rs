@@ -4,8 +4,7 @@
 //! read them: routers, and nodes of Calico. So what peers tell of the cluster's own addresses is not used. A way out of the
 //! cluster that a router tells is one: the node's kernel gets a route, and packets to the world go by the kernel.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::iter;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -14,13 +13,14 @@ use ipnet::IpNet;
 use tokio::sync::Notify;
 
 use super::inputs::Inputs;
+use super::routers::{MOST_WAYS_OUT, WaysOut, within};
 use super::view::View;
 use crate::error::Error;
 use crate::privileges;
 use manx_api::bgp::{BgpPrefixes, BgpSession, BgpStatus};
 use manx_bgp::export::{Exports, OwnRoute};
 use manx_bgp::filter::Filters;
-use manx_bgp::peer::PeerType;
+use manx_bgp::peer::Peer;
 use manx_bgp::peers;
 use manx_bgp::table;
 use manx_calculation::topology::Route;
@@ -31,8 +31,8 @@ use manx_speaker::{Configuration, Speaker};
 
 /// The most prefixes of one peer. A full table of the Internet has about a million.
 const PREFIXES: usize = 1 << 20;
-/// The most ways out that the node's kernel gets.
-const MOST_WAYS_OUT: usize = 1 << 12;
+/// The most prefixes of a peer that is a node: its blocks and what its pods borrow, and those of others that it reflects.
+const PREFIXES_OF_NODE: usize = 1 << 15;
 
 /// The shortest time between two looks at what routers have told. A look at a million routes takes some tenths of a second.
 const LOOKS: Duration = Duration::from_secs(1);
@@ -40,9 +40,6 @@ const LOOKS: Duration = Duration::from_secs(1);
 const TOLD: Duration = Duration::from_secs(2);
 /// How long the last agent's ways out stay at most, while sessions are not established.
 const LAST_WAYS_OUT: Duration = Duration::from_mins(2);
-
-/// The ways out of the cluster that routers have told, each with the router's address.
-pub(super) type WaysOut = BTreeMap<IpNet, IpAddr>;
 
 /// The node's part in BGP.
 pub(crate) struct Peering {
@@ -61,8 +58,8 @@ pub(crate) struct Peering {
     next_look: Instant,
     /// The time until which the last agent's ways out stay, if sessions are not established.
     awaits_until: Option<Instant>,
-    /// The number of ways out that the kernel does not get, because there are too many.
-    too_many: usize,
+    /// The number of ways out that routers have told.
+    told: usize,
 }
 
 impl Peering {
@@ -88,7 +85,7 @@ impl Peering {
             generation: None,
             next_look: now,
             awaits_until: restarted.then(|| now + LAST_WAYS_OUT),
-            too_many: 0,
+            told: 0,
         })
     }
 
@@ -121,29 +118,37 @@ impl Peering {
             tracing::warn!(problem, "BGP");
         }
         (self.system, self.problems) = (system, problems);
+        // While a pool is not valid, it is not known what is not to be told.
+        let exports = if view.cluster.invalid_pools.is_empty() {
+            Exports {
+                own: own_routes(view),
+                pools: pools(contents),
+                passed_on: Vec::new(),
+                links: inputs.links().to_vec(),
+            }
+        } else {
+            self.configured.as_ref().map(|it| it.table.exports.clone()).unwrap_or_default()
+        };
         let table = table::Configuration {
             identifier,
             cluster,
             addresses: view.own_addresses.iter().map(IpNet::addr).collect(),
             peers: peers.into_iter().map(|peer| (peer.address, peer)).collect(),
             filters,
-            exports: Exports {
-                own: own_routes(view),
-                pools: pools(contents),
-                passed_on: Vec::new(),
-                links: inputs.links().to_vec(),
-            },
+            exports,
             prefixes: PREFIXES,
+            prefixes_of_node: PREFIXES_OF_NODE,
         };
         let wanted = Configuration { table, restarted: self.restarted };
         if self.configured.as_ref() != Some(&wanted) {
             self.speaker.configure(wanted.clone());
             self.configured = Some(wanted);
+            // Other pools leave other ways out.
+            self.generation = None;
         }
     }
 
-    /// The ways out of the cluster, if they may have changed since they were taken last. A peer of the mesh is a node, and
-    /// tells none.
+    /// The ways out of the cluster, if they may have changed since they were taken last. Nodes tell none, and hide none.
     ///
     /// After a restart there are none until all sessions have been established for a moment: the kernel keeps those of the
     /// last agent as long.
@@ -159,46 +164,38 @@ impl Peering {
             return None;
         }
         self.next_look = now + LOOKS;
-        let is_router = |peer: &IpAddr| {
-            let peers = self.configured.as_ref().map(|it| &it.table.peers);
-            let peer = peers.and_then(|it| it.get(peer));
-            peer.is_some_and(|it| it.kind != PeerType::Mesh)
-        };
         let pools = self.configured.as_ref().map(|it| &it.table.exports.pools);
         let is_in_pool =
-            |prefix: IpNet| pools.is_some_and(|it| within(prefix, |net| it.contains_key(net)));
-        let learned = self.speaker.learned().into_iter().filter_map(|(prefix, routes)| {
-            let best = routes.into_iter().find(|it| is_router(&it.peer))?;
-            (!is_in_pool(prefix)).then_some((prefix, best.next_hop))
-        });
-        let mut all: WaysOut = learned.collect();
-        self.too_many = all.len().saturating_sub(MOST_WAYS_OUT);
-        if self.too_many > 0 {
-            // Shorter prefixes lead to more.
-            let mut by_length: Vec<IpNet> = all.keys().copied().collect();
-            by_length.sort_by_key(IpNet::prefix_len);
-            for prefix in by_length.drain(MOST_WAYS_OUT..) {
-                all.remove(&prefix);
-            }
-        }
+            |it: IpNet| pools.is_some_and(|all| within(it, |net| all.contains_key(net)));
+        let learned = self.speaker.learned(|peer| !peer.is_node).into_iter();
+        let all: WaysOut = learned
+            .filter_map(|(prefix, routes)| Some((prefix, routes.first()?.next_hop)))
+            .filter(|(prefix, router)| !is_in_pool(*prefix) && !is_in_pool(IpNet::from(*router)))
+            .collect();
+        self.told = all.len();
         Some(all)
     }
 
-    /// Whether each session has been established for a moment.
+    /// Whether the session with each router that can have one has been established for a moment.
     fn has_all_told(&self) -> bool {
-        let peers = self.configured.as_ref().map_or(0, |it| it.table.peers.len());
+        let Some(Configuration { table, .. }) = &self.configured else { return false };
         let sessions = self.speaker.sessions();
-        let has_told = |it: &SessionStatus| {
-            it.state == SessionState::Established && it.since.elapsed().is_ok_and(|it| it >= TOLD)
+        let has_told = |peer: IpAddr| {
+            let mut sessions = sessions.iter().filter(|it| it.peer == peer);
+            sessions.any(|it| {
+                it.state == SessionState::Established
+                    && it.since.elapsed().is_ok_and(|it| it >= TOLD)
+            })
         };
-        sessions.len() == peers && sessions.iter().all(has_told)
+        let can_tell = |it: &&Peer| !it.is_node && it.password.is_none() && it.hops.is_none();
+        table.peers.values().filter(can_tell).all(|peer| has_told(peer.address))
     }
 
     pub(super) fn status(&self) -> BgpStatus {
-        let too_many = (self.too_many > 0).then(|| {
+        let too_many = (self.told > MOST_WAYS_OUT).then(|| {
             format!(
-                "{} prefixes that routers tell get no route in the node's kernel, which gets {MOST_WAYS_OUT} at most: those with the longest prefixes; have the routers tell fewer",
-                self.too_many
+                "routers tell {} ways out of the cluster, and the node's kernel gets {MOST_WAYS_OUT} of each family at most, those with the shortest prefixes: have the routers tell fewer",
+                self.told
             )
         });
         BgpStatus {
@@ -239,26 +236,6 @@ fn pools(contents: &Contents) -> BTreeMap<IpNet, bool> {
     all.collect()
 }
 
-/// Whether a prefix lies in one that is meant.
-fn within(prefix: IpNet, is_meant: impl Fn(&IpNet) -> bool) -> bool {
-    iter::successors(Some(prefix.trunc()), IpNet::supernet).any(|net| is_meant(&net))
-}
-
-/// The ways out that the node's kernel gets: not to what Manx has a route for itself, nor to addresses that the node needs
-/// or that nodes have.
-pub(super) fn usable<'a>(
-    ways_out: &'a WaysOut,
-    own: &'a BTreeSet<IpNet>,
-    needed: &'a BTreeSet<IpAddr>,
-) -> impl Iterator<Item = (IpNet, IpAddr)> + 'a {
-    let is_usable = |(prefix, _): &(&IpNet, &IpAddr)| {
-        let is_single = prefix.prefix_len() == prefix.max_prefix_len();
-        let is_needed = is_single && needed.contains(&prefix.addr());
-        !is_needed && !within(**prefix, |net| own.contains(net))
-    };
-    ways_out.iter().filter(is_usable).map(|(prefix, router)| (*prefix, *router))
-}
-
 fn session(status: SessionStatus) -> BgpSession {
     let SessionStatus { peer, name, kind, system, state, since, last_error, .. } = status;
     let SessionStatus { established, counts, malformed, untold, .. } = status;
@@ -279,30 +256,5 @@ fn session(status: SessionStatus) -> BgpSession {
             malformed,
             untold,
         },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn routers_lead_to_nothing_that_manx_leads_to_and_to_no_address_that_is_needed() {
-        let net = |text: &str| text.parse::<IpNet>().unwrap();
-        let router = "10.0.0.1".parse().unwrap();
-        let told = [
-            "0.0.0.0/0",
-            "10.244.1.0/24",
-            "10.244.0.0/16",
-            "10.0.0.0/8",
-            "10.0.0.9/32",
-            "fd00::/8",
-        ];
-        let ways_out: WaysOut = told.iter().map(|it| (net(it), router)).collect();
-        let own = BTreeSet::from([net("10.244.0.0/16")]);
-        let needed = BTreeSet::from(["10.0.0.9".parse().unwrap()]);
-        let found: Vec<IpNet> =
-            usable(&ways_out, &own, &needed).map(|(prefix, _)| prefix).collect();
-        assert_eq!(found, [net("0.0.0.0/0"), net("10.0.0.0/8"), net("fd00::/8")]);
     }
 }

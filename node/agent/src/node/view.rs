@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::inputs::Inputs;
 use super::node_services::{ChangedAddresses, NodeServices, ServiceChange};
-use super::peering::{self, WaysOut};
+use super::routers::{self, Needed, WaysOut};
 use crate::error::Error;
 use crate::host_device::ChangedRoutes;
 use crate::own_addresses::is_own;
@@ -61,7 +61,7 @@ pub(crate) struct View {
     pub(super) services: NodeServices,
     /// The ways out of the cluster that routers have told, and the addresses to which none of them may lead.
     ways_out: WaysOut,
-    needed: BTreeSet<IpAddr>,
+    needed: Needed,
     /// Whether routers have spoken since the start, or never will.
     knows_ways_out: bool,
 }
@@ -99,7 +99,7 @@ impl View {
             interface_addresses: BTreeSet::new(),
             services: NodeServices::new(node, network, services),
             ways_out: WaysOut::new(),
-            needed: BTreeSet::new(),
+            needed: Needed::default(),
             knows_ways_out: true,
         }
     }
@@ -215,7 +215,8 @@ impl View {
         }
         let reserved = inputs.reserved().map(|(address, _)| address);
         let nodes = self.cluster.node_addresses();
-        self.needed = reserved.chain(nodes.into_keys()).collect();
+        let addresses = reserved.chain(nodes.into_keys()).collect();
+        self.needed = Needed { addresses, links: inputs.links().to_vec() };
     }
 
     /// The addresses and routes that the node's namespace should have. All the node's addresses are refused as sources of
@@ -230,10 +231,8 @@ impl View {
         host.keeps_routers = !self.knows_ways_out;
         if !self.ways_out.is_empty() {
             let own = host.blocks.iter().map(|(prefix, _)| prefix.trunc()).collect();
-            let ways_out = peering::usable(&self.ways_out, &own, &self.needed);
-            let ways_out: Vec<_> =
-                ways_out.map(|(to, address)| (to, HostRoute::Router { address })).collect();
-            host.blocks.extend(ways_out);
+            let ways_out = routers::usable(&self.ways_out, &own, &self.needed).into_iter();
+            host.blocks.extend(ways_out.map(|(to, address)| (to, HostRoute::Router { address })));
         }
         host
     }

@@ -69,6 +69,7 @@ pub(super) fn peer(source: &str, at: &str) -> Peer {
         system: 64512,
         own_system: 64512,
         source: Some(address(source)),
+        is_node: false,
         is_passive: false,
         reflected_as: None,
         next_hop: NextHopMode::Auto,
@@ -97,6 +98,7 @@ pub(super) fn configuration(identifier: &str, peers: &[Peer], blocks: &[&str]) -
             },
             filters: BTreeMap::new(),
             prefixes: 100_000,
+            prefixes_of_node: 100_000,
         },
         restarted: false,
     }
@@ -125,7 +127,7 @@ pub(super) fn is_established(speaker: &Speaker, peer: &str) -> bool {
 
 /// The prefixes that were learned, each with its first next hop.
 pub(super) fn learned(speaker: &Speaker) -> Vec<String> {
-    let all = speaker.learned();
+    let all = speaker.learned(|_| true);
     all.iter().map(|(prefix, paths)| format!("{prefix} via {}", paths[0].next_hop)).collect()
 }
 

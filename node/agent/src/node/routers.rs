@@ -1,0 +1,115 @@
+//! The ways out of the cluster that routers tell, and which of them the node's kernel gets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+/// The most ways out of each family that the node's kernel gets.
+pub(super) const MOST_WAYS_OUT: usize = 1 << 12;
+
+/// The ways out of the cluster that routers have told, each with the router's address.
+pub(super) type WaysOut = BTreeMap<IpNet, IpAddr>;
+
+/// The addresses and nets of the node to which no router leads.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Needed {
+    /// The addresses of nodes, of the API server, of gateways and of DNS servers.
+    pub(super) addresses: BTreeSet<IpAddr>,
+    /// The nets on the node's links.
+    pub(super) links: Vec<IpNet>,
+}
+
+/// The ways out that the node's kernel gets, the shortest prefixes first.
+///
+/// None leads to what Manx has a route for itself (`own`), or is told of a router there. None lies in a net on the node's
+/// links. But for a default route none leads to an address that the node needs, whatever else it leads to: a longer prefix
+/// is better than the route by which the node has reached the address before.
+pub(super) fn usable(
+    ways_out: &WaysOut,
+    own: &BTreeSet<IpNet>,
+    Needed { addresses, links }: &Needed,
+) -> Vec<(IpNet, IpAddr)> {
+    let is_own = |prefix: IpNet| within(prefix, |net| own.contains(net));
+    let is_needed = |prefix: &IpNet| {
+        let mut addresses = addresses.range(prefix.network()..=prefix.broadcast());
+        prefix.prefix_len() > 0 && addresses.any(|it| prefix.contains(it))
+    };
+    let is_usable = |(prefix, router): &(&IpNet, &IpAddr)| {
+        !is_own(**prefix)
+            && !is_own(IpNet::from(**router))
+            && !links.iter().any(|link| link.contains(*prefix))
+            && !is_needed(prefix)
+    };
+    let mut usable: Vec<_> =
+        ways_out.iter().filter(is_usable).map(|(to, router)| (*to, *router)).collect();
+    usable.sort_by_key(|(prefix, _)| (prefix.addr().is_ipv6(), prefix.prefix_len()));
+    let (mut v4, mut v6) = (usable.clone(), usable);
+    v4.retain(|(prefix, _)| prefix.addr().is_ipv4());
+    v6.retain(|(prefix, _)| prefix.addr().is_ipv6());
+    [v4, v6].into_iter().flat_map(|all| all.into_iter().take(MOST_WAYS_OUT)).collect()
+}
+
+/// Whether a prefix lies in one that is meant.
+pub(super) fn within(prefix: IpNet, is_meant: impl Fn(&IpNet) -> bool) -> bool {
+    iter::successors(Some(prefix.trunc()), IpNet::supernet).any(|net| is_meant(&net))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(text: &str) -> IpNet {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn routers_lead_to_nothing_that_manx_leads_to_and_to_no_address_that_is_needed() {
+        let router: IpAddr = "10.0.0.1".parse().unwrap();
+        let told = [
+            ("0.0.0.0/0", true),
+            // Manx's own.
+            ("10.244.1.0/24", false),
+            ("10.244.0.0/16", false),
+            // On the node's link.
+            ("10.0.0.0/24", false),
+            ("10.0.0.128/25", false),
+            ("10.0.0.9/32", false),
+            // Around an address that the node needs, of whatever length.
+            ("10.0.0.0/8", false),
+            ("0.0.0.0/1", false),
+            ("172.18.5.6/31", false),
+            ("172.18.5.0/24", false),
+            ("172.18.6.0/24", true),
+            ("198.51.100.0/24", true),
+            ("fd00::/8", true),
+        ];
+        let mut ways_out: WaysOut = told.iter().map(|(to, _)| (net(to), router)).collect();
+        ways_out.insert(net("203.0.113.0/24"), "10.244.3.4".parse().unwrap());
+        let own = BTreeSet::from([net("10.244.0.0/16")]);
+        let addresses = ["10.0.0.9", "172.18.5.7"].map(|it| it.parse().unwrap()).into();
+        let needed = Needed { addresses, links: vec![net("10.0.0.0/24")] };
+        let found: BTreeSet<IpNet> =
+            usable(&ways_out, &own, &needed).into_iter().map(|(to, _)| to).collect();
+        let expected = told.iter().filter(|(_, is_usable)| *is_usable).map(|(to, _)| net(to));
+        assert_eq!(found, expected.collect());
+    }
+
+    #[test]
+    fn of_too_many_the_shortest_of_each_family_are_taken() {
+        let router: IpAddr = "10.0.0.1".parse().unwrap();
+        let address = |it: u32| IpAddr::from((0x0b00_0000 + it * 4).to_be_bytes());
+        let all = (0..5000).map(|it| IpNet::new(address(it), 30).unwrap());
+        let mut ways_out: WaysOut = all.map(|to: IpNet| (to, router)).collect();
+        ways_out.insert(net("198.51.100.0/24"), router);
+        ways_out.insert(net("fd00::/48"), "fd01::1".parse().unwrap());
+        let taken = usable(&ways_out, &BTreeSet::new(), &Needed::default());
+        assert_eq!(taken.len(), MOST_WAYS_OUT + 1);
+        assert!(
+            [net("198.51.100.0/24"), net("fd00::/48")]
+                .iter()
+                .all(|it| taken.iter().any(|(to, _)| to == it))
+        );
+    }
+}
