@@ -4,14 +4,13 @@
 //! exported; everything else stays here. RFC 4271 (5.1, 9.2) and RFC 4456 (8) say who may hear what at all.
 
 use std::collections::BTreeMap;
-use std::iter;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use crate::decision::Path;
 use crate::filter::{self, Direction, Filters, LOCAL_PREF_OF_PRIORITY_0, Verdict};
-use crate::path::{Attributes, Segment};
+use crate::path::{Attributes, around, prepend};
 use crate::peer::{NextHopMode, Peer};
 
 /// The `LOCAL_PREF` of a node's own routes. Calico's nodes take a route's metric from it (2147483647 less the
@@ -22,9 +21,6 @@ pub const OWN_LOCAL_PREFERENCE: u32 = LOCAL_PREF_OF_PRIORITY_0 - 1024;
 /// autonomous system, not even of a confederation.
 const NO_ADVERTISE: u32 = 0xffff_ff02;
 const NO_EXPORT: [u32; 2] = [0xffff_ff01, 0xffff_ff03];
-
-/// The most autonomous systems of one segment (RFC 4271, 4.3: its length is one byte).
-const SYSTEMS_OF_SEGMENT: usize = 255;
 
 /// What a route of this node itself is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,9 +47,9 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// Whether a route may leave the node, whoever is told. `reflects`: to a client of this node's reflector.
+    /// Whether the rules for all peers let a route leave the node. `reflects`: the peer is a client of this node's reflector.
     pub fn allows(&self, prefix: IpNet, own: Option<OwnRoute>, reflects: bool) -> bool {
-        let pools = || around(&self.pools, prefix);
+        let pools = || values_around(&self.pools, prefix);
         if pools().any(|exported| !exported) {
             return false;
         }
@@ -61,7 +57,7 @@ impl Exports {
             Some(OwnRoute::Block | OwnRoute::Service) => return true,
             Some(OwnRoute::Borrowed) | None => {}
         }
-        if around(&self.own, prefix).any(|kind| *kind == OwnRoute::Block) {
+        if values_around(&self.own, prefix).any(|kind| *kind == OwnRoute::Block) {
             return false;
         }
         let is_passed_on = reflects && self.passed_on.iter().any(|it| it.contains(&prefix));
@@ -70,8 +66,8 @@ impl Exports {
 }
 
 /// What a map has for the prefixes that contain one, the longest first.
-fn around<T>(map: &BTreeMap<IpNet, T>, prefix: IpNet) -> impl Iterator<Item = &T> {
-    iter::successors(Some(prefix.trunc()), IpNet::supernet).filter_map(|it| map.get(&it))
+fn values_around<T>(map: &BTreeMap<IpNet, T>, prefix: IpNet) -> impl Iterator<Item = &T> {
+    around(prefix).filter_map(|it| map.get(&it))
 }
 
 /// A route that somebody may be told of.
@@ -113,15 +109,14 @@ pub fn advertised(
         NextHopMode::Own => here,
         NextHopMode::Auto if is_own => here,
         NextHopMode::Auto if !peer.is_internal() => {
-            let mut links = exports.links.iter();
-            let reaches =
-                |it: &&IpNet| it.contains(&peer.address) && it.contains(&attributes.next_hop);
-            links.find(reaches).map(|_| attributes.next_hop)?
+            let next_hop = attributes.next_hop;
+            let joins = |link: &IpNet| link.contains(&peer.address) && link.contains(&next_hop);
+            exports.links.iter().any(joins).then_some(next_hop)?
         }
         NextHopMode::Auto | NextHopMode::Keep => attributes.next_hop,
     };
     if !peer.is_internal() {
-        prepend(&mut attributes.as_path, peer.own_system);
+        prepend(&mut attributes.as_path, &[peer.own_system]);
         attributes.local_pref = None;
         attributes.originator = None;
         attributes.clusters.clear();
@@ -149,14 +144,4 @@ fn passed_on(path: &Path, from: &Peer, to: &Peer) -> Option<Attributes> {
     }
     attributes.local_pref.get_or_insert(crate::decision::LOCAL_PREFERENCE);
     Some(attributes)
-}
-
-/// Puts an autonomous system in front of a path.
-fn prepend(as_path: &mut Vec<Segment>, system: u32) {
-    match as_path.first_mut() {
-        Some(Segment::Sequence(systems)) if systems.len() < SYSTEMS_OF_SEGMENT => {
-            systems.insert(0, system);
-        }
-        _ => as_path.insert(0, Segment::Sequence(vec![system])),
-    }
 }

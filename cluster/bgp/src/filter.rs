@@ -22,16 +22,14 @@ use manx_objects::object::bgp::{
 };
 use manx_objects::object::{Kind, Object, ObjectKey};
 
-use crate::path::{Attributes, Segment};
+use crate::path::{Attributes, Segment, prepend};
 
 #[cfg(test)]
 mod tests;
 
-/// The `LOCAL_PREF` of a route is this without its priority: a metric of which the lower is better. All nodes of a cluster
-/// have to agree about it, Calico's among them.
+/// The `LOCAL_PREF` of a route is this number less the route's priority, and the lower priority is better. All nodes of a
+/// cluster have to agree about the number, Calico's nodes among them.
 pub const LOCAL_PREF_OF_PRIORITY_0: u32 = i32::MAX.unsigned_abs();
-/// The most systems of a segment of a path (RFC 4271, 4.3): their number is one byte.
-const MOST_OF_SEGMENT: usize = 255;
 
 /// Which way a route goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -243,15 +241,5 @@ const fn local_pref(priority: u32) -> u32 {
 fn add<T: Ord>(list: &mut Vec<T>, it: T) {
     if let Err(at) = list.binary_search(&it) {
         list.insert(at, it);
-    }
-}
-
-/// Has a path begin with these systems, in this order.
-fn prepend(path: &mut Vec<Segment>, systems: &[u32]) {
-    match path.first_mut() {
-        Some(Segment::Sequence(first)) if first.len() + systems.len() <= MOST_OF_SEGMENT => {
-            first.splice(0..0, systems.iter().copied());
-        }
-        _ => path.insert(0, Segment::Sequence(systems.to_vec())),
     }
 }

@@ -1,9 +1,13 @@
 //! The attributes of a route, and an update of routes.
 
+use std::iter;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
+
+/// The most systems of a segment of a path (RFC 4271, 4.3): their number is one byte.
+const MOST_OF_SEGMENT: usize = 255;
 
 /// The origin of a path (RFC 4271, 4.3). The lower one is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,6 +108,21 @@ impl Attributes {
             Segment::Set(_) => None,
         }
     }
+}
+
+/// Puts autonomous systems in front of a path, in their order.
+pub fn prepend(path: &mut Vec<Segment>, systems: &[u32]) {
+    match path.first_mut() {
+        Some(Segment::Sequence(first)) if first.len() + systems.len() <= MOST_OF_SEGMENT => {
+            first.splice(0..0, systems.iter().copied());
+        }
+        _ => path.insert(0, Segment::Sequence(systems.to_vec())),
+    }
+}
+
+/// A prefix without host bits and all that contain it, the longest first.
+pub fn around(prefix: IpNet) -> impl Iterator<Item = IpNet> {
+    iter::successors(Some(prefix.trunc()), IpNet::supernet)
 }
 
 /// A change of routes that a peer tells, or is told. All prefixes are of one family.

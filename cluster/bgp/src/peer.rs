@@ -55,7 +55,7 @@ pub struct Peer {
     pub own_system: u32,
     /// The address of this node by which it speaks with the peer. `None`: the kernel chooses.
     pub source: Option<IpAddr>,
-    /// Whether it is a node of the cluster. Whoever is root there speaks for it.
+    /// Whether it is a node of the cluster. A node is believed less than a router: root of that node can tell anything.
     pub is_node: bool,
     /// Whether this node only listens.
     pub is_passive: bool,

@@ -10,8 +10,7 @@
 //!
 //! What a node can do. Tenants cannot write these objects, but a kubelet writes the labels and annotations of its own
 //! Node, and nothing else here:
-//! - By its address it can stand for another node. So an address that two Nodes claim is nobody's: neither is a peer there,
-//!   and there is a problem. The node itself keeps the sessions that others accept.
+//! - It can claim another node's address. So two Nodes with one address are both no peers, and a problem tells of it. The node itself keeps the sessions that others accept.
 //! - By the address of a router it can make nodes only listen for that router, where a `BGPPeer` of all nodes names the
 //!   router. The router is a peer still, as the `BGPPeer` says.
 //! - By its labels it can become a peer wherever a selector says so, such as the route reflector of all nodes. Labels
@@ -220,7 +219,7 @@ fn is_of_one_host(address: &IpAddr) -> bool {
     !(is_local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
 }
 
-/// The valid nodes, by name, as `own` sees them. An address that several claim is nobody's, except for `own`.
+/// The valid nodes, by name. An address that several nodes claim is left out of all of them, but for the node `own`.
 fn nodes<'a>(contents: &'a Contents, own: &str, problems: &mut Vec<String>) -> Vec<Speaker<'a>> {
     let mut nodes = Vec::new();
     for (key, stored) in contents.of_kind(Kind::Node) {

@@ -6,7 +6,7 @@
 //! Laws (`tests.rs`), for any order of events:
 //! - The paths used are those that [`decision::used`] chooses of the paths that are there.
 //! - A peer that has taken all its messages has been told exactly what [`export::advertised`] says of each prefix.
-//! - A peer has at most as many prefixes here as [`Configuration::prefixes`] says.
+//! - A peer has at most as many prefixes here as [`Configuration::prefixes`] or [`Configuration::prefixes_of_node`] says.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,7 +85,8 @@ pub enum Message {
     EndOfRib,
 }
 
-/// A peer has told more prefixes than it may, or more of attributes than so many prefixes need. The session has to be closed (RFC 4486).
+/// A peer has told more prefixes than it may, or more bytes of attributes than so many prefixes need. The session has to
+/// be closed (RFC 4486).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooManyPrefixes {
     /// The most that it may tell.
@@ -211,12 +212,15 @@ impl Table {
             let of = |exports: &Exports| exports.own.get(it) == Some(&OwnRoute::Block);
             of(&before.exports) || of(exports)
         });
-        let rules = |it: &Exports| (it.pools.clone(), it.passed_on.clone(), it.links.clone());
+        let rules_differ = {
+            let (then, now) = (&before.exports, exports);
+            (&then.pools, &then.passed_on, &then.links) != (&now.pools, &now.passed_on, &now.links)
+        };
         for prefix in own {
             self.note(prefix);
         }
         // Blocks decide what else is told, as pools do.
-        if blocks || rules(&before.exports) != rules(exports) {
+        if blocks || rules_differ {
             let peers: Vec<IpAddr> = self.peers.keys().copied().collect();
             for peer in peers {
                 self.refresh(peer);

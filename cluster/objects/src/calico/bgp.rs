@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::super::code::Code;
 use super::super::cursor::{Cursor, Findings};
 use super::super::object::Kind;
 use super::super::object::bgp::{
@@ -19,7 +18,7 @@ use super::super::syntax::{
 };
 use super::super::tree::Value;
 use super::fixed::OBJECT;
-use super::value::{Over, selector};
+use super::value::{Over, selector, tell_of_unused};
 
 const SYSTEM: &str = "the number of an autonomous system, from 1 to 4294967295";
 const DURATION: &str = "a duration such as 120s or 1m30s";
@@ -35,14 +34,7 @@ pub(in super::super) fn bgp_configuration(
     out: &mut Findings,
 ) -> Option<BgpConfiguration> {
     root.mapping(out, OBJECT, &["status"]);
-    if name != "default"
-        && !name.starts_with("node.")
-        && let Some(metadata) = root.field("metadata")
-        && let Some(field) = metadata.field("name")
-    {
-        let message = "is neither default nor node.NAME, so no node uses this configuration";
-        field.told(out, Code::UnusedConfiguration, message);
-    }
+    tell_of_unused(root, name, out);
     let Some(spec) = root.field("spec") else { return Some(BgpConfiguration::default()) };
     if !tell(&spec, Kind::BgpConfiguration, out) {
         return None;

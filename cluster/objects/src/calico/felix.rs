@@ -4,7 +4,6 @@ use std::net::Ipv4Addr;
 
 use ipnet::IpNet;
 
-use super::super::code::Code;
 use super::super::cursor::{Cursor, Findings};
 use super::super::object::Kind;
 use super::super::object::calico::{
@@ -13,7 +12,7 @@ use super::super::object::calico::{
 use super::super::settings::tell;
 use super::super::tree::Value;
 use super::fixed::OBJECT;
-use super::value::net_or_address;
+use super::value::{net_or_address, tell_of_unused};
 
 /// Felix also accepts 0, which matches only packets to port 0.
 const FAILSAFE_PORT: &str = "a port number from 0 to 65535";
@@ -26,14 +25,7 @@ pub(in super::super) fn felix_configuration(
     out: &mut Findings,
 ) -> FelixConfiguration {
     root.mapping(out, OBJECT, &["status"]);
-    if name != "default"
-        && !name.starts_with("node.")
-        && let Some(metadata) = root.field("metadata")
-        && let Some(field) = metadata.field("name")
-    {
-        let message = "is neither default nor node.NAME, so no node uses this configuration";
-        field.told(out, Code::UnusedConfiguration, message);
-    }
+    tell_of_unused(root, name, out);
     let mut felix = FelixConfiguration::default();
     let Some(spec) = root.field("spec") else { return felix };
     if !tell(&spec, Kind::FelixConfiguration, out) {

@@ -3,6 +3,7 @@
 use ipnet::IpNet;
 use manx_policy_compiler::selector::Selector;
 
+use super::super::code::Code;
 use super::super::cursor::{Cursor, Findings};
 use super::super::object::calico::{Action, Order, Port};
 use super::super::problem::Cause;
@@ -131,4 +132,16 @@ pub(super) fn selector(cursor: &Cursor<'_>, over: Over, out: &mut Findings) -> O
         return None;
     }
     Some(text.to_owned())
+}
+
+/// Tells of settings whose object has a name under which nobody looks for them.
+pub(super) fn tell_of_unused(root: &Cursor<'_>, name: &str, out: &mut Findings) {
+    if name != "default"
+        && !name.starts_with("node.")
+        && let Some(metadata) = root.field("metadata")
+        && let Some(field) = metadata.field("name")
+    {
+        let message = "is neither default nor node.NAME, so no node uses this configuration";
+        field.told(out, Code::UnusedConfiguration, message);
+    }
 }

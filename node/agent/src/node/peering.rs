@@ -13,13 +13,14 @@ use ipnet::IpNet;
 use tokio::sync::Notify;
 
 use super::inputs::Inputs;
-use super::routers::{MOST_WAYS_OUT, WaysOut, within};
+use super::routers::{MOST_WAYS_OUT, WaysOut};
 use super::view::View;
 use crate::error::Error;
 use crate::privileges;
 use manx_api::bgp::{BgpPrefixes, BgpSession, BgpStatus};
 use manx_bgp::export::{Exports, OwnRoute};
 use manx_bgp::filter::Filters;
+use manx_bgp::path::around;
 use manx_bgp::peer::Peer;
 use manx_bgp::peers;
 use manx_bgp::table;
@@ -166,7 +167,7 @@ impl Peering {
         self.next_look = now + LOOKS;
         let pools = self.configured.as_ref().map(|it| &it.table.exports.pools);
         let is_in_pool =
-            |it: IpNet| pools.is_some_and(|all| within(it, |net| all.contains_key(net)));
+            |it: IpNet| pools.is_some_and(|all| around(it).any(|net| all.contains_key(&net)));
         let learned = self.speaker.learned(|peer| !peer.is_node).into_iter();
         let all: WaysOut = learned
             .filter_map(|(prefix, routes)| Some((prefix, routes.first()?.next_hop)))

@@ -1,10 +1,10 @@
 //! The ways out of the cluster that routers tell, and which of them the node's kernel gets.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::iter;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use manx_bgp::path::around;
 
 /// The most ways out of each family that the node's kernel gets.
 pub(super) const MOST_WAYS_OUT: usize = 1 << 12;
@@ -31,7 +31,7 @@ pub(super) fn usable(
     own: &BTreeSet<IpNet>,
     Needed { addresses, links }: &Needed,
 ) -> Vec<(IpNet, IpAddr)> {
-    let is_own = |prefix: IpNet| within(prefix, |net| own.contains(net));
+    let is_own = |prefix: IpNet| around(prefix).any(|net| own.contains(&net));
     let is_needed = |prefix: &IpNet| {
         let mut addresses = addresses.range(prefix.network()..=prefix.broadcast());
         prefix.prefix_len() > 0 && addresses.any(|it| prefix.contains(it))
@@ -44,16 +44,14 @@ pub(super) fn usable(
     };
     let mut usable: Vec<_> =
         ways_out.iter().filter(is_usable).map(|(to, router)| (*to, *router)).collect();
-    usable.sort_by_key(|(prefix, _)| (prefix.addr().is_ipv6(), prefix.prefix_len()));
-    let (mut v4, mut v6) = (usable.clone(), usable);
-    v4.retain(|(prefix, _)| prefix.addr().is_ipv4());
-    v6.retain(|(prefix, _)| prefix.addr().is_ipv6());
-    [v4, v6].into_iter().flat_map(|all| all.into_iter().take(MOST_WAYS_OUT)).collect()
-}
-
-/// Whether a prefix lies in one that is meant.
-pub(super) fn within(prefix: IpNet, is_meant: impl Fn(&IpNet) -> bool) -> bool {
-    iter::successors(Some(prefix.trunc()), IpNet::supernet).any(|net| is_meant(&net))
+    usable.sort_by_key(|(prefix, _)| prefix.prefix_len());
+    let mut taken = [0; 2];
+    usable.retain(|(prefix, _)| {
+        let taken = &mut taken[usize::from(prefix.addr().is_ipv6())];
+        *taken += 1;
+        *taken <= MOST_WAYS_OUT
+    });
+    usable
 }
 
 #[cfg(test)]

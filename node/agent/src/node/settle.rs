@@ -77,8 +77,6 @@ pub(super) fn settle(
     };
     if place || ways_out {
         view.set_ways_out(inputs);
-    }
-    if place || ways_out {
         update_host(view, HostUpdate::All);
     } else if let Some(routes) = addresses.map(|it| view.changed_routes(it))
         && !routes.is_empty()

@@ -59,11 +59,10 @@ pub(crate) struct View {
     interface_addresses: BTreeSet<IpAddr>,
     /// The services, as they are translated here.
     pub(super) services: NodeServices,
-    /// The ways out of the cluster that routers have told, and the addresses to which none of them may lead.
-    ways_out: WaysOut,
+    /// The ways out of the cluster that routers have told, and the addresses to which none of them may lead. `None`: routers
+    /// have not spoken yet since the start.
+    ways_out: Option<WaysOut>,
     needed: Needed,
-    /// Whether routers have spoken since the start, or never will.
-    knows_ways_out: bool,
 }
 
 /// The most addresses of a node with node ports, because each has all of them.
@@ -98,9 +97,8 @@ impl View {
             own_addresses: BTreeSet::new(),
             interface_addresses: BTreeSet::new(),
             services: NodeServices::new(node, network, services),
-            ways_out: WaysOut::new(),
+            ways_out: Some(WaysOut::new()),
             needed: Needed::default(),
-            knows_ways_out: true,
         }
     }
 
@@ -208,9 +206,8 @@ impl View {
 
     /// Takes the ways out of the cluster that routers have told.
     pub(super) fn set_ways_out(&mut self, inputs: &Inputs) {
-        self.knows_ways_out = inputs.ways_out().is_some();
-        self.ways_out = inputs.ways_out().cloned().unwrap_or_default();
-        if self.ways_out.is_empty() {
+        self.ways_out = inputs.ways_out().cloned();
+        if self.ways_out.as_ref().is_none_or(WaysOut::is_empty) {
             return;
         }
         let reserved = inputs.reserved().map(|(address, _)| address);
@@ -228,10 +225,10 @@ impl View {
             let is_own = |address: &IpAddr| is_own(&self.own_addresses, address);
             host.blocks.extend(services.host_routes(&self.topology, is_own));
         }
-        host.keeps_routers = !self.knows_ways_out;
-        if !self.ways_out.is_empty() {
+        host.keeps_routers = self.ways_out.is_none();
+        if let Some(ways_out) = self.ways_out.as_ref().filter(|it| !it.is_empty()) {
             let own = host.blocks.iter().map(|(prefix, _)| prefix.trunc()).collect();
-            let ways_out = routers::usable(&self.ways_out, &own, &self.needed).into_iter();
+            let ways_out = routers::usable(ways_out, &own, &self.needed).into_iter();
             host.blocks.extend(ways_out.map(|(to, address)| (to, HostRoute::Router { address })));
         }
         host

@@ -1,4 +1,4 @@
-//! Two speakers, each of which both connects and listens.
+//! Two speakers. Both connect, and both listen.
 
 use std::net::{Ipv4Addr, TcpStream};
 use std::sync::Arc;
