@@ -124,7 +124,7 @@ impl<'a> Routes<'a> {
 
     /// The objects that routes are made of: the nodes with their blocks, the pools, and pods with the objects that decide
     /// whether they are endpoints.
-    fn cluster(&self) -> &Cluster {
+    pub(crate) fn cluster(&self) -> &Cluster {
         self.cluster.get_or_init(|| {
             let of_routes = [
                 Kind::Pod,

@@ -16,6 +16,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use ipnet::IpNet;
+use manx_calculation::services::announced::nets::AnnouncedNets;
 use manx_calculation::services::view::ServiceView;
 use manx_calculation::services::{Frontends, LocalEndpoints, NodePorts, Omission, admits};
 use manx_calculation::topology::Topology;
@@ -142,8 +143,10 @@ impl<'a> ServiceTables<'a> {
     }
 
     fn frontends_of(&self, node: &str, topology: &Topology, node_ports: NodePorts) -> Frontends {
-        let mut frontends =
+        let frontends =
             Frontends::new(node, node_ports).with_external_ips(&self.settings.external_ips);
+        let nets = AnnouncedNets::new(self.contents, self.routes.cluster());
+        let mut frontends = frontends.with_announced(nets.cluster_ips());
         let admits = |address| admits(topology, |it| self.of_nodes.contains(it), address);
         frontends.follow(self.contents, &Changes::Everything, admits);
         frontends

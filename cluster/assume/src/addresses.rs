@@ -76,7 +76,9 @@ struct Blocks {
 impl Blocks {
     fn new(completion: &Completion<'_>, v4: bool) -> Self {
         let pools = completion.contents.all_valid().filter_map(|(_, object)| match object {
-            Object::IpPool(pool) if pool.cidr.addr().is_ipv4() == v4 => Some(pool.cidr),
+            Object::IpPool(pool) if pool.is_for_pods() && pool.cidr.addr().is_ipv4() == v4 => {
+                Some(pool.cidr)
+            }
             _ => None,
         });
         Self { v4, pools: pools.collect(), range: Vec::new() }

@@ -15,6 +15,7 @@ use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey, Protocol, Ser
 use crate::topology::{Route, Topology};
 
 mod addresses;
+pub mod announced;
 mod backends;
 mod bounds;
 mod frontends;

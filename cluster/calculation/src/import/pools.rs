@@ -118,7 +118,9 @@ impl Cluster {
         self.invalid_pools.extend(doubtful.iter().map(|(it, _)| it.key.name.clone()));
         self.later_pools = later.iter().map(|(it, _)| it.key.name.clone()).collect();
         self.pools = Vec::with_capacity(all.len());
-        for it in all.iter().filter(|it| !self.later_pools.contains(&it.key.name)) {
+        let counts =
+            |it: &&Written<'_>| it.pool.is_for_pods() && !self.later_pools.contains(&it.key.name);
+        for it in all.iter().filter(counts) {
             let mut pool = network::pool(it.pool);
             if let Some((node, address)) = reported_within(&self.nodes, pool.cidr).next() {
                 pool.holds_nodes = true;

@@ -23,7 +23,7 @@ use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::{Kind, Object, ObjectKey};
 use manx_policy_compiler::model::ObjectName;
 
-use self::claims::{Claims, Precedence};
+use self::claims::Claims;
 use self::compile::{Compiled, Compiler, Own};
 use self::granted::HostPorts;
 use self::health_checks::LocalEndpoints;
@@ -31,7 +31,7 @@ use super::addresses::left_alone;
 use super::backends::{Here, zone};
 use super::named_addresses::NamedAddresses;
 use super::omission::Omission;
-use super::rank::Rank;
+use super::rank::{Precedence, Rank};
 use super::shares::Shares;
 use super::slices::Slices;
 
@@ -42,6 +42,8 @@ pub struct Frontends {
     node_ports: NodePorts,
     /// The nets whose addresses count as one of `externalIPs`.
     external: Box<[IpNet]>,
+    /// The nets of cluster IPs to which routers lead clients from outside.
+    announced: Box<[IpNet]>,
     table: Arc<ServiceTable>,
     /// The addresses that have a frontend, but for those of this node.
     addresses: BTreeSet<IpAddr>,
@@ -99,6 +101,12 @@ impl Frontends {
     #[must_use]
     pub fn with_external_ips(self, nets: &[IpNet]) -> Self {
         Self { external: nets.into(), ..self }
+    }
+
+    /// The same, with [`Frontends::announce`].
+    #[must_use]
+    pub fn with_announced(self, nets: &[IpNet]) -> Self {
+        Self { announced: nets.into(), ..self }
     }
 
     /// The table. A change makes another one, which shares with this one what is alike.
@@ -187,6 +195,22 @@ impl Frontends {
         }
     }
 
+    /// Has routers lead clients from outside to any node for cluster IPs in these nets. So backends on other nodes take them,
+    /// as at a load balancer's address. `admits` is as for [`Frontends::follow`].
+    pub fn announce(
+        &mut self,
+        contents: &Contents,
+        nets: &[IpNet],
+        admits: impl Fn(IpAddr) -> bool,
+    ) {
+        if *self.announced != *nets {
+            self.announced = nets.into();
+            let services = self.claimants.keys().filter(|key| key.kind == Kind::Service);
+            let services = services.map(|key| ObjectKey::clone(key)).collect();
+            self.compile_all(contents, services, admits);
+        }
+    }
+
     /// Notes changed objects, each with its state before, and returns those that have to be compiled.
     fn note_objects<'a>(
         &mut self,
@@ -213,12 +237,7 @@ impl Frontends {
                     }
                 }
                 Kind::EndpointSlice => {
-                    let was_broken = self.slices.is_broken(&key.namespace);
-                    changed.extend(before.and_then(|state| self.slices.remove(key, state)));
-                    changed.extend(now.and_then(|state| self.slices.add(key, state)));
-                    if self.slices.is_broken(&key.namespace) != was_broken {
-                        changed.extend(all_services(contents, Some(&key.namespace)));
-                    }
+                    changed.extend(self.slices.follow(contents, key, (before, now)));
                 }
                 _ => {}
             }
@@ -233,7 +252,7 @@ impl Frontends {
             }
         }
         if self.note_zone(contents) {
-            changed.extend(all_services(contents, None));
+            changed.extend(all_services(contents));
         }
         changed
     }
@@ -253,7 +272,7 @@ impl Frontends {
         }
         let before = self.claimants.keys().map(|key| ObjectKey::clone(key));
         let pods = self.pods_with_ports(contents);
-        before.chain(all_services(contents, None)).chain(pods).collect()
+        before.chain(all_services(contents)).chain(pods).collect()
     }
 
     fn pods_with_ports(&self, contents: &Contents) -> Vec<ObjectKey> {
@@ -342,8 +361,8 @@ impl Frontends {
     }
 
     fn compiler(&self) -> Compiler<'_> {
-        let Self { here, node_ports, external, slices, shares, .. } = self;
-        Compiler { here, node_ports, external, slices, shares }
+        let Self { here, node_ports, external, announced, slices, shares, .. } = self;
+        Compiler { here, node_ports, external, announced, slices, shares }
     }
 
     /// Stores in the table who has a key now. Returns whether its address has a frontend now and had none, or the other
@@ -365,19 +384,8 @@ impl Frontends {
     }
 }
 
-/// All Services, or those of a namespace.
-fn all_services<'a>(
-    contents: &'a Contents,
-    namespace: Option<&str>,
-) -> impl Iterator<Item = ObjectKey> + use<'a> {
-    let all = match namespace {
-        Some(namespace) => {
-            let services = contents.of_kind_in(Kind::Service, namespace);
-            services.map(|(key, _)| key).collect::<Vec<_>>()
-        }
-        None => contents.of_kind(Kind::Service).map(|(key, _)| key).collect(),
-    };
-    all.into_iter().cloned()
+fn all_services(contents: &Contents) -> impl Iterator<Item = ObjectKey> {
+    contents.of_kind(Kind::Service).map(|(key, _)| key.clone())
 }
 
 mod claims;
@@ -387,4 +395,4 @@ pub(super) mod health_checks;
 pub mod view;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -1,7 +1,8 @@
-//! The ranges from which cluster IPs are taken.
+//! The ranges of services' addresses: those from which cluster IPs are taken, and those of which peers in BGP are told.
 //!
 //! The node's own processes reach cluster IPs by routes of these ranges to Manx. Manx has the same routes: an address in a
-//! range that no Service has is refused, and never goes back to the node, which would send it to Manx again.
+//! range that no Service has is refused. It never goes back to the node, which would send it to Manx again, nor to the router
+//! that has heard of the range, which would send it to the node again.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,8 +18,10 @@ use crate::topology::Topology;
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServiceRanges {
-    /// The ranges.
+    /// All ranges.
     pub nets: BTreeSet<IpNet>,
+    /// Those of cluster IPs.
+    pub cluster_ips: BTreeSet<IpNet>,
     /// The reasons why others are none.
     pub problems: Vec<RangeProblem>,
 }
@@ -55,9 +58,14 @@ impl fmt::Display for RangeProblem {
 }
 
 impl ServiceRanges {
-    /// The ranges of the `ServiceCIDRs`; if there are none, the `configured` ones. A range that holds addresses of nodes
-    /// or pods is none: its route would take them away.
-    pub fn new(contents: &Contents, configured: &[IpNet], cluster: &Cluster) -> Self {
+    /// The ranges of the `ServiceCIDRs`; if there are none, the `configured` ones; and the `announced` ones. A range that
+    /// holds addresses of nodes or pods is none: its route would take them away.
+    pub fn new(
+        contents: &Contents,
+        configured: &[IpNet],
+        announced: impl Iterator<Item = IpNet>,
+        cluster: &Cluster,
+    ) -> Self {
         let objects = contents.of_kind(Kind::ServiceCidr);
         let of_objects = objects.filter_map(|(_, stored)| match stored.state.valid()? {
             Object::ServiceCidr(ranges) => Some(&ranges.cidrs),
@@ -74,9 +82,10 @@ impl ServiceRanges {
         for range in all {
             match overlapping(range, cluster) {
                 Some(other) => ranges.problems.push(RangeProblem::Overlap { range, other }),
-                None => _ = ranges.nets.insert(range),
+                None => _ = ranges.cluster_ips.insert(range),
             }
         }
+        ranges.nets = ranges.cluster_ips.iter().copied().chain(announced).collect();
         ranges
     }
 
@@ -109,7 +118,7 @@ impl RoutedRanges<'_> {
 }
 
 /// What a range overlaps that is not for services.
-fn overlapping(range: IpNet, cluster: &Cluster) -> Option<String> {
+pub(super) fn overlapping(range: IpNet, cluster: &Cluster) -> Option<String> {
     let overlaps = |net: &IpNet| range.contains(net) || net.contains(&range);
     let pool = cluster.pools.iter().find(|pool| overlaps(&pool.cidr));
     let of_node = || {
@@ -136,7 +145,12 @@ mod tests {
         let text = format!("{NODE}{objects}");
         let contents = Contents::from_texts([("a.yaml", text.as_str())]);
         let configured: Vec<IpNet> = configured.iter().map(|it| it.parse().unwrap()).collect();
-        let found = ServiceRanges::new(&contents, &configured, &import_for(&contents, "n1"));
+        let found = ServiceRanges::new(
+            &contents,
+            &configured,
+            std::iter::empty(),
+            &import_for(&contents, "n1"),
+        );
         let words = |it: &dyn fmt::Display| it.to_string();
         let nets = found.nets.iter().map(|it| words(it)).collect();
         (nets, found.problems.iter().map(|it| words(it)).collect())

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use manx_objects::object::{Created, Kind, ObjectKey};
+use manx_policy_compiler::model::ObjectName;
 
 /// The rank of an object among those that have the same address, protocol and port, or that have a bound together. The
 /// smallest comes first. A Service has a node port on all nodes, so it comes before the pods of one.
@@ -22,5 +23,21 @@ impl Rank {
             created,
             object: Arc::clone(object),
         })
+    }
+}
+
+/// The order of claims on an address, or on a port there: the smallest comes first. One of `externalIPs` comes after all
+/// others, whatever its age: who writes a Service could otherwise name the addresses that Kubernetes or a load balancer
+/// will give to others.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Precedence {
+    pub(super) is_external_ip: bool,
+    pub(super) rank: Arc<Rank>,
+}
+
+impl Precedence {
+    /// The name of the object that has the claim.
+    pub(super) fn name(&self) -> ObjectName {
+        ObjectName::new(&self.rank.object.namespace, &self.rank.object.name)
     }
 }

@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use manx_objects::State;
+use manx_objects::contents::Contents;
 use manx_objects::object::{
-    EndpointPort, EndpointSlice, Kind, Object, ObjectKey, Protocol, ServicePort, SliceEndpoint,
+    EndpointPort, EndpointSlice, Kind, Object, ObjectKey, Protocol, Service, ServicePort,
+    SliceEndpoint,
 };
 use manx_policy_compiler::model::ObjectName;
 
@@ -23,6 +25,25 @@ pub(super) struct Slices {
 }
 
 impl Slices {
+    /// Follows the change of a slice, and returns the Services that have other endpoints now. While a slice of a namespace is
+    /// not valid, no Service there has any.
+    pub(super) fn follow(
+        &mut self,
+        contents: &Contents,
+        key: &ObjectKey,
+        (before, now): (Option<&State>, Option<&State>),
+    ) -> Vec<ObjectKey> {
+        let was_broken = self.is_broken(&key.namespace);
+        let mut changed = Vec::new();
+        changed.extend(before.and_then(|state| self.remove(key, state)));
+        changed.extend(now.and_then(|state| self.add(key, state)));
+        if self.is_broken(&key.namespace) != was_broken {
+            let services = contents.of_kind_in(Kind::Service, &key.namespace);
+            changed.extend(services.map(|(key, _)| key.clone()));
+        }
+        changed
+    }
+
     /// Adds a slice, and returns the Service that it belongs to.
     pub(super) fn add(&mut self, key: &ObjectKey, state: &State) -> Option<ObjectKey> {
         let State::Valid(object) = state else {
@@ -37,7 +58,7 @@ impl Slices {
     }
 
     /// Removes a slice, and returns the Service that it belonged to.
-    pub(super) fn remove(&mut self, key: &ObjectKey, state: &State) -> Option<ObjectKey> {
+    fn remove(&mut self, key: &ObjectKey, state: &State) -> Option<ObjectKey> {
         let State::Valid(object) = state else {
             if let Some(count) = self.broken.get_mut(&key.namespace) {
                 *count -= 1;
@@ -60,6 +81,24 @@ impl Slices {
     /// Whether a slice of the namespace is not valid.
     pub(super) fn is_broken(&self, namespace: &str) -> bool {
         self.broken.contains_key(namespace)
+    }
+
+    /// The endpoints of a Service that are ready, at whichever of its ports.
+    pub(super) fn ready<'a>(
+        &'a self,
+        (name, service): (&ObjectName, &'a Service),
+    ) -> impl Iterator<Item = &'a SliceEndpoint> {
+        let is_of_service = |of: &EndpointPort| {
+            service.ports.iter().any(|it| target(it) == (of.name.as_deref(), of.protocol))
+        };
+        let is_known = !self.is_broken(&name.namespace);
+        let slices = self.of_services.get(name).filter(|_| is_known).into_iter().flatten();
+        let slices = slices.filter_map(move |(_, object)| match &**object {
+            Object::EndpointSlice(slice) if slice.ports.iter().any(is_of_service) => Some(slice),
+            _ => None,
+        });
+        let endpoints = slices.flat_map(|slice| &slice.endpoints);
+        endpoints.filter(|it| it.ready && can_be_backend(it.address))
     }
 
     /// For each of a Service's ports, in order, the slices that have it, each with its number there. It takes as long as all

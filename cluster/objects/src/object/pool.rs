@@ -73,6 +73,11 @@ impl IpPool {
         }
     }
 
+    /// Whether pods and tunnels have its addresses. Others are those of services, and of the world for everybody else.
+    pub fn is_for_pods(&self) -> bool {
+        self.allows(PoolUse::Workload) || self.allows(PoolUse::Tunnel)
+    }
+
     /// Whether its addresses may be used so. A pool without `allowedUses`, or with an empty one, is for workloads and
     /// tunnels.
     pub fn allows(&self, what: PoolUse) -> bool {

@@ -15,6 +15,10 @@ pub(super) const CONFIGURATION: &[Row] = &[
             "nodeMeshMaxRestartTime",
             "nodeMeshPassword",
             "nodeToNodeMeshEnabled",
+            "serviceClusterIPs",
+            "serviceExternalIPs",
+            "serviceLoadBalancerAggregation",
+            "serviceLoadBalancerIPs",
         ],
         Heeded(
             "where agents speak BGP; of a node's own configuration only `listenPort`; the mesh has no sessions with a password",
@@ -36,20 +40,6 @@ pub(super) const CONFIGURATION: &[Row] = &[
             unless: Empty,
             message: "has no effect: agents tell their routes with the priority 1024",
             help: "leave it at 1024, or use a BGPFilter (setPriority)",
-        }),
-    ),
-    (
-        &[
-            "serviceClusterIPs",
-            "serviceExternalIPs",
-            "serviceLoadBalancerAggregation",
-            "serviceLoadBalancerIPs",
-        ],
-        Told(NotDone {
-            code: SettingWithoutEffect,
-            unless: Empty,
-            message: "has no effect: agents tell no addresses of services",
-            help: "have the routers lead to them by static routes to the nodes",
         }),
     ),
     (

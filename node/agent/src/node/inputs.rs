@@ -41,10 +41,11 @@ fn affects_api_servers(changes: &Changes) -> bool {
     }
 }
 
-/// Whether a range of cluster IPs may have changed, to which the node has routes.
+/// Whether a range of services' addresses may have changed, to which the node has routes.
 fn affects_service_ranges(changes: &Changes) -> bool {
+    const KINDS: [Kind; 2] = [Kind::ServiceCidr, Kind::BgpConfiguration];
     match changes {
-        Changes::Objects(objects) => objects.keys().any(|key| key.kind == Kind::ServiceCidr),
+        Changes::Objects(objects) => objects.keys().any(|key| KINDS.contains(&key.kind)),
         Changes::Everything => true,
     }
 }

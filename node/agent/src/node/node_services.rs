@@ -3,12 +3,13 @@
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use manx_objects::contents::{Changes, Contents};
 
 use crate::host_device::ChangedRoutes;
 use crate::settings::{self, Network};
 use manx_calculation::import::Cluster;
+use manx_calculation::services::announced::nets::AnnouncedNets;
 use manx_calculation::services::{
     Frontends, GrantedPorts, NodePorts, ServiceRanges, Services, admits,
 };
@@ -29,7 +30,9 @@ pub(super) struct ManxServices {
     /// The ranges of the settings.
     configured: Vec<IpNet>,
     /// The nets that the settings leave to `externalIPs`.
-    external: Vec<IpNet>,
+    pub(super) external: Vec<IpNet>,
+    /// The nets of cluster IPs to which routers lead clients from outside.
+    announced: Vec<IpNet>,
     /// The nets of the node's addresses with node ports. None: its first addresses have them.
     pub(super) node_port_nets: Vec<IpNet>,
     /// The ports of the way out, the first and the last.
@@ -90,12 +93,23 @@ impl NodeServices {
                 ranges: ServiceRanges::default(),
                 configured: settings.ranges.clone(),
                 external: settings.external_ips.clone(),
+                announced: Vec::new(),
                 node_port_nets: settings.node_port_nets.clone(),
                 egress: (settings.ports.egress.first(), settings.ports.egress.last()),
                 of_nodes: HashSet::new(),
                 with_routes: BTreeSet::new(),
                 without_routes: 0,
             })),
+        }
+    }
+
+    /// The nets whose addresses lead to the Services that name them in `externalIPs`.
+    pub(super) fn external_nets(&self) -> Vec<IpNet> {
+        match self {
+            Self::Nobody => Vec::new(),
+            // kube-proxy asks nobody.
+            Self::KubeProxy(_) => vec![IpNet::from(Ipv4Net::default()), Ipv6Net::default().into()],
+            Self::Manx(services) => services.external.clone(),
         }
     }
 
@@ -109,10 +123,18 @@ impl NodeServices {
 }
 
 impl ManxServices {
-    /// Follows a change of the nodes, the pools or the ranges.
-    pub(super) fn place(&mut self, contents: &Contents, cluster: &Cluster) {
+    /// Follows a change of the nodes, the pools or the ranges. `announced`: those of which nodes tell their peers in BGP, and
+    /// whether this one does.
+    pub(super) fn place(
+        &mut self,
+        contents: &Contents,
+        (announced, is_speaker): (&AnnouncedNets, bool),
+        cluster: &Cluster,
+    ) {
         self.of_nodes = cluster.node_addresses().into_keys().collect();
-        self.ranges = ServiceRanges::new(contents, &self.configured, cluster);
+        let told = announced.all().filter(|_| is_speaker);
+        self.ranges = ServiceRanges::new(contents, &self.configured, told, cluster);
+        self.announced = announced.cluster_ips().to_vec();
     }
 
     /// Follows changes of objects, and of the node's place if it may have changed: its addresses with node ports are `placed`.
@@ -124,13 +146,14 @@ impl ManxServices {
         topology: &Topology,
         is_own: impl Fn(&IpAddr) -> bool,
     ) -> ServiceChange {
-        let Self { frontends, of_nodes, .. } = self;
+        let Self { frontends, of_nodes, announced, .. } = self;
         let admits = admission(topology, of_nodes, is_own);
         let changed = changes.map(|it| frontends.follow(contents, it, &admits)).unwrap_or_default();
         let is_placed = placed.is_some();
         if let Some(addresses) = placed {
             frontends.readmit(contents, &admits);
-            frontends.move_node_ports(contents, addresses, admits);
+            frontends.move_node_ports(contents, addresses, &admits);
+            frontends.announce(contents, announced, admits);
         }
         let routed = self.ranges.routed(topology);
         let translated: BTreeSet<IpAddr> =
@@ -155,7 +178,7 @@ impl ManxServices {
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
         let too_many = (self.without_routes > 0).then(|| {
             format!(
-                "more than {MOST_ROUTES} addresses of services lie outside of the ranges of cluster IPs, so that the node has \
+                "more than {MOST_ROUTES} addresses of services lie outside of the ranges of services, so that the node has \
                  no routes to {} of them, external IPs first: nobody from outside and no process of the node reaches them \
                  here",
                 self.without_routes
@@ -163,7 +186,7 @@ impl ManxServices {
         });
         let overlaps = self.external.iter().filter_map(|net| {
             let overlaps = |range: &&IpNet| range.contains(net) || net.contains(*range);
-            self.ranges.nets.iter().find(overlaps).map(|range| {
+            self.ranges.cluster_ips.iter().find(overlaps).map(|range| {
                 format!(
                     "{net} of --external-ips (MANX_EXTERNAL_IPS) overlaps the range {range} of cluster IPs, so that whoever \
                      can write a Service can take ports of cluster IPs that no Service has: expected nets outside of it"
@@ -226,7 +249,7 @@ fn source(net: IpNet, topology: &Topology, is_own: impl Fn(&IpAddr) -> bool) -> 
 }
 
 /// Whether an address may be a service's, seen from this node: see [`admits`]. `of_nodes`: the addresses of all nodes.
-fn admission(
+pub(super) fn admission(
     topology: &Topology,
     of_nodes: &HashSet<IpAddr>,
     is_own: impl Fn(&IpAddr) -> bool,

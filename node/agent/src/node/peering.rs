@@ -24,6 +24,7 @@ use manx_bgp::path::around;
 use manx_bgp::peer::Peer;
 use manx_bgp::peers;
 use manx_bgp::table;
+use manx_calculation::services::announced::Told;
 use manx_calculation::topology::Route;
 use manx_objects::contents::Contents;
 use manx_objects::object::Object;
@@ -61,6 +62,8 @@ pub(crate) struct Peering {
     awaits_until: Option<Instant>,
     /// The number of ways out that routers have told.
     told: usize,
+    /// The ranges of services' addresses. No way out leads there.
+    ranges: Vec<IpNet>,
 }
 
 impl Peering {
@@ -87,6 +90,7 @@ impl Peering {
             next_look: now,
             awaits_until: restarted.then(|| now + LAST_WAYS_OUT),
             told: 0,
+            ranges: Vec::new(),
         })
     }
 
@@ -115,6 +119,8 @@ impl Peering {
             problems.extend(wrong);
             filters.insert(peer.address, of_peer);
         }
+        let services = view.told_services(inputs);
+        problems.extend(problems_of_services(view, &services));
         for problem in problems.iter().filter(|it| !self.problems.contains(it)) {
             tracing::warn!(problem, "BGP");
         }
@@ -122,9 +128,9 @@ impl Peering {
         // While a pool is not valid, it is not known what is not to be told.
         let exports = if view.cluster.invalid_pools.is_empty() {
             Exports {
-                own: own_routes(view),
+                own: own_routes(view, &services),
                 pools: pools(contents),
-                passed_on: Vec::new(),
+                passed_on: view.announced_nets.passed_on().collect(),
                 links: inputs.links().to_vec(),
             }
         } else {
@@ -144,8 +150,9 @@ impl Peering {
         if self.configured.as_ref() != Some(&wanted) {
             self.speaker.configure(wanted.clone());
             self.configured = Some(wanted);
-            // Other pools leave other ways out.
+            // Other pools and ranges leave other ways out.
             self.generation = None;
+            self.ranges = view.announced_nets.all().collect();
         }
     }
 
@@ -166,12 +173,14 @@ impl Peering {
         }
         self.next_look = now + LOOKS;
         let pools = self.configured.as_ref().map(|it| &it.table.exports.pools);
-        let is_in_pool =
-            |it: IpNet| pools.is_some_and(|all| around(it).any(|net| all.contains_key(&net)));
+        let is_inside = |it: IpNet| {
+            pools.is_some_and(|all| around(it).any(|net| all.contains_key(&net)))
+                || self.ranges.iter().any(|range| range.contains(&it))
+        };
         let learned = self.speaker.learned(|peer| !peer.is_node).into_iter();
         let all: WaysOut = learned
             .filter_map(|(prefix, routes)| Some((prefix, routes.first()?.next_hop)))
-            .filter(|(prefix, router)| !is_in_pool(*prefix) && !is_in_pool(IpNet::from(*router)))
+            .filter(|(prefix, router)| !is_inside(*prefix) && !is_inside(IpNet::from(*router)))
             .collect();
         self.told = all.len();
         Some(all)
@@ -215,8 +224,9 @@ impl Peering {
     }
 }
 
-/// The routes that begin at this node: its blocks, and the addresses of its pods and tunnels outside of these.
-fn own_routes(view: &View) -> BTreeMap<IpNet, OwnRoute> {
+/// The routes that begin at this node: its blocks, the addresses of its pods and tunnels outside of these, and those of
+/// services.
+fn own_routes(view: &View, services: &Told) -> BTreeMap<IpNet, OwnRoute> {
     let topology = &view.topology;
     let is_own = |net: &IpNet| topology.blocks.iter().any(|block| block.contains(net));
     let local = topology.prefixes.iter().filter(|(_, route)| **route == Route::Local);
@@ -225,7 +235,30 @@ fn own_routes(view: &View) -> BTreeMap<IpNet, OwnRoute> {
     let borrowed = local.chain(tunnels).filter(|it| !is_own(it));
     let borrowed = borrowed.map(|it| (it, OwnRoute::Borrowed));
     let blocks = topology.blocks.iter().map(|it| (it.trunc(), OwnRoute::Block));
-    borrowed.chain(blocks).collect()
+    let services = services.routes.iter().map(|it| (*it, OwnRoute::Service));
+    services.chain(borrowed).chain(blocks).collect()
+}
+
+/// What is wrong with the addresses of services.
+fn problems_of_services(view: &View, told: &Told) -> Vec<String> {
+    let nets = &view.announced_nets;
+    let mut problems: Vec<String> = nets.problems.iter().map(ToString::to_string).collect();
+    if told.left_out > 0 {
+        problems.push(format!(
+            "found {} addresses of services more than a node tells one by one, so peers are not told of them, external IPs and the youngest Services first: have fewer Services with externalTrafficPolicy: Local",
+            told.left_out,
+        ));
+    }
+    if let Some(services) = view.services.manx() {
+        let overlaps = |one: &IpNet, other: &IpNet| one.contains(other) || other.contains(one);
+        let is_served = |net: &&IpNet| services.external.iter().any(|it| overlaps(it, net));
+        problems.extend(nets.external_ips().iter().filter(|net| !is_served(net)).map(|net| {
+            format!(
+                "BGPConfiguration default, serviceExternalIPs: found {net}, of which this node serves no address, expected nets that --external-ips (MANX_EXTERNAL_IPS) names, too: add it there"
+            )
+        }));
+    }
+    problems
 }
 
 /// The pools, each with whether routes in it are exported.

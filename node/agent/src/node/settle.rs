@@ -71,6 +71,7 @@ pub(super) fn settle(
         tracing::error!(%error, "the node cannot be placed; the routes stay as they were");
     }
     let services = view.update_services(inputs, objects.as_ref(), place);
+    let announced = objects.as_ref().is_some_and(|changes| view.update_announced(inputs, changes));
     let addresses = match &services {
         ServiceChange::Addresses(addresses) => Some(addresses),
         ServiceChange::None | ServiceChange::Tables => None,
@@ -102,7 +103,7 @@ pub(super) fn settle(
     };
     let made = made.or_else(|| calculated.replace_services(view));
     let received = received.filter(|_| !calculated.is_refuted());
-    Settled { placed: place, tables: made, received, peers: peers || place }
+    Settled { placed: place, tables: made, received, peers: peers || place || announced }
 }
 
 #[cfg(test)]

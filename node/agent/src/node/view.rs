@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use ipnet::IpNet;
 
 use super::inputs::Inputs;
-use super::node_services::{ChangedAddresses, NodeServices, ServiceChange};
+use super::node_services::{ChangedAddresses, NodeServices, ServiceChange, admission};
 use super::routers::{self, Needed, WaysOut};
 use crate::error::Error;
 use crate::host_device::ChangedRoutes;
@@ -16,6 +16,8 @@ use crate::port_rules::{Desired, HostPort, LOOPBACK};
 use crate::settings::{self, Ipam, Network, Settings};
 use manx_calculation::import::{Cluster, import_as};
 use manx_calculation::overlay::Overlay;
+use manx_calculation::services::announced::nets::AnnouncedNets;
+use manx_calculation::services::announced::{Announced, Told};
 use manx_calculation::services::{GrantedPorts, HealthCheck, Services};
 use manx_calculation::topology::{
     self, Contribution, HostNetwork, HostRoute, Reserved, ReservedFor, Topology, TopologyError,
@@ -59,6 +61,10 @@ pub(crate) struct View {
     interface_addresses: BTreeSet<IpAddr>,
     /// The services, as they are translated here.
     pub(super) services: NodeServices,
+    /// The ranges of services' addresses of which nodes tell their peers in BGP.
+    pub(super) announced_nets: AnnouncedNets,
+    /// The addresses of services of which this node does. `None`: it speaks no BGP.
+    announced: Option<Announced>,
     /// The ways out of the cluster that routers have told, and the addresses to which none of them may lead. `None`: routers
     /// have not spoken yet since the start.
     ways_out: Option<WaysOut>,
@@ -97,6 +103,8 @@ impl View {
             own_addresses: BTreeSet::new(),
             interface_addresses: BTreeSet::new(),
             services: NodeServices::new(node, network, services),
+            announced_nets: AnnouncedNets::default(),
+            announced: None,
             ways_out: Some(WaysOut::new()),
             needed: Needed::default(),
         }
@@ -107,6 +115,7 @@ impl View {
     pub(crate) fn open(settings: &Settings, inputs: &mut Inputs) -> Result<Self, Error> {
         let Settings { name, network, ipam, services, .. } = settings;
         let mut view = Self::new(name, *network, *ipam, services);
+        view.announced = settings.bgp.then(|| Announced::new(name, view.services.external_nets()));
         let cluster = view.import_contents(inputs);
         if let settings::Datastore::Directory(path) = &settings.datastore
             && !cluster.in_sync
@@ -118,6 +127,7 @@ impl View {
         inputs.note_imported();
         view.place(inputs)?;
         view.update_services(inputs, Some(&Changes::Everything), true);
+        view.update_announced(inputs, &Changes::Everything);
         Ok(view)
     }
 
@@ -156,8 +166,10 @@ impl View {
         });
         self.own_addresses = own_addresses(inputs, &self.topology);
         self.interface_addresses.clone_from(inputs.interface_addresses());
+        self.announced_nets = AnnouncedNets::new(inputs.contents(), &self.cluster);
         if let NodeServices::Manx(services) = &mut self.services {
-            services.place(inputs.contents(), &self.cluster);
+            let announced = (&self.announced_nets, self.announced.is_some());
+            services.place(inputs.contents(), announced, &self.cluster);
         }
         placed
     }
@@ -364,6 +376,29 @@ impl View {
                 let differs = !before.has_same_translation(&services);
                 *before = services;
                 if differs { ServiceChange::Tables } else { ServiceChange::None }
+            }
+        }
+    }
+
+    /// Follows changes of objects, and returns whether peers in BGP may have to be told of other addresses of services.
+    pub(super) fn update_announced(&mut self, inputs: &Inputs, changes: &Changes) -> bool {
+        self.announced.as_mut().is_some_and(|it| it.follow(inputs.contents(), changes))
+    }
+
+    /// The addresses of services of which peers in BGP are told: those to whose Services this node leads.
+    pub(super) fn told_services(&self, inputs: &Inputs) -> Told {
+        let Some(announced) = &self.announced else { return Told::default() };
+        let (contents, nets) = (inputs.contents(), &self.announced_nets);
+        match &self.services {
+            NodeServices::Nobody => Told::default(),
+            NodeServices::Manx(services) => {
+                let served = services.frontends.addresses();
+                announced.told(contents, nets, |address| served.contains(&address))
+            }
+            NodeServices::KubeProxy(_) => {
+                let of_nodes = self.cluster.node_addresses().into_keys().collect();
+                let is_own = |address: &IpAddr| is_own(&self.own_addresses, address);
+                announced.told(contents, nets, admission(&self.topology, &of_nodes, is_own))
             }
         }
     }

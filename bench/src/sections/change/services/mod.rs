@@ -133,7 +133,8 @@ fn measure_start(
     let cluster = import_for(contents, NODE);
     let topology = topology(&cluster, NODE, &Reserved::new())?;
     let locals = attached_pods(&cluster);
-    let ranges = ServiceRanges::new(contents, &[manifests::RANGE.parse()?], &cluster);
+    let ranges =
+        ServiceRanges::new(contents, &[manifests::RANGE.parse()?], std::iter::empty(), &cluster);
     let of_nodes: HashSet<IpAddr> = cluster.node_addresses().into_keys().collect();
     let addresses = topology.addresses.iter().copied().collect();
     let node_ports = NodePorts { range: (30_000, 32_767), addresses, of_pods: true };

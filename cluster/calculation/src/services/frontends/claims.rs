@@ -5,25 +5,9 @@ use std::sync::Arc;
 
 use manx_dataplane::services::{Frontend, FrontendKey};
 use manx_objects::object::ObjectKey;
-use manx_policy_compiler::model::ObjectName;
 
 use crate::services::omission::Omission;
-use crate::services::rank::Rank;
-
-/// The order of claims on one key: the smallest comes first. One of `externalIPs` comes after all others, whatever its age: who writes a Service could
-/// otherwise name the addresses that Kubernetes or a load balancer will give to others.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Precedence {
-    pub(super) is_external_ip: bool,
-    pub(super) rank: Arc<Rank>,
-}
-
-impl Precedence {
-    /// The name of the object that has the claim.
-    pub(super) fn name(&self) -> ObjectName {
-        ObjectName::new(&self.rank.object.namespace, &self.rank.object.name)
-    }
-}
+use crate::services::rank::Precedence;
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -36,6 +36,8 @@ pub(super) struct Compiler<'a> {
     pub(super) node_ports: &'a NodePorts,
     /// The nets whose addresses count as one of `externalIPs`.
     pub(super) external: &'a [IpNet],
+    /// The nets of cluster IPs to which routers lead clients from outside.
+    pub(super) announced: &'a [IpNet],
     pub(super) slices: &'a Slices,
     pub(super) shares: &'a Shares,
 }
@@ -88,12 +90,17 @@ struct Alike {
 }
 
 impl Alike {
-    fn new(service: &Service, opening: &Opening) -> Self {
+    /// `announced`: the nets of cluster IPs to which routers lead clients from outside.
+    fn new(service: &Service, opening: &Opening, announced: &[IpNet]) -> Self {
+        let is_announced = || announced.iter().any(|net| net.contains(&opening.address));
         Self {
             is_v4: opening.address.is_ipv4(),
             policy: opening.policy,
             has_source_ranges: has_source_ranges(service, opening.kind),
-            takes_visitors: opening.kind != AddressKind::ClusterIp && !service.keeps_clients,
+            takes_visitors: match opening.kind {
+                AddressKind::ClusterIp => !service.internal_local && is_announced(),
+                _ => !service.keeps_clients,
+            },
         }
     }
 }
@@ -220,7 +227,7 @@ impl Compiler<'_> {
                     continue;
                 }
             };
-            let alike = Alike::new(service, &opening);
+            let alike = Alike::new(service, &opening, self.announced);
             let frontend = made.entry(alike).or_insert_with(|| {
                 let clients = if alike.has_source_ranges { ranges.clone() } else { Clients::All };
                 let made = self.frontend((name, service), (port, slices), alike, left, omissions);

@@ -9,13 +9,12 @@ use std::sync::Arc;
 
 use manx_dataplane::services::FrontendKey;
 use manx_dataplane::wire::protocol;
-use manx_objects::object::{EndpointPort, Object, ObjectKey, Protocol, Service, ServiceType};
+use manx_objects::object::{ObjectKey, Service, ServiceType, SliceEndpoint};
 use manx_policy_compiler::model::ObjectName;
 
+use super::Frontends;
 use super::compile::Compiler;
-use super::{Frontends, Slices};
 use crate::services::addresses::has_family;
-use crate::services::backends::can_be_backend;
 use crate::services::bounds::MOST_HEALTH_CHECKS;
 use crate::services::omission::Omission;
 
@@ -90,38 +89,13 @@ impl Compiler<'_> {
             omissions.insert(Omission::HealthCheckPort(port));
             return None;
         }
-        let ready = self.slices.ready_on(&self.here.node, (name, service));
+        let here = |it: &&SliceEndpoint| it.node.as_deref() == Some(&*self.here.node);
+        let ready = self.slices.ready((name, service)).filter(here);
+        let ready: BTreeSet<IpAddr> = ready.map(|it| it.address).collect();
         let of_family = |is_v4: bool| {
             let count = || ready.iter().filter(|it| it.is_ipv4() == is_v4).count();
             has_family(service, is_v4).then(count)
         };
         Some((port, [of_family(true), of_family(false)]))
-    }
-}
-
-impl Slices {
-    /// The addresses of a Service's endpoints that are ready on a node, at whichever of its ports. There are none while a
-    /// slice of the namespace is not valid: connections are refused then.
-    fn ready_on(&self, node: &str, (name, service): (&ObjectName, &Service)) -> BTreeSet<IpAddr> {
-        if self.is_broken(&name.namespace) {
-            return BTreeSet::new();
-        }
-        let is_of_service = |of: &EndpointPort| {
-            let mut ports = service.ports.iter();
-            ports.any(|it| {
-                (&it.name, it.protocol.unwrap_or(Protocol::Tcp)) == (&of.name, of.protocol)
-            })
-        };
-        let slices = self.of_services.get(name).into_iter().flatten();
-        let slices = slices.filter_map(|(_, object)| match &**object {
-            Object::EndpointSlice(slice) if slice.ports.iter().any(is_of_service) => Some(slice),
-            _ => None,
-        });
-        slices
-            .flat_map(|slice| &slice.endpoints)
-            .filter(|it| it.ready && it.node.as_deref() == Some(node))
-            .map(|it| it.address)
-            .filter(|it| can_be_backend(*it))
-            .collect()
     }
 }

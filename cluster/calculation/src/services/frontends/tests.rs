@@ -29,7 +29,7 @@ use events::{Event, event};
 use reference::{Seen, expected, expected_checks, is_held, is_named};
 use viewed::{checks_seen_in, of_services, seen_in, views};
 
-mod events;
+pub(in crate::services) mod events;
 mod external_ips;
 mod reference;
 mod viewed;
@@ -38,6 +38,8 @@ mod viewed;
 const ADDRESSES: &[&str] = &["10.96.0.1", "10.96.0.2", "192.0.2.9", "fd00:96::1"];
 /// The nets whose addresses count as one of `externalIPs`: all of these but 10.96.0.1.
 const EXTERNAL: [&str; 3] = ["10.96.0.2/32", "192.0.2.0/28", "fd00:96::/64"];
+/// The net of cluster IPs to which routers lead.
+const ANNOUNCED: &str = "10.96.0.0/31";
 /// Addresses that endpoints, pods and nodes have.
 const ENDS: &[&str] = &["10.0.0.1", "10.0.0.2", "10.0.0.3", "172.18.0.2", "127.0.0.1", "fd00::1"];
 /// Addresses that clients have.
@@ -52,7 +54,8 @@ fn node_ports() -> NodePorts {
 /// Of a cluster that leaves some nets to `externalIPs`.
 fn seen_from(node: &str, node_ports: NodePorts) -> Frontends {
     let external = EXTERNAL.map(|net| net.parse().unwrap());
-    Frontends::new(node, node_ports).with_external_ips(&external)
+    let announced = [ANNOUNCED.parse().unwrap()];
+    Frontends::new(node, node_ports).with_external_ips(&external).with_announced(&announced)
 }
 
 fn ip(text: &str) -> IpAddr {

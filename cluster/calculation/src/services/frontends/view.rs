@@ -10,7 +10,6 @@ use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, Object, ObjectKey, Protocol, Service, ServicePort};
 use manx_policy_compiler::model::ObjectName;
 
-use super::claims::Precedence;
 use super::compile::{Compiler, affinity, frontend_key, has_source_ranges};
 use super::health_checks::LocalEndpoints;
 use super::{Frontends, NodePorts};
@@ -19,7 +18,7 @@ use crate::services::addresses::{
 };
 use crate::services::backends::{Candidate, Choice, Here, LeftOut, TrafficPolicy, select, zone};
 use crate::services::omission::Omission;
-use crate::services::rank::Rank;
+use crate::services::rank::{Precedence, Rank};
 
 /// A Service, as clients of a node see it.
 #[derive(Debug, Clone, PartialEq, Eq)]

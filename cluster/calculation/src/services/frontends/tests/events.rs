@@ -178,12 +178,12 @@ fn node() -> impl Strategy<Value = Node> {
 
 /// A change: of an object, or of the addresses that are no service's.
 #[derive(Debug, Clone)]
-pub(super) enum Event {
+pub(in crate::services) enum Event {
     Object(ObjectKey, Option<State>),
     NotAdmitted(BTreeSet<&'static str>),
 }
 
-pub(super) fn event() -> impl Strategy<Value = Event> {
+pub(in crate::services) fn event() -> impl Strategy<Value = Event> {
     let state = |object: BoxedStrategy<Object>| {
         prop_oneof![
             24 => object.prop_map(|it| Some(valid(it))),

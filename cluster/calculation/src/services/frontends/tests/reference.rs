@@ -98,7 +98,12 @@ pub(super) fn expected(
                     && service.load_balancer_vips.contains(&address)
                     && !service.cluster_ips.contains(&address);
                 let is_outside = is_of_node || is_balancers || is_external;
-                let takes_visitors = is_outside && !service.keeps_clients;
+                let is_announced = || ANNOUNCED.parse::<IpNet>().unwrap().contains(&address);
+                let takes_visitors = if is_outside {
+                    !service.keeps_clients
+                } else {
+                    is_announced() && !service.internal_local
+                };
                 let has_all = takes_visitors || port.protocol == Some(Protocol::Udp);
                 let kept = all_ends.into_iter().filter(|_| has_all).map(|(_, it)| it).collect();
                 let all_clients = !is_balancers || service.source_ranges.is_empty();

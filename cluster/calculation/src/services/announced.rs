@@ -1,0 +1,222 @@
+//! The service addresses of which a node tells its peers in BGP.
+//!
+//! The ranges are those of `BGPConfiguration/default` ([`AnnouncedNets`]). Every node tells of them. A node tells of a single
+//! address as well:
+//!
+//! | the Service | told by |
+//! |---|---|
+//! | `externalTrafficPolicy: Local` | the nodes on which it has a ready endpoint |
+//! | others, where the range is the address itself | every node |
+//! | others, with `serviceLoadBalancerAggregation: Disabled` and an address of a load balancer | every node, while some endpoint is ready |
+//!
+//! Of several Services with one address the first one decides, in the order in which they get its ports. Otherwise whoever
+//! writes a Service with somebody else's external IP leads that one's clients to nodes without an endpoint.
+//!
+//! A node with the label `node.kubernetes.io/exclude-from-external-load-balancers` tells of nothing.
+//!
+//! Source: Calico's documentation, "Advertise Kubernetes service IP addresses". (Calico tells of an address while any
+//! Service has it.)
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use manx_objects::contents::{Changes, Contents};
+use manx_objects::object::{Kind, Object, ObjectKey, Service};
+use manx_policy_compiler::model::ObjectName;
+
+use self::nets::{AnnouncedNets, Condition};
+use super::addresses::{AddressKind, addresses, left_alone};
+use super::bounds::MOST_ANNOUNCED;
+use super::rank::{Precedence, Rank};
+use super::slices::Slices;
+
+pub mod nets;
+
+#[cfg(test)]
+mod tests;
+
+/// The label of nodes to which nothing from outside is led.
+const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+
+/// See the module. It depends on the present objects only, never on the changes that led to them.
+#[derive(Debug)]
+pub struct Announced {
+    node: String,
+    /// The nets whose addresses count as one of `externalIPs`.
+    external: Vec<IpNet>,
+    slices: Slices,
+    services: HashMap<ObjectKey, Known>,
+    /// The Services that have each address, the first one first.
+    order: BTreeMap<IpAddr, BTreeSet<Precedence>>,
+}
+
+/// The addresses of which peers are told.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Told {
+    /// The ranges, and the single addresses.
+    pub routes: BTreeSet<IpNet>,
+    /// The number of single addresses that are left out, because there are too many.
+    pub left_out: usize,
+}
+
+/// A Service that has addresses.
+#[derive(Debug, PartialEq, Eq)]
+struct Known {
+    rank: Arc<Rank>,
+    addresses: BTreeMap<IpAddr, Claim>,
+}
+
+/// What an address is to a Service that has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Claim {
+    kind: AddressKind,
+    /// `externalTrafficPolicy: Local`.
+    is_local: bool,
+    /// Whether an endpoint of the family is ready: on any node, and on this one.
+    is_ready: bool,
+    is_ready_here: bool,
+}
+
+impl Known {
+    fn precedence(&self, kind: AddressKind) -> Precedence {
+        Precedence { is_external_ip: kind.is_external_ip(), rank: Arc::clone(&self.rank) }
+    }
+}
+
+impl Announced {
+    /// What a node tells in a cluster without objects. Of `externalIPs` those count that lie in one of the nets `external`.
+    pub fn new(node: &str, external: Vec<IpNet>) -> Self {
+        Self {
+            node: node.to_owned(),
+            external,
+            slices: Slices::default(),
+            services: HashMap::new(),
+            order: BTreeMap::new(),
+        }
+    }
+
+    /// Follows changes that led to `contents`; all changes before were followed. Returns whether peers may have to be told of
+    /// other addresses.
+    pub fn follow(&mut self, contents: &Contents, changes: &Changes) -> bool {
+        let mut changed = BTreeSet::new();
+        match changes {
+            Changes::Objects(objects) => {
+                for (key, before) in objects {
+                    let states = (
+                        before.as_ref().map(|stored| &stored.state),
+                        contents.objects.get(key).map(|stored| &stored.state),
+                    );
+                    match key.kind {
+                        Kind::Service => _ = changed.insert(key.clone()),
+                        Kind::EndpointSlice if states.0 != states.1 => {
+                            changed.extend(self.slices.follow(contents, key, states));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            Changes::Everything => {
+                self.slices = Slices::default();
+                for (key, stored) in contents.of_kind(Kind::EndpointSlice) {
+                    self.slices.add(key, &stored.state);
+                }
+                changed.extend(self.services.keys().cloned());
+                changed.extend(contents.of_kind(Kind::Service).map(|(key, _)| key.clone()));
+            }
+        }
+        let mut differs = false;
+        for key in changed {
+            differs |= self.replace(contents, key);
+        }
+        differs
+    }
+
+    /// The addresses of which peers are told. `is_served`: whether the node leads clients of an address to its Service.
+    pub fn told(
+        &self,
+        contents: &Contents,
+        nets: &AnnouncedNets,
+        is_served: impl Fn(IpAddr) -> bool,
+    ) -> Told {
+        let node = contents.valid(&ObjectKey::new(Kind::Node, "", &self.node));
+        if matches!(node, Some(Object::Node(node)) if node.labels.contains_key(EXCLUDED)) {
+            return Told::default();
+        }
+        let firsts = self.order.iter().filter_map(|(address, all)| Some((all.first()?, *address)));
+        let is_told =
+            |(first, address): &(&Precedence, IpAddr)| self.is_told(nets, first, *address);
+        let mut single: Vec<_> =
+            firsts.filter(is_told).filter(|(_, address)| is_served(*address)).collect();
+        single.sort_unstable();
+        let left_out = single.len().saturating_sub(MOST_ANNOUNCED);
+        let single = single.into_iter().take(MOST_ANNOUNCED);
+        let single = single.map(|(_, address)| IpNet::from(address));
+        Told { routes: nets.told_whole().chain(single).collect(), left_out }
+    }
+
+    /// Whether peers are told of an address of the Service that is first there.
+    fn is_told(&self, nets: &AnnouncedNets, first: &Precedence, address: IpAddr) -> bool {
+        let claim = self.services.get(&*first.rank.object);
+        let Some(claim) = claim.and_then(|it| it.addresses.get(&address)) else { return false };
+        match nets.condition(address, claim.kind, claim.is_local) {
+            Condition::Never => false,
+            Condition::Always => true,
+            Condition::Anywhere => claim.is_ready,
+            Condition::Here => claim.is_ready_here,
+        }
+    }
+
+    /// Replaces what is known of a Service. Returns whether that differs.
+    fn replace(&mut self, contents: &Contents, key: ObjectKey) -> bool {
+        let now = match contents.valid(&key) {
+            Some(Object::Service(service)) => self.known(&key, service),
+            _ => None,
+        };
+        if self.services.get(&key) == now.as_ref() {
+            return false;
+        }
+        if let Some(before) = self.services.remove(&key) {
+            for (address, claim) in &before.addresses {
+                if let Some(all) = self.order.get_mut(address) {
+                    all.remove(&before.precedence(claim.kind));
+                    if all.is_empty() {
+                        self.order.remove(address);
+                    }
+                }
+            }
+        }
+        if let Some(now) = now {
+            for (address, claim) in &now.addresses {
+                self.order.entry(*address).or_default().insert(now.precedence(claim.kind));
+            }
+            self.services.insert(key, now);
+        }
+        true
+    }
+
+    /// The addresses of a Service. `None`: nodes translate nothing of it.
+    fn known(&self, key: &ObjectKey, service: &Service) -> Option<Known> {
+        if left_alone(service).is_some() {
+            return None;
+        }
+        let name = ObjectName::new(&key.namespace, &key.name);
+        // Of each family, IPv4 first: on any node, and on this one.
+        let mut ready = [(false, false); 2];
+        for endpoint in self.slices.ready((&name, service)) {
+            let (anywhere, here) = &mut ready[usize::from(endpoint.address.is_ipv6())];
+            *anywhere = true;
+            *here |= endpoint.node.as_deref() == Some(&*self.node);
+        }
+        let all = addresses(service, &self.external).into_iter();
+        let addresses = all.filter_map(|(address, ends)| {
+            let (kind, _) = ends.ok()?;
+            let (is_ready, is_ready_here) = ready[usize::from(address.is_ipv6())];
+            let is_local = service.keeps_clients;
+            Some((address, Claim { kind, is_local, is_ready, is_ready_here }))
+        });
+        let rank = Rank::new(&Arc::new(key.clone()), service.created);
+        Some(Known { rank, addresses: addresses.collect() })
+    }
+}

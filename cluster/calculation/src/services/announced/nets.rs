@@ -1,0 +1,146 @@
+//! The ranges of service addresses of which peers in BGP are told.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use manx_objects::contents::Contents;
+use manx_objects::object::bgp::BgpConfiguration;
+use manx_objects::object::{Kind, Object, ObjectKey};
+
+use crate::import::Cluster;
+use crate::services::addresses::AddressKind;
+use crate::services::ranges::overlapping;
+
+/// The ranges in `BGPConfiguration/default`. None of them holds addresses of nodes or pods.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AnnouncedNets {
+    /// `serviceClusterIPs`.
+    cluster_ips: Vec<IpNet>,
+    /// `serviceExternalIPs`.
+    external_ips: Vec<IpNet>,
+    /// `serviceLoadBalancerIPs`.
+    load_balancer_ips: Vec<IpNet>,
+    /// `serviceLoadBalancerAggregation: Disabled`: peers are told of load balancers' addresses one by one.
+    are_balancers_single: bool,
+    /// The ranges that do not count, because addresses in them are other ones.
+    pub problems: Vec<NetProblem>,
+}
+
+/// Why peers are not told of a range.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetProblem {
+    range: IpNet,
+    field: &'static str,
+    /// What lies in it, or around it.
+    other: String,
+}
+
+impl fmt::Display for NetProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { range, field, other } = self;
+        write!(
+            f,
+            "BGPConfiguration default, {field}: found {range}, which overlaps {other}, expected a range for services alone, so \
+             nobody is told of it: give services a range of their own"
+        )
+    }
+}
+
+/// What decides whether peers are told of an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Condition {
+    Never,
+    /// Every node tells of it.
+    Always,
+    /// The Service has a ready endpoint.
+    Anywhere,
+    /// The Service has a ready endpoint on the node.
+    Here,
+}
+
+impl AnnouncedNets {
+    /// The ranges of the objects. Settings that are not valid have none.
+    pub fn new(contents: &Contents, cluster: &Cluster) -> Self {
+        let key = ObjectKey::new(Kind::BgpConfiguration, "", "default");
+        let Some(Object::BgpConfiguration(settings)) = contents.valid(&key) else {
+            return Self::default();
+        };
+        let BgpConfiguration { cluster_ips, external_ips, load_balancer_ips, .. } = &**settings;
+        let mut nets =
+            Self { are_balancers_single: settings.single_load_balancer_ips, ..Self::default() };
+        let fields = [
+            (cluster_ips, &mut nets.cluster_ips, "serviceClusterIPs"),
+            (external_ips, &mut nets.external_ips, "serviceExternalIPs"),
+            (load_balancer_ips, &mut nets.load_balancer_ips, "serviceLoadBalancerIPs"),
+        ];
+        for (written, kept, field) in fields {
+            for range in written.iter().copied() {
+                match overlapping(range, cluster) {
+                    Some(other) => nets.problems.push(NetProblem { range, field, other }),
+                    None => kept.push(range),
+                }
+            }
+        }
+        nets
+    }
+
+    /// All ranges. No address in them is the world's.
+    pub fn all(&self) -> impl Iterator<Item = IpNet> {
+        self.cluster_ips.iter().copied().chain(self.passed_on())
+    }
+
+    /// The ranges of `serviceClusterIPs`.
+    pub fn cluster_ips(&self) -> &[IpNet] {
+        &self.cluster_ips
+    }
+
+    /// The ranges of `serviceExternalIPs`.
+    pub fn external_ips(&self) -> &[IpNet] {
+        &self.external_ips
+    }
+
+    /// The ranges whose routes a route reflector passes on (Calico's export rules).
+    pub fn passed_on(&self) -> impl Iterator<Item = IpNet> {
+        self.external_ips.iter().chain(&self.load_balancer_ips).copied()
+    }
+
+    /// The ranges of which every node tells. A range of one address is no range: it depends on the Service that has it.
+    pub(super) fn told_whole(&self) -> impl Iterator<Item = IpNet> {
+        let of_balancers = self.load_balancer_ips.iter().filter(|_| !self.are_balancers_single);
+        let others = self.external_ips.iter().chain(of_balancers).filter(|it| !is_single(it));
+        self.cluster_ips.iter().chain(others).copied()
+    }
+
+    /// What decides about an address. `is_local`: the Service says `externalTrafficPolicy: Local`.
+    pub(super) fn condition(
+        &self,
+        address: IpAddr,
+        kind: AddressKind,
+        is_local: bool,
+    ) -> Condition {
+        let (nets, are_single) = match kind {
+            AddressKind::ClusterIp => (&self.cluster_ips, false),
+            AddressKind::LoadBalancer | AddressKind::LoadBalancerOutside => {
+                (&self.load_balancer_ips, self.are_balancers_single)
+            }
+            AddressKind::ExternalIp | AddressKind::ExternalIpOutside => (&self.external_ips, false),
+            AddressKind::NodePort => return Condition::Never,
+        };
+        if !nets.iter().any(|net| net.contains(&address)) {
+            Condition::Never
+        } else if is_local {
+            Condition::Here
+        } else if are_single {
+            Condition::Anywhere
+        } else if nets.contains(&IpNet::from(address)) && kind != AddressKind::ClusterIp {
+            Condition::Always
+        } else {
+            Condition::Never
+        }
+    }
+}
+
+fn is_single(net: &IpNet) -> bool {
+    net.prefix_len() == net.max_prefix_len()
+}
