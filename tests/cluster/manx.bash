@@ -97,7 +97,7 @@ end() {
     rm -rf "$work"
 }
 
-# install_manx [MANIFEST]: as docs/install.md says. uninstall_manx takes the same away.
+# install_manx [MANIFEST]: as docs/install.md says, on the nodes with the label $node_selector if that is set. uninstall_manx takes the same away.
 install_manx() {
     deploy=$here/../../deploy/${1:-manx.yaml}
     cluster image docker.io/library/manx:latest "$work/manx" "$work/manx-cni"
@@ -116,9 +116,13 @@ install_manx() {
         sed -i "s|^\( *\)- {name: MANX_STANDBY.*|&\n\1$setting|" "$work/deploy.yaml"
         grep -qF -- "$setting" "$work/deploy.yaml"
     fi
+    if [ -n "${node_selector:-}" ]; then
+        sed -i "s/nodeSelector: {kubernetes.io\/os: linux}/nodeSelector: {$node_selector}/" "$work/deploy.yaml"
+        grep -qF "nodeSelector: {$node_selector}" "$work/deploy.yaml"
+    fi
     deploy=$work/deploy.yaml
     kubectl apply --warnings-as-errors -f - <"$deploy"
-    check "the DaemonSet is ready on both nodes" kubectl -n kube-system rollout status daemonset/manx-node --timeout=90s
+    check "the DaemonSet is ready on its nodes" kubectl -n kube-system rollout status daemonset/manx-node --timeout=90s
     check "the nodes are ready" kubectl wait --for=condition=Ready node --all --timeout=60s
 }
 

@@ -7,12 +7,13 @@ make_shop() {
     eventually 30 kubectl -n shop get serviceaccount default >/dev/null
 }
 
-# make_pods NAME...: on both nodes. kubelet asks each of them, too.
-make_pods() {
-    local node name
-    for node in n1 n2; do
-        for name; do
-            kubectl create -f - <<END
+# make_pods NAME...: on both nodes. make_pods_on NODE NAME...: on one. kubelet asks each of them, too.
+make_pods() { for node in n1 n2; do make_pods_on "$node" "$@"; done; }
+make_pods_on() {
+    local node=$1 name
+    shift
+    for name; do
+        kubectl create -f - <<END
 apiVersion: v1
 kind: Pod
 metadata: {name: $name-$node, namespace: shop, labels: {app: $name}}
@@ -25,7 +26,6 @@ spec:
     args: [netexec, --http-port=8080]
     readinessProbe: {httpGet: {port: 8080, path: /}}
 END
-        done
     done
 }
 
