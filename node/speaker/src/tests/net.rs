@@ -93,7 +93,7 @@ pub(super) fn configuration(identifier: &str, peers: &[Peer], blocks: &[&str]) -
             exports: Exports {
                 own: blocks.iter().map(|it| (net(it), OwnRoute::Block)).collect(),
                 pools: BTreeMap::from([(net("10.96.0.0/12"), true), (net("fd10::/16"), true)]),
-                passed_on: Vec::new(),
+                reflected: Vec::new(),
                 links: Vec::new(),
             },
             filters: BTreeMap::new(),
