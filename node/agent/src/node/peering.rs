@@ -13,6 +13,7 @@ use ipnet::IpNet;
 use tokio::sync::Notify;
 
 use super::inputs::Inputs;
+use super::passwords::{keys, passwords};
 use super::routers::{MOST_WAYS_OUT, WaysOut};
 use super::view::View;
 use crate::error::Error;
@@ -148,6 +149,10 @@ impl Peering {
                 .retain(|it, kind| *kind != OwnRoute::Service || services.routes.contains(it));
             exports
         };
+        let source = &inputs.source;
+        source.want_secrets(keys(&peers));
+        let secrets = source.secrets();
+        let passwords = passwords(&peers, secrets.namespace(), &secrets.found());
         let table = table::Configuration {
             identifier,
             cluster,
@@ -158,7 +163,7 @@ impl Peering {
             prefixes: PREFIXES,
             prefixes_of_node: PREFIXES_OF_NODE,
         };
-        let wanted = Configuration { table, restarted: self.restarted };
+        let wanted = Configuration { table, passwords, restarted: self.restarted };
         if self.configured.as_ref() != Some(&wanted) {
             self.speaker.configure(wanted.clone());
             self.configured = Some(wanted);
@@ -200,9 +205,9 @@ impl Peering {
         self.configured.as_ref().map(|it| &it.table.exports.pools)
     }
 
-    /// Whether the session with each router that can have one has been established for a moment.
+    /// Whether the session with each router that may have one has been established for a moment.
     fn has_all_told(&self) -> bool {
-        let Some(Configuration { table, .. }) = &self.configured else { return false };
+        let Some(Configuration { table, passwords, .. }) = &self.configured else { return false };
         let sessions = self.speaker.sessions();
         let has_told = |peer: IpAddr| {
             let mut sessions = sessions.iter().filter(|it| it.peer == peer);
@@ -211,7 +216,8 @@ impl Peering {
                     && it.since.elapsed().is_ok_and(|it| it >= TOLD)
             })
         };
-        let can_tell = |it: &&Peer| !it.is_node && it.password.is_none() && it.hops.is_none();
+        let has_no_password = |it: &Peer| matches!(passwords.get(&it.address), Some(Err(_)));
+        let can_tell = |it: &&Peer| !it.is_node && !has_no_password(it);
         table.peers.values().filter(can_tell).all(|peer| has_told(peer.address))
     }
 
