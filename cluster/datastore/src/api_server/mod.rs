@@ -60,7 +60,7 @@ use self::connection::{ANSWER, Connection};
 use self::follow::{Definitions, Position};
 use self::notice::{AbandonedEvents, Notice, Notices};
 pub use self::once::{read_kinds, run_with_writer};
-pub use self::pool::make_first_pool;
+pub use self::pool::make_first_pools;
 pub use self::writer::Writer;
 use crate::error::SourceError;
 use crate::followed::{
