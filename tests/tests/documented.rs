@@ -136,7 +136,7 @@ fn documents(name: &str) -> Vec<String> {
 }
 
 /// The two manifests are whole, each for itself, and say the same of kinds, accounts and rights. Where Manx is the network,
-/// it makes a pool, too, writes a condition of nodes, and has the kinds and rights of IPAM.
+/// it makes a pool, too, writes a condition of nodes, has the kinds and rights of IPAM, and may read passwords of BGP.
 #[test]
 fn the_manifest_for_policy_only_differs_in_what_runs_and_has_no_pool_condition_or_ipam() {
     let [all, policy_only] = ["manx.yaml", "policy-only.yaml"].map(documents);
@@ -145,11 +145,12 @@ fn the_manifest_for_policy_only_differs_in_what_runs_and_has_no_pool_condition_o
     let names = |text: &str, name: &str| {
         text.contains(&format!("\n  name: {name}\n")) || text.contains(&format!("{{name: {name}"))
     };
-    let of_network_alone = ["manx-pool", "manx-condition", "manx-ipam", "ipamblocks."];
+    let of_network_alone =
+        ["manx-pool", "manx-condition", "manx-ipam", "manx-secrets", "ipamblocks."];
     let is_of_network = |text: &&String| of_network_alone.iter().any(|name| names(text, name));
     let of_network = all.iter().filter(is_of_network).count();
-    assert_eq!((of_network, policy_only.iter().filter(is_of_network).count()), (11, 0));
-    for right in ["nodes/status", "ipamblocks", "ipamhandles"] {
+    assert_eq!((of_network, policy_only.iter().filter(is_of_network).count()), (13, 0));
+    for right in ["nodes/status", "ipamblocks", "ipamhandles", "[secrets]"] {
         assert!(!policy_only.concat().contains(right), "{right}");
     }
     let without = |all: &[String]| -> Vec<String> {

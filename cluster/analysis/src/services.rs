@@ -19,7 +19,7 @@ use ipnet::IpNet;
 use manx_calculation::services::announced::nets::AnnouncedNets;
 use manx_calculation::services::view::ServiceView;
 use manx_calculation::services::{Frontends, LocalEndpoints, NodePorts, Omission, admits};
-use manx_calculation::topology::Topology;
+use manx_calculation::topology::{Reserved, Topology};
 use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::{Kind, ObjectKey};
 use manx_policy_compiler::model::ObjectName;
@@ -145,7 +145,7 @@ impl<'a> ServiceTables<'a> {
     fn frontends_of(&self, node: &str, topology: &Topology, node_ports: NodePorts) -> Frontends {
         let frontends =
             Frontends::new(node, node_ports).with_external_ips(&self.settings.external_ips);
-        let nets = AnnouncedNets::new(self.contents, self.routes.cluster());
+        let nets = AnnouncedNets::new(self.contents, self.routes.cluster(), &Reserved::new());
         let mut frontends = frontends.with_announced(nets.cluster_ips());
         let admits = |address| admits(topology, |it| self.of_nodes.contains(it), address);
         frontends.follow(self.contents, &Changes::Everything, admits);

@@ -76,7 +76,7 @@ struct Blocks {
 impl Blocks {
     fn new(completion: &Completion<'_>, v4: bool) -> Self {
         let pools = completion.contents.all_valid().filter_map(|(_, object)| match object {
-            Object::IpPool(pool) if pool.is_for_pods() && pool.cidr.addr().is_ipv4() == v4 => {
+            Object::IpPool(pool) if pool.is_for_cluster() && pool.cidr.addr().is_ipv4() == v4 => {
                 Some(pool.cidr)
             }
             _ => None,

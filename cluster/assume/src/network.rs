@@ -85,7 +85,7 @@ fn outside_of_pools(completion: &Completion<'_>, v4: bool) -> Vec<IpNet> {
 
 fn pools(completion: &Completion<'_>) -> Vec<IpNet> {
     let pools = completion.contents.all_valid().filter_map(|(_, object)| match object {
-        Object::IpPool(pool) if pool.is_for_pods() => Some(pool.cidr),
+        Object::IpPool(pool) if pool.is_for_cluster() => Some(pool.cidr),
         _ => None,
     });
     pools.collect()

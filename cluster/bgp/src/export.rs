@@ -40,15 +40,15 @@ pub struct Exports {
     pub own: BTreeMap<IpNet, OwnRoute>,
     /// The pools, each with whether routes in it are exported.
     pub pools: BTreeMap<IpNet, bool>,
-    /// The ranges of service addresses that a reflector passes on.
-    pub passed_on: Vec<IpNet>,
+    /// The ranges of services' addresses that this node passes on, because it is a route reflector.
+    pub reflected: Vec<IpNet>,
     /// The nets on this node's links. A router on one of them reaches a next hop there by itself.
     pub links: Vec<IpNet>,
 }
 
 impl Exports {
-    /// Whether the rules for all peers let a route leave the node. `reflects`: the peer is a client of this node's reflector.
-    pub fn allows(&self, prefix: IpNet, own: Option<OwnRoute>, reflects: bool) -> bool {
+    /// Whether the rules for all peers let a route leave the node.
+    pub fn allows(&self, prefix: IpNet, own: Option<OwnRoute>) -> bool {
         let pools = || values_around(&self.pools, prefix);
         if pools().any(|exported| !exported) {
             return false;
@@ -60,8 +60,7 @@ impl Exports {
         if values_around(&self.own, prefix).any(|kind| *kind == OwnRoute::Block) {
             return false;
         }
-        let is_passed_on = reflects && self.passed_on.iter().any(|it| it.contains(&prefix));
-        is_passed_on || pools().any(|exported| *exported)
+        self.reflected.iter().any(|it| it.contains(&prefix)) || pools().any(|exported| *exported)
     }
 }
 
@@ -102,7 +101,7 @@ pub fn advertised(
         filter::Route { prefix, attributes: &attributes, is_from_peer: !is_own, interface: None };
     match filters.judge(Direction::Export, &seen, peer.is_internal()) {
         Verdict::Accept(changed) => attributes = changed.into_owned(),
-        Verdict::Unmatched if exports.allows(prefix, own, peer.reflected_as.is_some()) => {}
+        Verdict::Unmatched if exports.allows(prefix, own) => {}
         Verdict::Unmatched | Verdict::Reject => return None,
     }
     attributes.next_hop = match peer.next_hop {

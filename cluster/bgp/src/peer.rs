@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+pub use manx_objects::object::bgp::SecretKey;
+
 /// What makes somebody a peer. The order is Calico's: of two with one address the first counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PeerType {
@@ -67,9 +69,9 @@ pub struct Peer {
     pub own_system_allowed: u8,
     /// The names of the `BGPFilter`s, in order.
     pub filters: Vec<String>,
-    /// The secret of RFC 2385, by the name of the Secret and its key.
-    pub password: Option<(String, String)>,
-    /// The number of hops at which the peer may be (RFC 5082). `None`: anywhere.
+    /// Where the password of RFC 2385 is. `None`: there is none.
+    pub password: Option<SecretKey>,
+    /// How many hops away the peer may be at most (RFC 5082); a peer on a link is one away. `None`: anywhere.
     pub hops: Option<u8>,
     /// How long the peer is to keep this node's routes when the session is gone (RFC 4724).
     pub restart_time: Duration,

@@ -178,7 +178,7 @@ impl Table {
                 exports: Exports {
                     own: BTreeMap::new(),
                     pools: BTreeMap::new(),
-                    passed_on: Vec::new(),
+                    reflected: Vec::new(),
                     links: Vec::new(),
                 },
                 prefixes: 0,
@@ -214,7 +214,7 @@ impl Table {
         });
         let rules_differ = {
             let (then, now) = (&before.exports, exports);
-            (&then.pools, &then.passed_on, &then.links) != (&now.pools, &now.passed_on, &now.links)
+            (&then.pools, &then.reflected, &then.links) != (&now.pools, &now.reflected, &now.links)
         };
         for prefix in own {
             self.note(prefix);

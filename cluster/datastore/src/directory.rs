@@ -21,6 +21,7 @@
 
 mod encoding;
 mod file;
+mod secrets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -35,6 +36,7 @@ use manx_objects::problem::{Cause, Problem, Severity};
 
 pub use file::STANDS;
 use file::{File, Moment, PreviousText, Refreshed};
+pub(crate) use secrets::read_secrets;
 
 /// A directory of manifests: the last good state of each file, and the objects that they define together.
 #[derive(Debug, Default)]

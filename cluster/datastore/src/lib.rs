@@ -9,6 +9,7 @@
 //! - `writes`: writes of single objects, by compare-and-swap.
 //! - `lease`: at most one of several processes leads, by these writes.
 //! - `pool`: the first `IPPool` of a cluster, by these writes.
+//! - [`secrets`]: values of single Secrets, apart from all other objects.
 //! - `followed`: the common part of all sources that follow a server: its objects, their last state on disk, the time
 //!   since which they are stale, and the values that are still to be written.
 //! - [`api_server`]: the API server as such a source: its connection, lists, watches and writes.
@@ -26,6 +27,7 @@ mod lease;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
 mod pool;
+pub mod secrets;
 mod served;
 mod source;
 pub mod time;

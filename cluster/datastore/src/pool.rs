@@ -1,41 +1,144 @@
-//! The first `IPPool` of a cluster that has none.
+//! The first `IPPool`s of a cluster: one of each family that has none.
+//!
+//! Source: Calico's reference, "Configuring calico/node", sections "IP pool configuration". (Calico makes them at the start
+//! of each node.)
 
+use ipnet::IpNet;
 use manx_objects::object::Kind;
-use serde_json::json;
+use manx_objects::problem::Problem;
+use saphyr::{LoadableYamlNode, Yaml};
+use serde_json::{Value, json};
 
 use crate::served::ServedKey;
 use crate::writes::{WriteError, Writes};
 
-/// The name that Calico gives it.
-const NAME: &str = "default-ipv4-ippool";
-
-/// The pool to make if there is none.
-#[derive(Debug, Clone)]
+/// A pool to make if there is none of its family.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DefaultPool {
     /// Its addresses.
-    pub cidr: String,
-    /// Its `ipipMode`.
+    pub cidr: IpNet,
+    /// Its `ipipMode`, for IPv4 alone.
     pub ipip: &'static str,
+    /// Its `vxlanMode`.
+    pub vxlan: &'static str,
     /// Its `natOutgoing`.
     pub nat_outgoing: bool,
+    /// Its `blockSize`, if it is another one than that of its family.
+    pub block_size: Option<u8>,
+    /// Its `nodeSelector`, if it is not for all nodes.
+    pub node_selector: Option<String>,
+    /// Its `disableBGPExport`.
+    pub hidden_from_peers: bool,
 }
 
-/// Makes the pool unless there is one, of any name. Returns whether it was made.
+impl DefaultPool {
+    fn is_v4(&self) -> bool {
+        self.cidr.addr().is_ipv4()
+    }
+
+    /// Its key. The name is the one that Calico gives it.
+    fn key(&self) -> ServedKey {
+        let name = if self.is_v4() { "default-ipv4-ippool" } else { "default-ipv6-ippool" };
+        ServedKey::new(Kind::IpPool, "", name)
+    }
+
+    /// The object, without what its key says.
+    fn object(&self) -> Value {
+        let mut spec = json!({ "cidr": self.cidr.to_string(), "natOutgoing": self.nat_outgoing });
+        if self.is_v4() {
+            spec["ipipMode"] = self.ipip.into();
+        }
+        if self.vxlan != "Never" {
+            spec["vxlanMode"] = self.vxlan.into();
+        }
+        if let Some(size) = self.block_size {
+            spec["blockSize"] = size.into();
+        }
+        if let Some(selector) = &self.node_selector {
+            spec["nodeSelector"] = selector.as_str().into();
+        }
+        if self.hidden_from_peers {
+            spec["disableBGPExport"] = true.into();
+        }
+        json!({ "spec": spec })
+    }
+
+    /// What an agent would find wrong with it.
+    pub fn problem(&self) -> Option<String> {
+        let mut object = self.object();
+        object["apiVersion"] = "projectcalico.org/v3".into();
+        object["kind"] = Kind::IpPool.name().into();
+        let name = self.key().name;
+        object["metadata"] = json!({ "name": name });
+        let manifest = manx_objects::read(&name, &object.to_string());
+        match manifest {
+            Err(problem) => Some(problem.finding()),
+            Ok(manifest) if manifest.entries.iter().any(|it| it.state.valid().is_none()) => {
+                let all: Vec<String> = manifest.problems.iter().map(Problem::finding).collect();
+                Some(all.join("; "))
+            }
+            Ok(_) => None,
+        }
+    }
+}
+
+/// Makes each of the pools unless there is one of its family, of any name. Returns those that were made.
 pub(crate) async fn make_first(
     writes: &impl Writes,
-    pool: &DefaultPool,
-) -> Result<bool, WriteError> {
-    if !writes.list(Kind::IpPool.into(), "").await?.is_empty() {
-        return Ok(false);
+    pools: &[DefaultPool],
+) -> Result<Vec<DefaultPool>, WriteError> {
+    let present = writes.list(Kind::IpPool.into(), "").await?;
+    let is_present = |is_v4: bool| {
+        present.iter().any(|(_, object, _)| {
+            let cidr = object["spec"]["cidr"].as_str().and_then(|it| it.parse::<IpNet>().ok());
+            // One that cannot be read may be of either family.
+            cidr.is_none_or(|it| it.addr().is_ipv4() == is_v4)
+        })
+    };
+    let mut made = Vec::new();
+    for pool in pools.iter().filter(|it| !is_present(it.is_v4())) {
+        match writes.create(&pool.key(), pool.object()).await {
+            Ok(_) => made.push(pool.clone()),
+            // Another writer was first.
+            Err(WriteError::Conflict) => {}
+            Err(error) => return Err(error),
+        }
     }
-    let key = ServedKey::new(Kind::IpPool, "", NAME);
-    let object = json!({
-        "spec": { "cidr": pool.cidr, "ipipMode": pool.ipip, "natOutgoing": pool.nat_outgoing },
-    });
-    match writes.create(&key, object).await {
-        Ok(_) => Ok(true),
-        // Another writer was first.
-        Err(WriteError::Conflict) => Ok(false),
-        Err(error) => Err(error),
+    Ok(made)
+}
+
+/// The pods' networks in kubeadm's `ClusterConfiguration` (`networking.podSubnet`); none if it names none.
+pub(crate) fn pod_networks(configuration: &str) -> Result<Vec<IpNet>, String> {
+    let documents = Yaml::load_from_str(configuration).map_err(|error| error.to_string())?;
+    let networking = documents.first().and_then(|it| it.as_mapping_get("networking"));
+    let subnets = networking.and_then(|it| it.as_mapping_get("podSubnet"));
+    let text = subnets.and_then(Yaml::as_str).unwrap_or_default();
+    let each = text.split(',').map(str::trim).filter(|it| !it.is_empty());
+    let read = |text: &str| {
+        let net = text.parse::<IpNet>();
+        net.map_err(|_| format!("podSubnet: found {text:?}, expected nets such as 10.244.0.0/16"))
+    };
+    each.map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kubeadm_says_which_networks_are_the_pods() {
+        let of = |text: &str| {
+            pod_networks(text).map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let both = "apiServer: {}\nkind: ClusterConfiguration\nnetworking:\n  dnsDomain: cluster.local\n  podSubnet: 10.244.0.0/16,fd00:10:244::/56\n  serviceSubnet: 10.96.0.0/12\n";
+        assert_eq!(of(both).unwrap(), ["10.244.0.0/16", "fd00:10:244::/56"]);
+        for none in
+            ["", "networking: {dnsDomain: cluster.local}", "networking: {podSubnet: ''}", "kind: x"]
+        {
+            assert_eq!(of(none).unwrap(), [""; 0], "{none}");
+        }
+        let wrong = of("networking: {podSubnet: 10.244.0.0}").unwrap_err();
+        assert_eq!(wrong, "podSubnet: found \"10.244.0.0\", expected nets such as 10.244.0.0/16");
+        of("networking: [").unwrap_err();
     }
 }

@@ -1,18 +1,21 @@
 //! A source of objects: their present state, and an event for each change.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use manx_objects::contents::{Changes, Contents};
+use manx_objects::object::bgp::SecretKey;
 use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::Problem;
 
 use crate::api_server::{Access, ApiServer};
-use crate::directory::{STANDS, Store};
+use crate::directory::{STANDS, Store, read_secrets};
 use crate::error::SourceError;
 use crate::followed::{Follower, Stale, Waits};
+use crate::secrets::{NAMESPACE, Secrets};
 use crate::watch::Watcher;
 
 /// A source of objects, the same to its reader for every kind of source.
@@ -29,6 +32,7 @@ pub enum Source {
 pub struct Directory {
     store: Store,
     watcher: Watcher,
+    secrets: Secrets,
     /// The time when the last change was seen.
     changed: Option<Instant>,
 }
@@ -46,7 +50,8 @@ impl Source {
         let watcher = Watcher::new(directory);
         let mut store = Store::new(directory);
         store.refresh();
-        Ok(Self::Directory(Box::new(Directory { store, watcher, changed: None })))
+        let secrets = Secrets::new(NAMESPACE);
+        Ok(Self::Directory(Box::new(Directory { store, watcher, secrets, changed: None })))
     }
 
     /// Follows an API server; see [`ApiServer::open`].
@@ -134,6 +139,22 @@ impl Source {
         }
     }
 
+    /// Values of Secrets, which are apart from the objects: what is known of those that are wanted.
+    pub fn secrets(&self) -> &Secrets {
+        match self {
+            Self::Directory(directory) => &directory.secrets,
+            Self::ApiServer(server) => server.secrets(),
+        }
+    }
+
+    /// Replaces the values of Secrets that are wanted.
+    pub fn want_secrets(&self, keys: BTreeSet<SecretKey>) {
+        self.secrets().want(keys);
+        if let Self::Directory(directory) = self {
+            directory.read_secrets();
+        }
+    }
+
     /// Further warnings to users: about state that is not kept, or that could not be written.
     pub fn warnings(&self) -> Vec<String> {
         match self {
@@ -169,12 +190,18 @@ impl Source {
 }
 
 impl Directory {
+    /// Reads the Secrets that are wanted.
+    fn read_secrets(&self) {
+        read_secrets(self.store.directory(), &self.secrets);
+    }
+
     async fn next(&mut self) -> Changes {
         loop {
             self.watcher.changed().await;
             self.changed = Some(Instant::now());
             // Nothing is awaited from here on: a change that is read is returned.
             let changes = self.store.refresh();
+            self.read_secrets();
             if self.store.has_unsettled_file() {
                 self.watcher.rescan_within(STANDS);
             }

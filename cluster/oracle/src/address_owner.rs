@@ -37,7 +37,7 @@ impl<'a> Owners<'a> {
             let Some(object) = stored.state.valid() else { continue };
             match object {
                 Object::Node(node) => places.of_nodes.extend(node_addresses(node, source)),
-                Object::IpPool(pool) if pool.is_for_pods() => places.pools.push(pool.cidr),
+                Object::IpPool(pool) if pool.is_for_cluster() => places.pools.push(pool.cidr),
                 Object::Pod(pod) => pods.push((key, &**pod)),
                 _ => {}
             }

@@ -171,7 +171,7 @@ impl<'a> ServiceOracle<'a> {
         let source = BlockSource::assumed(self.objects);
         let mut objects = self.objects.values().filter_map(|stored| stored.state.valid());
         let is_of_object = |object: &Object| match object {
-            Object::IpPool(pool) => pool.is_for_pods() && in_net(pool.cidr, address),
+            Object::IpPool(pool) => pool.is_for_cluster() && in_net(pool.cidr, address),
             Object::Node(node) => node_addresses(node, source).contains(&address),
             _ => false,
         };

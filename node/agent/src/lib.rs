@@ -41,6 +41,7 @@ use self::pod_work::Completed;
 use self::server::PendingRequest;
 pub use self::settings::Settings;
 use manx_calculation::topology::Reserved;
+use manx_datastore::secrets::FoundSecrets;
 pub use manx_devices::{device, pod_device};
 use manx_linux::doctor;
 use manx_linux::netlink::Netlink;
@@ -129,6 +130,7 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     tokio::spawn(reserved::watch(Netlink::open()?, server_host, found, reserve));
     let (own, own_addresses) = watch::channel(addresses);
     tokio::spawn(own_addresses::watch(Netlink::open()?, own));
+    let secrets = inputs.source.secrets().subscribe();
     let news = Arc::new(Notify::new());
     let (mut agent, completed) =
         Agent::start(settings, (inputs, view), &uplink, &observer, &news).await?;
@@ -153,6 +155,7 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         next_hops,
         own_addresses,
         reserved,
+        secrets,
         news,
         observer,
     };
@@ -185,6 +188,8 @@ struct EventSources {
     own_addresses: watch::Receiver<own_addresses::OwnAddresses>,
     /// Addresses that no pod may have.
     reserved: watch::Receiver<Reserved>,
+    /// The values of Secrets that were asked for.
+    secrets: watch::Receiver<FoundSecrets>,
     /// What BGP tells.
     news: Arc<Notify>,
     observer: Observer,
@@ -220,6 +225,7 @@ async fn run_control_loop(agent: &mut Agent, sources: &mut EventSources) -> Resu
                     let reserved = sources.reserved.borrow_and_update().clone();
                     agent.inputs.set_reserved(reserved);
                 }
+                Ok(()) = sources.secrets.changed() => agent.inputs.note_passwords(),
                 () = sources.news.notified() => agent.take_ways_out(Instant::now()),
                 Some(request) = sources.observer.metrics_requests.recv() => {
                     // A client that went away no longer waits.

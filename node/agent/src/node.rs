@@ -20,6 +20,7 @@ mod known;
 mod metrics;
 mod node_devices;
 mod node_services;
+mod passwords;
 mod peering;
 mod pod_request;
 mod pod_state;

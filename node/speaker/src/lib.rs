@@ -1,6 +1,7 @@
 //! BGP sessions over TCP (RFC 4271): with each peer one that exchanges routes with the table of `manx-bgp`.
 //!
 //! The layers, in order:
+//! - [`Password`]: a password that is shown nowhere. Values.
 //! - [`Configuration`]: what a speaker is to do. Values.
 //! - [`status`]: how each session is. Values.
 //! - `collision`: which one of two connections with a peer stays. Pure.
@@ -8,6 +9,7 @@
 //! - `codec`: UPDATEs between the wire and the values of `manx-bgp`. Pure.
 //! - `open`: what this node's OPEN says. Pure.
 //! - `routes`: the table that all sessions share, and whom its changes wake.
+//! - `protection`: the options of sockets for passwords and hops.
 //! - `connection`: one TCP connection with a peer, and the timers of its state machine.
 //! - `session`: the task of one peer: its connections, what it tells and is told.
 //! - `listen`: connections that peers begin.
@@ -18,9 +20,9 @@
 //!
 //! A session carries IPv4 unicast or IPv6 unicast: the family of the peer's address. It does graceful restart (RFC 4724,
 //! RFC 8538), route refresh (RFC 2918), extended messages (RFC 8654), and autonomous systems of four octets (RFC 6793).
-//! A malformed attribute withdraws routes and costs no session (RFC 7606). Not done: passwords (RFC 2385) and a number of
-//! hops (RFC 5082), without which a peer that asks for them has no session; several paths of a prefix (RFC 7911); other
-//! families; routes with sets of autonomous systems (RFC 9774 forbids them).
+//! A malformed attribute withdraws routes and costs no session (RFC 7606). A peer may have a password (RFC 2385) and a number
+//! of hops (RFC 5082), and has no session without them. Not done: several paths of a prefix (RFC 7911); other families;
+//! routes with sets of autonomous systems (RFC 9774 forbids them).
 
 mod codec;
 mod collision;
@@ -28,6 +30,8 @@ mod configuration;
 mod connection;
 mod listen;
 mod open;
+mod password;
+mod protection;
 mod reason;
 mod routes;
 mod run;
@@ -47,7 +51,8 @@ use manx_bgp::table::Learned;
 use tokio::sync::watch;
 
 pub use crate::configuration::Configuration;
-use crate::listen::{Doors, listen};
+use crate::listen::{Doors, Listener, listen};
+pub use crate::password::Password;
 use crate::routes::Routes;
 use crate::run::{Orders, run};
 use crate::session::{Shared, Stop, Timing};
@@ -90,8 +95,7 @@ impl Speaker {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let entered = runtime.enter();
         let listeners = addresses.iter().map(|it| listen(*it)).collect::<io::Result<Vec<_>>>()?;
-        let listening =
-            listeners.iter().map(tokio::net::TcpListener::local_addr).collect::<io::Result<_>>()?;
+        let listening = listeners.iter().map(Listener::address).collect();
         drop(entered);
         let shared = Shared { routes: Routes::new(), board: Board::default(), timing };
         let (shared, doors) = (Arc::new(shared), Arc::new(Doors::default()));

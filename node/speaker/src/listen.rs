@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{self, IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,6 +10,8 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 
+use crate::password::Password;
+use crate::protection::{send_full_ttl, set_password};
 use crate::routes::lock;
 
 /// The most connections that wait in the kernel until this node takes them.
@@ -46,11 +48,66 @@ impl Doors {
     }
 }
 
+/// A socket that listens.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: TcpListener,
+    /// The same one, to take at once what waits there.
+    waiting: net::TcpListener,
+    address: SocketAddr,
+}
+
+impl Listener {
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Sets the password that a peer's connections have, or that they have none.
+    ///
+    /// # Errors
+    /// What this node's kernel cannot, and what to do.
+    pub(crate) fn set_password(
+        &self,
+        peer: IpAddr,
+        password: Option<&Password>,
+    ) -> Result<(), String> {
+        if peer.is_ipv6() && self.address.is_ipv4() {
+            // Nothing comes here from there.
+            return Ok(());
+        }
+        set_password(&self.socket, self.address.is_ipv6(), peer, password)
+    }
+
+    /// Brings the connections that wait, and no more than can.
+    pub(crate) fn take_waiting(&self, doors: &Doors) {
+        for _ in 0..=BACKLOG {
+            let Ok((stream, from)) = self.waiting.accept() else { return };
+            match stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) {
+                Ok(stream) => doors.bring(stream, from),
+                Err(error) => tracing::debug!(%error, "a BGP connection could not be taken"),
+            }
+        }
+    }
+
+    /// Takes connections until the task is told to end.
+    pub(crate) async fn accept(&self, doors: &Doors) {
+        loop {
+            match self.socket.accept().await {
+                Ok((stream, from)) => doors.bring(stream, from),
+                Err(error) => {
+                    tracing::debug!(%error, "a BGP connection could not be taken");
+                    tokio::time::sleep(REST).await;
+                }
+            }
+        }
+    }
+}
+
 /// Listens at an address. `[::]` stands for all addresses of both families; a kernel without IPv6 has those of IPv4.
 ///
 /// # Errors
 /// The address is another process's, or needs rights that this one does not have.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+pub(crate) fn listen(address: SocketAddr) -> io::Result<Listener> {
     match listen_at(address) {
         Err(error)
             if address.ip() == Ipv6Addr::UNSPECIFIED
@@ -63,23 +120,17 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
+fn listen_at(address: SocketAddr) -> io::Result<Listener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // A process that starts anew does not wait for the connections of the one before.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
-/// Takes connections until the task is told to end.
-pub(crate) async fn accept(listener: TcpListener, doors: &Doors) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, from)) => doors.bring(stream, from),
-            Err(error) => {
-                tracing::debug!(%error, "a BGP connection could not be taken");
-                tokio::time::sleep(REST).await;
-            }
-        }
+    // A peer with TTL security takes no other answer, and nobody else minds.
+    send_full_ttl(&socket, true)?;
+    if address.is_ipv6() {
+        send_full_ttl(&socket, false)?;
     }
+    let waiting = socket.listen(BACKLOG)?.into_std()?;
+    let socket = TcpListener::from_std(waiting.try_clone()?)?;
+    Ok(Listener { address: socket.local_addr()?, socket, waiting })
 }

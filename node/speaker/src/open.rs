@@ -24,12 +24,6 @@ pub(crate) struct Comeback {
 
 /// Why there can be no session with a peer. Such a peer is neither connected to nor listened to.
 pub(crate) fn impossible(peer: &Peer) -> Option<&'static str> {
-    if peer.password.is_some() {
-        return Some("passwords (RFC 2385) are not supported yet");
-    }
-    if peer.hops.is_some() {
-        return Some("a number of hops (RFC 5082) is not supported yet");
-    }
     if peer.system == 0 || peer.own_system == 0 {
         return Some("0 is no autonomous system (RFC 7607)");
     }

@@ -1,18 +1,18 @@
 //! The thread: sessions follow the configuration, until the speaker ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use manx_bgp::table;
+use manx_bgp::peer::Peer;
 use rustbgpd_wire::notification::cease_subcode;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::sleep_until;
 
 use crate::configuration::Configuration;
-use crate::listen::{Doors, accept};
+use crate::listen::{Doors, Listener};
+use crate::password::Password;
 use crate::session::{Handle, Shared, Stop, start};
 
 /// The time in which changes are told together.
@@ -28,15 +28,16 @@ pub(crate) struct Orders {
 
 /// Runs until it is to end, or until nobody can tell it any more.
 pub(crate) async fn run(
-    listeners: Vec<TcpListener>,
+    listeners: Vec<Listener>,
     shared: Arc<Shared>,
     doors: Arc<Doors>,
     on_change: impl Fn() + Send + 'static,
     mut orders: watch::Receiver<Orders>,
 ) {
-    for listener in listeners {
-        let doors = Arc::clone(&doors);
-        tokio::spawn(async move { accept(listener, &doors).await });
+    let listeners: Vec<_> = listeners.into_iter().map(Arc::new).collect();
+    for listener in &listeners {
+        let (listener, doors) = (Arc::clone(listener), Arc::clone(&doors));
+        tokio::spawn(async move { listener.accept(&doors).await });
     }
     let sessions = Arc::clone(&shared);
     tokio::spawn(async move {
@@ -48,7 +49,14 @@ pub(crate) async fn run(
     });
     let stale = Arc::clone(&shared);
     tokio::spawn(async move { expire(&stale).await });
-    let mut sessions = Sessions { handles: BTreeMap::new(), configured: None, shared, doors };
+    let mut sessions = Sessions {
+        handles: BTreeMap::new(),
+        passwords: BTreeSet::new(),
+        configured: None,
+        shared,
+        listeners,
+        doors,
+    };
     while orders.changed().await.is_ok() {
         let (configuration, end) = {
             let orders = orders.borrow_and_update();
@@ -67,39 +75,73 @@ pub(crate) async fn run(
 /// The sessions of all peers.
 struct Sessions {
     handles: BTreeMap<IpAddr, Handle>,
-    /// What the table was told last.
-    configured: Option<table::Configuration>,
+    /// The peers for which the listening sockets have a password.
+    passwords: BTreeSet<IpAddr>,
+    /// What was followed last.
+    configured: Option<Configuration>,
     shared: Arc<Shared>,
+    listeners: Vec<Arc<Listener>>,
     doors: Arc<Doors>,
 }
 
 impl Sessions {
     /// Ends the sessions of peers that are gone or differ, and begins those of new ones. Others are not touched.
     async fn follow(&mut self, configuration: &Configuration) {
-        let Configuration { table, restarted } = configuration;
+        let Configuration { table, restarted, .. } = configuration;
         let before = self.configured.take();
-        let asks_other = |peer: IpAddr| {
-            before.as_ref().is_some_and(|before| {
-                before.identifier != table.identifier || !before.asks_same_of(peer, table)
-            })
+        let ends = |peer: IpAddr| {
+            before.as_ref().is_some_and(|before| !before.keeps_session(peer, configuration))
         };
         let stop = |handle: &Handle| match table.peers.get(&handle.peer.address) {
             None => Some(Stop::Cease(cease_subcode::PEER_DECONFIGURED)),
-            Some(_) if asks_other(handle.peer.address) => {
+            Some(_) if ends(handle.peer.address) => {
                 Some(Stop::Cease(cease_subcode::OTHER_CONFIGURATION_CHANGE))
             }
             Some(_) => None,
         };
         self.stop(stop).await;
-        self.configured = Some(table.clone());
+        self.configured = Some(configuration.clone());
         self.shared.routes.write(|it| it.configure(table));
-        for (address, peer) in &table.peers {
-            self.handles
-                .entry(*address)
-                .or_insert_with(|| start(peer.clone(), table.identifier, *restarted, &self.shared));
+        for (peer, password) in self.set_passwords(configuration) {
+            let address = peer.address;
+            let handle = start(peer, password, table.identifier, *restarted, &self.shared);
+            self.handles.insert(address, handle);
         }
         self.open_doors();
         self.shared.routes.changed.notify_one();
+    }
+
+    /// Sets the passwords of the peers without a session at the listening sockets. Returns these peers, each with the
+    /// password by which this node connects, or with why there can be no session.
+    fn set_passwords(
+        &mut self,
+        configuration: &Configuration,
+    ) -> Vec<(Peer, Result<Option<Password>, String>)> {
+        let Self { handles, passwords, listeners, doors, .. } = self;
+        for peer in passwords.extract_if(.., |peer| !handles.contains_key(peer)) {
+            for listener in listeners.iter() {
+                if let Err(error) = listener.set_password(peer, None) {
+                    tracing::warn!(%peer, error, "BGP: the peer's last password stays");
+                }
+            }
+        }
+        let peers = configuration.table.peers.values();
+        let begin = peers.filter(|it| !handles.contains_key(&it.address)).map(|peer| {
+            let set = |password: Option<&Password>| {
+                let Some(password) = password else { return Ok(None) };
+                passwords.insert(peer.address);
+                let at = |it: &Arc<Listener>| it.set_password(peer.address, Some(password));
+                listeners.iter().try_for_each(at)?;
+                Ok(Some(password.clone()))
+            };
+            (peer.clone(), configuration.password(peer).and_then(set))
+        });
+        let begin = begin.collect();
+        // Connections that were begun before have another password, or none. These peers have no doors yet.
+        for listener in listeners.iter() {
+            listener.take_waiting(doors);
+        }
+        begin
     }
 
     /// Ends sessions, and waits for their last words.

@@ -1,5 +1,6 @@
 //! The sessions with one peer, one after the other: its connections, and what the table learns and tells by them.
 
+use std::fmt::Write as _;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -22,6 +23,8 @@ use crate::codec::encoding::Family;
 use crate::collision::{self, Progress, Verdict};
 use crate::connection::{Connection, Happened};
 use crate::open::{Comeback, config, impossible};
+use crate::password::Password;
+use crate::protection::{limit_hops, limit_hops_of_accepted, set_password};
 use crate::reason::{Reason, cease};
 use crate::routes::Routes;
 use crate::status::{Board, Established, SessionState};
@@ -90,9 +93,11 @@ impl Handle {
     }
 }
 
-/// Begins the sessions with a peer. `is_restart`: this process comes back to peers that may have kept its routes.
+/// Begins the sessions with a peer that has a password, or none. `Err`: why there can be no session. `is_restart`: this
+/// process comes back to peers that may have kept its routes.
 pub(crate) fn start(
     peer: Peer,
+    password: Result<Option<Password>, String>,
     identifier: Ipv4Addr,
     is_restart: bool,
     shared: &Arc<Shared>,
@@ -100,7 +105,12 @@ pub(crate) fn start(
     let (accept, accepted) = mpsc::channel(1);
     let (stop, stopped) = watch::channel(None);
     shared.board.join(&peer);
+    let (password, refused) = match password {
+        Ok(password) => (password, impossible(&peer).map(str::to_owned)),
+        Err(reason) => (None, Some(reason)),
+    };
     let task = Task {
+        password,
         identifier,
         is_restart,
         wake: shared.routes.join(peer.address),
@@ -116,12 +126,14 @@ pub(crate) fn start(
         log: Quiet::default(),
         peer: peer.clone(),
     };
-    Handle { peer, accepted: accept, stop, task: tokio::spawn(task.run()) }
+    Handle { peer, accepted: accept, stop, task: tokio::spawn(task.run(refused)) }
 }
 
 /// The state of a peer's task.
 struct Task {
     peer: Peer,
+    /// The password of the connections that this node begins; the listening sockets know that of others.
+    password: Option<Password>,
     identifier: Ipv4Addr,
     is_restart: bool,
     shared: Arc<Shared>,
@@ -154,8 +166,9 @@ enum Event {
 }
 
 impl Task {
-    async fn run(mut self) {
-        if let Some(reason) = impossible(&self.peer) {
+    /// Runs until the task is to end. `refused`: why there can be no session.
+    async fn run(mut self, refused: Option<String>) {
+        if let Some(reason) = refused {
             self.refuse_all(reason).await;
         } else {
             self.set_state();
@@ -180,10 +193,10 @@ impl Task {
     }
 
     /// Closes each connection at once until the task is to end.
-    async fn refuse_all(&mut self, reason: &'static str) {
+    async fn refuse_all(&mut self, reason: String) {
         let Peer { address, name, .. } = &self.peer;
         tracing::warn!(peer = %address, name, "there is no BGP session: {reason}");
-        self.change_status(|it| it.last_error = Some(reason.to_owned()));
+        self.change_status(|it| it.last_error = Some(reason));
         loop {
             tokio::select! {
                 _ = stop(&mut self.stopped) => return,
@@ -216,33 +229,50 @@ impl Task {
     }
 
     fn connect(&mut self) {
-        let Peer { address, port, source, .. } = self.peer;
-        let retry = self.shared.timing.retry;
+        let Peer { address, port, source, hops, .. } = self.peer;
+        let (password, retry) = (self.password.clone(), self.shared.timing.retry);
         self.next_attempt = Instant::now() + retry;
         self.connecting = Some(tokio::spawn(async move {
-            let connecting = connect(SocketAddr::new(address, port), source);
+            let to = SocketAddr::new(address, port);
+            let connecting = connect(to, source, password.as_ref(), hops);
             let late = io::Error::new(io::ErrorKind::TimedOut, "no answer");
             timeout(retry, connecting).await.unwrap_or(Err(late))
         }));
     }
 
     fn connected(&mut self, result: io::Result<TcpStream>) {
-        let Peer { address, port, .. } = self.peer;
         match result {
             Ok(stream) => self.begin(stream, true),
-            Err(error) => {
-                self.fail(format!(
-                    "{} cannot be connected to: {error}",
-                    SocketAddr::new(address, port)
-                ));
+            Err(error) => self.fail(self.not_connected(&error)),
+        }
+    }
+
+    /// Why a connection could not be begun. Who has another password, or is too far away, does not answer.
+    fn not_connected(&self, error: &io::Error) -> String {
+        let Peer { address, port, hops, .. } = self.peer;
+        let mut words =
+            format!("{} cannot be connected to: {error}", SocketAddr::new(address, port));
+        if error.kind() == io::ErrorKind::TimedOut {
+            if self.password.is_some() {
+                words += ", as of a peer that has another password or none";
+            }
+            if let Some(hops) = hops {
+                let far = "as of a peer that is farther away than ttlSecurity says";
+                let _ = write!(words, ", {far} ({hops})");
             }
         }
+        words
     }
 
     /// Takes a connection that the peer has begun.
     fn accept(&mut self, stream: TcpStream) {
         if self.refuses_until.is_some_and(|it| Instant::now() < it) {
             return;
+        }
+        if let Some(hops) = self.peer.hops
+            && let Err(words) = limit_hops_of_accepted(&stream, self.peer.address.is_ipv4(), hops)
+        {
+            return self.fail(words);
         }
         self.begin(stream, false);
     }
@@ -534,10 +564,21 @@ fn give_up(mut connection: Connection) {
     tokio::spawn(connection.close());
 }
 
-async fn connect(to: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
+async fn connect(
+    to: SocketAddr,
+    source: Option<IpAddr>,
+    password: Option<&Password>,
+    hops: Option<u8>,
+) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     if let Some(source) = source {
         socket.bind(SocketAddr::new(source, 0))?;
+    }
+    if password.is_some() {
+        set_password(&socket, to.is_ipv6(), to.ip(), password).map_err(io::Error::other)?;
+    }
+    if let Some(hops) = hops {
+        limit_hops(&socket, to.is_ipv4(), hops)?;
     }
     socket.connect(to).await
 }

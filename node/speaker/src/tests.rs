@@ -3,4 +3,5 @@
 mod bird;
 mod by_hand;
 mod net;
+mod protected;
 mod two;

@@ -63,7 +63,7 @@ pub struct DatastoreOptions {
     #[arg(long, env = "USE_POD_CIDR", value_name = "true|false")]
     pub use_pod_cidr: Option<String>,
     /// Service account of the agent's pod. When it is deleted, Manx is gone from the cluster, and
-    /// `manx-cni uninstall --if-removed` takes the plugin away
+    /// `manx-cni uninstall --if-removed` takes the plugin away. Its namespace has the Secrets with passwords of BGP peers
     #[arg(long, env = "MANX_SERVICE_ACCOUNT", value_name = "NAMESPACE/NAME")]
     pub service_account: Option<String>,
 }

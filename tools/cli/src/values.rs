@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use manx_agent::settings::PortRange;
 
 /// The range of node ports that an API server has if it is not told another one.
@@ -45,6 +45,14 @@ pub(crate) fn ipv4_net(text: &str) -> Result<Ipv4Net, String> {
     match net(text)? {
         IpNet::V4(net) => Ok(net),
         IpNet::V6(_) => Err("expected a net of IPv4, such as 10.244.0.0/16".to_owned()),
+    }
+}
+
+/// Parses a net of IPv6, as [`net`].
+pub(crate) fn ipv6_net(text: &str) -> Result<Ipv6Net, String> {
+    match net(text)? {
+        IpNet::V6(net) => Ok(net),
+        IpNet::V4(_) => Err("expected a net of IPv6, such as fd00:10:244::/56".to_owned()),
     }
 }
 

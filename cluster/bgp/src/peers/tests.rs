@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use manx_objects::contents::Contents;
 
 use super::*;
+use crate::peer::SecretKey;
 
 /// `name 10.0.0.1 [fd00::1] [key=value ...]`: a Node with these addresses; `as=` and `rr=` are its annotations, all else
 /// labels.
@@ -96,7 +97,7 @@ fn words(peer: &Peer) -> String {
     if !peer.filters.is_empty() {
         write!(text, " filters {}", peer.filters.join(" ")).unwrap();
     }
-    if let Some((name, key)) = &peer.password {
+    if let Some(SecretKey { name, key }) = &peer.password {
         write!(text, " password {name}/{key}").unwrap();
     }
     if let Some(hops) = peer.hops {

@@ -66,7 +66,7 @@ fn configuration(own: &[&str], exported: bool) -> Configuration {
         exports: Exports {
             own: own.iter().map(|it| (net(it), OwnRoute::Block)).collect(),
             pools: BTreeMap::from([(net("10.65.0.0/16"), true), (net("10.66.0.0/16"), exported)]),
-            passed_on: vec![net("192.0.2.0/24")],
+            reflected: vec![net("192.0.2.0/24")],
             links: vec![net("10.0.0.0/30")],
         },
         prefixes: LIMIT,

@@ -118,8 +118,9 @@ impl Cluster {
         self.invalid_pools.extend(doubtful.iter().map(|(it, _)| it.key.name.clone()));
         self.later_pools = later.iter().map(|(it, _)| it.key.name.clone()).collect();
         self.pools = Vec::with_capacity(all.len());
-        let counts =
-            |it: &&Written<'_>| it.pool.is_for_pods() && !self.later_pools.contains(&it.key.name);
+        let counts = |it: &&Written<'_>| {
+            it.pool.is_for_cluster() && !self.later_pools.contains(&it.key.name)
+        };
         for it in all.iter().filter(counts) {
             let mut pool = network::pool(it.pool);
             if let Some((node, address)) = reported_within(&self.nodes, pool.cidr).next() {

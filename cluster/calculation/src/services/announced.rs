@@ -9,8 +9,9 @@
 //! | others, where the range is the address itself | every node |
 //! | others, with `serviceLoadBalancerAggregation: Disabled` and an address of a load balancer | every node, while some endpoint is ready |
 //!
-//! Of several Services with one address the first one decides, in the order in which they get its ports. Otherwise whoever
-//! writes a Service with somebody else's external IP leads that one's clients to nodes without an endpoint.
+//! Of several Services with one address as an external IP the first one decides, in the order in which they get its ports;
+//! and if it is the load balancer's address of another one, none of them does. Otherwise whoever writes a Service with
+//! somebody else's external IP leads that one's clients to nodes without an endpoint.
 //!
 //! A node with the label `node.kubernetes.io/exclude-from-external-load-balancers` tells of nothing.
 //!
@@ -144,22 +145,30 @@ impl Announced {
         if matches!(node, Some(Object::Node(node)) if node.labels.contains_key(EXCLUDED)) {
             return Told::default();
         }
-        let firsts = self.order.iter().filter_map(|(address, all)| Some((all.first()?, *address)));
-        let is_told =
-            |(first, address): &(&Precedence, IpAddr)| self.is_told(nets, first, *address);
-        let mut single: Vec<_> =
-            firsts.filter(is_told).filter(|(_, address)| is_served(*address)).collect();
+        let claims = self.order.iter().filter_map(|(address, all)| {
+            let first = all.first()?;
+            let counting = if first.is_external_ip { 1 } else { all.len() };
+            let mut counting =
+                all.iter().take(counting).filter(|it| it.is_external_ip == first.is_external_ip);
+            let by = counting.find(|it| self.fulfils(nets, it, *address))?;
+            let is_cluster_ip = self.claim(by, *address)?.kind == AddressKind::ClusterIp;
+            Some(((by.is_external_ip, is_cluster_ip, &by.rank), *address))
+        });
+        let mut single: Vec<_> = claims.filter(|(_, address)| is_served(*address)).collect();
         single.sort_unstable();
         let left_out = single.len().saturating_sub(MOST_ANNOUNCED);
         let single = single.into_iter().take(MOST_ANNOUNCED);
         let single = single.map(|(_, address)| IpNet::from(address));
-        Told { routes: nets.told_whole().chain(single).collect(), left_out }
+        Told { routes: nets.told_whole(&self.external).chain(single).collect(), left_out }
     }
 
-    /// Whether peers are told of an address of the Service that is first there.
-    fn is_told(&self, nets: &AnnouncedNets, first: &Precedence, address: IpAddr) -> bool {
-        let claim = self.services.get(&*first.rank.object);
-        let Some(claim) = claim.and_then(|it| it.addresses.get(&address)) else { return false };
+    fn claim(&self, by: &Precedence, address: IpAddr) -> Option<&Claim> {
+        self.services.get(&*by.rank.object)?.addresses.get(&address)
+    }
+
+    /// Whether a Service that has an address fulfils the condition under which peers are told of it.
+    fn fulfils(&self, nets: &AnnouncedNets, by: &Precedence, address: IpAddr) -> bool {
+        let Some(claim) = self.claim(by, address) else { return false };
         match nets.condition(address, claim.kind, claim.is_local) {
             Condition::Never => false,
             Condition::Always => true,

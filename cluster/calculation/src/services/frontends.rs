@@ -43,7 +43,7 @@ pub struct Frontends {
     /// The nets whose addresses count as one of `externalIPs`.
     external: Box<[IpNet]>,
     /// The nets of cluster IPs to which routers lead clients from outside.
-    announced: Box<[IpNet]>,
+    announced_cluster_ips: Box<[IpNet]>,
     table: Arc<ServiceTable>,
     /// The addresses that have a frontend, but for those of this node.
     addresses: BTreeSet<IpAddr>,
@@ -106,7 +106,7 @@ impl Frontends {
     /// The same, with [`Frontends::announce`].
     #[must_use]
     pub fn with_announced(self, nets: &[IpNet]) -> Self {
-        Self { announced: nets.into(), ..self }
+        Self { announced_cluster_ips: nets.into(), ..self }
     }
 
     /// The table. A change makes another one, which shares with this one what is alike.
@@ -195,16 +195,16 @@ impl Frontends {
         }
     }
 
-    /// Has routers lead clients from outside to any node for cluster IPs in these nets. So backends on other nodes take them,
-    /// as at a load balancer's address. `admits` is as for [`Frontends::follow`].
+    /// Sets the nets of cluster IPs to which routers lead clients from outside, by any node. Backends on other nodes take them
+    /// then, as at a load balancer's address. `admits` is as for [`Frontends::follow`].
     pub fn announce(
         &mut self,
         contents: &Contents,
         nets: &[IpNet],
         admits: impl Fn(IpAddr) -> bool,
     ) {
-        if *self.announced != *nets {
-            self.announced = nets.into();
+        if *self.announced_cluster_ips != *nets {
+            self.announced_cluster_ips = nets.into();
             let services = self.claimants.keys().filter(|key| key.kind == Kind::Service);
             let services = services.map(|key| ObjectKey::clone(key)).collect();
             self.compile_all(contents, services, admits);
@@ -361,8 +361,8 @@ impl Frontends {
     }
 
     fn compiler(&self) -> Compiler<'_> {
-        let Self { here, node_ports, external, announced, slices, shares, .. } = self;
-        Compiler { here, node_ports, external, announced, slices, shares }
+        let Self { here, node_ports, external, announced_cluster_ips, slices, shares, .. } = self;
+        Compiler { here, node_ports, external, announced_cluster_ips, slices, shares }
     }
 
     /// Stores in the table who has a key now. Returns whether its address has a frontend now and had none, or the other

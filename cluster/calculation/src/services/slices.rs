@@ -1,6 +1,6 @@
 //! The `EndpointSlice`s of each Service.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use manx_objects::State;
@@ -12,6 +12,7 @@ use manx_objects::object::{
 use manx_policy_compiler::model::ObjectName;
 
 use super::backends::{LeftOut, can_be_backend};
+use super::bounds::MOST_PORTS;
 
 /// A Service with more ports than these is worth an index of them.
 const FEW_PORTS: usize = 4;
@@ -88,13 +89,13 @@ impl Slices {
         &'a self,
         (name, service): (&ObjectName, &'a Service),
     ) -> impl Iterator<Item = &'a SliceEndpoint> {
-        let is_of_service = |of: &EndpointPort| {
-            service.ports.iter().any(|it| target(it) == (of.name.as_deref(), of.protocol))
-        };
+        let targets: HashSet<_> = service.ports.iter().take(MOST_PORTS).map(target).collect();
+        let is_of_service =
+            move |of: &EndpointPort| targets.contains(&(of.name.as_deref(), of.protocol));
         let is_known = !self.is_broken(&name.namespace);
         let slices = self.of_services.get(name).filter(|_| is_known).into_iter().flatten();
         let slices = slices.filter_map(move |(_, object)| match &**object {
-            Object::EndpointSlice(slice) if slice.ports.iter().any(is_of_service) => Some(slice),
+            Object::EndpointSlice(slice) if slice.ports.iter().any(&is_of_service) => Some(slice),
             _ => None,
         });
         let endpoints = slices.flat_map(|slice| &slice.endpoints);

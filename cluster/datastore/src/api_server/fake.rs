@@ -172,6 +172,17 @@ impl ServerState {
         self.objects.entry(list.to_owned()).or_default().push(object);
     }
 
+    /// An object is added, changed (`MODIFIED`) or gone (`DELETED`), with an event.
+    pub(crate) fn tell(&mut self, event: &str, list: &str, object: &Value) {
+        let all = self.objects.entry(list.to_owned()).or_default();
+        all.retain(|it| it["metadata"]["name"] != object["metadata"]["name"]);
+        if event != "DELETED" {
+            all.push(object.clone());
+        }
+        let lines = self.lines.entry(list.to_owned()).or_default();
+        lines.push(json!({ "type": event, "object": object }));
+    }
+
     /// Removes all objects without events.
     pub(crate) fn clear(&mut self, list: &str) {
         self.objects.remove(list);

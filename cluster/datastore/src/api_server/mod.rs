@@ -7,6 +7,7 @@
 //! - `resource`: the resource that holds the objects of a kind.
 //! - `reading`: an object as the server sends it.
 //! - `follow`: the objects of one kind, listed and watched.
+//! - `secrets`: Secrets that are wanted by name.
 //! - `annotate`, `condition`, `notice`: the writes of agents: pods' addresses, whether their node has a network, and
 //!   Events about objects that are not valid.
 //! - `writer`: single objects, read and written.
@@ -33,6 +34,7 @@ mod once;
 mod pool;
 mod reading;
 mod resource;
+mod secrets;
 #[cfg(test)]
 mod served_tests;
 mod writer;
@@ -58,12 +60,13 @@ use self::connection::{ANSWER, Connection};
 use self::follow::{Definitions, Position};
 use self::notice::{AbandonedEvents, Notice, Notices};
 pub use self::once::{read_kinds, run_with_writer};
-pub use self::pool::make_first_pool;
+pub use self::pool::make_first_pools;
 pub use self::writer::Writer;
 use crate::error::SourceError;
 use crate::followed::{
     Event, Events, Followed, Follower, Objects, Pause, Server, Stale, Waiting, Waits,
 };
+use crate::secrets::Secrets;
 
 /// The kinds that are followed.
 static FOLLOWED: LazyLock<Vec<Kind>> =
@@ -84,11 +87,12 @@ pub struct ApiServer {
     to_write: PendingWrites,
 }
 
-/// The writes to the server, and their outcomes.
+/// The writes to the server, and their outcomes; the Secrets that are wanted of it.
 #[derive(Debug, Clone)]
 struct PendingWrites {
     /// The name of the agent's node.
     node: String,
+    secrets: Arc<Secrets>,
     /// The addresses of this node's pods; none: they are released.
     addresses: Arc<Waiting<Vec<IpAddr>>>,
     condition: Arc<Condition>,
@@ -109,13 +113,14 @@ impl ApiServer {
         follower: Follower,
         told: impl Fn(&Waits),
     ) -> Result<Self, SourceError> {
-        let Follower { node, state } = follower;
+        let Follower { node, namespace, state } = follower;
         // A mistake in the settings is reported at once; later it would be a fault that may pass.
         let url = access.config().await?.cluster_url;
         let (server, host): (Arc<str>, _) = (url.to_string().into(), url.host().map(str::to_owned));
         let (mut followed, events) = Followed::new(*SERVER, state.as_deref());
         let to_write = PendingWrites {
             node,
+            secrets: Arc::new(Secrets::new(&namespace)),
             addresses: Arc::default(),
             condition: Arc::default(),
             noticed: Arc::default(),
@@ -181,6 +186,11 @@ impl ApiServer {
     ) -> Option<Changes> {
         self.to_write.addresses.put(pod.clone(), addresses.clone().unwrap_or_default());
         self.followed.objects().assign(pod, addresses)
+    }
+
+    /// The Secrets that are wanted.
+    pub(crate) fn secrets(&self) -> &Secrets {
+        &self.to_write.secrets
     }
 
     /// Queues Kubernetes Events about objects with problems; see [`Source::report`](crate::Source).
@@ -290,6 +300,7 @@ async fn connect(
         _ = join_all(follow) => Ok(()),
         reason = keep_probing(&connection, events) => Err(reason),
         () = follow::watch_installed(&connection, &FOLLOWED, &installed) => Ok(()),
+        () = secrets::keep_following(&connection, &to_write.secrets) => Ok(()),
         () = annotate::keep_writing(&connection, &to_write.node, &to_write.addresses) => Ok(()),
         () = condition::keep_writing(&connection, &to_write.node, &to_write.condition) => Ok(()),
         () = notice::keep_writing(&connection, &to_write.node, &to_write.noticed, &to_write.given_up) => Ok(()),

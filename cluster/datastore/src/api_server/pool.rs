@@ -1,24 +1,35 @@
-//! The first `IPPool` of a cluster whose objects an API server has. The installation makes it: an agent may make no pools.
+//! The first `IPPool`s of a cluster whose objects an API server has. The installation makes them: an agent may make no pools.
 
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{GetParams, Request};
 use manx_objects::object::Kind;
 use tokio::time::timeout;
 
 use super::access::Access;
 use super::connection::ANSWER;
+use super::fault::code;
 use super::writer::Writer;
 use crate::error::SourceError;
 use crate::followed::Pause;
-use crate::pool::{DefaultPool, make_first};
+use crate::pool::{DefaultPool, make_first, pod_networks};
 use crate::writes::WriteError;
 
-/// Makes the pool unless there is one, of any name. Returns whether it was made. Waits for a server that does not
-/// answer, and for the CRD: it may come later.
+/// Makes each of the pools unless there is one of its family, of any name. Returns those that were made. Waits for a server
+/// that does not answer, and for the CRD: it may come later.
+///
+/// `asks_kubeadm`: whether the pools depend on the pods' networks that kubeadm has written down for the cluster (the
+/// `ConfigMap` `kubeadm-config`), which `pools` gets: none if kubeadm has not made the cluster, or was told of none.
 ///
 /// # Errors
-/// No setting names a server, or the server refuses the pool or the list of pools.
-pub fn make_first_pool(access: &Access, pool: &DefaultPool) -> Result<bool, SourceError> {
+/// No setting names a server; the server refuses a pool, the list of pools or the `ConfigMap`; or `pools` refuses.
+pub fn make_first_pools(
+    access: &Access,
+    asks_kubeadm: bool,
+    pools: impl Fn(&[IpNet]) -> Result<Vec<DefaultPool>, String>,
+) -> Result<Vec<DefaultPool>, SourceError> {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(make(access, pool)),
+        Ok(runtime) => runtime.block_on(make(access, asks_kubeadm, pools)),
         Err(error) => Err(SourceError::Client {
             server: "the API server".to_owned(),
             reason: error.to_string(),
@@ -26,12 +37,20 @@ pub fn make_first_pool(access: &Access, pool: &DefaultPool) -> Result<bool, Sour
     }
 }
 
-async fn make(access: &Access, pool: &DefaultPool) -> Result<bool, SourceError> {
+async fn make(
+    access: &Access,
+    asks_kubeadm: bool,
+    pools: impl Fn(&[IpNet]) -> Result<Vec<DefaultPool>, String>,
+) -> Result<Vec<DefaultPool>, SourceError> {
     let (mut pause, mut told) = (Pause::default(), String::new());
     loop {
         let server = access.config().await?.cluster_url.to_string();
         let writer = Writer::open(access).await?;
-        let waits = match timeout(ANSWER, make_first(&writer, pool)).await {
+        let attempt = async {
+            let networks = if asks_kubeadm { kubeadm(&writer).await? } else { Vec::new() };
+            make_first(&writer, &pools(&networks).map_err(WriteError::Refused)?).await
+        };
+        let waits = match timeout(ANSWER, attempt).await {
             Ok(Ok(made)) => return Ok(made),
             Ok(Err(WriteError::NotServed(_))) => "the CRD of IPPools is not installed".to_owned(),
             Ok(Err(WriteError::Unreachable(reason))) => reason,
@@ -47,4 +66,19 @@ async fn make(access: &Access, pool: &DefaultPool) -> Result<bool, SourceError> 
         }
         pause.wait().await;
     }
+}
+
+/// The pods' networks that kubeadm has written down.
+async fn kubeadm(writer: &Writer) -> Result<Vec<IpNet>, WriteError> {
+    const NAME: &str = "kubeadm-config";
+    let request = Request::new("/api/v1/namespaces/kube-system/configmaps");
+    let found = match writer.ask(request.get(NAME, &GetParams::default())).await {
+        Err(error) if code(&error) == Some(404) => return Ok(Vec::new()),
+        found => found?,
+    };
+    let map: ConfigMap = serde_json::from_value(found)
+        .map_err(|error| WriteError::Refused(format!("ConfigMap {NAME}: {error}")))?;
+    let configuration = map.data.unwrap_or_default().remove("ClusterConfiguration");
+    pod_networks(&configuration.unwrap_or_default())
+        .map_err(|error| WriteError::Refused(format!("ConfigMap {NAME}: {error}")))
 }

@@ -28,7 +28,11 @@ fn access(server: &Fake) -> Access {
 }
 
 fn follower(state: Option<&Path>) -> Follower {
-    Follower { node: "n1".to_owned(), state: state.map(Path::to_owned) }
+    Follower {
+        node: "n1".to_owned(),
+        namespace: "kube-system".to_owned(),
+        state: state.map(Path::to_owned),
+    }
 }
 
 async fn open(server: &Fake, state: Option<&Path>) -> ApiServer {

@@ -56,7 +56,7 @@ impl Writer {
         found.ok_or(WriteError::NotServed(kind))
     }
 
-    async fn ask(
+    pub(super) async fn ask(
         &self,
         request: Result<hyper::Request<Vec<u8>>, request::Error>,
     ) -> kube::Result<Value> {

@@ -333,6 +333,11 @@ fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, String)>
     Ok(Some((stamp, encoding::decode(bytes)?)))
 }
 
+/// The text of a manifest.
+pub(super) fn text(path: &Path) -> io::Result<String> {
+    Ok(read(path, None)?.map(|(_, text)| text).unwrap_or_default())
+}
+
 /// The manifests in a directory and, if `recursive`, below it. A directory whose name begins with a dot is not entered,
 /// and neither is a link to a directory.
 pub(super) fn paths(directory: &Path, recursive: bool) -> io::Result<Vec<PathBuf>> {

@@ -57,6 +57,8 @@ const START: Duration = Duration::from_secs(10);
 pub struct Follower {
     /// The name of its node. It writes to the objects of pods on this node.
     pub node: String,
+    /// Its own namespace. It reads Secrets there, and nowhere else.
+    pub namespace: String,
     /// The file of the last state.
     pub state: Option<PathBuf>,
 }

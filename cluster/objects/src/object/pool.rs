@@ -73,8 +73,8 @@ impl IpPool {
         }
     }
 
-    /// Whether pods and tunnels have its addresses. Others are those of services, and of the world for everybody else.
-    pub fn is_for_pods(&self) -> bool {
+    /// Whether pods or tunnels have its addresses. Those of other pools are for services.
+    pub fn is_for_cluster(&self) -> bool {
         self.allows(PoolUse::Workload) || self.allows(PoolUse::Tunnel)
     }
 

@@ -20,9 +20,7 @@ pub(super) const CONFIGURATION: &[Row] = &[
             "serviceLoadBalancerAggregation",
             "serviceLoadBalancerIPs",
         ],
-        Heeded(
-            "where agents speak BGP; of a node's own configuration only `listenPort`; the mesh has no sessions with a password",
-        ),
+        Heeded("where agents speak BGP; of a node's own configuration only `listenPort`"),
     ),
     (
         &["communities", "prefixAdvertisements"],

@@ -443,7 +443,7 @@ pub(super) const ROWS: &[Row] = &[
     (
         &["serviceLoopPrevention"],
         Quiet(
-            "counts where service addresses are announced by BGP, and Manx announces none; what pods send to a service and nothing translates is dropped",
+            "what nobody translates in the ranges of services of which peers in BGP are told is refused, whatever it says",
         ),
     ),
     (&["istioDSCPMark"], Quiet("counts with istioAmbientMode")),

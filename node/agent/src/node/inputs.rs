@@ -15,6 +15,7 @@ use crate::settings::{self, Settings};
 use crate::uplink::NextHops;
 use manx_calculation::topology::{Reserved, ReservedFor};
 use manx_datastore::api_server::Access;
+use manx_datastore::secrets::NAMESPACE;
 use manx_datastore::{Follower, Source, Waits};
 use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::{Kind, Object, ObjectKey};
@@ -138,8 +139,10 @@ impl Inputs {
     pub(crate) async fn open(settings: &Settings, on_wait: impl Fn(&Waits)) -> Result<Self, Error> {
         let source = match &settings.datastore {
             settings::Datastore::Directory(path) => Source::open_directory(path)?,
-            settings::Datastore::Kubernetes { access, state, .. } => {
-                let follower = Follower { node: settings.name.clone(), state: Some(state.clone()) };
+            settings::Datastore::Kubernetes { access, state, account } => {
+                let namespace = account.as_ref().map_or(NAMESPACE, |it| &it.namespace).to_owned();
+                let (node, state) = (settings.name.clone(), Some(state.clone()));
+                let follower = Follower { node, namespace, state };
                 Source::open_api_server(Access::clone(access), follower, on_wait).await?
             }
         };
@@ -221,6 +224,11 @@ impl Inputs {
     /// Sets the next hops to the other nodes.
     pub(crate) fn set_next_hops(&mut self, next_hops: NextHops) {
         self.unsettled.tables |= replace(&mut self.next_hops, next_hops);
+    }
+
+    /// Records that other passwords of peers in BGP are known.
+    pub(crate) fn note_passwords(&mut self) {
+        self.unsettled.peers = true;
     }
 
     /// Sets the ways out of the cluster that routers have told. `None`: those that the kernel has stay.

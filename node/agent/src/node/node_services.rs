@@ -32,11 +32,13 @@ pub(super) struct ManxServices {
     /// The nets that the settings leave to `externalIPs`.
     pub(super) external: Vec<IpNet>,
     /// The nets of cluster IPs to which routers lead clients from outside.
-    announced: Vec<IpNet>,
+    announced_cluster_ips: Vec<IpNet>,
     /// The nets of the node's addresses with node ports. None: its first addresses have them.
     pub(super) node_port_nets: Vec<IpNet>,
     /// The ports of the way out, the first and the last.
     pub(super) egress: (u16, u16),
+    /// Whether other addresses are translated since the last update.
+    pub(super) translates_others: bool,
     /// The addresses of all nodes, which are no services'.
     of_nodes: HashSet<IpAddr>,
     /// The addresses of services outside of the ranges that have a route of their own: those of load balancers, and
@@ -93,9 +95,10 @@ impl NodeServices {
                 ranges: ServiceRanges::default(),
                 configured: settings.ranges.clone(),
                 external: settings.external_ips.clone(),
-                announced: Vec::new(),
+                announced_cluster_ips: Vec::new(),
                 node_port_nets: settings.node_port_nets.clone(),
                 egress: (settings.ports.egress.first(), settings.ports.egress.last()),
+                translates_others: false,
                 of_nodes: HashSet::new(),
                 with_routes: BTreeSet::new(),
                 without_routes: 0,
@@ -107,7 +110,7 @@ impl NodeServices {
     pub(super) fn external_nets(&self) -> Vec<IpNet> {
         match self {
             Self::Nobody => Vec::new(),
-            // kube-proxy asks nobody.
+            // kube-proxy translates all of them.
             Self::KubeProxy(_) => vec![IpNet::from(Ipv4Net::default()), Ipv6Net::default().into()],
             Self::Manx(services) => services.external.clone(),
         }
@@ -134,7 +137,7 @@ impl ManxServices {
         self.of_nodes = cluster.node_addresses().into_keys().collect();
         let told = announced.all().filter(|_| is_speaker);
         self.ranges = ServiceRanges::new(contents, &self.configured, told, cluster);
-        self.announced = announced.cluster_ips().to_vec();
+        self.announced_cluster_ips = announced.cluster_ips().to_vec();
     }
 
     /// Follows changes of objects, and of the node's place if it may have changed: its addresses with node ports are `placed`.
@@ -146,14 +149,17 @@ impl ManxServices {
         topology: &Topology,
         is_own: impl Fn(&IpAddr) -> bool,
     ) -> ServiceChange {
-        let Self { frontends, of_nodes, announced, .. } = self;
+        let Self { frontends, of_nodes, announced_cluster_ips, .. } = self;
         let admits = admission(topology, of_nodes, is_own);
+        if placed.is_some() {
+            frontends.announce(contents, announced_cluster_ips, &admits);
+        }
         let changed = changes.map(|it| frontends.follow(contents, it, &admits)).unwrap_or_default();
+        self.translates_others = !changed.is_empty();
         let is_placed = placed.is_some();
         if let Some(addresses) = placed {
             frontends.readmit(contents, &admits);
-            frontends.move_node_ports(contents, addresses, &admits);
-            frontends.announce(contents, announced, admits);
+            frontends.move_node_ports(contents, addresses, admits);
         }
         let routed = self.ranges.routed(topology);
         let translated: BTreeSet<IpAddr> =

@@ -13,6 +13,7 @@ use ipnet::IpNet;
 use tokio::sync::Notify;
 
 use super::inputs::Inputs;
+use super::passwords::{keys, passwords};
 use super::routers::{MOST_WAYS_OUT, WaysOut};
 use super::view::View;
 use crate::error::Error;
@@ -61,7 +62,7 @@ pub(crate) struct Peering {
     /// The time until which the last agent's ways out stay, if sessions are not established.
     awaits_until: Option<Instant>,
     /// The number of ways out that routers have told.
-    told: usize,
+    ways_out: usize,
     /// The ranges of services' addresses. No way out leads there.
     ranges: Vec<IpNet>,
 }
@@ -89,7 +90,7 @@ impl Peering {
             generation: None,
             next_look: now,
             awaits_until: restarted.then(|| now + LAST_WAYS_OUT),
-            told: 0,
+            ways_out: 0,
             ranges: Vec::new(),
         })
     }
@@ -125,17 +126,33 @@ impl Peering {
             tracing::warn!(problem, "BGP");
         }
         (self.system, self.problems) = (system, problems);
-        // While a pool is not valid, it is not known what is not to be told.
+        let ranges: Vec<IpNet> = view.announced_nets.all().collect();
+        let pools = pools(contents);
+        // Other pools and ranges leave other ways out.
+        if (&self.ranges, self.pools()) != (&ranges, Some(&pools)) {
+            self.generation = None;
+        }
+        self.ranges = ranges;
+        // While a pool is not valid, it is not known what is not to be told: nothing new is.
         let exports = if view.cluster.invalid_pools.is_empty() {
             Exports {
                 own: own_routes(view, &services),
-                pools: pools(contents),
-                passed_on: view.announced_nets.passed_on().collect(),
+                pools,
+                reflected: view.announced_nets.reflected().filter(|_| cluster.is_some()).collect(),
                 links: inputs.links().to_vec(),
             }
         } else {
-            self.configured.as_ref().map(|it| it.table.exports.clone()).unwrap_or_default()
+            let mut exports =
+                self.configured.as_ref().map(|it| it.table.exports.clone()).unwrap_or_default();
+            exports
+                .own
+                .retain(|it, kind| *kind != OwnRoute::Service || services.routes.contains(it));
+            exports
         };
+        let source = &inputs.source;
+        source.want_secrets(keys(&peers));
+        let secrets = source.secrets();
+        let passwords = passwords(&peers, secrets.namespace(), &secrets.found());
         let table = table::Configuration {
             identifier,
             cluster,
@@ -146,13 +163,10 @@ impl Peering {
             prefixes: PREFIXES,
             prefixes_of_node: PREFIXES_OF_NODE,
         };
-        let wanted = Configuration { table, restarted: self.restarted };
+        let wanted = Configuration { table, passwords, restarted: self.restarted };
         if self.configured.as_ref() != Some(&wanted) {
             self.speaker.configure(wanted.clone());
             self.configured = Some(wanted);
-            // Other pools and ranges leave other ways out.
-            self.generation = None;
-            self.ranges = view.announced_nets.all().collect();
         }
     }
 
@@ -172,7 +186,7 @@ impl Peering {
             return None;
         }
         self.next_look = now + LOOKS;
-        let pools = self.configured.as_ref().map(|it| &it.table.exports.pools);
+        let pools = self.pools();
         let is_inside = |it: IpNet| {
             pools.is_some_and(|all| around(it).any(|net| all.contains_key(&net)))
                 || self.ranges.iter().any(|range| range.contains(&it))
@@ -182,13 +196,18 @@ impl Peering {
             .filter_map(|(prefix, routes)| Some((prefix, routes.first()?.next_hop)))
             .filter(|(prefix, router)| !is_inside(*prefix) && !is_inside(IpNet::from(*router)))
             .collect();
-        self.told = all.len();
+        self.ways_out = all.len();
         Some(all)
     }
 
-    /// Whether the session with each router that can have one has been established for a moment.
+    /// The pools, as they were told last.
+    fn pools(&self) -> Option<&BTreeMap<IpNet, bool>> {
+        self.configured.as_ref().map(|it| &it.table.exports.pools)
+    }
+
+    /// Whether the session with each router that may have one has been established for a moment.
     fn has_all_told(&self) -> bool {
-        let Some(Configuration { table, .. }) = &self.configured else { return false };
+        let Some(Configuration { table, passwords, .. }) = &self.configured else { return false };
         let sessions = self.speaker.sessions();
         let has_told = |peer: IpAddr| {
             let mut sessions = sessions.iter().filter(|it| it.peer == peer);
@@ -197,15 +216,16 @@ impl Peering {
                     && it.since.elapsed().is_ok_and(|it| it >= TOLD)
             })
         };
-        let can_tell = |it: &&Peer| !it.is_node && it.password.is_none() && it.hops.is_none();
+        let has_no_password = |it: &Peer| matches!(passwords.get(&it.address), Some(Err(_)));
+        let can_tell = |it: &&Peer| !it.is_node && !has_no_password(it);
         table.peers.values().filter(can_tell).all(|peer| has_told(peer.address))
     }
 
     pub(super) fn status(&self) -> BgpStatus {
-        let too_many = (self.told > MOST_WAYS_OUT).then(|| {
+        let too_many = (self.ways_out > MOST_WAYS_OUT).then(|| {
             format!(
                 "routers tell {} ways out of the cluster, and the node's kernel gets {MOST_WAYS_OUT} of each family at most, those with the shortest prefixes: have the routers tell fewer",
-                self.told
+                self.ways_out
             )
         });
         BgpStatus {
@@ -245,16 +265,16 @@ fn problems_of_services(view: &View, told: &Told) -> Vec<String> {
     let mut problems: Vec<String> = nets.problems.iter().map(ToString::to_string).collect();
     if told.left_out > 0 {
         problems.push(format!(
-            "found {} addresses of services more than a node tells one by one, so peers are not told of them, external IPs and the youngest Services first: have fewer Services with externalTrafficPolicy: Local",
+            "found {} addresses of services more than a node tells one by one, so peers are not told of them, external \
+             IPs and the youngest Services first: have fewer Services with externalTrafficPolicy: Local",
             told.left_out,
         ));
     }
     if let Some(services) = view.services.manx() {
-        let overlaps = |one: &IpNet, other: &IpNet| one.contains(other) || other.contains(one);
-        let is_served = |net: &&IpNet| services.external.iter().any(|it| overlaps(it, net));
-        problems.extend(nets.external_ips().iter().filter(|net| !is_served(net)).map(|net| {
+        problems.extend(nets.unserved(&services.external).map(|net| {
             format!(
-                "BGPConfiguration default, serviceExternalIPs: found {net}, of which this node serves no address, expected nets that --external-ips (MANX_EXTERNAL_IPS) names, too: add it there"
+                "BGPConfiguration default, serviceExternalIPs: found {net}, of which this node serves no address, so it is \
+                 not told; expected nets that --external-ips (MANX_EXTERNAL_IPS) names, too: add it there"
             )
         }));
     }

@@ -71,7 +71,8 @@ pub(super) fn settle(
         tracing::error!(%error, "the node cannot be placed; the routes stay as they were");
     }
     let services = view.update_services(inputs, objects.as_ref(), place);
-    let announced = objects.as_ref().is_some_and(|changes| view.update_announced(inputs, changes));
+    let announced = objects.as_ref().is_some_and(|changes| view.update_announced(inputs, changes))
+        || view.translates_other_addresses();
     let addresses = match &services {
         ServiceChange::Addresses(addresses) => Some(addresses),
         ServiceChange::None | ServiceChange::Tables => None,

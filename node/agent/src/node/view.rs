@@ -63,8 +63,8 @@ pub(crate) struct View {
     pub(super) services: NodeServices,
     /// The ranges of services' addresses of which nodes tell their peers in BGP.
     pub(super) announced_nets: AnnouncedNets,
-    /// The addresses of services of which this node does. `None`: it speaks no BGP.
-    announced: Option<Announced>,
+    /// The single addresses of which this node tells its peers. `None`: it speaks no BGP.
+    pub(super) announced: Option<Announced>,
     /// The ways out of the cluster that routers have told, and the addresses to which none of them may lead. `None`: routers
     /// have not spoken yet since the start.
     ways_out: Option<WaysOut>,
@@ -166,7 +166,8 @@ impl View {
         });
         self.own_addresses = own_addresses(inputs, &self.topology);
         self.interface_addresses.clone_from(inputs.interface_addresses());
-        self.announced_nets = AnnouncedNets::new(inputs.contents(), &self.cluster);
+        let reserved = inputs.reserved().collect();
+        self.announced_nets = AnnouncedNets::new(inputs.contents(), &self.cluster, &reserved);
         if let NodeServices::Manx(services) = &mut self.services {
             let announced = (&self.announced_nets, self.announced.is_some());
             services.place(inputs.contents(), announced, &self.cluster);
@@ -382,7 +383,14 @@ impl View {
 
     /// Follows changes of objects, and returns whether peers in BGP may have to be told of other addresses of services.
     pub(super) fn update_announced(&mut self, inputs: &Inputs, changes: &Changes) -> bool {
-        self.announced.as_mut().is_some_and(|it| it.follow(inputs.contents(), changes))
+        let differs =
+            self.announced.as_mut().is_some_and(|it| it.follow(inputs.contents(), changes));
+        differs && !self.announced_nets.is_empty()
+    }
+
+    /// Whether other addresses of services are translated here since the services were last updated.
+    pub(super) fn translates_other_addresses(&self) -> bool {
+        self.services.manx().is_some_and(|it| it.translates_others)
     }
 
     /// The addresses of services of which peers in BGP are told: those to whose Services this node leads.

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use manx_bgp::peer::Peer;
+use manx_bgp::peer::{Peer, SecretKey};
 use manx_fixtures::skip::{Need, skip};
 use tempfile::TempDir;
 
@@ -14,8 +14,8 @@ use super::net::{
     A, A6, B, B6, configuration, in_namespace, is_established, learned, peer, speaker, status,
     stays, wait_for,
 };
-use crate::Speaker;
 use crate::status::SessionState;
+use crate::{Password, Speaker};
 
 /// A BIRD, with a folder of its own. It is killed when this is dropped.
 struct Bird {
@@ -52,6 +52,13 @@ impl Bird {
     /// Starts it again, as one that has kept its routes in the kernel.
     fn restart(&mut self, configuration: &str) {
         self.child = run(self.folder.path(), configuration, &["-R"]).unwrap();
+    }
+
+    /// Has it take another configuration.
+    fn configure(&self, configuration: &str) {
+        write(self.folder.path(), configuration);
+        let answer = self.ask("configure");
+        assert!(answer.contains("Reconfigur"), "{answer}");
     }
 
     /// What BIRD answers to a command.
@@ -98,8 +105,7 @@ impl Drop for Bird {
 }
 
 fn run(folder: &Path, configuration: &str, options: &[&str]) -> std::io::Result<Child> {
-    let (file, log) = (folder.join("bird.conf"), folder.join("bird.log"));
-    fs::write(&file, format!("log \"{}\" all;\n{configuration}", log.display())).unwrap();
+    let file = write(folder, configuration);
     Command::new("bird")
         .args(["-f", "-c"])
         .arg(file)
@@ -110,6 +116,12 @@ fn run(folder: &Path, configuration: &str, options: &[&str]) -> std::io::Result<
         .args(options)
         .stdout(Stdio::null())
         .spawn()
+}
+
+fn write(folder: &Path, configuration: &str) -> PathBuf {
+    let (file, log) = (folder.join("bird.conf"), folder.join("bird.log"));
+    fs::write(&file, format!("log \"{}\" all;\n{configuration}", log.display())).unwrap();
+    file
 }
 
 /// BIRD at `B`, as one of Calico's nodes configures it, with static routes. `more` goes to each session, `export` to each
@@ -308,5 +320,80 @@ fn a_bird_that_is_stopped_for_a_while_gets_what_it_has_missed() {
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
         wait_for("the last block", &vec!["10.101.199.0/26".to_owned()], || bird.routes());
         bird.is_content();
+    });
+}
+
+/// Manx at `A`, whose peers at `B` are changed by `change` and have a password, or none.
+fn protected(manx: &Speaker, password: Option<&str>, change: impl Fn(&mut Peer)) {
+    let mut peers = [peer(A, B), peer(A6, B6)];
+    for it in &mut peers {
+        change(it);
+        let (name, key) = ("bgp-secrets".to_owned(), "rack".to_owned());
+        it.password = password.map(|_| SecretKey { name, key });
+    }
+    let mut configuration = configuration(A, &peers, &BLOCKS);
+    if let Some(password) = password {
+        let password = Password::new(password.as_bytes()).unwrap();
+        configuration.passwords = peers.map(|it| (it.address, Ok(password.clone()))).into();
+    }
+    manx.configure(configuration);
+}
+
+/// RFC 2385, whoever connects.
+#[test]
+fn bird_with_the_same_password_has_sessions_and_with_another_or_none_has_not() {
+    let test = "bird_with_the_same_password_has_sessions_and_with_another_or_none_has_not";
+    in_namespace(|| {
+        let with = |more: &str| bird(64512, &ROUTES, more, "");
+        let right = "password \"a b!\";";
+        let Some(it) = Bird::start(test, &with(right)) else { return };
+        let manx = speaker(&[A, A6]);
+        for (of_bird, listens) in [("passive on;", false), ("", true), ("", false)] {
+            it.configure(&with(&format!("{right} {of_bird}")));
+            protected(&manx, Some("a b!"), |peer| peer.is_passive = listens);
+            wait_for("sessions", &true, || is_up(&manx));
+            wait_for("Manx' routes", &BLOCKS.map(str::to_owned).to_vec(), || it.routes());
+        }
+        it.is_content();
+        for wrong in ["password \"other\";", ""] {
+            it.configure(&with(wrong));
+            wait_for("no session", &false, || {
+                is_established(&manx, B) || is_established(&manx, B6)
+            });
+            let words = "no answer, as of a peer that has another password or none";
+            wait_for("the reason", &true, || {
+                status(&manx, B).last_error.is_some_and(|it| it.ends_with(words))
+            });
+            stays("no session", &false, || is_established(&manx, B) || is_established(&manx, B6));
+        }
+        protected(&manx, None, |_| {});
+        wait_for("sessions without one", &true, || is_up(&manx));
+    });
+}
+
+/// RFC 5082, whoever connects.
+#[test]
+fn bird_with_ttl_security_has_sessions_and_without_has_not() {
+    let test = "bird_with_ttl_security_has_sessions_and_without_has_not";
+    in_namespace(|| {
+        let with = |more: &str| bird(64512, &ROUTES, more, "");
+        let secure = "multihop 2; ttl security on;";
+        let Some(it) = Bird::start(test, &with(secure)) else { return };
+        let manx = speaker(&[A, A6]);
+        for (of_bird, listens) in [("passive on;", false), ("", true), ("", false)] {
+            it.configure(&with(&format!("{secure} {of_bird}")));
+            protected(&manx, None, |peer| (peer.hops, peer.is_passive) = (Some(2), listens));
+            wait_for("sessions", &true, || is_up(&manx));
+            wait_for("Manx' routes", &BLOCKS.map(str::to_owned).to_vec(), || it.routes());
+        }
+        it.is_content();
+        // BIRD sends with the TTL of its number of hops then.
+        it.configure(&with("multihop 2;"));
+        protected(&manx, None, |peer| (peer.hops, peer.is_passive) = (Some(2), true));
+        let words = "the peer's connection came with a TTL of 2, expected 254 or more: it is farther away than ttlSecurity says, or has no TTL security";
+        wait_for("the reason", &words.to_owned(), || {
+            status(&manx, B).last_error.unwrap_or_default()
+        });
+        stays("no session", &false, || is_established(&manx, B) || is_established(&manx, B6));
     });
 }

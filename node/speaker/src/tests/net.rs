@@ -47,7 +47,7 @@ pub(super) fn in_namespace(test: impl FnOnce() + Send) {
     .unwrap();
 }
 
-fn ip(arguments: &str) {
+pub(super) fn ip(arguments: &str) {
     assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success());
 }
 
@@ -93,13 +93,14 @@ pub(super) fn configuration(identifier: &str, peers: &[Peer], blocks: &[&str]) -
             exports: Exports {
                 own: blocks.iter().map(|it| (net(it), OwnRoute::Block)).collect(),
                 pools: BTreeMap::from([(net("10.96.0.0/12"), true), (net("fd10::/16"), true)]),
-                passed_on: Vec::new(),
+                reflected: Vec::new(),
                 links: Vec::new(),
             },
             filters: BTreeMap::new(),
             prefixes: 100_000,
             prefixes_of_node: 100_000,
         },
+        passwords: BTreeMap::new(),
         restarted: false,
     }
 }
@@ -107,7 +108,16 @@ pub(super) fn configuration(identifier: &str, peers: &[Peer], blocks: &[&str]) -
 /// A speaker that listens at port 179 of addresses.
 pub(super) fn speaker(addresses: &[&str]) -> Speaker {
     let listen: Vec<_> = addresses.iter().map(|it| SocketAddr::new(address(it), 179)).collect();
-    Speaker::start_with(&listen, QUICK, || Ok(()), || {}).unwrap()
+    start(&listen)
+}
+
+/// A speaker that listens at addresses with their ports.
+pub(super) fn speaker_at(addresses: &[&str]) -> Speaker {
+    start(&addresses.iter().map(|it| it.parse().unwrap()).collect::<Vec<_>>())
+}
+
+fn start(listen: &[SocketAddr]) -> Speaker {
+    Speaker::start_with(listen, QUICK, || Ok(()), || {}).unwrap()
 }
 
 /// The status of the session with a peer.

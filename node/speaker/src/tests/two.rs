@@ -213,24 +213,6 @@ fn a_peer_that_is_no_longer_one_is_told_and_others_are_not_touched() {
 }
 
 #[test]
-fn a_peer_with_a_password_or_a_number_of_hops_has_no_session() {
-    in_namespace(|| {
-        let (a, b) = (speaker(&[A, A6]), speaker(&[B, B6]));
-        let (mut password, mut hops) = (peer(A, B), peer(A6, B6));
-        password.password = Some(("secret".to_owned(), "key".to_owned()));
-        hops.hops = Some(1);
-        a.configure(configuration(A, &[password, hops], &[]));
-        b.configure(configuration(B, &[peer(B, A), peer(B6, A6)], &[]));
-        let words = "passwords (RFC 2385) are not supported yet";
-        wait_for("a reason", &words.to_owned(), || last_error(&a, B));
-        let words = "a number of hops (RFC 5082) is not supported yet";
-        wait_for("a reason", &words.to_owned(), || last_error(&a, B6));
-        stays("no session", &[SessionState::Idle; 2], || [B, B6].map(|it| status(&a, it).state));
-        assert!(!is_established(&b, A) && !is_established(&b, A6));
-    });
-}
-
-#[test]
 fn a_peer_that_tells_too_much_is_told_and_nothing_of_it_stays() {
     in_namespace(|| {
         let (a, b) = (speaker(&[A]), speaker(&[B]));

@@ -185,6 +185,7 @@ pub(super) fn check(server: &Server) {
     check_others(server, &agent);
     check_condition(server, &agent, &unbound);
     check_ipam(server, &agent);
+    check_secrets(server, &agent);
     check_first_pool(server);
     server.clear(&objects);
 }
@@ -369,6 +370,31 @@ fn check_ipam(server: &Server, agent: &Path) {
             }
         }
     }
+}
+
+/// An agent may read the Secret with passwords of BGP peers, and no other one.
+fn check_secrets(server: &Server, agent: &Path) {
+    let may = |verb: &str, what: &str, namespace: &str| {
+        let kubeconfig = ["--kubeconfig", agent.to_str().unwrap(), "-n", namespace];
+        server.try_kubectl(&[&kubeconfig[..], &["auth", "can-i", verb, what]].concat(), "").is_ok()
+    };
+    for verb in ["get", "list", "watch"] {
+        assert!(may(verb, "secrets/bgp-secrets", "kube-system"), "{verb}");
+        assert!(!may(verb, "secrets/other", "kube-system"), "{verb}");
+        assert!(!may(verb, "secrets", "kube-system"), "{verb}");
+        assert!(!may(verb, "secrets/bgp-secrets", "default"), "{verb}");
+    }
+    for verb in ["create", "update", "patch", "delete"] {
+        assert!(!may(verb, "secrets/bgp-secrets", "kube-system"), "{verb}");
+    }
+    // What an agent asks: the only one of this name.
+    let list = |name: &str| {
+        let only = format!("--field-selector=metadata.name={name}");
+        let kubeconfig = ["--kubeconfig", agent.to_str().unwrap(), "-n", "kube-system"];
+        server.try_kubectl(&[&kubeconfig[..], &["get", "secrets", &only]].concat(), "")
+    };
+    list("bgp-secrets").unwrap();
+    assert!(list("other").unwrap_err().contains("is forbidden"));
 }
 
 fn annotation(name: &str, value: &Value) -> Value {

@@ -28,7 +28,11 @@ impl Agents {
         let sources = [("n1", 0), ("n2", 1)].map(|(node, at)| {
             let kubeconfig = Some(kubeconfigs[at].clone());
             let access = Access { kubeconfig, ..Access::default() };
-            let follower = Follower { node: node.to_owned(), state: None };
+            let follower = Follower {
+                node: node.to_owned(),
+                namespace: "kube-system".to_owned(),
+                state: None,
+            };
             runtime.block_on(Source::open_api_server(access, follower, |_| {})).unwrap()
         });
         Self { runtime, sources }

@@ -108,16 +108,25 @@ impl Bench {
         addresses.map(|address| address.as_str().unwrap().parse().unwrap()).collect()
     }
 
-    /// The process of this bench whose command line contains `part`.
+    /// The process of this bench whose command line contains `part`. Waits for it: one that was killed begins anew.
     pub(crate) fn process(&self, part: &str) -> String {
         let folder = self.folder.path().to_str().unwrap();
-        let pid = fs::read_dir("/proc").unwrap().find_map(|entry| {
-            let path = entry.ok()?.path();
-            let line =
-                String::from_utf8_lossy(&fs::read(path.join("cmdline")).ok()?).replace('\0', " ");
-            (line.contains(folder) && line.contains(part)).then_some(path)
-        });
-        pid.unwrap().file_name().unwrap().to_str().unwrap().to_owned()
+        let find = || {
+            fs::read_dir("/proc").unwrap().find_map(|entry| {
+                let path = entry.ok()?.path();
+                let line = fs::read(path.join("cmdline")).ok()?;
+                let line = String::from_utf8_lossy(&line).replace('\0', " ");
+                (line.contains(folder) && line.contains(part)).then_some(path)
+            })
+        };
+        let start = Instant::now();
+        loop {
+            if let Some(path) = find() {
+                return path.file_name().unwrap().to_str().unwrap().to_owned();
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "no process has {part:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Sends a signal to the process of this bench whose command line contains `victim`.

@@ -109,7 +109,7 @@ impl Crossings<'_> {
     /// The pool of an address: the one with the longest prefix.
     fn pool(&self, address: IpAddr) -> Option<&IpPool> {
         let pools = self.contents.all_valid().filter_map(|(_, object)| match object {
-            Object::IpPool(pool) => Some(&**pool),
+            Object::IpPool(pool) if pool.is_for_cluster() => Some(&**pool),
             _ => None,
         });
         pools.filter(|pool| pool.cidr.contains(&address)).max_by_key(|pool| pool.cidr.prefix_len())

@@ -5,14 +5,16 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use manx_objects::contents::Contents;
-use manx_objects::object::bgp::BgpConfiguration;
+use manx_objects::object::bgp::{BgpConfiguration, Remote};
 use manx_objects::object::{Kind, Object, ObjectKey};
 
 use crate::import::Cluster;
 use crate::services::addresses::AddressKind;
 use crate::services::ranges::overlapping;
+use crate::topology::Reserved;
 
-/// The ranges in `BGPConfiguration/default`. None of them holds addresses of nodes or pods.
+/// The ranges in `BGPConfiguration/default`. None of them holds addresses of nodes, blocks and pools of pods, peers in BGP, or
+/// what the node needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AnnouncedNets {
     /// `serviceClusterIPs`.
@@ -60,8 +62,9 @@ pub(super) enum Condition {
 }
 
 impl AnnouncedNets {
-    /// The ranges of the objects. Settings that are not valid have none.
-    pub fn new(contents: &Contents, cluster: &Cluster) -> Self {
+    /// The ranges of the objects. Settings that are not valid have none. `reserved`: what the node needs, but for what is a
+    /// Service's in the objects.
+    pub fn new(contents: &Contents, cluster: &Cluster, reserved: &Reserved) -> Self {
         let key = ObjectKey::new(Kind::BgpConfiguration, "", "default");
         let Some(Object::BgpConfiguration(settings)) = contents.valid(&key) else {
             return Self::default();
@@ -76,7 +79,10 @@ impl AnnouncedNets {
         ];
         for (written, kept, field) in fields {
             for range in written.iter().copied() {
-                match overlapping(range, cluster) {
+                let other = overlapping(range, cluster)
+                    .or_else(|| needed(range, contents, reserved))
+                    .or_else(|| peer(range, contents));
+                match other {
                     Some(other) => nets.problems.push(NetProblem { range, field, other }),
                     None => kept.push(range),
                 }
@@ -85,9 +91,14 @@ impl AnnouncedNets {
         nets
     }
 
-    /// All ranges. No address in them is the world's.
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.all().next().is_none()
+    }
+
+    /// All ranges.
     pub fn all(&self) -> impl Iterator<Item = IpNet> {
-        self.cluster_ips.iter().copied().chain(self.passed_on())
+        self.cluster_ips.iter().copied().chain(self.reflected())
     }
 
     /// The ranges of `serviceClusterIPs`.
@@ -95,20 +106,22 @@ impl AnnouncedNets {
         &self.cluster_ips
     }
 
-    /// The ranges of `serviceExternalIPs`.
-    pub fn external_ips(&self) -> &[IpNet] {
-        &self.external_ips
+    /// The ranges of `serviceExternalIPs` in which no address is one of these.
+    pub fn unserved(&self, external: &[IpNet]) -> impl Iterator<Item = &IpNet> {
+        self.external_ips.iter().filter(|net| !overlap_any(net, external))
     }
 
     /// The ranges whose routes a route reflector passes on (Calico's export rules).
-    pub fn passed_on(&self) -> impl Iterator<Item = IpNet> {
+    pub fn reflected(&self) -> impl Iterator<Item = IpNet> {
         self.external_ips.iter().chain(&self.load_balancer_ips).copied()
     }
 
-    /// The ranges of which every node tells. A range of one address is no range: it depends on the Service that has it.
-    pub(super) fn told_whole(&self) -> impl Iterator<Item = IpNet> {
+    /// The ranges of which every node tells that serves `external` addresses. A range of one address is no range: it depends
+    /// on the Service that has it.
+    pub(super) fn told_whole(&self, external: &[IpNet]) -> impl Iterator<Item = IpNet> {
         let of_balancers = self.load_balancer_ips.iter().filter(|_| !self.are_balancers_single);
-        let others = self.external_ips.iter().chain(of_balancers).filter(|it| !is_single(it));
+        let of_authors = self.external_ips.iter().filter(|net| overlap_any(net, external));
+        let others = of_authors.chain(of_balancers).filter(|it| !is_single(it));
         self.cluster_ips.iter().chain(others).copied()
     }
 
@@ -139,6 +152,36 @@ impl AnnouncedNets {
             Condition::Never
         }
     }
+}
+
+fn overlap_any(net: &IpNet, others: &[IpNet]) -> bool {
+    others.iter().any(|other| net.contains(other) || other.contains(net))
+}
+
+/// What a range holds that the node needs and no Service has.
+fn needed(range: IpNet, contents: &Contents, reserved: &Reserved) -> Option<String> {
+    let is_services = |address: &IpAddr| {
+        contents.of_kind(Kind::Service).any(|(_, stored)| match stored.state.valid() {
+            Some(Object::Service(service)) => service.cluster_ips.contains(address),
+            _ => false,
+        })
+    };
+    let inside = reserved.range(range.network()..=range.broadcast());
+    let mut needed = inside.filter(|(address, _)| !is_services(address));
+    needed.next().map(|(address, what)| format!("{address}, {what}"))
+}
+
+/// What a range holds of peers in BGP.
+fn peer(range: IpNet, contents: &Contents) -> Option<String> {
+    contents.of_kind(Kind::BgpPeer).find_map(|(key, stored)| match stored.state.valid()? {
+        Object::BgpPeer(peer) => match peer.remote {
+            Remote::Address { address, .. } if range.contains(&address) => {
+                Some(format!("{address} of BGPPeer {}", key.name))
+            }
+            _ => None,
+        },
+        _ => None,
+    })
 }
 
 fn is_single(net: &IpNet) -> bool {

@@ -18,6 +18,7 @@ use super::*;
 use crate::import::Cluster;
 use crate::services::addresses::{HEADLESS, OTHER_PROXY};
 use crate::services::frontends::tests::events::{Event, event};
+use crate::topology::{Reserved, ReservedFor};
 
 /// The nets whose addresses count as one of `externalIPs`.
 const EXTERNAL: [&str; 2] = ["10.96.0.2/32", "192.0.2.0/28"];
@@ -62,7 +63,7 @@ fn announced_nets(configuration: BgpConfiguration) -> AnnouncedNets {
     let mut contents = Contents::default();
     let key = ObjectKey::new(Kind::BgpConfiguration, "", "default");
     put(&mut contents, &key, Some(valid(Object::BgpConfiguration(Box::new(configuration)))));
-    AnnouncedNets::new(&contents, &Cluster::default())
+    AnnouncedNets::new(&contents, &Cluster::default(), &Reserved::new())
 }
 
 /// The rule by which peers are told of an address.
@@ -106,33 +107,41 @@ fn expected(contents: &Contents, settings: &BgpConfiguration) -> BTreeMap<IpAddr
                 && has_family(it)
                 && EXTERNAL.iter().any(|it| net(it).contains(&address))
         };
-        let has = services.iter().filter(|(_, it)| is_given(it) || is_external(it));
-        let age = |(key, it): &(&ObjectKey, &Service)| {
-            (!is_given(it), it.created.is_none(), it.created, (*key).clone())
+        let of = |(key, service): &(&ObjectKey, &Service)| {
+            let ready = endpoints(contents, key, service, address.is_ipv4());
+            let is_here = ready.contains(&Some("n1"));
+            let single = IpNet::from(address);
+            let local = service.keeps_clients.then_some(Rule::Here).filter(|_| is_here);
+            let BgpConfiguration { cluster_ips, external_ips, load_balancer_ips, .. } = settings;
+            if service.cluster_ips.contains(&address) {
+                local.filter(|_| inside(cluster_ips, address))
+            } else if is_balancers(service) {
+                local.filter(|_| inside(load_balancer_ips, address)).or_else(|| {
+                    if service.keeps_clients || !inside(load_balancer_ips, address) {
+                        None
+                    } else if settings.single_load_balancer_ips {
+                        (!ready.is_empty()).then_some(Rule::Anywhere)
+                    } else {
+                        load_balancer_ips.contains(&single).then_some(Rule::Single)
+                    }
+                })
+            } else {
+                local.filter(|_| inside(external_ips, address)).or_else(|| {
+                    (!service.keeps_clients && external_ips.contains(&single))
+                        .then_some(Rule::Single)
+                })
+            }
         };
-        let (key, service) = *has.min_by_key(|it| age(it))?;
-        let ready = endpoints(contents, key, service, address.is_ipv4());
-        let is_here = ready.contains(&Some("n1"));
-        let single = IpNet::from(address);
-        let local = service.keeps_clients.then_some(Rule::Here).filter(|_| is_here);
-        let BgpConfiguration { cluster_ips, external_ips, load_balancer_ips, .. } = settings;
-        if service.cluster_ips.contains(&address) {
-            local.filter(|_| inside(cluster_ips, address))
-        } else if is_balancers(service) {
-            local.filter(|_| inside(load_balancer_ips, address)).or_else(|| {
-                if service.keeps_clients || !inside(load_balancer_ips, address) {
-                    None
-                } else if settings.single_load_balancer_ips {
-                    (!ready.is_empty()).then_some(Rule::Anywhere)
-                } else {
-                    load_balancer_ips.contains(&single).then_some(Rule::Single)
-                }
-            })
-        } else {
-            local.filter(|_| inside(external_ips, address)).or_else(|| {
-                (!service.keeps_clients && external_ips.contains(&single)).then_some(Rule::Single)
-            })
+        // Those to which the cluster or a load balancer has given the address; without one, the oldest that names it.
+        let mut given = services.iter().filter(|(_, it)| is_given(it)).peekable();
+        if given.peek().is_some() {
+            return given.find_map(of);
         }
+        let named = services.iter().filter(|(_, it)| is_external(it));
+        let age = |(key, it): &&(&ObjectKey, &Service)| {
+            (it.created.is_none(), it.created, (*key).clone())
+        };
+        of(named.min_by_key(age)?)
     };
     every.filter_map(|address| Some((address, rule(address)?))).collect()
 }
@@ -190,7 +199,8 @@ fn any_order_and_any_batches_of_changes_lead_to_the_addresses_that_the_rules_say
     let counts: RefCell<BTreeMap<Rule, usize>> = RefCell::default();
     let run = |batches: Vec<(Vec<Event>, bool, BgpConfiguration)>| {
         let mut contents = Contents::default();
-        let mut announced = Announced::new("n1", nets(&EXTERNAL));
+        let external = nets(&EXTERNAL);
+        let mut announced = Announced::new("n1", external.clone());
         let mut last = None;
         for (batch, everything, settings) in batches {
             let mut changes = Changes::Objects(BTreeMap::new());
@@ -206,7 +216,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_addresses_that_the_rules_say
             let found = announced.told(&contents, &nets, |_| true);
             let expected = expected(&contents, &settings);
             let mut routes: BTreeSet<IpNet> = expected.keys().copied().map(IpNet::from).collect();
-            routes.extend(nets.told_whole());
+            routes.extend(nets.told_whole(&external));
             prop_assert_eq!(&found, &Told { routes, left_out: 0 });
             for rule in expected.values() {
                 *counts.borrow_mut().entry(*rule).or_default() += 1;
@@ -320,18 +330,27 @@ fn of_too_many_single_addresses_the_oldest_services_are_told() {
 }
 
 #[test]
-fn a_range_with_addresses_of_pods_or_nodes_is_told_to_nobody() {
+fn a_range_with_an_address_that_is_no_services_is_told_to_nobody() {
     let text = "{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.244.1.0/24}, \
                 status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}\n---\n\
                 {apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: lb}, spec: {cidr: 192.0.2.0/24, allowedUses: [LoadBalancer]}}\n---\n\
+                {apiVersion: v1, kind: Service, metadata: {name: kubernetes, namespace: default}, spec: {clusterIP: 10.96.0.1, ports: [{port: 443}]}}\n---\n\
+                {apiVersion: crd.projectcalico.org/v1, kind: BGPPeer, metadata: {name: rack}, spec: {peerIP: 198.51.100.1, asNumber: 65001}}\n---\n\
                 {apiVersion: crd.projectcalico.org/v1, kind: BGPConfiguration, metadata: {name: default}, spec: \
-                {serviceLoadBalancerIPs: [{cidr: 192.0.2.0/24}, {cidr: 172.18.0.0/24}], serviceExternalIPs: [{cidr: 10.0.0.0/8}]}}\n";
+                {serviceLoadBalancerIPs: [{cidr: 192.0.2.0/24}, {cidr: 172.18.0.0/24}, {cidr: 203.0.113.0/24}], \
+                serviceExternalIPs: [{cidr: 10.244.0.0/16}, {cidr: 198.51.100.0/24}], serviceClusterIPs: [{cidr: 10.96.0.0/12}]}}\n";
     let contents = Contents::from_texts([("a.yaml", text)]);
-    let found = AnnouncedNets::new(&contents, &crate::import::import_for(&contents, "n1"));
-    assert_eq!(found.all().collect::<Vec<_>>(), nets(&["192.0.2.0/24"]));
+    let cluster = crate::import::import_for(&contents, "n1");
+    // An agent may have the API server's cluster IP, which is a service's.
+    let reserved =
+        ["10.96.0.1", "203.0.113.9"].map(|it| (it.parse().unwrap(), ReservedFor::ApiServer));
+    let found = AnnouncedNets::new(&contents, &cluster, &reserved.into());
+    assert_eq!(found.all().collect::<Vec<_>>(), nets(&["10.96.0.0/12", "192.0.2.0/24"]));
     let problems: Vec<String> = found.problems.iter().map(ToString::to_string).collect();
     insta::assert_snapshot!(problems.join("\n"), @"
-    BGPConfiguration default, serviceExternalIPs: found 10.0.0.0/8, which overlaps 10.244.1.0/24 of Node n1, expected a range for services alone, so nobody is told of it: give services a range of their own
+    BGPConfiguration default, serviceExternalIPs: found 10.244.0.0/16, which overlaps 10.244.1.0/24 of Node n1, expected a range for services alone, so nobody is told of it: give services a range of their own
+    BGPConfiguration default, serviceExternalIPs: found 198.51.100.0/24, which overlaps 198.51.100.1 of BGPPeer rack, expected a range for services alone, so nobody is told of it: give services a range of their own
     BGPConfiguration default, serviceLoadBalancerIPs: found 172.18.0.0/24, which overlaps 172.18.0.2/32 of Node n1, expected a range for services alone, so nobody is told of it: give services a range of their own
+    BGPConfiguration default, serviceLoadBalancerIPs: found 203.0.113.0/24, which overlaps 203.0.113.9, the API server, expected a range for services alone, so nobody is told of it: give services a range of their own
     ");
 }

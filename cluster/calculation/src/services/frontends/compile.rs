@@ -37,7 +37,7 @@ pub(super) struct Compiler<'a> {
     /// The nets whose addresses count as one of `externalIPs`.
     pub(super) external: &'a [IpNet],
     /// The nets of cluster IPs to which routers lead clients from outside.
-    pub(super) announced: &'a [IpNet],
+    pub(super) announced_cluster_ips: &'a [IpNet],
     pub(super) slices: &'a Slices,
     pub(super) shares: &'a Shares,
 }
@@ -227,7 +227,7 @@ impl Compiler<'_> {
                     continue;
                 }
             };
-            let alike = Alike::new(service, &opening, self.announced);
+            let alike = Alike::new(service, &opening, self.announced_cluster_ips);
             let frontend = made.entry(alike).or_insert_with(|| {
                 let clients = if alike.has_source_ranges { ranges.clone() } else { Clients::All };
                 let made = self.frontend((name, service), (port, slices), alike, left, omissions);

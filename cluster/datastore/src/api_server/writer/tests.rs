@@ -182,16 +182,78 @@ fn what_is_not_written_says_why() {
 fn the_first_pool_is_made_once_whoever_comes_and_is_an_object_of_the_served_version() {
     run(async {
         let server = server();
-        let pool =
-            DefaultPool { cidr: "10.0.0.0/16".to_owned(), ipip: "Always", nat_outgoing: true };
+        let pools = pools();
         let (one, other) = (writer(&server).await, writer(&server).await);
-        let (one, other) = tokio::join!(make_first(&one, &pool), make_first(&other, &pool));
-        assert_eq!(usize::from(one.unwrap()) + usize::from(other.unwrap()), 1);
+        let (one, other) =
+            tokio::join!(make_first(&one, &pools[..1]), make_first(&other, &pools[..1]));
+        assert_eq!(one.unwrap().len() + other.unwrap().len(), 1);
         let writer = writer(&server).await;
-        assert!(!make_first(&writer, &pool).await.unwrap());
-        let posts = server.world().asked.iter().find(|it| it.method == "POST").cloned();
-        insta::assert_snapshot!(posts.unwrap().body, @r#"{"apiVersion":"projectcalico.org/v3","kind":"IPPool","metadata":{"name":"default-ipv4-ippool"},"spec":{"cidr":"10.0.0.0/16","ipipMode":"Always","natOutgoing":true}}"#);
+        assert_eq!(make_first(&writer, &pools[..1]).await.unwrap(), []);
+        // The other family has none yet.
+        assert_eq!(make_first(&writer, &pools).await.unwrap(), pools[1..]);
+        assert_eq!(make_first(&writer, &pools).await.unwrap(), []);
+        let posts: Vec<String> = ["default-ipv4-ippool", "default-ipv6-ippool"]
+            .map(|name| {
+                let of = |it: &&super::super::fake::Request| {
+                    it.method == "POST" && it.body["metadata"]["name"] == name
+                };
+                server.world().asked.iter().find(of).unwrap().body.to_string()
+            })
+            .into();
+        insta::assert_snapshot!(posts.join("\n"), @r#"
+        {"apiVersion":"projectcalico.org/v3","kind":"IPPool","metadata":{"name":"default-ipv4-ippool"},"spec":{"cidr":"10.0.0.0/16","ipipMode":"Always","natOutgoing":true}}
+        {"apiVersion":"projectcalico.org/v3","kind":"IPPool","metadata":{"name":"default-ipv6-ippool"},"spec":{"blockSize":120,"cidr":"fd00::/48","disableBGPExport":true,"natOutgoing":false,"nodeSelector":"rack == 'a'"}}
+        "#);
     });
+}
+
+#[test]
+fn no_pool_is_made_beside_one_that_cannot_be_read() {
+    run(async {
+        let server = server();
+        let writer = writer(&server).await;
+        writer.create(&key(), json!({ "spec": { "cidr": 7 } })).await.unwrap();
+        assert_eq!(make_first(&writer, &pools()).await.unwrap(), []);
+    });
+}
+
+#[test]
+fn a_first_pool_is_one_that_agents_can_read() {
+    for pool in pools() {
+        assert_eq!(pool.problem(), None);
+    }
+    let both = DefaultPool { vxlan: "Always", ..pools().remove(0) };
+    let small = DefaultPool { block_size: Some(33), ..pools().remove(0) };
+    let unread = DefaultPool { node_selector: Some("rack ==".to_owned()), ..pools().remove(0) };
+    let problems = [both, small, unread].map(|it| it.problem().unwrap());
+    insta::assert_snapshot!(problems.join("\n"), @"
+    spec.vxlanMode: a pool has IPIP or VXLAN, not both
+    spec.blockSize: found the number 33, expected a length of IPv4 blocks from 20 to 32
+    spec.nodeSelector: has no effect without --ipam calico: a pod's address comes from its node's podCIDRs, so nobody outside of the cluster can tell by it what is selected here; spec.nodeSelector: is no selector: found the end at character 8, expected a value in quotes
+    ");
+}
+
+/// One of each family.
+fn pools() -> Vec<DefaultPool> {
+    let v4 = DefaultPool {
+        cidr: "10.0.0.0/16".parse().unwrap(),
+        ipip: "Always",
+        vxlan: "Never",
+        nat_outgoing: true,
+        block_size: None,
+        node_selector: None,
+        hidden_from_peers: false,
+    };
+    let v6 = DefaultPool {
+        cidr: "fd00::/48".parse().unwrap(),
+        ipip: "Never",
+        nat_outgoing: false,
+        block_size: Some(120),
+        node_selector: Some("rack == 'a'".to_owned()),
+        hidden_from_peers: true,
+        ..v4.clone()
+    };
+    vec![v4, v6]
 }
 
 #[test]

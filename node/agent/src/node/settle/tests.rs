@@ -22,6 +22,7 @@ use crate::settings::{Ipam, ManxPorts, Network, PortRange, Services, Translation
 use crate::verify::Verifier;
 use manx_calculation::calc::LocalPod;
 use manx_calculation::overlay::{Overlay, Underlay};
+use manx_calculation::services::announced::{Announced, Told};
 use manx_calculation::topology::{HostNetwork, HostRoute, ReservedFor};
 use manx_datastore::Source;
 use manx_observe::latency::Latencies;
@@ -115,6 +116,14 @@ const OBJECTS: &[(&str, &[&str])] = &[
             "{apiVersion: v1, kind: Service, metadata: {name: s, namespace: a}, spec: {clusterIP: 10.96.0.9, ports: [{port: 80}]}}",
             "{apiVersion: v1, kind: Service, metadata: {name: s, namespace: a}, spec: {clusterIP: 10.1.0.9, ports: [{port: 80}]}}",
             "{apiVersion: v1, kind: Service, metadata: {name: s, namespace: a}, spec: {clusterIP: 10.96.0.9, internalTrafficPolicy: Local, ports: [{port: 80}]}}",
+            "{apiVersion: v1, kind: Service, metadata: {name: s, namespace: a}, spec: {clusterIP: 10.96.0.9, externalTrafficPolicy: Local, externalIPs: [192.0.2.1], ports: [{port: 80}]}}",
+        ],
+    ),
+    (
+        "bgp",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: BGPConfiguration, metadata: {name: default}, spec: {serviceClusterIPs: [{cidr: 10.96.0.0/16}], serviceExternalIPs: [{cidr: 192.0.2.0/24}]}}",
+            "{apiVersion: projectcalico.org/v3, kind: BGPConfiguration, metadata: {name: default}, spec: {serviceExternalIPs: [{cidr: 192.0.2.1/32}, {cidr: 198.51.100.0/24}], serviceLoadBalancerIPs: [{cidr: 172.18.0.0/28}]}}",
         ],
     ),
     (
@@ -266,6 +275,8 @@ struct Node {
     host_network: HostNetwork,
     /// How often all of it was made, and how many single routes have changed.
     host_updates: [usize; 2],
+    /// The addresses of services of which peers in BGP are told.
+    told: Told,
 }
 
 impl Node {
@@ -275,9 +286,11 @@ impl Node {
         let underlay = Underlay { packet_socket, ..Underlay::new(1500, PortId(2)) };
         let service = Some(port(1));
         let own = OwnPorts { host: port(0), forwarded: None, service, icmp: [None; 2], underlay };
+        let mut view = View::new("n1", Network::Manx, Ipam::HostLocal, services);
+        view.announced = Some(Announced::new("n1", view.services.external_nets()));
         Self {
             inputs: Inputs::new(Source::open_directory(directory).unwrap()),
-            view: View::new("n1", Network::Manx, Ipam::HostLocal, services),
+            view,
             calculated: Calculated::new(
                 own,
                 Connections::default(),
@@ -288,6 +301,7 @@ impl Node {
             opens_sockets: false,
             host_network: HostNetwork::default(),
             host_updates: [0; 2],
+            told: Told::default(),
         }
     }
 
@@ -334,8 +348,8 @@ impl Node {
     }
 
     fn settle(&mut self) -> Settled {
-        let Self { inputs, view, calculated, locals, opens_sockets, host_network, host_updates } =
-            self;
+        let Self { inputs, view, calculated, locals, opens_sockets, host_network, .. } = self;
+        let host_updates = &mut self.host_updates;
         let open = |view: &View, open: &Sockets| {
             let needed = view.overlays().contains(&Overlay::Vxlan) && *opens_sockets;
             let missing = needed && open.is_empty();
@@ -353,7 +367,11 @@ impl Node {
                 host_network.blocks.extend(set);
             }
         };
-        settle(inputs, view, calculated, &locals.iter().collect(), update, open)
+        let settled = settle(inputs, view, calculated, &locals.iter().collect(), update, open);
+        if settled.peers {
+            self.told = view.told_services(inputs);
+        }
+        settled
     }
 
     /// Everything of the state that packets and users can see, in words that do not depend on its history: tunnels keep the
@@ -429,6 +447,7 @@ impl Node {
             ("services", format!("{services}, in tables {hosts:?} {frontends:?}")),
             ("host network", format!("{host_network:?}")),
             ("senders", format!("{senders:?}")),
+            ("told to peers", format!("{:?}", self.told)),
         ] {
             state.insert(name.to_owned(), what);
         }
