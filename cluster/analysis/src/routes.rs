@@ -108,9 +108,8 @@ impl<'a> Routes<'a> {
     /// The nodes that may have pods, in order: those that have a block, and with Calico's IPAM all.
     pub(crate) fn nodes_for_pods(&self) -> Vec<String> {
         let nodes = self.cluster().nodes.iter();
-        let is_for_cluster =
-            |node: &Node| self.ipam == Ipam::Calico || !node.plan.blocks().is_empty();
-        nodes.filter(|(_, it)| is_for_cluster(it)).map(|(name, _)| name.clone()).collect()
+        let is_for_pods = |node: &Node| self.ipam == Ipam::Calico || !node.plan.blocks().is_empty();
+        nodes.filter(|(_, it)| is_for_pods(it)).map(|(name, _)| name.clone()).collect()
     }
 
     /// A node, as routing sees it.

@@ -195,8 +195,8 @@ async fn assign_all_named<W: Writes + Sync>(
     place: Place<'_>,
     request: Request<'_>,
 ) -> Result<Vec<IpAddr>, PodError> {
-    let is_for_cluster = |pool: &&Pool| pool.uses.contains(&PoolUse::Workload);
-    let pools: Vec<Pool> = place.pools.iter().filter(is_for_cluster).cloned().collect();
+    let is_for_pods = |pool: &&Pool| pool.uses.contains(&PoolUse::Workload);
+    let pools: Vec<Pool> = place.pools.iter().filter(is_for_pods).cloned().collect();
     for address in &asked.addresses {
         if let Some(owner) = place.taken.get(address) {
             return Err(PodError::Taken { address: *address, owner: owner.clone() });

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use manx_policy_compiler::model::{AddressSet, ObjectName};
 
 use super::{Cluster, Node, member};
-use manx_ipam::block::is_for_cluster;
+use manx_ipam::block::is_for_pods;
 use manx_objects::contents::Contents;
 use manx_objects::object::{Created, Kind, Object, ObjectKey, Pod};
 
@@ -315,7 +315,7 @@ impl Cluster {
     fn is_in_pool(&self, address: IpAddr) -> bool {
         let is_taken =
             |node: &Node| node.addresses.contains(&address) || node.plan.has_for_others(address);
-        is_for_cluster(address)
+        is_for_pods(address)
             && self.pools.iter().any(|pool| pool.cidr.contains(&address))
             && !self.nodes.values().any(is_taken)
     }

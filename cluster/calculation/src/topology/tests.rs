@@ -518,7 +518,7 @@ const B: [u8; 4] = [172, 18, 0, 3];
 const C: [u8; 4] = [172, 18, 0, 4];
 
 #[test]
-fn calicos_blocks_are_routed_as_pod_cidrs_are_and_every_address_of_them_is_for_cluster() {
+fn calicos_blocks_are_routed_as_pod_cidrs_are_and_every_address_of_them_is_for_pods() {
     let cluster = of_calico(&affinity("b", "10.244.2.64/26", "pending"));
     assert_eq!(cluster.problems, []);
     let a = topology(&cluster, "a", &Reserved::new()).unwrap();
