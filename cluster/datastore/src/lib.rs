@@ -9,6 +9,7 @@
 //! - `writes`: writes of single objects, by compare-and-swap.
 //! - `lease`: at most one of several processes leads, by these writes.
 //! - `pool`: the first `IPPool` of a cluster, by these writes.
+//! - `happening`: what happens at a node, for people.
 //! - `followed`: the common part of all sources that follow a server: its objects, their last state on disk, the time
 //!   since which they are stale, and the values that are still to be written.
 //! - [`api_server`]: the API server as such a source: its connection, lists, watches and writes.
@@ -22,6 +23,7 @@ pub mod api_server;
 mod directory;
 mod error;
 mod followed;
+mod happening;
 mod lease;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
@@ -35,6 +37,7 @@ mod writes;
 pub use directory::{Read, STANDS, Store, manifests, read_paths, read_with_texts};
 pub use error::SourceError;
 pub use followed::{Follower, Stale, Waits};
+pub use happening::Happening;
 pub use lease::{Candidate, Terms};
 pub use pool::DefaultPool;
 pub use served::{ServedKey, ServedKind};
