@@ -2,5 +2,5 @@
 
 mod bird;
 mod by_hand;
-mod net;
+pub(crate) mod net;
 mod two;
