@@ -197,17 +197,35 @@ impl Speaker<'_> {
     }
 }
 
+/// What says by which address a node speaks BGP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddressSource {
+    /// Calico's annotation of the Node, which `calico/node` or a person has written.
+    Annotation,
+    /// The Node's first `InternalIP` of the family. Calico's annotations are not there.
+    InternalIp,
+}
+
+/// The addresses by which a node speaks BGP, and what says so. `None`: there is no valid Node of this name. They are all of
+/// one source, but a node whose address another one claims, too, is no peer there all the same.
+pub fn addresses(contents: &Contents, node: &str) -> Option<(Vec<IpAddr>, AddressSource)> {
+    let (_, stored) = contents.of_kind(Kind::Node).find(|(key, _)| key.name == node)?;
+    let Object::Node(node) = stored.state.valid()? else { return None };
+    let (addresses, source) = addresses_of(node);
+    Some((addresses.into_iter().flatten().collect(), source))
+}
+
 /// The address of each family by which a node speaks BGP: those of Calico's annotations; without any, the node's first
 /// `InternalIP`s. (A node that Calico has written about has no session over a family that Calico leaves out.)
-fn addresses_of(node: &Node) -> [Option<IpAddr>; 2] {
+fn addresses_of(node: &Node) -> ([Option<IpAddr>; 2], AddressSource) {
     let annotated = [node.calico_address, node.bgp.ipv6_address].map(|net| Some(net?.addr()));
-    let addresses = if annotated.iter().any(Option::is_some) {
-        annotated
+    let (addresses, source) = if annotated.iter().any(Option::is_some) {
+        (annotated, AddressSource::Annotation)
     } else {
-        [true, false]
-            .map(|is_v4| node.internal_ips.iter().find(|it| it.is_ipv4() == is_v4).copied())
+        let first = |is_v4| node.internal_ips.iter().find(|it| it.is_ipv4() == is_v4).copied();
+        ([true, false].map(first), AddressSource::InternalIp)
     };
-    addresses.map(|address| address.filter(is_of_one_host))
+    (addresses.map(|address| address.filter(is_of_one_host)), source)
 }
 
 /// Whether an address can be a node's on its network.
@@ -224,7 +242,7 @@ fn nodes<'a>(contents: &'a Contents, own: &str, problems: &mut Vec<String>) -> V
     let mut nodes = Vec::new();
     for (key, stored) in contents.of_kind(Kind::Node) {
         let Some(Object::Node(node)) = stored.state.valid() else { continue };
-        let (labels, addresses) = (node.labels.to_map(), addresses_of(node));
+        let (labels, (addresses, _)) = (node.labels.to_map(), addresses_of(node));
         nodes.push(Speaker { name: &key.name, node, labels, addresses });
     }
     let mut claims: BTreeMap<IpAddr, Vec<&str>> = BTreeMap::new();

@@ -10,6 +10,7 @@
 //! - `lease`: at most one of several processes leads, by these writes.
 //! - `pool`: the first `IPPool` of a cluster, by these writes.
 //! - [`secrets`]: values of single Secrets, apart from all other objects.
+//! - `happening`: what happens at a node, for people.
 //! - `followed`: the common part of all sources that follow a server: its objects, their last state on disk, the time
 //!   since which they are stale, and the values that are still to be written.
 //! - [`api_server`]: the API server as such a source: its connection, lists, watches and writes.
@@ -23,6 +24,7 @@ pub mod api_server;
 mod directory;
 mod error;
 mod followed;
+mod happening;
 mod lease;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
@@ -37,6 +39,7 @@ mod writes;
 pub use directory::{Read, STANDS, Store, manifests, read_paths, read_with_texts};
 pub use error::SourceError;
 pub use followed::{Follower, Stale, Waits};
+pub use happening::Happening;
 pub use lease::{Candidate, Terms};
 pub use pool::DefaultPool;
 pub use served::{ServedKey, ServedKind};

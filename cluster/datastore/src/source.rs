@@ -15,6 +15,7 @@ use crate::api_server::{Access, ApiServer};
 use crate::directory::{STANDS, Store, read_secrets};
 use crate::error::SourceError;
 use crate::followed::{Follower, Stale, Waits};
+use crate::happening::Happening;
 use crate::secrets::{NAMESPACE, Secrets};
 use crate::watch::Watcher;
 
@@ -98,6 +99,15 @@ impl Source {
         match self {
             Self::Directory(_) => {}
             Self::ApiServer(server) => server.report(problems),
+        }
+    }
+
+    /// Tells people of something that has happened at the node: an API server gets a Kubernetes Event about the Node. One
+    /// waits for each subject: a later one takes the place of an earlier one that is not written yet. A directory has no
+    /// place for them.
+    pub fn tell(&self, subject: String, happening: Happening) {
+        if let Self::ApiServer(server) = self {
+            server.tell(subject, happening);
         }
     }
 

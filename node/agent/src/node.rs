@@ -256,6 +256,9 @@ impl Agent {
         self.read_reports();
         self.inputs.check_account();
         self.take_ways_out(now);
+        for (peer, happening) in self.peering.iter_mut().flat_map(|it| it.happenings(now)) {
+            self.inputs.source.tell(peer, happening);
+        }
         self.dataplane.ports.restore_devices(now);
         if now >= self.check_ports {
             self.check_ports = now + CHECK_PORTS;

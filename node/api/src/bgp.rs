@@ -12,6 +12,9 @@ pub struct BgpStatus {
     /// Its identifier; absent until the objects have been read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identifier: Option<Ipv4Addr>,
+    /// The addresses by which other nodes have it as a peer, one of each family at most.
+    #[serde(default)]
+    pub addresses: Vec<BgpAddress>,
     /// The TCP port at which it listens.
     pub listening: u16,
     /// The connections that were closed at once, because they came from nobody who is a peer.
@@ -20,6 +23,15 @@ pub struct BgpStatus {
     pub problems: Vec<String>,
     /// The sessions, by the peers' addresses.
     pub sessions: Vec<BgpSession>,
+}
+
+/// An address of the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BgpAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// What says so, as the Node's object has it.
+    pub source: String,
 }
 
 /// A session with a peer.

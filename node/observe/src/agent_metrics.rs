@@ -62,6 +62,40 @@ pub struct AgentMetrics {
     pub denied_flows: u64,
     /// Flows that were denied and not reported, because there were too many.
     pub unreported_flows: u64,
+    /// The node's part in BGP, if it has one.
+    pub bgp: Option<BgpMetrics>,
+}
+
+/// A node's part in BGP.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BgpMetrics {
+    /// By what makes the peers ones: `mesh`, `node` or `global`.
+    pub peers: BTreeMap<&'static str, PeerMetrics>,
+    /// Connections of nobody who is a peer, which were closed at once.
+    pub refused_connections: u64,
+    /// What the objects ask and the node does not do.
+    pub problems: u64,
+}
+
+/// The sessions with peers of one type.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PeerMetrics {
+    /// The number of sessions in each state, with an entry for every state.
+    pub sessions: BTreeMap<&'static str, u64>,
+    /// Prefixes that peers have told and that are taken.
+    pub received: u64,
+    /// Prefixes that peers have been told.
+    pub told: u64,
+    /// Sessions that were established.
+    pub established: u64,
+    /// Established sessions that have ended.
+    pub ended: u64,
+    /// Prefixes that peers told and that were refused.
+    pub refused: u64,
+    /// Prefixes that peers could not be told.
+    pub untold: u64,
+    /// Messages of peers that were wrong and cost no session.
+    pub malformed: u64,
 }
 
 /// A block of the node.

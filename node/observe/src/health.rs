@@ -36,6 +36,8 @@ pub struct Running {
     pub stale: Option<(SystemTime, String)>,
     /// Whether the last tables were refuted. Then the earlier ones stay in force.
     pub refuted: bool,
+    /// Why the agent waits for its BGP peers. Only an agent that has just started does.
+    pub awaits_peers: Option<String>,
     /// Whether the node is about to go, so that balancers are to turn to others.
     pub is_leaving: bool,
 }
@@ -65,6 +67,7 @@ impl Running {
             published: false,
             stale: None,
             refuted: false,
+            awaits_peers: None,
             is_leaving: false,
         }
     }
@@ -112,9 +115,20 @@ impl Health {
         }
     }
 
+    /// Whether pods can be attached and their packets pass, and peers of BGP have sessions, as far as these are waited for.
+    pub fn readiness(&self, now: Instant) -> Verdict {
+        let verdict = self.carries_packets(now);
+        match self {
+            Self::Running(Running { awaits_peers: Some(peers), .. }) if verdict.well => {
+                Verdict::ill(format!("not ready: {peers}"))
+            }
+            _ => verdict,
+        }
+    }
+
     /// Whether pods can be attached and their packets pass. Objects that may be out of date do not change that, but are
     /// mentioned.
-    pub fn readiness(&self, now: Instant) -> Verdict {
+    fn carries_packets(&self, now: Instant) -> Verdict {
         let running = match self {
             Self::Starting(waits) => {
                 let waits = waits.as_ref().map(|it| format!(": {it}")).unwrap_or_default();
@@ -151,7 +165,7 @@ impl Health {
             Self::Starting(_) => (None, false),
             Self::Running(running) => (Some(running.turned_at), running.is_leaving),
         };
-        let is_healthy = self.readiness(now).well;
+        let is_healthy = self.carries_packets(now).well;
         let current_time = SystemTime::now();
         let last_updated = if is_healthy { Some(current_time) } else { turned_at };
         ProxyHealth { is_healthy, is_eligible: !is_leaving, last_updated, current_time }
@@ -161,7 +175,7 @@ impl Health {
 /// The health of a node's translation of services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ProxyHealth {
-    /// Whether services are translated by what is known: the agent is ready.
+    /// Whether services are translated by what is known. Peers of BGP have no part in that.
     pub(crate) is_healthy: bool,
     /// Whether the node stays. A balancer sends no new connections to one that is about to go.
     pub(crate) is_eligible: bool,
@@ -229,6 +243,22 @@ mod tests {
         let verdict = Health::Running(running).readiness(now);
         assert!(verdict.well);
         insta::assert_snapshot!(verdict.text, @"ready; STALE since 2023-11-14T22:13:20Z: what was known stays in force: no answer for 4 s; the last tables were refuted, those before stay in force: see `manx status`");
+    }
+
+    #[test]
+    fn peers_hold_back_readiness_and_neither_liveness_nor_what_balancers_are_told() {
+        let now = Instant::now();
+        let mut running = Running { published: true, ..Running::new(now) };
+        running.awaits_peers = Some("BGP not established with 10.0.0.1".to_owned());
+        let waits = Health::Running(running.clone());
+        assert_eq!(waits.readiness(now).text, "not ready: BGP not established with 10.0.0.1");
+        assert!(!waits.readiness(now).well && waits.liveness(now).well);
+        assert!(waits.proxy(now).is_healthy);
+        // What keeps packets from passing comes first.
+        running.published = false;
+        let closed = Health::Running(running);
+        assert!(closed.readiness(now).text.contains("so nothing passes"));
+        assert!(!closed.proxy(now).is_healthy);
     }
 
     #[test]

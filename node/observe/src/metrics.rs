@@ -9,7 +9,7 @@ use manx_api::WorkerStatus;
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Error, TextEncoder};
 
-use crate::agent_metrics::{AgentMetrics, Traffic};
+use crate::agent_metrics::{AgentMetrics, BgpMetrics, PeerMetrics, Traffic};
 use crate::latency::Latencies;
 use crate::rules::Rules;
 use crate::served::Served;
@@ -117,6 +117,9 @@ impl Renderer {
         pods(&mut page, metrics);
         traffic(&mut page, metrics);
         workers(&mut page, metrics);
+        if let Some(of_bgp) = &metrics.bgp {
+            bgp(&mut page, of_bgp);
+        }
         let rules = self.rules.series();
         page.counters(
             "manx_rule_packets_total",
@@ -340,5 +343,73 @@ fn workers(page: &mut Page, metrics: &AgentMetrics) {
         "Live flows that were evicted to make room.",
         labels,
         of_each(&|it| it.evictions),
+    );
+}
+
+fn bgp(page: &mut Page, metrics: &BgpMetrics) {
+    let sessions = metrics.peers.iter().flat_map(|(peers, it)| {
+        it.sessions.iter().map(|(state, count)| sample([state, peers], *count as f64))
+    });
+    page.gauges(
+        "manx_bgp_sessions",
+        "BGP sessions by their state, and by what makes the peers ones.",
+        &["state", "type"],
+        sessions.collect(),
+    );
+    let of_each = |read: fn(&PeerMetrics) -> u64| {
+        metrics.peers.iter().map(|(peers, it)| sample([peers], read(it) as f64)).collect()
+    };
+    let labels = &["type"];
+    page.gauges(
+        "manx_bgp_received_prefixes",
+        "Prefixes that BGP peers have told and that are taken.",
+        labels,
+        of_each(|it| it.received),
+    );
+    page.gauges(
+        "manx_bgp_told_prefixes",
+        "Prefixes that BGP peers have been told.",
+        labels,
+        of_each(|it| it.told),
+    );
+    page.counters(
+        "manx_bgp_refused_prefixes_total",
+        "Prefixes that BGP peers told and that were refused, because they lead back or nowhere, or by a filter.",
+        labels,
+        of_each(|it| it.refused),
+    );
+    page.counters(
+        "manx_bgp_untold_prefixes_total",
+        "Prefixes that BGP peers could not be told, because their attributes fit into no message.",
+        labels,
+        of_each(|it| it.untold),
+    );
+    page.counters(
+        "manx_bgp_established_sessions_total",
+        "BGP sessions that were established.",
+        labels,
+        of_each(|it| it.established),
+    );
+    page.counters(
+        "manx_bgp_ended_sessions_total",
+        "BGP sessions that were established and have ended, for whatever reason.",
+        labels,
+        of_each(|it| it.ended),
+    );
+    page.counters(
+        "manx_bgp_malformed_messages_total",
+        "Messages of BGP peers that were wrong and cost no session.",
+        labels,
+        of_each(|it| it.malformed),
+    );
+    page.counter(
+        "manx_bgp_refused_connections_total",
+        "Connections to BGP's port that were closed at once, because they came from no peer.",
+        metrics.refused_connections,
+    );
+    page.gauge(
+        "manx_bgp_problems",
+        "Settings of BGP that cannot be heeded. manx status says which.",
+        metrics.problems as f64,
     );
 }

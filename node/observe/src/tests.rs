@@ -11,7 +11,7 @@ use manx_api::health::Page;
 use manx_api::{PolicyStatus, RuleCount, WorkerStatus};
 use manx_fixtures::skip::{Need, skip};
 
-use crate::agent_metrics::{AgentMetrics, BlockUse, Traffic};
+use crate::agent_metrics::{AgentMetrics, BgpMetrics, BlockUse, PeerMetrics, Traffic};
 use crate::health::{Health, Running};
 use crate::latency::Latencies;
 use crate::metrics::Renderer;
@@ -43,6 +43,24 @@ fn worker() -> WorkerStatus {
         portless: 10,
         flows: 11,
         evictions: 12,
+    }
+}
+
+fn bgp() -> BgpMetrics {
+    let peers = PeerMetrics {
+        sessions: BTreeMap::from([("idle", 0), ("established", 2)]),
+        received: 30,
+        told: 4,
+        established: 5,
+        ended: 3,
+        refused: 6,
+        untold: 1,
+        malformed: 7,
+    };
+    BgpMetrics {
+        peers: BTreeMap::from([("global", peers), ("mesh", PeerMetrics::default())]),
+        refused_connections: 9,
+        problems: 1,
     }
 }
 
@@ -83,6 +101,7 @@ fn agent_metrics(rules: usize) -> AgentMetrics {
         former: [1, 2],
         denied_flows: 8,
         unreported_flows: 1,
+        bgp: Some(bgp()),
     }
 }
 
@@ -193,11 +212,17 @@ fn metrics_have_the_values_that_their_names_say() {
         "manx_publish_duration_seconds_bucket{le=\"0.002\"} 0",
         "manx_publish_duration_seconds_bucket{le=\"0.005\"} 1",
         "manx_change_to_workers_seconds_count 1",
+        "manx_bgp_sessions{state=\"established\",type=\"global\"} 2",
+        "manx_bgp_received_prefixes{type=\"global\"} 30",
+        "manx_bgp_ended_sessions_total{type=\"global\"} 3",
+        "manx_bgp_ended_sessions_total{type=\"mesh\"} 0",
+        "manx_bgp_refused_connections_total 9",
     ] {
         assert!(page.lines().any(|it| it == line), "{line} is not in\n{page}");
     }
     let fresh = AgentMetrics { stale_since: None, ..agent_metrics(1) };
     assert!(!render(&fresh).contains("stale_since"));
+    assert!(!render(&AgentMetrics { bgp: None, ..agent_metrics(1) }).contains("manx_bgp"));
 }
 
 #[test]
@@ -208,7 +233,7 @@ fn no_label_is_unbounded() {
     // Each label is bounded by Manx or by the node, except `rule`.
     let bounded = [
         "block", "group", "kind", "le", "of", "pages", "port", "reason", "severity", "state",
-        "verdict", "version", "worker",
+        "type", "verdict", "version", "worker",
     ];
     let unbounded: Vec<&str> = names.into_iter().filter(|name| !bounded.contains(name)).collect();
     assert_eq!(unbounded, ["rule"]);

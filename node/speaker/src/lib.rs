@@ -40,13 +40,14 @@ pub mod status;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use ipnet::IpNet;
-use manx_bgp::peer::Peer;
+use manx_bgp::peer::{Peer, PeerType};
 use manx_bgp::table::Learned;
 use tokio::sync::watch;
 
@@ -56,7 +57,7 @@ pub use crate::password::Password;
 use crate::routes::Routes;
 use crate::run::{Orders, run};
 use crate::session::{Shared, Stop, Timing};
-use crate::status::{Board, SessionStatus};
+use crate::status::{Board, SessionStatus, Totals};
 
 /// The sessions. Dropping this ends them with "administrative shutdown", and waits a moment for the peers to read it.
 #[derive(Debug)]
@@ -144,6 +145,16 @@ impl Speaker {
             }
         });
         all
+    }
+
+    /// The peers with an established session.
+    pub fn established(&self) -> BTreeSet<IpAddr> {
+        self.shared.board.established()
+    }
+
+    /// What has happened in all sessions, by the type of the peers.
+    pub fn totals(&self) -> BTreeMap<PeerType, Totals> {
+        self.shared.board.totals()
     }
 
     /// The connections that were closed at once, because they came from nobody who is a peer, or faster than they were

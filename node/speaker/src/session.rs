@@ -388,9 +388,12 @@ impl Task {
             Ok(Decoded::Routes { updates, fault }) => (updates, fault),
             Err(notification) => return connection.end(notification, None),
         };
-        let result = self.shared.routes.write(|table| {
-            updates.into_iter().try_for_each(|update| table.updated(address, update))
+        let (result, refused) = self.shared.routes.write(|table| {
+            let before = table.counts(address).refused;
+            let result = updates.into_iter().try_for_each(|update| table.updated(address, update));
+            (result, table.counts(address).refused.saturating_sub(before))
         });
+        self.shared.board.count_refused(self.peer.kind, refused);
         if let Err(too_many) = result {
             let limit = too_many.limit;
             let details = format!("the peer tells more than {limit} prefixes");

@@ -1,6 +1,6 @@
 //! How each session is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Mutex;
@@ -27,6 +27,18 @@ pub enum SessionState {
     OpenConfirm,
     /// Routes are exchanged.
     Established,
+}
+
+impl SessionState {
+    /// All of them, in the order in which a session passes them.
+    pub const ALL: [Self; 6] = [
+        Self::Idle,
+        Self::Connect,
+        Self::Active,
+        Self::OpenSent,
+        Self::OpenConfirm,
+        Self::Established,
+    ];
 }
 
 impl fmt::Display for SessionState {
@@ -75,9 +87,44 @@ pub struct Established {
     pub restart_time: Option<Duration>,
 }
 
-/// The states of all sessions.
+/// What has happened in all sessions with peers of one type, since the speaker began. Nothing of it ever decreases, whatever
+/// becomes of the peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// The sessions that were established.
+    pub established: u64,
+    /// Those of them that have ended.
+    pub ended: u64,
+    /// The prefixes that peers told and that were refused.
+    pub refused: u64,
+    /// The UPDATEs of peers that were wrong and cost no session.
+    pub malformed: u64,
+    /// The routes that peers could not be told.
+    pub untold: u64,
+}
+
+/// The states of all sessions, and what has happened in them.
 #[derive(Debug, Default)]
-pub(crate) struct Board(Mutex<BTreeMap<IpAddr, SessionStatus>>);
+pub(crate) struct Board(Mutex<Sessions>);
+
+#[derive(Debug, Default)]
+struct Sessions {
+    /// By the peers' addresses.
+    all: BTreeMap<IpAddr, SessionStatus>,
+    totals: BTreeMap<PeerType, Totals>,
+}
+
+impl Sessions {
+    /// Counts what differs between two states of a session.
+    fn count(&mut self, before: &SessionStatus, after: &SessionStatus) {
+        let totals = self.totals.entry(after.kind).or_default();
+        let is_up = |it: &SessionStatus| it.state == SessionState::Established;
+        totals.established += u64::from(is_up(after) && !is_up(before));
+        totals.ended += u64::from(is_up(before) && !is_up(after));
+        totals.malformed += after.malformed - before.malformed;
+        totals.untold += after.untold - before.untold;
+    }
+}
 
 impl Board {
     /// Begins the status of a peer.
@@ -96,28 +143,102 @@ impl Board {
             malformed: 0,
             untold: 0,
         };
-        lock(&self.0).insert(*address, status);
+        lock(&self.0).all.insert(*address, status);
     }
 
-    /// Ends it.
+    /// Ends it, and with it the session.
     pub(crate) fn leave(&self, peer: IpAddr) {
-        lock(&self.0).remove(&peer);
+        let mut sessions = lock(&self.0);
+        if let Some(last) = sessions.all.remove(&peer) {
+            let ended = SessionStatus { state: SessionState::Idle, ..last.clone() };
+            sessions.count(&last, &ended);
+        }
+    }
+
+    /// Counts prefixes of a peer that were refused.
+    pub(crate) fn count_refused(&self, of: PeerType, prefixes: u64) {
+        if prefixes > 0 {
+            lock(&self.0).totals.entry(of).or_default().refused += prefixes;
+        }
     }
 
     /// Changes the status of a peer. Returns whether it differs now.
     pub(crate) fn change(&self, peer: IpAddr, change: impl FnOnce(&mut SessionStatus)) -> bool {
-        let mut all = lock(&self.0);
-        let Some(status) = all.get_mut(&peer) else { return false };
+        let mut sessions = lock(&self.0);
+        let Some(status) = sessions.all.get_mut(&peer) else { return false };
         let before = status.clone();
         change(status);
         if status.state != before.state {
             status.since = SystemTime::now();
         }
-        *status != before
+        if *status == before {
+            return false;
+        }
+        let after = status.clone();
+        sessions.count(&before, &after);
+        true
     }
 
     /// All of them, by the peers' addresses.
     pub(crate) fn all(&self) -> Vec<SessionStatus> {
-        lock(&self.0).values().cloned().collect()
+        lock(&self.0).all.values().cloned().collect()
+    }
+
+    /// What has happened, by the type of the peers.
+    pub(crate) fn totals(&self) -> BTreeMap<PeerType, Totals> {
+        lock(&self.0).totals.clone()
+    }
+
+    /// The peers with an established session.
+    pub(crate) fn established(&self) -> BTreeSet<IpAddr> {
+        let sessions = lock(&self.0);
+        let up = sessions.all.values().filter(|it| it.state == SessionState::Established);
+        up.map(|it| it.peer).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::net::{A, B, address, peer};
+
+    /// A peer's task changes the status in any order, and peers come and go.
+    #[test]
+    fn totals_never_decrease_and_count_each_session_once() {
+        let (board, states) = (
+            Board::default(),
+            [SessionState::Established, SessionState::Idle, SessionState::OpenSent],
+        );
+        let (mut last, mut ups, mut downs) = (Totals::default(), 0, 0);
+        let mut seed = 7_u64;
+        let mut is_up = false;
+        for step in 0..10_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let choice = usize::try_from(seed >> 33).unwrap();
+            if choice.is_multiple_of(11) || step == 0 {
+                board.leave(address(B));
+                downs += u64::from(is_up);
+                board.join(&peer(A, B));
+                is_up = false;
+            } else {
+                let state = states[choice % states.len()];
+                board.change(address(B), |it| {
+                    it.state = state;
+                    it.malformed += (choice % 2) as u64;
+                });
+                let now = state == SessionState::Established;
+                ups += u64::from(now && !is_up);
+                downs += u64::from(is_up && !now);
+                is_up = now;
+            }
+            board.count_refused(PeerType::Mesh, (choice % 3) as u64);
+            let now = board.totals()[&PeerType::Mesh];
+            assert_eq!((now.established, now.ended), (ups, downs));
+            assert_eq!(now.established - now.ended, u64::from(is_up));
+            assert!(now.refused >= last.refused && now.malformed >= last.malformed);
+            assert_eq!(board.established().contains(&address(B)), is_up);
+            last = now;
+        }
+        assert!(last.established > 1000 && last.malformed > 1000 && last.refused > 1000);
     }
 }

@@ -2,6 +2,6 @@
 
 mod bird;
 mod by_hand;
-mod net;
+pub(crate) mod net;
 mod protected;
 mod two;

@@ -5,12 +5,13 @@ use serde_json::{Value, json};
 use super::Metric;
 
 /// The rows of the dashboard, each with the beginnings of its metrics' names. The first row that fits has a metric.
-const ROWS: [(&str, &[&str]); 6] = [
+const ROWS: [(&str, &[&str]); 7] = [
     ("Agents", &["manx_build_info", "manx_start_time", "manx_datastore", "manx_tables_refuted"]),
     ("Pods of the node", &["manx_attached", "manx_unjudged", "manx_leases", "manx_pod_addresses"]),
     ("Packets", &["manx_received", "manx_sent", "manx_dropped"]),
     ("Policy", &["manx_rule", "manx_denied", "manx_unreported", "manx_policy", "manx_cluster"]),
     ("Workers and flows", &["manx_worker", "manx_flow"]),
+    ("BGP", &["manx_bgp"]),
     ("Changes, and all else", &["manx_"]),
 ];
 /// Grafana's grid is 24 wide.

@@ -24,7 +24,7 @@ pub struct Health {
 pub enum Probe {
     /// Whether the agent's control loop and every worker turn, or it still starts
     Liveness,
-    /// Whether tables of all objects are in force
+    /// Whether tables of all objects are in force, and after a start BGP sessions are there again
     Readiness,
 }
 

@@ -18,6 +18,7 @@ pub mod internal;
 pub mod ipam;
 pub mod log;
 pub mod node;
+pub mod node_status;
 pub mod observed;
 pub mod output;
 pub mod policy;
@@ -59,7 +60,7 @@ pub enum Command {
     Policy(policy::Policy),
     /// Tell what the tables of nodes do with Services, without a cluster
     Service(service::Service),
-    /// Run the node agent
+    /// Run the node agent; `manx node status` shows the BGP sessions of one that runs
     Node(Box<node::Node>),
     /// Make the first IPPool of a cluster that has none
     ///
@@ -147,7 +148,10 @@ fn run(command: Command) -> Result<(), Error> {
         Command::Rig(rig) => rig::run(rig),
         Command::Policy(policy) => policy::run(&policy),
         Command::Service(service) => service::run(&service),
-        Command::Node(node) => node::run(&node),
+        Command::Node(node) => match &node.command {
+            Some(node::NodeCommand::Status(status)) => node_status::run(status),
+            None => node::run(&node),
+        },
         Command::Pool(pool) => pool::run(&pool),
         Command::Ipam(ipam) => ipam::run(&ipam),
         Command::Controllers(controllers) => controllers::run(&controllers),

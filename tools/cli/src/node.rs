@@ -4,7 +4,7 @@ use std::env;
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
 use manx_dataplane::flow::MAX_WORKERS;
@@ -13,6 +13,7 @@ use manx_dataplane::worker::Polling;
 
 use super::datastore::DatastoreOptions;
 use super::log::{self, LogFormat};
+use super::node_status::NodeStatus;
 use super::observed::{self, ObserveOptions};
 use super::values::{EGRESS_PORTS, NODE_PORTS, egress_ports, net, node_ports};
 use super::{Error, socket, supervise};
@@ -23,10 +24,23 @@ use manx_api::Device;
 /// The variable by which Calico's manifests choose how nodes learn routes.
 const BACKEND: &str = "CALICO_NETWORKING_BACKEND";
 
+/// What is asked of an agent that runs. Without such a command `manx node` is the agent.
+#[derive(Debug, Clone, Subcommand)]
+pub enum NodeCommand {
+    /// Show the node's BGP sessions, as `calicoctl node status` does, and why one is down
+    ///
+    /// Exit code 0: each session is established, or there is none; 1: one is not; 3: no agent answers.
+    Status(NodeStatus),
+}
+
 /// The settings of the node agent.
 #[derive(Debug, Clone, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Node {
+    #[command(subcommand)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub command: Option<NodeCommand>,
     /// Name of this node's Node object [env: `MANX_NAME`, too]
     #[arg(long, env = "NODENAME", value_name = "NODE")]
     pub name: Option<String>,

@@ -263,6 +263,25 @@ fn a_variable_that_is_set_to_nothing_counts_as_not_set() {
     }
 }
 
+/// In the agent's own container its variables are set for a command, too.
+#[test]
+fn the_status_of_a_node_is_asked_whatever_the_agents_variables_say_and_not_beside_its_flags() {
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_manx"));
+        command.args(arguments).env_clear().env("MANX_SOCKET", "/nonexistent/node.sock");
+        for variable in ["MANX_SUPERVISE", "MANX_STANDBY", "MANX_BGP"] {
+            command.env(variable, "true");
+        }
+        let output = command.env("MANX_NAME", "n").env("MANX_SERVICES", "manx").output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, told) = run(&["node", "status"]);
+    assert_eq!(code, Some(3), "{told}");
+    assert!(told.starts_with("manx: no agent listens at /nonexistent/node.sock "), "{told}");
+    let (code, told) = run(&["node", "--name", "n", "status"]);
+    assert_eq!(code, Some(2), "{told}");
+}
+
 #[test]
 fn version_names_the_commit_that_is_checked_out() {
     let said = text(&manx(&["version"]).stdout);
@@ -282,9 +301,11 @@ fn without_an_agent_the_answer_is_3_and_a_capture_writes_no_file() {
     let socket = folder.path().join("agent.sock");
     let file = folder.path().join("out.pcapng");
     let (socket, file) = (socket.to_str().unwrap(), file.to_str().unwrap());
-    for command in
-        [&["status", "--socket", socket][..], &["capture", "host", "-w", file, "--socket", socket]]
-    {
+    for command in [
+        &["status", "--socket", socket][..],
+        &["node", "status", "--socket", socket],
+        &["capture", "host", "-w", file, "--socket", socket],
+    ] {
         let output = manx(command);
         assert_eq!(output.status.code(), Some(3), "{command:?}");
         assert_eq!(

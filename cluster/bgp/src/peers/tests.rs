@@ -647,3 +647,23 @@ fn what_is_wrong_is_told() {
     assert_eq!(workloads.problems.len(), 1);
     assert_eq!(peers(&workloads, "a").peers, []);
 }
+
+#[test]
+fn the_addresses_of_a_node_are_the_annotations_or_without_any_the_internal_ips() {
+    let internal = "{apiVersion: v1, kind: Node, metadata: {name: n3}, status: {addresses: [{type: InternalIP, address: 10.0.0.3}, {type: InternalIP, address: 10.0.0.4}]}}\n---\n";
+    let text = [node("n1 10.0.0.1 fd00::1"), node("n2 fd00::2"), internal.to_owned()];
+    let contents = Contents::from_texts([("nodes.yaml", text.concat().as_str())]);
+    let of = |name: &str| {
+        let (addresses, source) = addresses(&contents, name)?;
+        Some((addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "), source))
+    };
+    let annotation = AddressSource::Annotation;
+    assert_eq!(of("n1"), Some(("10.0.0.1 fd00::1".to_owned(), annotation)));
+    assert_eq!(of("n2"), Some(("fd00::2".to_owned(), annotation)));
+    assert_eq!(of("n3"), Some(("10.0.0.3".to_owned(), AddressSource::InternalIp)));
+    assert_eq!(of("n4"), None);
+    for name in ["n1", "n2", "n3"] {
+        let peering = peers(&contents, name);
+        assert_eq!(Some(peering.addresses), addresses(&contents, name).map(|it| it.0), "{name}");
+    }
+}

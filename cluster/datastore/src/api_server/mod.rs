@@ -8,8 +8,9 @@
 //! - `reading`: an object as the server sends it.
 //! - `follow`: the objects of one kind, listed and watched.
 //! - `secrets`: Secrets that are wanted by name.
-//! - `annotate`, `condition`, `notice`: the writes of agents: pods' addresses, whether their node has a network, and
-//!   Events about objects that are not valid.
+//! - `attempt`: Events that are written one after the other.
+//! - `annotate`, `condition`, `notice`, `happening`: the writes of agents: pods' addresses, whether their node has a
+//!   network, Events about objects that are not valid, and Events about the node.
 //! - `writer`: single objects, read and written.
 //! - `once`: work that is done once, by a program that ends then.
 //! - `pool`: the first `IPPool` of a cluster that has none, which the installation writes.
@@ -23,12 +24,14 @@
 
 mod access;
 mod annotate;
+mod attempt;
 mod condition;
 mod connection;
 #[cfg(test)]
 pub(crate) mod fake;
 mod fault;
 mod follow;
+mod happening;
 mod notice;
 mod once;
 mod pool;
@@ -55,9 +58,11 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 pub use self::access::Access;
+use self::attempt::Attempt;
 use self::condition::Condition;
 use self::connection::{ANSWER, Connection};
 use self::follow::{Definitions, Position};
+use self::happening::Happenings;
 use self::notice::{AbandonedEvents, Notice, Notices};
 pub use self::once::{read_kinds, run_with_writer};
 pub use self::pool::make_first_pools;
@@ -66,6 +71,7 @@ use crate::error::SourceError;
 use crate::followed::{
     Event, Events, Followed, Follower, Objects, Pause, Server, Stale, Waiting, Waits,
 };
+use crate::happening::Happening;
 use crate::secrets::Secrets;
 
 /// The kinds that are followed.
@@ -97,8 +103,10 @@ struct PendingWrites {
     addresses: Arc<Waiting<Vec<IpAddr>>>,
     condition: Arc<Condition>,
     /// The Events to write about objects.
-    noticed: Arc<Waiting<Notice>>,
+    noticed: Arc<Waiting<Attempt<Notice>>>,
     given_up: AbandonedEvents,
+    /// The Events to write about the node.
+    happenings: Arc<Happenings>,
 }
 
 impl ApiServer {
@@ -125,6 +133,7 @@ impl ApiServer {
             condition: Arc::default(),
             noticed: Arc::default(),
             given_up: AbandonedEvents::default(),
+            happenings: Arc::default(),
         };
         let (speaks_with, of_thread) = (Arc::clone(&server), to_write.clone());
         let thread = thread::Builder::new().name("api-server".to_owned());
@@ -200,6 +209,11 @@ impl ApiServer {
         let nodes = objects.contents.of_kind(Kind::Node).map(|(key, _)| key.name.as_str());
         let nodes: Vec<&str> = nodes.collect();
         notices.report(problems, (node, &nodes), |own| objects.known_as(own), noticed);
+    }
+
+    /// Queues an Event about the node; see [`Source::tell`](crate::Source).
+    pub(crate) fn tell(&self, subject: String, happening: Happening) {
+        happening::put(&self.to_write.happenings, subject, happening);
     }
 
     /// The time when the first event of the last change was received.
@@ -304,6 +318,7 @@ async fn connect(
         () = annotate::keep_writing(&connection, &to_write.node, &to_write.addresses) => Ok(()),
         () = condition::keep_writing(&connection, &to_write.node, &to_write.condition) => Ok(()),
         () = notice::keep_writing(&connection, &to_write.node, &to_write.noticed, &to_write.given_up) => Ok(()),
+        () = happening::keep_writing(&connection, &to_write.node, &to_write.happenings, &to_write.given_up) => Ok(()),
     }
 }
 

@@ -5,8 +5,7 @@
 //!   later, for the case that it does not, and all others never do;
 //! - an Event's name is made of the object's uid and generation and of the text. The server refuses a second one.
 //!
-//! An agent speaks of an object again when the text changes. It writes one Event a second at most. One that cannot be
-//! written waits while others are written, is tried a few times, and is given up: `manx status` has its text.
+//! An agent speaks of an object again when the text changes. Of what is given up, `manx status` has the text.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,31 +18,24 @@ use manx_objects::object::ObjectKey;
 use manx_objects::problem::{Problem, Severity};
 use serde_json::{Value, json};
 
+use super::attempt::{Attempt, keep_trying};
 use super::connection::Connection;
-use super::fault::{self, code, is_passing, words};
+use super::fault::code;
 use super::resource::{Resource, Resources};
 use crate::followed::Waiting;
 
 /// The most objects that Events are written about. `manx status` and the log have the others.
 const MOST: usize = 1000;
-/// The time between two Events of an agent.
-const BETWEEN: Duration = Duration::from_secs(1);
-/// The number of tries for an Event.
-const TRIES: u32 = 5;
-/// The time until the second try; it doubles.
-const AGAIN: Duration = Duration::from_secs(10);
-/// A try that takes longer has failed.
-const TRY: Duration = Duration::from_secs(10);
 /// The number of agents that may write about an object.
 const SPEAKERS: usize = 3;
 /// The delay of each of them after the one before.
 const LATER: Duration = Duration::from_secs(20);
 /// The most bytes of an Event's text (Kubernetes, `events.k8s.io/v1`, `note`).
-const NOTE: usize = 1024;
+pub(super) const NOTE: usize = 1024;
 /// The most bytes of an object's name in the name of an Event, which has 253.
-const NAME: usize = 200;
+pub(super) const NAME: usize = 200;
 /// The most bytes of a writer's name in an Event.
-const INSTANCE: usize = 128;
+pub(super) const INSTANCE: usize = 128;
 
 /// The problems of an object, as its Event reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,10 +44,6 @@ pub(super) struct Notice {
     text: String,
     /// The severity of the worst problem.
     severity: Severity,
-    /// The earliest time to write it.
-    due: Instant,
-    /// The number of tries so far.
-    tries: u32,
 }
 
 /// The Events that could not be written: their number, and the reason for the last one.
@@ -73,7 +61,7 @@ impl AbandonedEvents {
     }
 
     /// The first one is logged, not each.
-    fn add(&self, object: &ObjectKey, reason: &str) {
+    pub(super) fn add(&self, object: &ObjectKey, reason: &str) {
         let mut given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if given_up.0 == 0 {
             tracing::warn!(%object, reason, "an Event is given up; `manx status` counts further ones");
@@ -97,7 +85,7 @@ impl Notices {
         problems: &[Problem],
         (node, nodes): (&str, &[&str]),
         known_as: impl Fn(&ObjectKey) -> Vec<ObjectKey>,
-        waiting: &Waiting<Notice>,
+        waiting: &Waiting<Attempt<Notice>>,
     ) {
         let now = Instant::now();
         let mut said = BTreeMap::new();
@@ -107,8 +95,8 @@ impl Notices {
                     && let Some(rank) = rank(&key, node, nodes)
                 {
                     let due = now + LATER * rank as u32;
-                    waiting
-                        .put(key.clone(), Notice { text: text.clone(), severity, due, tries: 0 });
+                    let notice = Notice { text: text.clone(), severity };
+                    waiting.put(key.clone(), Attempt::new(notice, due));
                 }
                 said.insert(key, text.clone());
             }
@@ -157,7 +145,7 @@ fn text(problems: &[&Problem]) -> String {
 }
 
 /// The start of a text, up to this many bytes.
-fn prefix(text: &str, bytes: usize) -> &str {
+pub(super) fn prefix(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]
 }
@@ -174,35 +162,14 @@ fn rank(key: &ObjectKey, node: &str, nodes: &[&str]) -> Option<usize> {
 pub(super) async fn keep_writing(
     connection: &Connection,
     node: &str,
-    waiting: &Waiting<Notice>,
+    waiting: &Waiting<Attempt<Notice>>,
     given_up: &AbandonedEvents,
 ) {
     let resources = Resources::default();
-    let mut second = tokio::time::interval(BETWEEN);
-    second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        second.tick().await;
-        let now = Instant::now();
-        // An Event that is tried again comes after all that were due before.
-        let first = waiting.first_by(|notice| notice.due).filter(|(_, notice)| notice.due <= now);
-        let Some((key, notice)) = first else { continue };
-        let write = write(connection, &resources, node, &key, &notice);
-        let written = match tokio::time::timeout(TRY, write).await {
-            Ok(written) => written,
-            Err(_elapsed) => Err(fault::own(format!("no answer for {} s", TRY.as_secs()))),
-        };
-        match written {
-            Err(error) if is_passing(&error) && notice.tries + 1 < TRIES => {
-                let due = Instant::now() + AGAIN * 2_u32.pow(notice.tries);
-                let later = Notice { due, tries: notice.tries + 1, ..notice.clone() };
-                waiting.replace(&key, &notice, later);
-                continue;
-            }
-            Err(error) => given_up.add(&key, &words(&error)),
-            Ok(()) => {}
-        }
-        waiting.done(&key, &notice);
-    }
+    let write = async |key: &ObjectKey, notice: &Notice| {
+        write(connection, &resources, node, key, notice).await
+    };
+    keep_trying(waiting, write, |key, reason| given_up.add(key, reason)).await;
 }
 
 async fn write(
@@ -316,9 +283,9 @@ mod tests {
         let (mut notices, waiting) = (Notices::default(), Waiting::default());
         let mut report = |problems: &[Problem]| {
             notices.report(problems, ("n1", &["n1"]), itself, &waiting);
-            waiting.first_by(|it| it.due).map(|(key, notice): (ObjectKey, Notice)| {
+            waiting.first_by(|it| it.due).map(|(key, notice): (ObjectKey, Attempt<Notice>)| {
                 waiting.done(&key, &notice);
-                notice.text
+                notice.value.text
             })
         };
         assert_eq!(report(&[problem("p", "one")]).as_deref(), Some("spec: one"));
@@ -360,7 +327,7 @@ mod tests {
             let reading = reading::read(&server, kind, &resource, object.clone());
             let mut texts = texts(&reading.problems).into_values();
             let (severity, text) = texts.next()?;
-            let notice = Notice { text, severity, due: Instant::now(), tries: 0 };
+            let notice = Notice { text, severity };
             let event = event(&resource, &object, "n1", &notice, SystemTime::UNIX_EPOCH);
             Some(format!("{}: {}", event["reason"].as_str()?, event["note"].as_str()?))
         };
@@ -381,8 +348,6 @@ mod tests {
         let notice = Notice {
             text: text(&[&problem("p", "found a, expected b")]),
             severity: Severity::Error,
-            due: Instant::now(),
-            tries: 0,
         };
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
         let mut event = event(&resource, &json!({ "metadata": metadata }), "n1", &notice, now);

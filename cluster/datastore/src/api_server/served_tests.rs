@@ -324,6 +324,46 @@ fn an_event_that_is_never_written_holds_up_no_other_and_is_given_up() {
     });
 }
 
+#[test]
+fn what_happens_at_the_node_is_an_event_of_its_object_and_is_tried_again_only_if_that_may_help() {
+    run(async {
+        let server = Fake::start();
+        let node = json!({ "metadata": { "name": "n1", "uid": "u-1" } });
+        server.world().put("/api/v1/nodes", node.clone());
+        let mut opened = open(&server, None).await;
+        server.world().rule = Box::new(move |asked| match (asked.method.as_str(), &*asked.path) {
+            ("GET", "/api/v1/nodes/n1") => Some(Answer::Json(200, node.clone())),
+            ("POST", _) if asked.body["reason"] == "BgpSessionUp" => {
+                Some(Answer::Json(403, status(403, "forbidden here")))
+            }
+            ("POST", _) => Some(Answer::Json(201, json!({}))),
+            _ => None,
+        });
+        let tell = |opened: &ApiServer, reason, peer: &str| {
+            let text = format!("{reason} {peer}");
+            let happening = Happening { reason, action: "Speak", is_warning: true, text };
+            opened.tell(peer.to_owned(), happening);
+        };
+        tell(&opened, "BgpSessionDown", "10.0.0.1");
+        tell(&opened, "BgpSessionUp", "10.0.0.2");
+        let posts = || {
+            let world = server.world();
+            let posts = world.asked.iter().filter(|it| it.method == "POST");
+            posts.map(|it| (it.path.clone(), it.body.clone())).collect::<Vec<_>>()
+        };
+        until(&mut opened, |_| posts().len() == 2).await;
+        for (path, body) in posts() {
+            assert_eq!(path, "/apis/events.k8s.io/v1/namespaces/default/events");
+            let regarding =
+                json!({ "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u-1" });
+            assert_eq!(body["regarding"], regarding);
+        }
+        until(&mut opened, |it| !it.warnings().is_empty()).await;
+        let told = "1 Events about objects could not be written; the last one about Node n1: forbidden here";
+        assert_eq!(opened.warnings(), [told]);
+    });
+}
+
 /// A server with the Node `n1`, which does this with each write of its status.
 fn server_of_node(written: impl Fn(usize) -> Answer + Send + 'static) -> Fake {
     let server = Fake::start();

@@ -1,4 +1,4 @@
-//! The values that are still to be written at a server: one for each object, the latest.
+//! The values that are still to be written at a server: one for each object (or another key), the latest.
 //!
 //! The agent puts values in and never waits. The thread that speaks with the server writes them. A value stays until it
 //! was written, even if connections end meanwhile.
@@ -12,43 +12,43 @@ use tokio::sync::Notify;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Waiting<V> {
-    values: Mutex<BTreeMap<ObjectKey, V>>,
+pub(crate) struct Waiting<V, K = ObjectKey> {
+    values: Mutex<BTreeMap<K, V>>,
     more: Notify,
 }
 
-impl<V> Default for Waiting<V> {
+impl<V, K> Default for Waiting<V, K> {
     fn default() -> Self {
         Self { values: Mutex::default(), more: Notify::new() }
     }
 }
 
-impl<V: Clone + PartialEq> Waiting<V> {
-    fn values(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, V>> {
+impl<V: Clone + PartialEq, K: Clone + Ord> Waiting<V, K> {
+    fn values(&self) -> MutexGuard<'_, BTreeMap<K, V>> {
         // A map is whole between any two calls of it.
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues a value. It replaces an earlier one of the same object.
-    pub(crate) fn put(&self, key: ObjectKey, value: V) {
+    pub(crate) fn put(&self, key: K, value: V) {
         self.values().insert(key, value);
         self.more.notify_one();
     }
 
     /// Replaces the value by a later one, if it is still `known`.
-    pub(crate) fn replace(&self, key: &ObjectKey, known: &V, later: V) {
+    pub(crate) fn replace(&self, key: &K, known: &V, later: V) {
         if let Some(value) = self.values().get_mut(key).filter(|value| *value == known) {
             *value = later;
         }
     }
 
     /// Removes the object's value from the queue.
-    pub(crate) fn withdraw(&self, key: &ObjectKey) {
+    pub(crate) fn withdraw(&self, key: &K) {
         self.values().remove(key);
     }
 
     /// The value that comes first in this order. It stays.
-    pub(crate) fn first_by<K: Ord>(&self, order: impl Fn(&V) -> K) -> Option<(ObjectKey, V)> {
+    pub(crate) fn first_by<O: Ord>(&self, order: impl Fn(&V) -> O) -> Option<(K, V)> {
         let values = self.values();
         let first = values.iter().min_by_key(|(_, value)| order(value));
         first.map(|(key, value)| (key.clone(), value.clone()))
@@ -56,7 +56,7 @@ impl<V: Clone + PartialEq> Waiting<V> {
 
     /// Waits for a value, and returns the one of the object after `last`, or else the first: one that cannot be written
     /// holds up no other. It stays.
-    pub(crate) async fn next(&self, last: Option<&ObjectKey>) -> (ObjectKey, V) {
+    pub(crate) async fn next(&self, last: Option<&K>) -> (K, V) {
         loop {
             if let Some(next) = self.after(last) {
                 return next;
@@ -65,7 +65,7 @@ impl<V: Clone + PartialEq> Waiting<V> {
         }
     }
 
-    fn after(&self, last: Option<&ObjectKey>) -> Option<(ObjectKey, V)> {
+    fn after(&self, last: Option<&K>) -> Option<(K, V)> {
         let values = self.values();
         let behind =
             last.and_then(|last| values.range((Bound::Excluded(last), Bound::Unbounded)).next());
@@ -74,7 +74,7 @@ impl<V: Clone + PartialEq> Waiting<V> {
     }
 
     /// The value was written. A later one of the same object stays.
-    pub(crate) fn done(&self, key: &ObjectKey, written: &V) {
+    pub(crate) fn done(&self, key: &K, written: &V) {
         let mut values = self.values();
         if values.get(key) == Some(written) {
             values.remove(key);

@@ -226,7 +226,7 @@ pub(super) const EGRESS: &[Row] = &[(
 
 /// Calico's kinds that Manx does not read, with the consequence.
 pub(super) const UNREAD: &[(&str, &str)] = &[
-    ("CalicoNodeStatus", "nobody fills in its status: ask `manx status` on the node"),
+    ("CalicoNodeStatus", "nobody fills in its status: ask `manx node status` on the node"),
     ("ClusterInformation", "Manx needs none: it waits for no datastoreReady"),
     (
         "IPAMBlock",

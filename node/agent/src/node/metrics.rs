@@ -7,6 +7,7 @@ use manx_policy_compiler::model::Verdict;
 
 use super::Agent;
 use super::dataplane::Dataplane;
+use super::peering::Peering;
 use super::pod_state::AttachedPod;
 use super::status::{current_rules, is_enforced, policy, worker};
 use manx_objects::State;
@@ -17,24 +18,26 @@ use manx_observe::health::{Health, Running};
 
 impl Agent {
     /// Reports a turn of the control loop, and the agent's health.
-    pub(crate) fn report_health(&self, health: &mut Health, now: Instant) {
+    pub(crate) fn report_health(&mut self, health: &mut Health, now: Instant) {
         if let Health::Starting(_) = health {
             *health = Health::Running(Running::new(now));
         }
         let Health::Running(running) = health else { return };
-        let Self { inputs, view, dataplane, calculated, .. } = self;
+        let Self { inputs, view, dataplane, calculated, peering, .. } = self;
         let workers = dataplane.ports.workers.iter();
         running.turn(now, workers.map(|worker| worker.counters().turns.read()));
         running.published = view.cluster.in_sync && calculated.tables.version > 0;
         running.stale = inputs.source.stale().map(|stale| (stale.since, stale.reason));
         running.refuted = calculated.is_refuted();
+        let peering = peering.as_mut().filter(|_| running.published);
+        running.awaits_peers = peering.and_then(|it| it.holds_back(now));
         running.is_leaving = view.is_leaving(inputs);
     }
 
     /// The agent's metrics now.
     pub(crate) fn metrics(&mut self) -> AgentMetrics {
         let ports = self.dataplane.ports.traffic();
-        let Self { inputs, view, dataplane, calculated, attachments, .. } = &*self;
+        let Self { inputs, view, dataplane, calculated, attachments, peering, .. } = &*self;
         let (contents, model) = (inputs.contents(), &view.cluster.model);
         let mut objects = BTreeMap::new();
         for (key, stored) in &contents.objects {
@@ -80,6 +83,7 @@ impl Agent {
                 .map(|verdict| calculation.reclaimed_count(verdict)),
             denied_flows: dataplane.denials.noted(),
             unreported_flows: workers.sum(|counters| counters.reports_lost.read()),
+            bgp: peering.as_ref().map(Peering::metrics),
         }
     }
 }

@@ -4,6 +4,10 @@
 //! read them: routers, and nodes of Calico. So what peers tell of the cluster's own addresses is not used. A way out of the
 //! cluster that a router tells is one: the node's kernel gets a route, and packets to the world go by the kernel.
 
+mod readiness;
+mod reports;
+pub(super) mod seen;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,13 +16,15 @@ use std::time::{Duration, Instant, SystemTime};
 use ipnet::IpNet;
 use tokio::sync::Notify;
 
+use self::readiness::Gate;
+use self::reports::Reports;
 use super::inputs::Inputs;
 use super::passwords::{keys, passwords};
 use super::routers::{MOST_WAYS_OUT, WaysOut};
 use super::view::View;
 use crate::error::Error;
 use crate::privileges;
-use manx_api::bgp::{BgpPrefixes, BgpSession, BgpStatus};
+use manx_api::bgp::{BgpAddress, BgpPrefixes, BgpSession, BgpStatus};
 use manx_bgp::export::{Exports, OwnRoute};
 use manx_bgp::filter::Filters;
 use manx_bgp::path::around;
@@ -65,6 +71,10 @@ pub(crate) struct Peering {
     ways_out: usize,
     /// The ranges of services' addresses. No way out leads there.
     ranges: Vec<IpNet>,
+    /// Whether the sessions hold back the agent's readiness.
+    gate: Gate,
+    /// What was told of sessions by Events.
+    reports: Reports,
 }
 
 impl Peering {
@@ -92,6 +102,8 @@ impl Peering {
             awaits_until: restarted.then(|| now + LAST_WAYS_OUT),
             ways_out: 0,
             ranges: Vec::new(),
+            gate: Gate::default(),
+            reports: Reports::default(),
         })
     }
 
@@ -221,7 +233,8 @@ impl Peering {
         table.peers.values().filter(can_tell).all(|peer| has_told(peer.address))
     }
 
-    pub(super) fn status(&self) -> BgpStatus {
+    /// What `manx status` shows, with the addresses of the node.
+    pub(super) fn status(&self, addresses: Vec<BgpAddress>) -> BgpStatus {
         let too_many = (self.ways_out > MOST_WAYS_OUT).then(|| {
             format!(
                 "routers tell {} ways out of the cluster, and the node's kernel gets {MOST_WAYS_OUT} of each family at most, those with the shortest prefixes: have the routers tell fewer",
@@ -231,6 +244,7 @@ impl Peering {
         BgpStatus {
             system: self.system,
             identifier: self.configured.as_ref().map(|it| it.table.identifier),
+            addresses,
             listening: self.ports.1,
             refused_connections: self.speaker.refused_connections(),
             problems: self.problems.iter().cloned().chain(too_many).collect(),

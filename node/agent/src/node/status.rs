@@ -17,7 +17,7 @@ use super::Agent;
 use super::inputs::Inputs;
 use super::node_devices::Looked;
 use super::node_services::ManxServices;
-use super::peering::Peering;
+use super::peering::seen::addresses;
 use super::pod_request::{object_name, pod_name};
 use super::pod_state::AttachedPod;
 use super::ports::Port;
@@ -45,7 +45,7 @@ impl Agent {
         let (ports, host) = (&self.led_ports, self.view.host_network());
         let looked = self.attachments.devices.look(ports, &host, Instant::now());
         let Looked { settings: node_settings, count: node_setting_count, wrong } = looked;
-        let Self { inputs, view, dataplane, calculated, .. } = &*self;
+        let Self { inputs, view, dataplane, calculated, peering, .. } = &*self;
         let verification = calculated.verifier.as_ref().map(Verifier::verification);
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -74,7 +74,7 @@ impl Agent {
             noted: noted(self),
             policy: policy(&calculated.tables.image),
             verification: verification.cloned().unwrap_or_default(),
-            bgp: self.peering.as_ref().map(Peering::status),
+            bgp: peering.as_ref().map(|it| it.status(addresses(inputs.contents(), &view.node))),
         }
     }
 

@@ -29,6 +29,8 @@ pub enum Capability {
     /// The kernel does not decapsulate IPIP itself.
     NoIpipModule,
     Ipv6,
+    /// BGP's port is free, and this process may listen there.
+    BgpPort,
     /// `io_uring_setup(2)`.
     IoUring,
     /// A core for the worker, and one for everything else.
@@ -51,6 +53,7 @@ impl Capability {
             Self::PortRules => "port-rules",
             Self::NoIpipModule => "no-ipip-module",
             Self::Ipv6 => "ipv6",
+            Self::BgpPort => "bgp-port",
             Self::IoUring => "io-uring",
             Self::Cores => "cores",
         }
@@ -71,6 +74,7 @@ impl Capability {
             | Self::TunUdpOffload
             | Self::PortRules
             | Self::Ipv6
+            | Self::BgpPort
             | Self::IoUring
             | Self::Cores => false,
         }

@@ -101,6 +101,7 @@ pub fn examine() -> io::Result<Report> {
         (Capability::Folders, folders::folders()),
         (Capability::Kernel, machine::kernel()),
         (Capability::NoIpipModule, no_ipip_module()),
+        (Capability::BgpPort, sockets::bgp_port()),
         (Capability::IoUring, machine::io_uring()),
         (Capability::Cores, machine::cores()),
     ]);

@@ -1,8 +1,14 @@
-//! The messages about sockets.
+//! The messages about sockets, and the check of BGP's port.
 
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::lack::{Capability, Lack};
+use tokio::net::TcpSocket;
+
+use super::lack::{Capability, Check, Lack};
+
+/// The port at which an agent with `--bgp` listens, unless `BGPConfiguration/default` says another one.
+const BGP: u16 = 179;
 
 const REMEDY: &str = "run it as root, inside a user namespace (as the rig does), or with CAP_NET_ADMIN and CAP_NET_RAW; in a container: \
                       docker run --cap-add NET_ADMIN --cap-add NET_RAW";
@@ -30,9 +36,97 @@ pub fn raw_sockets_refused(error: &io::Error) -> Lack {
     }
 }
 
+/// Checks whether an agent could listen at BGP's port. Nothing listens there meanwhile: the socket only takes the port.
+pub(super) fn bgp_port() -> Check {
+    judge_bgp_port(take_port(BGP))
+}
+
+/// Takes a port of all addresses for a moment, as an agent does: of both families, or of IPv4 on a kernel without IPv6.
+fn take_port(port: u16) -> io::Result<()> {
+    let take = |address: SocketAddr| {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // As the agent: connections of a former process are nobody's.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)
+    };
+    match take((Ipv6Addr::UNSPECIFIED, port).into()) {
+        Err(error)
+            if !matches!(
+                error.kind(),
+                io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied
+            ) =>
+        {
+            take((Ipv4Addr::UNSPECIFIED, port).into())
+        }
+        taken => taken,
+    }
+}
+
+fn judge_bgp_port(taken: io::Result<()>) -> Check {
+    let lack = |found: String, cost: &str, remedy: &str| {
+        let (cost, remedy) = (cost.to_owned(), remedy.to_owned());
+        Err(Lack { capability: Capability::BgpPort, found, cost, remedy })
+    };
+    match taken {
+        Ok(()) => Ok(format!("TCP port {BGP} is free, and may be listened at")),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => lack(
+            format!("a process listens at TCP port {BGP}"),
+            "no other agent with --bgp starts here, unless BGPConfiguration/default has another listenPort",
+            "if it is this node's agent, nothing is wrong (`manx node status`); else end that process, such as calico-node's BIRD \
+             (ss -ltnp 'sport = 179' names it)",
+        ),
+        Err(error) => lack(
+            format!("TCP port {BGP} may not be listened at ({error})"),
+            "an agent with --bgp does not start",
+            "run it as root or with CAP_NET_BIND_SERVICE; in a container: docker run --cap-add NET_BIND_SERVICE",
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
+    use crate::netns;
+    use crate::testing::namespaces_allowed;
+
+    #[test]
+    fn a_port_is_free_until_somebody_listens_at_any_address_of_any_family() {
+        if !namespaces_allowed() {
+            return;
+        }
+        let lo = netns::create().unwrap();
+        crate::netlink::in_netns(&lo, async |netlink| {
+            let link = netlink.existing("lo").await?;
+            netlink.set_up(link.index).await
+        })
+        .unwrap();
+        netns::run_in(&lo, || {
+            for taken in ["0.0.0.0:179", "[::]:179", "127.0.0.1:179", "[::1]:179"] {
+                take_port(BGP).unwrap();
+                let listener = TcpListener::bind(taken).unwrap();
+                let error = take_port(BGP).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{taken}");
+                drop(listener);
+            }
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn what_is_wrong_with_bgps_port_has_its_sentence() {
+        let told = [
+            judge_bgp_port(Err(io::Error::from_raw_os_error(libc::EADDRINUSE))),
+            judge_bgp_port(Err(io::Error::from_raw_os_error(libc::EACCES))),
+        ];
+        let told = told.map(|check| check.unwrap_err().to_string()).join("\n");
+        insta::assert_snapshot!(told, @r"
+        a process listens at TCP port 179: no other agent with --bgp starts here, unless BGPConfiguration/default has another listenPort; if it is this node's agent, nothing is wrong (`manx node status`); else end that process, such as calico-node's BIRD (ss -ltnp 'sport = 179' names it)
+        TCP port 179 may not be listened at (Permission denied (os error 13)): an agent with --bgp does not start; run it as root or with CAP_NET_BIND_SERVICE; in a container: docker run --cap-add NET_BIND_SERVICE
+        ");
+        assert!(judge_bgp_port(Ok(())).is_ok());
+    }
 
     #[test]
     fn each_refusal_has_its_sentence() {

@@ -17,8 +17,8 @@ use crate::session::Timing;
 use crate::status::{SessionState, SessionStatus};
 use crate::{Configuration, Speaker};
 
-pub(super) const A: &str = "10.0.0.1";
-pub(super) const B: &str = "10.0.0.2";
+pub(crate) const A: &str = "10.0.0.1";
+pub(crate) const B: &str = "10.0.0.2";
 pub(super) const A6: &str = "fd00::1";
 pub(super) const B6: &str = "fd00::2";
 
@@ -51,7 +51,7 @@ pub(super) fn ip(arguments: &str) {
     assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success());
 }
 
-pub(super) fn address(text: &str) -> IpAddr {
+pub(crate) fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
@@ -60,7 +60,7 @@ pub(super) fn net(text: &str) -> IpNet {
 }
 
 /// A peer as a node of the mesh is one.
-pub(super) fn peer(source: &str, at: &str) -> Peer {
+pub(crate) fn peer(source: &str, at: &str) -> Peer {
     Peer {
         address: address(at),
         port: 179,

@@ -69,6 +69,10 @@ fn every_field_of_every_output_is_documented() {
             ]),
         ),
         ("status", bench.manx(&["status", "-o", "json", "--socket", &bench.socket(0)])),
+        (
+            "node status",
+            bench.manx(&["node", "status", "-o", "json", "--socket", &bench.socket(0)]),
+        ),
         ("routes", bench.manx(&["routes", "-o", "json", "--socket", &bench.socket(0)])),
         ("status of a rig", bench.manx(&["status", "-o", "json", "--rig", "demo"])),
         ("rig list", bench.manx(&["rig", "list", "-o", "json"])),

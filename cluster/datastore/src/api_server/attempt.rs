@@ -1,0 +1,64 @@
+//! Events that are written one after the other: one a second at most. One that cannot be written waits while others are,
+//! is tried a few times, and is given up.
+
+use std::time::{Duration, Instant};
+
+use super::fault::{self, is_passing, words};
+use crate::followed::Waiting;
+
+/// The time between two Events of an agent.
+const BETWEEN: Duration = Duration::from_secs(1);
+/// The number of tries for an Event.
+const TRIES: u32 = 5;
+/// The time until the second try; it doubles.
+const AGAIN: Duration = Duration::from_secs(10);
+/// A try that takes longer has failed.
+const TRY: Duration = Duration::from_secs(10);
+
+/// An Event that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Attempt<V> {
+    pub(super) value: V,
+    /// The earliest time to write it.
+    pub(super) due: Instant,
+    /// The number of tries so far.
+    tries: u32,
+}
+
+impl<V> Attempt<V> {
+    pub(super) const fn new(value: V, due: Instant) -> Self {
+        Self { value, due, tries: 0 }
+    }
+}
+
+/// Writes what is due, for as long as it is polled. `give_up` gets the reason for which one is not written.
+pub(super) async fn keep_trying<V: Clone + PartialEq, K: Clone + Ord>(
+    waiting: &Waiting<Attempt<V>, K>,
+    write: impl AsyncFn(&K, &V) -> kube::Result<()>,
+    give_up: impl Fn(&K, &str),
+) {
+    let mut second = tokio::time::interval(BETWEEN);
+    second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        second.tick().await;
+        let now = Instant::now();
+        // An Event that is tried again comes after all that were due before.
+        let first = waiting.first_by(|it| it.due).filter(|(_, it)| it.due <= now);
+        let Some((key, attempt)) = first else { continue };
+        let written = match tokio::time::timeout(TRY, write(&key, &attempt.value)).await {
+            Ok(written) => written,
+            Err(_elapsed) => Err(fault::own(format!("no answer for {} s", TRY.as_secs()))),
+        };
+        match written {
+            Err(error) if is_passing(&error) && attempt.tries + 1 < TRIES => {
+                let due = Instant::now() + AGAIN * 2_u32.pow(attempt.tries);
+                let later = Attempt { due, tries: attempt.tries + 1, ..attempt.clone() };
+                waiting.replace(&key, &attempt, later);
+                continue;
+            }
+            Err(error) => give_up(&key, &words(&error)),
+            Ok(()) => {}
+        }
+        waiting.done(&key, &attempt);
+    }
+}

@@ -1,0 +1,132 @@
+//! Kubernetes Events about what happens at the agent's own node.
+//!
+//! One waits for each subject, the latest: what is over before it is written is not written.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use kube::api::{GetParams, PostParams};
+use kube::core::Request;
+use manx_objects::contents::fingerprint;
+use manx_objects::object::{Kind, ObjectKey};
+use serde_json::{Value, json};
+
+use super::attempt::{Attempt, keep_trying};
+use super::connection::Connection;
+use super::fault::code;
+use super::notice::{AbandonedEvents, INSTANCE, NAME, NOTE, prefix};
+use crate::followed::Waiting;
+use crate::happening::Happening;
+
+/// The Events that are still to be written, by subject.
+pub(super) type Happenings = Waiting<Attempt<Dated>, String>;
+
+/// A happening, and when it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Dated {
+    happening: Happening,
+    at: SystemTime,
+}
+
+/// Queues an Event about a subject. It takes the place of an earlier one that is not written yet.
+pub(super) fn put(waiting: &Happenings, subject: String, happening: Happening) {
+    let dated = Dated { happening, at: SystemTime::now() };
+    waiting.put(subject, Attempt::new(dated, Instant::now()));
+}
+
+/// Writes the Events that are due while the connection lasts.
+pub(super) async fn keep_writing(
+    connection: &Connection,
+    node: &str,
+    waiting: &Happenings,
+    given_up: &AbandonedEvents,
+) {
+    let of_node = ObjectKey { kind: Kind::Node, namespace: String::new(), name: node.to_owned() };
+    let write =
+        async |subject: &String, dated: &Dated| write(connection, node, subject, dated).await;
+    keep_trying(waiting, write, |_, reason| given_up.add(&of_node, reason)).await;
+}
+
+async fn write(
+    connection: &Connection,
+    node: &str,
+    subject: &str,
+    dated: &Dated,
+) -> kube::Result<()> {
+    let get = Request::new("/api/v1/nodes").get(node, &GetParams::default());
+    let object: Value = match connection.ask(get.map_err(kube::Error::BuildRequest)?).await {
+        Err(error) if code(&error) == Some(404) => return Ok(()),
+        object => object?,
+    };
+    let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
+    let event = event((node, uid), subject, dated);
+    let request = Request::new("/apis/events.k8s.io/v1/namespaces/default/events");
+    let request = request.create(&PostParams::default(), event.to_string().into_bytes());
+    match connection.ask::<Value>(request.map_err(kube::Error::BuildRequest)?).await {
+        // A try whose answer was lost has written it.
+        Err(error) if code(&error) == Some(409) => Ok(()),
+        written => written.map(drop),
+    }
+}
+
+/// The Event. Its name has a sum over what happened and when: a second try does not write it twice.
+fn event((node, uid): (&str, &str), subject: &str, Dated { happening, at }: &Dated) -> Value {
+    let Happening { reason, action, is_warning, text } = happening;
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let same = fingerprint((uid, subject, text, since));
+    let stem = prefix(node, NAME).trim_end_matches(['.', '-']);
+    json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": { "name": format!("{stem}.{same:016x}"), "namespace": "default" },
+        "eventTime": humantime::format_rfc3339_micros(*at).to_string(),
+        "reportingController": "manx",
+        "reportingInstance": prefix(node, INSTANCE),
+        "action": action,
+        "type": if *is_warning { "Warning" } else { "Normal" },
+        "reason": reason,
+        "regarding": { "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid },
+        "note": prefix(text, NOTE),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn happening(text: &str) -> Happening {
+        let (reason, action) = ("BgpSessionDown", "Speak");
+        Happening { reason, action, is_warning: true, text: text.to_owned() }
+    }
+
+    #[test]
+    fn of_each_subject_the_latest_waits() {
+        let waiting = Happenings::default();
+        put(&waiting, "10.0.0.1".to_owned(), happening("down"));
+        put(&waiting, "10.0.0.2".to_owned(), happening("down"));
+        put(&waiting, "10.0.0.1".to_owned(), happening("up"));
+        let mut told = Vec::new();
+        while let Some((subject, due)) = waiting.first_by(|it| it.due) {
+            waiting.done(&subject, &due);
+            told.push((subject, due.value.happening.text));
+        }
+        let expected = [("10.0.0.2", "down"), ("10.0.0.1", "up")];
+        assert_eq!(told, expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
+    }
+
+    #[test]
+    fn an_event_of_a_node_reads_like_this_and_has_a_name_of_its_own() {
+        let at = |seconds| Dated {
+            happening: happening(&"x".repeat(2 * NOTE)),
+            at: SystemTime::UNIX_EPOCH + Duration::from_secs(seconds),
+        };
+        let of = |seconds| event(("n1", "u-1"), "10.0.0.1", &at(seconds));
+        let mut first = of(1_700_000_000);
+        assert_eq!(first, of(1_700_000_000), "a second try");
+        assert_ne!(first["metadata"]["name"], of(1_700_000_001)["metadata"]["name"]);
+        assert_eq!(first["note"].as_str().unwrap().len(), NOTE);
+        let name = first["metadata"]["name"].take();
+        assert!(name.as_str().unwrap().starts_with("n1."), "{name}");
+        first["note"].take();
+        insta::assert_snapshot!(first, @r#"{"action":"Speak","apiVersion":"events.k8s.io/v1","eventTime":"2023-11-14T22:13:20.000000Z","kind":"Event","metadata":{"name":null,"namespace":"default"},"note":null,"reason":"BgpSessionDown","regarding":{"apiVersion":"v1","kind":"Node","name":"n1","uid":"u-1"},"reportingController":"manx","reportingInstance":"n1","type":"Warning"}"#);
+    }
+}
