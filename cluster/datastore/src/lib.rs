@@ -7,6 +7,7 @@
 //! - `watch`: reports when a directory may have changed.
 //! - `served`: the kinds of object that are read and written one by one.
 //! - `writes`: writes of single objects, by compare-and-swap.
+//! - `object_event`: sentences about objects, for people, by these writes.
 //! - `lease`: at most one of several processes leads, by these writes.
 //! - `pool`: the first `IPPool` of a cluster, by these writes.
 //! - `followed`: the common part of all sources that follow a server: its objects, their last state on disk, the time
@@ -25,6 +26,7 @@ mod followed;
 mod lease;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
+mod object_event;
 mod pool;
 mod served;
 mod source;
@@ -36,6 +38,7 @@ pub use directory::{Read, STANDS, Store, manifests, read_paths, read_with_texts}
 pub use error::SourceError;
 pub use followed::{Follower, Stale, Waits};
 pub use lease::{Candidate, Terms};
+pub use object_event::ObjectEvent;
 pub use pool::DefaultPool;
 pub use served::{ServedKey, ServedKind};
 pub use source::Source;
