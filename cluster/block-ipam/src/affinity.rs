@@ -25,6 +25,11 @@ pub enum Owner {
 }
 
 impl Owner {
+    /// The owner of the blocks whose addresses Services of type `LoadBalancer` get.
+    pub fn load_balancer() -> Self {
+        Self::Virtual("load-balancer".to_owned())
+    }
+
     /// `spec.type` of the affinity.
     pub const fn kind(&self) -> &'static str {
         match self {

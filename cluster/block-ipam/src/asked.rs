@@ -28,13 +28,13 @@ pub struct Asked {
     pub families: Vec<Family>,
 }
 
-/// An annotation that cannot be done. The pod gets no address.
+/// An annotation that cannot be done. The pod, or the Service, gets no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AskedError {
     #[error("annotation {name} of {object}: found {found:?}, expected {expected}")]
     Syntax {
         name: &'static str,
-        /// The pod, or its namespace.
+        /// The pod, its namespace, or the Service.
         object: &'static str,
         found: String,
         expected: &'static str,
@@ -45,9 +45,9 @@ pub enum AskedError {
     )]
     WithoutIpam,
     #[error(
-        "annotation {ADDRESSES} of the pod: {0} and {1} are of one family; name at most one of each"
+        "annotation {name} of {object}: {first} and {second} are of one family; name at most one of each"
     )]
-    TwoOfFamily(IpAddr, IpAddr),
+    TwoOfFamily { name: &'static str, object: &'static str, first: IpAddr, second: IpAddr },
 }
 
 /// Reads the annotations of the pod's object and of its namespace's.
@@ -61,21 +61,13 @@ pub fn asked(pod: &Value, namespace: &Value) -> Result<Asked, AskedError> {
     }
     let mut asked = Asked::default();
     if let Some(text) = of(pod, ADDRESSES) {
-        let expected = "a JSON list of addresses, as [\"10.65.0.7\"]";
-        asked.addresses = list(ADDRESSES, "the pod", &text, expected, |it| it.parse().ok())?;
-    }
-    for (at, address) in asked.addresses.iter().enumerate() {
-        let other = asked.addresses[..at].iter().find(|it| it.is_ipv4() == address.is_ipv4());
-        if let Some(other) = other {
-            return Err(AskedError::TwoOfFamily(*other, *address));
-        }
+        asked.addresses = addresses(ADDRESSES, "the pod", &text)?;
     }
     for (family, name) in POOLS {
         let own = of(pod, name).map(|text| (text, "the pod"));
         let found = own.or_else(|| Some((of(namespace, name)?, "its namespace")));
         if let Some((text, object)) = found {
-            let expected = "a JSON list of names or CIDRs of IPPools, as [\"default-ipv4-ippool\"]";
-            let pools = list(name, object, &text, expected, |it| Some(it.to_owned()))?;
+            let pools = pools(name, object, &text)?;
             if !pools.is_empty() {
                 asked.pools.push((family, pools));
             }
@@ -90,6 +82,33 @@ pub fn asked(pod: &Value, namespace: &Value) -> Result<Asked, AskedError> {
         })?;
     }
     Ok(asked)
+}
+
+/// Reads a list of addresses, at most one of a family.
+pub(crate) fn addresses(
+    name: &'static str,
+    object: &'static str,
+    text: &str,
+) -> Result<Vec<IpAddr>, AskedError> {
+    let expected = "a JSON list of addresses, as [\"10.65.0.7\"]";
+    let all: Vec<IpAddr> = list(name, object, text, expected, |it| it.parse().ok())?;
+    for (at, second) in all.iter().enumerate() {
+        let first = all[..at].iter().find(|it| it.is_ipv4() == second.is_ipv4());
+        if let Some(first) = first {
+            return Err(AskedError::TwoOfFamily { name, object, first: *first, second: *second });
+        }
+    }
+    Ok(all)
+}
+
+/// Reads a list of pools.
+pub(crate) fn pools(
+    name: &'static str,
+    object: &'static str,
+    text: &str,
+) -> Result<Vec<String>, AskedError> {
+    let expected = "a JSON list of names or CIDRs of IPPools, as [\"default-ipv4-ippool\"]";
+    list(name, object, text, expected, |it| Some(it.to_owned()))
 }
 
 fn list<T>(

@@ -13,12 +13,16 @@ use ipnet::IpNet;
 
 use crate::addresses::{address, ordinal, size};
 use crate::affinity::Owner;
+use crate::handle::Handle;
 
 /// The most addresses of a block: 2^12, those of the largest block that a pool may have (`blockSize` 20 and 116).
 pub const MOST_ADDRESSES: u32 = 1 << 12;
 
 /// The handle of addresses that Windows nodes keep for themselves. A block that has only these is empty.
 const WINDOWS: &str = "windows-reserved-ipam-handle";
+
+/// The attribute `type` of an address that a Service has.
+pub const OF_SERVICE: &str = "LoadBalancer";
 
 /// A moment, in nanoseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,6 +59,15 @@ impl Allocation {
     /// line, which do not count.
     pub fn has_handle(&self, handle: &str) -> bool {
         self.handle.as_deref().is_some_and(|it| first_line(it) == handle)
+    }
+
+    /// The namespace and the name of the Service of type `LoadBalancer` that has it. `None`: it says no such thing, or its
+    /// handle is not one of a Service.
+    pub fn service(&self) -> Option<(&str, &str)> {
+        let of = |key: &str| self.owner.get(key).map(String::as_str);
+        let has_handle = self.handle.as_deref().is_some_and(Handle::is_of_service);
+        let is_of_service = has_handle && of("type") == Some(OF_SERVICE);
+        is_of_service.then_some((of("namespace")?, of("service")?))
     }
 }
 
@@ -193,6 +206,15 @@ impl Block {
         address(self.cidr, at)
     }
 
+    /// Gives an address of a handle a new sequence number. A release that was sent before names the former one, and is
+    /// refused. Returns whether the handle has the address.
+    pub fn adopt(&mut self, address: IpAddr, handle: &str) -> bool {
+        let allocation = ordinal(self.cidr, address).and_then(|at| self.allocations.get_mut(&at));
+        let Some(allocation) = allocation.filter(|it| it.has_handle(handle)) else { return false };
+        allocation.sequence = self.sequence;
+        true
+    }
+
     /// The addresses that a handle has.
     pub fn addresses_of<'a>(&'a self, handle: &'a str) -> impl Iterator<Item = IpAddr> + 'a {
         let of_handle = self.allocations.iter().filter(move |(_, it)| it.has_handle(handle));
@@ -289,6 +311,9 @@ pub struct Rest {
 /// Who has an address, for people.
 pub fn describe(allocation: &Allocation) -> String {
     let Allocation { handle, owner, released_at, .. } = allocation;
+    if let (Some((namespace, service)), None) = (allocation.service(), released_at) {
+        return format!("Service {namespace}/{service}");
+    }
     let of = |key: &str| owner.get(key);
     match (of("namespace"), of("pod"), of("type"), handle) {
         _ if released_at.is_some() => "nobody: it rests after its release".to_owned(),

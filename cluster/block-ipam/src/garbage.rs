@@ -4,7 +4,7 @@
 //! ([`Garbage::plan`], pure), and the [`Step`]s of the plan, one after the other ([`take`]).
 //!
 //! What is taken, and when:
-//! - **Addresses** without a user: if two looks have found none, at least the grace time apart; after two looks if the node
+//! - **Addresses** without a user (a pod, a node's tunnel, a Service): if two looks have found none, at least the grace time apart; after two looks if the node
 //!   is gone, because nobody else will release them. All addresses of a handle go in one step, or none. The user is asked
 //!   for again right before. An allocation that says too little of its owner stays for ever (see [`users`](crate::users)).
 //! - **Addresses that rest**: when their rest has ended. A block that nobody writes would keep them.
@@ -55,7 +55,7 @@ pub trait UserSource: Sync {
     /// All users.
     fn all(&self) -> impl Future<Output = Result<Users, StoreError>> + Send;
 
-    /// The pod and the node that the attributes of an allocation name, as far as they exist now.
+    /// The pod, the node and the Service that the attributes of an allocation name, as far as they exist now.
     fn named_by(
         &self,
         owner: &Attributes,

@@ -5,7 +5,12 @@
 
 use std::collections::BTreeMap;
 
+use data_encoding::BASE64URL_NOPAD;
 use ipnet::IpNet;
+use sha2::{Digest as _, Sha256};
+
+/// What the handles of Services begin with.
+const SERVICE: &str = "lb-";
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +24,17 @@ impl Handle {
     /// The handle of a pod's attachment: `<network>.<container>`. Calico's CNI plugin names it so.
     pub fn of_pod(network: &str, container: &str) -> String {
         format!("{network}.{container}")
+    }
+
+    /// The handle of a Service's addresses: `lb-` and a hash. Calico's controller names it so (`createHandle`).
+    pub fn of_service(namespace: &str, name: &str, uid: &str) -> String {
+        let hash = Sha256::digest(format!("{name}-{namespace}-{uid}").to_lowercase());
+        format!("{SERVICE}{}", BASE64URL_NOPAD.encode(&hash).replace(['-', '_'], ""))
+    }
+
+    /// Whether [`of_service`](Self::of_service) may have made this name.
+    pub fn is_of_service(id: &str) -> bool {
+        id.starts_with(SERVICE)
     }
 
     /// The handle of a node's tunnel address.

@@ -9,6 +9,7 @@
 //! - [`claim`], [`assign`], [`release`]: the algorithms over a store.
 //! - [`objects`]: the records as Calico's objects at a server.
 //! - [`asked`], [`pods`], [`tunnels`]: the addresses of a pod, and of a node's tunnels.
+//! - [`services`]: the addresses of Services of type `LoadBalancer`.
 //! - [`records`]: all that a store holds.
 //! - [`users`]: which allocations nobody uses. Pure.
 //! - [`check`]: whether all records agree with each other and with the users. Pure.
@@ -40,6 +41,7 @@ pub mod pods;
 pub mod pool;
 pub mod records;
 pub mod release;
+pub mod services;
 pub mod split;
 pub mod store;
 pub mod tunnels;

@@ -150,13 +150,13 @@ async fn try_assign<W: Writes + Sync>(
 }
 
 /// The labels of an object.
-fn labels(object: &Value) -> Labels {
+pub(crate) fn labels(object: &Value) -> Labels {
     let texts = object["metadata"]["labels"].as_object().into_iter().flatten();
     texts.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// A time as Calico writes it into the attributes of a pod's address.
-fn timestamp(now: Time) -> String {
+/// A time as Calico writes it into the attributes of an address.
+pub(crate) fn timestamp(now: Time) -> String {
     moment(now).replace('T', " ").replace('Z', " +0000 UTC")
 }
 

@@ -128,6 +128,18 @@ async fn rewrite_without<S: Store>(
     Ok(!has_address)
 }
 
+/// Gives an address of a handle a new sequence number, so that no release that is under way takes it. Returns whether the
+/// handle has the address.
+pub(crate) async fn adopt<S: Store>(
+    store: &S,
+    cidr: IpNet,
+    address: IpAddr,
+    handle: &str,
+) -> Result<bool, Error> {
+    let adopt = |block: &mut Block| Ok::<_, Error>(block.adopt(address, handle).then_some(()));
+    Ok(change(store, cidr, adopt).await?.is_some())
+}
+
 /// Frees a block's addresses that have rested long enough, if it has some: a block that nobody writes would keep them.
 pub async fn end_rest<S: Store>(store: &S, cidr: IpNet, rest: Rest) -> Result<(), Error> {
     change(store, cidr, |block| Ok::<_, Error>(block.end_rest(rest).then_some(()))).await.map(drop)

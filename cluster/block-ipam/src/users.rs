@@ -18,6 +18,9 @@ pub struct Users {
     pub pods: BTreeMap<(String, String), PodUser>,
     /// The names of the nodes.
     pub nodes: BTreeMap<String, NodeUser>,
+    /// The handles of the Services, by namespace and name. One of another type than `LoadBalancer` counts, too: its controller
+    /// takes its addresses back, and it may be of this type again.
+    pub services: BTreeMap<(String, String), String>,
 }
 
 /// A pod.
@@ -63,7 +66,7 @@ impl fmt::Display for User {
 pub enum Validity {
     /// It has, or nothing says that it has not.
     Valid,
-    /// It has none: the pod is gone, has finished, is on another node, or has other addresses.
+    /// It has none: the pod is gone, has finished, is on another node, or has other addresses; or the Service is gone.
     Unused,
     /// Its node is gone, so that nobody will ask for its release.
     NodeGone,
@@ -102,6 +105,12 @@ impl Users {
             || is_of_virtual_machine(allocation)
         {
             return Validity::Valid;
+        }
+        if let Some((namespace, name)) = allocation.service() {
+            // A Service that was made anew has another handle.
+            let handle = self.services.get(&(namespace.to_owned(), name.to_owned()));
+            let is_there = handle.is_some_and(|handle| allocation.has_handle(handle));
+            return if is_there { Validity::Valid } else { Validity::Unused };
         }
         if of("type").is_some() {
             return if node_is_gone { Validity::NodeGone } else { Validity::Valid };
@@ -151,7 +160,8 @@ mod tests {
         ];
         let pods = pods.map(|(name, pod)| (("web".to_owned(), name.to_owned()), pod));
         let nodes = ["a", "b"].map(|name| (name.to_owned(), NodeUser::default()));
-        let users = Users { pods: pods.into(), nodes: nodes.into() };
+        let services = [(("web".to_owned(), "front".to_owned()), "lb-1".to_owned())];
+        let users = Users { pods: pods.into(), nodes: nodes.into(), services: services.into() };
         let judge = |owner: &[(&str, &str)]| {
             let owner = owner.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
             let allocation = Allocation { owner: owner.collect(), ..Allocation::default() };
@@ -169,6 +179,17 @@ mod tests {
         assert_eq!(judge(&[("type", "ipipTunnelAddress"), ("node", "z")]), Validity::NodeGone);
         assert_eq!(judge(&[("pod", "gone")]), Validity::Valid, "no namespace: not sure");
         assert_eq!(judge(&[]), Validity::Valid);
+        let of_service = |service: &str, handle: &str| {
+            let owner = [("namespace", "web"), ("service", service), ("type", "LoadBalancer")];
+            let owner = owner.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            let handle = Some(handle.to_owned());
+            let allocation = Allocation { handle, owner: owner.into(), ..Allocation::default() };
+            users.validity(address, &allocation)
+        };
+        assert_eq!(of_service("front", "lb-1"), Validity::Valid);
+        assert_eq!(of_service("front", "lb-2"), Validity::Unused, "it was made anew");
+        assert_eq!(of_service("gone", "lb-1"), Validity::Unused);
+        assert_eq!(of_service("gone", "x-1"), Validity::Valid, "no handle of a Service: not sure");
         let machine = [("namespace", "web"), ("pod", "gone"), ("node", "z"), ("vmi", "m")];
         assert_eq!(judge(&machine), Validity::Valid);
     }

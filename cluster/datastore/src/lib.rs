@@ -7,6 +7,7 @@
 //! - `watch`: reports when a directory may have changed.
 //! - `served`: the kinds of object that are read and written one by one.
 //! - `writes`: writes of single objects, by compare-and-swap.
+//! - `object_event`: sentences about objects, for people, by these writes.
 //! - `lease`: at most one of several processes leads, by these writes.
 //! - `pool`: the first `IPPool` of a cluster, by these writes.
 //! - [`secrets`]: values of single Secrets, apart from all other objects.
@@ -28,6 +29,7 @@ mod happening;
 mod lease;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
+mod object_event;
 mod pool;
 pub mod secrets;
 mod served;
@@ -41,6 +43,7 @@ pub use error::SourceError;
 pub use followed::{Follower, Stale, Waits};
 pub use happening::Happening;
 pub use lease::{Candidate, Terms};
+pub use object_event::ObjectEvent;
 pub use pool::DefaultPool;
 pub use served::{ServedKey, ServedKind};
 pub use source::Source;

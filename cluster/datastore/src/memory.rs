@@ -145,6 +145,25 @@ impl Writes for MemoryWrites {
         }
     }
 
+    async fn write_status(
+        &self,
+        key: &ServedKey,
+        found: &Revision,
+        fields: Value,
+    ) -> Result<Revision, WriteError> {
+        let mut state = self.answering(key.kind)?;
+        match state.objects.get(key).cloned() {
+            None => Err(WriteError::Gone),
+            Some(object) if revision(&object) != *found => Err(WriteError::Conflict),
+            Some(mut object) => {
+                for (field, value) in fields.as_object().into_iter().flatten() {
+                    object["status"][field.as_str()] = value.clone();
+                }
+                Ok(state.store(key.clone(), object))
+            }
+        }
+    }
+
     async fn delete(&self, key: &ServedKey, found: &Revision) -> Result<(), WriteError> {
         let mut state = self.answering(key.kind)?;
         match state.objects.get(key) {

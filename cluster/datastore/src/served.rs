@@ -1,7 +1,7 @@
 //! The kinds of object that are read and written one by one, and the key of such an object.
 //!
-//! They are the kinds that `manx-objects` reads, those of Calico's IPAM, what describes its cluster, and Leases. The latter
-//! three are records: no source follows them, no policy depends on them, and the IPAM or `lease` alone knows their fields.
+//! They are the kinds that `manx-objects` reads, those of Calico's IPAM and of its controllers, what describes its cluster,
+//! Leases, and Events. The latter are records: no source follows them, and no policy depends on them.
 
 use std::fmt;
 
@@ -24,8 +24,12 @@ pub enum ServedKind {
     /// Calico's `ClusterInformation`: the cluster's identity, and whether its datastore is locked. The only object is
     /// `default`.
     ClusterInformation,
+    /// Calico's settings of its controllers. The only object is `default`.
+    KubeControllersConfiguration,
     /// Kubernetes' `Lease`: which of several processes leads.
     Lease,
+    /// Kubernetes' `Event`: a sentence about an object, for people.
+    Event,
 }
 
 impl ServedKind {
@@ -45,7 +49,9 @@ impl ServedKind {
             Self::IpamConfig => "IPAMConfig",
             Self::IpReservation => "IPReservation",
             Self::ClusterInformation => "ClusterInformation",
+            Self::KubeControllersConfiguration => "KubeControllersConfiguration",
             Self::Lease => "Lease",
+            Self::Event => "Event",
         }
     }
 
@@ -58,8 +64,10 @@ impl ServedKind {
             | Self::IpamHandle
             | Self::IpamConfig
             | Self::IpReservation
-            | Self::ClusterInformation => Kind::IpPool.api_versions(),
+            | Self::ClusterInformation
+            | Self::KubeControllersConfiguration => Kind::IpPool.api_versions(),
             Self::Lease => &["coordination.k8s.io/v1"],
+            Self::Event => &["events.k8s.io/v1"],
         }
     }
 }

@@ -113,6 +113,15 @@ pub trait Writes {
         value: Value,
     ) -> impl Future<Output = Result<Revision, WriteError>> + Send;
 
+    /// Replaces fields of an object's `status` if the object still has this revision; if not: [`WriteError::Conflict`]. Its
+    /// other fields stay. The kind has the subresource `status`.
+    fn write_status(
+        &self,
+        key: &ServedKey,
+        revision: &Revision,
+        fields: Value,
+    ) -> impl Future<Output = Result<Revision, WriteError>> + Send;
+
     /// Deletes an object if it still has this revision; if not: [`WriteError::Conflict`]. An object that is gone is no
     /// error, so a delete without an answer may be sent again. An object with finalizers stays until these are removed.
     fn delete(

@@ -1,16 +1,20 @@
 //! `manx controllers`: what is done once in a cluster, and not by each agent. It takes back the addresses, blocks and handles
-//! of Calico's IPAM that nobody uses any more.
+//! of Calico's IPAM that nobody uses any more, and gives addresses to Services of type `LoadBalancer`.
 //!
 //! Several may run; the one that has the Lease acts (`leading`). It makes rounds (`rounds`), whose rules are those of
-//! `manx_block_ipam::garbage`. All that it knows is in memory: one that starts anew begins its grace times anew.
+//! `manx_block_ipam::garbage`, and settles Services (`services`, in the order of `pending`), by those of
+//! `manx_block_ipam::services`. All that it knows is in memory: one that starts anew begins its grace times anew.
 
 mod leading;
+mod pending;
 mod rounds;
+mod services;
 
 use std::time::Duration;
 
 use clap::Args;
 use manx_block_ipam::garbage::Settings;
+use manx_block_ipam::services::wish::AssignIps;
 
 use super::Error;
 use super::datastore::ServerOptions;
@@ -26,6 +30,13 @@ pub struct Controllers {
     /// next round
     #[arg(long, env = "MANX_ROUND_LIMIT", value_name = "N", value_parser = limit, default_value = "1000")]
     pub round_limit: usize,
+    /// Which Services of type `LoadBalancer` get addresses: `AllServices` (of no class, or of the class calico) or
+    /// `RequestedServicesOnly`. Default: what `KubeControllersConfiguration` says, else `AllServices`
+    #[arg(long, env = "MANX_ASSIGN_IPS", value_name = "WHICH", value_parser = assign_ips)]
+    pub assign_ips: Option<AssignIps>,
+    /// The most addresses of a family that the Services of a namespace get; 0: any number
+    #[arg(long, env = "MANX_BALANCER_LIMIT", value_name = "N", default_value = "64")]
+    pub balancer_limit: usize,
     /// Namespace of the Lease `manx-controllers`, by which one of several leads
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE", default_value = "kube-system")]
     pub namespace: String,
@@ -51,14 +62,32 @@ fn limit(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|limit| *limit > 0).ok_or_else(|| "expected at least 1".to_owned())
 }
 
+fn assign_ips(text: &str) -> Result<AssignIps, String> {
+    let expected = || "expected AllServices or RequestedServicesOnly".to_owned();
+    AssignIps::parse(text).ok_or_else(expected)
+}
+
+/// What the leader does.
+#[derive(Debug, Clone, Copy)]
+struct Work {
+    garbage: Settings,
+    balancing: services::Balancing,
+}
+
 /// Runs until it gets SIGTERM or SIGINT, and gives the Lease back then.
 pub fn run(controllers: &Controllers) -> Result<(), Error> {
     log::start(controllers.log);
     let access = controllers.server.access();
-    let settings = Settings { grace: controllers.leak_grace, limit: controllers.round_limit };
+    let work = Work {
+        garbage: Settings { grace: controllers.leak_grace, limit: controllers.round_limit },
+        balancing: services::Balancing {
+            assigns: controllers.assign_ips,
+            most: Some(controllers.balancer_limit).filter(|most| *most > 0),
+        },
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::Failed(format!("no runtime: {error}")))?;
-    runtime.block_on(leading::serve(&access, &controllers.namespace, settings))
+    runtime.block_on(leading::serve(&access, &controllers.namespace, work))
 }
 
 #[cfg(test)]
@@ -71,6 +100,8 @@ mod tests {
         for wrong in ["15", "0s", "9s", "", "soon"] {
             assert!(grace(wrong).unwrap_err().starts_with("expected a time"), "{wrong}");
         }
+        assert_eq!(assign_ips("AllServices"), Ok(AssignIps::AllServices));
+        assert!(assign_ips("all").is_err());
         assert_eq!(limit("1"), Ok(1));
         assert!(limit("0").is_err());
     }

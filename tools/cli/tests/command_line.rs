@@ -380,7 +380,8 @@ fn the_manifests_run_commands_of_this_program_and_probe_the_agents_socket() {
     }
 }
 
-/// The manifest of controllers runs a command of this program, which may make nothing but its Lease.
+/// The manifest of controllers runs a command of this program, which may make nothing but its Lease, Events, and records of
+/// IPAM, and changes nothing of a Service but its status.
 #[test]
 fn the_manifest_of_controllers_runs_a_command_of_this_program_with_few_rights() {
     let manifest = include_str!("../../../deploy/controllers.yaml");
@@ -392,10 +393,25 @@ fn the_manifest_of_controllers_runs_a_command_of_this_program_with_few_rights() 
     };
     assert_eq!(
         values("verbs: "),
-        ["[get, list]", "[get, list, update, delete]", "[get]", "[get, update]", "[create]"]
+        [
+            "[get, list]",
+            "[get, list, create, update, delete]",
+            "[get]",
+            "[get, list, watch]",
+            "[patch]",
+            "[get]",
+            "[list, watch]",
+            "[list]",
+            "[list]",
+            "[create]",
+            "[get, update]",
+            "[create]"
+        ]
     );
     let resources = values("resources: [");
-    assert_eq!(resources[3..], ["leases]", "leases]"]);
+    assert_eq!(resources[1], "ipamblocks, blockaffinities, ipamhandles]");
+    assert_eq!(resources[3..5], ["services]", "services/status]"]);
+    assert_eq!(resources[9..], ["events]", "leases]", "leases]"]);
 }
 
 #[test]

@@ -207,7 +207,7 @@ impl UserSource for Cluster {
         let nodes = self.objects.lock().unwrap().users.nodes.clone();
         self.store.turn().await;
         let pods = self.objects.lock().unwrap().users.pods.clone();
-        Ok(Users { pods, nodes })
+        Ok(Users { pods, nodes, ..Users::default() })
     }
 
     async fn named_by(&self, owner: &Attributes) -> Result<Users, StoreError> {

@@ -1,4 +1,4 @@
-//! The users of addresses by the pods and nodes of a server.
+//! The users of addresses by the pods, nodes and Services of a server.
 //!
 //! Only the fields that matter are read, and objects are read one after the other: a cluster may have more pods than memory
 //! has room for. A pod whose addresses cannot be read counts as one that starts: it uses what it is said to use.
@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::{Objects, error};
 use crate::block::Attributes;
 use crate::garbage::UserSource;
+use crate::handle::Handle;
 use crate::store::StoreError;
 use crate::users::{NodeUser, PodUser, Users};
 
@@ -38,7 +39,16 @@ impl<W: Writes + Sync> UserSource for Objects<W> {
             pod(&object).map(|pod| ((key.namespace.clone(), key.name.clone()), pod))
         };
         let pods = self.writes.read_each(Kind::Pod.into(), "", pod).await.map_err(error)?;
-        Ok(Users { pods: pods.into_iter().flatten().collect(), nodes: nodes.into_iter().collect() })
+        let service = |key: &ServedKey, object: Value| {
+            let handle = service(key, &object)?;
+            Some(((key.namespace.clone(), key.name.clone()), handle))
+        };
+        let services = self.writes.read_each(Kind::Service.into(), "", service).await;
+        Ok(Users {
+            pods: pods.into_iter().flatten().collect(),
+            nodes: nodes.into_iter().collect(),
+            services: services.map_err(error)?.into_iter().flatten().collect(),
+        })
     }
 
     async fn named_by(&self, owner: &Attributes) -> Result<Users, StoreError> {
@@ -56,8 +66,21 @@ impl<W: Writes + Sync> UserSource for Objects<W> {
                 users.pods = BTreeMap::from([((namespace.clone(), name.clone()), pod)]);
             }
         }
+        if let (Some(namespace), Some(name)) = (owner.get("namespace"), owner.get("service")) {
+            let key = ServedKey::new(Kind::Service, namespace, name);
+            let found = self.writes.get(&key).await.map_err(error)?;
+            if let Some(handle) = found.and_then(|(object, _)| service(&key, &object)) {
+                users.services = BTreeMap::from([((namespace.clone(), name.clone()), handle)]);
+            }
+        }
         Ok(users)
     }
+}
+
+/// The handle of a Service's addresses.
+fn service(key: &ServedKey, object: &Value) -> Option<String> {
+    let uid = object["metadata"]["uid"].as_str()?;
+    Some(Handle::of_service(&key.namespace, &key.name, uid))
 }
 
 /// A node as a user. An annotation that cannot be read is no address: that of a tunnel is kept while its node exists.

@@ -27,9 +27,9 @@ const PAGE: u32 = 500;
 /// A page that is too long is asked for again with this many times fewer objects.
 const FEWER: u32 = 8;
 /// The server ends a watch after this time (kube's own choice).
-const WATCH: u32 = 290;
+pub(super) const WATCH: u32 = 290;
 /// A watch without any event for longer is dead: the server would have ended it.
-const SILENCE: Duration = Duration::from_secs(WATCH as u64 + 30);
+pub(super) const SILENCE: Duration = Duration::from_secs(WATCH as u64 + 30);
 /// A watch that was not refused within this time counts as working.
 const REFUSAL: Duration = Duration::from_secs(1);
 /// The time for which a kind waits for a sign that its CRD was installed.

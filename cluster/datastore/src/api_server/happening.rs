@@ -13,9 +13,10 @@ use serde_json::{Value, json};
 use super::attempt::{Attempt, keep_trying};
 use super::connection::Connection;
 use super::fault::code;
-use super::notice::{AbandonedEvents, INSTANCE, NAME, NOTE, prefix};
+use super::notice::AbandonedEvents;
 use crate::followed::Waiting;
 use crate::happening::Happening;
+use crate::object_event::{INSTANCE, NAME, NOTE, prefix};
 
 /// The Events that are still to be written, by subject.
 pub(super) type Happenings = Waiting<Attempt<Dated>, String>;

@@ -16,13 +16,14 @@ use kube::core::Request;
 use manx_objects::contents::fingerprint;
 use manx_objects::object::ObjectKey;
 use manx_objects::problem::{Problem, Severity};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::attempt::{Attempt, keep_trying};
 use super::connection::Connection;
 use super::fault::code;
 use super::resource::{Resource, Resources};
 use crate::followed::Waiting;
+use crate::object_event::{NOTE, ObjectEvent, prefix};
 
 /// The most objects that Events are written about. `manx status` and the log have the others.
 const MOST: usize = 1000;
@@ -30,12 +31,6 @@ const MOST: usize = 1000;
 const SPEAKERS: usize = 3;
 /// The delay of each of them after the one before.
 const LATER: Duration = Duration::from_secs(20);
-/// The most bytes of an Event's text (Kubernetes, `events.k8s.io/v1`, `note`).
-pub(super) const NOTE: usize = 1024;
-/// The most bytes of an object's name in the name of an Event, which has 253.
-pub(super) const NAME: usize = 200;
-/// The most bytes of a writer's name in an Event.
-pub(super) const INSTANCE: usize = 128;
 
 /// The problems of an object, as its Event reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,12 +139,6 @@ fn text(problems: &[&Problem]) -> String {
     text
 }
 
-/// The start of a text, up to this many bytes.
-pub(super) fn prefix(text: &str, bytes: usize) -> &str {
-    let end = (0..=bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-    &text[..end.unwrap_or(0)]
-}
-
 /// The place of `node` among those that speak of an object; `None`: it does not.
 fn rank(key: &ObjectKey, node: &str, nodes: &[&str]) -> Option<usize> {
     let weight = |node: &str| fingerprint((key, node));
@@ -196,7 +185,7 @@ async fn write(
     }
 }
 
-/// The Event. That of an object without namespace stands in `default`.
+/// The Event.
 fn event(
     resource: &Resource,
     object: &Value,
@@ -204,36 +193,18 @@ fn event(
     notice: &Notice,
     now: SystemTime,
 ) -> Value {
-    let metadata = &object["metadata"];
-    let text = |field: &str| metadata[field].as_str().unwrap_or_default();
-    let (name, namespace, uid) = (text("name"), text("namespace"), text("uid"));
-    let same = fingerprint((uid, metadata["generation"].as_u64(), &notice.text));
-    let stem = prefix(name, NAME).trim_end_matches(['.', '-']);
-    let mut regarding = json!({
-        "apiVersion": resource.api_version, "kind": resource.kind, "name": name, "uid": uid,
-    });
-    if !namespace.is_empty() {
-        regarding["namespace"] = namespace.into();
-    }
-    json!({
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {
-            "name": format!("{stem}.{same:016x}"),
-            "namespace": if namespace.is_empty() { "default" } else { namespace },
-        },
-        "eventTime": humantime::format_rfc3339_micros(now).to_string(),
-        "reportingController": "manx",
-        "reportingInstance": prefix(node, INSTANCE),
-        "action": "Read",
-        "type": "Warning",
-        "reason": match notice.severity {
+    let event = ObjectEvent {
+        of: (resource.api_version, resource.kind),
+        metadata: &object["metadata"],
+        by: node,
+        action: "Read",
+        reason: match notice.severity {
             Severity::Error => "Invalid",
             Severity::Warning | Severity::Note => "PartlyIgnored",
         },
-        "regarding": regarding,
-        "note": notice.text,
-    })
+        note: &notice.text,
+    };
+    event.value(now)
 }
 
 #[cfg(test)]
@@ -242,6 +213,7 @@ mod tests {
 
     use manx_objects::object::Kind;
     use manx_objects::problem::{Cause, Place};
+    use serde_json::json;
 
     use super::super::reading;
     use super::*;

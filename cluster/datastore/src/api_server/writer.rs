@@ -3,18 +3,24 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use kube::api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{
+    DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent, WatchParams,
+};
 use kube::core::{Request, request};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::access::Access;
 use super::connection::Connection;
 use super::fault::{code, is_passing, words};
-use super::follow::read_pages;
+use super::follow::{SILENCE, WATCH, read_pages};
 use super::resource::{Resource, Resources};
 use crate::error::SourceError;
 use crate::served::{ServedKey, ServedKind};
 use crate::writes::{Revision, WriteError, Writes};
+
+/// The version from which a watch begins with all objects.
+const FROM_THE_START: &str = "0";
 
 /// See the module. Open another one when the server does not answer: it reads certificates and tokens anew.
 pub struct Writer {
@@ -49,6 +55,43 @@ impl Writer {
         let patched = request.patch_subresource("status", name, &PatchParams::default(), &patch);
         self.ask(patched).await?;
         Ok(())
+    }
+
+    /// Watches the objects of a kind: `seen` gets each one that is there, in the state that the server has at hand, and then
+    /// each one that changes, or goes, in its last state. Ends when the server ends the watch, which it does after some
+    /// minutes. The next watch begins with all objects again, so what was missed in between is missed for minutes at most;
+    /// objects that have gone in between are missed for good.
+    ///
+    /// # Errors
+    /// The server does not answer, does not serve the kind, or refuses.
+    pub async fn watch(
+        &self,
+        kind: ServedKind,
+        mut seen: impl FnMut(&ServedKey, &Value),
+    ) -> Result<(), WriteError> {
+        let resource = self.resource(kind).await?;
+        let params = WatchParams::default().timeout(WATCH);
+        let request = Request::new(resource.path).watch(&params, FROM_THE_START);
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        let mut lines = self.connection.watch(request).await?;
+        loop {
+            let Ok(event) = timeout(SILENCE, lines.next()).await else {
+                let silence = SILENCE.as_secs();
+                return Err(WriteError::Unreachable(format!(
+                    "nothing came for {silence} s, neither an event nor the watch's end"
+                )));
+            };
+            match event? {
+                None => return Ok(()),
+                Some(
+                    WatchEvent::Added(object)
+                    | WatchEvent::Modified(object)
+                    | WatchEvent::Deleted(object),
+                ) => seen(&key(kind, &object), &object),
+                Some(WatchEvent::Bookmark(_)) => {}
+                Some(WatchEvent::Error(status)) => return Err(kube::Error::Api(status).into()),
+            }
+        }
     }
 
     async fn resource(&self, kind: ServedKind) -> Result<Resource, WriteError> {
@@ -133,6 +176,25 @@ impl Writes for Writer {
         match self.ask(path.replace(&key.name, &PostParams::default(), body)).await {
             Err(error) if code(&error) == Some(404) => Err(WriteError::Gone),
             replaced => self::revision(&replaced?),
+        }
+    }
+
+    async fn write_status(
+        &self,
+        key: &ServedKey,
+        revision: &Revision,
+        fields: Value,
+    ) -> Result<Revision, WriteError> {
+        let path = self.resource(key.kind).await?.path_in(&key.namespace);
+        // The server compares the version of what a patch names, and a merge replaces lists as a whole.
+        let metadata = json!({ "resourceVersion": revision.version });
+        let patch = Patch::Merge(json!({ "metadata": metadata, "status": fields }));
+        let request = Request::new(path);
+        let patched =
+            request.patch_subresource("status", &key.name, &PatchParams::default(), &patch);
+        match self.ask(patched).await {
+            Err(error) if code(&error) == Some(404) => Err(WriteError::Gone),
+            patched => self::revision(&patched?),
         }
     }
 

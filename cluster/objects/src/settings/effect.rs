@@ -36,8 +36,6 @@ pub enum Unless {
     Integer(i128),
     /// One of these texts, in upper or lower case.
     Texts(&'static [&'static str]),
-    /// A list that contains only these texts.
-    Items(&'static [&'static str]),
 }
 
 impl Unless {
@@ -50,9 +48,6 @@ impl Unless {
             (Self::Boolean(quiet), Value::Boolean(truth)) => quiet == *truth,
             (Self::Integer(quiet), Value::Integer(number)) => quiet == *number,
             (Self::Texts(quiet), Value::String(text)) => is_one_of(text, quiet),
-            (Self::Items(quiet), Value::Sequence(items)) => items
-                .iter()
-                .all(|item| matches!(&item.value, Value::String(text) if is_one_of(text, quiet))),
             _ => false,
         }
     }

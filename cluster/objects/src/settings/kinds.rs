@@ -2,7 +2,7 @@
 
 use super::super::code::Code::{HostPolicyNotEnforced, ProtectionNotDone, SettingWithoutEffect};
 use super::effect::Effect::{Heeded, NotDone as Told, Quiet};
-use super::effect::Unless::{Boolean, Empty, Items, Texts};
+use super::effect::Unless::{Boolean, Empty, Texts};
 use super::effect::{NotDone, Row};
 
 pub(super) const IP_POOL: &[Row] = &[
@@ -46,12 +46,9 @@ pub(super) const IP_POOL: &[Row] = &[
     ),
     (
         &["allowedUses"],
-        Told(NotDone {
-            code: SettingWithoutEffect,
-            unless: Items(&["Workload", "Tunnel"]),
-            message: "has no effect: Manx gives services of type LoadBalancer no addresses",
-            help: "use a load balancer that does, such as MetalLB",
-        }),
+        Heeded(
+            "`Workload` and `Tunnel` with `--ipam calico`; `LoadBalancer` by [`manx controllers`](controllers.md#services-of-type-loadbalancer)",
+        ),
     ),
     (&["blockSize"], Quiet("without `--ipam calico` podCIDRs are the blocks")),
     (&["disableBGPExport"], Heeded("where agents speak BGP")),
@@ -198,6 +195,14 @@ pub(super) const QOS: &[Row] = &[(
 
 pub(super) const SERVICE: &[Row] = &[
     (
+        &[
+            "projectcalico.org/ipv4pools",
+            "projectcalico.org/ipv6pools",
+            "projectcalico.org/loadBalancerIPs",
+        ],
+        Heeded("by [`manx controllers`](controllers.md#services-of-type-loadbalancer)"),
+    ),
+    (
         &["lb.projectcalico.org/external-traffic-strategy"],
         Heeded(
             "`maglev`, [with `--services manx`](services.md#connections-that-move); not beside `externalTrafficPolicy: Local`, of which `manx status` warns",
@@ -250,6 +255,6 @@ pub(super) const UNREAD: &[(&str, &str)] = &[
     ),
     (
         "KubeControllersConfiguration",
-        "Manx makes no host endpoints by itself (controllers.node.hostEndpoint): write the HostEndpoints",
+        "`manx controllers` heeds controllers.loadBalancer.assignIPs at the API server. Manx makes no host endpoints by itself (controllers.node.hostEndpoint): write the HostEndpoints",
     ),
 ];

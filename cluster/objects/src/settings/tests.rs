@@ -162,7 +162,6 @@ fn a_value_that_asks_for_nothing_is_quiet() {
                         values.extend([(*text).to_owned(), text.to_lowercase()]);
                     }
                 }
-                Unless::Items(items) => values.push(format!("[{}]", items.join(", "))),
             }
             for value in values {
                 let text = object(kind.name(), "default", &format!("{{{name}: {value}}}"));
@@ -374,7 +373,6 @@ fn row(effect: Effect) -> String {
                 Unless::Boolean(truth) => format!("unless `{truth}`, "),
                 Unless::Integer(number) => format!("unless `{number}`, "),
                 Unless::Texts(quiet) => format!("unless {}, ", texts(quiet)),
-                Unless::Items(quiet) => format!("unless only {}, ", texts(quiet)),
             };
             format!("**told** | {unless}[`{code}`](check.md#{code}): {message}. Instead: {help}")
         }

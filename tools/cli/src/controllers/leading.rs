@@ -9,13 +9,12 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use std::io;
 use std::time::{Duration, Instant};
 
-use manx_block_ipam::garbage::Settings;
 use manx_datastore::api_server::{Access, Writer};
 use manx_datastore::{Candidate, Terms};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, sleep_until, timeout};
 
-use super::rounds;
+use super::{Work, rounds, services};
 use crate::Error;
 
 /// The name of the Lease.
@@ -24,11 +23,7 @@ const LEASE: &str = "manx-controllers";
 const LAST: Duration = Duration::from_secs(3);
 
 /// Leads when the Lease is free, until a signal comes.
-pub(super) async fn serve(
-    access: &Access,
-    namespace: &str,
-    settings: Settings,
-) -> Result<(), Error> {
+pub(super) async fn serve(access: &Access, namespace: &str, work: Work) -> Result<(), Error> {
     let failed = |error: io::Error| Error::Failed(format!("no signals: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
@@ -38,15 +33,15 @@ pub(super) async fn serve(
     tracing::info!(
         identity,
         "waits for the Lease {namespace}/{LEASE}; grace time {}, {} steps a round",
-        humantime::format_duration(settings.grace),
-        settings.limit
+        humantime::format_duration(work.garbage.grace),
+        work.garbage.limit
     );
-    let mut candidate = Candidate::new(namespace, LEASE, identity, Terms::default());
+    let mut candidate = Candidate::new(namespace, LEASE, identity.clone(), Terms::default());
     tokio::select! {
         biased;
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
-        () = lead_for_ever(access, &mut candidate, settings) => {}
+        () = lead_for_ever(access, &mut candidate, &identity, work) => {}
     }
     if candidate.until().is_some() {
         let given_back = timeout(LAST, async {
@@ -75,7 +70,7 @@ async fn open(access: &Access) -> Result<Writer, String> {
     Writer::open(access).await.map_err(|error| error.to_string())
 }
 
-async fn lead_for_ever(access: &Access, candidate: &mut Candidate, settings: Settings) {
+async fn lead_for_ever(access: &Access, candidate: &mut Candidate, identity: &str, work: Work) {
     let mut lease = Lease { access, writer: None, told: String::new() };
     loop {
         while !lease.attempt(candidate).await {
@@ -87,7 +82,8 @@ async fn lead_for_ever(access: &Access, candidate: &mut Candidate, settings: Set
         tokio::select! {
             biased;
             () = keep(&mut lease, candidate, &until) => {}
-            () = rounds::make(access, settings, &leads) => {}
+            () = rounds::make(access, work.garbage, &leads) => {}
+            () = services::serve(access, work.balancing, identity, &leads) => {}
         }
         tracing::warn!("leads no longer: the Lease was not renewed in time");
     }

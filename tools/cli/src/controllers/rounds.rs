@@ -113,7 +113,7 @@ impl Rounds {
     }
 }
 
-fn now() -> Time {
+pub(super) fn now() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -22,7 +22,7 @@ use crate::Error;
 /// A cluster at its API server.
 #[derive(Debug)]
 pub struct Cluster<W> {
-    pub(super) store: Objects<W>,
+    pub(crate) store: Objects<W>,
 }
 
 /// The records of a cluster, and the users of addresses. They were read one after the other.
@@ -45,11 +45,11 @@ pub(super) struct Information {
 }
 
 impl<W: Writes + Sync> Cluster<W> {
-    pub(super) const fn new(writes: W) -> Self {
+    pub(crate) const fn new(writes: W) -> Self {
         Self { store: Objects::new(writes) }
     }
 
-    pub(super) const fn writes(&self) -> &W {
+    pub(crate) const fn writes(&self) -> &W {
         self.store.writes()
     }
 
@@ -61,7 +61,7 @@ impl<W: Writes + Sync> Cluster<W> {
     }
 
     /// Reads the pools.
-    pub(super) async fn pools(&self) -> Result<Vec<Pool>, Error> {
+    pub(crate) async fn pools(&self) -> Result<Vec<Pool>, Error> {
         pools(&read_kinds(self.writes(), &[Kind::IpPool]).await.map_err(write_error)?)
     }
 

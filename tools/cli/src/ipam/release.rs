@@ -74,7 +74,11 @@ pub(super) async fn one<W: Writes + Sync>(
         && !force
     {
         let is_pods = it.users.iter().all(|it| matches!(it, User::Pod { .. }));
-        let instead = if is_pods { "delete the pod instead. " } else { "" };
+        let instead = match it.allocation.service() {
+            Some(_) => "delete the Service instead. ",
+            None if is_pods => "delete the pod instead. ",
+            None => "",
+        };
         return Err(Error::Failed(format!(
             "{address} {user}: {instead}--force releases the address nevertheless, and then another pod may get it, too"
         )));

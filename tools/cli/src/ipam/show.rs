@@ -147,10 +147,13 @@ fn borrowed(allocated: &[Allocated<'_>]) -> String {
     });
     let header = ["ip", "borrowing-node", "block", "block owner", "type", "allocated-to"];
     let mut text = output::table(header, &[], rows.collect());
-    let unknown = allocated
-        .iter()
-        .filter(|it| it.state == AddressState::InUse && !it.allocation.owner.contains_key("node"));
-    let unknown = unknown.count();
+    // A Service's address is no node's.
+    let is_unknown = |it: &&Allocated<'_>| {
+        let allocation = it.allocation;
+        let has_owner = allocation.owner.contains_key("node") || allocation.service().is_some();
+        it.state == AddressState::InUse && !has_owner
+    };
+    let unknown = allocated.iter().filter(is_unknown).count();
     if unknown > 0 {
         let _ = writeln!(text, "\nof {unknown} addresses it is not known which node has them");
     }

@@ -10,6 +10,7 @@ use manx_block_ipam::affinity::Owner;
 use manx_block_ipam::assign::{Request, assign_named};
 use manx_block_ipam::block::{Attributes, Rest, Time};
 use manx_block_ipam::config::Config;
+use manx_block_ipam::handle::Handle;
 use manx_block_ipam::release::release_by_handle;
 use manx_block_ipam::store::{Store as _, Which};
 use manx_datastore::memory::MemoryWrites;
@@ -166,6 +167,38 @@ fn pools_blocks_and_addresses_are_shown() {
 fn a_sound_cluster_has_no_problem() {
     let (told, is_sound) = check("check --show-problem-ips", &sound_cluster());
     assert!(is_sound && told.ends_with("\n\nno problem found\n"), "{told}");
+}
+
+#[test]
+fn an_address_of_a_service_is_in_use_while_the_service_is_there() {
+    let cluster = sound_cluster();
+    let server = cluster.writes();
+    let spec = json!({ "cidr": "192.0.2.0/26", "allowedUses": ["LoadBalancer"] });
+    server.put(pool("balanced"), json!({ "spec": spec }));
+    let service = ServedKey::new(Kind::Service, "web", "front");
+    let object = json!({ "metadata": { "uid": "u-1" }, "spec": { "type": "LoadBalancer" } });
+    server.put(service.clone(), object);
+    let attributes = [("namespace", "web"), ("service", "front"), ("type", "LoadBalancer")];
+    let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let handle = Handle::of_service("web", "front", "u-1");
+    let owner = Owner::load_balancer();
+    allocate(&cluster, &owner, &handle, &attributes.into(), "192.0.2.7", 1000);
+    let (told, is_sound) = check("check --show-problem-ips", &cluster);
+    assert!(is_sound, "{told}");
+    let told = show("show --ip=192.0.2.7", &cluster).replace(&handle, "HANDLE");
+    insta::assert_snapshot!(told, @r"
+    192.0.2.7: allocated to Service web/front, in use
+      block: 192.0.2.0/26 of virtual:load-balancer
+      handle: HANDLE
+      sequence number: 1000
+      owner: namespace=web, service=front, type=LoadBalancer
+    ");
+    assert!(!show("show --show-borrowed", &cluster).contains("it is not known"));
+    let refused = release_one("release --ip 192.0.2.7", &cluster).unwrap_err();
+    assert!(refused.contains("delete the Service instead"), "{refused}");
+    cluster.writes().remove(&service);
+    let (told, is_sound) = check("check --show-problem-ips", &cluster);
+    assert!(!is_sound && told.contains("is allocated to Service web/front"), "{told}");
 }
 
 #[test]

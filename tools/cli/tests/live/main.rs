@@ -1,5 +1,6 @@
 //! A real API server. Every cluster of `fixtures/` has the same verdicts as files and through the server. `written` tests
-//! the writes of agents, `rights` their rights, and `definitions` the kinds that Manx installs.
+//! the writes of agents, `rights` their rights, `definitions` the kinds that Manx installs, and `controllers` what is done once
+//! in a cluster.
 //!
 //! The server is that of `tests/cluster`, without nodes. So what a cluster's programs would write is written here: the
 //! status of pods, which a server drops when an object is made, and the end of a deleted namespace. The server takes
@@ -7,6 +8,7 @@
 //! selector is the uid that they had.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod controllers;
 mod definitions;
 mod rights;
 mod written;
@@ -267,6 +269,11 @@ fn an_agents_token_writes_the_addresses_of_its_own_nodes_pods_and_nothing_else()
         rights::install(server);
         rights::check(server);
     });
+}
+
+#[test]
+fn services_get_addresses_from_controllers_with_the_rights_of_their_manifest() {
+    with_server("the controllers", controllers::check);
 }
 
 #[test]

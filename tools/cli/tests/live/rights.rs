@@ -56,7 +56,7 @@ pub(super) fn agent(server: &Server, node: &str) -> PathBuf {
 }
 
 /// A kubeconfig with a token of a service account.
-fn as_account(server: &Server, account: &str, bound: &[&str]) -> PathBuf {
+pub(super) fn as_account(server: &Server, account: &str, bound: &[&str]) -> PathBuf {
     let token = [&["-n", "kube-system", "create", "token", account], bound].concat();
     let token = server.kubectl(&token, "");
     let mut config: Value =

@@ -287,6 +287,71 @@ fn an_object_is_deleted_by_whoever_has_seen_its_last_value() {
 }
 
 #[test]
+fn a_status_is_written_if_the_object_is_still_the_one_that_was_read() {
+    run(async {
+        let server = Fake::start();
+        server.world().rule = Box::new(|asked| {
+            (asked.method == "PATCH").then(|| {
+                match asked.body["metadata"]["resourceVersion"].as_str() {
+                    Some("7") => {
+                        let metadata =
+                            json!({ "name": "web", "resourceVersion": "8", "uid": "u-1" });
+                        Answer::Json(200, json!({ "metadata": metadata }))
+                    }
+                    Some("gone") => Answer::Json(404, status(404, "there is none")),
+                    _ => Answer::Json(409, status(409, "there is another")),
+                }
+            })
+        });
+        let writer = writer(&server).await;
+        let service = ServedKey::new(Kind::Service, "shop", "web");
+        let at = |version: &str| Revision { version: version.to_owned(), uid: None };
+        let fields = json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.7" }] } });
+        let second = writer.write_status(&service, &at("7"), fields.clone()).await.unwrap();
+        assert_eq!(second.version(), "8");
+        let asked = server.world().asked.iter().rfind(|it| it.method == "PATCH").cloned().unwrap();
+        assert_eq!(asked.path, "/api/v1/namespaces/shop/services/web/status");
+        insta::assert_snapshot!(asked.body, @r#"{"metadata":{"resourceVersion":"7"},"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.7"}]}}}"#);
+        let late = writer.write_status(&service, &at("6"), fields.clone()).await;
+        assert!(matches!(late, Err(WriteError::Conflict)), "{late:?}");
+        let gone = writer.write_status(&service, &at("gone"), fields).await;
+        assert!(matches!(gone, Err(WriteError::Gone)), "{gone:?}");
+    });
+}
+
+#[test]
+fn a_watch_tells_of_all_objects_and_then_of_changes_until_the_server_ends_it() {
+    run(async {
+        const SERVICES: &str = "/api/v1/services";
+        let server = Fake::start();
+        let service = |name: &str| json!({ "metadata": { "namespace": "shop", "name": name } });
+        server.world().put(SERVICES, service("a"));
+        let writer = writer(&server).await;
+        let seen = Mutex::new(Vec::new());
+        let watch = writer.watch(Kind::Service.into(), |key, object| {
+            assert_eq!(object["metadata"]["name"], key.name.as_str());
+            seen.lock().unwrap().push(key.to_string());
+        });
+        let tell = async {
+            while seen.lock().unwrap().is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            server.world().put(SERVICES, service("b"));
+            while seen.lock().unwrap().len() < 2 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            server.world().rule = Box::new(|_| Some(Answer::Close));
+        };
+        let (watched, ()) = tokio::join!(watch, tell);
+        watched.unwrap();
+        assert_eq!(*seen.lock().unwrap(), ["Service shop/a", "Service shop/b"]);
+        server.world().rule = Box::new(|_| Some(Answer::Json(403, status(403, "forbidden here"))));
+        let refused = writer.watch(Kind::Service.into(), |_, _| {}).await.unwrap_err();
+        assert_eq!(refused.to_string(), "forbidden here");
+    });
+}
+
+#[test]
 fn a_list_has_what_its_selector_matches() {
     run(async {
         let server = server();
