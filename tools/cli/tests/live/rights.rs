@@ -428,10 +428,11 @@ fn check_first_pool(server: &Server) {
     assert_eq!(found(), "");
     assert_eq!(
         make("10.7.0.0/16"),
-        "made the first IPPool: 10.7.0.0/16, ipipMode: Always, natOutgoing: true\n"
+        "made the first IPPool: 10.7.0.0/16, ipipMode: Always, vxlanMode: Never, natOutgoing: true\n"
     );
     assert_eq!(found(), "default-ipv4-ippool 10.7.0.0/16 Always\n");
-    assert_eq!(make("10.8.0.0/16"), "the cluster has an IPPool: none was made\n");
+    let none = "the cluster has an IPPool of each family that was asked for: none was made\n";
+    assert_eq!(make("10.8.0.0/16"), none);
     assert_eq!(found(), "default-ipv4-ippool 10.7.0.0/16 Always\n");
     server.kubectl(&["delete", "ippools.projectcalico.org", "default-ipv4-ippool"], "");
     // A pool of another name counts, too.

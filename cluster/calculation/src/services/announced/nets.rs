@@ -62,8 +62,7 @@ pub(super) enum Condition {
 }
 
 impl AnnouncedNets {
-    /// The ranges of the objects. Settings that are not valid have none. `reserved`: what the node needs, but for what is a
-    /// Service's in the objects.
+    /// The ranges of the objects. Settings that are not valid have none. `reserved`: what the node needs, cluster IPs among it.
     pub fn new(contents: &Contents, cluster: &Cluster, reserved: &Reserved) -> Self {
         let key = ObjectKey::new(Kind::BgpConfiguration, "", "default");
         let Some(Object::BgpConfiguration(settings)) = contents.valid(&key) else {
@@ -158,11 +157,14 @@ fn overlap_any(net: &IpNet, others: &[IpNet]) -> bool {
     others.iter().any(|other| net.contains(other) || other.contains(net))
 }
 
-/// What a range holds that the node needs and no Service has.
+/// What a range holds that the node needs and that is no cluster IP. (An agent may have the cluster's DNS server, also before
+/// its Service is there.)
 fn needed(range: IpNet, contents: &Contents, reserved: &Reserved) -> Option<String> {
     let is_services = |address: &IpAddr| {
-        contents.of_kind(Kind::Service).any(|(_, stored)| match stored.state.valid() {
-            Some(Object::Service(service)) => service.cluster_ips.contains(address),
+        let services = contents.of_kind(Kind::Service).chain(contents.of_kind(Kind::ServiceCidr));
+        services.filter_map(|(_, stored)| stored.state.valid()).any(|object| match object {
+            Object::Service(service) => service.cluster_ips.contains(address),
+            Object::ServiceCidr(ranges) => ranges.cidrs.iter().any(|it| it.contains(address)),
             _ => false,
         })
     };

@@ -334,6 +334,7 @@ fn a_range_with_an_address_that_is_no_services_is_told_to_nobody() {
     let text = "{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.244.1.0/24}, \
                 status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}\n---\n\
                 {apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: lb}, spec: {cidr: 192.0.2.0/24, allowedUses: [LoadBalancer]}}\n---\n\
+                {apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: more}, spec: {cidrs: [10.97.0.0/16]}}\n---\n\
                 {apiVersion: v1, kind: Service, metadata: {name: kubernetes, namespace: default}, spec: {clusterIP: 10.96.0.1, ports: [{port: 443}]}}\n---\n\
                 {apiVersion: crd.projectcalico.org/v1, kind: BGPPeer, metadata: {name: rack}, spec: {peerIP: 198.51.100.1, asNumber: 65001}}\n---\n\
                 {apiVersion: crd.projectcalico.org/v1, kind: BGPConfiguration, metadata: {name: default}, spec: \
@@ -341,9 +342,9 @@ fn a_range_with_an_address_that_is_no_services_is_told_to_nobody() {
                 serviceExternalIPs: [{cidr: 10.244.0.0/16}, {cidr: 198.51.100.0/24}], serviceClusterIPs: [{cidr: 10.96.0.0/12}]}}\n";
     let contents = Contents::from_texts([("a.yaml", text)]);
     let cluster = crate::import::import_for(&contents, "n1");
-    // An agent may have the API server's cluster IP, which is a service's.
-    let reserved =
-        ["10.96.0.1", "203.0.113.9"].map(|it| (it.parse().unwrap(), ReservedFor::ApiServer));
+    // An agent may have cluster IPs of the API server and of the cluster's DNS.
+    let reserved = ["10.96.0.1", "10.97.0.10", "203.0.113.9"]
+        .map(|it| (it.parse().unwrap(), ReservedFor::ApiServer));
     let found = AnnouncedNets::new(&contents, &cluster, &reserved.into());
     assert_eq!(found.all().collect::<Vec<_>>(), nets(&["10.96.0.0/12", "192.0.2.0/24"]));
     let problems: Vec<String> = found.problems.iter().map(ToString::to_string).collect();
