@@ -67,18 +67,11 @@ fn assign_ips(text: &str) -> Result<AssignIps, String> {
     AssignIps::parse(text).ok_or_else(expected)
 }
 
-/// What the leader does.
-#[derive(Debug, Clone, Copy)]
-struct Work {
-    garbage: Settings,
-    balancing: services::Balancing,
-}
-
 /// Runs until it gets SIGTERM or SIGINT, and gives the Lease back then.
 pub fn run(controllers: &Controllers) -> Result<(), Error> {
     log::start(controllers.log);
     let access = controllers.server.access();
-    let work = Work {
+    let work = leading::Work {
         garbage: Settings { grace: controllers.leak_grace, limit: controllers.round_limit },
         balancing: services::Balancing {
             assigns: controllers.assign_ips,

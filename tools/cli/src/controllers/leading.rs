@@ -9,18 +9,26 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use std::io;
 use std::time::{Duration, Instant};
 
+use manx_block_ipam::garbage::Settings;
 use manx_datastore::api_server::{Access, Writer};
 use manx_datastore::{Candidate, Terms};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, sleep_until, timeout};
 
-use super::{Work, rounds, services};
+use super::{rounds, services};
 use crate::Error;
 
 /// The name of the Lease.
 const LEASE: &str = "manx-controllers";
 /// The time that giving the Lease back may take. kubelet waits longer before it kills.
 const LAST: Duration = Duration::from_secs(3);
+
+/// What the leader does.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Work {
+    pub(super) garbage: Settings,
+    pub(super) balancing: services::Balancing,
+}
 
 /// Leads when the Lease is free, until a signal comes.
 pub(super) async fn serve(access: &Access, namespace: &str, work: Work) -> Result<(), Error> {
