@@ -87,19 +87,14 @@ mod tests {
 
     use super::*;
     use crate::netns;
-    use crate::testing::namespaces_allowed;
+    use crate::testing::{namespaces_allowed, with_loopback};
 
     #[test]
     fn a_port_is_used_where_a_process_listens_or_is_connected_from() {
         if !namespaces_allowed() {
             return;
         }
-        let lo = netns::create().unwrap();
-        crate::netlink::in_netns(&lo, async |netlink| {
-            let link = netlink.existing("lo").await?;
-            netlink.set_up(link.index).await
-        })
-        .unwrap();
+        let lo = with_loopback();
         netns::run_in(&lo, || {
             let one = TcpListener::bind("127.0.0.2:80").unwrap();
             let _all = TcpListener::bind("[::]:81").unwrap();

@@ -5,14 +5,26 @@
     reason = "a test stops where it cannot go on"
 )]
 
+use std::os::fd::OwnedFd;
 use std::process::Command;
 
 pub use manx_fixtures::skip::{Need, skip};
 
-use crate::{doctor, netns};
+use crate::{doctor, netlink, netns};
 
 /// Set in a test binary that runs itself again inside a user namespace.
 const INSIDE: &str = "MANX_TEST_IN_USER_NAMESPACE";
+
+/// A network namespace whose loopback device is up.
+pub fn with_loopback() -> OwnedFd {
+    let made = netns::create().unwrap();
+    netlink::in_netns(&made, async |netlink| {
+        let link = netlink.existing("lo").await?;
+        netlink.set_up(link.index).await
+    })
+    .unwrap();
+    made
+}
 
 /// Whether the calling test may make namespaces and should continue.
 ///

@@ -346,6 +346,9 @@ fn workers(page: &mut Page, metrics: &AgentMetrics) {
     );
 }
 
+/// A number of peers of one type.
+type Read = fn(&PeerMetrics) -> u64;
+
 fn bgp(page: &mut Page, metrics: &BgpMetrics) {
     let sessions = metrics.peers.iter().flat_map(|(peers, it)| {
         it.sessions.iter().map(|(state, count)| sample([state, peers], *count as f64))
@@ -356,7 +359,7 @@ fn bgp(page: &mut Page, metrics: &BgpMetrics) {
         &["state", "type"],
         sessions.collect(),
     );
-    let of_each = |read: fn(&PeerMetrics) -> u64| {
+    let of_each = |read: Read| {
         metrics.peers.iter().map(|(peers, it)| sample([peers], read(it) as f64)).collect()
     };
     let labels = &["type"];
@@ -372,36 +375,34 @@ fn bgp(page: &mut Page, metrics: &BgpMetrics) {
         labels,
         of_each(|it| it.told),
     );
-    page.counters(
-        "manx_bgp_refused_prefixes_total",
-        "Prefixes that BGP peers told and that were refused, because they lead back or nowhere, or by a filter.",
-        labels,
-        of_each(|it| it.refused),
-    );
-    page.counters(
-        "manx_bgp_untold_prefixes_total",
-        "Prefixes that BGP peers could not be told, because their attributes fit into no message.",
-        labels,
-        of_each(|it| it.untold),
-    );
-    page.counters(
-        "manx_bgp_established_sessions_total",
-        "BGP sessions that were established.",
-        labels,
-        of_each(|it| it.established),
-    );
-    page.counters(
-        "manx_bgp_ended_sessions_total",
-        "BGP sessions that were established and have ended, for whatever reason.",
-        labels,
-        of_each(|it| it.ended),
-    );
-    page.counters(
-        "manx_bgp_malformed_messages_total",
-        "Messages of BGP peers that were wrong and cost no session.",
-        labels,
-        of_each(|it| it.malformed),
-    );
+    let totals: [(_, _, Read); 5] = [
+        (
+            "manx_bgp_refused_prefixes_total",
+            "Prefixes that BGP peers told and that were refused, because they lead back or nowhere, or by a filter.",
+            |it| it.refused,
+        ),
+        (
+            "manx_bgp_untold_prefixes_total",
+            "Prefixes that BGP peers could not be told, because their attributes fit into no message.",
+            |it| it.untold,
+        ),
+        ("manx_bgp_established_sessions_total", "BGP sessions that were established.", |it| {
+            it.established
+        }),
+        (
+            "manx_bgp_ended_sessions_total",
+            "BGP sessions that were established and have ended, for whatever reason.",
+            |it| it.ended,
+        ),
+        (
+            "manx_bgp_malformed_messages_total",
+            "Messages of BGP peers that were wrong and cost no session.",
+            |it| it.malformed,
+        ),
+    ];
+    for (name, help, read) in totals {
+        page.counters(name, help, labels, of_each(read));
+    }
     page.counter(
         "manx_bgp_refused_connections_total",
         "Connections to BGP's port that were closed at once, because they came from no peer.",

@@ -1,4 +1,4 @@
-//! The service addresses of which a node tells its peers in BGP.
+//! The addresses of services that a node announces to its peers in BGP.
 //!
 //! The ranges are those of `BGPConfiguration/default` ([`AnnouncedNets`]). Every node tells of them. A node tells of a single
 //! address as well:
@@ -9,9 +9,9 @@
 //! | others, where the range is the address itself | every node |
 //! | others, with `serviceLoadBalancerAggregation: Disabled` and an address of a load balancer | every node, while some endpoint is ready |
 //!
-//! Of several Services with one address as an external IP the first one decides, in the order in which they get its ports;
-//! and if it is the load balancer's address of another one, none of them does. Otherwise whoever writes a Service with
-//! somebody else's external IP leads that one's clients to nodes without an endpoint.
+//! Several Services may name one address in `externalIPs`: then the first one decides, in the order in which they get its
+//! ports. None of them decides if the address is another Service's, by a load balancer. Otherwise the author of a Service
+//! could name the address of another one, and lead its clients to nodes without an endpoint.
 //!
 //! A node with the label `node.kubernetes.io/exclude-from-external-load-balancers` tells of nothing.
 //!
@@ -53,7 +53,7 @@ pub struct Announced {
     order: BTreeMap<IpAddr, BTreeSet<Precedence>>,
 }
 
-/// The addresses of which peers are told.
+/// The addresses that a node announces.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Told {
     /// The ranges, and the single addresses.
@@ -134,7 +134,7 @@ impl Announced {
         differs
     }
 
-    /// The addresses of which peers are told. `is_served`: whether the node leads clients of an address to its Service.
+    /// The addresses that the node announces. `is_served`: whether the node leads clients of an address to its Service.
     pub fn told(
         &self,
         contents: &Contents,

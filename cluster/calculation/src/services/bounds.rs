@@ -26,5 +26,6 @@ pub(super) const MOST_HOST_PORTS: usize = 256;
 /// The ports of a node at which load balancers ask for Services; others are left out. Each is a routing rule and a listening
 /// socket for each address.
 pub(super) const MOST_HEALTH_CHECKS: usize = 256;
-/// The single addresses of services of which a node tells its peers in BGP; others are left out, and told as a problem.
+/// The most single addresses of services that a node announces to its peers in BGP. Others are left out, and a problem says
+/// so.
 pub(super) const MOST_ANNOUNCED: usize = 4096;

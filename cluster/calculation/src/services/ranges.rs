@@ -1,4 +1,4 @@
-//! The ranges of services' addresses: those from which cluster IPs are taken, and those of which peers in BGP are told.
+//! The ranges of services' addresses: those of cluster IPs, and those that the node announces to its peers in BGP.
 //!
 //! The node's own processes reach cluster IPs by routes of these ranges to Manx. Manx has the same routes: an address in a
 //! range that no Service has is refused. It never goes back to the node, which would send it to Manx again, nor to the router

@@ -126,8 +126,8 @@ impl NodeServices {
 }
 
 impl ManxServices {
-    /// Follows a change of the nodes, the pools or the ranges. `announced`: those of which nodes tell their peers in BGP, and
-    /// whether this one does.
+    /// Follows a change of the nodes, the pools or the ranges. `announced`: the ranges that nodes announce to their peers in
+    /// BGP, and whether this node does so.
     pub(super) fn place(
         &mut self,
         contents: &Contents,

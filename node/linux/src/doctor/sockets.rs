@@ -89,19 +89,14 @@ mod tests {
 
     use super::*;
     use crate::netns;
-    use crate::testing::namespaces_allowed;
+    use crate::testing::{namespaces_allowed, with_loopback};
 
     #[test]
     fn a_port_is_free_until_somebody_listens_at_any_address_of_any_family() {
         if !namespaces_allowed() {
             return;
         }
-        let lo = netns::create().unwrap();
-        crate::netlink::in_netns(&lo, async |netlink| {
-            let link = netlink.existing("lo").await?;
-            netlink.set_up(link.index).await
-        })
-        .unwrap();
+        let lo = with_loopback();
         netns::run_in(&lo, || {
             for taken in ["0.0.0.0:179", "[::]:179", "127.0.0.1:179", "[::1]:179"] {
                 take_port(BGP).unwrap();

@@ -1,4 +1,4 @@
-//! The ranges of service addresses of which peers in BGP are told.
+//! The ranges of services' addresses that nodes announce to their peers in BGP.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -115,8 +115,8 @@ impl AnnouncedNets {
         self.external_ips.iter().chain(&self.load_balancer_ips).copied()
     }
 
-    /// The ranges of which every node tells that serves `external` addresses. A range of one address is no range: it depends
-    /// on the Service that has it.
+    /// The ranges that every node announces whose `externalIPs` count in the nets `external`. A range of one address is left
+    /// out: it is announced as the address of a Service.
     pub(super) fn told_whole(&self, external: &[IpNet]) -> impl Iterator<Item = IpNet> {
         let of_balancers = self.load_balancer_ips.iter().filter(|_| !self.are_balancers_single);
         let of_authors = self.external_ips.iter().filter(|net| overlap_any(net, external));

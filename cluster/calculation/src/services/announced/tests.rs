@@ -263,7 +263,7 @@ fn slice(of: &str) -> (ObjectKey, Object) {
     (ObjectKey::new(Kind::EndpointSlice, "a", of), object)
 }
 
-/// What node n1 tells of these Services, of which those named `ready` have an endpoint on it.
+/// What node n1 announces of these Services. Those that `ready` names have an endpoint on it.
 fn told(services: &[(ObjectKey, Service)], ready: &[&str], labels: &[(&str, &str)]) -> Told {
     let mut contents = Contents::default();
     for (key, service) in services {
