@@ -77,10 +77,10 @@ keep_logs() {
 # The host on the other side of the nodes' network, which is none of the cluster's. outside COMMAND...: a program of it.
 readonly outside=10.99.0.1
 outside() { nsenter --net --target "$(pgrep -of "machine $MANX_CLUSTER_DIR")" -- "$@"; }
-# outside_runs PROGRAM...: until the checks end.
+# outside_runs PROGRAM...: until the checks end. What it says is kept with the cluster's logs.
 outside_runs() {
     # shellcheck disable=SC2016 # They are the inner shell's.
-    outside sh -c 'echo $$ >"$1" && shift && exec "$@"' sh "$work/outside.pid" "$@" >/dev/null 2>&1 &
+    outside sh -c 'echo $$ >"$1" && shift && exec "$@"' sh "$work/outside.pid" "$@" >>"$MANX_CLUSTER_DIR/log/outside" 2>&1 &
 }
 
 # take_down: the cluster, as a check of its own.

@@ -125,7 +125,7 @@ fn listen_at(address: SocketAddr) -> io::Result<Listener> {
     // A process that starts anew does not wait for the connections of the one before.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    // A peer with TTL security takes no other answer, and nobody else minds.
+    // Connections that it accepts send as it does.
     send_full_ttl(&socket, true)?;
     if address.is_ipv6() {
         send_full_ttl(&socket, false)?;

@@ -105,15 +105,22 @@ fn password_refused(error: Errno) -> String {
     }
 }
 
-/// Has a socket that is to connect send with the full TTL, and take nothing from farther away than a number of hops.
+/// Has a socket send with the full TTL. All sockets of sessions do: a peer with TTL security takes nothing else, not even
+/// the end of a connection, and would keep half of one until its hold time is over. Nobody else minds.
 /// `is_ipv4`, here and below: the peer's address is of IPv4, whatever the socket is.
-pub(crate) fn limit_hops(socket: &impl AsFd, is_ipv4: bool, hops: u8) -> io::Result<()> {
-    send_full_ttl(socket, is_ipv4)?;
-    take_from(socket, is_ipv4, hops)
+pub(crate) fn send_full_ttl(socket: &impl AsFd, is_ipv4: bool) -> io::Result<()> {
+    if is_ipv4 { Ipv4Ttl.set(socket, &FULL) } else { Ipv6Ttl.set(socket, &FULL) }?;
+    Ok(())
 }
 
-/// As [`limit_hops`], for a connection that the peer has begun. No byte of it has been read. Its socket sends as the
-/// listening one does ([`send_full_ttl`]).
+/// Has a socket that is to connect take nothing from farther away than a number of hops.
+pub(crate) fn limit_hops(socket: &impl AsFd, is_ipv4: bool, hops: u8) -> io::Result<()> {
+    let least = least(hops);
+    if is_ipv4 { LeastTtl.set(socket, &least) } else { LeastHopLimit.set(socket, &least) }?;
+    Ok(())
+}
+
+/// As [`limit_hops`], for a connection that the peer has begun. No byte of it has been read.
 ///
 /// What has come before the socket takes less counts, too: the packet that completed the handshake came from near, and who
 /// sent it knew the numbers of the sequence. The kernel keeps its TTL as that of the socket's multicast packets.
@@ -125,7 +132,7 @@ pub(crate) fn limit_hops_of_accepted(
     is_ipv4: bool,
     hops: u8,
 ) -> Result<(), String> {
-    let limited = take_from(socket, is_ipv4, hops).and_then(|()| came_with(socket, is_ipv4));
+    let limited = limit_hops(socket, is_ipv4, hops).and_then(|()| came_with(socket, is_ipv4));
     match limited {
         Ok(ttl) if ttl >= least(hops) => Ok(()),
         Ok(ttl) => Err(format!(
@@ -134,18 +141,6 @@ pub(crate) fn limit_hops_of_accepted(
         )),
         Err(error) => Err(format!("this node's kernel cannot count hops (RFC 5082): {error}")),
     }
-}
-
-/// Has a socket send with the full TTL.
-pub(crate) fn send_full_ttl(socket: &impl AsFd, is_ipv4: bool) -> io::Result<()> {
-    if is_ipv4 { Ipv4Ttl.set(socket, &FULL) } else { Ipv6Ttl.set(socket, &FULL) }?;
-    Ok(())
-}
-
-fn take_from(socket: &impl AsFd, is_ipv4: bool, hops: u8) -> io::Result<()> {
-    let least = least(hops);
-    if is_ipv4 { LeastTtl.set(socket, &least) } else { LeastHopLimit.set(socket, &least) }?;
-    Ok(())
 }
 
 fn came_with(socket: &impl AsFd, is_ipv4: bool) -> io::Result<c_int> {

@@ -24,7 +24,7 @@ use crate::collision::{self, Progress, Verdict};
 use crate::connection::{Connection, Happened};
 use crate::open::{Comeback, config, impossible};
 use crate::password::Password;
-use crate::protection::{limit_hops, limit_hops_of_accepted, set_password};
+use crate::protection::{limit_hops, limit_hops_of_accepted, send_full_ttl, set_password};
 use crate::reason::{Reason, cease};
 use crate::routes::Routes;
 use crate::status::{Board, Established, SessionState};
@@ -580,6 +580,7 @@ async fn connect(
     if password.is_some() {
         set_password(&socket, to.is_ipv6(), to.ip(), password).map_err(io::Error::other)?;
     }
+    send_full_ttl(&socket, to.is_ipv4())?;
     if let Some(hops) = hops {
         limit_hops(&socket, to.is_ipv4(), hops)?;
     }

@@ -378,8 +378,11 @@ fn bird_with_ttl_security_has_sessions_and_without_has_not() {
     in_namespace(|| {
         let with = |more: &str| bird(64512, &ROUTES, more, "");
         let secure = "multihop 2; ttl security on;";
-        let Some(it) = Bird::start(test, &with(secure)) else { return };
+        let Some(it) = Bird::start(test, &with(&format!("{secure} passive on;"))) else { return };
         let manx = speaker(&[A, A6]);
+        // It is asked for at one end first.
+        protected(&manx, None, |peer| (peer.hops, peer.is_passive) = (None, false));
+        wait_for("sessions while BIRD alone has it", &true, || is_up(&manx));
         for (of_bird, listens) in [("passive on;", false), ("", true), ("", false)] {
             it.configure(&with(&format!("{secure} {of_bird}")));
             protected(&manx, None, |peer| (peer.hops, peer.is_passive) = (Some(2), listens));

@@ -93,8 +93,7 @@ pub(super) fn configuration(identifier: &str, peers: &[Peer], blocks: &[&str]) -
             exports: Exports {
                 own: blocks.iter().map(|it| (net(it), OwnRoute::Block)).collect(),
                 pools: BTreeMap::from([(net("10.96.0.0/12"), true), (net("fd10::/16"), true)]),
-                reflected: Vec::new(),
-                links: Vec::new(),
+                ..Exports::NONE
             },
             filters: BTreeMap::new(),
             prefixes: 100_000,
