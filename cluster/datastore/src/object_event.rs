@@ -1,6 +1,6 @@
 //! An Event of Kubernetes (`events.k8s.io/v1`): a sentence about an object, for people. The server forgets it after an hour.
 //!
-//! Its name is made of the object's identity and of the text, so that the server refuses the same Event a second time.
+//! Its name is made of the object's identity, of the text, and of the occurrence, so that the server refuses the same Event a second time.
 
 use std::time::SystemTime;
 
@@ -13,9 +13,9 @@ use crate::writes::{WriteError, Writes};
 /// The most bytes of an Event's text (Kubernetes, `note`).
 pub(crate) const NOTE: usize = 1024;
 /// The most bytes of an object's name in the name of an Event, which has 253.
-pub(crate) const NAME: usize = 200;
+const NAME: usize = 200;
 /// The most bytes of a writer's name in an Event.
-pub(crate) const INSTANCE: usize = 128;
+const INSTANCE: usize = 128;
 
 /// See the module.
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +32,11 @@ pub struct ObjectEvent<'a> {
     pub reason: &'a str,
     /// The sentence. What is more than 1024 bytes is cut off.
     pub note: &'a str,
+    /// Whether something is wrong.
+    pub is_warning: bool,
+    /// What makes it another Event than one with the same sentence: 0 for a state, and a sum over subject and time for what
+    /// happens more than once.
+    pub occurrence: u64,
 }
 
 impl ObjectEvent<'_> {
@@ -51,11 +56,11 @@ impl ObjectEvent<'_> {
 
     /// The object. That about an object without namespace stands in `default`.
     pub(crate) fn value(self, now: SystemTime) -> Value {
-        let Self { of: (api_version, kind), metadata, by, action, reason, note } = self;
+        let Self { of: (api_version, kind), metadata, note, .. } = self;
         let text = |field: &str| metadata[field].as_str().unwrap_or_default();
         let (name, namespace, uid) = (text("name"), text("namespace"), text("uid"));
         let note = prefix(note, NOTE);
-        let same = fingerprint((uid, metadata["generation"].as_u64(), note));
+        let same = fingerprint((uid, metadata["generation"].as_u64(), note, self.occurrence));
         let stem = prefix(name, NAME).trim_end_matches(['.', '-']);
         let mut regarding = json!({
             "apiVersion": api_version, "kind": kind, "name": name, "uid": uid,
@@ -72,10 +77,10 @@ impl ObjectEvent<'_> {
             },
             "eventTime": humantime::format_rfc3339_micros(now).to_string(),
             "reportingController": "manx",
-            "reportingInstance": prefix(by, INSTANCE),
-            "action": action,
-            "type": "Warning",
-            "reason": reason,
+            "reportingInstance": prefix(self.by, INSTANCE),
+            "action": self.action,
+            "type": if self.is_warning { "Warning" } else { "Normal" },
+            "reason": self.reason,
             "regarding": regarding,
             "note": note,
         })
@@ -108,6 +113,8 @@ mod tests {
                 action: "Assign",
                 reason: "NoAddress",
                 note,
+                is_warning: true,
+                occurrence: 0,
             };
             runtime.block_on(event.write(&server, SystemTime::UNIX_EPOCH)).unwrap();
         }

@@ -4,19 +4,17 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use kube::api::{GetParams, PostParams};
-use kube::core::Request;
 use manx_objects::contents::fingerprint;
 use manx_objects::object::{Kind, ObjectKey};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::attempt::{Attempt, keep_trying};
 use super::connection::Connection;
-use super::fault::code;
+use super::event;
 use super::notice::AbandonedEvents;
 use crate::followed::Waiting;
 use crate::happening::Happening;
-use crate::object_event::{INSTANCE, NAME, NOTE, prefix};
+use crate::object_event::ObjectEvent;
 
 /// The Events that are still to be written, by subject.
 pub(super) type Happenings = Waiting<Attempt<Dated>, String>;
@@ -53,46 +51,32 @@ async fn write(
     subject: &str,
     dated: &Dated,
 ) -> kube::Result<()> {
-    let get = Request::new("/api/v1/nodes").get(node, &GetParams::default());
-    let object: Value = match connection.ask(get.map_err(kube::Error::BuildRequest)?).await {
-        Err(error) if code(&error) == Some(404) => return Ok(()),
-        object => object?,
-    };
-    let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
-    let event = event((node, uid), subject, dated);
-    let request = Request::new("/apis/events.k8s.io/v1/namespaces/default/events");
-    let request = request.create(&PostParams::default(), event.to_string().into_bytes());
-    match connection.ask::<Value>(request.map_err(kube::Error::BuildRequest)?).await {
-        // A try whose answer was lost has written it.
-        Err(error) if code(&error) == Some(409) => Ok(()),
-        written => written.map(drop),
-    }
+    let event = |object: &Value| event(&object["metadata"], node, subject, dated);
+    event::write(connection, ("/api/v1/nodes", node), event).await
 }
 
-/// The Event. Its name has a sum over what happened and when: a second try does not write it twice.
-fn event((node, uid): (&str, &str), subject: &str, Dated { happening, at }: &Dated) -> Value {
-    let Happening { reason, action, is_warning, text } = happening;
+/// The Event. Its occurrence has a sum over what happened and when: a second try does not write it twice.
+fn event(metadata: &Value, node: &str, subject: &str, Dated { happening, at }: &Dated) -> Value {
     let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    let same = fingerprint((uid, subject, text, since));
-    let stem = prefix(node, NAME).trim_end_matches(['.', '-']);
-    json!({
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": { "name": format!("{stem}.{same:016x}"), "namespace": "default" },
-        "eventTime": humantime::format_rfc3339_micros(*at).to_string(),
-        "reportingController": "manx",
-        "reportingInstance": prefix(node, INSTANCE),
-        "action": action,
-        "type": if *is_warning { "Warning" } else { "Normal" },
-        "reason": reason,
-        "regarding": { "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid },
-        "note": prefix(text, NOTE),
-    })
+    let event = ObjectEvent {
+        of: ("v1", "Node"),
+        metadata,
+        by: node,
+        action: happening.action,
+        reason: happening.reason,
+        note: &happening.text,
+        is_warning: happening.is_warning,
+        occurrence: fingerprint((subject, since)),
+    };
+    event.value(*at)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::object_event::NOTE;
 
     fn happening(text: &str) -> Happening {
         let (reason, action) = ("BgpSessionDown", "Speak");
@@ -120,7 +104,8 @@ mod tests {
             happening: happening(&"x".repeat(2 * NOTE)),
             at: SystemTime::UNIX_EPOCH + Duration::from_secs(seconds),
         };
-        let of = |seconds| event(("n1", "u-1"), "10.0.0.1", &at(seconds));
+        let node = json!({ "name": "n1", "uid": "u-1" });
+        let of = |seconds| event(&node, "n1", "10.0.0.1", &at(seconds));
         let mut first = of(1_700_000_000);
         assert_eq!(first, of(1_700_000_000), "a second try");
         assert_ne!(first["metadata"]["name"], of(1_700_000_001)["metadata"]["name"]);

@@ -27,6 +27,7 @@ mod annotate;
 mod attempt;
 mod condition;
 mod connection;
+mod event;
 #[cfg(test)]
 pub(crate) mod fake;
 mod fault;

@@ -11,8 +11,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use kube::api::{GetParams, PostParams};
-use kube::core::Request;
 use manx_objects::contents::fingerprint;
 use manx_objects::object::ObjectKey;
 use manx_objects::problem::{Problem, Severity};
@@ -20,7 +18,7 @@ use serde_json::Value;
 
 use super::attempt::{Attempt, keep_trying};
 use super::connection::Connection;
-use super::fault::code;
+use super::event;
 use super::resource::{Resource, Resources};
 use crate::followed::Waiting;
 use crate::object_event::{NOTE, ObjectEvent, prefix};
@@ -169,20 +167,8 @@ async fn write(
     notice: &Notice,
 ) -> kube::Result<()> {
     let Some(resource) = resources.find(connection, key.kind.into()).await? else { return Ok(()) };
-    let get = Request::new(resource.path_in(&key.namespace)).get(&key.name, &GetParams::default());
-    let object: Value = match connection.ask(get.map_err(kube::Error::BuildRequest)?).await {
-        Err(error) if code(&error) == Some(404) => return Ok(()),
-        object => object?,
-    };
-    let event = event(&resource, &object, node, notice, SystemTime::now());
-    let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
-    let request = Request::new(format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events"));
-    let request = request.create(&PostParams::default(), event.to_string().into_bytes());
-    match connection.ask::<Value>(request.map_err(kube::Error::BuildRequest)?).await {
-        // The Event exists: another agent was first, or this one before it started anew.
-        Err(error) if code(&error) == Some(409) => Ok(()),
-        written => written.map(drop),
-    }
+    let event = |object: &Value| event(&resource, object, node, notice, SystemTime::now());
+    event::write(connection, (&resource.path_in(&key.namespace), &key.name), event).await
 }
 
 /// The Event.
@@ -203,6 +189,8 @@ fn event(
             Severity::Warning | Severity::Note => "PartlyIgnored",
         },
         note: &notice.text,
+        is_warning: true,
+        occurrence: 0,
     };
     event.value(now)
 }

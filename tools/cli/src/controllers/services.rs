@@ -316,6 +316,8 @@ impl Said {
             action: "Assign",
             reason: "NoAddress",
             note: &note,
+            is_warning: true,
+            occurrence: 0,
         };
         if let Err(error) = event.write(writes, SystemTime::now()).await {
             tracing::warn!(reason = %error, "the Event about Service {namespace}/{name} is not written");
