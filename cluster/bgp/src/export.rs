@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use manx_objects::object::bgp::Advertisement;
 
 use crate::decision::Path;
-use crate::filter::{self, Direction, Filters, LOCAL_PREF_OF_PRIORITY_0, Verdict};
+use crate::filter::{self, Direction, Filters, Verdict, add_community, local_pref};
 use crate::path::{Attributes, around, prepend};
 use crate::peer::{NextHopMode, Peer};
 
-/// The `LOCAL_PREF` of a node's own routes. Calico's nodes take a route's metric from it (2147483647 less the
-/// `LOCAL_PREF`), and a metric of 1024 is the normal one.
-pub const OWN_LOCAL_PREFERENCE: u32 = LOCAL_PREF_OF_PRIORITY_0 - 1024;
+#[cfg(test)]
+mod tests;
 
 /// The communities that say who may not be told (RFC 1997), in order: nobody else; no other autonomous system; no other
 /// autonomous system, not even of a confederation.
@@ -33,8 +33,23 @@ pub enum OwnRoute {
     Service,
 }
 
+/// The priorities of a node's own routes (`ipv4NormalRoutePriority`, `ipv6NormalRoutePriority`). Peers of the same
+/// autonomous system are told them as `LOCAL_PREF`, and Calico's nodes make the metrics of their routes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Priorities {
+    /// Of IPv4 routes.
+    pub v4: u32,
+    /// Of IPv6 routes.
+    pub v6: u32,
+}
+
+impl Priorities {
+    /// Those of Calico without settings.
+    pub const NORMAL: Self = Self { v4: 1024, v6: 1024 };
+}
+
 /// The prefixes that decide what leaves the node.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exports {
     /// The routes of this node itself.
     pub own: BTreeMap<IpNet, OwnRoute>,
@@ -44,9 +59,23 @@ pub struct Exports {
     pub reflected: Vec<IpNet>,
     /// The nets on this node's links. A router on one of them reaches a next hop there by itself.
     pub links: Vec<IpNet>,
+    /// The communities that routes in some nets get.
+    pub advertisements: Vec<Advertisement>,
+    /// The priorities of this node's own routes.
+    pub priorities: Priorities,
 }
 
 impl Exports {
+    /// No routes, and no rules.
+    pub const NONE: Self = Self {
+        own: BTreeMap::new(),
+        pools: BTreeMap::new(),
+        reflected: Vec::new(),
+        links: Vec::new(),
+        advertisements: Vec::new(),
+        priorities: Priorities::NORMAL,
+    };
+
     /// Whether the rules for all peers let a route leave the node.
     pub fn allows(&self, prefix: IpNet, own: Option<OwnRoute>) -> bool {
         let pools = || values_around(&self.pools, prefix);
@@ -61,6 +90,30 @@ impl Exports {
             return false;
         }
         self.reflected.iter().any(|it| it.contains(&prefix)) || pools().any(|exported| *exported)
+    }
+}
+
+impl Exports {
+    /// Whether all but the node's own routes is the same: then what was told of other routes holds.
+    pub(crate) fn has_rules_of(&self, other: &Self) -> bool {
+        let Self { own: _, pools, reflected, links, advertisements, priorities } = self;
+        (pools, reflected, links) == (&other.pools, &other.reflected, &other.links)
+            && (advertisements, priorities) == (&other.advertisements, &other.priorities)
+    }
+
+    /// The attributes with which a route of this node itself begins.
+    fn of_own(&self, prefix: IpNet, here: IpAddr) -> Attributes {
+        let Priorities { v4, v6 } = self.priorities;
+        let priority = if prefix.addr().is_ipv4() { v4 } else { v6 };
+        Attributes { local_pref: Some(local_pref(priority)), ..Attributes::of_own(here) }
+    }
+
+    /// Adds the communities of the nets that a route lies in.
+    fn mark(&self, prefix: IpNet, attributes: &mut Attributes) {
+        let around = self.advertisements.iter().filter(|it| it.cidr.contains(&prefix));
+        for community in around.flat_map(|it| &it.communities) {
+            add_community(attributes, *community);
+        }
     }
 }
 
@@ -79,7 +132,8 @@ pub enum Route<'a> {
 }
 
 /// The attributes with which `peer` is told of a route. `None`: it is not told. `here` is this node's address in the
-/// session with the peer. The peer's `filters` are asked before everything else but the rules of BGP itself.
+/// session with the peer. The peer's `filters` are asked before everything else but the rules of BGP itself, and what they
+/// accept gets no further communities.
 ///
 /// A peer of another autonomous system is told of what others have told here only if it reaches their next hop by itself
 /// (RFC 4271, 5.1.3): Manx forwards nothing for third ones. (Calico's nodes take the next hop upon themselves.)
@@ -90,10 +144,7 @@ pub fn advertised(
     here: IpAddr,
 ) -> Option<Attributes> {
     let (own, mut attributes) = match route {
-        Route::Own(own) => (
-            Some(own),
-            Attributes { local_pref: Some(OWN_LOCAL_PREFERENCE), ..Attributes::of_own(here) },
-        ),
+        Route::Own(own) => (Some(own), exports.of_own(prefix, here)),
         Route::Learned(path, from) => (None, passed_on(path, from, peer)?),
     };
     let is_own = own.is_some();
@@ -101,7 +152,7 @@ pub fn advertised(
         filter::Route { prefix, attributes: &attributes, is_from_peer: !is_own, interface: None };
     match filters.judge(Direction::Export, &seen, peer.is_internal()) {
         Verdict::Accept(changed) => attributes = changed.into_owned(),
-        Verdict::Unmatched if exports.allows(prefix, own) => {}
+        Verdict::Unmatched if exports.allows(prefix, own) => exports.mark(prefix, &mut attributes),
         Verdict::Unmatched | Verdict::Reject => return None,
     }
     attributes.next_hop = match peer.next_hop {

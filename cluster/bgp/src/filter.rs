@@ -223,17 +223,22 @@ fn carry_out<'a>(rule: &FilterRule, attributes: &'a Attributes) -> Verdict<'a> {
 
 fn apply(operation: &Operation, attributes: &mut Attributes) {
     match operation {
-        Operation::AddCommunity(Community::Standard(it)) => add(&mut attributes.communities, *it),
-        Operation::AddCommunity(Community::Large(it)) => {
-            add(&mut attributes.large_communities, *it);
-        }
+        Operation::AddCommunity(community) => add_community(attributes, *community),
         Operation::PrependPath(systems) => prepend(&mut attributes.as_path, systems),
         Operation::SetPriority(priority) => attributes.local_pref = Some(local_pref(*priority)),
     }
 }
 
+/// Adds a community, unless it is there.
+pub(crate) fn add_community(attributes: &mut Attributes, community: Community) {
+    match community {
+        Community::Standard(it) => add(&mut attributes.communities, it),
+        Community::Large(it) => add(&mut attributes.large_communities, it),
+    }
+}
+
 /// The `LOCAL_PREF` of a priority.
-const fn local_pref(priority: u32) -> u32 {
+pub(crate) const fn local_pref(priority: u32) -> u32 {
     LOCAL_PREF_OF_PRIORITY_0.saturating_sub(priority)
 }
 

@@ -24,23 +24,24 @@
 //!
 //! Source: Calico's API reference and documentation, "Configure BGP peering"; its topologies as facts, in the tests.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use manx_objects::contents::Contents;
-use manx_objects::object::bgp::{BgpConfiguration, BgpPeer, NextHop, PeeringNodes, Remote};
+use manx_objects::object::bgp::{Advertisement, BgpPeer, NextHop, PeeringNodes, Remote};
 use manx_objects::object::{Kind, Node, Object};
 use manx_policy_compiler::selector::{Labels, Selector};
 use sha2::{Digest, Sha256};
 
+use self::settings::Settings;
+use crate::export::Priorities;
 use crate::peer::{NextHopMode, Peer, PeerType};
 
+mod settings;
 #[cfg(test)]
 mod tests;
 
-/// The autonomous system of a cluster whose settings name none.
-const SYSTEM: u32 = 64512;
 /// The port of BGP.
 const PORT: u16 = 179;
 /// BIRD's default, which Calico's nodes use.
@@ -67,6 +68,10 @@ pub struct Peering {
     pub listens_at_addresses: bool,
     /// The peers, in the order of their addresses. No two have the same address.
     pub peers: Vec<Peer>,
+    /// The communities of what the node announces.
+    pub advertisements: Vec<Advertisement>,
+    /// The priorities of the node's own routes.
+    pub priorities: Priorities,
     /// What is wrong: what was found, what was expected, where, and what to do. Objects that are not valid are told of
     /// where they are read.
     pub problems: Vec<String>,
@@ -87,6 +92,8 @@ pub fn peers(contents: &Contents, node: &str) -> Peering {
         addresses: own.map(|own| own.addresses.into_iter().flatten().collect()).unwrap_or_default(),
         port: settings.port_of(node).unwrap_or(PORT),
         listens_at_addresses: settings.default.is_some_and(|it| it.listens_at_node_address),
+        advertisements: settings.advertisements_of(node).to_vec(),
+        priorities: settings.priorities(),
         peers: Vec::new(),
         problems: Vec::new(),
     };
@@ -118,56 +125,6 @@ fn hashed(node: &str) -> Ipv4Addr {
     let hash = Sha256::digest(node);
     let first = if hash[0] > 223 { hash[0] - 32 } else { hash[0] };
     Ipv4Addr::new(first, hash[1], hash[2], hash[3])
-}
-
-/// What the `BGPConfiguration`s say.
-struct Settings<'a> {
-    default: Option<&'a BgpConfiguration>,
-    /// The port of a node that has settings of its own, if they say one.
-    ports: BTreeMap<&'a str, Option<u16>>,
-    /// The names of those that are not valid.
-    broken: BTreeSet<&'a str>,
-}
-
-impl<'a> Settings<'a> {
-    fn new(contents: &'a Contents) -> Self {
-        let mut settings = Self { default: None, ports: BTreeMap::new(), broken: BTreeSet::new() };
-        for (key, stored) in contents.of_kind(Kind::BgpConfiguration) {
-            match (stored.state.valid(), key.name.strip_prefix("node.")) {
-                (Some(Object::BgpConfiguration(it)), Some(node)) => {
-                    settings.ports.insert(node, it.listen_port);
-                }
-                (Some(Object::BgpConfiguration(it)), None) if key.name == "default" => {
-                    settings.default = Some(&**it);
-                }
-                (Some(_), _) => {}
-                (None, _) => {
-                    settings.broken.insert(&key.name);
-                }
-            }
-        }
-        settings
-    }
-
-    /// Whether settings that are not valid are for a node.
-    fn is_broken_for(&self, node: &str) -> bool {
-        let is_its = |name: &&str| *name == "default" || name.strip_prefix("node.") == Some(node);
-        self.broken.iter().any(is_its)
-    }
-
-    fn system(&self) -> u32 {
-        self.default.and_then(|it| it.system).unwrap_or(SYSTEM)
-    }
-
-    fn system_of(&self, node: &Speaker<'_>) -> u32 {
-        node.node.bgp.system.unwrap_or(self.system())
-    }
-
-    /// The port at which a node listens, if the settings say one.
-    fn port_of(&self, node: &str) -> Option<u16> {
-        let own = self.ports.get(node).copied().flatten();
-        own.or_else(|| self.default.and_then(|it| it.listen_port))
-    }
 }
 
 /// A node.

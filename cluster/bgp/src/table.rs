@@ -175,12 +175,7 @@ impl Table {
                 addresses: BTreeSet::new(),
                 peers: BTreeMap::new(),
                 filters: BTreeMap::new(),
-                exports: Exports {
-                    own: BTreeMap::new(),
-                    pools: BTreeMap::new(),
-                    reflected: Vec::new(),
-                    links: Vec::new(),
-                },
+                exports: Exports::NONE,
                 prefixes: 0,
                 prefixes_of_node: 0,
             },
@@ -212,15 +207,11 @@ impl Table {
             let of = |exports: &Exports| exports.own.get(it) == Some(&OwnRoute::Block);
             of(&before.exports) || of(exports)
         });
-        let rules_differ = {
-            let (then, now) = (&before.exports, exports);
-            (&then.pools, &then.reflected, &then.links) != (&now.pools, &now.reflected, &now.links)
-        };
         for prefix in own {
             self.note(prefix);
         }
         // Blocks decide what else is told, as pools do.
-        if blocks || rules_differ {
+        if blocks || !exports.has_rules_of(&before.exports) {
             let peers: Vec<IpAddr> = self.peers.keys().copied().collect();
             for peer in peers {
                 self.refresh(peer);

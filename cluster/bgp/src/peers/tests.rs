@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use manx_objects::contents::Contents;
 
+use super::settings::SYSTEM;
 use super::*;
 use crate::peer::SecretKey;
 

@@ -4,8 +4,10 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
 use manx_objects::contents::Contents;
+use manx_objects::object::bgp::{Advertisement, Community};
 
 use super::*;
+use crate::export::Priorities;
 use crate::path::{Opaque, Origin, Segment};
 use crate::peer::{NextHopMode, PeerType};
 
@@ -57,6 +59,11 @@ const PREFIXES: [&str; 7] = [
     "0.0.0.0/0",
 ];
 
+fn advertisements() -> Vec<Advertisement> {
+    let communities = vec![Community::Standard(7), Community::Large([1, 2, 3])];
+    vec![Advertisement { cidr: net("10.65.0.0/25"), communities }]
+}
+
 fn configuration(own: &[&str], exported: bool) -> Configuration {
     Configuration {
         identifier: Ipv4Addr::new(10, 0, 0, 9),
@@ -68,6 +75,8 @@ fn configuration(own: &[&str], exported: bool) -> Configuration {
             pools: BTreeMap::from([(net("10.65.0.0/16"), true), (net("10.66.0.0/16"), exported)]),
             reflected: vec![net("192.0.2.0/24")],
             links: vec![net("10.0.0.0/30")],
+            advertisements: if exported { advertisements() } else { Vec::new() },
+            priorities: Priorities { v4: if exported { 1024 } else { 512 }, v6: 1024 },
         },
         prefixes: LIMIT,
         prefixes_of_node: LIMIT,

@@ -2,7 +2,7 @@
 
 use super::super::code::Code::SettingWithoutEffect;
 use super::effect::Effect::{Heeded, NotDone as Told, Quiet};
-use super::effect::Unless::{Empty, Texts};
+use super::effect::Unless::Empty;
 use super::effect::{NotDone, Row};
 
 const SPEAKS: &str = "where agents speak BGP";
@@ -11,43 +11,23 @@ pub(super) const CONFIGURATION: &[Row] = &[
     (
         &[
             "asNumber",
+            "bindMode",
+            "communities",
+            "ipv4NormalRoutePriority",
+            "ipv6NormalRoutePriority",
             "listenPort",
             "nodeMeshMaxRestartTime",
             "nodeMeshPassword",
             "nodeToNodeMeshEnabled",
+            "prefixAdvertisements",
             "serviceClusterIPs",
             "serviceExternalIPs",
             "serviceLoadBalancerAggregation",
             "serviceLoadBalancerIPs",
         ],
-        Heeded("where agents speak BGP; of a node's own configuration only `listenPort`"),
-    ),
-    (
-        &["communities", "prefixAdvertisements"],
-        Told(NotDone {
-            code: SettingWithoutEffect,
-            unless: Empty,
-            message: "has no effect: agents add no communities",
-            help: "have the routers add them, or a BGPFilter (addCommunity)",
-        }),
-    ),
-    (
-        &["ipv4NormalRoutePriority", "ipv6NormalRoutePriority"],
-        Told(NotDone {
-            code: SettingWithoutEffect,
-            unless: Empty,
-            message: "has no effect: agents tell their routes with the priority 1024",
-            help: "leave it at 1024, or use a BGPFilter (setPriority)",
-        }),
-    ),
-    (
-        &["bindMode"],
-        Told(NotDone {
-            code: SettingWithoutEffect,
-            unless: Texts(&["None"]),
-            message: "has no effect: an agent that speaks BGP listens at all of the node's addresses",
-            help: "keep others off by a firewall",
-        }),
+        Heeded(
+            "where agents speak BGP; of a node's own configuration only `listenPort` and `prefixAdvertisements`",
+        ),
     ),
     (&["ignoredInterfaces"], Quiet("Manx announces no route because an interface has it")),
     (&["logSeverityScreen"], Quiet("agents log by their own settings")),

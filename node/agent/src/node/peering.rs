@@ -57,8 +57,9 @@ pub(crate) struct Peering {
     configured: Option<Configuration>,
     /// Whether an agent has forwarded this node's packets before this one.
     restarted: bool,
-    /// The port of the objects, and the one at which the speaker listens.
-    ports: (u16, u16),
+    /// The port and the sockets at which the speaker listens since its start.
+    port: u16,
+    listening: Vec<SocketAddr>,
     system: u32,
     problems: Vec<String>,
     /// The number of the speaker's routes that were read last.
@@ -85,16 +86,18 @@ impl Peering {
         news: &Arc<Notify>,
         restarted: bool,
     ) -> Result<Self, Error> {
-        let port = peers::peers(contents, node).port;
+        let peering = peers::peers(contents, node);
+        let (port, listening) = (peering.port, sockets(&peering));
         let (told, now) = (Arc::clone(news), Instant::now());
-        let listen = [SocketAddr::from(([0_u16; 8], port))];
-        let speaker = Speaker::start(&listen, privileges::give_up_all, move || told.notify_one());
+        let speaker =
+            Speaker::start(&listening, privileges::give_up_all, move || told.notify_one());
         let speaker = speaker.map_err(|source| Error::Speaker { port, source })?;
         Ok(Self {
             speaker,
             configured: None,
             restarted,
-            ports: (port, port),
+            port,
+            listening,
             system: 0,
             problems: Vec::new(),
             generation: None,
@@ -110,22 +113,19 @@ impl Peering {
     /// Tells the speaker what the objects ask, if that has changed.
     pub(super) fn configure(&mut self, inputs: &Inputs, view: &View) {
         let contents = inputs.contents();
+        let peering = peers::peers(contents, &view.node);
+        let wanted = sockets(&peering);
         let peers::Peering {
             system,
             router_id: identifier,
             cluster,
-            port,
             peers,
+            advertisements,
+            priorities,
             mut problems,
             ..
-        } = peers::peers(contents, &view.node);
-        self.ports.0 = port;
-        let (port, listening) = self.ports;
-        if port != listening {
-            problems.push(format!(
-                "BGPConfiguration asks for port {port}, and the agent listens at {listening} since its start: restart it"
-            ));
-        }
+        } = peering;
+        problems.extend(problem_of_listening(&wanted, &self.listening));
         let mut filters = BTreeMap::new();
         for peer in peers.iter().filter(|it| !it.filters.is_empty()) {
             let (of_peer, wrong) = Filters::new(contents, &peer.filters, &peer.name);
@@ -152,10 +152,12 @@ impl Peering {
                 pools,
                 reflected: view.announced_nets.reflected().filter(|_| cluster.is_some()).collect(),
                 links: inputs.links().to_vec(),
+                advertisements,
+                priorities,
             }
         } else {
             let mut exports =
-                self.configured.as_ref().map(|it| it.table.exports.clone()).unwrap_or_default();
+                self.configured.as_ref().map_or(Exports::NONE, |it| it.table.exports.clone());
             exports
                 .own
                 .retain(|it, kind| *kind != OwnRoute::Service || services.routes.contains(it));
@@ -245,7 +247,7 @@ impl Peering {
             system: self.system,
             identifier: self.configured.as_ref().map(|it| it.table.identifier),
             addresses,
-            listening: self.ports.1,
+            listening: self.port,
             refused_connections: self.speaker.refused_connections(),
             problems: self.problems.iter().cloned().chain(too_many).collect(),
             sessions: self.speaker.sessions().into_iter().map(session).collect(),
@@ -256,6 +258,28 @@ impl Peering {
     pub(super) fn leave(self) {
         self.speaker.leave();
     }
+}
+
+/// Where the speaker of a node is to listen: at all addresses, or at the node's own (`bindMode: NodeIP`).
+fn sockets(peering: &peers::Peering) -> Vec<SocketAddr> {
+    let any = [IpAddr::from([0_u16; 8])];
+    let addresses = if peering.listens_at_addresses { &*peering.addresses } else { &any };
+    addresses.iter().map(|it| SocketAddr::new(*it, peering.port)).collect()
+}
+
+/// What is wrong if the speaker does not listen where it is to.
+fn problem_of_listening(wanted: &[SocketAddr], listening: &[SocketAddr]) -> Option<String> {
+    let list = |all: &[SocketAddr]| {
+        let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+        if all.is_empty() { "no address".to_owned() } else { all.join(", ") }
+    };
+    (wanted != listening).then(|| {
+        format!(
+            "BGPConfiguration (listenPort, bindMode) asks to listen at {}, and the agent listens at {} since its start: restart it",
+            list(wanted),
+            list(listening)
+        )
+    })
 }
 
 /// The routes that begin at this node: its blocks, the addresses of its pods and tunnels outside of these, and those of
