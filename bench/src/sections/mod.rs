@@ -11,8 +11,10 @@
 //! - [`policy_size`]: the cost of policies that are made to be expensive, by their length;
 //! - [`change`]: the cost of one object's change to the control thread;
 //! - [`matrix`]: the cost of the matrix of a whole cluster;
+//! - [`addresses`]: the calls of the store that an address costs, in simulated time;
 //! - [`questions`]: the cost to check a large cluster's policies, and to explain connections by them.
 
+pub mod addresses;
 pub mod attach;
 pub mod change;
 pub mod fairness;
@@ -40,7 +42,7 @@ pub struct Section {
 }
 
 /// All sections, in the order of measuring.
-pub const SECTIONS: [Section; 9] = [
+pub const SECTIONS: [Section; 10] = [
     Section {
         name: "side-by-side",
         description: "Manx beside others, on real devices, in turn",
@@ -88,6 +90,12 @@ pub const SECTIONS: [Section; 9] = [
         description: "who reaches whom in a whole cluster",
         rows: matrix::rows,
         measure: matrix::measure,
+    },
+    Section {
+        name: "addresses",
+        description: "what 1,000 nodes ask of the store for 100,000 addresses, in simulated time",
+        rows: addresses::rows,
+        measure: addresses::measure,
     },
     Section {
         name: "questions",

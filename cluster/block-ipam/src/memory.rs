@@ -40,6 +40,23 @@ impl Memory {
         self.state().records.values().map(|(record, _)| record.clone()).collect()
     }
 
+    /// Reads a record.
+    pub fn read(&self, key: &Key) -> Option<(Record, u64)> {
+        self.state().records.get(key).cloned()
+    }
+
+    /// Lists records.
+    pub fn listed(&self, which: &Which) -> Vec<(Record, u64)> {
+        let is_asked = |record: &Record| match (which, record) {
+            (Which::Blocks, Record::Block(_))
+            | (Which::Affinities, Record::Affinity(_))
+            | (Which::Handles, Record::Handle(_)) => true,
+            (Which::AffinitiesOf(owner), Record::Affinity(it)) => it.owner == *owner,
+            _ => false,
+        };
+        self.state().records.values().filter(|(record, _)| is_asked(record)).cloned().collect()
+    }
+
     /// Does a write.
     pub fn write(&self, write: &Write) -> Result<u64, StoreError> {
         let mut state = self.state();
@@ -73,19 +90,11 @@ impl Store for Memory {
     type Revision = u64;
 
     async fn get(&self, key: &Key) -> Result<Option<(Record, u64)>, StoreError> {
-        Ok(self.state().records.get(key).cloned())
+        Ok(self.read(key))
     }
 
     async fn list(&self, which: &Which) -> Result<Vec<(Record, u64)>, StoreError> {
-        let is_asked = |record: &Record| match (which, record) {
-            (Which::Blocks, Record::Block(_))
-            | (Which::Affinities, Record::Affinity(_))
-            | (Which::Handles, Record::Handle(_)) => true,
-            (Which::AffinitiesOf(owner), Record::Affinity(it)) => it.owner == *owner,
-            _ => false,
-        };
-        let state = self.state();
-        Ok(state.records.values().filter(|(record, _)| is_asked(record)).cloned().collect())
+        Ok(self.listed(which))
     }
 
     async fn create(&self, record: Record) -> Result<u64, StoreError> {
