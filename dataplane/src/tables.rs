@@ -695,6 +695,19 @@ impl Tables {
         self.image.changes_v4(addresses)
     }
 
+    /// The source of ICMP errors to senders behind a next hop. To who asks at a port of the node's it is the node, whose
+    /// packets the node's network carries; to all others it is the router that pods see.
+    pub fn error_source(&self, back: NextHop, is_v4: bool) -> Option<Address> {
+        let node = self.manx_ports.as_ref().filter(|_| back == NextHop::ManxPorts);
+        let node = node.and_then(|it| it.addresses[usize::from(!is_v4)]);
+        let router = || {
+            let router =
+                if is_v4 { self.router_v4.map(IpAddr::V4) } else { self.router_v6.map(IpAddr::V6) };
+            router.map(Address::from)
+        };
+        node.or_else(router)
+    }
+
     /// The endpoint with this index, if there is one.
     #[inline]
     pub fn endpoint(&self, index: u32) -> Option<&Endpoint> {

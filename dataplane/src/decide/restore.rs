@@ -5,7 +5,7 @@ use super::key::transport;
 use super::route::connects;
 use super::service;
 use super::state::DecisionState;
-use super::stored_decision::{flow_owner, write_decision};
+use super::stored_decision::{translated_owner, write_decision};
 use super::tracked::evaluate;
 use super::translated;
 use crate::flow::{DirectedKey, Epoch, FlowEntry, FlowMut, FlowRecord, KeyTaken, TwoKeys};
@@ -75,7 +75,8 @@ pub fn restore(
             };
         }
     };
-    let owner = flow_owner(&ends);
+    let first = DirectedKey { key: record.key, original: record.original };
+    let owner = translated_owner(tables, &first, &ends);
     let write = |entry: &mut FlowMut<'_>| {
         entry.replace(flow);
         write_decision(entry, tables, (pair, &ends), &verdict);

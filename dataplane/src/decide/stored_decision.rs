@@ -3,8 +3,9 @@
 use super::flow_decision::FlowDecision;
 use super::metadata::PacketMetadata;
 use crate::drop_reason::DropReason;
-use crate::flow::{Epoch, FlowDirection, FlowMut, Owner, Verdict};
+use crate::flow::{DirectedKey, Epoch, FlowDirection, FlowMut, Owner, Verdict};
 use crate::policy::{self, FlowEnds, NO_SLOT, PolicyVerdict};
+use crate::services::FrontendKey;
 use crate::tables::{Established, NextHop, NextHopPair, Tables};
 
 /// The owner that a flow counts for: the endpoint that opens it, so that no endpoint fills the share of another;
@@ -15,6 +16,19 @@ pub(super) fn flow_owner(ends: &FlowEnds) -> Owner {
         (NextHop::Endpoint(index), _) | (_, NextHop::Endpoint(index)) => Owner::endpoint(index),
         _ => Owner::NODE,
     }
+}
+
+/// As [`flow_owner`], for a flow that is translated and has this first key. Clients from outside who are led to another
+/// node count for the namespace of the Service: so they take nothing from those of other namespaces.
+pub(super) fn translated_owner(tables: &Tables, first: &DirectedKey, ends: &FlowEnds) -> Owner {
+    let owner = flow_owner(ends);
+    if owner != Owner::NODE || ends.from != NextHop::Host {
+        return owner;
+    }
+    let asked = FrontendKey::asked_by(&first.key, first.original);
+    let frontend = tables.services.as_ref().and_then(|services| services.frontend(&asked));
+    let namespace = frontend.map(|it| it.namespace).filter(|number| *number != 0);
+    namespace.map_or(Owner::NODE, Owner::namespace)
 }
 
 /// Counts a packet that its flow allows.

@@ -54,6 +54,7 @@ pub(super) fn decide_tracked(
         // Policy is not evaluated, because a denial would end a connection that is to be kept.
         Admission::Judge if keeps_established(tables, &entry) => None,
         Admission::Judge => return recheck(tables, &mut entry, metadata, direction, true, now),
+        Admission::OtherConnection => return FlowDecision::drop(DropReason::ConnectionTaken),
         Admission::JudgeAlone => None,
         Admission::Recycle => Some(found),
     };

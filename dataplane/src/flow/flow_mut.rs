@@ -51,6 +51,12 @@ impl<'a> FlowMut<'a> {
         self.update_eviction_list();
     }
 
+    /// Says that it goes on by a port of the node's, after [`FlowMut::open`].
+    #[inline]
+    pub fn go_outward(&mut self) {
+        self.first.state = self.first.state.outward();
+    }
+
     /// Makes it a copy of another flow.
     pub fn replace(&mut self, entry: FlowEntry) {
         self.first.become_other(entry.first);

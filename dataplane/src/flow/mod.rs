@@ -30,6 +30,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod two_keys;
+mod untranslated;
 
 pub use crate::hash_seed::HashSeed;
 pub use end::{EndReason, FlowEnd};

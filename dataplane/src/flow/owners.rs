@@ -1,7 +1,7 @@
 //! The number of flows of each owner in a table, and the owner that gives one up when the table is full.
 //!
 //! A flow counts for the endpoint of this node that opened it, else for the endpoint that it was opened to, else for
-//! the node. The *share* of an owner is the capacity of the table divided by the number of owners that have flows.
+//! the namespace of the Service that leads its client from outside to another node, else for the node. The *share* of an owner is the capacity of the table divided by the number of owners that have flows.
 //! An owner may have more while there is room. In a full table an owner that has its share gives up a flow of its
 //! own; for an owner that has less, one that has more than its share gives up a flow. So no owner loses a flow to
 //! another while it has no more than its share.
@@ -14,18 +14,32 @@ impl Owner {
     /// The node: the owner of flows between no endpoints of it.
     pub const NODE: Self = Self(0);
 
-    /// An endpoint of this node, by its index in the tables. Those from index 65,534 on count as one.
-    #[inline]
-    pub const fn endpoint(index: u32) -> Self {
-        Self(if index < u16::MAX as u32 { index as u16 + 1 } else { u16::MAX })
+    /// The number of namespaces that are told apart. Others share one of these owners.
+    const NAMESPACES: u16 = 256;
+
+    /// A namespace with Services, by its number.
+    pub const fn namespace(number: u64) -> Self {
+        Self(1 + (number % Self::NAMESPACES as u64) as u16)
     }
 
-    /// The index of its endpoint. `None` for the node, and where several endpoints count as one.
+    /// An endpoint of this node, by its index in the tables. Those from index 65,278 on count as one.
+    #[inline]
+    pub const fn endpoint(index: u32) -> Self {
+        let number = index.saturating_add(1 + Self::NAMESPACES as u32);
+        Self(if number < u16::MAX as u32 { number as u16 } else { u16::MAX })
+    }
+
+    /// The index of its endpoint. `None` for others, and where several endpoints count as one.
     pub const fn endpoint_index(self) -> Option<u32> {
-        match self.0 {
-            0 | u16::MAX => None,
-            number => Some(number as u32 - 1),
+        match self.0.checked_sub(1 + Self::NAMESPACES) {
+            Some(index) if self.0 < u16::MAX => Some(index as u32),
+            _ => None,
         }
+    }
+
+    /// Whether it is a namespace.
+    pub const fn is_namespace(self) -> bool {
+        0 < self.0 && self.0 <= Self::NAMESPACES
     }
 
     #[inline]
@@ -209,11 +223,19 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_with_the_highest_indices_share_one_owner() {
-        assert_ne!(Owner::endpoint(0), Owner::NODE);
-        let indices = [0, 65_533, 65_534].map(|index| Owner::endpoint(index).endpoint_index());
-        assert_eq!((indices, Owner::NODE.endpoint_index()), ([Some(0), Some(65_533), None], None));
-        assert_ne!(Owner::endpoint(65_533), Owner::endpoint(65_534));
-        assert_eq!(Owner::endpoint(65_535), Owner::endpoint(u32::MAX));
+    fn no_two_kinds_of_owners_are_one_and_endpoints_with_the_highest_indices_share_one() {
+        let last = u32::from(u16::MAX - 1 - Owner::NAMESPACES);
+        let indices = [0, last - 1, last].map(|index| Owner::endpoint(index).endpoint_index());
+        assert_eq!(indices, [Some(0), Some(last - 1), None]);
+        assert_eq!(Owner::endpoint(last), Owner::endpoint(u32::MAX));
+        for number in [0, 1, 255, 256, u64::MAX] {
+            let owner = Owner::namespace(number);
+            assert!(
+                owner.is_namespace() && owner.endpoint_index().is_none() && owner != Owner::NODE
+            );
+        }
+        assert_ne!(Owner::namespace(1), Owner::namespace(2));
+        assert!(!Owner::NODE.is_namespace() && Owner::NODE.endpoint_index().is_none());
+        assert!([0, last, u32::MAX].iter().all(|it| !Owner::endpoint(*it).is_namespace()));
     }
 }

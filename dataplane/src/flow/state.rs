@@ -107,6 +107,9 @@ pub enum FlowState {
     OriginalLastAck = 15,
     /// TCP: both sides have sent FIN, the replying side last. It waits for the acknowledgement.
     ReplyLastAck = 16,
+    /// TCP: the initiator's SYN, sent by a port of the node's. The other side may still have a connection by that port,
+    /// which was another pod's. So nothing but the answer to the SYN is of the flow ([`Admission::OtherConnection`]).
+    SynSentOutward = 17,
 }
 
 /// The admission of a packet by a flow's state. The policy stamp is compared after it.
@@ -125,16 +128,19 @@ pub enum Admission {
     /// A SYN after the sender's half was closed or the flow was reset: evaluate policy as for a new flow. If it is
     /// allowed, the new entry replaces this one; if not, this one stays as it is.
     Recycle,
+    /// Not of the flow, but of a connection that had its port before.
+    OtherConnection,
 }
 
-/// A bit for each state that a packet of a direction without SYN, FIN and RST leaves as it is.
+/// A bit for each state that takes every packet of a direction without SYN, FIN and RST, and stays as it is.
 const STEADY: [u32; 2] = [steady(FlowDirection::Original), steady(FlowDirection::Reply)];
 
 const fn steady(direction: FlowDirection) -> u32 {
     let (mut states, mut at) = (0, 0);
     while at < FlowState::ALL.len() {
         let state = FlowState::ALL[at];
-        if state as u8 == state.after(TcpFlags::ACK, direction) as u8 {
+        let is_cached = matches!(state.admission(TcpFlags::ACK, direction), Admission::Cached);
+        if is_cached && state as u8 == state.after(TcpFlags::ACK, direction) as u8 {
             states |= 1 << state as u8;
         }
         at += 1;
@@ -155,7 +161,7 @@ pub(super) const LEAST_TIMEOUT: u32 = {
 
 impl FlowState {
     /// Every state, in the order of the discriminants.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::SynSent,
         Self::SynReceived,
         Self::PickedUp,
@@ -173,6 +179,7 @@ impl FlowState {
         Self::OtherAnswered,
         Self::OriginalLastAck,
         Self::ReplyLastAck,
+        Self::SynSentOutward,
     ];
 
     /// The state after a flow's first packet.
@@ -189,6 +196,20 @@ impl FlowState {
             ICMPV4 | ICMPV6 => Self::IcmpUnanswered,
             _ => Self::OtherUnanswered,
         }
+    }
+
+    /// The state after the first packet of a flow that goes on by a port of the node's.
+    #[inline]
+    pub(super) const fn outward(self) -> Self {
+        match self {
+            Self::SynSent => Self::SynSentOutward,
+            other => other,
+        }
+    }
+
+    /// Whether it is one of TCP.
+    pub const fn is_tcp(self) -> bool {
+        self.is_of(TCP)
     }
 
     /// Whether flows of this protocol can have this state.
@@ -209,7 +230,8 @@ impl FlowState {
             | Self::ResetOpening
             | Self::ResetEstablished
             | Self::OriginalLastAck
-            | Self::ReplyLastAck => protocol == TCP,
+            | Self::ReplyLastAck
+            | Self::SynSentOutward => protocol == TCP,
         }
     }
 
@@ -220,7 +242,7 @@ impl FlowState {
         if self.stays(flags, direction) { self } else { self.after(flags, direction) }
     }
 
-    /// Whether a packet leaves the state as it is, as nearly all do. `false`: it may change the state.
+    /// Whether a packet is of the flow and leaves the state as it is, as nearly all do. `false`: it may be otherwise.
     #[inline]
     pub const fn stays(self, flags: TcpFlags, direction: FlowDirection) -> bool {
         const CHANGING: u8 = TcpFlags::FIN.0 | TcpFlags::SYN.0 | TcpFlags::RST.0;
@@ -253,7 +275,8 @@ impl FlowState {
             | Self::ResetOpening
             | Self::ResetEstablished
             | Self::OriginalLastAck
-            | Self::ReplyLastAck => self.next_tcp(flags, direction),
+            | Self::ReplyLastAck
+            | Self::SynSentOutward => self.next_tcp(flags, direction),
         }
     }
 
@@ -261,9 +284,11 @@ impl FlowState {
         use FlowDirection::{Original, Reply};
         if flags.has(TcpFlags::RST) {
             return match self {
-                Self::SynSent | Self::SynReceived | Self::PickedUp | Self::ResetOpening => {
-                    Self::ResetOpening
-                }
+                Self::SynSent
+                | Self::SynSentOutward
+                | Self::SynReceived
+                | Self::PickedUp
+                | Self::ResetOpening => Self::ResetOpening,
                 // Both sides have said that they end it.
                 Self::Closed | Self::OriginalLastAck | Self::ReplyLastAck => Self::Closed,
                 _ => Self::ResetEstablished,
@@ -277,8 +302,9 @@ impl FlowState {
         match (self, direction) {
             // Only the answer to the SYN proves that there is another side. A bare ACK of a stale connection (RFC 9293,
             // 3.10.7.3) does not, and the initiator's own next segment does not.
-            (Self::SynSent, Reply) if flags.has(TcpFlags::SYN) => Self::SynReceived,
-            (Self::SynSent, _) => Self::SynSent,
+            (Self::SynSent | Self::SynSentOutward, Reply) if flags.has(TcpFlags::SYN) => {
+                Self::SynReceived
+            }
             (Self::SynReceived | Self::ResetOpening, Reply) => Self::SynReceived,
             (Self::PickedUp | Self::ResetOpening, Original) => Self::PickedUp,
             (Self::OriginalClosed, Reply) if fin => Self::ReplyLastAck,
@@ -287,7 +313,9 @@ impl FlowState {
             // acknowledges nothing new then.
             (Self::ReplyLastAck, Original) | (Self::OriginalLastAck, Reply) if !fin => Self::Closed,
             (
-                Self::OriginalClosed
+                Self::SynSent
+                | Self::SynSentOutward
+                | Self::OriginalClosed
                 | Self::ReplyClosed
                 | Self::Closed
                 | Self::OriginalLastAck
@@ -312,7 +340,7 @@ impl FlowState {
             Self::Established if is_translated => 86_400,
             Self::UdpUnanswered | Self::UdpAnswered if is_translated => 120,
             Self::IcmpUnanswered | Self::IcmpAnswered if is_translated => 60,
-            Self::SynSent | Self::SynReceived | Self::PickedUp => 20,
+            Self::SynSent | Self::SynSentOutward | Self::SynReceived | Self::PickedUp => 20,
             Self::Established | Self::OriginalClosed | Self::ReplyClosed => 3600,
             Self::Closed | Self::OriginalLastAck | Self::ReplyLastAck => 30,
             Self::ResetOpening | Self::ResetEstablished => 40,
@@ -327,6 +355,7 @@ impl FlowState {
         matches!(
             self,
             Self::SynSent
+                | Self::SynSentOutward
                 | Self::SynReceived
                 | Self::PickedUp
                 | Self::UdpUnanswered
@@ -346,6 +375,7 @@ impl FlowState {
             | Self::IcmpAnswered
             | Self::OtherAnswered => true,
             Self::SynSent
+            | Self::SynSentOutward
             | Self::SynReceived
             | Self::PickedUp
             | Self::Closed
@@ -385,12 +415,26 @@ impl FlowState {
         }
     }
 
+    /// Whether a packet that does not open a connection may be of a flow in this state.
+    #[inline]
+    const fn takes(self, flags: TcpFlags, direction: FlowDirection) -> bool {
+        if !matches!(self, Self::SynSentOutward) {
+            return true;
+        }
+        let answers = flags.has(TcpFlags::RST) || flags.has(TcpFlags(flag::SYN | flag::ACK));
+        matches!(direction, FlowDirection::Reply) && answers
+    }
+
     /// The admission of a packet by this state.
     #[inline]
     pub const fn admission(self, flags: TcpFlags, direction: FlowDirection) -> Admission {
         use FlowDirection::{Original, Reply};
         if !flags.opens() {
-            return Admission::Cached;
+            return if self.takes(flags, direction) {
+                Admission::Cached
+            } else {
+                Admission::OtherConnection
+            };
         }
         match (self, direction) {
             (
@@ -428,6 +472,7 @@ impl FlowState {
             Self::OtherAnswered => "answered",
             Self::OriginalLastAck => "original-last-ack",
             Self::ReplyLastAck => "reply-last-ack",
+            Self::SynSentOutward => "syn-sent-outward",
         }
     }
 }
@@ -538,10 +583,13 @@ mod tests {
     #[test]
     fn the_timeouts_are_those_of_the_manual() {
         for (is_translated, seconds) in [
-            (false, [20, 20, 20, 3600, 3600, 3600, 30, 40, 40, 60, 60, 5, 5, 600, 600, 30, 30]),
+            (false, [20, 20, 20, 3600, 3600, 3600, 30, 40, 40, 60, 60, 5, 5, 600, 600, 30, 30, 20]),
             (
                 true,
-                [20, 20, 20, 86_400, 3600, 3600, 30, 40, 40, 120, 120, 60, 60, 600, 600, 30, 30],
+                [
+                    20, 20, 20, 86_400, 3600, 3600, 30, 40, 40, 120, 120, 60, 60, 600, 600, 30, 30,
+                    20,
+                ],
             ),
         ] {
             assert_eq!(FlowState::ALL.map(|state| state.timeout(is_translated)), seconds);
@@ -577,6 +625,26 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Whoever had the port before cannot be heard or spoken for by the next one.
+    #[test]
+    fn by_a_port_of_the_node_nothing_passes_before_the_answer_to_the_syn() {
+        assert_eq!(FlowState::first(TCP, SYN).outward(), SynSentOutward);
+        for flags in (0..=255).map(TcpFlags).filter(|it| !it.opens()) {
+            for direction in [Original, Reply] {
+                let is_answer = flags.has(RST) || flags.has(SYN_ACK);
+                let is_of_flow = direction == Reply && is_answer;
+                let admission = SynSentOutward.admission(flags, direction);
+                assert_eq!(admission == Admission::Cached, is_of_flow, "{flags:?} {direction:?}");
+                assert!(is_of_flow || admission == Admission::OtherConnection);
+                assert!(!SynSentOutward.stays(flags, direction));
+            }
+        }
+        assert_eq!(SynSentOutward.next(SYN_ACK, Reply), SynReceived);
+        assert_eq!(SynSentOutward.next(RST, Reply), ResetOpening);
+        assert_eq!(SynSentOutward.admission(SYN, Original), Admission::Judge);
+        assert_eq!(SynSentOutward.admission(SYN, Reply), Admission::JudgeAlone);
     }
 
     /// Only then may its ports be another connection's.

@@ -20,6 +20,7 @@ mod restore;
 mod sizes;
 mod slow_path;
 mod translated;
+mod untranslated;
 
 pub(crate) use context::Context;
 pub(crate) use passes::Pipeline;

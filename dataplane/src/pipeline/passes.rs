@@ -15,6 +15,7 @@ use super::handoff::{Handoff, WorkerMesh};
 use super::input;
 use super::parse_and_key::parse_and_key_packet;
 use super::sizes::Sizes;
+use super::untranslated::Search;
 use crate::counters::{Tally, WorkerCounters};
 use crate::decide::{
     self, Arrival, DecisionState, Entrance, PacketMetadata, Refusal, ServiceBudgets, SourceCache,
@@ -30,7 +31,7 @@ use crate::services::Affinities;
 use crate::stage::Stage;
 use crate::sys::memory::prefetch;
 use crate::sys::shared_file::SharedFile;
-use crate::tables::{PortId, Role};
+use crate::tables::{PortId, Role, Tables};
 
 /// The state of a worker's pipeline.
 pub(crate) struct Pipeline {
@@ -41,6 +42,7 @@ pub(crate) struct Pipeline {
     /// The file from which the agent's next process reads the flows.
     pub(crate) flow_records: Arc<SharedFile>,
     pub(super) aged: Duration,
+    pub(super) search: Search,
     /// One for each packet of the batch.
     pub(super) arrivals: Vec<Arrival>,
     /// One for each packet that has been parsed.
@@ -96,6 +98,7 @@ impl Pipeline {
             senders: hasher("senders"),
             recent_denials: RecentDenials::default(),
             aged: Duration::ZERO,
+            search: Search::default(),
             arrivals: Vec::new(),
             metadata: Vec::new(),
             handoffs: Vec::new(),
@@ -122,18 +125,22 @@ impl Pipeline {
 
     /// Removes flows that have been silent for too long, from as much of the table as is due since the last call.
     #[inline]
-    pub(crate) fn age(&mut self, now: Duration) {
+    pub(crate) fn age(&mut self, tables: &Tables, now: Duration) {
         let due = now.saturating_sub(self.aged);
         if due >= AGE_STEP {
-            self.age_for(due, now);
+            self.age_for(tables, due, now);
         }
     }
 
     #[inline(never)]
-    fn age_for(&mut self, due: Duration, now: Duration) {
+    fn age_for(&mut self, tables: &Tables, due: Duration, now: Duration) {
         self.aged = now;
         let buckets = self.state.flows.buckets() as u128 * due.as_millis() / AGE_ROUND.as_millis();
-        self.state.flows.age(buckets as usize + 1, now.as_secs() as u32);
+        let seconds = now.as_secs() as u32;
+        self.state.flows.age(buckets as usize + 1, seconds);
+        if let Some(services) = &tables.services {
+            self.search.go_on(&mut self.state.flows, services, (due, seconds));
+        }
         self.counters.flows.set(self.state.flows.len() as u64);
     }
 

@@ -1,8 +1,6 @@
 //! The slow path: each packet is decided by itself, and may be dropped and reported, answered, or handed off to
 //! another worker.
 
-use std::net::IpAddr;
-
 use super::context::Context;
 use super::handoff::Handoff;
 use super::passes::Pipeline;
@@ -128,11 +126,7 @@ impl Pipeline {
         answer: Answer,
     ) -> Option<(Packet, &'a Link)> {
         let parsed = parse(packet.bytes()).ok()?;
-        let router = if parsed.is_v4() {
-            context.tables.router_v4.map(IpAddr::V4)
-        } else {
-            context.tables.router_v6.map(IpAddr::V6)
-        };
+        let router = context.tables.error_source(metadata.entrance.back(), parsed.is_v4());
         let back = context.tables.link(metadata.entrance.back())?;
         let sender = self.senders.hash_one(parsed.source);
         let budgets = &mut context.ports.slot(metadata.port)?.budgets;
@@ -151,8 +145,7 @@ impl Pipeline {
             }
             Answer::Refusal => ErrorKind::PortUnreachable,
         };
-        let error =
-            icmp::build_error(packet.bytes(), &parsed, error, router?.into(), context.pool)?;
+        let error = icmp::build_error(packet.bytes(), &parsed, error, router?, context.pool)?;
         Some((error, back))
     }
 }

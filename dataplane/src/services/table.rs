@@ -101,6 +101,7 @@ pub struct ServiceTable {
     /// The backends that visitors may reach, as they ask for them, each with the frontends that lead there.
     for_visitors: Parts<FrontendKey, Ways>,
     gone: u32,
+    new: u32,
 }
 
 impl ServiceTable {
@@ -162,6 +163,13 @@ impl ServiceTable {
         self.gone
     }
 
+    /// The number of frontends of UDP so far that were set where none was. A flow that was opened before is not translated,
+    /// and its client does not open another one: such flows are looked for when it grows
+    /// ([`FlowTable::remove_untranslated`](crate::flow::FlowTable::remove_untranslated)).
+    pub fn new_frontends(&self) -> u32 {
+        self.new
+    }
+
     /// Bytes of memory of the table, with all frontends that it names, each counted once.
     pub fn bytes(&self) -> usize {
         let mut seen = HashSet::new();
@@ -193,6 +201,8 @@ impl ServiceTable {
             }
         });
         self.gone = self.gone.wrapping_add(u32::from(loses));
+        let is_new = before.is_none() && frontend.is_some() && key.protocol == protocol::UDP;
+        self.new = self.new.wrapping_add(u32::from(is_new));
         for (backend, leads) in visits_changed(before.as_deref(), frontend.as_deref()) {
             let at = FrontendKey { address: backend.address, port: backend.port, ..key };
             let ways = self.for_visitors.get(&at).copied().unwrap_or_default();

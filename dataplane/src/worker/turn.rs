@@ -217,7 +217,7 @@ impl Worker {
         if !self.run_commands(now) {
             return None;
         }
-        self.pipeline.age(now);
+        self.pipeline.age(&self.tables, now);
         let found = self.turn(now);
         if found > 0 {
             self.counters.busy_turns.add(1);

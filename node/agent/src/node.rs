@@ -324,6 +324,7 @@ impl Agent {
         let Self { dataplane, calculated, attachments, .. } = self;
         let name = |owner: Owner| match owner.endpoint_index() {
             None if owner == Owner::NODE => "the node".to_owned(),
+            None if owner.is_namespace() => "clients from outside".to_owned(),
             index => {
                 let mut attached = attachments.attached();
                 let pod = attached.find(|(_, pod)| Some(pod.local.index) == index);

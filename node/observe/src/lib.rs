@@ -20,6 +20,7 @@
 pub mod agent_metrics;
 mod check_server;
 pub mod checks;
+mod connections;
 pub mod health;
 pub mod latency;
 pub mod metrics;

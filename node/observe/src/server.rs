@@ -1,9 +1,8 @@
 //! Connections: one request each, bounded in number, time and size.
 //!
 //! A client that is slow, or that opens many connections, does not delay others: if there are too
-//! many connections, the oldest one is closed, so that a new one is always served.
+//! many connections, one of those who have most is closed, so that a new one is always served.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,8 +19,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
 
+use crate::connections::{Connections, Source};
 use crate::health::Health;
 use crate::pages::{Pages, Site, Subject};
 use crate::served::Served;
@@ -63,10 +62,13 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Listener {
-    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+    async fn accept(&self) -> io::Result<(Source, Box<dyn Stream>)> {
         Ok(match self {
-            Self::Unix(listener) => Box::new(listener.accept().await?.0),
-            Self::Tcp(listener) => Box::new(listener.accept().await?.0),
+            Self::Unix(listener) => (Source::LOCAL, Box::new(listener.accept().await?.0)),
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                (Source::of(peer.ip()), Box::new(stream))
+            }
         })
     }
 }
@@ -147,36 +149,21 @@ pub(crate) fn reason(error: &io::Error) -> String {
     format!("{error}; {who}")
 }
 
-/// The connections of a listening socket. They end with it.
-#[derive(Default)]
-struct Connections(VecDeque<AbortHandle>);
-
-impl Drop for Connections {
-    fn drop(&mut self) {
-        self.0.iter().for_each(AbortHandle::abort);
-    }
-}
-
 /// Answers at most `most` connections at a time, until the task is told to end.
 pub(crate) async fn accept(listener: Listener, most: usize, subject: Subject, pages: Arc<Pages>) {
     let mut connections = Connections::default();
     loop {
-        let stream = match listener.accept().await {
-            Ok(stream) => stream,
+        let (source, stream) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "a connection for health or metrics could not be taken");
                 tokio::time::sleep(REST).await;
                 continue;
             }
         };
-        connections.0.retain(|connection| !connection.is_finished());
-        if connections.0.len() >= most
-            && let Some(oldest) = connections.0.pop_front()
-        {
-            oldest.abort();
-        }
+        connections.make_room(most, source);
         let served = tokio::time::timeout(WHOLE, answer(stream, subject, Arc::clone(&pages)));
-        connections.0.push_back(tokio::spawn(served).abort_handle());
+        connections.add(source, tokio::spawn(served).abort_handle());
     }
 }
 

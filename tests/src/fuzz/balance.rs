@@ -179,7 +179,13 @@ impl Judge {
             let is_one = !law.terms.has_ports || entries.len() == 1 && law.has_source(epoch, pair);
             let is_forward = pair.first == read.tuple;
             let is_own = is_forward || pair.behind.reversed() == read.tuple;
-            let event = match (law.hides_source(epoch, pair), is_forward) {
+            let hides = law.hides_source(epoch, pair);
+            if hides
+                && !translations.connection(pair).is_some_and(|it| it.is_greeted(read.tuple.upper))
+            {
+                return None;
+            }
+            let event = match (hides, is_forward) {
                 (true, true) => Event::SureLeaving,
                 (true, false) => Event::SureComingBack,
                 (false, true) => Event::SureTranslated,

@@ -30,6 +30,17 @@ struct Certainty {
 /// The places and attachments of both ends of a connection.
 type Standing = [(Place, u32); 2];
 
+/// Whether the answer to a connection's SYN has come out, and was the last of the two to come in.
+#[derive(Debug, Clone, Copy, Default)]
+struct Greeting {
+    /// The client has sent a SYN in this batch.
+    asked: bool,
+    /// The answer came out in this batch.
+    came: bool,
+    /// It came out before.
+    is_over: bool,
+}
+
 /// A connection, in the direction that policy let through.
 #[derive(Debug, Clone)]
 pub struct Connection {
@@ -39,6 +50,7 @@ pub struct Connection {
     is_translated: bool,
     /// Whether the other side has answered.
     answered: bool,
+    greeting: Greeting,
     /// The places of its ends in all tables that may have allowed it. It is not known which tables did so last, because
     /// during a publication a packet may be judged by the old tables or by the new ones.
     standings: Vec<Standing>,
@@ -54,10 +66,32 @@ impl Connection {
             seen: now,
             is_translated: false,
             answered: false,
+            greeting: Greeting::default(),
             standings: Vec::new(),
             certain: None,
             assured_at: None,
         }
+    }
+
+    /// Records a SYN of the client, which may open the connection anew.
+    pub fn ask(&mut self) {
+        self.greeting = Greeting { asked: true, ..Greeting::default() };
+    }
+
+    /// Records that the answer to the client's SYN came out.
+    pub fn greet(&mut self) {
+        self.greeting.came = true;
+    }
+
+    /// After a batch: what came out of it has passed, in whatever order.
+    pub fn end_greeting(&mut self) {
+        let Greeting { asked, came, is_over } = self.greeting;
+        self.greeting = Greeting { is_over: is_over || came && !asked, ..Greeting::default() };
+    }
+
+    /// Whether a node that hides the client certainly lets segments of TCP through: the server has answered the SYN.
+    pub fn is_greeted(&self, upper: u8) -> bool {
+        upper != TCP || self.greeting.is_over
     }
 
     pub fn translated(now: f64) -> Self {

@@ -1,5 +1,6 @@
 //! ICMP errors that a node sends itself.
 
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use manx_dataplane::tables::PortId;
@@ -9,7 +10,7 @@ use super::epoch::{Epoch, Place, own_addresses};
 use super::input::{Input, Outcome};
 use super::oracle::{Law, Passage};
 use super::wire::{Refusal, Wire};
-use crate::fabric::{FORWARDED, HOST, RAW};
+use crate::fabric::{FORWARDED, HOST, MANX, RAW};
 use crate::packet::ICMP;
 
 /// Whether a packet is the node's own error about an input. The input then counts as answered.
@@ -25,7 +26,7 @@ pub fn find(
     coverage: &mut Coverage,
 ) -> Result<bool, Refusal> {
     let read = &wire.read;
-    if !wire.read.is_error() || !own_addresses(law.node)[1..].contains(&read.tuple.source) {
+    if !wire.read.is_error() || !sources(law.node, port).contains(&read.tuple.source) {
         return Ok(false);
     }
     let Some(quote) = wire.bytes.get(read.at + 8..) else { return Ok(false) };
@@ -83,6 +84,12 @@ pub fn find(
         }
     }
     refuse(refused)
+}
+
+/// The sources of a node's own errors: to who asks at a port of the node's it is the node, to others the router.
+fn sources(node: usize, port: PortId) -> Vec<IpAddr> {
+    let [v4, router_v4, v6, router_v6] = own_addresses(node);
+    if port == MANX { vec![v4, v6] } else { vec![router_v4, v6, router_v6] }
 }
 
 /// Whether the node gets an error because its own packet reached no pod: the address has a device, but the cluster has

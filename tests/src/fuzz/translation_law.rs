@@ -9,7 +9,7 @@ use super::connections::Connection;
 use super::epoch::{Entry, Epoch, Place};
 use super::input::Input;
 use super::oracle::{Because, Law, Passage, is_forwardable, is_tunnel};
-use super::read::{FlowTuple, Read, TransportKey, read_about};
+use super::read::{FlowTuple, Read, TransportKey, flag, read_about};
 use super::services::{Asked, End, Reach};
 use super::translations::{Asking, FirstFragments, Pair, asked_of, end_of};
 use super::way_out::ported_address;
@@ -549,7 +549,8 @@ impl Law<'_> {
         let from = epoch.place(self.node, read.tuple.source);
         let is_of_node = (entry, from) == (Entry::Host, Place::Service);
         let enters = is_of_node || self.enters(epoch, input, &read, entry).is_ok();
-        if self.is_unknown_port(epoch, entry, &read) && enters {
+        if enters && (self.is_unknown_port(epoch, entry, &read) || self.is_of_before(epoch, input))
+        {
             return true;
         }
         if !self.asks(epoch, &read.tuple) || !enters {
@@ -577,6 +578,26 @@ impl Law<'_> {
                 frontend.refuses_without(is_outside)
             }
         }
+    }
+
+    /// Whether a packet may be of a connection that had a client's port of the way out before: the server has not answered
+    /// the client's SYN, as far as is known, and the packet does not.
+    fn is_of_before(&self, epoch: &Epoch, input: &Input) -> bool {
+        let Some(read) = input.read.filter(|it| it.tuple.upper == TCP && !it.opens()) else {
+            return false;
+        };
+        let answers = flag::SYN | flag::ACK;
+        if read.flags & flag::RST != 0 || read.flags & answers == answers {
+            return false;
+        }
+        let ways = self.translations_of(epoch, input);
+        let translations = self.translations.borrow();
+        ways.iter().any(|(_, pair)| {
+            let connection = translations.connection(pair);
+            pair.behind.reversed() == read.tuple
+                && self.hides_source(epoch, pair)
+                && !connection.is_some_and(|it| it.is_greeted(TCP))
+        })
     }
 
     /// Whether a packet to a port of the node's that is Manx's finds no service there. Of a port of the way out nothing tells

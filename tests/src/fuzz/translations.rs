@@ -173,7 +173,10 @@ impl Translations {
         }
         if reopens {
             asking.is_over = false;
-            asking.behind.iter_mut().for_each(|(_, connection)| connection.doubt());
+            for (_, connection) in &mut asking.behind {
+                connection.doubt();
+                connection.ask();
+            }
         }
         for (_, connection) in &mut asking.behind {
             connection.record(first.upper, false, now);
@@ -425,6 +428,13 @@ impl Translations {
         is_first
     }
 
+    /// Records that the answer to a client's SYN came out.
+    pub fn record_greeting(&mut self, pair: &Pair) {
+        let Some(asking) = self.asked.get_mut(&pair.first) else { return };
+        let known = asking.behind.iter_mut().find(|(behind, _)| *behind == pair.behind);
+        known.into_iter().for_each(|(_, connection)| connection.greet());
+    }
+
     /// Records that a connection is kept, although no packet of it had come out: it was opened and answered unseen.
     pub fn record_kept(&mut self, pair: &Pair, (epochs, node): (&[Rc<Epoch>], usize), now: f64) {
         let Some(asking) = self.asked.get_mut(&pair.first) else { return };
@@ -457,6 +467,7 @@ impl Translations {
         for pair in &seen {
             let is_one = seen.iter().filter(|it| it.first == pair.first).count() == 1;
             let Some(asking) = self.asked.get_mut(&pair.first) else { continue };
+            asking.behind.iter_mut().for_each(|(_, connection)| connection.end_greeting());
             let is_unclear = std::mem::take(&mut asking.is_unclear);
             let is_clear = is_one && !is_unclear && !asking.is_over;
             let Some(epoch) = epoch.filter(|_| is_clear) else { continue };

@@ -256,6 +256,9 @@ fn a_pod_that_takes_every_port_leaves_others_their_share() {
         assert_eq!((destination.to_string(), destination_port), (WORLD.to_owned(), 53));
         assert!(holders > 0 && most == Some((owner, holders)), "{refused:?}");
     }
+    // What was under way has arrived: a flow of UDP gives its port up.
+    assert_eq!(fabric.send("shop/other", &asked(OTHER, 999).opening()).len(), 0);
+    fabric.nodes[0].now += Duration::from_secs(5);
     // Each of several workers has ports of its own, and shares those alone.
     let least = if workers() == 1 { 5 } else { 3 };
     for port in 0..10 * COUNT {
@@ -504,7 +507,9 @@ fn a_flow_keeps_its_address_as_long_as_that_is_the_nodes_first_or_the_named_one(
         let named = |address: &str| Some([address.parse().ok(), None]);
         let asked = |port| Tuple::new(CLIENT, WORLD, protocol, 443).from_port(port);
         let by = |fabric: &mut Fabric, port| {
-            leaves(fabric, "shop/client", asked(port)).source.to_string()
+            let behind = leaves(fabric, "shop/client", asked(port));
+            only(fabric.send_at(0, MANX, &behind.answer()));
+            behind.source.to_string()
         };
         let goes_on = |fabric: &mut Fabric, port| {
             let out = only(fabric.send("shop/client", &asked(port).data(b"x")));

@@ -18,6 +18,7 @@ mod hops;
 mod hosts;
 mod hosts_oracle;
 mod in_place;
+mod late_frontends;
 mod moved;
 mod neighbours;
 mod offload;

@@ -129,6 +129,7 @@ fn services_lead_each_client_to_pods_here_and_by_the_nodes_kernel_to_pods_elsewh
         let mut connections = Vec::new();
         for Way { client, leaves_by, backend, sees_node } in ways(&fabric, protocol) {
             let server = open(&mut fabric, client, leaves_by);
+            only(fabric.send_at(0, server.port, &server.seen.answer()));
             let Tuple { source, source_port, destination, destination_port, .. } = server.seen;
             assert_eq!((destination.to_string(), destination_port), (backend.to_owned(), BEHIND));
             if sees_node {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use etherparse::{SlicedPacket, TransportSlice};
 use manx_dataplane::services::ServiceTable;
 use manx_tests::fabric::{Fabric, MANX, policy, workers};
-use manx_tests::packet::{Segment, TCP, Tuple};
+use manx_tests::packet::{Segment, TCP, Tuple, UDP};
 use proptest::prelude::*;
 
 use super::egress::{CLIENT, OTHER, WORLD, cluster, ends, fabric_of, node, only, services};
@@ -151,6 +152,92 @@ fn a_pod_without_a_port_gets_that_of_anothers_connection_that_is_over() {
     own.send(&mut fabric, &[Server(Fin)]);
     let next = Connection::open(&mut fabric, OTHER, 1026).unwrap();
     assert_eq!(next.behind.source_port, own.behind.source_port);
+}
+
+/// The server does not know that the connection of before has lost its port: it still sends on it, and answers the next SYN
+/// by an acknowledgement that tells its numbers (RFC 5961, section 4). None of that reaches the next pod, and nothing of
+/// that pod's passes but its SYN, until the server has been told and answers that.
+#[test]
+fn a_pod_that_gets_the_port_of_a_live_connection_hears_nothing_of_it() {
+    if workers() > 1 {
+        return;
+    }
+    let mut fabric = fabric(2);
+    let taken = [1024, 1025].map(|port| {
+        let it = Connection::open(&mut fabric, CLIENT, port).unwrap();
+        it.send(&mut fabric, &OPEN);
+        it
+    });
+    let next = Connection::open(&mut fabric, OTHER, 1024).unwrap();
+    assert_eq!(evictions(&fabric), 1);
+    let port = next.behind.source_port;
+    assert!(taken.iter().any(|it| it.behind.source_port == port), "{next:?}");
+    for from_server in [Data, Fin] {
+        let packet = next.behind.reversed().packet(from_server, b"secret");
+        let out = only(fabric.send_at(0, MANX, &packet));
+        let told = (out.node, out.port, ends(&out.frame.bytes));
+        let expected = [(node(), port), (WORLD.to_owned(), 443)];
+        assert_eq!(told, (0, MANX, expected), "{from_server:?}: the server is told");
+        assert!(is_reset(&out.frame.bytes), "{from_server:?}");
+    }
+    for from_pod in [Data, Fin, Rst, SynAck] {
+        let out = fabric.send(next.pod, &next.asked.packet(from_pod, b"guessed"));
+        assert_eq!(out.len(), 0, "{from_pod:?}");
+    }
+    next.send(&mut fabric, &[Pod(Syn), Server(SynAck), Pod(Data), Server(Data)]);
+}
+
+fn is_reset(packet: &[u8]) -> bool {
+    let transport = SlicedPacket::from_ip(packet).unwrap().transport;
+    matches!(transport, Some(TransportSlice::Tcp(tcp)) if tcp.rst())
+}
+
+/// Answers of UDP that are under way reach nobody else. Its port is another one's when it has been silent for a moment, if
+/// there is no other.
+#[test]
+fn a_flow_of_udp_keeps_its_port_until_it_is_quiet() {
+    if workers() > 1 {
+        return;
+    }
+    let asked = |from: &str, port| Tuple::new(from, WORLD, UDP, 443).from_port(port);
+    for (pod, address) in [("shop/client", CLIENT), ("shop/other", OTHER)] {
+        let mut fabric = fabric(2);
+        let behind = [1024, 1025].map(|port| {
+            let out = only(fabric.send("shop/client", &asked(CLIENT, port).opening()));
+            let [(source, source_port), _] = ends(&out.frame.bytes);
+            Tuple { source: source.parse().unwrap(), source_port, ..asked(CLIENT, port) }
+        });
+        for it in behind {
+            only(fabric.send_at(0, MANX, &it.answer()));
+        }
+        for _ in 0..5 {
+            assert_eq!(fabric.send(pod, &asked(address, 2000).opening()).len(), 0);
+            for it in behind {
+                let out = only(fabric.send_at(0, MANX, &it.answer()));
+                assert_eq!((out.node, out.port), fabric.port("shop/client"));
+            }
+            fabric.nodes[0].now += Duration::from_secs(4);
+        }
+        fabric.nodes[0].now += Duration::from_secs(1);
+        only(fabric.send(pod, &asked(address, 2000).opening()));
+    }
+}
+
+/// A resolver of a pod asks its server thousands of times in a minute, each time by another port of its own.
+#[test]
+fn a_pod_takes_the_ports_of_its_own_quiet_flows_of_udp() {
+    let mut fabric = fabric(64);
+    for n in 0..5000_u16 {
+        let asked = Tuple::new(CLIENT, WORLD, UDP, 53).from_port(1024 + n);
+        let out = only(fabric.send("shop/client", &asked.opening()));
+        let [(source, source_port), _] = ends(&out.frame.bytes);
+        let behind = Tuple { source: source.parse().unwrap(), source_port, ..asked };
+        let out = only(fabric.send_at(0, MANX, &behind.answer()));
+        assert_eq!((out.node, out.port), fabric.port("shop/client"), "{n}");
+        if n % 4 == 3 {
+            fabric.nodes[0].now += Duration::from_secs(1);
+        }
+    }
 }
 
 /// Each connection of a client picks its port without a look at those to other addresses.

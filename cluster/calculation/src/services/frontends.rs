@@ -72,6 +72,24 @@ pub struct NodePorts {
     pub of_pods: bool,
 }
 
+impl NodePorts {
+    /// Whether an address of a frontend is one of the node's, or that of [`NodePorts::of_services`] where nobody can ask.
+    fn is_of_node(&self, address: IpAddr) -> bool {
+        address.is_unspecified() || self.addresses.contains(&address)
+    }
+
+    /// The addresses at which Services have node ports. For a family of which the node has none it is the unspecified one,
+    /// where nobody can ask: the node has the Services' backends all the same, to which other nodes lead clients.
+    fn of_services(&self) -> impl Iterator<Item = IpAddr> {
+        let unspecified = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
+        let has_family = |it: &IpAddr| self.addresses.iter().any(|at| at.is_ipv4() == it.is_ipv4());
+        self.addresses
+            .iter()
+            .copied()
+            .chain(unspecified.into_iter().filter(move |it| !has_family(it)))
+    }
+}
+
 /// A Service or a pod that claims keys.
 #[derive(Debug)]
 struct Claimant {
@@ -373,7 +391,7 @@ impl Frontends {
             let frontend = frontend.cloned();
             Arc::make_mut(&mut self.table).set_frontend(key, frontend);
         }
-        if self.node_ports.addresses.contains(&key.address.to_ip()) {
+        if self.node_ports.is_of_node(key.address.to_ip()) {
             return false;
         }
         if self.claims.at_address(&key).next().is_some() {

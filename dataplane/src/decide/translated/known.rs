@@ -118,6 +118,18 @@ pub(in crate::decide) fn decide_known(
             false
         }
         Admission::Judge => true,
+        // The other side is told that its connection has ended. The initiator's next SYN finds none.
+        Admission::OtherConnection => {
+            let is_told = !is_original
+                && metadata.entrance.admits_flow(pair, direction)
+                && refresh(tables, &mut entry, &keys, false).is_ok_and(|it| it.denied.is_none());
+            let reason = DropReason::ConnectionTaken;
+            return Ok(if is_told {
+                FlowDecision::refuse(reason)
+            } else {
+                FlowDecision::drop(reason)
+            });
+        }
         Admission::Recycle if is_original => return Err(found),
         // The backend opens a connection to the client from the service's port.
         Admission::Recycle | Admission::JudgeAlone => {

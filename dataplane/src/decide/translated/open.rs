@@ -10,7 +10,7 @@ use crate::decide::address_lookup::by_return_path;
 use crate::decide::flow_decision::FlowDecision;
 use crate::decide::metadata::PacketMetadata;
 use crate::decide::state::DecisionState;
-use crate::decide::stored_decision::{count_packet, flow_owner, write_decision};
+use crate::decide::stored_decision::{count_packet, translated_owner, write_decision};
 use crate::drop_reason::DropReason;
 use crate::flow::{DirectedKey, FlowDirection, Found};
 use crate::policy::FlowEnds;
@@ -82,7 +82,8 @@ pub(in crate::decide) fn open(
     if takes_moved {
         free_key(state, &source.second_key(&first, client.1, destination), now);
     }
-    let wanted = Wanted { first: &first, source, destination, owner: flow_owner(&ends) };
+    let owner = translated_owner(tables, &first, &ends);
+    let wanted = Wanted { first: &first, source, destination, owner };
     let reserved = match reserve_second_key(state, found, &wanted, now) {
         Ok(reserved) => reserved,
         Err(NoKey { most, holders, owner }) => {
@@ -112,6 +113,9 @@ pub(in crate::decide) fn open(
     let place = (name.hash, found, wanted.owner);
     let evicted = state.flows.insert_with_second_key(place, reserved, now, |entry| {
         entry.open(&name.key, name.orientation, metadata.tcp_flags, now);
+        if matches!(source, SourceBehind::Node(..)) {
+            entry.go_outward();
+        }
         write_decision(entry, tables, (pair, &ends), &verdict);
         entry.epoch = epoch;
         count_packet(entry, metadata, FlowDirection::Original, now);

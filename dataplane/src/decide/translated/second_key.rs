@@ -8,6 +8,10 @@ use crate::wire::address::Address;
 /// The ports that are tried for a flow until one is free behind the translation.
 const PORT_TRIES: usize = 32;
 
+/// The seconds of silence after which a flow without connections may give its port up: answers that were under way have
+/// arrived. (While ports are free, it keeps its port for minutes, as RFC 4787 asks, section 4.3.)
+const QUIET: u32 = 5;
+
 /// The ports that may take the place of a client's, the first and the last.
 const CLIENT_PORTS: (u16, u16) = (1024, u16::MAX);
 
@@ -32,7 +36,11 @@ pub(super) struct NoKey {
 /// Reserves a second key: with the client's own port, or with another one if another flow or worker has that key. The
 /// node's ports are taken at random. Where those that are tried are taken, a connection that is over gives its port up;
 /// and if none is over, the owner that has most of them gives one up to an owner that has fewer. So no pod can keep the
-/// ports to a destination from others.
+/// ports to a destination from others, but for one that sends by all of them without a pause ([`QUIET`]).
+///
+/// The other side may not know that a flow has lost its port. With TCP it hears of that before the next flow may speak with
+/// it ([`FlowState::SynSentOutward`](crate::flow::FlowState::SynSentOutward)). Other protocols have no such end, so a flow
+/// must have been quiet.
 pub(super) fn reserve_second_key(
     state: &mut DecisionState,
     found: Found,
@@ -106,7 +114,7 @@ fn reserve_another_key(
         state.flows.remove_found(over.found, now, EndReason::Replaced);
         (second, over)
     } else {
-        let (second, victim) = most_wasteful(&taken, owner).ok_or_else(no_key)?;
+        let (second, victim) = most_wasteful(&taken, owner, now).ok_or_else(no_key)?;
         state.flows.remove_found(victim.found, now, EndReason::Evicted);
         state.evictions += 1;
         (second, victim)
@@ -134,7 +142,7 @@ fn random_port(state: &mut DecisionState, (least, last): (u16, u16)) -> u16 {
 }
 
 /// Of the keys that were found taken, one of a connection that is over: rather of the owner's own, then of the one that
-/// has been silent longest.
+/// has been silent longest. A quiet flow without connections is over if the owner itself has it.
 ///
 /// Its peer may still be in TIME-WAIT. It accepts a SYN with a later timestamp or sequence number (RFC 9293, section
 /// 3.6.1; RFC 6191), and Linux counts the timestamps of all connections between two addresses with one clock: so the
@@ -147,20 +155,27 @@ fn longest_over(
     now: u32,
 ) -> Option<(DirectedKey, Holder)> {
     let silence = |it: &Holder| now.saturating_sub(it.last_seen);
-    let is_over = |it: &Holder| it.state.over_after().is_some_and(|least| silence(it) >= least);
+    let is_over = |it: &Holder| match it.state.over_after() {
+        Some(least) => silence(it) >= least,
+        None => it.owner == owner && !it.state.is_tcp() && silence(it) >= QUIET,
+    };
     let over = taken.iter().flatten().filter(|(_, it)| is_over(it));
     over.max_by_key(|(_, it)| (it.owner == owner, silence(it))).copied()
 }
 
 /// Of the keys that were found taken, one of the owner that has most: rather of a flow that is not established. `None`:
-/// `owner` itself would have as many as that one.
+/// `owner` itself would have as many as that one, or none of these flows is quiet.
 fn most_wasteful(
     taken: &[Option<(DirectedKey, Holder)>],
     owner: Owner,
+    now: u32,
 ) -> Option<(DirectedKey, Holder)> {
     let all = || taken.iter().flatten();
     let count = |owner: Owner| all().filter(|(_, it)| it.owner == owner).count();
     let rank = |(_, it): &&(DirectedKey, Holder)| (count(it.owner), !it.state.is_established());
-    let found = all().max_by_key(rank)?;
+    let may_end = |(_, it): &&(DirectedKey, Holder)| {
+        it.state.is_tcp() || now.saturating_sub(it.last_seen) >= QUIET
+    };
+    let found = all().filter(may_end).max_by_key(rank)?;
     (count(found.1.owner) > count(owner) + 1).then_some(*found)
 }

@@ -9,7 +9,7 @@ use super::super::epoch::{Epoch, Place};
 use super::super::input::{Input, Outcome, content_key, key};
 use super::super::moves::shared_choice;
 use super::super::oracle::{Because, Law, Passage};
-use super::super::read::{FlowTuple, Part, read, read_about};
+use super::super::read::{FlowTuple, Part, flag, read, read_about};
 use super::super::translation_law::hairpin;
 use super::super::translations::Pair;
 use super::super::wire::{Refusal, Wire, is_same_super};
@@ -272,6 +272,9 @@ impl Judge {
         }
         if translations.record_seen(pair, law.now) && passage.because == Because::Kept {
             translations.record_kept(&pair, (law.epochs, law.node), law.now);
+        }
+        if is_back && read.flags & (flag::SYN | flag::ACK | flag::RST) == flag::SYN | flag::ACK {
+            translations.record_greeting(&pair);
         }
     }
 

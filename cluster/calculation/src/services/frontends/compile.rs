@@ -218,7 +218,7 @@ impl Compiler<'_> {
         Compiled { frontends, omissions, .. }: &mut Compiled,
     ) {
         let mut made: BTreeMap<Alike, Arc<Frontend>> = BTreeMap::new();
-        let of_node = (self.node_ports.range, self.node_ports.addresses.iter().copied());
+        let of_node = (self.node_ports.range, self.node_ports.of_services());
         for opening in openings((service, port), reached, of_node) {
             let opening = match opening {
                 Ok(opening) => opening,

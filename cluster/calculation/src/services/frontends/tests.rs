@@ -51,6 +51,11 @@ fn node_ports() -> NodePorts {
     NodePorts { range: (30_000, 32_767), addresses, of_pods: true }
 }
 
+/// Where Services have node ports: at addresses of the node, and where nobody can ask if it has none of a family.
+fn node_port_places() -> BTreeSet<IpAddr> {
+    node_ports().addresses.into_iter().chain([ip("::")]).collect()
+}
+
 /// Of a cluster that leaves some nets to `externalIPs`.
 fn seen_from(node: &str, node_ports: NodePorts) -> Frontends {
     let external = EXTERNAL.map(|net| net.parse().unwrap());
@@ -153,7 +158,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
             prop_assert_eq!(seen_in(&from_there), of_services(&other));
             let told = [&frontends, &other].map(|it| checks_seen_in(it, &contents, ("n2", &ports)));
             prop_assert_eq!(told, [other.health_checks(), other.health_checks()]);
-            let of_node = &node_ports().addresses;
+            let of_node = node_port_places();
             let addresses: BTreeSet<IpAddr> = now
                 .keys()
                 .map(|it| it.address.to_ip())
@@ -252,6 +257,33 @@ fn compiled(text: &str) -> Frontends {
     frontends.follow(&contents, &Changes::Everything, admits);
     frontends.grant(&contents, &frontends.asked_ports(), admits);
     frontends
+}
+
+/// With `--nodeport-addresses` clients may ask at some nodes alone, and are led to backends on all.
+#[test]
+fn a_node_at_which_nobody_asks_takes_the_visitors_of_node_ports() {
+    let text = "
+{apiVersion: v1, kind: Service, metadata: {name: web, namespace: a},
+ spec: {type: NodePort, clusterIPs: [10.96.0.7, 'fd00::7'], clusterIP: 10.96.0.7, ports: [{name: http, port: 80, nodePort: 30080}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-1, namespace: a, labels: {kubernetes.io/service-name: web}},
+ addressType: IPv4, endpoints: [{addresses: [10.0.0.2]}], ports: [{name: http, port: 8080}]}
+";
+    let contents = Contents::from_texts([("a.yaml", text)]);
+    let ports = NodePorts { addresses: BTreeSet::new(), ..node_ports() };
+    let mut frontends = seen_from("n1", ports);
+    frontends.follow(&contents, &Changes::Everything, |_| true);
+    let at = |address: &str, port| FrontendKey { address: ip(address).into(), protocol: 6, port };
+    let table = frontends.table();
+    assert!(table.leads_visitors_to(&at("10.0.0.2", 8080)));
+    assert!(!table.leads_visitors_to(&at("10.0.0.2", 8081)));
+    let mut keys: Vec<&FrontendKey> = table.frontends().map(|(key, _)| key).collect();
+    keys.sort_unstable();
+    let cluster_ips = [at("10.96.0.7", 80), at("fd00::7", 80)];
+    let nowhere = [at("0.0.0.0", 30080), at("::", 30080)];
+    let mut expected: Vec<&FrontendKey> = cluster_ips.iter().chain(&nowhere).collect();
+    expected.sort_unstable();
+    assert_eq!(keys, expected);
 }
 
 #[test]

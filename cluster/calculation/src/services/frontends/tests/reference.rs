@@ -65,7 +65,7 @@ pub(super) fn expected(
             let of_service = addresses.iter().filter(|(address, _)| admits(*address));
             let of_service = of_service.map(|(address, local)| (*address, port.port, *local));
             let node_port = port.node_port.filter(|it| (30_000..=32_767).contains(it));
-            let of_node = node_ports().addresses.into_iter().filter(|it| has_family(it));
+            let of_node = node_port_places().into_iter().filter(|it| has_family(it));
             let of_node = of_node.zip(node_port.into_iter().cycle());
             let of_node = of_node.map(|(address, port)| (address, port, service.keeps_clients));
             for (address, number, local) in of_service.chain(of_node) {
@@ -74,7 +74,7 @@ pub(super) fn expected(
                     protocol: port.protocol.unwrap_or(Protocol::Tcp).number(),
                     port: number,
                 };
-                let is_of_node = node_ports().addresses.contains(&address);
+                let is_of_node = node_port_places().contains(&address);
                 let is_cluster_ip = service.cluster_ips.contains(&address);
                 let is_of_any_node = !is_of_node && !is_cluster_ip;
                 let alike = is_of_any_node && service.maglev && !service.keeps_clients;

@@ -41,7 +41,10 @@ type Place = (FrontendKey, bool);
 
 /// What clients find at each address and port of Services, according to a table.
 pub(super) fn of_services(frontends: &Frontends) -> BTreeMap<Place, Viewed> {
-    let is_services = |key: &FrontendKey| !frontends.claims.first(key).unwrap().0.rank.is_pod;
+    let is_services = |key: &FrontendKey| {
+        let is_asked = !key.address.to_ip().is_unspecified();
+        is_asked && !frontends.claims.first(key).unwrap().0.rank.is_pod
+    };
     let mut all = BTreeMap::new();
     for (key, seen) in seen(frontends).into_iter().filter(|(key, _)| is_services(key)) {
         let (backends, affinity, without, _, _, outside) = seen;
