@@ -54,6 +54,9 @@ struct Kept {
     seconds: u32,
 }
 
+/// The most backends of a frontend: their places have so many numbers.
+pub const MOST_BACKENDS: usize = 1 << Kept::INDEX_BITS;
+
 impl Kept {
     const INDEX_BITS: u32 = 17;
     const HASH_BITS: u32 = 21;

@@ -16,7 +16,7 @@ mod clients;
 mod consistent;
 mod table;
 
-pub use affinity::Affinities;
+pub use affinity::{Affinities, MOST_BACKENDS};
 pub use choice::choose;
 pub use clients::Clients;
 pub use consistent::MOST_WEIGHED;

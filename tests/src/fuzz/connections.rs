@@ -126,6 +126,12 @@ impl Connection {
         self.certain.is_some_and(|it| now - it.at <= SHORT && it.evictions == evictions)
     }
 
+    /// Whether nothing has come of it for so long that it gives its port up, if it is none of TCP: 5 s, and a second by
+    /// which a node's clock may be behind.
+    pub fn is_quiet(&self, now: f64) -> bool {
+        now - self.seen >= 6.0
+    }
+
     /// Records that the node certainly knows the connection.
     pub fn assure(&mut self, epoch: u64, evictions: u64, now: f64) {
         self.certain = Some(Certainty { at: now, epoch, evictions });

@@ -91,7 +91,10 @@ fn must_get_port(
     let is_others = sure.iter().all(|it| it.first.source != first.source);
     let is_one = sure.windows(2).all(|it| it[0].first.source == it[1].first.source);
     let has_none = !translations.is_open_from(&first, law.now);
-    (sure.len() == FEW && is_others && is_one && has_none && !is_hidden)
+    let is_quiet =
+        |pair: &&Pair| translations.connection(pair).is_some_and(|it| it.is_quiet(law.now));
+    let gives_up = first.upper == TCP || sure.iter().any(is_quiet);
+    (sure.len() == FEW && is_others && is_one && has_none && !is_hidden && gives_up)
         .then_some("another pod has all of them, and its own pod has none")
 }
 

@@ -5,7 +5,7 @@
 pub(super) const MOST_PORTS: usize = 1000;
 /// The endpoints of a Service that may become backends, those of all its ports together, ready or not: each is looked at
 /// whenever the Service is compiled. A port that would have more has none.
-pub(super) const MOST_BACKENDS: usize = 131_072;
+pub(super) use manx_dataplane::services::MOST_BACKENDS;
 /// The Services of a namespace that are translated, the oldest ones; others are left out. Kubernetes is tested with as many
 /// (kubernetes/community, `sig-scalability/configs-and-limits/thresholds.md`).
 pub(super) const MOST_SERVICES: usize = 5000;

@@ -46,10 +46,11 @@ pub(in crate::decide) fn open(
     let first = DirectedKey { key: name.key, original: name.orientation };
     let client = name.key.source(name.orientation);
     let asked_for = name.key.destination(name.orientation);
-    let chosen = choose_destination(tables, state, metadata, (asked_pair, &asked), now);
-    let Chosen { destination, to_visit, takes_moved } = match chosen {
-        Ok(chosen) => chosen,
-        Err(refused) => return refused,
+    let choice = choose_destination(tables, state, metadata, (asked_pair, &asked), now);
+    let Chosen { destination, to_visit, takes_moved } = match choice {
+        Choice::Destination(chosen) => chosen,
+        Choice::Decided(decision) => return Some(decision),
+        Choice::Untranslated => return None,
     };
     // Read before the look-up, so that a change meanwhile is noticed.
     let epoch = epoch_of(tables, [client.0, destination.0]);
@@ -86,22 +87,9 @@ pub(in crate::decide) fn open(
     let wanted = Wanted { first: &first, source, destination, owner };
     let reserved = match reserve_second_key(state, found, &wanted, now) {
         Ok(reserved) => reserved,
-        Err(NoKey { most, holders, owner }) => {
+        Err(none) => {
             state.flows.release_shard(name.hash, found);
-            if let Some(worker) = most.filter(|_| metadata.handoffs == 0) {
-                return Some(FlowDecision::hand_off(worker));
-            }
-            if matches!(source, SourceBehind::Node(..)) {
-                state.refusal.note(now, || PortRefused {
-                    owner: wanted.owner,
-                    protocol: name.key.protocol(),
-                    destination: destination.0.to_ip(),
-                    destination_port: destination.1,
-                    holders,
-                    most: owner,
-                });
-            }
-            return Some(FlowDecision::drop(DropReason::NoFreePort));
+            return Some(without_key(state, metadata, &wanted, &none, now));
         }
     };
     let second = reserved.key();
@@ -110,7 +98,7 @@ pub(in crate::decide) fn open(
         state.flows.release_shard(name.hash, found);
         return Some(FlowDecision::refuse(DropReason::TcpWithoutFlow));
     }
-    let place = (name.hash, found, wanted.owner);
+    let place = (name.hash, found, owner);
     let evicted = state.flows.insert_with_second_key(place, reserved, now, |entry| {
         entry.open(&name.key, name.orientation, metadata.tcp_flags, now);
         if matches!(source, SourceBehind::Node(..)) {
@@ -126,6 +114,30 @@ pub(in crate::decide) fn open(
     Some(FlowDecision::from_verdict(pair, &verdict).translated(translation))
 }
 
+/// The decision on a packet whose flow gets no second key here.
+fn without_key(
+    state: &mut DecisionState,
+    metadata: &PacketMetadata,
+    Wanted { source, destination: (address, port), owner, .. }: &Wanted<'_>,
+    NoKey { most, holders, owner: most_of }: &NoKey,
+    now: u32,
+) -> FlowDecision {
+    if let Some(worker) = most.filter(|_| metadata.handoffs == 0) {
+        return FlowDecision::hand_off(worker);
+    }
+    if matches!(source, SourceBehind::Node(..)) {
+        state.refusal.note(now, || PortRefused {
+            owner: *owner,
+            protocol: metadata.flow.key.protocol(),
+            destination: address.to_ip(),
+            destination_port: *port,
+            holders: *holders,
+            most: *most_of,
+        });
+    }
+    FlowDecision::drop(DropReason::NoFreePort)
+}
+
 /// Whether a packet without a flow is one of a TCP connection that was open: nobody knows its backend, or the port by which the
 /// world knows it. But all nodes choose alike for a connection that may have been another node's.
 fn is_lost(metadata: &PacketMetadata) -> bool {
@@ -133,6 +145,15 @@ fn is_lost(metadata: &PacketMetadata) -> bool {
 }
 
 /// Where a new flow goes.
+enum Choice {
+    Destination(Chosen),
+    /// Nowhere.
+    Decided(FlowDecision),
+    /// Where it would go without services.
+    Untranslated,
+}
+
+/// The destination of a new flow.
 struct Chosen {
     /// The destination behind the translation: a backend, if a service has the address and port that it asks for, else
     /// those.
@@ -143,35 +164,35 @@ struct Chosen {
     takes_moved: bool,
 }
 
-/// Chooses where a new flow goes. Errors: the decision on a flow that is not opened; `None`: it is not translated.
+/// Chooses where a new flow goes.
 fn choose_destination(
     tables: &Tables,
     state: &mut DecisionState,
     metadata: &PacketMetadata,
     (pair, ends): (NextHopPair, &FlowEnds),
     now: u32,
-) -> Result<Chosen, Option<FlowDecision>> {
+) -> Choice {
     let name = &metadata.flow;
     let (address, port) = name.key.destination(name.orientation);
     if ends.to == NextHop::Host {
         let destination = (address, port);
-        return Ok(Chosen { destination, to_visit: false, takes_moved: false });
+        return Choice::Destination(Chosen { destination, to_visit: false, takes_moved: false });
     }
     let protocol = name.key.protocol();
     let asked = FrontendKey { address, protocol, port };
     let frontend = tables.services.as_ref().and_then(|services| services.frontend(&asked));
     let Some(frontend) = frontend else {
-        return Err(without_frontend(tables, pair, ends, (protocol, port)));
+        return without_frontend(tables, pair, ends, (protocol, port));
     };
     let is_outside = ends.from == NextHop::Host;
     let frontend = frontend.of(is_outside);
     let client = name.key.source(name.orientation);
     if !frontend.clients.has(client.0) {
-        return Err(Some(FlowDecision::drop(DropReason::ServiceSourceRanges)));
+        return Choice::Decided(FlowDecision::drop(DropReason::ServiceSourceRanges));
     }
     let is_alike = is_outside && is_shared(frontend, ends.to);
     if is_lost(metadata) && !is_alike {
-        return Err(Some(FlowDecision::refuse(DropReason::TcpWithoutFlow)));
+        return Choice::Decided(FlowDecision::refuse(DropReason::TcpWithoutFlow));
     }
     let chance = (!is_alike).then(|| state.chance());
     match choose(frontend, &state.affinities, client, chance, now) {
@@ -182,35 +203,38 @@ fn choose_destination(
                 && opens_midway(tables, protocol)
                 && only_shared_way(tables, &behind) == Some(asked);
             let destination = (backend.address, backend.port);
-            Ok(Chosen { destination, to_visit: frontend.takes_visitors, takes_moved })
+            let to_visit = frontend.takes_visitors;
+            Choice::Destination(Chosen { destination, to_visit, takes_moved })
         }
-        None => Err(Some(match frontend.without_backend {
+        None => Choice::Decided(match frontend.without_backend {
             WithoutBackend::Refuse => FlowDecision::refuse(DropReason::ServiceWithoutBackend),
             WithoutBackend::Drop => FlowDecision::drop(DropReason::ServiceWithoutBackend),
-        })),
+        }),
     }
 }
 
-/// The decision on a new flow to an address and port that no service has.
+/// Where a new flow to an address and port goes that no service has.
 fn without_frontend(
     tables: &Tables,
     pair: NextHopPair,
     ends: &FlowEnds,
     (protocol, port): (u8, u16),
-) -> Option<FlowDecision> {
+) -> Choice {
     let is_for_manx = pair.from == EncodedNextHop::MANX_PORTS;
     if ends.to == NextHop::Service {
-        return Some(FlowDecision::refuse(DropReason::ServiceWithoutPort));
+        return Choice::Decided(FlowDecision::refuse(DropReason::ServiceWithoutPort));
     }
     let egress = tables.manx_ports.as_ref().map_or((0, 0), |ports| ports.egress);
     let is_of_way_out = (egress.0..=egress.1).contains(&port);
     let has_ports = Protocol::from_number(protocol).is_some();
     match (is_for_manx, has_ports) {
-        (false, _) => None,
+        (false, _) => Choice::Untranslated,
         // The node's kernel has this message, too.
-        (true, false) => Some(FlowDecision::drop(DropReason::NotOurs)),
+        (true, false) => Choice::Decided(FlowDecision::drop(DropReason::NotOurs)),
         // Nothing tells whether a port of the way out is in use (RFC 5382, section 4.3).
-        (true, true) if is_of_way_out => Some(FlowDecision::drop(DropReason::UnknownPort)),
-        (true, true) => Some(FlowDecision::refuse(DropReason::UnknownPort)),
+        (true, true) if is_of_way_out => {
+            Choice::Decided(FlowDecision::drop(DropReason::UnknownPort))
+        }
+        (true, true) => Choice::Decided(FlowDecision::refuse(DropReason::UnknownPort)),
     }
 }

@@ -9,7 +9,7 @@ use manx_bgp::path::Update;
 use rustbgpd_wire::validate::validate_update_attributes_with_context;
 use rustbgpd_wire::{
     ErrorDisposition, Ipv4NlriEntry, NlriEntry, NotificationCode, NotificationMessage,
-    PathAttribute, Prefix, UpdateMessage, UpdateValidationOptions,
+    PathAttribute, Prefix, RevisedParsedUpdate, UpdateMessage, UpdateValidationOptions,
 };
 
 use super::attributes;
@@ -44,17 +44,13 @@ pub(crate) fn decode(
     message: &UpdateMessage,
     encoding: Encoding,
 ) -> Result<Decoded, NotificationMessage> {
-    let Encoding { family, is_four_octet, is_internal, .. } = encoding;
-    let parsed =
-        message.parse_revised(is_four_octet, is_internal, false, &[]).map_err(|error| {
-            let (code, subcode, data) = error.to_notification();
-            NotificationMessage::new(code, subcode, data)
-        })?;
+    let Encoding { family, is_internal, .. } = encoding;
+    let mut faults = Faults::default();
+    let parsed = parse(message, encoding, &mut faults)?;
     let (parsed, malformed) = (parsed.update, parsed.malformed);
     if is_end_of_rib(message, &parsed.attributes, family) && malformed.is_empty() {
         return Ok(Decoded::EndOfRib);
     }
-    let mut faults = Faults::default();
     for it in &malformed {
         faults.add(it.disposition, || format!("attribute {}: {}", it.type_code, it.error));
     }
@@ -131,6 +127,47 @@ pub(crate) fn decode(
     }
     updates.retain(|it| !it.withdrawn.is_empty() || !it.announced.is_empty());
     Ok(Decoded::Routes { updates, fault: faults.first })
+}
+
+/// Parses a message. One whose only fault are the flags of an attribute with prefixes is parsed with the right ones, and its
+/// routes are withdrawn (RFC 7606, 3 c): the library would end the session.
+fn parse(
+    message: &UpdateMessage,
+    Encoding { is_four_octet, is_internal, .. }: Encoding,
+    faults: &mut Faults,
+) -> Result<RevisedParsedUpdate, NotificationMessage> {
+    let read = |it: &UpdateMessage| it.parse_revised(is_four_octet, is_internal, false, &[]);
+    read(message).or_else(|error| {
+        let mended = with_right_flags(message).and_then(|it| read(&it).ok());
+        faults.add(ErrorDisposition::TreatAsWithdraw, || error.to_string());
+        mended.ok_or_else(|| {
+            let (code, subcode, data) = error.to_notification();
+            NotificationMessage::new(code, subcode, data)
+        })
+    })
+}
+
+/// The message with the flags of RFC 4760 at `MP_REACH_NLRI` and `MP_UNREACH_NLRI`. `None`: it has them, or its attributes
+/// cannot be told apart.
+fn with_right_flags(message: &UpdateMessage) -> Option<UpdateMessage> {
+    const OPTIONAL: u8 = 0x80;
+    const EXTENDED: u8 = 0x10;
+    let mut attributes = message.path_attributes.to_vec();
+    let mut at = 0;
+    while let Some([flags, kind, length @ ..]) = attributes.get(at..at + 4) {
+        let extended = flags & EXTENDED;
+        let length = match length {
+            [high, low] if extended != 0 => 4 + usize::from(u16::from_be_bytes([*high, *low])),
+            [length, _] => 3 + usize::from(*length),
+            _ => return None,
+        };
+        if matches!(kind, 14 | 15) {
+            attributes[at] = OPTIONAL | extended;
+        }
+        at += length;
+    }
+    let is_changed = attributes != message.path_attributes;
+    is_changed.then(|| UpdateMessage { path_attributes: attributes.into(), ..message.clone() })
 }
 
 /// What is wrong with a message.

@@ -10,4 +10,6 @@ pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod encoding;
 #[cfg(test)]
+mod foreign_tests;
+#[cfg(test)]
 mod tests;
