@@ -138,9 +138,7 @@ impl Pipeline {
         let buckets = self.state.flows.buckets() as u128 * due.as_millis() / AGE_ROUND.as_millis();
         let seconds = now.as_secs() as u32;
         self.state.flows.age(buckets as usize + 1, seconds);
-        if let Some(services) = &tables.services {
-            self.search.go_on(&mut self.state.flows, services, (due, seconds));
-        }
+        self.search.go_on(&mut self.state.flows, tables, (due, seconds));
         self.counters.flows.set(self.state.flows.len() as u64);
     }
 

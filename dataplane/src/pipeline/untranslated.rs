@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use crate::flow::FlowTable;
-use crate::services::{FrontendKey, ServiceTable};
+use crate::services::FrontendKey;
+use crate::tables::{NextHop, Tables};
 
 /// The time in which the whole table is looked through.
 const ROUND: Duration = Duration::from_secs(2);
@@ -26,9 +27,10 @@ impl Search {
     pub(super) fn go_on(
         &mut self,
         flows: &mut FlowTable,
-        services: &ServiceTable,
+        tables: &Tables,
         (time, now): (Duration, u32),
     ) {
+        let Some(services) = &tables.services else { return };
         let new = services.new_frontends();
         if new != self.known {
             *self = Self { known: new, left: flows.buckets() };
@@ -40,7 +42,10 @@ impl Search {
         let last = self.left;
         self.left = last.saturating_sub(due as usize + 1);
         flows.remove_untranslated(self.left..last, now, |key, original| {
-            services.frontend(&FrontendKey::asked_by(key, original)).is_some()
+            let asked = FrontendKey::asked_by(key, original);
+            let may_lead =
+                || matches!(tables.next_hop(asked.address), NextHop::Service | NextHop::Node);
+            services.frontend(&asked).is_some() && may_lead()
         });
     }
 }

@@ -549,7 +549,8 @@ impl Law<'_> {
         let from = epoch.place(self.node, read.tuple.source);
         let is_of_node = (entry, from) == (Entry::Host, Place::Service);
         let enters = is_of_node || self.enters(epoch, input, &read, entry).is_ok();
-        if enters && (self.is_unknown_port(epoch, entry, &read) || self.is_of_before(epoch, input))
+        if enters
+            && (self.is_unknown_port(epoch, entry, &read) || self.is_of_before(epoch, entry, input))
         {
             return true;
         }
@@ -580,23 +581,29 @@ impl Law<'_> {
         }
     }
 
-    /// Whether a packet may be of a connection that had a client's port of the way out before: the server has not answered
-    /// the client's SYN, as far as is known, and the packet does not.
-    fn is_of_before(&self, epoch: &Epoch, input: &Input) -> bool {
+    /// Whether a packet may be of a connection that had a client's port of the way out before: it does not answer a SYN, and
+    /// nobody is known to have that port whose SYN was answered.
+    fn is_of_before(&self, epoch: &Epoch, entry: Entry, input: &Input) -> bool {
         let Some(read) = input.read.filter(|it| it.tuple.upper == TCP && !it.opens()) else {
             return false;
         };
         let answers = flag::SYN | flag::ACK;
-        if read.flags & flag::RST != 0 || read.flags & answers == answers {
+        let is_of_way_out =
+            |port| epoch.services.way_out.as_ref().is_some_and(|it| it.has_port(port));
+        if entry != Entry::Manx
+            || read.flags & flag::RST != 0
+            || read.flags & answers == answers
+            || !asked_of(&read.tuple).is_some_and(|(_, _, port)| is_of_way_out(port))
+        {
             return false;
         }
         let ways = self.translations_of(epoch, input);
         let translations = self.translations.borrow();
-        ways.iter().any(|(_, pair)| {
-            let connection = translations.connection(pair);
+        !ways.iter().any(|(_, pair)| {
+            let is_greeted = || translations.connection(pair).is_some_and(|it| it.is_greeted(TCP));
             pair.behind.reversed() == read.tuple
-                && self.hides_source(epoch, pair)
-                && !connection.is_some_and(|it| it.is_greeted(TCP))
+                && translations.is_sure(pair, self.evictions, self.now)
+                && is_greeted()
         })
     }
 

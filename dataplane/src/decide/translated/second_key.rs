@@ -110,15 +110,12 @@ fn reserve_another_key(
     if !matches!(source, SourceBehind::Node(..)) {
         return Err(no_key());
     }
-    let (second, victim) = if let Some((second, over)) = longest_over(&taken, owner, now) {
-        state.flows.remove_found(over.found, now, EndReason::Replaced);
-        (second, over)
-    } else {
-        let (second, victim) = most_wasteful(&taken, owner, now).ok_or_else(no_key)?;
-        state.flows.remove_found(victim.found, now, EndReason::Evicted);
-        state.evictions += 1;
-        (second, victim)
-    };
+    let over = longest_over(&taken, owner, now);
+    let (second, victim) = over.or_else(|| most_wasteful(&taken, owner, now)).ok_or_else(no_key)?;
+    let is_over = victim.state.over_after().is_some() && over.is_some();
+    let reason = if is_over { EndReason::Replaced } else { EndReason::Evicted };
+    state.flows.remove_found(victim.found, now, reason);
+    state.evictions += u64::from(!is_over);
     debug_assert_ne!(victim.found, found, "a flow's own second key is not taken");
     state.flows.reserve_second_key(second, found, now).map_err(|_| no_key())
 }
