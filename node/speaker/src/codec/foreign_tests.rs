@@ -83,7 +83,8 @@ fn in_attribute(kind: u8, mut value: &[u8], all: &mut Prefixes) -> Result<(), Un
     let (family, service) = (number(&mut value, 2)?, number(&mut value, 1)?);
     if kind == REACH {
         let next_hop = number(&mut value, 1)?;
-        if !matches!(next_hop, 4 | 16 | 32) {
+        // Of another length, it says nothing about where the prefixes begin (RFC 7606, 7.11).
+        if !matches!((family, next_hop), (1, 4 | 16 | 32) | (2, 16 | 32)) {
             return Err(Unreadable);
         }
         take(&mut value, next_hop)?;
