@@ -1,6 +1,6 @@
 //! A source of objects: their present state, and an event for each change.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -122,6 +122,13 @@ impl Source {
     pub async fn tell_network_down(&self) {
         if let Self::ApiServer(server) = self {
             server.tell_network_down().await;
+        }
+    }
+
+    /// Queues a write of annotations of the Node, which is tried until the server has them. A directory is not written to.
+    pub fn annotate_node(&self, annotations: BTreeMap<&'static str, String>) {
+        if let Self::ApiServer(server) = self {
+            server.annotate_node(annotations);
         }
     }
 

@@ -56,6 +56,7 @@ use self::pod_request::{AttachRequest, Maker, PodRequest};
 use self::settle::{HostUpdate, Settled, settle};
 pub(super) use self::view::View;
 use super::error::Error;
+use super::node_address::{News, NodeAddresses};
 use super::pod_work::Completed;
 use super::port_rules::Desired;
 use super::restart_state::LastAgent;
@@ -71,6 +72,8 @@ use manx_api::{Call, ErrorKind, Failure, Reply};
 use manx_dataplane::flow::{FlowRecordFile, Owner};
 use manx_dataplane::tables::Tables;
 use manx_dataplane::wire::protocol;
+use manx_datastore::Happening;
+use manx_linux::autodetect::Facts;
 use manx_linux::netlink;
 use manx_observe::Observer;
 use manx_observe::checks::ServiceChecks;
@@ -114,6 +117,8 @@ pub(super) struct Agent {
     checks: ServiceChecks,
     /// The node's part in BGP, if it has one.
     peering: Option<Peering>,
+    /// The addresses by which other nodes reach this one.
+    node_addresses: NodeAddresses,
 }
 
 impl Agent {
@@ -123,7 +128,7 @@ impl Agent {
     /// gets the results of work for pods.
     pub(super) async fn start(
         settings: &Settings,
-        (mut inputs, view): (Inputs, View),
+        (mut inputs, view, node_addresses): (Inputs, View, NodeAddresses),
         uplink: &netlink::Link,
         observer: &Observer,
         news: &Arc<Notify>,
@@ -169,6 +174,7 @@ impl Agent {
             served: observer.served.clone(),
             checks: observer.checks.clone(),
             peering,
+            node_addresses,
         };
         let restored = agent.restore_pods(devices);
         agent.attachments.set_left_apart().await;
@@ -238,6 +244,25 @@ impl Agent {
         }
     }
 
+    /// Looks at which address the node has now. Another one is written to the Node's object.
+    pub(super) fn take_facts(&mut self, facts: Facts, now: Instant) {
+        let Self { inputs, node_addresses, .. } = self;
+        if let Some(annotations) = node_addresses.look(facts, inputs.contents(), now) {
+            tracing::info!(?annotations, "the node has another address");
+            inputs.source.annotate_node(annotations);
+        }
+        let (reason, is_warning, text) = match node_addresses.news(inputs.contents()) {
+            None => return,
+            Some(News::Problem(problem)) => ("NodeAddressLost", true, problem),
+            Some(News::Over) => {
+                ("NodeAddressFound", false, "the node has its address again".to_owned())
+            }
+        };
+        tracing::warn!(text, "{reason}");
+        let happening = Happening { reason, action: "Detect", is_warning, text };
+        inputs.source.tell("node address".to_owned(), happening);
+    }
+
     /// Tells for which tunnels the node needs addresses, if Calico's IPAM gives them.
     fn want_tunnels(&self) {
         // While a pool is not valid, it is not known which addresses may stay.
@@ -268,6 +293,9 @@ impl Agent {
         if now >= self.check_host {
             self.check_host = now + CHECK_HOST;
             self.attachments.devices.check_host(&self.view.host_network());
+        }
+        if let Some((from, to)) = self.node_addresses.replaced(self.inputs.contents()) {
+            return Err(Error::AddressChanged { from, to });
         }
         if self.dataplane.socket_faults().next().is_some() {
             self.inputs.retry_socket();

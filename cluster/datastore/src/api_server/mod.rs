@@ -9,8 +9,9 @@
 //! - `follow`: the objects of one kind, listed and watched.
 //! - `secrets`: Secrets that are wanted by name.
 //! - `attempt`: Events that are written one after the other.
-//! - `annotate`, `condition`, `notice`, `happening`: the writes of agents: pods' addresses, whether their node has a
-//!   network, Events about objects that are not valid, and Events about the node.
+//! - `kept`: a value that is written once for each change.
+//! - `annotate`, `condition`, `own_addresses`, `notice`, `happening`: the writes of agents: pods' addresses, whether their
+//!   node has a network, the node's own addresses, Events about objects that are not valid, and Events about the node.
 //! - `writer`: single objects, read and written.
 //! - `once`: work that is done once, by a program that ends then.
 //! - `pool`: the first `IPPool` of a cluster that has none, which the installation writes.
@@ -32,8 +33,10 @@ pub(crate) mod fake;
 mod fault;
 mod follow;
 mod happening;
+mod kept;
 mod notice;
 mod once;
+mod own_addresses;
 mod pool;
 mod reading;
 mod resource;
@@ -42,6 +45,7 @@ mod secrets;
 mod served_tests;
 mod writer;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 use std::thread;
@@ -65,6 +69,7 @@ use self::follow::{Definitions, Position};
 use self::happening::Happenings;
 use self::notice::{AbandonedEvents, Notice, Notices};
 pub use self::once::{read_kinds, run_with_writer};
+use self::own_addresses::OwnAddresses;
 pub use self::pool::make_first_pools;
 pub use self::writer::Writer;
 use crate::error::SourceError;
@@ -102,6 +107,8 @@ struct PendingWrites {
     /// The addresses of this node's pods; none: they are released.
     addresses: Arc<Waiting<Vec<IpAddr>>>,
     condition: Arc<Condition>,
+    /// The addresses of the node itself.
+    own_addresses: Arc<OwnAddresses>,
     /// The Events to write about objects.
     noticed: Arc<Waiting<Attempt<Notice>>>,
     given_up: AbandonedEvents,
@@ -131,6 +138,7 @@ impl ApiServer {
             secrets: Arc::new(Secrets::new(&namespace)),
             addresses: Arc::default(),
             condition: Arc::default(),
+            own_addresses: Arc::default(),
             noticed: Arc::default(),
             given_up: AbandonedEvents::default(),
             happenings: Arc::default(),
@@ -171,9 +179,9 @@ impl ApiServer {
 
     /// Further warnings to users; see [`Source::warnings`](crate::Source::warnings).
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let PendingWrites { node, condition, given_up, .. } = &self.to_write;
-        let trouble = self.followed.trouble().into_iter();
-        trouble.chain(given_up.text()).chain(condition.text(node)).collect()
+        let PendingWrites { node, condition, own_addresses, given_up, .. } = &self.to_write;
+        let trouble = self.followed.trouble().into_iter().chain(given_up.text());
+        trouble.chain(condition.text(node)).chain(own_addresses.text(node)).collect()
     }
 
     /// See [`Source::tell_network_up`](crate::Source).
@@ -184,6 +192,11 @@ impl ApiServer {
     /// See [`Source::tell_network_down`](crate::Source).
     pub(crate) async fn tell_network_down(&self) {
         self.to_write.condition.down().await;
+    }
+
+    /// Queues a write of annotations of the Node; see [`Source::annotate_node`](crate::Source).
+    pub(crate) fn annotate_node(&self, annotations: BTreeMap<&'static str, String>) {
+        self.to_write.own_addresses.put(annotations);
     }
 
     /// Gives a pod the addresses that it has on this node, or takes them away; see [`Source::assign`](crate::Source).
@@ -317,6 +330,7 @@ async fn connect(
         () = secrets::keep_following(&connection, &to_write.secrets) => Ok(()),
         () = annotate::keep_writing(&connection, &to_write.node, &to_write.addresses) => Ok(()),
         () = condition::keep_writing(&connection, &to_write.node, &to_write.condition) => Ok(()),
+        () = own_addresses::keep_writing(&connection, &to_write.node, &to_write.own_addresses) => Ok(()),
         () = notice::keep_writing(&connection, &to_write.node, &to_write.noticed, &to_write.given_up) => Ok(()),
         () = happening::keep_writing(&connection, &to_write.node, &to_write.happenings, &to_write.given_up) => Ok(()),
     }

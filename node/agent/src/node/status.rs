@@ -45,7 +45,7 @@ impl Agent {
         let (ports, host) = (&self.led_ports, self.view.host_network());
         let looked = self.attachments.devices.look(ports, &host, Instant::now());
         let Looked { settings: node_settings, count: node_setting_count, wrong } = looked;
-        let Self { inputs, view, dataplane, calculated, peering, .. } = &*self;
+        let Self { inputs, view, dataplane, calculated, peering, node_addresses, .. } = &*self;
         let verification = calculated.verifier.as_ref().map(Verifier::verification);
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -74,6 +74,7 @@ impl Agent {
             noted: noted(self),
             policy: policy(&calculated.tables.image),
             verification: verification.cloned().unwrap_or_default(),
+            node_addresses: node_addresses.status(inputs.contents()),
             bgp: peering.as_ref().map(|it| it.status(addresses(inputs.contents(), &view.node))),
         }
     }

@@ -18,6 +18,7 @@ const ACCOUNT: &str = "manx-node";
 const POD_IP: &str = "cni.projectcalico.org/podIP";
 const POD_IPS: &str = "cni.projectcalico.org/podIPs";
 const TUNNEL: &str = "projectcalico.org/IPv4IPIPTunnelAddr";
+const ADDRESS: &str = "projectcalico.org/IPv4Address";
 
 /// The time that the server may take to put a new policy into force.
 const IN_FORCE: Duration = Duration::from_secs(30);
@@ -315,6 +316,7 @@ fn check_condition(server: &Server, agent: &Path, unbound: &Path) {
         (&own, annotation("more", &json!("changed")), no_annotation),
         (&own, json!({ "metadata": { "annotations": null } }), no_annotation),
         (&others, annotation(TUNNEL, &json!("10.65.0.7")), own_node),
+        (&others, annotation(ADDRESS, &json!("192.0.2.7/24")), own_node),
         (&own, json!({ "metadata": { "finalizers": ["example.com/never"] } }), no_metadata),
     ] {
         let error = by(agent, what, &object).unwrap_err();
@@ -323,6 +325,7 @@ fn check_condition(server: &Server, agent: &Path, unbound: &Path) {
     for address in [json!("10.65.0.7"), json!("10.65.0.8"), Value::Null] {
         by(agent, &own, &annotation(TUNNEL, &address)).unwrap();
     }
+    check_address(server, agent);
     // A patch of another type replaces a list.
     let lists = [
         json!([network("True")]),
@@ -345,6 +348,20 @@ fn check_condition(server: &Server, agent: &Path, unbound: &Path) {
     let without = conditions(&json!([{ "type": "NetworkUnavailable", "$patch": "delete" }]));
     by(&server.kubeconfig(), &own, &without).unwrap();
     assert_eq!(found()["status"]["conditions"].as_array().unwrap().len(), 1);
+}
+
+/// An agent may set the address of its own node, and not take it away.
+fn check_address(server: &Server, agent: &Path) {
+    let by = |as_whom: &Path, address: &Value| {
+        let own = ["node", "n1", "--subresource=status"];
+        patch_by(server, as_whom, "--type=strategic", &own, &annotation(ADDRESS, address))
+    };
+    for address in ["192.0.2.7/24", "192.0.2.8/24"] {
+        by(agent, &json!(address)).unwrap();
+    }
+    let error = by(agent, &Value::Null).unwrap_err();
+    assert!(error.contains("no other annotation of it"), "the address stays: {error}");
+    by(&server.kubeconfig(), &Value::Null).unwrap();
 }
 
 /// An agent may write the records of IPAM, and only read its settings and reservations.
