@@ -16,6 +16,7 @@ use crate::directory::{STANDS, Store, read_secrets};
 use crate::error::SourceError;
 use crate::followed::{Follower, Stale, Waits};
 use crate::happening::Happening;
+use crate::node_status::NodeStatuses;
 use crate::secrets::{NAMESPACE, Secrets};
 use crate::watch::Watcher;
 
@@ -169,6 +170,14 @@ impl Source {
         self.secrets().want(keys);
         if let Self::Directory(directory) = self {
             directory.read_secrets();
+        }
+    }
+
+    /// What people want to know of the node at the API server; `None`: a directory is not written to.
+    pub fn node_statuses(&self) -> Option<&NodeStatuses> {
+        match self {
+            Self::Directory(_) => None,
+            Self::ApiServer(server) => Some(server.node_statuses()),
         }
     }
 

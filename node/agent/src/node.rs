@@ -20,6 +20,7 @@ mod known;
 mod metrics;
 mod node_devices;
 mod node_services;
+mod node_statuses;
 mod passwords;
 mod peering;
 mod pod_request;
@@ -51,6 +52,7 @@ use self::calculated::Calculated;
 use self::dataplane::Dataplane;
 use self::host_ports::HostPorts;
 pub(super) use self::inputs::Inputs;
+use self::node_statuses::{NodeStatusReports, Snapshot};
 use self::peering::Peering;
 use self::pod_request::{AttachRequest, Maker, PodRequest};
 use self::settle::{HostUpdate, Settled, settle};
@@ -119,6 +121,8 @@ pub(super) struct Agent {
     peering: Option<Peering>,
     /// The addresses by which other nodes reach this one.
     node_addresses: NodeAddresses,
+    /// What `CalicoNodeStatus` objects ask for.
+    status_reports: NodeStatusReports,
 }
 
 impl Agent {
@@ -175,7 +179,13 @@ impl Agent {
             checks: observer.checks.clone(),
             peering,
             node_addresses,
+            status_reports: NodeStatusReports::default(),
         };
+        if settings.network == Network::Manx
+            && let Some(statuses) = agent.inputs.source.node_statuses()
+        {
+            statuses.want();
+        }
         let restored = agent.restore_pods(devices);
         agent.attachments.set_left_apart().await;
         agent.settle(Instant::now());
@@ -244,6 +254,26 @@ impl Agent {
         }
     }
 
+    /// Fills in the `CalicoNodeStatus` objects that are due.
+    fn report_statuses(&mut self, now: Instant) {
+        let Self { inputs, view, peering, node_addresses, status_reports, .. } = self;
+        let Some(statuses) = inputs.source.node_statuses() else { return };
+        let due = status_reports.due(now, || statuses.requests());
+        if due.is_empty() {
+            return;
+        }
+        let wants_routes = due.iter().any(|(_, request)| request.routes);
+        let snapshot = peering.as_ref().map(|peering| {
+            let interface = |to| node_addresses.interface_to(to).map(str::to_owned);
+            peering.snapshot(wants_routes, || node_statuses::used(view), interface)
+        });
+        let snapshot = snapshot.unwrap_or_else(Snapshot::default);
+        status_reports.note_cut(&snapshot);
+        for (name, request) in due {
+            statuses.put(&name, node_statuses::status(&request, &snapshot));
+        }
+    }
+
     /// Looks at which address the node has now. Another one is written to the Node's object.
     pub(super) fn take_facts(&mut self, facts: Facts, now: Instant) {
         let Self { inputs, node_addresses, .. } = self;
@@ -284,6 +314,7 @@ impl Agent {
         for (peer, happening) in self.peering.iter_mut().flat_map(|it| it.happenings(now)) {
             self.inputs.source.tell(peer, happening);
         }
+        self.report_statuses(now);
         self.dataplane.ports.restore_devices(now);
         if now >= self.check_ports {
             self.check_ports = now + CHECK_PORTS;

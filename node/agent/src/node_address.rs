@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use manx_api::node_address::{NodeAddress, OtherAddress};
-use manx_linux::autodetect::{self, Choice, Facts, Found, Known, MOST_TOLD, Method, Wanted};
+use manx_linux::autodetect::{
+    self, Choice, Facts, Found, Interface, Known, MOST_TOLD, Method, Wanted,
+};
 use manx_linux::netlink::{Family, Netlink};
 use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, NODE_ADDRESSES, Node, Object, ObjectKey};
@@ -209,6 +211,12 @@ impl NodeAddresses {
         let wanted = self.wanted[index(family)].as_ref();
         let wanted = wanted.map(ToString::to_string).unwrap_or_default();
         format!("{}, {wanted}: {refusal}", setting(family))
+    }
+
+    /// The interface in whose net an address lies.
+    pub(crate) fn interface_to(&self, address: IpAddr) -> Option<&str> {
+        let has = |it: &&Interface| it.up && it.addresses.iter().any(|net| net.contains(&address));
+        self.facts.interfaces.iter().find(has).map(|it| it.name.as_str())
     }
 
     /// What `manx status` shows: each family of which there is an address, or is to be one.

@@ -8,6 +8,7 @@
 //! - `reading`: an object as the server sends it.
 //! - `follow`: the objects of one kind, listed and watched.
 //! - `secrets`: Secrets that are wanted by name.
+//! - `node_status`: `CalicoNodeStatus` objects of the agent's node, and their status.
 //! - `attempt`: Events that are written one after the other.
 //! - `kept`: a value that is written once for each change.
 //! - `annotate`, `condition`, `own_addresses`, `notice`, `happening`: the writes of agents: pods' addresses, whether their
@@ -34,6 +35,7 @@ mod fault;
 mod follow;
 mod happening;
 mod kept;
+mod node_status;
 mod notice;
 mod once;
 mod own_addresses;
@@ -77,6 +79,7 @@ use crate::followed::{
     Event, Events, Followed, Follower, Objects, Pause, Server, Stale, Waiting, Waits,
 };
 use crate::happening::Happening;
+use crate::node_status::NodeStatuses;
 use crate::secrets::Secrets;
 
 /// The kinds that are followed.
@@ -114,6 +117,7 @@ struct PendingWrites {
     given_up: AbandonedEvents,
     /// The Events to write about the node.
     happenings: Arc<Happenings>,
+    node_statuses: Arc<NodeStatuses>,
 }
 
 impl ApiServer {
@@ -142,6 +146,7 @@ impl ApiServer {
             noticed: Arc::default(),
             given_up: AbandonedEvents::default(),
             happenings: Arc::default(),
+            node_statuses: Arc::default(),
         };
         let (speaks_with, of_thread) = (Arc::clone(&server), to_write.clone());
         let thread = thread::Builder::new().name("api-server".to_owned());
@@ -181,7 +186,8 @@ impl ApiServer {
     pub(crate) fn warnings(&self) -> Vec<String> {
         let PendingWrites { node, condition, own_addresses, given_up, .. } = &self.to_write;
         let trouble = self.followed.trouble().into_iter().chain(given_up.text());
-        trouble.chain(condition.text(node)).chain(own_addresses.text(node)).collect()
+        let writes = condition.text(node).into_iter().chain(own_addresses.text(node));
+        trouble.chain(writes).chain(self.to_write.node_statuses.problems()).collect()
     }
 
     /// See [`Source::tell_network_up`](crate::Source).
@@ -208,6 +214,11 @@ impl ApiServer {
     ) -> Option<Changes> {
         self.to_write.addresses.put(pod.clone(), addresses.clone().unwrap_or_default());
         self.followed.objects().assign(pod, addresses)
+    }
+
+    /// What people want to know of the node.
+    pub(crate) fn node_statuses(&self) -> &NodeStatuses {
+        &self.to_write.node_statuses
     }
 
     /// The Secrets that are wanted.
@@ -331,6 +342,8 @@ async fn connect(
         () = annotate::keep_writing(&connection, &to_write.node, &to_write.addresses) => Ok(()),
         () = condition::keep_writing(&connection, &to_write.node, &to_write.condition) => Ok(()),
         () = own_addresses::keep_writing(&connection, &to_write.node, &to_write.own_addresses) => Ok(()),
+        () = node_status::keep_following(&connection, &to_write.node, &to_write.node_statuses) => Ok(()),
+        () = node_status::keep_writing(&connection, &to_write.node_statuses) => Ok(()),
         () = notice::keep_writing(&connection, &to_write.node, &to_write.noticed, &to_write.given_up) => Ok(()),
         () = happening::keep_writing(&connection, &to_write.node, &to_write.happenings, &to_write.given_up) => Ok(()),
     }

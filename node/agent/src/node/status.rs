@@ -178,7 +178,7 @@ fn invalid(Agent { view, dataplane, .. }: &Agent) -> Vec<String> {
 }
 
 fn warnings(
-    Agent { inputs, view, calculated, dataplane, attachments, served, .. }: &Agent,
+    Agent { inputs, view, calculated, dataplane, attachments, served, status_reports, .. }: &Agent,
 ) -> impl Iterator<Item = String> {
     let refused = attachments.refused().map(|(pod, reason)| {
         format!("pod {pod}: its interface was not taken over from the last agent: {reason}; nothing passes until the pod is made anew")
@@ -186,6 +186,7 @@ fn warnings(
     summaries(view, Severity::Warning)
         .chain(annotations_not_done(inputs.contents(), &view.node))
         .chain(inputs.source.warnings())
+        .chain(status_reports.warning())
         .chain(attachments.restart_state.problem())
         .chain(served.problems())
         .chain(left_out(&calculated.calculation))

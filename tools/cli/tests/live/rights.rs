@@ -186,6 +186,7 @@ pub(super) fn check(server: &Server) {
     check_others(server, &agent);
     check_condition(server, &agent, &unbound);
     check_ipam(server, &agent);
+    check_statuses(server, &agent);
     check_secrets(server, &agent);
     check_first_pool(server);
     server.clear(&objects);
@@ -387,6 +388,54 @@ fn check_ipam(server: &Server, agent: &Path) {
             }
         }
     }
+}
+
+/// An agent may write the status of a `CalicoNodeStatus` of its own node, and nothing else of any.
+fn check_statuses(server: &Server, agent: &Path) {
+    let object = |name: &str, node: &str| {
+        json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "CalicoNodeStatus", "metadata": { "name": name },
+            "spec": { "node": node, "classes": ["BGP"], "updatePeriodSeconds": 10 },
+        })
+    };
+    for (name, node) in [("own", "n1"), ("others", "n2")] {
+        server.kubectl(&["create", "-f", "-"], &object(name, node).to_string());
+    }
+    let kind = "caliconodestatuses.projectcalico.org";
+    let status = json!({ "status": { "bgp": { "numberEstablishedV4": 1, "numberNotEstablishedV4": 0,
+        "numberEstablishedV6": 0, "numberNotEstablishedV6": 0, "peersV4": [], "peersV6": [] } } });
+    let others = [kind, "others", "--subresource=status"];
+    let start = Instant::now();
+    while patch(server, agent, &others, &status).is_ok() {
+        assert!(start.elapsed() < IN_FORCE, "the status of another node's object is changed");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let error = patch(server, agent, &others, &status).unwrap_err();
+    assert!(error.contains("of its own node alone"), "{error}");
+    patch(server, agent, &[kind, "own", "--subresource=status"], &status).unwrap();
+    let stands = ["get", kind, "own", "-o", "jsonpath={.status.bgp.numberEstablishedV4}"];
+    assert_eq!(server.kubectl(&stands, ""), "1");
+    for (object, told) in [
+        (json!({ "spec": { "node": "n2" } }), "nothing of what is asked"),
+        (json!({ "spec": { "updatePeriodSeconds": 1 } }), "nothing of what is asked"),
+        (json!({ "metadata": { "labels": { "a": "b" } } }), "nothing of an object's metadata"),
+    ] {
+        let error = patch(server, agent, &[kind, "own"], &object).unwrap_err();
+        assert!(error.contains(told), "{object}: {error}");
+    }
+    // The server selects by node.
+    let only = [
+        "--kubeconfig",
+        agent.to_str().unwrap(),
+        "get",
+        kind,
+        "--field-selector=spec.node=n1",
+        "-o",
+        "name",
+    ];
+    let found = server.try_kubectl(&only, "").unwrap();
+    assert!(found.contains("/own") && !found.contains("/others"), "{found}");
+    server.kubectl(&["delete", kind, "own", "others"], "");
 }
 
 /// An agent may read the Secret with passwords of BGP peers, and no other one.
