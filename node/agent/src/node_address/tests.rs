@@ -132,6 +132,15 @@ fn another_address_is_written_once_a_minute_at_most_and_ends_the_agent_when_the_
 }
 
 #[test]
+fn a_gateway_is_behind_the_interface_in_whose_net_it_lies() {
+    let addresses = addresses([None, None], two());
+    let to = |address: &str| addresses.interface_to(address.parse().unwrap());
+    assert_eq!(to("172.18.0.9"), Some("eth0"));
+    assert_eq!(to("fd00::9"), Some("eth1"));
+    assert_eq!(to("192.0.2.1"), None);
+}
+
+#[test]
 fn a_directory_is_not_written_to_and_what_its_manifest_lacks_is_told() {
     let mut addresses = addresses(by("interface=eth1", ""), two());
     addresses.writes = false;

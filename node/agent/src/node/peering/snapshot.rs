@@ -78,3 +78,34 @@ fn first(routes: impl Iterator<Item = KnownRoute>) -> (Vec<KnownRoute>, [bool; 2
     }
     (taken, counts.map(|count| count > MOST_ROUTES))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use ipnet::IpNet;
+
+    use super::*;
+
+    #[test]
+    fn the_first_routes_of_each_family_are_taken_and_more_are_told() {
+        let route = |prefix: IpNet| KnownRoute {
+            prefix,
+            gateway: None,
+            interface: None,
+            origin: Origin::Static,
+            is_used: true,
+        };
+        let v4 = |count: u32| {
+            let hosts = (0..count).map(|at| IpAddr::from(Ipv4Addr::from(0x0a00_0000 + at)));
+            hosts.map(|host| route(IpNet::from(host)))
+        };
+        let v6 = route("fd00::/64".parse().unwrap());
+        let (taken, more) = first(v4(600).chain([v6]));
+        assert_eq!((taken.len(), more), (MOST_ROUTES + 1, [true, false]));
+        assert_eq!(taken[0].prefix.to_string(), "10.0.0.0/32");
+        assert!(taken[MOST_ROUTES].prefix.addr().is_ipv6());
+        let (taken, more) = first(v4(512));
+        assert_eq!((taken.len(), more), (MOST_ROUTES, [false; 2]));
+    }
+}
