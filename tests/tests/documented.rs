@@ -146,11 +146,11 @@ fn the_manifest_for_policy_only_differs_in_what_runs_and_has_no_pool_condition_o
         text.contains(&format!("\n  name: {name}\n")) || text.contains(&format!("{{name: {name}"))
     };
     let of_network_alone =
-        ["manx-pool", "manx-condition", "manx-ipam", "manx-secrets", "ipamblocks."];
+        ["manx-pool", "manx-condition", "manx-status", "manx-ipam", "manx-secrets", "ipamblocks."];
     let is_of_network = |text: &&String| of_network_alone.iter().any(|name| names(text, name));
     let of_network = all.iter().filter(is_of_network).count();
-    assert_eq!((of_network, policy_only.iter().filter(is_of_network).count()), (15, 0));
-    for right in ["nodes/status", "ipamblocks", "ipamhandles", "[secrets]"] {
+    assert_eq!((of_network, policy_only.iter().filter(is_of_network).count()), (19, 0));
+    for right in ["nodes/status", "caliconodestatuses", "ipamblocks", "ipamhandles", "[secrets]"] {
         assert!(!policy_only.concat().contains(right), "{right}");
     }
     let without = |all: &[String]| -> Vec<String> {

@@ -9,6 +9,7 @@
 //! - A peer has at most as many prefixes here as [`Configuration::prefixes`] or [`Configuration::prefixes_of_node`] says.
 
 use std::borrow::Cow;
+use std::collections::btree_map::Range;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,7 +17,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 
 use crate::decision::{self, Path};
 use crate::export::{self, Exports, OwnRoute, Route};
@@ -405,11 +406,22 @@ impl Table {
         let own = &self.configuration.exports.own;
         let learned = self.prefixes.iter().filter(|(prefix, _)| !own.contains_key(prefix));
         learned.filter_map(move |(prefix, paths)| {
-            let paths = paths.iter().filter(|it| meant.contains(&it.peer));
-            let of = |path: &Path| Learned { next_hop: path.attributes.next_hop, peer: path.peer };
-            let used: Vec<Learned> = decision::used(paths).into_iter().map(of).collect();
+            let used = used(paths.iter().filter(|it| meant.contains(&it.peer)));
             (!used.is_empty()).then_some((*prefix, used))
         })
+    }
+
+    /// The same of all peers, the first prefixes of each family: at most so many of IPv4, and so many of IPv6.
+    pub fn first_learned(&self, most: usize) -> Vec<(IpNet, Vec<Learned>)> {
+        let own = &self.configuration.exports.own;
+        // The first of the prefixes of IPv6, which come behind all of IPv4.
+        let v6 = IpNet::V6(Ipv6Net::default());
+        let families = [self.prefixes.range(..v6), self.prefixes.range(v6..)];
+        let of = |family: Range<'_, IpNet, Vec<Path>>| {
+            let learned = family.filter(|(prefix, _)| !own.contains_key(prefix)).take(most);
+            learned.map(|(prefix, paths)| (*prefix, used(paths))).collect::<Vec<_>>()
+        };
+        families.into_iter().flat_map(of).collect()
     }
 
     /// The numbers of a peer's prefixes.
@@ -526,6 +538,12 @@ fn imported(
         Verdict::Accept(Cow::Borrowed(_)) | Verdict::Unmatched => Some(Arc::clone(attributes)),
         Verdict::Reject => None,
     }
+}
+
+/// The routes that are used of these paths of a prefix, the best one first.
+fn used<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec<Learned> {
+    let of = |path: &Path| Learned { next_hop: path.attributes.next_hop, peer: path.peer };
+    decision::used(paths).into_iter().map(of).collect()
 }
 
 /// A path's attributes as they count here: what another autonomous system prefers does not (RFC 4271, 5.1.5; RFC 4456, 8).

@@ -11,6 +11,7 @@
 //! - `lease`: at most one of several processes leads, by these writes.
 //! - `pool`: the first `IPPool` of a cluster, by these writes.
 //! - [`secrets`]: values of single Secrets, apart from all other objects.
+//! - `node_status`: what people want to know of a node at the API server, apart from all other objects.
 //! - `happening`: what happens at a node, for people.
 //! - `followed`: the common part of all sources that follow a server: its objects, their last state on disk, the time
 //!   since which they are stale, and the values that are still to be written.
@@ -29,6 +30,7 @@ mod happening;
 mod lease;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
+mod node_status;
 mod object_event;
 mod pool;
 pub mod secrets;
@@ -43,6 +45,7 @@ pub use error::SourceError;
 pub use followed::{Follower, Stale, Waits};
 pub use happening::Happening;
 pub use lease::{Candidate, Terms};
+pub use node_status::{NodeStatuses, StatusRequest};
 pub use object_event::ObjectEvent;
 pub use pool::DefaultPool;
 pub use served::{ServedKey, ServedKind};

@@ -26,6 +26,8 @@ pub enum ServedKind {
     ClusterInformation,
     /// Calico's settings of its controllers. The only object is `default`.
     KubeControllersConfiguration,
+    /// Calico's `CalicoNodeStatus`: what people want to know of a node.
+    NodeStatus,
     /// Kubernetes' `Lease`: which of several processes leads.
     Lease,
     /// Kubernetes' `Event`: a sentence about an object, for people.
@@ -50,6 +52,7 @@ impl ServedKind {
             Self::IpReservation => "IPReservation",
             Self::ClusterInformation => "ClusterInformation",
             Self::KubeControllersConfiguration => "KubeControllersConfiguration",
+            Self::NodeStatus => "CalicoNodeStatus",
             Self::Lease => "Lease",
             Self::Event => "Event",
         }
@@ -65,7 +68,8 @@ impl ServedKind {
             | Self::IpamConfig
             | Self::IpReservation
             | Self::ClusterInformation
-            | Self::KubeControllersConfiguration => Kind::IpPool.api_versions(),
+            | Self::KubeControllersConfiguration
+            | Self::NodeStatus => Kind::IpPool.api_versions(),
             Self::Lease => &["coordination.k8s.io/v1"],
             Self::Event => &["events.k8s.io/v1"],
         }

@@ -1,6 +1,6 @@
 //! A source of objects: their present state, and an event for each change.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use crate::directory::{STANDS, Store, read_secrets};
 use crate::error::SourceError;
 use crate::followed::{Follower, Stale, Waits};
 use crate::happening::Happening;
+use crate::node_status::NodeStatuses;
 use crate::secrets::{NAMESPACE, Secrets};
 use crate::watch::Watcher;
 
@@ -125,6 +126,13 @@ impl Source {
         }
     }
 
+    /// Queues a write of annotations of the Node, which is tried until the server has them. A directory is not written to.
+    pub fn annotate_node(&self, annotations: BTreeMap<&'static str, String>) {
+        if let Self::ApiServer(server) = self {
+            server.annotate_node(annotations);
+        }
+    }
+
     /// The host of the API server, a name or an address.
     pub fn server_host(&self) -> Option<&str> {
         match self {
@@ -162,6 +170,14 @@ impl Source {
         self.secrets().want(keys);
         if let Self::Directory(directory) = self {
             directory.read_secrets();
+        }
+    }
+
+    /// What people want to know of the node at the API server; `None`: a directory is not written to.
+    pub fn node_statuses(&self) -> Option<&NodeStatuses> {
+        match self {
+            Self::Directory(_) => None,
+            Self::ApiServer(server) => Some(server.node_statuses()),
         }
     }
 

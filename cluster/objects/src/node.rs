@@ -7,19 +7,18 @@ use ipnet::IpNet;
 use super::calico;
 use super::cursor::{Cursor, Findings};
 use super::metadata::{Metadata, annotation};
-use super::object::{Node, NodeBgp, TO_BE_DELETED, TUNNEL_ADDRESSES};
+use super::object::{NODE_ADDRESSES, Node, NodeBgp, TO_BE_DELETED, TUNNEL_ADDRESSES};
 use super::problem::Severity;
 use super::syntax::{ADDRESS, CIDR, address, cidr};
 use super::tree::{self, Value};
 
-/// The annotation in which Calico stores a node's address and the length of its subnet.
-const CALICO_ADDRESS: &str = "projectcalico.org/IPv4Address";
+/// The annotations in which Calico stores a node's address and the length of its subnet, of IPv4 and of IPv6.
+const CALICO_ADDRESS: &str = NODE_ADDRESSES[0];
+const CALICO_ADDRESS_V6: &str = NODE_ADDRESSES[1];
 /// The annotation in which Calico stores the hardware address of a node's VXLAN device, if it does not follow from the
 /// node's name.
 const VXLAN_MAC: &str = "projectcalico.org/VXLANTunnelMACAddr";
 
-/// The annotation in which Calico stores a node's IPv6 address and the length of its subnet.
-const CALICO_ADDRESS_V6: &str = "projectcalico.org/IPv6Address";
 /// The annotation of a node whose autonomous system is not the cluster's.
 const SYSTEM: &str = "projectcalico.org/ASNumber";
 /// The annotation that makes a node a route reflector.

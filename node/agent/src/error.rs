@@ -38,6 +38,11 @@ pub enum Error {
         /// The addresses of the interfaces.
         found: Vec<IpAddr>,
     },
+    /// The node has another address than the agent's sockets.
+    #[error(
+        "the node's address has changed from {from} to {to}, and this agent's sockets are those of {from}: the next agent begins with {to}"
+    )]
+    AddressChanged { from: IpAddr, to: IpAddr },
     /// The uplink is the loopback interface.
     #[error(
         "{0} is the loopback interface: expected the one that leads to the other nodes; name it by --uplink"
@@ -116,6 +121,7 @@ impl Error {
             | Self::Shelter(_)
             | Self::Lack(_)
             | Self::Ports(_)
+            | Self::AddressChanged { .. }
             | Self::NodePortLost { .. } => ErrorKind::Environment,
             Self::Topology(_)
             | Self::Source(_)

@@ -8,6 +8,7 @@ mod fault;
 pub mod host_device;
 mod interfaces;
 mod node;
+mod node_address;
 mod own_addresses;
 mod pod_work;
 mod pool_addresses;
@@ -43,6 +44,7 @@ pub use self::settings::Settings;
 use manx_calculation::topology::Reserved;
 use manx_datastore::secrets::FoundSecrets;
 pub use manx_devices::{device, pod_device};
+use manx_linux::autodetect::Facts;
 use manx_linux::doctor;
 use manx_linux::netlink::Netlink;
 use manx_linux::netns::sysctl;
@@ -103,7 +105,7 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     }
     let (requests, mut inbox) = mpsc::channel(16);
     tokio::spawn(server.run(requests));
-    let (mut inputs, mut view) = tokio::select! {
+    let (mut inputs, mut view, node_addresses) = tokio::select! {
         opened = start::open(settings, &mut inbox, &observer.health) => opened?,
         _ = terminate.recv() => return Ok(()),
     };
@@ -130,10 +132,13 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     tokio::spawn(reserved::watch(Netlink::open()?, server_host, found, reserve));
     let (own, own_addresses) = watch::channel(addresses);
     tokio::spawn(own_addresses::watch(Netlink::open()?, own));
+    let (look, facts) = watch::channel(Facts::default());
+    let wanted = node_addresses.wanted().clone();
+    tokio::spawn(node_address::watch(Netlink::open()?, wanted, look));
     let secrets = inputs.source.secrets().subscribe();
     let news = Arc::new(Notify::new());
     let (mut agent, completed) =
-        Agent::start(settings, (inputs, view), &uplink, &observer, &news).await?;
+        Agent::start(settings, (inputs, view, node_addresses), &uplink, &observer, &news).await?;
 
     let (found, next_hops) = watch::channel(uplink::NextHops::new());
     if settings.packet_socket {
@@ -154,6 +159,7 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         completed,
         next_hops,
         own_addresses,
+        facts,
         reserved,
         secrets,
         news,
@@ -186,6 +192,8 @@ struct EventSources {
     next_hops: watch::Receiver<uplink::NextHops>,
     /// The node's own addresses.
     own_addresses: watch::Receiver<own_addresses::OwnAddresses>,
+    /// What the kernel says of which address is the node's.
+    facts: watch::Receiver<Facts>,
     /// Addresses that no pod may have.
     reserved: watch::Receiver<Reserved>,
     /// The values of Secrets that were asked for.
@@ -220,6 +228,10 @@ async fn run_control_loop(agent: &mut Agent, sources: &mut EventSources) -> Resu
                     agent.inputs.set_own_addresses(addresses.prefixes);
                     agent.inputs.set_interface_addresses(addresses.of_interfaces);
                     agent.inputs.set_links(addresses.links);
+                }
+                Ok(()) = sources.facts.changed() => {
+                    let facts = sources.facts.borrow_and_update().clone();
+                    agent.take_facts(facts, Instant::now());
                 }
                 Ok(()) = sources.reserved.changed() => {
                     let reserved = sources.reserved.borrow_and_update().clone();

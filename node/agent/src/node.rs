@@ -20,6 +20,7 @@ mod known;
 mod metrics;
 mod node_devices;
 mod node_services;
+mod node_statuses;
 mod passwords;
 mod peering;
 mod pod_request;
@@ -51,11 +52,13 @@ use self::calculated::Calculated;
 use self::dataplane::Dataplane;
 use self::host_ports::HostPorts;
 pub(super) use self::inputs::Inputs;
+use self::node_statuses::{NodeStatusReports, Snapshot};
 use self::peering::Peering;
 use self::pod_request::{AttachRequest, Maker, PodRequest};
 use self::settle::{HostUpdate, Settled, settle};
 pub(super) use self::view::View;
 use super::error::Error;
+use super::node_address::{News, NodeAddresses};
 use super::pod_work::Completed;
 use super::port_rules::Desired;
 use super::restart_state::LastAgent;
@@ -71,6 +74,8 @@ use manx_api::{Call, ErrorKind, Failure, Reply};
 use manx_dataplane::flow::{FlowRecordFile, Owner};
 use manx_dataplane::tables::Tables;
 use manx_dataplane::wire::protocol;
+use manx_datastore::Happening;
+use manx_linux::autodetect::Facts;
 use manx_linux::netlink;
 use manx_observe::Observer;
 use manx_observe::checks::ServiceChecks;
@@ -114,6 +119,10 @@ pub(super) struct Agent {
     checks: ServiceChecks,
     /// The node's part in BGP, if it has one.
     peering: Option<Peering>,
+    /// The addresses by which other nodes reach this one.
+    node_addresses: NodeAddresses,
+    /// What `CalicoNodeStatus` objects ask for.
+    status_reports: NodeStatusReports,
 }
 
 impl Agent {
@@ -123,7 +132,7 @@ impl Agent {
     /// gets the results of work for pods.
     pub(super) async fn start(
         settings: &Settings,
-        (mut inputs, view): (Inputs, View),
+        (mut inputs, view, node_addresses): (Inputs, View, NodeAddresses),
         uplink: &netlink::Link,
         observer: &Observer,
         news: &Arc<Notify>,
@@ -169,7 +178,14 @@ impl Agent {
             served: observer.served.clone(),
             checks: observer.checks.clone(),
             peering,
+            node_addresses,
+            status_reports: NodeStatusReports::default(),
         };
+        if settings.network == Network::Manx
+            && let Some(statuses) = agent.inputs.source.node_statuses()
+        {
+            statuses.want();
+        }
         let restored = agent.restore_pods(devices);
         agent.attachments.set_left_apart().await;
         agent.settle(Instant::now());
@@ -238,6 +254,45 @@ impl Agent {
         }
     }
 
+    /// Fills in the `CalicoNodeStatus` objects that are due.
+    fn report_statuses(&mut self, now: Instant) {
+        let Self { inputs, view, peering, node_addresses, status_reports, .. } = self;
+        let Some(statuses) = inputs.source.node_statuses() else { return };
+        let due = status_reports.due(now, || statuses.requests());
+        if due.is_empty() {
+            return;
+        }
+        let wants_routes = due.iter().any(|(_, request)| request.routes);
+        let snapshot = peering.as_ref().map(|peering| {
+            let interface = |to| node_addresses.interface_to(to).map(str::to_owned);
+            peering.snapshot(wants_routes, || node_statuses::used(view), interface)
+        });
+        let snapshot = snapshot.unwrap_or_else(Snapshot::default);
+        status_reports.note_cut(&snapshot);
+        for (name, request) in due {
+            statuses.put(&name, node_statuses::status(&request, &snapshot));
+        }
+    }
+
+    /// Looks at which address the node has now. Another one is written to the Node's object.
+    pub(super) fn take_facts(&mut self, facts: Facts, now: Instant) {
+        let Self { inputs, node_addresses, .. } = self;
+        if let Some(annotations) = node_addresses.look(facts, inputs.contents(), now) {
+            tracing::info!(?annotations, "the node has another address");
+            inputs.source.annotate_node(annotations);
+        }
+        let (reason, is_warning, text) = match node_addresses.news(inputs.contents()) {
+            None => return,
+            Some(News::Problem(problem)) => ("NodeAddressLost", true, problem),
+            Some(News::Over) => {
+                ("NodeAddressFound", false, "the node has its address again".to_owned())
+            }
+        };
+        tracing::warn!(text, "{reason}");
+        let happening = Happening { reason, action: "Detect", is_warning, text };
+        inputs.source.tell("node address".to_owned(), happening);
+    }
+
     /// Tells for which tunnels the node needs addresses, if Calico's IPAM gives them.
     fn want_tunnels(&self) {
         // While a pool is not valid, it is not known which addresses may stay.
@@ -259,6 +314,7 @@ impl Agent {
         for (peer, happening) in self.peering.iter_mut().flat_map(|it| it.happenings(now)) {
             self.inputs.source.tell(peer, happening);
         }
+        self.report_statuses(now);
         self.dataplane.ports.restore_devices(now);
         if now >= self.check_ports {
             self.check_ports = now + CHECK_PORTS;
@@ -268,6 +324,9 @@ impl Agent {
         if now >= self.check_host {
             self.check_host = now + CHECK_HOST;
             self.attachments.devices.check_host(&self.view.host_network());
+        }
+        if let Some((from, to)) = self.node_addresses.replaced(self.inputs.contents()) {
+            return Err(Error::AddressChanged { from, to });
         }
         if self.dataplane.socket_faults().next().is_some() {
             self.inputs.retry_socket();

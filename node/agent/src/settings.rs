@@ -11,6 +11,7 @@ pub use crate::port_rules::ManxPorts;
 use manx_datastore::api_server::Access;
 use manx_devices::pod_device;
 pub use manx_ipam::plan::Ipam;
+use manx_linux::autodetect::Wanted;
 pub use manx_linux::netlink::PortRange;
 use manx_objects::object::ObjectKey;
 pub use manx_observe::Addresses;
@@ -62,6 +63,9 @@ pub enum Network {
     OtherPlugin,
 }
 
+/// What is asked of the node's address of IPv4, and of that of IPv6. `None`: the Node's object says which one it is.
+pub type NodeAddressSettings = [Option<Wanted>; 2];
+
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub struct Settings {
@@ -74,6 +78,8 @@ pub struct Settings {
     pub socket: PathBuf,
     /// Whether it waits until an agent that listens there ends. Otherwise it does not start while there is one.
     pub standby: bool,
+    /// The addresses by which other nodes reach this one.
+    pub addresses: NodeAddressSettings,
     /// The interface to other nodes; `None`: the one with the Node's address.
     pub uplink: Option<String>,
     /// Whether tunnel packets use a packet socket on the uplink, or only the raw socket.

@@ -6,11 +6,14 @@ use tokio::sync::{mpsc, watch};
 
 use manx_api::{ErrorKind, Failure};
 use manx_datastore::Waits;
+use manx_linux::autodetect;
+use manx_linux::netlink::Netlink;
 use manx_linux::socket::{self, SocketLock};
 use manx_observe::health::Health;
 
 use crate::error::Error;
 use crate::node::{Inputs, View};
+use crate::node_address::{self, NodeAddresses, WAITING};
 use crate::server::{Outcome, PendingRequest, Server};
 use crate::settings::Settings;
 
@@ -41,19 +44,20 @@ pub(crate) async fn listen(settings: &Settings) -> Result<Server, Error> {
     }
 }
 
-/// Reads the objects. Until that is done, requests and probes are answered with what the agent waits for.
+/// Reads the objects, and finds the node's address. Until that is done, requests and probes are answered with what the agent waits for.
 pub(crate) async fn open(
     settings: &Settings,
     inbox: &mut mpsc::Receiver<PendingRequest>,
     health: &watch::Sender<Health>,
-) -> Result<(Inputs, View), Error> {
-    let report_wait = |waits: &Waits| {
-        health.send_replace(Health::Starting(Some(sentence(waits))));
+) -> Result<(Inputs, View, NodeAddresses), Error> {
+    let report = |waits: String| {
+        health.send_replace(Health::Starting(Some(waits)));
     };
     let opened = async {
-        let mut inputs = Inputs::open(settings, report_wait).await?;
+        let mut inputs = Inputs::open(settings, |waits| report(sentence(waits))).await?;
+        let addresses = find_addresses(settings, &mut inputs, report).await?;
         let view = View::open(settings, &mut inputs)?;
-        Ok((inputs, view))
+        Ok((inputs, view, addresses))
     };
     tokio::pin!(opened);
     loop {
@@ -72,6 +76,37 @@ pub(crate) async fn open(
             }
         }
     }
+}
+
+/// Finds the node's address, and waits until the Node's object has it. `reports` gets what is waited for.
+async fn find_addresses(
+    settings: &Settings,
+    inputs: &mut Inputs,
+    reports: impl Fn(String),
+) -> Result<NodeAddresses, Error> {
+    let mut addresses = NodeAddresses::new(settings);
+    let netlink = Netlink::open()?;
+    let mut told = String::new();
+    loop {
+        let facts = autodetect::read(&netlink, node_address::methods(addresses.wanted())).await?;
+        let annotations = addresses.look(facts, inputs.contents(), Instant::now());
+        let warnings = inputs.source.warnings();
+        let Some(waits) = addresses.waits(inputs.contents(), &warnings) else { break };
+        if waits != told {
+            tracing::warn!(waits, "the agent does not start yet");
+            told.clone_from(&waits);
+        }
+        reports(waits);
+        if let Some(annotations) = annotations {
+            inputs.source.annotate_node(annotations);
+        }
+        tokio::select! {
+            changes = inputs.source.next() => inputs.add_changes(changes),
+            () = tokio::time::sleep(WAITING) => {}
+        }
+    }
+    addresses.start(inputs.contents());
+    Ok(addresses)
 }
 
 fn sentence(Waits { server, since, reason, at_most }: &Waits) -> String {

@@ -36,17 +36,16 @@ pub(super) struct Tunnels {
     pub(super) packet_socket: Option<(Queues, [u8; 6])>,
 }
 
-/// Finds the interface that has one of the node's addresses, by which the other nodes know it.
+/// Finds the interface that has the first of the node's addresses that any has. Other nodes know the node by the first one.
 pub(super) async fn find_by_address(
     netlink: &Netlink,
     node: &str,
     wanted: &[IpAddr],
 ) -> Result<netlink::Link, Error> {
     let found = netlink.addresses().await?;
-    let has = |link: &netlink::Link| {
-        found.iter().any(|it| it.index == link.index && wanted.contains(&it.net.addr()))
-    };
-    match netlink.links().await?.into_iter().find(|link| has(link)) {
+    let of = |address: &IpAddr| found.iter().find(|it| it.net.addr() == *address);
+    let index = wanted.iter().find_map(of).map(|it| it.index);
+    match netlink.links().await?.into_iter().find(|link| Some(link.index) == index) {
         Some(link) => find(netlink, &link.name).await,
         None => Err(Error::NoUplink {
             node: node.to_owned(),
@@ -178,4 +177,44 @@ async fn next_hops(
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use manx_linux::netlink::{Peer, Veth, in_netns};
+    use manx_linux::netns;
+    use manx_linux::testing::namespaces_allowed;
+
+    use super::*;
+
+    #[test]
+    fn the_uplink_has_the_first_of_the_nodes_addresses() {
+        if !namespaces_allowed() {
+            return;
+        }
+        let (node, other) = (netns::create().unwrap(), netns::create().unwrap());
+        in_netns(&node, async |netlink| {
+            for (index, name, address) in
+                [(11, "eth0", "192.0.2.7/24"), (12, "eth1", "10.0.0.7/24")]
+            {
+                let peer = Peer { name, netns: Some(other.as_fd()), mac: None, index: None };
+                let veth = Veth { name, mac: None, index: Some(index), mtu: 1500, peer };
+                netlink.add_veth(&veth).await?;
+                netlink.add_address(index, address.parse().unwrap()).await?;
+            }
+            let of = async |wanted: &[&str]| {
+                let wanted: Vec<IpAddr> = wanted.iter().map(|it| it.parse().unwrap()).collect();
+                let found = find_by_address(&netlink, "n1", &wanted).await;
+                found.map(|link| link.name).map_err(|error| error.to_string())
+            };
+            assert_eq!(of(&["192.0.2.7", "10.0.0.7"]).await.unwrap(), "eth0");
+            assert_eq!(of(&["10.0.0.7", "192.0.2.7"]).await.unwrap(), "eth1");
+            assert_eq!(of(&["203.0.113.1", "10.0.0.7"]).await.unwrap(), "eth1");
+            insta::assert_snapshot!(of(&["203.0.113.1"]).await.unwrap_err(), @"no interface has an address of Node n1 (203.0.113.1): found 192.0.2.7, 10.0.0.7; name the interface that leads to the other nodes by --uplink, or correct status.addresses of the Node");
+            Ok(())
+        })
+        .unwrap();
+    }
 }

@@ -20,6 +20,7 @@ pub mod client;
 pub mod descriptors;
 pub mod explain;
 pub mod health;
+pub mod node_address;
 pub mod proof;
 pub mod trace;
 
@@ -31,6 +32,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bgp::BgpStatus;
 use crate::explain::{ExplainRequest, Explanation};
+use crate::node_address::NodeAddress;
 use crate::proof::Refutation;
 
 /// The version of the protocol; a request with another version is refused with an [`ErrorKind::Version`].
@@ -511,6 +513,9 @@ pub struct Status {
     pub policy: PolicyStatus,
     /// Whether the last tables were proved before they were published.
     pub verification: Verification,
+    /// The addresses by which other nodes reach this one, one of each family that it has or is to have.
+    #[serde(default)]
+    pub node_addresses: Vec<NodeAddress>,
     /// The node's part in BGP; absent if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bgp: Option<BgpStatus>,

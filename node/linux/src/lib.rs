@@ -3,6 +3,7 @@
 //! The layers, in order:
 //! - [`netns`]: network namespaces and their settings.
 //! - [`netlink`]: interfaces, addresses, routes, rules and neighbours.
+//! - [`autodetect`]: which of its addresses a node has for other nodes.
 //! - [`listening`]: the sockets at which processes listen.
 //! - [`process`]: the setup of a process at its start, and whether another process ends.
 //! - [`private`]: folders and files that no other user can write to.
@@ -14,6 +15,7 @@
 //! The system calls of the packet path are in the dataplane. This crate knows no objects and no
 //! policies.
 
+pub mod autodetect;
 pub mod doctor;
 pub mod listening;
 pub mod netlink;

@@ -136,6 +136,11 @@ impl Speaker {
         self.shared.routes.read(|it| it.learned(is_meant).collect())
     }
 
+    /// The first routes that peers have told, by their prefixes: so many of each family at most.
+    pub fn first_learned(&self, most: usize) -> Vec<(IpNet, Vec<Learned>)> {
+        self.shared.routes.read(|it| it.first_learned(most))
+    }
+
     /// How each session is, by the peers' addresses.
     pub fn sessions(&self) -> Vec<SessionStatus> {
         let mut all = self.shared.board.all();

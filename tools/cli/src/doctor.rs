@@ -4,7 +4,10 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use comfy_table::{Cell, Color};
+use manx_api::node_address::NodeAddress;
+use serde::Serialize;
 
+use super::node_address::{self, AddressOptions};
 use super::output::{self, Output};
 use super::{Error, output::table};
 use manx_linux::doctor::{self, Report};
@@ -12,6 +15,9 @@ use manx_linux::doctor::{self, Report};
 /// The settings of `manx doctor`.
 #[derive(Debug, Clone, Args)]
 pub struct Doctor {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub addresses: AddressOptions,
     /// Form of the report
     #[arg(long, short, value_enum, default_value_t)]
     pub output: Output,
@@ -19,19 +25,29 @@ pub struct Doctor {
 
 /// Prints what the environment allows. Exit code 3 if the rig cannot run.
 pub fn run(doctor: &Doctor) -> Result<(), Error> {
-    let report = examine()?;
+    let findings =
+        Findings { report: examine()?, addresses: node_address::look(&doctor.addresses)? };
     match doctor.output {
-        Output::Text => output::print(&render(&report))?,
-        Output::Json => output::print_json(&report)?,
+        Output::Text => output::print(&render(&findings))?,
+        Output::Json => output::print_json(&findings)?,
     }
-    if report.rig { Ok(()) } else { Err(Error::Obstructed) }
+    if findings.report.rig { Ok(()) } else { Err(Error::Obstructed) }
+}
+
+/// What is printed.
+#[derive(Serialize)]
+struct Findings {
+    #[serde(flatten)]
+    report: Report,
+    /// The node's address of each family, as the settings find it here.
+    addresses: Vec<NodeAddress>,
 }
 
 pub(crate) fn examine() -> Result<Report, Error> {
     doctor::examine().map_err(|error| Error::Failed(format!("nothing could be examined: {error}")))
 }
 
-fn render(report: &Report) -> String {
+fn render(Findings { report, addresses }: &Findings) -> String {
     let rows = report.checks.iter().map(|entry| {
         let state = match (entry.allowed, entry.capability.needed_by_rig()) {
             (true, _) => Cell::new("yes").fg(Color::Green),
@@ -50,6 +66,10 @@ fn render(report: &Report) -> String {
     }
     if report.seccomp == 2 && report.checks.iter().any(|entry| !entry.allowed) {
         text.push_str("\nA seccomp filter is in force here, as in a container; it may be behind what is refused.\n");
+    }
+    if !addresses.is_empty() {
+        text.push_str("\nThe node's address:\n");
+        text.extend(addresses.iter().map(node_address::lines));
     }
     text.push_str(if report.rig {
         "\nThe rig can run here.\n"
@@ -74,13 +94,17 @@ mod tests {
         (capability, Err(Lack { capability, found, cost, remedy }))
     }
 
+    fn alone(report: Report) -> Findings {
+        Findings { report, addresses: Vec::new() }
+    }
+
     #[test]
     fn a_report_lists_each_capability_and_each_remedy() {
         let found = vec![
             lacking(Capability::Tun, "/dev/net/tun may not be opened"),
             allowed(Capability::UserNamespaces, "they can be made"),
         ];
-        insta::assert_snapshot!(render(&Report::new(found, 0)), @r"
+        insta::assert_snapshot!(render(&alone(Report::new(found, 0))), @r"
         CAPABILITY       THERE  FOUND
         user-namespaces  yes    they can be made
         tun              no     /dev/net/tun may not be opened
@@ -100,7 +124,7 @@ mod tests {
         ];
         let report = Report::new(found, 2);
         assert!(!report.rig);
-        insta::assert_snapshot!(render(&report), @r"
+        insta::assert_snapshot!(render(&alone(report.clone())), @r"
         CAPABILITY       THERE  FOUND
         user-namespaces  NO     they cannot be made
         cores            yes    2 cores may be used

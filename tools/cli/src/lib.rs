@@ -18,6 +18,7 @@ pub mod internal;
 pub mod ipam;
 pub mod log;
 pub mod node;
+mod node_address;
 pub mod node_status;
 pub mod observed;
 pub mod output;

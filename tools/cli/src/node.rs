@@ -13,6 +13,7 @@ use manx_dataplane::worker::Polling;
 
 use super::datastore::DatastoreOptions;
 use super::log::{self, LogFormat};
+use super::node_address::AddressOptions;
 use super::node_status::NodeStatus;
 use super::observed::{self, ObserveOptions};
 use super::values::{EGRESS_PORTS, NODE_PORTS, egress_ports, net, node_ports};
@@ -68,6 +69,9 @@ pub struct Node {
     /// The process that has started this one because of --supervise
     #[arg(long, hide = true, value_name = "PID")]
     pub supervised_by: Option<i32>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub addresses: AddressOptions,
     /// Interface that leads to the other nodes [default: the one that has the Node's address]
     #[arg(long, env = "MANX_UPLINK", value_name = "IFACE")]
     pub uplink: Option<String>,
@@ -377,6 +381,7 @@ fn agent_settings(node: &Node) -> Result<manx_agent::Settings, Error> {
         datastore: node.datastore.datastore(&socket)?,
         observed_at: node.observe.addresses(node.services == Services::Manx)?,
         socket,
+        addresses: node.addresses.settings()?,
         uplink: node.uplink.clone(),
         packet_socket: node.uplink_mode == UplinkMode::Packet,
         services: node.services()?,

@@ -6,9 +6,11 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use comfy_table::{Cell, Color};
 use manx_api::bgp::{BgpSession, BgpStatus};
+use manx_api::node_address::NodeAddress;
 use serde::Serialize;
 
 use super::Error;
+use super::node_address;
 use super::output::{self, Output, table};
 use super::socket::Socket;
 
@@ -30,14 +32,15 @@ pub struct NodeStatus {
 #[derive(Serialize)]
 struct Report {
     node: String,
+    node_addresses: Vec<NodeAddress>,
     /// Null: the agent does not speak BGP.
     bgp: Option<BgpStatus>,
 }
 
 /// Prints the sessions of an agent. Exit code 1 if one of them is not established.
 pub fn run(NodeStatus { socket, output }: &NodeStatus) -> Result<(), Error> {
-    let manx_api::Status { node, bgp, .. } = socket.connect(|_| None)?.status()?;
-    let report = Report { node, bgp };
+    let manx_api::Status { node, node_addresses, bgp, .. } = socket.connect(|_| None)?.status()?;
+    let report = Report { node, node_addresses, bgp };
     match output {
         Output::Text => output::print(&render(&report, SystemTime::now()))?,
         Output::Json => output::print_json(&report)?,
@@ -50,8 +53,9 @@ fn is_established(session: &BgpSession) -> bool {
     session.state == "Established"
 }
 
-fn render(Report { node, bgp }: &Report, now: SystemTime) -> String {
+fn render(Report { node, node_addresses, bgp }: &Report, now: SystemTime) -> String {
     let mut text = format!("Manx is running on node {node}.\n");
+    text.extend(node_addresses.iter().map(node_address::lines));
     let Some(bgp) = bgp else {
         text.push_str("It does not speak BGP: that is what --bgp (MANX_BGP) is for.\n");
         return text;
@@ -169,7 +173,16 @@ mod tests {
 
     fn rendered(bgp: Option<BgpStatus>) -> String {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-        render(&Report { node: "n1".to_owned(), bgp }, now)
+        let node_addresses = vec![NodeAddress {
+            family: "IPv4".to_owned(),
+            address: Some("172.18.0.2".to_owned()),
+            source: Some("InternalIP".to_owned()),
+            interface: Some("eth0".to_owned()),
+            method: None,
+            others: Vec::new(),
+            problem: None,
+        }];
+        render(&Report { node: "n1".to_owned(), node_addresses, bgp }, now)
     }
 
     #[test]
@@ -185,6 +198,7 @@ mod tests {
         let idle = session("172.18.0.10", "global", "Idle");
         insta::assert_snapshot!(rendered(Some(bgp(vec![up, back, refused, idle]))), @r"
         Manx is running on node n1.
+        IPv4 172.18.0.2 on eth0 (InternalIP)
         AS 64512, identifier 172.18.0.2, listening at TCP port 179; addresses: 172.18.0.2 (InternalIP); 7 connections of strangers closed
         WARNING BGPConfiguration asks for port 1179: restart it
 
@@ -205,6 +219,7 @@ mod tests {
         let v6 = session("fd00::3", "node-to-node mesh", "OpenSent");
         insta::assert_snapshot!(rendered(Some(BgpStatus { problems: vec![], ..bgp(vec![v6]) })), @r"
         Manx is running on node n1.
+        IPv4 172.18.0.2 on eth0 (InternalIP)
         AS 64512, identifier 172.18.0.2, listening at TCP port 179; addresses: 172.18.0.2 (InternalIP); 7 connections of strangers closed
 
         IPv4 BGP status
@@ -216,6 +231,7 @@ mod tests {
         ");
         insta::assert_snapshot!(rendered(None), @r"
         Manx is running on node n1.
+        IPv4 172.18.0.2 on eth0 (InternalIP)
         It does not speak BGP: that is what --bgp (MANX_BGP) is for.
         ");
     }

@@ -10,6 +10,7 @@ use comfy_table::{Cell, Color};
 use serde::Serialize;
 
 use super::Error;
+use super::node_address;
 use super::output::{self, Output, table};
 use super::socket::Socket;
 use manx_api::client::Client;
@@ -103,6 +104,7 @@ fn render(status: &manx_api::Status) -> String {
         noted,
         policy,
         verification,
+        node_addresses,
         bgp,
     } = status;
     let mut text = String::new();
@@ -120,6 +122,9 @@ fn render(status: &manx_api::Status) -> String {
     if let Some(manx_api::Stale { for_s, reason, .. }) = stale {
         let age = duration(Duration::from_secs(*for_s));
         let _ = writeln!(text, "STALE for {age}: what was known stays in force: {reason}");
+    }
+    for address in node_addresses {
+        let _ = write!(text, "address {}", node_address::lines(address));
     }
     let _ = writeln!(text, "{}", tables_line(policy, verification));
     if let manx_api::Verification::Refuted(refutation) = verification {
@@ -369,6 +374,21 @@ mod tests {
         manx_api::OtherPods { count: 23, longest: vec![late] }
     }
 
+    fn node_address() -> manx_api::node_address::NodeAddress {
+        manx_api::node_address::NodeAddress {
+            family: "IPv4".to_owned(),
+            address: Some("172.18.0.2/24".to_owned()),
+            source: Some("annotation projectcalico.org/IPv4Address".to_owned()),
+            interface: Some("eth0".to_owned()),
+            method: Some("first-found".to_owned()),
+            others: vec![manx_api::node_address::OtherAddress {
+                address: "10.0.0.5/24".to_owned(),
+                interface: "eth1".to_owned(),
+            }],
+            problem: Some("found eth0".to_owned()),
+        }
+    }
+
     fn status() -> manx_api::Status {
         manx_api::Status {
             version: "0.1.0".to_owned(),
@@ -467,6 +487,7 @@ mod tests {
             ],
             policy: manx_api::PolicyStatus { chains: 4, linear: 0, classes: 9, rows: 17, bytes: 81_234 },
             verification: manx_api::Verification::Proved(manx_api::Verified { cells: 5200, questions: 340, milliseconds: 7 }),
+            node_addresses: vec![node_address()],
             bgp: None,
         }
     }
@@ -477,6 +498,8 @@ mod tests {
         node node-1, manx 0.1.0, up 1h 2m
         datastore in sync at 0f1e2d3c4b5a6978: 6 endpoints, 3 policies; tables published 12 times, changed in place 34 times for pods and 2 times for routes
         services translated by Manx: 5 addresses with a port
+        address IPv4 172.18.0.2/24 on eth0, by first-found (annotation projectcalico.org/IPv4Address); there are also 10.0.0.5/24 on eth1
+        WARNING IPv4: found eth0
         policy tables: 4 chains (0 judged rule by rule), 9 classes, 17 rows, 82 kB; proved: 5200 cells by 340 questions in 7 ms
         INVALID policies.yaml, document 2, NetworkPolicy default/web: spec.ingress[0].ports[0].port: 0
         WARNING hosts.yaml, HostEndpoint h: in part NOT ENFORCED
@@ -556,6 +579,7 @@ mod tests {
             noted: vec![],
             policy: manx_api::PolicyStatus::default(),
             verification: manx_api::Verification::Off,
+            node_addresses: vec![],
             bgp: None,
             ..status()
         };

@@ -357,6 +357,17 @@ proptest! {
                 .learned(|_| true)
                 .map(|(prefix, routes)| (prefix, routes.into_iter().map(|it| it.peer).collect()))
                 .collect();
+            let all: Vec<(IpNet, Vec<Learned>)> = table.learned(|_| true).collect();
+            for most in [0, 1, usize::MAX] {
+                let mut counts = [0; 2];
+                let is_among = |(prefix, _): &&(IpNet, Vec<Learned>)| {
+                    let count = &mut counts[usize::from(prefix.addr().is_ipv6())];
+                    *count += 1;
+                    *count <= most
+                };
+                let first: Vec<_> = all.iter().filter(is_among).cloned().collect();
+                prop_assert_eq!(table.first_learned(most), first);
+            }
             let own = &model.configuration.as_ref().unwrap().exports.own;
             for prefix in PREFIXES.iter().map(|it| net(it)).filter(|it| !own.contains_key(it)) {
                 let paths = model.paths_of(prefix);

@@ -12,16 +12,13 @@ use std::time::{Duration, SystemTime};
 use kube::api::{GetParams, Patch, PatchParams};
 use kube::core::Request;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::connection::Connection;
-use super::fault::words;
+use super::kept::Kept;
 
 /// The condition's type (Kubernetes, `NodeConditionType`).
 const TYPE: &str = "NetworkUnavailable";
-/// The pause before the second try. It doubles up to the longest one.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_mins(1));
 /// The time for which an ending agent waits until the condition is written.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -34,79 +31,37 @@ enum NetworkState {
     Down,
 }
 
-/// The state that was written last, and the failure of the last try.
-#[derive(Debug, Clone, Default)]
-struct WriteOutcome {
-    written: Option<NetworkState>,
-    failure: Option<String>,
-}
-
 /// The state to write, and the outcome. Nothing is written before the agent sets a state.
 #[derive(Debug, Default)]
-pub(super) struct Condition {
-    wanted: watch::Sender<Option<NetworkState>>,
-    outcome: watch::Sender<WriteOutcome>,
-}
+pub(super) struct Condition(Kept<NetworkState>);
 
 impl Condition {
     /// Queues the write: the network works.
     pub(super) fn up(&self) {
-        self.wanted.send_replace(Some(NetworkState::Up));
+        self.0.want(NetworkState::Up);
     }
 
     /// Writes that the network ends; waits for that at most a second.
     pub(super) async fn down(&self) {
-        self.wanted.send_replace(Some(NetworkState::Down));
-        let mut outcome = self.outcome.subscribe();
-        let written = outcome.wait_for(|outcome| outcome.written == Some(NetworkState::Down));
-        if timeout(LAST, written).await.is_err() {
-            let failure = self.outcome.borrow().failure.clone();
-            let reason = failure.unwrap_or_else(|| "the API server does not answer".to_owned());
+        self.0.want(NetworkState::Down);
+        if timeout(LAST, self.0.written(&NetworkState::Down)).await.is_err() {
+            let reason =
+                self.0.failure().unwrap_or_else(|| "the API server does not answer".to_owned());
             tracing::warn!(reason, "the node's condition {TYPE} stays as it was");
         }
     }
 
     /// The warning to users, if the condition could not be written.
     pub(super) fn text(&self, node: &str) -> Option<String> {
-        let outcome = self.outcome.borrow();
-        let reason = outcome.failure.as_ref()?;
+        let reason = self.0.failure()?;
         Some(format!("the condition {TYPE} of Node {node:?} could not be written: {reason}"))
-    }
-
-    fn fail(&self, node: &str, reason: String) {
-        if self.outcome.borrow().failure.as_ref() != Some(&reason) {
-            tracing::warn!(node, reason, "the node's condition {TYPE} is written again later");
-        }
-        self.outcome.send_modify(|outcome| outcome.failure = Some(reason));
     }
 }
 
 /// Writes the wanted state while the connection lasts. A failed write is tried again.
 pub(super) async fn keep_writing(connection: &Connection, node: &str, condition: &Condition) {
-    let mut wanted = condition.wanted.subscribe();
-    let mut pause = PAUSES.0;
-    loop {
-        let next = *wanted.borrow_and_update();
-        match next.filter(|next| condition.outcome.borrow().written != Some(*next)) {
-            None => {
-                // `condition` holds the sender.
-                _ = wanted.changed().await;
-                pause = PAUSES.0;
-            }
-            Some(network) => match write(connection, node, network).await {
-                Ok(()) => {
-                    let outcome = WriteOutcome { written: Some(network), failure: None };
-                    condition.outcome.send_replace(outcome);
-                }
-                Err(error) => {
-                    condition.fail(node, words(&error));
-                    // Another change ends the pause: it does not wait for the failed one.
-                    let other = timeout(pause, wanted.changed()).await.is_ok();
-                    pause = if other { PAUSES.0 } else { (pause * 2).min(PAUSES.1) };
-                }
-            },
-        }
-    }
+    let what = format!("the condition {TYPE} of Node {node}");
+    condition.0.keep_writing(&what, async |state| write(connection, node, state).await).await;
 }
 
 async fn write(connection: &Connection, node: &str, network: NetworkState) -> kube::Result<()> {

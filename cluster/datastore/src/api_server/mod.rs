@@ -8,9 +8,11 @@
 //! - `reading`: an object as the server sends it.
 //! - `follow`: the objects of one kind, listed and watched.
 //! - `secrets`: Secrets that are wanted by name.
+//! - `node_status`: `CalicoNodeStatus` objects of the agent's node, and their status.
 //! - `attempt`: Events that are written one after the other.
-//! - `annotate`, `condition`, `notice`, `happening`: the writes of agents: pods' addresses, whether their node has a
-//!   network, Events about objects that are not valid, and Events about the node.
+//! - `kept`: a value that is written once for each change.
+//! - `annotate`, `condition`, `own_addresses`, `notice`, `happening`: the writes of agents: pods' addresses, whether their
+//!   node has a network, the node's own addresses, Events about objects that are not valid, and Events about the node.
 //! - `writer`: single objects, read and written.
 //! - `once`: work that is done once, by a program that ends then.
 //! - `pool`: the first `IPPool` of a cluster that has none, which the installation writes.
@@ -33,8 +35,11 @@ pub(crate) mod fake;
 mod fault;
 mod follow;
 mod happening;
+mod kept;
+mod node_status;
 mod notice;
 mod once;
+mod own_addresses;
 mod pool;
 mod reading;
 mod resource;
@@ -43,6 +48,7 @@ mod secrets;
 mod served_tests;
 mod writer;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 use std::thread;
@@ -66,6 +72,7 @@ use self::follow::{Definitions, Position};
 use self::happening::Happenings;
 use self::notice::{AbandonedEvents, Notice, Notices};
 pub use self::once::{read_kinds, run_with_writer};
+use self::own_addresses::OwnAddresses;
 pub use self::pool::make_first_pools;
 pub use self::writer::Writer;
 use crate::error::SourceError;
@@ -73,6 +80,7 @@ use crate::followed::{
     Event, Events, Followed, Follower, Objects, Pause, Server, Stale, Waiting, Waits,
 };
 use crate::happening::Happening;
+use crate::node_status::NodeStatuses;
 use crate::secrets::Secrets;
 
 /// The kinds that are followed.
@@ -103,11 +111,14 @@ struct PendingWrites {
     /// The addresses of this node's pods; none: they are released.
     addresses: Arc<Waiting<Vec<IpAddr>>>,
     condition: Arc<Condition>,
+    /// The addresses of the node itself.
+    own_addresses: Arc<OwnAddresses>,
     /// The Events to write about objects.
     noticed: Arc<Waiting<Attempt<Notice>>>,
     given_up: AbandonedEvents,
     /// The Events to write about the node.
     happenings: Arc<Happenings>,
+    node_statuses: Arc<NodeStatuses>,
 }
 
 impl ApiServer {
@@ -132,9 +143,11 @@ impl ApiServer {
             secrets: Arc::new(Secrets::new(&namespace)),
             addresses: Arc::default(),
             condition: Arc::default(),
+            own_addresses: Arc::default(),
             noticed: Arc::default(),
             given_up: AbandonedEvents::default(),
             happenings: Arc::default(),
+            node_statuses: Arc::default(),
         };
         let (speaks_with, of_thread) = (Arc::clone(&server), to_write.clone());
         let thread = thread::Builder::new().name("api-server".to_owned());
@@ -172,9 +185,10 @@ impl ApiServer {
 
     /// Further warnings to users; see [`Source::warnings`](crate::Source::warnings).
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let PendingWrites { node, condition, given_up, .. } = &self.to_write;
-        let trouble = self.followed.trouble().into_iter();
-        trouble.chain(given_up.text()).chain(condition.text(node)).collect()
+        let PendingWrites { node, condition, own_addresses, given_up, .. } = &self.to_write;
+        let trouble = self.followed.trouble().into_iter().chain(given_up.text());
+        let writes = condition.text(node).into_iter().chain(own_addresses.text(node));
+        trouble.chain(writes).chain(self.to_write.node_statuses.problems()).collect()
     }
 
     /// See [`Source::tell_network_up`](crate::Source).
@@ -187,6 +201,11 @@ impl ApiServer {
         self.to_write.condition.down().await;
     }
 
+    /// Queues a write of annotations of the Node; see [`Source::annotate_node`](crate::Source).
+    pub(crate) fn annotate_node(&self, annotations: BTreeMap<&'static str, String>) {
+        self.to_write.own_addresses.put(annotations);
+    }
+
     /// Gives a pod the addresses that it has on this node, or takes them away; see [`Source::assign`](crate::Source).
     /// They are also written to its object.
     pub(crate) fn assign(
@@ -196,6 +215,11 @@ impl ApiServer {
     ) -> Option<Changes> {
         self.to_write.addresses.put(pod.clone(), addresses.clone().unwrap_or_default());
         self.followed.objects().assign(pod, addresses)
+    }
+
+    /// What people want to know of the node.
+    pub(crate) fn node_statuses(&self) -> &NodeStatuses {
+        &self.to_write.node_statuses
     }
 
     /// The Secrets that are wanted.
@@ -318,6 +342,9 @@ async fn connect(
         () = secrets::keep_following(&connection, &to_write.secrets) => Ok(()),
         () = annotate::keep_writing(&connection, &to_write.node, &to_write.addresses) => Ok(()),
         () = condition::keep_writing(&connection, &to_write.node, &to_write.condition) => Ok(()),
+        () = own_addresses::keep_writing(&connection, &to_write.node, &to_write.own_addresses) => Ok(()),
+        () = node_status::keep_following(&connection, &to_write.node, &to_write.node_statuses) => Ok(()),
+        () = node_status::keep_writing(&connection, &to_write.node_statuses) => Ok(()),
         () = notice::keep_writing(&connection, &to_write.node, &to_write.noticed, &to_write.given_up) => Ok(()),
         () = happening::keep_writing(&connection, &to_write.node, &to_write.happenings, &to_write.given_up) => Ok(()),
     }

@@ -173,6 +173,7 @@ pub(super) fn definitions(kind: ServedKind) -> impl Iterator<Item = (&'static st
     let groups: BTreeSet<(&str, String)> = groups.collect();
     groups.into_iter().map(|(group, name)| match name.strip_suffix('y') {
         Some(stem) => (group, format!("{stem}ies.{group}")),
+        None if name.ends_with('s') => (group, format!("{name}es.{group}")),
         None => (group, format!("{name}s.{group}")),
     })
 }
@@ -225,6 +226,7 @@ mod tests {
         assert!(installed.len() >= 10, "{installed:?}");
         for name in installed {
             let kinds = Kind::ALL.into_iter().map(ServedKind::from).chain(ServedKind::IPAM);
+            let kinds = kinds.chain([ServedKind::NodeStatus]);
             let mut names = kinds.flat_map(definitions);
             assert!(names.any(|(_, it)| it == name), "{name}");
         }

@@ -14,6 +14,7 @@ use super::access::Access;
 use super::connection::Connection;
 use super::fault::{code, is_passing, words};
 use super::follow::{SILENCE, WATCH, read_pages};
+use super::own_addresses;
 use super::resource::{Resource, Resources};
 use crate::error::SourceError;
 use crate::served::{ServedKey, ServedKind};
@@ -50,10 +51,7 @@ impl Writer {
         name: &str,
         annotations: &BTreeMap<&'static str, Option<String>>,
     ) -> Result<(), WriteError> {
-        let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
-        let request = Request::new("/api/v1/nodes");
-        let patched = request.patch_subresource("status", name, &PatchParams::default(), &patch);
-        self.ask(patched).await?;
+        self.ask(own_addresses::patch(name, annotations)).await?;
         Ok(())
     }
 

@@ -32,7 +32,7 @@ pub use kind::{Kind, ObjectKey};
 pub use label_selector::{Expression, LabelSelector, Operator};
 pub use namespace::{Namespace, ServiceAccount};
 pub use network_policy::{IpBlock, NetworkPolicy, Peer, Port, Rule};
-pub use node::{Node, TO_BE_DELETED, TUNNEL_ADDRESSES};
+pub use node::{NODE_ADDRESSES, Node, TO_BE_DELETED, TUNNEL_ADDRESSES};
 pub use pairs::{Pairs, PairsIter};
 pub use pod::{AnnotatedIps, ContainerPort, HostPort, Owner, Phase, Pod};
 pub use policy_type::PolicyType;

@@ -10,6 +10,10 @@ use super::pairs::Pairs;
 /// The taint that Cluster Autoscaler gives to a node before it takes the node's machine away.
 pub const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
+/// The annotations in which Calico stores a node's address of IPv4 and of IPv6, each with the length of its subnet.
+pub const NODE_ADDRESSES: [&str; 2] =
+    ["projectcalico.org/IPv4Address", "projectcalico.org/IPv6Address"];
+
 /// The annotations in which Calico stores the addresses of a node's tunnels, each with whether it is of IPv4.
 pub const TUNNEL_ADDRESSES: [(&str, bool); 3] = [
     ("projectcalico.org/IPv4IPIPTunnelAddr", true),

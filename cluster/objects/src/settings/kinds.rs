@@ -231,7 +231,10 @@ pub(super) const EGRESS: &[Row] = &[(
 
 /// Calico's kinds that Manx does not read, with the consequence.
 pub(super) const UNREAD: &[(&str, &str)] = &[
-    ("CalicoNodeStatus", "nobody fills in its status: ask `manx node status` on the node"),
+    (
+        "CalicoNodeStatus",
+        "agents fill in its status at the API server; a directory has no place for it: ask `manx node status` on the node",
+    ),
     ("ClusterInformation", "Manx needs none: it waits for no datastoreReady"),
     (
         "IPAMBlock",

@@ -177,7 +177,7 @@ impl Inputs {
         }
     }
 
-    pub(super) fn contents(&self) -> &Contents {
+    pub(crate) fn contents(&self) -> &Contents {
         self.source.contents()
     }
 

@@ -7,6 +7,7 @@
 mod readiness;
 mod reports;
 pub(super) mod seen;
+mod snapshot;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -76,6 +77,10 @@ pub(crate) struct Peering {
     gate: Gate,
     /// What was told of sessions by Events.
     reports: Reports,
+    /// When the speaker began.
+    began: SystemTime,
+    /// When it was last told something else.
+    configured_at: SystemTime,
 }
 
 impl Peering {
@@ -107,6 +112,8 @@ impl Peering {
             ranges: Vec::new(),
             gate: Gate::default(),
             reports: Reports::default(),
+            began: SystemTime::now(),
+            configured_at: SystemTime::now(),
         })
     }
 
@@ -180,6 +187,7 @@ impl Peering {
         let wanted = Configuration { table, passwords, restarted: self.restarted };
         if self.configured.as_ref() != Some(&wanted) {
             self.speaker.configure(wanted.clone());
+            self.configured_at = SystemTime::now();
             self.configured = Some(wanted);
         }
     }

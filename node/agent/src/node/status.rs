@@ -45,7 +45,7 @@ impl Agent {
         let (ports, host) = (&self.led_ports, self.view.host_network());
         let looked = self.attachments.devices.look(ports, &host, Instant::now());
         let Looked { settings: node_settings, count: node_setting_count, wrong } = looked;
-        let Self { inputs, view, dataplane, calculated, peering, .. } = &*self;
+        let Self { inputs, view, dataplane, calculated, peering, node_addresses, .. } = &*self;
         let verification = calculated.verifier.as_ref().map(Verifier::verification);
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -74,6 +74,7 @@ impl Agent {
             noted: noted(self),
             policy: policy(&calculated.tables.image),
             verification: verification.cloned().unwrap_or_default(),
+            node_addresses: node_addresses.status(inputs.contents()),
             bgp: peering.as_ref().map(|it| it.status(addresses(inputs.contents(), &view.node))),
         }
     }
@@ -177,7 +178,7 @@ fn invalid(Agent { view, dataplane, .. }: &Agent) -> Vec<String> {
 }
 
 fn warnings(
-    Agent { inputs, view, calculated, dataplane, attachments, served, .. }: &Agent,
+    Agent { inputs, view, calculated, dataplane, attachments, served, status_reports, .. }: &Agent,
 ) -> impl Iterator<Item = String> {
     let refused = attachments.refused().map(|(pod, reason)| {
         format!("pod {pod}: its interface was not taken over from the last agent: {reason}; nothing passes until the pod is made anew")
@@ -185,6 +186,7 @@ fn warnings(
     summaries(view, Severity::Warning)
         .chain(annotations_not_done(inputs.contents(), &view.node))
         .chain(inputs.source.warnings())
+        .chain(status_reports.warning())
         .chain(attachments.restart_state.problem())
         .chain(served.problems())
         .chain(left_out(&calculated.calculation))

@@ -62,6 +62,7 @@ pub(crate) fn be_an_agent() -> bool {
         datastore: Datastore::Directory(folder.join("manifests")),
         socket: folder.join("run/node.sock"),
         uplink: Some("eth0".to_owned()),
+        addresses: [None, None],
         packet_socket: true,
         services: match std::env::var_os(SERVICES) {
             Some(_) => Services::KubeProxy,

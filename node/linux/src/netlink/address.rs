@@ -2,6 +2,7 @@
 
 use futures_util::TryStreamExt;
 use ipnet::IpNet;
+use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{
     AddressAttribute, AddressFlags, AddressMessage, AddressScope,
 };
@@ -30,6 +31,22 @@ impl Address {
         let net = IpNet::new(address?, message.header.prefix_len).ok()?;
         Some(Self { index: message.header.index, net })
     }
+}
+
+/// Whether an interface has an address for good: one of IPv6 that is temporary (RFC 8981), deprecated or tentative (RFC 4862)
+/// it has not, nor one that another host on the link has.
+pub(crate) fn is_lasting(message: &AddressMessage) -> bool {
+    let of_header = AddressFlags::from_bits_retain(message.header.flags.bits().into());
+    let flags = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Flags(flags) => Some(*flags),
+        _ => None,
+    });
+    let flags = flags.unwrap_or(of_header);
+    // One bit says that an IPv4 address is secondary, and that an IPv6 address is temporary (`if_addr.h`).
+    let is_temporary =
+        message.header.family == AddressFamily::Inet6 && flags.contains(AddressFlags::Secondary);
+    let passing = AddressFlags::Deprecated | AddressFlags::Tentative | AddressFlags::Dadfailed;
+    !is_temporary && !flags.intersects(passing)
 }
 
 impl Netlink {
@@ -75,9 +92,19 @@ impl Netlink {
 
     /// All addresses of all interfaces.
     pub async fn addresses(&self) -> Result<Vec<Address>, Error> {
+        Ok(self.address_messages().await?.iter().filter_map(Address::from_message).collect())
+    }
+
+    /// All addresses that interfaces have for good: those of IPv6 that are temporary, deprecated, tentative or another
+    /// host's are left out.
+    pub async fn lasting_addresses(&self) -> Result<Vec<Address>, Error> {
+        let messages = self.address_messages().await?;
+        let lasting = messages.iter().filter(|message| is_lasting(message));
+        Ok(lasting.filter_map(Address::from_message).collect())
+    }
+
+    async fn address_messages(&self) -> Result<Vec<AddressMessage>, Error> {
         let messages = self.handle.address().get().execute().try_collect::<Vec<_>>().await;
-        let messages =
-            messages.map_err(Error::request(|| "the addresses cannot be listed".to_owned()))?;
-        Ok(messages.iter().filter_map(Address::from_message).collect())
+        messages.map_err(Error::request(|| "the addresses cannot be listed".to_owned()))
     }
 }

@@ -26,6 +26,8 @@ use std::io;
 use std::os::fd::AsFd;
 
 pub use self::address::Address;
+#[cfg(test)]
+pub(crate) use self::address::is_lasting;
 pub use self::config::InterfaceConfig;
 pub use self::family::Family;
 pub use self::link::{Link, Peer, Veth};

@@ -18,6 +18,7 @@ const ACCOUNT: &str = "manx-node";
 const POD_IP: &str = "cni.projectcalico.org/podIP";
 const POD_IPS: &str = "cni.projectcalico.org/podIPs";
 const TUNNEL: &str = "projectcalico.org/IPv4IPIPTunnelAddr";
+const ADDRESS: &str = "projectcalico.org/IPv4Address";
 
 /// The time that the server may take to put a new policy into force.
 const IN_FORCE: Duration = Duration::from_secs(30);
@@ -185,6 +186,7 @@ pub(super) fn check(server: &Server) {
     check_others(server, &agent);
     check_condition(server, &agent, &unbound);
     check_ipam(server, &agent);
+    check_statuses(server, &agent);
     check_secrets(server, &agent);
     check_first_pool(server);
     server.clear(&objects);
@@ -315,6 +317,7 @@ fn check_condition(server: &Server, agent: &Path, unbound: &Path) {
         (&own, annotation("more", &json!("changed")), no_annotation),
         (&own, json!({ "metadata": { "annotations": null } }), no_annotation),
         (&others, annotation(TUNNEL, &json!("10.65.0.7")), own_node),
+        (&others, annotation(ADDRESS, &json!("192.0.2.7/24")), own_node),
         (&own, json!({ "metadata": { "finalizers": ["example.com/never"] } }), no_metadata),
     ] {
         let error = by(agent, what, &object).unwrap_err();
@@ -323,6 +326,7 @@ fn check_condition(server: &Server, agent: &Path, unbound: &Path) {
     for address in [json!("10.65.0.7"), json!("10.65.0.8"), Value::Null] {
         by(agent, &own, &annotation(TUNNEL, &address)).unwrap();
     }
+    check_address(server, agent);
     // A patch of another type replaces a list.
     let lists = [
         json!([network("True")]),
@@ -345,6 +349,20 @@ fn check_condition(server: &Server, agent: &Path, unbound: &Path) {
     let without = conditions(&json!([{ "type": "NetworkUnavailable", "$patch": "delete" }]));
     by(&server.kubeconfig(), &own, &without).unwrap();
     assert_eq!(found()["status"]["conditions"].as_array().unwrap().len(), 1);
+}
+
+/// An agent may set the address of its own node, and not take it away.
+fn check_address(server: &Server, agent: &Path) {
+    let by = |as_whom: &Path, address: &Value| {
+        let own = ["node", "n1", "--subresource=status"];
+        patch_by(server, as_whom, "--type=strategic", &own, &annotation(ADDRESS, address))
+    };
+    for address in ["192.0.2.7/24", "192.0.2.8/24"] {
+        by(agent, &json!(address)).unwrap();
+    }
+    let error = by(agent, &Value::Null).unwrap_err();
+    assert!(error.contains("no other annotation of it"), "the address stays: {error}");
+    by(&server.kubeconfig(), &Value::Null).unwrap();
 }
 
 /// An agent may write the records of IPAM, and only read its settings and reservations.
@@ -370,6 +388,54 @@ fn check_ipam(server: &Server, agent: &Path) {
             }
         }
     }
+}
+
+/// An agent may write the status of a `CalicoNodeStatus` of its own node, and nothing else of any.
+fn check_statuses(server: &Server, agent: &Path) {
+    let object = |name: &str, node: &str| {
+        json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "CalicoNodeStatus", "metadata": { "name": name },
+            "spec": { "node": node, "classes": ["BGP"], "updatePeriodSeconds": 10 },
+        })
+    };
+    for (name, node) in [("own", "n1"), ("others", "n2")] {
+        server.kubectl(&["create", "-f", "-"], &object(name, node).to_string());
+    }
+    let kind = "caliconodestatuses.projectcalico.org";
+    let status = json!({ "status": { "bgp": { "numberEstablishedV4": 1, "numberNotEstablishedV4": 0,
+        "numberEstablishedV6": 0, "numberNotEstablishedV6": 0, "peersV4": [], "peersV6": [] } } });
+    let others = [kind, "others", "--subresource=status"];
+    let start = Instant::now();
+    while patch(server, agent, &others, &status).is_ok() {
+        assert!(start.elapsed() < IN_FORCE, "the status of another node's object is changed");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let error = patch(server, agent, &others, &status).unwrap_err();
+    assert!(error.contains("of its own node alone"), "{error}");
+    patch(server, agent, &[kind, "own", "--subresource=status"], &status).unwrap();
+    let stands = ["get", kind, "own", "-o", "jsonpath={.status.bgp.numberEstablishedV4}"];
+    assert_eq!(server.kubectl(&stands, ""), "1");
+    for (object, told) in [
+        (json!({ "spec": { "node": "n2" } }), "nothing of what is asked"),
+        (json!({ "spec": { "updatePeriodSeconds": 1 } }), "nothing of what is asked"),
+        (json!({ "metadata": { "labels": { "a": "b" } } }), "nothing of an object's metadata"),
+    ] {
+        let error = patch(server, agent, &[kind, "own"], &object).unwrap_err();
+        assert!(error.contains(told), "{object}: {error}");
+    }
+    // The server selects by node.
+    let only = [
+        "--kubeconfig",
+        agent.to_str().unwrap(),
+        "get",
+        kind,
+        "--field-selector=spec.node=n1",
+        "-o",
+        "name",
+    ];
+    let found = server.try_kubectl(&only, "").unwrap();
+    assert!(found.contains("/own") && !found.contains("/others"), "{found}");
+    server.kubectl(&["delete", kind, "own", "others"], "");
 }
 
 /// An agent may read the Secret with passwords of BGP peers, and no other one.

@@ -1,0 +1,248 @@
+//! Calico's `CalicoNodeStatus` objects: what people want to know of a node at the API server, and what the node has to say.
+//!
+//! They are apart from all other objects: no policy and no route depends on them, and their status changes all the time.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::followed::Waiting;
+
+/// The most objects that one node fills in, the first by their names.
+pub(crate) const MOST_OBJECTS: usize = 16;
+/// The shortest period. Each object is written as often at most, and the server keeps each version for minutes.
+pub(crate) const LEAST_PERIOD: Duration = Duration::from_secs(10);
+/// The longest period: a day, as in Calico.
+const LONGEST_PERIOD: Duration = Duration::from_hours(24);
+
+/// What is asked for by an object that names this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StatusRequest {
+    /// Which object of this name it is.
+    pub uid: String,
+    /// `classes` has `Agent`.
+    pub agent: bool,
+    /// `classes` has `BGP`.
+    pub bgp: bool,
+    /// `classes` has `Routes`.
+    pub routes: bool,
+    /// The time between two looks; `None`: the status stays as it is (`updatePeriodSeconds: 0`).
+    pub period: Option<Duration>,
+}
+
+impl StatusRequest {
+    /// Reads an object. `None`: it is about another node.
+    pub(crate) fn read(object: &Value, node: &str) -> Option<(String, Self)> {
+        let (metadata, spec) = (&object["metadata"], &object["spec"]);
+        if spec["node"] != node {
+            return None;
+        }
+        let has = |class: &str| {
+            let classes = spec["classes"].as_array().into_iter().flatten();
+            classes.filter_map(Value::as_str).any(|it| it == class)
+        };
+        // Without a period it is the shortest one, which is Calico's default, too.
+        let seconds = spec["updatePeriodSeconds"].as_u64().unwrap_or(LEAST_PERIOD.as_secs());
+        let period = Duration::from_secs(seconds).clamp(LEAST_PERIOD, LONGEST_PERIOD);
+        let request = Self {
+            uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
+            agent: has("Agent"),
+            bgp: has("BGP"),
+            routes: has("Routes"),
+            period: (seconds > 0).then_some(period),
+        };
+        Some((metadata["name"].as_str()?.to_owned(), request))
+    }
+}
+
+/// What is asked for by objects' names, and what is to be written to them.
+#[derive(Debug, Default)]
+pub struct NodeStatuses {
+    is_wanted: watch::Sender<bool>,
+    requests: watch::Sender<BTreeMap<String, StatusRequest>>,
+    pub(crate) waiting: Waiting<Value, String>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What was written last, with the object's uid.
+    written: BTreeMap<String, (String, Value)>,
+    /// Why objects cannot be followed.
+    fault: Option<String>,
+    /// Why the last write failed, with the object's name.
+    failure: Option<(String, String)>,
+    /// How many objects there are beyond [`MOST_OBJECTS`].
+    left_out: usize,
+}
+
+impl NodeStatuses {
+    /// Has the objects followed, which they are not before: whoever cannot fill them in needs no right to read them.
+    pub fn want(&self) {
+        self.is_wanted.send_replace(true);
+    }
+
+    /// Waits until the objects are to be followed.
+    pub(crate) async fn wanted(&self) {
+        // `self` holds the sender.
+        _ = self.is_wanted.subscribe().wait_for(|it| *it).await;
+    }
+
+    /// What is asked for, by the objects' names.
+    pub fn requests(&self) -> BTreeMap<String, StatusRequest> {
+        self.requests.borrow().clone()
+    }
+
+    /// Queues a status. One that was written last is not written again.
+    pub fn put(&self, name: &str, status: Value) {
+        let uid = self.requests.borrow().get(name).map(|it| it.uid.clone());
+        let is_written = self
+            .state()
+            .written
+            .get(name)
+            .is_some_and(|(of, written)| Some(of) == uid.as_ref() && *written == status);
+        if uid.is_some() && !is_written {
+            self.waiting.put(name.to_owned(), status);
+        }
+    }
+
+    /// Warnings to users.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let State { fault, failure, left_out, .. } = &*self.state();
+        let fault = fault.iter().map(|reason| {
+            format!("CalicoNodeStatus objects cannot be followed, so nobody fills in their status here: {reason}")
+        });
+        let failure = failure.iter().map(|(name, reason)| {
+            format!("CalicoNodeStatus {name}: its status could not be written: {reason}")
+        });
+        let left_out = (*left_out > 0).then(|| {
+            format!(
+                "found {left_out} CalicoNodeStatus objects of this node more than it fills in, expected {MOST_OBJECTS} at most: those \
+                 with the last names are left out; delete some"
+            )
+        });
+        fault.chain(failure).chain(left_out).collect()
+    }
+
+    /// Replaces what is asked for.
+    pub(crate) fn note(&self, mut requests: BTreeMap<String, StatusRequest>) {
+        let behind = requests.keys().nth(MOST_OBJECTS).cloned();
+        let left_out = behind.map_or(0, |behind| requests.split_off(&behind).len());
+        let mut state = self.state();
+        state.written.retain(|name, _| requests.contains_key(name));
+        if state.failure.as_ref().is_some_and(|(name, _)| !requests.contains_key(name)) {
+            state.failure = None;
+        }
+        (state.fault, state.left_out) = (None, left_out);
+        drop(state);
+        self.requests.send_replace(requests);
+    }
+
+    /// Notes why objects cannot be followed. What is known of them stays.
+    pub(crate) fn note_fault(&self, reason: String) {
+        self.state().fault = Some(reason);
+    }
+
+    /// Notes what came of a write.
+    pub(crate) fn note_written(&self, name: &str, status: Value, outcome: Result<(), String>) {
+        let uid = self.requests.borrow().get(name).map(|it| it.uid.clone());
+        let mut state = self.state();
+        match outcome {
+            Ok(()) => {
+                if let Some(uid) = uid {
+                    state.written.insert(name.to_owned(), (uid, status));
+                }
+                state.failure = None;
+            }
+            Err(reason) => {
+                let failure = Some((name.to_owned(), reason));
+                if state.failure != failure {
+                    tracing::warn!(?failure, "the status of a CalicoNodeStatus is not written");
+                }
+                state.failure = failure;
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each change of it is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(name: &str, spec: &Value) -> Value {
+        json!({ "metadata": { "name": name, "uid": format!("u-{name}") }, "spec": spec })
+    }
+
+    #[test]
+    fn an_object_of_this_node_says_what_and_how_often() {
+        let read = |spec: Value| StatusRequest::read(&object("a", &spec), "n1");
+        assert_eq!(read(json!({ "node": "n2", "classes": ["BGP"] })), None);
+        assert_eq!(read(json!({})), None);
+        let all = json!({ "node": "n1", "classes": ["Agent", "BGP", "Routes"], "updatePeriodSeconds": 30 });
+        let (name, all) = read(all).unwrap();
+        assert_eq!((name.as_str(), all.uid.as_str()), ("a", "u-a"));
+        assert!(all.agent && all.bgp && all.routes);
+        assert_eq!(all.period, Some(Duration::from_secs(30)));
+        for (given, expected) in [
+            (json!(0), None),
+            (json!(1), Some(10)),
+            (json!(10), Some(10)),
+            (json!(1_000_000), Some(86_400)),
+            (Value::Null, Some(10)),
+        ] {
+            let spec = json!({ "node": "n1", "classes": ["bgp"], "updatePeriodSeconds": given });
+            let (_, request) = read(spec).unwrap();
+            assert_eq!(request.period, expected.map(Duration::from_secs), "{given}");
+            assert!(!request.bgp, "a class has its own letters");
+        }
+    }
+
+    #[test]
+    fn of_many_objects_the_first_count_and_one_that_is_made_anew_is_written_anew() {
+        let statuses = NodeStatuses::default();
+        let requests = |count: usize, of: &str| -> BTreeMap<String, StatusRequest> {
+            let all = (0..count).map(|at| object(&format!("s{at:02}"), &json!({ "node": "n1" })));
+            let mut all: BTreeMap<_, _> =
+                all.filter_map(|it| StatusRequest::read(&it, "n1")).collect();
+            for request in all.values_mut() {
+                request.uid.push_str(of);
+            }
+            all
+        };
+        statuses.note(requests(MOST_OBJECTS + 4, ""));
+        assert_eq!(statuses.requests().len(), MOST_OBJECTS);
+        assert!(statuses.problems()[0].starts_with("found 4 CalicoNodeStatus objects"));
+        let waits = |name: &str| statuses.waiting.first_by(|_| 0).is_some_and(|(it, _)| it == name);
+        statuses.put("s19", json!({}));
+        assert!(!waits("s19"), "it is left out");
+        let write = || {
+            let (name, value) = statuses.waiting.first_by(|_| 0).unwrap();
+            statuses.note_written(&name, value.clone(), Ok(()));
+            statuses.waiting.done(&name, &value);
+        };
+        statuses.put("s00", json!({ "a": 1 }));
+        write();
+        statuses.put("s00", json!({ "a": 1 }));
+        assert!(!waits("s00"), "it is the same");
+        statuses.note(requests(1, "-anew"));
+        assert_eq!(statuses.problems(), [""; 0]);
+        statuses.put("s00", json!({ "a": 1 }));
+        assert!(waits("s00"), "it is another object");
+        write();
+        statuses.put("s00", json!({ "a": 2 }));
+        statuses.note_written("s00", json!({ "a": 2 }), Err("forbidden".to_owned()));
+        insta::assert_snapshot!(statuses.problems().join("\n"), @"CalicoNodeStatus s00: its status could not be written: forbidden");
+        statuses.note(BTreeMap::new());
+        assert_eq!(statuses.problems(), [""; 0]);
+    }
+}

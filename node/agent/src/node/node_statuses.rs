@@ -1,0 +1,253 @@
+//! The status of `CalicoNodeStatus` objects: what the node knows of its BGP, in Calico's form.
+//!
+//! An object that names this node is filled in when it comes, when it changes, and once in its period. Without `--bgp` it
+//! says that nothing speaks here, as in Calico. What is large is cut: peers and routes of each family, the first ones.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant, SystemTime};
+
+use ipnet::IpNet;
+use manx_bgp::peer::PeerType;
+use manx_datastore::StatusRequest;
+use manx_speaker::status::{SessionState, SessionStatus};
+use serde_json::{Value, json};
+
+use super::view::View;
+use manx_calculation::topology::HostRoute;
+
+/// The most peers of each family in a status.
+const MOST_PEERS: usize = 512;
+/// The most routes of each family in a status.
+pub(super) const MOST_ROUTES: usize = 512;
+/// The time between two looks at what is asked for.
+const LOOKS: Duration = Duration::from_secs(1);
+/// What Calico says where there is no gateway.
+const NO_GATEWAY: &str = "N/A";
+
+/// What the node knows.
+#[derive(Debug, Default)]
+pub(super) struct Snapshot {
+    /// What speaks; `None`: nothing does.
+    pub(super) daemon: Option<Daemon>,
+    /// The sessions, by the peers' addresses.
+    pub(super) sessions: Vec<SessionStatus>,
+    /// The first routes of each family: those that begin here, and those that peers tell.
+    pub(super) routes: Vec<KnownRoute>,
+    /// Whether there are more than [`MOST_ROUTES`] of IPv4, and of IPv6. `None`: nobody has asked for routes.
+    pub(super) more_routes: Option<[bool; 2]>,
+}
+
+/// What speaks BGP.
+#[derive(Debug)]
+pub(super) struct Daemon {
+    pub(super) identifier: Option<Ipv4Addr>,
+    /// When it began.
+    pub(super) began: SystemTime,
+    /// When the objects last asked something else of it.
+    pub(super) configured: SystemTime,
+}
+
+/// A route that BGP knows.
+#[derive(Debug)]
+pub(super) struct KnownRoute {
+    pub(super) prefix: IpNet,
+    pub(super) gateway: Option<IpAddr>,
+    pub(super) interface: Option<String>,
+    pub(super) origin: Origin,
+    /// Whether packets go by it.
+    pub(super) is_used: bool,
+}
+
+/// The ways out that the node's kernel has, each with the router.
+pub(super) type Used = BTreeMap<IpNet, IpAddr>;
+
+/// The ways out that the node's kernel gets.
+pub(super) fn used(view: &View) -> Used {
+    let router = |(prefix, route): (IpNet, HostRoute)| match route {
+        HostRoute::Router { address } => Some((prefix.trunc(), address)),
+        _ => None,
+    };
+    view.host_network().blocks.into_iter().filter_map(router).collect()
+}
+
+/// Where a route comes from.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Origin {
+    /// It begins here: a block, or an address of services.
+    Static,
+    /// It begins here: an address of a pod or a tunnel outside of the blocks.
+    Direct,
+    /// A peer has told it.
+    Peer(PeerType, IpAddr),
+}
+
+/// Which objects are due.
+#[derive(Debug, Default)]
+pub(super) struct NodeStatusReports {
+    due: BTreeMap<String, (StatusRequest, Option<Instant>)>,
+    next_look: Option<Instant>,
+    /// How many peers of IPv4 there were, and of IPv6.
+    peers: [usize; 2],
+    /// Whether there were more routes of IPv4 than a status holds, and of IPv6.
+    more_routes: [bool; 2],
+}
+
+impl NodeStatusReports {
+    /// The objects that are to be filled in now.
+    pub(super) fn due(
+        &mut self,
+        now: Instant,
+        requests: impl FnOnce() -> BTreeMap<String, StatusRequest>,
+    ) -> Vec<(String, StatusRequest)> {
+        if self.next_look.is_some_and(|at| now < at) {
+            return Vec::new();
+        }
+        self.next_look = Some(now + LOOKS);
+        let requests = requests();
+        self.due.retain(|name, _| requests.contains_key(name));
+        if requests.is_empty() {
+            self.peers = [0; 2];
+        }
+        if !requests.values().any(|it| it.routes) {
+            self.more_routes = [false; 2];
+        }
+        let mut due = Vec::new();
+        for (name, request) in requests {
+            let known = self.due.get(&name).filter(|(before, _)| *before == request);
+            let is_due = match (known, request.period) {
+                (_, None) => false,
+                (None, Some(_)) => true,
+                (Some((_, at)), Some(_)) => at.is_none_or(|at| now >= at),
+            };
+            if is_due || known.is_none() {
+                let next = request.period.map(|period| now + period);
+                self.due.insert(name.clone(), (request.clone(), next));
+            }
+            if is_due {
+                due.push((name, request));
+            }
+        }
+        due
+    }
+
+    /// Notes what a snapshot has more of than a status holds.
+    pub(super) fn note_cut(&mut self, snapshot: &Snapshot) {
+        self.peers = peers_by_family(&snapshot.sessions).map(|it| it.len());
+        if let Some(more) = snapshot.more_routes {
+            self.more_routes = more;
+        }
+    }
+
+    /// The warning to users about what was cut off.
+    pub(super) fn warning(&self) -> Option<String> {
+        let families = ["IPv4", "IPv6"].into_iter().zip(self.peers).zip(self.more_routes);
+        let cut = families.flat_map(|((family, peers), more_routes)| {
+            let peers = (peers > MOST_PEERS)
+                .then(|| format!("{peers} peers of {family}, {MOST_PEERS} of them listed"));
+            let routes = more_routes.then(|| {
+                format!("more than {MOST_ROUTES} routes of {family}, {MOST_ROUTES} of them listed")
+            });
+            peers.into_iter().chain(routes)
+        });
+        let cut: Vec<String> = cut.collect();
+        (!cut.is_empty()).then(|| {
+            format!(
+                "CalicoNodeStatus objects of this node hold a part: {}; `manx node status` has all sessions",
+                cut.join("; ")
+            )
+        })
+    }
+}
+
+fn peers_by_family(sessions: &[SessionStatus]) -> [Vec<&SessionStatus>; 2] {
+    [true, false].map(|v4| sessions.iter().filter(|it| it.peer.is_ipv4() == v4).collect())
+}
+
+/// The status that an object asks for. A class that is not asked for is null, which takes away what stood there.
+pub(super) fn status(request: &StatusRequest, snapshot: &Snapshot) -> Value {
+    let of = |is_asked: bool, value: fn(&Snapshot) -> Value| {
+        if is_asked { value(snapshot) } else { Value::Null }
+    };
+    json!({
+        "agent": of(request.agent, agent),
+        "bgp": of(request.bgp, bgp),
+        "routes": of(request.routes, routes),
+    })
+}
+
+/// Both families have one speaker.
+fn agent(Snapshot { daemon, .. }: &Snapshot) -> Value {
+    let daemon = match daemon {
+        None => json!({ "state": "NotReady" }),
+        Some(Daemon { identifier, began, configured }) => json!({
+            "state": "Ready",
+            "version": concat!("manx v", env!("CARGO_PKG_VERSION")),
+            "routerID": identifier.map(|it| it.to_string()).unwrap_or_default(),
+            "lastBootTime": time(*began),
+            "lastReconfigurationTime": time(*configured),
+        }),
+    };
+    json!({ "birdV4": daemon, "birdV6": daemon })
+}
+
+fn bgp(Snapshot { sessions, .. }: &Snapshot) -> Value {
+    let [v4, v6] = peers_by_family(sessions);
+    let established = |of: &[&SessionStatus]| {
+        of.iter().filter(|it| it.state == SessionState::Established).count()
+    };
+    let peers = |of: &[&SessionStatus]| -> Vec<Value> {
+        of.iter().take(MOST_PEERS).map(|session| peer(session)).collect()
+    };
+    json!({
+        "numberEstablishedV4": established(&v4),
+        "numberNotEstablishedV4": v4.len() - established(&v4),
+        "numberEstablishedV6": established(&v6),
+        "numberNotEstablishedV6": v6.len() - established(&v6),
+        "peersV4": peers(&v4),
+        "peersV6": peers(&v6),
+    })
+}
+
+/// A session. Its states are those of RFC 4271, as in Calico.
+fn peer(SessionStatus { peer, kind, state, since, .. }: &SessionStatus) -> Value {
+    let kind = match kind {
+        PeerType::Mesh => "NodeMesh",
+        PeerType::Node => "NodePeer",
+        PeerType::Global => "GlobalPeer",
+    };
+    json!({ "peerIP": peer, "type": kind, "state": state.to_string(), "since": time(*since) })
+}
+
+fn routes(Snapshot { routes, .. }: &Snapshot) -> Value {
+    let of = |v4: bool| -> Vec<Value> {
+        let family = routes.iter().filter(|it| it.prefix.addr().is_ipv4() == v4);
+        family.take(MOST_ROUTES).map(route).collect()
+    };
+    json!({ "routesV4": of(true), "routesV6": of(false) })
+}
+
+fn route(KnownRoute { prefix, gateway, interface, origin, is_used }: &KnownRoute) -> Value {
+    let from = match origin {
+        Origin::Static => json!({ "sourceType": "Static" }),
+        Origin::Direct => json!({ "sourceType": "Direct" }),
+        Origin::Peer(PeerType::Mesh, peer) => json!({ "sourceType": "NodeMesh", "peerIP": peer }),
+        Origin::Peer(PeerType::Node | PeerType::Global, peer) => {
+            json!({ "sourceType": "BGPPeer", "peerIP": peer })
+        }
+    };
+    json!({
+        "destination": prefix.to_string(),
+        "gateway": gateway.map_or_else(|| NO_GATEWAY.to_owned(), |it| it.to_string()),
+        "interface": interface.as_deref().unwrap_or(NO_GATEWAY),
+        "learnedFrom": from,
+        "type": if *is_used { "FIB" } else { "RIB" },
+    })
+}
+
+fn time(at: SystemTime) -> String {
+    humantime::format_rfc3339_seconds(at).to_string()
+}
+
+#[cfg(test)]
+mod tests;
