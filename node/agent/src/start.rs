@@ -93,7 +93,11 @@ async fn find_addresses(
         let warnings = inputs.source.warnings();
         let Some(waits) = addresses.waits(inputs.contents(), &warnings) else { break };
         if waits != told {
-            tracing::warn!(waits, "the agent does not start yet");
+            if annotations.is_some() {
+                tracing::info!(waits, "the node has another address than its object says");
+            } else {
+                tracing::warn!(waits, "the agent does not start yet");
+            }
             told.clone_from(&waits);
         }
         reports(waits);
