@@ -243,8 +243,7 @@ fn a_changed_message_ends_a_session_only_if_its_prefixes_cannot_be_read() {
     for at in 0..count.unwrap_or(MUTATIONS) {
         let message = change(&mut rng, &all);
         if let Err(fault) = judge(&message) {
-            let hex: String = message.iter().map(|byte| format!("{byte:02x}")).collect();
-            panic!("message {at}: {fault}\n{hex}");
+            panic!("message {at}: {fault}\n{message:02x?}");
         }
     }
 }
