@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use crate::decision::Path;
 use crate::filter::{self, Direction, Filters, LOCAL_PREF_OF_PRIORITY_0, Verdict};
-use crate::path::{Attributes, around, prepend};
+use crate::path::{Attributes, prepend, values_around};
 use crate::peer::{NextHopMode, Peer};
 
 /// The `LOCAL_PREF` of a node's own routes. Calico's nodes take a route's metric from it (2147483647 less the
@@ -64,11 +64,6 @@ impl Exports {
     }
 }
 
-/// What a map has for the prefixes that contain one, the longest first.
-fn values_around<T>(map: &BTreeMap<IpNet, T>, prefix: IpNet) -> impl Iterator<Item = &T> {
-    around(prefix).filter_map(|it| map.get(&it))
-}
-
 /// A route that somebody may be told of.
 #[derive(Debug, Clone, Copy)]
 pub enum Route<'a> {
@@ -76,6 +71,16 @@ pub enum Route<'a> {
     Own(OwnRoute),
     /// The best path of a peer, and that peer.
     Learned(&'a Path, &'a Peer),
+}
+
+impl Route<'_> {
+    /// What it is of this node itself.
+    const fn own(&self) -> Option<OwnRoute> {
+        match self {
+            Self::Own(own) => Some(*own),
+            Self::Learned(..) => None,
+        }
+    }
 }
 
 /// The attributes with which `peer` is told of a route. `None`: it is not told. `here` is this node's address in the
@@ -89,21 +94,62 @@ pub fn advertised(
     (peer, filters): (&Peer, &Filters),
     here: IpAddr,
 ) -> Option<Attributes> {
-    let (own, mut attributes) = match route {
-        Route::Own(own) => (
-            Some(own),
-            Attributes { local_pref: Some(OWN_LOCAL_PREFERENCE), ..Attributes::of_own(here) },
-        ),
-        Route::Learned(path, from) => (None, passed_on(path, from, peer)?),
+    let (own, mut attributes) = (route.own(), unfiltered(route, peer, here)?);
+    let seen = filter::Route {
+        prefix,
+        attributes: &attributes,
+        is_from_peer: own.is_none(),
+        interface: None,
     };
-    let is_own = own.is_some();
-    let seen =
-        filter::Route { prefix, attributes: &attributes, is_from_peer: !is_own, interface: None };
     match filters.judge(Direction::Export, &seen, peer.is_internal()) {
         Verdict::Accept(changed) => attributes = changed.into_owned(),
         Verdict::Unmatched if exports.allows(prefix, own) => {}
         Verdict::Unmatched | Verdict::Reject => return None,
     }
+    completed(exports, attributes, own.is_some(), peer, here)
+}
+
+/// What [`advertised`] is for a peer without filters and a route whose prefix [is allowed](Exports::allows). It is the same
+/// for all prefixes with the same path.
+pub(crate) fn advertised_alike(
+    exports: &Exports,
+    route: Route<'_>,
+    peer: &Peer,
+    here: IpAddr,
+) -> Option<Attributes> {
+    let attributes = unfiltered(route, peer, here)?;
+    completed(exports, attributes, route.own().is_some(), peer, here)
+}
+
+/// Whether two peers without filters, with these addresses of this node, are told the same of each path that neither of
+/// them has told.
+pub(crate) fn are_told_alike(one: (&Peer, IpAddr), other: (&Peer, IpAddr)) -> bool {
+    let parts = |(peer, here): (&Peer, IpAddr)| {
+        (peer.is_internal(), peer.own_system, peer.reflected_as, peer.next_hop, here)
+    };
+    // Whether a peer of another system reaches a next hop by itself depends on where it is.
+    let by_address = !one.0.is_internal() && one.0.next_hop == NextHopMode::Auto;
+    parts(one) == parts(other) && (!by_address || one.0.address == other.0.address)
+}
+
+/// The attributes of a route before filters are asked. `None`: the peer may not hear of it.
+fn unfiltered(route: Route<'_>, peer: &Peer, here: IpAddr) -> Option<Attributes> {
+    match route {
+        Route::Own(_) => {
+            Some(Attributes { local_pref: Some(OWN_LOCAL_PREFERENCE), ..Attributes::of_own(here) })
+        }
+        Route::Learned(path, from) => passed_on(path, from, peer),
+    }
+}
+
+/// Sets what depends on the peer. `None`: it does not reach the next hop.
+fn completed(
+    exports: &Exports,
+    mut attributes: Attributes,
+    is_own: bool,
+    peer: &Peer,
+    here: IpAddr,
+) -> Option<Attributes> {
     attributes.next_hop = match peer.next_hop {
         NextHopMode::Own => here,
         NextHopMode::Auto if is_own => here,

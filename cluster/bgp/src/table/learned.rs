@@ -1,0 +1,51 @@
+//! What peers have told.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::advertise::path;
+use super::routes::{Entry, Routes};
+use super::session::State;
+use super::values::Learned;
+use crate::decision::{self, Path};
+
+/// The most prefixes that are looked at for one part of the next hops.
+pub(super) const PART: usize = 16 * 1024;
+
+/// The peers whose paths count.
+#[derive(Debug)]
+pub(super) struct Meant<'a> {
+    pub(super) states: &'a [State],
+    /// Whether the peer with each number is meant.
+    pub(super) peers: Vec<bool>,
+}
+
+impl Meant<'_> {
+    /// The paths of these peers that are used, the best one first.
+    pub(super) fn used(&self, entry: &Entry) -> Vec<Learned> {
+        let paths = entry.paths.as_slice().iter().filter(|it| self.peers[it.peer as usize]);
+        let paths: Vec<Path> = paths.map(|it| path(self.states, it)).collect();
+        let of = |path: &Path| Learned { next_hop: path.attributes.next_hop, peer: path.peer };
+        decision::used(&paths).into_iter().map(of).collect()
+    }
+
+    /// Appends the next hops of a part of the prefixes. Returns where the next part begins.
+    pub(super) fn next_hops(
+        &self,
+        routes: &Routes,
+        from: usize,
+        all: &mut Vec<(IpNet, IpAddr)>,
+    ) -> Option<usize> {
+        for entry in routes.part(from, PART)?.filter(|it| it.own.is_none()) {
+            let Some(best) = entry.paths.best() else { continue };
+            let next_hop = if self.peers[best.peer as usize] {
+                Some(best.attributes.next_hop)
+            } else {
+                self.used(entry).first().map(|it| it.next_hop)
+            };
+            all.extend(next_hop.map(|it| (entry.prefix, it)));
+        }
+        Some(from + PART)
+    }
+}
