@@ -21,6 +21,7 @@ use manx_bench::report::figures::Report;
 use manx_bench::report::progress::Progress;
 use manx_bench::report::table;
 use manx_bench::run::{Run, Settings};
+use manx_bench::sections::bgp::device::manx::{self as speakers, SPEAKERS};
 use manx_bench::sections::fairness::attack::{self, ATTACK};
 use manx_bench::sections::{self, SECTIONS, pipeline};
 
@@ -86,6 +87,7 @@ fn main() -> ExitCode {
         Some(AGENT) => agent::run(arguments),
         Some(BARE) => forwarder::run(arguments),
         Some(ATTACK) => attack::run(arguments),
+        Some(SPEAKERS) => speakers::run(arguments),
         Some(WITHIN) => within::run(arguments),
         _ => return bench(&Arguments::parse()),
     };

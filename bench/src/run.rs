@@ -23,6 +23,8 @@ pub struct Settings {
     pub changes: usize,
     /// The number of Services.
     pub services: usize,
+    /// One in so many of BGP's peers, or of their prefixes.
+    pub bgp_part: u32,
     /// The number of rules in each of the two policies besides the one that allows the traffic, and in the kernel's
     /// filters.
     pub rules: usize,
@@ -41,6 +43,7 @@ impl Settings {
             packets: 1 << 20,
             changes: 1000,
             services: 10_000,
+            bgp_part: 1,
             rules: 1000,
             cores: Cores::detect(),
             prove: false,
@@ -55,6 +58,7 @@ impl Settings {
             packets: 1 << 17,
             changes: 100,
             services: 1000,
+            bgp_part: 10,
             ..Self::full()
         }
     }

@@ -27,7 +27,8 @@ pub fn named_namespace(folder: &FilePath, name: &str) -> Result<OwnedFd, Error> 
     Ok(netns)
 }
 
-fn set_loopback_up(netns: &OwnedFd) -> Result<(), Error> {
+/// Sets the loopback device of a namespace up.
+pub fn set_loopback_up(netns: &OwnedFd) -> Result<(), Error> {
     Ok(netlink::in_netns(netns, async |netlink| {
         let lo = netlink.existing("lo").await?;
         netlink.set_up(lo.index).await

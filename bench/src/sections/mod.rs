@@ -6,6 +6,7 @@
 //! - [`side_by_side`]: Manx on real devices, compared with the kernel and other programs;
 //! - [`fairness`]: the share of a pod while its neighbour attacks, on real devices;
 //! - [`attach`]: the time to attach many pods, and the delay of other work meanwhile, on real devices;
+//! - [`bgp`]: the BGP speaker, compared with other programs, with peers over loopback;
 //! - [`pipeline`]: the cost of a packet, without devices;
 //! - [`policy_scale`]: the cost to compile, change and look up large policy;
 //! - [`policy_size`]: the cost of policies that are made to be expensive, by their length;
@@ -16,6 +17,7 @@
 
 pub mod addresses;
 pub mod attach;
+pub mod bgp;
 pub mod change;
 pub mod fairness;
 pub mod matrix;
@@ -42,7 +44,7 @@ pub struct Section {
 }
 
 /// All sections, in the order of measuring.
-pub const SECTIONS: [Section; 10] = [
+pub const SECTIONS: [Section; 11] = [
     Section {
         name: "side-by-side",
         description: "Manx beside others, on real devices, in turn",
@@ -60,6 +62,12 @@ pub const SECTIONS: [Section; 10] = [
         description: "attaching many pods at once, and one after the other",
         rows: attach::rows,
         measure: attach::measure,
+    },
+    Section {
+        name: "bgp",
+        description: "the BGP speaker beside others, with many peers and large tables, in turn",
+        rows: bgp::rows,
+        measure: bgp::measure,
     },
     Section {
         name: "pipeline",

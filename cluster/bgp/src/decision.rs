@@ -24,11 +24,14 @@ pub struct Path {
     pub attributes: Arc<Attributes>,
 }
 
+/// What makes a path better before `MULTI_EXIT_DISC` counts. The least is the best, and is better whatever else there is.
+pub(crate) fn preference(it: &Attributes) -> impl Ord + use<> {
+    (Reverse(it.local_pref.unwrap_or(LOCAL_PREFERENCE)), it.path_length(), it.origin)
+}
+
 impl Path {
-    /// What makes a path better before `MULTI_EXIT_DISC` counts. The least is the best.
     fn preference(&self) -> impl Ord + use<> {
-        let it = &self.attributes;
-        (Reverse(it.local_pref.unwrap_or(LOCAL_PREFERENCE)), it.path_length(), it.origin)
+        preference(&self.attributes)
     }
 
     /// What tells equal paths apart. Of one peer there is one path to a prefix, so no two are the same.
@@ -39,6 +42,14 @@ impl Path {
 
     fn med(&self) -> u32 {
         self.attributes.med.unwrap_or(0)
+    }
+
+    /// Whether a path that comes is better than the best one there is, where both are as good until `MULTI_EXIT_DISC`
+    /// counts. `None`: the other paths have to be asked, because one may beat another by it.
+    pub(crate) fn is_better_than(&self, best: &Self) -> Option<bool> {
+        let of = |it: &Self| (it.is_internal, it.tie_breaker());
+        // No path beats one of 0.
+        ((self.med(), best.med()) == (0, 0)).then(|| of(self) < of(best))
     }
 }
 
@@ -58,7 +69,9 @@ pub fn used<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec<&'a Path> {
             neighbour == path.attributes.neighbour_system() && other.med() < path.med()
         })
     };
-    let mut left: Vec<&Path> = preferred.iter().copied().filter(|it| !is_beaten(it)).collect();
+    let med_counts = preferred.iter().any(|it| it.med() != preferred[0].med());
+    let mut left: Vec<&Path> =
+        preferred.iter().copied().filter(|it| !med_counts || !is_beaten(it)).collect();
     if left.iter().any(|it| !it.is_internal) {
         left.retain(|it| !it.is_internal);
     }

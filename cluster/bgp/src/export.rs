@@ -11,7 +11,7 @@ use manx_objects::object::bgp::Advertisement;
 
 use crate::decision::Path;
 use crate::filter::{self, Direction, Filters, Verdict, add_community, local_pref};
-use crate::path::{Attributes, around, prepend};
+use crate::path::{Attributes, prepend, values_around};
 use crate::peer::{NextHopMode, Peer};
 
 #[cfg(test)]
@@ -101,11 +101,16 @@ impl Exports {
             && (advertisements, priorities) == (&other.advertisements, &other.priorities)
     }
 
-    /// The attributes with which a route of this node itself begins.
-    fn of_own(&self, prefix: IpNet, here: IpAddr) -> Attributes {
+    /// The attributes with which a route of this node itself begins. A session has the family of its addresses.
+    fn of_own(&self, here: IpAddr) -> Attributes {
         let Priorities { v4, v6 } = self.priorities;
-        let priority = if prefix.addr().is_ipv4() { v4 } else { v6 };
+        let priority = if here.is_ipv4() { v4 } else { v6 };
         Attributes { local_pref: Some(local_pref(priority)), ..Attributes::of_own(here) }
+    }
+
+    /// Whether a route gets communities because of where it lies.
+    pub(crate) fn marks(&self, prefix: IpNet) -> bool {
+        self.advertisements.iter().any(|it| it.cidr.contains(&prefix))
     }
 
     /// Adds the communities of the nets that a route lies in.
@@ -117,11 +122,6 @@ impl Exports {
     }
 }
 
-/// What a map has for the prefixes that contain one, the longest first.
-fn values_around<T>(map: &BTreeMap<IpNet, T>, prefix: IpNet) -> impl Iterator<Item = &T> {
-    around(prefix).filter_map(|it| map.get(&it))
-}
-
 /// A route that somebody may be told of.
 #[derive(Debug, Clone, Copy)]
 pub enum Route<'a> {
@@ -129,6 +129,16 @@ pub enum Route<'a> {
     Own(OwnRoute),
     /// The best path of a peer, and that peer.
     Learned(&'a Path, &'a Peer),
+}
+
+impl Route<'_> {
+    /// What it is of this node itself.
+    const fn own(&self) -> Option<OwnRoute> {
+        match self {
+            Self::Own(own) => Some(*own),
+            Self::Learned(..) => None,
+        }
+    }
 }
 
 /// The attributes with which `peer` is told of a route. `None`: it is not told. `here` is this node's address in the
@@ -143,18 +153,66 @@ pub fn advertised(
     (peer, filters): (&Peer, &Filters),
     here: IpAddr,
 ) -> Option<Attributes> {
-    let (own, mut attributes) = match route {
-        Route::Own(own) => (Some(own), exports.of_own(prefix, here)),
-        Route::Learned(path, from) => (None, passed_on(path, from, peer)?),
+    let (own, mut attributes) = (route.own(), unfiltered(exports, route, peer, here)?);
+    let seen = filter::Route {
+        prefix,
+        attributes: &attributes,
+        is_from_peer: own.is_none(),
+        interface: None,
     };
-    let is_own = own.is_some();
-    let seen =
-        filter::Route { prefix, attributes: &attributes, is_from_peer: !is_own, interface: None };
     match filters.judge(Direction::Export, &seen, peer.is_internal()) {
         Verdict::Accept(changed) => attributes = changed.into_owned(),
         Verdict::Unmatched if exports.allows(prefix, own) => exports.mark(prefix, &mut attributes),
         Verdict::Unmatched | Verdict::Reject => return None,
     }
+    completed(exports, attributes, own.is_some(), peer, here)
+}
+
+/// What [`advertised`] is for a peer without filters and a route whose prefix [is allowed](Exports::allows) and [gets no
+/// communities](Exports::marks). It is the same
+/// for all prefixes with the same path.
+pub(crate) fn advertised_alike(
+    exports: &Exports,
+    route: Route<'_>,
+    peer: &Peer,
+    here: IpAddr,
+) -> Option<Attributes> {
+    let attributes = unfiltered(exports, route, peer, here)?;
+    completed(exports, attributes, route.own().is_some(), peer, here)
+}
+
+/// Whether two peers without filters, with these addresses of this node, are told the same of each path that neither of
+/// them has told.
+pub(crate) fn are_told_alike(one: (&Peer, IpAddr), other: (&Peer, IpAddr)) -> bool {
+    let parts = |(peer, here): (&Peer, IpAddr)| {
+        (peer.is_internal(), peer.own_system, peer.reflected_as, peer.next_hop, here)
+    };
+    // Whether a peer of another system reaches a next hop by itself depends on where it is.
+    let by_address = !one.0.is_internal() && one.0.next_hop == NextHopMode::Auto;
+    parts(one) == parts(other) && (!by_address || one.0.address == other.0.address)
+}
+
+/// The attributes of a route before filters are asked. `None`: the peer may not hear of it.
+fn unfiltered(
+    exports: &Exports,
+    route: Route<'_>,
+    peer: &Peer,
+    here: IpAddr,
+) -> Option<Attributes> {
+    match route {
+        Route::Own(_) => Some(exports.of_own(here)),
+        Route::Learned(path, from) => passed_on(path, from, peer),
+    }
+}
+
+/// Sets what depends on the peer. `None`: it does not reach the next hop.
+fn completed(
+    exports: &Exports,
+    mut attributes: Attributes,
+    is_own: bool,
+    peer: &Peer,
+    here: IpAddr,
+) -> Option<Attributes> {
     attributes.next_hop = match peer.next_hop {
         NextHopMode::Own => here,
         NextHopMode::Auto if is_own => here,

@@ -1,5 +1,6 @@
 //! The attributes of a route, and an update of routes.
 
+use std::collections::BTreeMap;
 use std::iter;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -123,6 +124,15 @@ pub fn prepend(path: &mut Vec<Segment>, systems: &[u32]) {
 /// A prefix without host bits and all that contain it, the longest first.
 pub fn around(prefix: IpNet) -> impl Iterator<Item = IpNet> {
     iter::successors(Some(prefix.trunc()), IpNet::supernet)
+}
+
+/// What a map has for the prefixes that contain one, in no order.
+pub fn values_around<T>(map: &BTreeMap<IpNet, T>, prefix: IpNet) -> impl Iterator<Item = &T> {
+    // To look at a few costs less than to look each prefix up.
+    let is_small = map.len() <= 16;
+    let few = is_small.then(|| map.iter().filter(move |(net, _)| net.contains(&prefix)));
+    let many = (!is_small).then(|| around(prefix).filter_map(|net| map.get(&net)));
+    few.into_iter().flatten().map(|(_, value)| value).chain(many.into_iter().flatten())
 }
 
 /// A change of routes that a peer tells, or is told. All prefixes are of one family.

@@ -3,161 +3,83 @@
 //! The caller brings what happens to sessions, asks what a peer should be told next ([`Table::take_messages`]), and sends
 //! it. A peer's news wait here, each prefix once however often it changes: a slow peer costs no more memory than a fast one.
 //!
+//! The layers, in order:
+//! - `values`: what the table is told, and what it says.
+//! - `taken`: what is taken of what a peer tells.
+//! - `paths`: the paths to one prefix.
+//! - `routes`: the prefixes, in the order of their last change.
+//! - `interner`: equal attributes are one.
+//! - `bits`: which prefixes a peer holds.
+//! - `session`: what is known of a peer and its session.
+//! - `learned`: what peers have told.
+//! - `advertise`: what a peer is told, found once for all that are told alike.
+//!
 //! Laws (`tests.rs`), for any order of events:
 //! - The paths used are those that [`decision::used`] chooses of the paths that are there.
 //! - A peer that has taken all its messages has been told exactly what [`export::advertised`] says of each prefix.
 //! - A peer has at most as many prefixes here as [`Configuration::prefixes`] or [`Configuration::prefixes_of_node`] says.
 
-use std::borrow::Cow;
-use std::collections::btree_map::Range;
+mod advertise;
+mod bits;
+mod interner;
+mod learned;
+mod paths;
+mod routes;
+mod session;
+mod taken;
+mod values;
+
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::net::{IpAddr, Ipv4Addr};
-use std::ops::Bound;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipnet::{IpNet, Ipv6Net};
+use ipnet::IpNet;
 
-use crate::decision::{self, Path};
-use crate::export::{self, Exports, OwnRoute, Route};
-use crate::filter::{self, Direction, Filters, Verdict};
+use self::advertise::{Advertiser, Cache, News, path};
+use self::bits::Bits;
+use self::interner::Interner;
+use self::paths::Stored;
+use self::routes::Routes;
+use self::session::{Session, State};
+use self::taken::{imported, is_routable, received, weight};
+pub use self::values::{Configuration, Counts, Learned, Message, Opened, TooManyPrefixes};
+use crate::decision::{self, Path, preference};
+use crate::export::{self, OwnRoute};
 use crate::path::{Attributes, Update};
 use crate::peer::Peer;
 
 /// The most bytes of attributes that a peer's paths have on average, if it tells as many prefixes as it may.
 const WEIGHT: usize = 256;
+/// The most prefixes that are looked at for one portion of a peer's messages.
+const LOOKS: usize = 10_000;
+/// How many numbers a peer's list may have that are out of date, besides as many as it has prefixes.
+const SPARE: usize = 64;
 /// How long stale paths are kept at most when the peer is back and does not say that it has told everything.
 const STALE_AFTER_RETURN: Duration = Duration::from_mins(6);
-
-/// What the table is to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Configuration {
-    /// This node's identifier.
-    pub identifier: Ipv4Addr,
-    /// The cluster that this node reflects routes in (RFC 4456).
-    pub cluster: Option<Ipv4Addr>,
-    /// This node's addresses. A path whose next hop is one of them is not taken.
-    pub addresses: BTreeSet<IpAddr>,
-    /// The peers, by their addresses.
-    pub peers: BTreeMap<IpAddr, Peer>,
-    /// The filters of those peers that have some.
-    pub filters: BTreeMap<IpAddr, Filters>,
-    /// What leaves the node.
-    pub exports: Exports,
-    /// The most prefixes of one peer that is no node.
-    pub prefixes: usize,
-    /// The most prefixes of one that is.
-    pub prefixes_of_node: usize,
-}
-
-impl Configuration {
-    const fn limit(&self, peer: &Peer) -> usize {
-        if peer.is_node { self.prefixes_of_node } else { self.prefixes }
-    }
-
-    /// Whether another configuration has this peer, too, and asks the same of it.
-    pub fn asks_same_of(&self, peer: IpAddr, other: &Self) -> bool {
-        self.peers.get(&peer) == other.peers.get(&peer)
-            && self.filters.get(&peer) == other.filters.get(&peer)
-    }
-}
-
-/// A session that has been established.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Opened {
-    /// The peer's identifier.
-    pub identifier: Ipv4Addr,
-    /// This node's address in the session. Routes of this node lead to it.
-    pub here: IpAddr,
-    /// Whether the peer has kept its forwarding state over a restart, so that its paths of before hold until it has told
-    /// all (RFC 4724, 4.2).
-    pub keeps_routes: bool,
-    /// The time.
-    pub now: Duration,
-}
-
-/// A message for a peer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Message {
-    /// Routes that have changed.
-    Update(Update),
-    /// Everything has been told (RFC 4724, 2).
-    EndOfRib,
-}
-
-/// A peer has told more prefixes than it may, or more bytes of attributes than so many prefixes need. The session has to
-/// be closed (RFC 4486).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TooManyPrefixes {
-    /// The most that it may tell.
-    pub limit: usize,
-}
-
-/// How many prefixes a peer has told, and has been told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// The prefixes that are taken from it.
-    pub received: usize,
-    /// The prefixes that were refused since the session began: loops, and next hops that lead back.
-    pub refused: u64,
-    /// The prefixes that it has been told.
-    pub told: usize,
-}
-
-/// A route that peers have told.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Learned {
-    /// The address to which packets go.
-    pub next_hop: IpAddr,
-    /// The peer.
-    pub peer: IpAddr,
-}
 
 /// See the module.
 #[derive(Debug)]
 pub struct Table {
     configuration: Configuration,
-    prefixes: BTreeMap<IpNet, Vec<Path>>,
-    peers: BTreeMap<IpAddr, State>,
-    woken: BTreeSet<IpAddr>,
+    routes: Routes,
+    interner: Interner,
+    cache: Cache,
+    /// The number of each peer.
+    numbers: BTreeMap<IpAddr, u32>,
+    /// The peers' states, by their numbers.
+    states: Vec<State>,
+    /// Numbers of states that belong to no peer any more.
+    free: Vec<u32>,
+    /// The peers that have something to be told and are to be named.
+    woken: Vec<u32>,
+    /// The peers that have been told everything, by family: IPv4, IPv6.
+    resting: [Vec<u32>; 2],
+    /// The number of the next group of peers that are told alike.
+    next_group: u64,
     generation: u64,
-}
-
-/// The table's state of a peer.
-#[derive(Debug, Default)]
-struct State {
-    /// The prefixes that have a path of it.
-    received: BTreeSet<IpNet>,
-    /// The sum of their paths' weights.
-    weight: usize,
-    refused: u64,
-    session: Option<Session>,
-    /// The time when its stale paths end.
-    stale_until: Option<Duration>,
-}
-
-/// The established session of a peer.
-#[derive(Debug)]
-struct Session {
-    opened: Opened,
-    /// The prefixes that it has been told and that were not withdrawn.
-    told: BTreeSet<IpNet>,
-    /// The prefixes that have changed and that it has not been told since.
-    changed: BTreeSet<IpNet>,
-    /// How far it has been told everything.
-    progress: Progress,
-}
-
-/// How far a peer has been told everything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    /// All prefixes behind this one are still to be told.
-    Behind(Option<IpNet>),
-    /// That everything was told is still to be said.
-    End,
-    /// Everything was told.
-    Done,
 }
 
 impl Default for Table {
@@ -168,21 +90,18 @@ impl Default for Table {
 
 impl Table {
     /// A table without peers.
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         Self {
-            configuration: Configuration {
-                identifier: Ipv4Addr::UNSPECIFIED,
-                cluster: None,
-                addresses: BTreeSet::new(),
-                peers: BTreeMap::new(),
-                filters: BTreeMap::new(),
-                exports: Exports::NONE,
-                prefixes: 0,
-                prefixes_of_node: 0,
-            },
-            prefixes: BTreeMap::new(),
-            peers: BTreeMap::new(),
-            woken: BTreeSet::new(),
+            configuration: Configuration::none(),
+            routes: Routes::new(),
+            interner: Interner::new(),
+            cache: Cache::new(),
+            numbers: BTreeMap::new(),
+            states: Vec::new(),
+            free: Vec::new(),
+            woken: Vec::new(),
+            resting: [Vec::new(), Vec::new()],
+            next_group: 0,
             generation: 0,
         }
     }
@@ -191,50 +110,101 @@ impl Table {
     /// caller closes it ([`Configuration::asks_same_of`]).
     pub fn configure(&mut self, configuration: &Configuration) {
         let before = mem::replace(&mut self.configuration, configuration.clone());
-        let Configuration { peers, exports, .. } = configuration;
+        self.cache.clear();
         for address in before.peers.keys() {
-            if !before.asks_same_of(*address, configuration) {
-                self.forget_paths(*address, |_| true);
-                self.peers.remove(address);
+            if !before.asks_same_of(*address, configuration)
+                && let Some(number) = self.numbers.remove(address)
+            {
+                self.end_session(number);
+                self.forget_paths(number, false);
+                self.free.push(number);
             }
         }
-        for address in peers.keys() {
-            self.peers.entry(*address).or_default();
+        for (address, peer) in &configuration.peers {
+            if !self.numbers.contains_key(address) {
+                self.join(*address, State::new(*address, peer.is_internal()));
+            }
         }
-        let differs = |key: &IpNet| before.exports.own.get(key) != exports.own.get(key);
-        let own = before.exports.own.keys().chain(exports.own.keys());
-        let own: BTreeSet<IpNet> = own.copied().filter(differs).collect();
-        let blocks = own.iter().any(|it| {
-            let of = |exports: &Exports| exports.own.get(it) == Some(&OwnRoute::Block);
-            of(&before.exports) || of(exports)
-        });
+        let (then, now) = (&before.exports, &configuration.exports);
+        let differs = |key: &IpNet| then.own.get(key) != now.own.get(key);
+        let own: BTreeSet<IpNet> =
+            then.own.keys().chain(now.own.keys()).copied().filter(differs).collect();
+        let is_block = |it: Option<&OwnRoute>| it == Some(&OwnRoute::Block);
+        let blocks = own.iter().any(|it| is_block(then.own.get(it)) || is_block(now.own.get(it)));
         for prefix in own {
-            self.note(prefix);
+            let number = self.routes.number(prefix);
+            let entry = self.routes.get_mut(number);
+            (entry.own, entry.is_allowed) = (now.own.get(&prefix).copied(), None);
+            self.note(number);
         }
         // Blocks decide what else is told, as pools do.
-        if blocks || !exports.has_rules_of(&before.exports) {
-            let peers: Vec<IpAddr> = self.peers.keys().copied().collect();
+        if blocks || !now.has_rules_of(then) {
+            self.routes.forget_rules();
+            let peers: Vec<IpAddr> = self.numbers.keys().copied().collect();
             for peer in peers {
                 self.refresh(peer);
             }
         }
     }
 
+    fn join(&mut self, address: IpAddr, state: State) {
+        let number = if let Some(number) = self.free.pop() {
+            self.states[number as usize] = state;
+            number
+        } else {
+            self.states.push(state);
+            // There are as many numbers as there were peers at once.
+            (self.states.len() - 1) as u32
+        };
+        self.numbers.insert(address, number);
+    }
+
     /// A session is established: the peer is told everything.
     pub fn opened(&mut self, peer: IpAddr, opened: Opened) {
+        let Some(number) = self.numbers.get(&peer).copied() else { return };
+        self.end_session(number);
         if !opened.keeps_routes {
-            self.forget_paths(peer, |path| path.is_stale);
+            self.forget_paths(number, true);
         }
-        let Some(state) = self.peers.get_mut(&peer) else { return };
+        let group = self.group(peer, opened.here);
+        let reader = self.routes.begin();
+        let state = &mut self.states[number as usize];
+        let before = mem::replace(&mut state.identifier, opened.identifier);
+        let is_another = before != opened.identifier && !before.is_unspecified();
         state.stale_until = state.stale_until.map(|_| opened.now + STALE_AFTER_RETURN);
         state.refused = 0;
-        state.session = Some(Session {
-            opened,
-            told: BTreeSet::new(),
-            changed: BTreeSet::new(),
-            progress: Progress::Behind(None),
+        let told = Bits::default();
+        state.session =
+            Some(Session { opened, group, told, reader, has_ended: false, rests: false });
+        self.wake(number);
+        if is_another {
+            // The identifier tells equal paths apart, and is in what reflectors tell.
+            self.cache.clear();
+            for route in self.received(number) {
+                self.select(route);
+                self.note(route);
+            }
+        }
+    }
+
+    /// The group of a peer whose session begins.
+    fn group(&mut self, peer: IpAddr, here: IpAddr) -> Option<u64> {
+        let Configuration { peers, filters, .. } = &self.configuration;
+        let to = peers.get(&peer)?;
+        if filters.contains_key(&peer) {
+            return None;
+        }
+        let alike = self.states.iter().find_map(|state| {
+            let Session { group: Some(group), opened, .. } = state.session.as_ref()? else {
+                return None;
+            };
+            let other = (peers.get(&state.address)?, opened.here);
+            export::are_told_alike((to, here), other).then_some(*group)
         });
-        self.woken.insert(peer);
+        alike.or_else(|| {
+            self.next_group += 1;
+            Some(self.next_group)
+        })
     }
 
     /// A peer has told routes. A path that leads back to this node is refused; it takes the place of the peer's path
@@ -244,150 +214,250 @@ impl Table {
     /// The peer has told too many prefixes; those beyond its limit were not taken.
     pub fn updated(&mut self, peer: IpAddr, update: Update) -> Result<(), TooManyPrefixes> {
         let Some(of) = self.configuration.peers.get(&peer) else { return Ok(()) };
-        let Some(State { session: Some(session), .. }) = self.peers.get(&peer) else {
+        let Some(number) = self.numbers.get(&peer).copied() else { return Ok(()) };
+        if self.states[number as usize].session.is_none() {
             return Ok(());
-        };
-        let (is_internal, identifier) = (of.is_internal(), session.opened.identifier);
-        let limit = self.configuration.limit(of);
-        let attributes = update.attributes.map(|it| received(it, is_internal));
+        }
+        let (is_internal, limit) = (of.is_internal(), self.configuration.limit(of));
+        let teller = (number, limit);
+        let attributes =
+            update.attributes.map(|it| self.interner.intern(received(it, is_internal)));
         let fits = attributes.as_deref().is_some_and(|it| self.accepts(of, it));
         let filters = self.configuration.filters.get(&peer).cloned();
+        let heaviness = attributes.as_deref().map_or(0, weight);
         for prefix in update.withdrawn {
-            self.withdraw(peer, prefix.trunc());
+            self.withdraw(number, prefix.trunc());
         }
         for prefix in update.announced.iter().map(IpNet::trunc) {
             let next_hop = attributes.as_ref().map(|it| it.next_hop);
-            let attributes = attributes.as_ref().filter(|_| fits && is_routable(prefix, next_hop));
-            let attributes =
-                attributes.and_then(|it| imported(filters.as_ref(), prefix, it, is_internal));
-            let Some(state) = self.peers.get_mut(&peer) else { return Ok(()) };
-            let Some(attributes) = attributes else {
-                state.refused += 1;
-                self.withdraw(peer, prefix);
-                continue;
+            let fit = attributes.as_ref().filter(|_| fits && is_routable(prefix, next_hop));
+            let taken = match (&filters, fit) {
+                (Some(filters), Some(it)) => imported(filters, prefix, it, is_internal).map(|it| {
+                    let heaviness = weight(&it);
+                    (self.interner.intern(it), heaviness)
+                }),
+                (None, fit) => fit.map(|it| (Arc::clone(it), heaviness)),
+                (Some(_), None) => None,
             };
-            let is_full = state.received.len() >= limit && !state.received.contains(&prefix);
-            let paths = self.prefixes.get(&prefix).into_iter().flatten();
-            let before = paths.filter(|it| it.peer == peer).map(|it| weight(&it.attributes));
-            let heavier = state.weight - before.sum::<usize>() + weight(&attributes);
-            if is_full || heavier > limit.saturating_mul(WEIGHT) {
-                return Err(TooManyPrefixes { limit });
+            if let Some((attributes, weight)) = taken {
+                self.take(teller, prefix, attributes, weight)?;
+            } else {
+                self.states[number as usize].refused += 1;
+                self.withdraw(number, prefix);
             }
-            state.received.insert(prefix);
-            state.weight = heavier;
-            let path = Path { peer, identifier, is_internal, is_stale: false, attributes };
-            let paths = self.prefixes.entry(prefix).or_default();
-            match paths.iter_mut().find(|it| it.peer == peer) {
-                Some(before)
-                    if before.attributes == path.attributes && before.identifier == identifier =>
-                {
-                    before.is_stale = false;
-                    continue;
-                }
-                Some(before) => *before = path,
-                None => paths.push(path),
-            }
-            self.note(prefix);
         }
         Ok(())
     }
 
+    /// Takes a path of a peer, in the place of the one before.
+    fn take(
+        &mut self,
+        (peer, limit): (u32, usize),
+        prefix: IpNet,
+        attributes: Arc<Attributes>,
+        heaviness: usize,
+    ) -> Result<(), TooManyPrefixes> {
+        let route = self.routes.number(prefix);
+        let state = &mut self.states[peer as usize];
+        let paths = &mut self.routes.get_mut(route).paths;
+        let before = paths.of_mut(peer);
+        let lighter = state.weight - before.as_ref().map_or(0, |it| weight(&it.attributes));
+        let is_full = before.is_none() && state.count >= limit;
+        if is_full || lighter + heaviness > limit.saturating_mul(WEIGHT) {
+            self.routes.remove_unused(route);
+            return Err(TooManyPrefixes { limit });
+        }
+        state.weight = lighter + heaviness;
+        if let Some(before) = before {
+            state.stale -= usize::from(mem::take(&mut before.is_stale));
+            if Arc::ptr_eq(&before.attributes, &attributes) {
+                return Ok(());
+            }
+            before.attributes = attributes;
+        } else {
+            paths.push(Stored { peer, is_stale: false, attributes });
+            state.count += 1;
+            state.received.push(route);
+            if state.received.len() > 2 * state.count + SPARE {
+                self.received(peer);
+            }
+        }
+        self.path_changed(route, peer);
+        Ok(())
+    }
+
+    /// A peer's path to a prefix has come, or differs. The best path is first again.
+    fn path_changed(&mut self, route: u32, peer: u32) {
+        let all = self.routes.get(route).paths.as_slice();
+        let Some(at) = all.iter().position(|it| it.peer == peer) else { return };
+        let is_told = if at == 0 {
+            self.select(route);
+            true
+        } else {
+            // A path that is worse before MULTI_EXIT_DISC counts changes nothing for others.
+            let (new, best) = (&all[at], &all[0]);
+            let order = preference(&new.attributes).cmp(&preference(&best.attributes));
+            let is_better = match order {
+                Ordering::Less => Some(true),
+                Ordering::Equal => {
+                    path(&self.states, new).is_better_than(&path(&self.states, best))
+                }
+                Ordering::Greater => Some(false),
+            };
+            match is_better {
+                Some(true) => {
+                    self.routes.get_mut(route).paths.put_first(at);
+                    true
+                }
+                Some(false) => false,
+                None => self.select(route),
+            }
+        };
+        if is_told {
+            self.note(route);
+        } else {
+            self.generation += 1;
+        }
+    }
+
+    /// Puts the best path to a prefix first. Returns whether it is another one than before.
+    fn select(&mut self, route: u32) -> bool {
+        let paths = &mut self.routes.get_mut(route).paths;
+        if paths.as_slice().len() < 2 {
+            return false;
+        }
+        let all: Vec<Path> = paths.as_slice().iter().map(|it| path(&self.states, it)).collect();
+        let best = decision::used(&all).first().map(|it| it.peer);
+        let at = all.iter().position(|it| Some(it.peer) == best).unwrap_or(0);
+        paths.put_first(at);
+        at > 0
+    }
+
+    /// The numbers of the prefixes that have a path of a peer, each once.
+    fn received(&mut self, peer: u32) -> Vec<u32> {
+        let mut all = mem::take(&mut self.states[peer as usize].received);
+        all.sort_unstable();
+        all.dedup();
+        all.retain(|it| self.routes.has_path(*it, peer));
+        self.states[peer as usize].received.clone_from(&all);
+        all
+    }
+
     /// A peer has told everything: what is stale of it is gone.
     pub fn end_of_rib(&mut self, peer: IpAddr) {
-        self.forget_paths(peer, |path| path.is_stale);
+        if let Some(number) = self.numbers.get(&peer) {
+            self.forget_paths(*number, true);
+        }
     }
 
     /// A session has ended. `retain`: how long the peer's paths are kept, because it restarts (RFC 4724, 4.2). Paths that
     /// were stale before end now.
     pub fn closed(&mut self, peer: IpAddr, retain: Option<Duration>, now: Duration) {
-        self.forget_paths(peer, |path| path.is_stale || retain.is_none());
-        let Some(state) = self.peers.get_mut(&peer) else { return };
-        state.session = None;
-        state.stale_until = retain.map(|it| now + it);
-        for prefix in &state.received {
-            let paths = self.prefixes.get_mut(prefix).into_iter().flatten();
-            paths.filter(|it| it.peer == peer).for_each(|it| it.is_stale = true);
+        let Some(number) = self.numbers.get(&peer).copied() else { return };
+        self.end_session(number);
+        self.forget_paths(number, retain.is_some());
+        let received = self.received(number);
+        let state = &mut self.states[number as usize];
+        (state.stale_until, state.stale) = (retain.map(|it| now + it), received.len());
+        for route in received {
+            if let Some(path) = self.routes.get_mut(route).paths.of_mut(number) {
+                path.is_stale = true;
+            }
+        }
+    }
+
+    /// A peer's session is over: it holds nothing any more.
+    fn end_session(&mut self, peer: u32) {
+        let Some(session) = self.states[peer as usize].session.take() else { return };
+        for all in &mut self.resting {
+            all.retain(|it| *it != peer);
+        }
+        for route in session.told.iter() {
+            self.routes.get_mut(route).holders -= 1;
+            self.routes.remove_unused(route);
         }
     }
 
     /// A peer wants to be told everything again (RFC 2918).
     pub fn refresh(&mut self, peer: IpAddr) {
-        if let Some(State { session: Some(session), .. }) = self.peers.get_mut(&peer) {
-            session.progress = Progress::Behind(None);
-            self.woken.insert(peer);
+        let Some(number) = self.numbers.get(&peer).copied() else { return };
+        let begin = self.routes.begin();
+        if let Some(session) = &mut self.states[number as usize].session {
+            (session.reader, session.has_ended) = (begin, false);
+            self.wake(number);
         }
     }
 
     /// Removes the stale paths whose time is over, and returns the next time when some end.
     pub fn expire(&mut self, now: Duration) -> Option<Duration> {
-        let over = |it: &State| it.stale_until.is_some_and(|until| until <= now);
-        let over = self.peers.iter().filter(|(_, it)| over(it)).map(|(peer, _)| *peer);
-        for peer in over.collect::<Vec<_>>() {
-            self.forget_paths(peer, |path| path.is_stale);
+        for number in self.numbers.values().copied().collect::<Vec<_>>() {
+            let until = self.states[number as usize].stale_until;
+            if until.is_some_and(|it| it <= now) {
+                self.forget_paths(number, true);
+            }
         }
-        self.peers.values().filter_map(|it| it.stale_until).min()
+        let states = self.numbers.values().map(|it| &self.states[*it as usize]);
+        states.filter_map(|it| it.stale_until).min()
     }
 
-    /// The next messages for a peer, with some of `prefixes` prefixes at most. None: it has been told everything.
+    /// The next messages for a peer, with some of `prefixes` prefixes at most. None: it has been told everything, or what
+    /// was looked at now does not concern it; then it is woken again.
     pub fn take_messages(&mut self, peer: IpAddr, prefixes: usize) -> Vec<Message> {
-        let Self { configuration, prefixes: all, peers, .. } = self;
+        let Self { configuration, routes, states, cache, numbers, .. } = self;
         let Some(to) = configuration.peers.get(&peer) else { return Vec::new() };
-        let Some(State { session: Some(session), .. }) = peers.get_mut(&peer) else {
+        let Some(number) = numbers.get(&peer).copied() else { return Vec::new() };
+        let Some(mut session) = states[number as usize].session.take() else {
             return Vec::new();
         };
-        let none = Filters::default();
-        let filters = configuration.filters.get(&peer).unwrap_or(&none);
-        let mut news = BTreeSet::new();
-        while news.len() < prefixes
-            && let Some(prefix) = session.changed.pop_first()
+        let mut advertiser = Advertiser { configuration, states, cache };
+        let (mut news, mut looks) = (News::default(), 0);
+        while news.count < prefixes
+            && looks < LOOKS
+            && let Some(route) = routes.read(&mut session.reader)
         {
-            news.insert(prefix);
-        }
-        while news.len() < prefixes
-            && let Progress::Behind(from) = session.progress
-        {
-            let next = next_of(all, &configuration.exports.own, from);
-            session.progress = next.map_or(Progress::End, |it| Progress::Behind(Some(it)));
-            news.extend(next.filter(|it| it.addr().is_ipv4() == peer.is_ipv4()));
-        }
-        let mut withdrawn = Vec::new();
-        let mut announced: BTreeMap<Attributes, Vec<IpNet>> = BTreeMap::new();
-        for prefix in news {
-            let route = route(configuration, all, prefix);
-            let attributes = route.and_then(|it| {
-                let exports = &configuration.exports;
-                export::advertised(exports, (prefix, it), (to, filters), session.opened.here)
-            });
-            match attributes {
+            looks += 1;
+            let entry = routes.get_mut(route);
+            let prefix = entry.prefix;
+            if prefix.addr().is_ipv4() != peer.is_ipv4() {
+                continue;
+            }
+            match advertiser.advertised(entry, (&session, number, to)) {
                 Some(attributes) => {
-                    session.told.insert(prefix);
-                    announced.entry(attributes).or_default().push(prefix);
+                    entry.holders += u32::from(session.told.insert(route));
+                    news.announce(attributes, prefix);
                 }
-                None if session.told.remove(&prefix) => withdrawn.push(prefix),
+                None if session.told.remove(route) => {
+                    entry.holders -= 1;
+                    routes.remove_unused(route);
+                    news.withdraw(prefix);
+                }
                 None => {}
             }
         }
-        let mut messages = Vec::new();
-        if !withdrawn.is_empty() {
-            messages.push(Message::Update(Update { withdrawn, ..Update::default() }));
-        }
-        for (attributes, announced) in announced {
-            let attributes = Some(Arc::new(attributes));
-            messages.push(Message::Update(Update { announced, attributes, ..Update::default() }));
-        }
-        if session.progress == Progress::End && session.changed.is_empty() {
-            session.progress = Progress::Done;
+        let mut messages = news.into_messages();
+        let is_at_end = session.reader >= routes.end();
+        if is_at_end && !mem::replace(&mut session.has_ended, true) {
             messages.push(Message::EndOfRib);
         }
-        if session.progress != Progress::Done || !session.changed.is_empty() {
-            self.woken.insert(peer);
+        if is_at_end && !mem::replace(&mut session.rests, true) {
+            self.resting[usize::from(peer.is_ipv6())].push(number);
+        }
+        self.states[number as usize].session = Some(session);
+        if !is_at_end {
+            self.wake(number);
         }
         messages
     }
 
     /// The peers that have something to be told, and that were not named since it was taken last.
     pub fn take_woken(&mut self) -> Vec<IpAddr> {
-        mem::take(&mut self.woken).into_iter().collect()
+        let woken = mem::take(&mut self.woken);
+        let states = woken.into_iter().map(|number| {
+            let state = &mut self.states[number as usize];
+            state.is_woken = false;
+            state.address
+        });
+        states.collect()
     }
 
     /// A number that grows with each change of what was learned.
@@ -395,40 +465,10 @@ impl Table {
         self.generation
     }
 
-    /// The routes that some peers have told, and that are the best of theirs: for each prefix the best one first, and those
-    /// that are as good behind it. Others' paths hide none. A prefix of this node itself is none of them.
-    pub fn learned<'a>(
-        &'a self,
-        is_meant: impl Fn(&Peer) -> bool + 'a,
-    ) -> impl Iterator<Item = (IpNet, Vec<Learned>)> + 'a {
-        let peers = self.configuration.peers.iter().filter(move |(_, peer)| is_meant(peer));
-        let meant: BTreeSet<IpAddr> = peers.map(|(address, _)| *address).collect();
-        let own = &self.configuration.exports.own;
-        let learned = self.prefixes.iter().filter(|(prefix, _)| !own.contains_key(prefix));
-        learned.filter_map(move |(prefix, paths)| {
-            let used = used(paths.iter().filter(|it| meant.contains(&it.peer)));
-            (!used.is_empty()).then_some((*prefix, used))
-        })
-    }
-
-    /// The same of all peers, the first prefixes of each family: at most so many of IPv4, and so many of IPv6.
-    pub fn first_learned(&self, most: usize) -> Vec<(IpNet, Vec<Learned>)> {
-        let own = &self.configuration.exports.own;
-        // The first of the prefixes of IPv6, which come behind all of IPv4.
-        let v6 = IpNet::V6(Ipv6Net::default());
-        let families = [self.prefixes.range(..v6), self.prefixes.range(v6..)];
-        let of = |family: Range<'_, IpNet, Vec<Path>>| {
-            let learned = family.filter(|(prefix, _)| !own.contains_key(prefix)).take(most);
-            learned.map(|(prefix, paths)| (*prefix, used(paths))).collect::<Vec<_>>()
-        };
-        families.into_iter().flat_map(of).collect()
-    }
-
     /// The numbers of a peer's prefixes.
     pub fn counts(&self, peer: IpAddr) -> Counts {
-        let Some(state) = self.peers.get(&peer) else { return Counts::default() };
-        let told = state.session.as_ref().map_or(0, |it| it.told.len());
-        Counts { received: state.received.len(), refused: state.refused, told }
+        let number = self.numbers.get(&peer);
+        number.map_or_else(Counts::default, |it| self.states[*it as usize].counts())
     }
 
     /// Whether a path is one that this node may use: it has not passed this node.
@@ -442,135 +482,70 @@ impl Table {
             && !addresses.contains(&attributes.next_hop)
     }
 
-    fn withdraw(&mut self, peer: IpAddr, prefix: IpNet) {
-        let Some(state) = self.peers.get_mut(&peer) else { return };
-        if !state.received.remove(&prefix) {
+    fn withdraw(&mut self, peer: u32, prefix: IpNet) {
+        if let Some(route) = self.routes.find(prefix) {
+            self.remove_path(route, peer);
+        }
+    }
+
+    /// Removes a peer's path to a prefix, if there is one.
+    fn remove_path(&mut self, route: u32, peer: u32) {
+        let paths = &mut self.routes.get_mut(route).paths;
+        let was_best = paths.best().is_some_and(|it| it.peer == peer);
+        let Some(path) = paths.remove(peer) else { return };
+        let state = &mut self.states[peer as usize];
+        state.weight -= weight(&path.attributes);
+        state.count -= 1;
+        state.stale -= usize::from(path.is_stale);
+        // Without it another path may be the best, because it beat that one by MULTI_EXIT_DISC.
+        let is_another = self.select(route);
+        if was_best || is_another {
+            self.note(route);
+        } else {
+            self.generation += 1;
+        }
+    }
+
+    /// Removes those of a peer's paths that are stale, or all.
+    fn forget_paths(&mut self, peer: u32, stale_alone: bool) {
+        let state = &mut self.states[peer as usize];
+        state.stale_until = None;
+        if state.count == 0 || stale_alone && state.stale == 0 {
             return;
         }
-        if let Some(paths) = self.prefixes.get_mut(&prefix) {
-            for path in paths.extract_if(.., |it| it.peer == peer) {
-                state.weight -= weight(&path.attributes);
+        for route in self.received(peer) {
+            let path = self.routes.get(route).paths.of(peer);
+            if path.is_some_and(|it| it.is_stale || !stale_alone) {
+                self.remove_path(route, peer);
             }
-            if paths.is_empty() {
-                self.prefixes.remove(&prefix);
-            }
-        }
-        self.note(prefix);
-    }
-
-    /// Removes those of a peer's paths that are meant.
-    fn forget_paths(&mut self, peer: IpAddr, is_meant: impl Fn(&Path) -> bool) {
-        let Some(state) = self.peers.get_mut(&peer) else { return };
-        state.stale_until = None;
-        let of_peer = |prefix: &&IpNet| {
-            let mut paths = self.prefixes.get(*prefix).into_iter().flatten();
-            paths.any(|it| it.peer == peer && is_meant(it))
-        };
-        let meant: Vec<IpNet> = state.received.iter().filter(of_peer).copied().collect();
-        for prefix in meant {
-            self.withdraw(peer, prefix);
         }
     }
 
-    /// Notes that the route of a prefix has changed: all peers of its family have to be told.
-    fn note(&mut self, prefix: IpNet) {
+    /// Notes that the route of a prefix has changed: all peers of its family have to be told. A prefix that nothing needs
+    /// goes.
+    fn note(&mut self, route: u32) {
         self.generation += 1;
-        for (peer, state) in &mut self.peers {
-            let Some(session) = &mut state.session else { continue };
-            let is_ahead = match session.progress {
-                Progress::Behind(at) => at.is_none_or(|at| at < prefix),
-                Progress::End | Progress::Done => false,
-            };
-            let is_news = !is_ahead || session.told.contains(&prefix);
-            if is_news && peer.is_ipv4() == prefix.addr().is_ipv4() {
-                session.changed.insert(prefix);
-                self.woken.insert(*peer);
+        let family = usize::from(self.routes.get(route).prefix.addr().is_ipv6());
+        self.routes.note(route);
+        self.routes.remove_unused(route);
+        if self.routes.is_log_long() {
+            let sessions = self.states.iter_mut().filter_map(|it| it.session.as_mut());
+            self.routes.renew_log(sessions.map(|it| &mut it.reader));
+        }
+        for number in mem::take(&mut self.resting[family]) {
+            if let Some(session) = &mut self.states[number as usize].session {
+                session.rests = false;
             }
+            self.wake(number);
         }
     }
-}
 
-/// The bytes of a path's attributes that a peer can make as many as it likes. Paths may share them; they count for each.
-fn weight(attributes: &Attributes) -> usize {
-    let Attributes { communities, large_communities, clusters, opaque, .. } = attributes;
-    let opaque: usize = opaque.iter().map(|it| it.value.len()).sum();
-    4 * (attributes.systems().count() + communities.len() + clusters.len())
-        + 12 * large_communities.len()
-        + opaque
-}
-
-/// The first prefix behind one that a peer may be told of.
-fn next_of(
-    all: &BTreeMap<IpNet, Vec<Path>>,
-    own: &BTreeMap<IpNet, OwnRoute>,
-    behind: Option<IpNet>,
-) -> Option<IpNet> {
-    let from = behind.map_or(Bound::Unbounded, Bound::Excluded);
-    let learned = all.range((from, Bound::Unbounded)).next().map(|(prefix, _)| *prefix);
-    let own = own.range((from, Bound::Unbounded)).next().map(|(prefix, _)| *prefix);
-    learned.into_iter().chain(own).min()
-}
-
-/// The route of a prefix. One of this node itself is better than all others.
-fn route<'a>(
-    configuration: &'a Configuration,
-    all: &'a BTreeMap<IpNet, Vec<Path>>,
-    prefix: IpNet,
-) -> Option<Route<'a>> {
-    if let Some(own) = configuration.exports.own.get(&prefix) {
-        return Some(Route::Own(*own));
+    /// Has a peer with a session named to those who tell.
+    fn wake(&mut self, peer: u32) {
+        if !mem::replace(&mut self.states[peer as usize].is_woken, true) {
+            self.woken.push(peer);
+        }
     }
-    let best = *decision::used(all.get(&prefix)?).first()?;
-    Some(Route::Learned(best, configuration.peers.get(&best.peer)?))
-}
-
-/// The attributes of a path as a peer's filters take it. `None`: they do not.
-fn imported(
-    filters: Option<&Filters>,
-    prefix: IpNet,
-    attributes: &Arc<Attributes>,
-    is_internal: bool,
-) -> Option<Arc<Attributes>> {
-    let Some(filters) = filters else { return Some(Arc::clone(attributes)) };
-    let route = filter::Route { prefix, attributes, is_from_peer: true, interface: None };
-    match filters.judge(Direction::Import, &route, is_internal) {
-        Verdict::Accept(Cow::Owned(changed)) => Some(Arc::new(changed)),
-        Verdict::Accept(Cow::Borrowed(_)) | Verdict::Unmatched => Some(Arc::clone(attributes)),
-        Verdict::Reject => None,
-    }
-}
-
-/// The routes that are used of these paths of a prefix, the best one first.
-fn used<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec<Learned> {
-    let of = |path: &Path| Learned { next_hop: path.attributes.next_hop, peer: path.peer };
-    decision::used(paths).into_iter().map(of).collect()
-}
-
-/// A path's attributes as they count here: what another autonomous system prefers does not (RFC 4271, 5.1.5; RFC 4456, 8).
-fn received(mut attributes: Arc<Attributes>, is_internal: bool) -> Arc<Attributes> {
-    let Attributes { local_pref, originator, clusters, .. } = &*attributes;
-    if !is_internal && (local_pref.is_some() || originator.is_some() || !clusters.is_empty()) {
-        let it = Arc::make_mut(&mut attributes);
-        (it.local_pref, it.originator) = (None, None);
-        it.clusters.clear();
-    }
-    attributes
-}
-
-/// Whether packets to a prefix may go to a next hop at all: both are of one family, and are addresses of hosts beyond this
-/// one's link.
-fn is_routable(prefix: IpNet, next_hop: Option<IpAddr>) -> bool {
-    let is_of_hosts = |address: IpAddr| match address {
-        IpAddr::V4(it) => !it.is_multicast() && !it.is_loopback() && !it.is_link_local(),
-        IpAddr::V6(it) => !it.is_multicast() && !it.is_loopback() && !it.is_unicast_link_local(),
-    };
-    let is_default = prefix.prefix_len() == 0;
-    next_hop.is_some_and(|next_hop| {
-        next_hop.is_ipv4() == prefix.addr().is_ipv4()
-            && is_of_hosts(next_hop)
-            && !next_hop.is_unspecified()
-            && (is_default || is_of_hosts(prefix.addr()) && !prefix.addr().is_unspecified())
-    })
 }
 
 #[cfg(test)]

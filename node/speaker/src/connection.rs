@@ -1,7 +1,7 @@
 //! One TCP connection with a peer: messages in and out, and the timers of its state machine.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
@@ -16,15 +16,17 @@ use rustbgpd_wire::{
     encode_message_with_limit, peek_message_length,
 };
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::codec::encoding::{Encoding, Family};
 use crate::open::{self, Comeback};
+use crate::password::Password;
+use crate::protection::{limit_hops, send_full_ttl, set_password};
 use crate::reason::{Reason, harden};
 
 /// The bytes that are read at once. What is kept of a message that is not complete comes in addition: less than 64 KiB.
-const READ: usize = 16 * 1024;
+const READ: usize = 64 * 1024;
 /// The time in which a peer should take the last words.
 pub(crate) const LINGER: Duration = Duration::from_secs(1);
 
@@ -152,11 +154,22 @@ impl Connection {
     }
 
     /// Appends messages to what is sent.
-    pub(crate) fn send(&mut self, messages: &[u8]) {
+    pub(crate) fn send(&mut self, messages: BytesMut) {
         if self.outbound.is_empty() && !messages.is_empty() {
             self.timers.send = Some(Instant::now() + self.send_hold());
+            self.outbound = messages;
+        } else {
+            self.outbound.unsplit(messages);
         }
-        self.outbound.extend_from_slice(messages);
+    }
+
+    /// Sends what the peer takes at once.
+    pub(crate) fn flush(&mut self) {
+        if !self.outbound.is_empty()
+            && let Err(error) = self.write()
+        {
+            self.lose(&error);
+        }
     }
 
     /// Ends the connection with a notification.
@@ -168,22 +181,8 @@ impl Connection {
     /// Waits for what happens next. It may be dropped at any time: nothing is lost.
     pub(crate) async fn next(&mut self) -> Happened {
         loop {
-            if let Some(reason) = self.end.take() {
-                return Happened::Ended(reason);
-            }
-            if self.open.is_none() {
-                match self.take_message() {
-                    Ok(Some(message)) => match self.receive(message) {
-                        Some(happened) => return happened,
-                        None => continue,
-                    },
-                    Ok(None) => {}
-                    Err(error) => {
-                        let words = error.to_string();
-                        self.handle_with(Event::DecodeError(error), Some(words));
-                        continue;
-                    }
-                }
+            if let Some(happened) = self.ready() {
+                return happened;
             }
             let due = [self.timers.hold, self.timers.keepalive, self.timers.send];
             let due = due.into_iter().flatten().min();
@@ -203,6 +202,31 @@ impl Connection {
                     }
                 }
                 () = timer, if due.is_some() => self.expire(),
+            }
+        }
+    }
+
+    /// What has happened already: nothing is waited for.
+    pub(crate) fn ready(&mut self) -> Option<Happened> {
+        loop {
+            if let Some(reason) = self.end.take() {
+                return Some(Happened::Ended(reason));
+            }
+            if self.open.is_some() {
+                return None;
+            }
+            match self.take_message() {
+                Ok(Some(message)) => {
+                    let happened = self.receive(message);
+                    if happened.is_some() {
+                        return happened;
+                    }
+                }
+                Ok(None) => return None,
+                Err(error) => {
+                    let words = error.to_string();
+                    self.handle_with(Event::DecodeError(error), Some(words));
+                }
             }
         }
     }
@@ -253,10 +277,17 @@ impl Connection {
     /// The next message that is complete.
     fn take_message(&mut self) -> Result<Option<Message>, DecodeError> {
         let limit = self.limit();
-        let Some(length) = peek_message_length(&self.inbound, limit)? else { return Ok(None) };
-        if self.inbound.len() < length.into() {
+        if self.inbound.is_empty() {
+            // A session that is silent needs no memory to read.
+            self.inbound = BytesMut::new();
             return Ok(None);
         }
+        let length = peek_message_length(&self.inbound, limit)?;
+        let Some(length) = length.filter(|it| self.inbound.len() >= usize::from(*it)) else {
+            // The part of a message keeps no more memory than it has bytes.
+            self.inbound = BytesMut::from(&self.inbound[..]);
+            return Ok(None);
+        };
         let mut bytes = self.inbound.split_to(length.into()).freeze();
         decode_message(&mut bytes, limit).map(Some)
     }
@@ -406,10 +437,31 @@ impl Connection {
 
     fn send_message(&mut self, message: &Message) {
         match encode_message_with_limit(message, self.limit()) {
-            Ok(bytes) => self.send(&bytes),
+            Ok(bytes) => self.send(bytes),
             Err(error) => {
                 self.end.get_or_insert(Reason::Lost(error.to_string()));
             }
         }
     }
+}
+
+/// Connects to a peer that has a password, or none, and is so many hops away.
+pub(crate) async fn connect(
+    to: SocketAddr,
+    source: Option<IpAddr>,
+    password: Option<&Password>,
+    hops: Option<u8>,
+) -> io::Result<TcpStream> {
+    let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    if let Some(source) = source {
+        socket.bind(SocketAddr::new(source, 0))?;
+    }
+    if password.is_some() {
+        set_password(&socket, to.is_ipv6(), to.ip(), password).map_err(io::Error::other)?;
+    }
+    send_full_ttl(&socket, to.is_ipv4())?;
+    if let Some(hops) = hops {
+        limit_hops(&socket, to.is_ipv4(), hops)?;
+    }
+    socket.connect(to).await
 }

@@ -10,6 +10,7 @@
 //! - `open`: what this node's OPEN says. Pure.
 //! - `routes`: the table that all sessions share, and whom its changes wake.
 //! - `protection`: the options of sockets for passwords and hops.
+//! - `quiet`: which lines about a peer are logged.
 //! - `connection`: one TCP connection with a peer, and the timers of its state machine.
 //! - `session`: the task of one peer: its connections, what it tells and is told.
 //! - `listen`: connections that peers begin.
@@ -32,6 +33,7 @@ mod listen;
 mod open;
 mod password;
 mod protection;
+mod quiet;
 mod reason;
 mod routes;
 mod run;
@@ -43,7 +45,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use ipnet::IpNet;
@@ -98,7 +100,12 @@ impl Speaker {
         let listeners = addresses.iter().map(|it| listen(*it)).collect::<io::Result<Vec<_>>>()?;
         let listening = listeners.iter().map(Listener::address).collect();
         drop(entered);
-        let shared = Shared { routes: Routes::new(), board: Board::default(), timing };
+        let shared = Shared {
+            routes: Routes::new(),
+            board: Board::default(),
+            written: Mutex::default(),
+            timing,
+        };
         let (shared, doors) = (Arc::new(shared), Arc::new(Doors::default()));
         let (orders, ordered) = watch::channel(Orders::default());
         let running = run(listeners, Arc::clone(&shared), Arc::clone(&doors), on_change, ordered);
@@ -125,20 +132,30 @@ impl Speaker {
         &self.listening
     }
 
-    /// A number that differs if [`Self::learned`] may.
+    /// A number that differs if [`Self::next_hops`] may.
     pub fn learned_generation(&self) -> u64 {
         self.shared.routes.read(manx_bgp::table::Table::generation)
     }
 
-    /// The routes that some peers have told: for each prefix the best one of theirs first, and those that are as good behind
-    /// it.
-    pub fn learned(&self, is_meant: impl Fn(&Peer) -> bool) -> Vec<(IpNet, Vec<Learned>)> {
-        self.shared.routes.read(|it| it.learned(is_meant).collect())
+    /// The prefixes that some peers have told, in no order, each with the next hop of the best route of theirs. Sessions go
+    /// on meanwhile: what changes during the call may be left out, or come twice, and then
+    /// [`Self::learned_generation`] differs from what it was before.
+    pub fn next_hops(&self, is_meant: impl Fn(&Peer) -> bool) -> Vec<(IpNet, IpAddr)> {
+        let (mut all, mut from) = (Vec::new(), Some(0));
+        while let Some(at) = from {
+            from = self.shared.routes.read(|it| it.next_hops(&is_meant, at, &mut all));
+        }
+        all
     }
 
     /// The first routes that peers have told, by their prefixes: so many of each family at most.
     pub fn first_learned(&self, most: usize) -> Vec<(IpNet, Vec<Learned>)> {
-        self.shared.routes.read(|it| it.first_learned(most))
+        let (mut prefixes, mut from) = (Default::default(), Some(0));
+        while let Some(at) = from {
+            from = self.shared.routes.read(|it| it.first_prefixes(most, at, &mut prefixes));
+        }
+        let prefixes = prefixes.into_iter().flatten();
+        self.shared.routes.read(|it| it.routes_of(prefixes).collect())
     }
 
     /// How each session is, by the peers' addresses.

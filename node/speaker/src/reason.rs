@@ -1,11 +1,14 @@
 //! Why a connection has ended, in words and in consequences.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use rustbgpd_fsm::NegotiatedSession;
 use rustbgpd_wire::notification::{cease_subcode, description, extract_shutdown_communication};
 use rustbgpd_wire::{NotificationCode, NotificationMessage};
+
+use crate::codec::encoding::Family;
 
 /// Why a connection has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,6 +100,17 @@ fn words(it: &NotificationMessage) -> String {
 /// Text of somebody else, without what would move a terminal's cursor.
 fn printable(text: &str) -> String {
     text.chars().map(|it| if it.is_control() { ' ' } else { it }).collect()
+}
+
+/// The Cease of RFC 4486, 4: the family, and the most prefixes.
+pub(crate) fn maximum_reached(peer: IpAddr, limit: usize) -> NotificationMessage {
+    let (afi, safi) = Family::of(peer).on_wire();
+    let mut data = BytesMut::new();
+    data.put_u16(afi as u16);
+    data.put_u8(safi as u8);
+    data.put_u32(u32::try_from(limit).unwrap_or(u32::MAX));
+    let (code, subcode) = (NotificationCode::Cease, cease_subcode::MAX_PREFIXES);
+    NotificationMessage::new(code, subcode, data.freeze())
 }
 
 #[cfg(test)]

@@ -3,16 +3,16 @@
 use std::fmt::Write as _;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::{BufMut as _, BytesMut};
+use bytes::BytesMut;
 use manx_bgp::peer::Peer;
 use manx_bgp::table::{Message, Opened};
 use rustbgpd_fsm::NegotiatedSession;
 use rustbgpd_wire::notification::cease_subcode;
-use rustbgpd_wire::{GracefulRestartFamily, NotificationCode, NotificationMessage};
-use tokio::net::{TcpSocket, TcpStream};
+use rustbgpd_wire::{GracefulRestartFamily, NotificationCode};
+use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -20,19 +20,19 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::codec::decode::{Decoded, decode};
 use crate::codec::encode::{encode, encode_end_of_rib};
 use crate::codec::encoding::Family;
+use crate::codec::written::Written;
 use crate::collision::{self, Progress, Verdict};
-use crate::connection::{Connection, Happened};
+use crate::connection::{Connection, Happened, connect};
 use crate::open::{Comeback, config, impossible};
 use crate::password::Password;
-use crate::protection::{limit_hops, limit_hops_of_accepted, send_full_ttl, set_password};
-use crate::reason::{Reason, cease};
-use crate::routes::Routes;
+use crate::protection::limit_hops_of_accepted;
+use crate::quiet::Quiet;
+use crate::reason::{Reason, cease, maximum_reached};
+use crate::routes::{Routes, lock};
 use crate::status::{Board, Established, SessionState};
 
 /// The most prefixes that are made ready at once. A peer that takes them slowly gets the next ones when it has these.
 const PREFIXES: usize = 500;
-/// The time in which a line about one peer is not logged twice.
-const QUIET: Duration = Duration::from_mins(1);
 
 /// The times of connecting: Calico's (`connect delay time`, `connect retry time`, `error wait time` of its BIRD).
 #[derive(Debug, Clone, Copy)]
@@ -58,6 +58,8 @@ impl Timing {
 pub(crate) struct Shared {
     pub(crate) routes: Routes,
     pub(crate) board: Board,
+    /// What peers were told last, as it was written.
+    pub(crate) written: Mutex<Written>,
     pub(crate) timing: Timing,
 }
 
@@ -124,6 +126,7 @@ pub(crate) fn start(
         refuses_until: None,
         was_established: false,
         log: Quiet::default(),
+        shown: None,
         peer: peer.clone(),
     };
     Handle { peer, accepted: accept, stop, task: tokio::spawn(task.run(refused)) }
@@ -153,6 +156,8 @@ struct Task {
     /// This process has had a session with the peer.
     was_established: bool,
     log: Quiet,
+    /// The state that the board shows.
+    shown: Option<SessionState>,
 }
 
 /// What a task waits for.
@@ -181,7 +186,13 @@ impl Task {
                     Event::Accepted(stream) => self.accept(stream),
                     Event::Connected(result) => self.connected(result),
                     Event::Attempt => self.connect(),
-                    Event::Happened(at, happened) => self.happened(at, happened),
+                    Event::Happened(at, happened) => {
+                        self.happened(at, happened);
+                        // More has come with it, but no more than is read at once.
+                        while let Some(more) = self.ready(at) {
+                            self.happened(at, more);
+                        }
+                    }
                     Event::Wake => self.tell(),
                 }
                 self.set_state();
@@ -293,6 +304,11 @@ impl Task {
         if let Some(before) = self.connections[at].replace(connection) {
             give_up(before);
         }
+    }
+
+    /// What has happened already on the connection at a place.
+    fn ready(&mut self, at: usize) -> Option<Happened> {
+        self.connections[at].as_mut()?.ready()
     }
 
     fn happened(&mut self, at: usize, happened: Happened) {
@@ -417,13 +433,18 @@ impl Task {
         let messages = self.shared.routes.write(|it| it.take_messages(address, PREFIXES));
         let mut bytes = BytesMut::new();
         let mut untold = 0;
+        let mut written = lock(&self.shared.written);
         for message in messages {
             match message {
-                Message::Update(update) => untold += encode(&update, encoding, &mut bytes),
+                Message::Update(update) => {
+                    untold += encode(&update, encoding, &mut written, &mut bytes);
+                }
                 Message::EndOfRib => encode_end_of_rib(encoding, &mut bytes),
             }
         }
-        connection.send(&bytes);
+        drop(written);
+        connection.send(bytes);
+        connection.flush();
         if untold > 0 {
             self.change_status(|it| it.untold += untold as u64);
             let words = "routes are not told: their attributes fit into no message";
@@ -500,7 +521,7 @@ impl Task {
         self.change_status(|it| it.last_error = Some(words));
     }
 
-    fn set_state(&self) {
+    fn set_state(&mut self) {
         use rustbgpd_fsm::SessionState as Machine;
         let state = self.connections.iter().flatten().map(|it| match it.state() {
             Machine::Idle => SessionState::Idle,
@@ -519,27 +540,15 @@ impl Task {
             None => SessionState::Active,
         };
         let state = state.max().unwrap_or(without);
-        self.change_status(|it| it.state = state);
+        if self.shown.replace(state) != Some(state) {
+            self.change_status(|it| it.state = state);
+        }
     }
 
     fn change_status(&self, change: impl FnOnce(&mut crate::status::SessionStatus)) {
         if self.shared.board.change(self.peer.address, change) {
             self.shared.routes.changed.notify_one();
         }
-    }
-}
-
-/// A line about a peer is logged when it is another one than the last, or when the last is a while ago.
-#[derive(Debug, Default)]
-struct Quiet(Option<(String, Instant)>);
-
-impl Quiet {
-    fn allows(&mut self, words: &str) -> bool {
-        if matches!(&self.0, Some((last, at)) if last == words && at.elapsed() < QUIET) {
-            return false;
-        }
-        self.0 = Some((words.to_owned(), Instant::now()));
-        true
     }
 }
 
@@ -550,41 +559,10 @@ fn keeps_routes(negotiated: &NegotiatedSession, peer: IpAddr) -> bool {
     negotiated.peer_gr_capable && negotiated.peer_gr_families.iter().any(of)
 }
 
-/// The Cease of RFC 4486, 4: the family, and the most prefixes.
-fn maximum_reached(peer: IpAddr, limit: usize) -> NotificationMessage {
-    let (afi, safi) = Family::of(peer).on_wire();
-    let mut data = BytesMut::new();
-    data.put_u16(afi as u16);
-    data.put_u8(safi as u8);
-    data.put_u32(u32::try_from(limit).unwrap_or(u32::MAX));
-    let (code, subcode) = (NotificationCode::Cease, cease_subcode::MAX_PREFIXES);
-    NotificationMessage::new(code, subcode, data.freeze())
-}
-
 /// Ends a connection that is not established, because there is another one (RFC 4271, 6.8).
 fn give_up(mut connection: Connection) {
     connection.end(cease(cease_subcode::CONNECTION_COLLISION_RESOLUTION), None);
     tokio::spawn(connection.close());
-}
-
-async fn connect(
-    to: SocketAddr,
-    source: Option<IpAddr>,
-    password: Option<&Password>,
-    hops: Option<u8>,
-) -> io::Result<TcpStream> {
-    let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    if let Some(source) = source {
-        socket.bind(SocketAddr::new(source, 0))?;
-    }
-    if password.is_some() {
-        set_password(&socket, to.is_ipv6(), to.ip(), password).map_err(io::Error::other)?;
-    }
-    send_full_ttl(&socket, to.is_ipv4())?;
-    if let Some(hops) = hops {
-        limit_hops(&socket, to.is_ipv4(), hops)?;
-    }
-    socket.connect(to).await
 }
 
 /// Waits until the task is to end. It is to end, too, if nobody can tell it any more.

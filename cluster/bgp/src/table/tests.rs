@@ -6,8 +6,10 @@ use proptest::sample::{select, subsequence};
 use manx_objects::contents::Contents;
 use manx_objects::object::bgp::{Advertisement, Community};
 
+use super::learned::PART;
 use super::*;
-use crate::export::Priorities;
+use crate::export::{Exports, Priorities, Route};
+use crate::filter::Filters;
 use crate::path::{Opaque, Origin, Segment};
 use crate::peer::{NextHopMode, PeerType};
 
@@ -357,7 +359,13 @@ proptest! {
                 .learned(|_| true)
                 .map(|(prefix, routes)| (prefix, routes.into_iter().map(|it| it.peer).collect()))
                 .collect();
-            let all: Vec<(IpNet, Vec<Learned>)> = table.learned(|_| true).collect();
+            let mut next_hops = Vec::new();
+            assert_eq!(table.next_hops(|_| true, PART, &mut next_hops), None);
+            table.next_hops(|_| true, 0, &mut next_hops);
+            let first = table.learned(|_| true).map(|(prefix, all)| (prefix, all[0].next_hop));
+            prop_assert_eq!(next_hops, first.collect::<Vec<_>>());
+            let mut all: Vec<(IpNet, Vec<Learned>)> = table.learned(|_| true).collect();
+            all.sort_by_key(|(prefix, _)| *prefix);
             for most in [0, 1, usize::MAX] {
                 let mut counts = [0; 2];
                 let is_among = |(prefix, _): &&(IpNet, Vec<Learned>)| {
@@ -366,7 +374,11 @@ proptest! {
                     *count <= most
                 };
                 let first: Vec<_> = all.iter().filter(is_among).cloned().collect();
-                prop_assert_eq!(table.first_learned(most), first);
+                let mut found = Default::default();
+                prop_assert_eq!(table.first_prefixes(most, PART, &mut found), None);
+                table.first_prefixes(most, 0, &mut found);
+                let found = found.into_iter().flatten();
+                prop_assert_eq!(table.routes_of(found).collect::<Vec<_>>(), first);
             }
             let own = &model.configuration.as_ref().unwrap().exports.own;
             for prefix in PREFIXES.iter().map(|it| net(it)).filter(|it| !own.contains_key(it)) {
@@ -529,8 +541,9 @@ fn a_path_of_a_peer_that_is_not_meant_hides_none() {
     announce(&mut table, &mut model, address(1), "0.0.0.0/0", &[]);
     announce(&mut table, &mut model, address(3), "0.0.0.0/0", &[65003, 65009]);
     let hops = |it: &Table, nodes: bool| -> Vec<IpAddr> {
-        let learned = it.learned(move |peer| nodes || !peer.is_node);
-        learned.flat_map(|(_, all)| all).map(|it| it.next_hop).collect()
+        let mut all = Vec::new();
+        it.next_hops(|peer| nodes || !peer.is_node, 0, &mut all);
+        all.into_iter().map(|(_, next_hop)| next_hop).collect()
     };
     assert_eq!(hops(&table, true), [address(1)]);
     assert_eq!(hops(&table, false), [address(3)]);

@@ -28,7 +28,7 @@ use crate::privileges;
 use manx_api::bgp::{BgpAddress, BgpPrefixes, BgpSession, BgpStatus};
 use manx_bgp::export::{Exports, OwnRoute};
 use manx_bgp::filter::Filters;
-use manx_bgp::path::around;
+use manx_bgp::path::values_around;
 use manx_bgp::peer::Peer;
 use manx_bgp::peers;
 use manx_bgp::table;
@@ -210,12 +210,11 @@ impl Peering {
         self.next_look = now + LOOKS;
         let pools = self.pools();
         let is_inside = |it: IpNet| {
-            pools.is_some_and(|all| around(it).any(|net| all.contains_key(&net)))
+            pools.is_some_and(|all| values_around(all, it).next().is_some())
                 || self.ranges.iter().any(|range| range.contains(&it))
         };
-        let learned = self.speaker.learned(|peer| !peer.is_node).into_iter();
+        let learned = self.speaker.next_hops(|peer| !peer.is_node).into_iter();
         let all: WaysOut = learned
-            .filter_map(|(prefix, routes)| Some((prefix, routes.first()?.next_hop)))
             .filter(|(prefix, router)| !is_inside(*prefix) && !is_inside(IpNet::from(*router)))
             .collect();
         self.ways_out = all.len();

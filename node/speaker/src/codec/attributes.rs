@@ -10,8 +10,6 @@ use rustbgpd_wire::{
     PathAttribute,
 };
 
-use super::encoding::Encoding;
-
 /// The attributes that are not interpreted here, but whose form is checked when they come. The partial bit says that a
 /// router did not know an attribute (RFC 4271, 5), so it is set for all others.
 const KNOWN: [u8; 4] = [
@@ -24,13 +22,13 @@ const KNOWN: [u8; 4] = [
 /// The flags that tell classes of attributes apart: all but the one that says how long the length is.
 const CLASS: u8 = attr_flags::OPTIONAL | attr_flags::TRANSITIVE | attr_flags::PARTIAL;
 
-/// Writes attributes. A next hop of IPv6 is not among them: it stands with the prefixes (RFC 4760, 3).
+/// Writes attributes. `is_four_octet`: the peer knows autonomous systems of four octets (RFC 6793). A next hop of IPv6 is not among them: it stands with the prefixes (RFC 4760, 3).
 ///
 /// # Errors
 /// They contain what must not be sent: a set of autonomous systems (RFC 9774), or the system 0 (RFC 7607).
 pub(super) fn encode(
     attributes: &Attributes,
-    encoding: Encoding,
+    is_four_octet: bool,
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
     let Attributes { origin, as_path, next_hop, med, local_pref, .. } = attributes;
@@ -62,7 +60,7 @@ pub(super) fn encode(
         on_wire.push(PathAttribute::LargeCommunities(large));
     }
     on_wire.extend(attributes.opaque.iter().filter_map(aggregator));
-    encode_path_attributes(&on_wire, out, encoding.is_four_octet, false)?;
+    encode_path_attributes(&on_wire, out, is_four_octet, false)?;
     let others = attributes.opaque.iter().filter(|it| it.code != attr_type::AGGREGATOR);
     others.for_each(|it| encode_opaque(it, out));
     Ok(())

@@ -2,14 +2,13 @@
 
 use std::net::IpAddr;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut as _, BytesMut};
 use ipnet::IpNet;
 use manx_bgp::path::Update;
-use rustbgpd_wire::UpdateMessage;
 use rustbgpd_wire::constants::{HEADER_LEN, attr_flags, attr_type};
 
-use super::attributes;
 use super::encoding::{Encoding, Family};
+use super::written::Written;
 
 /// The bytes of an UPDATE without routes and attributes: the header, and two lengths.
 const EMPTY: usize = HEADER_LEN + 4;
@@ -21,17 +20,25 @@ const UNREACH: usize = 3;
 const REACH: usize = 3 + 1 + 16 + 1;
 /// The most bytes of a prefix.
 const PREFIX: usize = 17;
+/// The type of an UPDATE (RFC 4271, 4.1).
+const UPDATE: u8 = 2;
 
-/// Appends the messages of an update, with as many prefixes in each as fit.
+/// Appends the messages of an update, with as many prefixes in each as fit. `written` has attributes that were written
+/// before.
 ///
 /// Routes whose attributes fit into no message, or must not be sent, are withdrawn instead (RFC 8654, 4): the peer must
 /// not keep what held before. Returns their number.
-pub(crate) fn encode(update: &Update, encoding: Encoding, out: &mut BytesMut) -> usize {
+pub(crate) fn encode(
+    update: &Update,
+    encoding: Encoding,
+    written: &mut Written,
+    out: &mut BytesMut,
+) -> usize {
     withdraw(&update.withdrawn, encoding, out);
     if update.announced.is_empty() {
         return 0;
     }
-    if announce(update, encoding, out).is_some() {
+    if announce(update, encoding, written, out).is_some() {
         return 0;
     }
     withdraw(&update.announced, encoding, out);
@@ -41,53 +48,65 @@ pub(crate) fn encode(update: &Update, encoding: Encoding, out: &mut BytesMut) ->
 /// Appends the message that says that everything was told (RFC 4724, 2).
 pub(crate) fn encode_end_of_rib(encoding: Encoding, out: &mut BytesMut) {
     match encoding.family {
-        Family::V4 => push(&[], Vec::new(), &[], encoding, out),
-        Family::V6 => push(&[], unreach(&[]), &[], encoding, out),
+        Family::V4 => message(out, |out| out.put_u32(0)),
+        Family::V6 => unreach(&mut [].iter(), 0, out),
     }
 }
 
 fn withdraw(prefixes: &[IpNet], encoding: Encoding, out: &mut BytesMut) {
     let room = usize::from(encoding.limit) - EMPTY;
-    match encoding.family {
-        Family::V4 => {
-            for it in pack(prefixes, room) {
-                push(&it, Vec::new(), &[], encoding, out);
-            }
-        }
-        Family::V6 => {
-            for it in pack(prefixes, room - ATTRIBUTE - UNREACH) {
-                push(&[], unreach(&it), &[], encoding, out);
-            }
+    let mut rest = prefixes.iter();
+    while !rest.as_slice().is_empty() {
+        match encoding.family {
+            Family::V4 => message(out, |out| {
+                measured(out, |out| pack(&mut rest, room, out));
+                out.put_u16(0);
+            }),
+            Family::V6 => unreach(&mut rest, room - ATTRIBUTE - UNREACH, out),
         }
     }
 }
 
 /// `None`: nothing was appended, because the attributes cannot be sent.
-fn announce(update: &Update, encoding: Encoding, out: &mut BytesMut) -> Option<()> {
-    let attributes = update.attributes.as_deref()?;
-    let mut common = Vec::new();
-    attributes::encode(attributes, encoding, &mut common).ok()?;
+fn announce(
+    update: &Update,
+    encoding: Encoding,
+    written: &mut Written,
+    out: &mut BytesMut,
+) -> Option<()> {
+    let attributes = update.attributes.as_ref()?;
+    let common = written.attributes(attributes, encoding.is_four_octet)?;
     let room = usize::from(encoding.limit).checked_sub(EMPTY + common.len())?;
+    let mut rest = update.announced.iter();
     match (encoding.family, attributes.next_hop) {
         (Family::V4, IpAddr::V4(_)) => {
             room.checked_sub(PREFIX)?;
-            for it in pack(&update.announced, room) {
-                push(&[], common.clone(), &it, encoding, out);
+            while !rest.as_slice().is_empty() {
+                message(out, |out| {
+                    out.put_u16(0);
+                    measured(out, |out| out.put_slice(&common));
+                    pack(&mut rest, room, out);
+                });
             }
         }
         (Family::V6, IpAddr::V6(next_hop)) => {
             let room = room.checked_sub(ATTRIBUTE + REACH)?;
             room.checked_sub(PREFIX)?;
-            for it in pack(&update.announced, room) {
-                // It comes first, so that it is found whatever is wrong with the others (RFC 7606, 5.1).
-                let mut value = family(encoding.family);
-                value.push(16);
-                value.extend(next_hop.octets());
-                value.push(0);
-                value.extend(it);
-                let mut all = attribute(attr_type::MP_REACH_NLRI, &value);
-                all.extend_from_slice(&common);
-                push(&[], all, &[], encoding, out);
+            while !rest.as_slice().is_empty() {
+                message(out, |out| {
+                    out.put_u16(0);
+                    measured(out, |out| {
+                        // It comes first, so that it is found whatever is wrong with the others (RFC 7606, 5.1).
+                        attribute(attr_type::MP_REACH_NLRI, out, |out| {
+                            family(Family::V6, out);
+                            out.put_u8(16);
+                            out.put_slice(&next_hop.octets());
+                            out.put_u8(0);
+                            pack(&mut rest, room, out);
+                        });
+                        out.put_slice(&common);
+                    });
+                });
             }
         }
         (Family::V4, IpAddr::V6(_)) | (Family::V6, IpAddr::V4(_)) => return None,
@@ -95,20 +114,19 @@ fn announce(update: &Update, encoding: Encoding, out: &mut BytesMut) -> Option<(
     Some(())
 }
 
-/// Prefixes as they stand in messages, in portions of at most `room` bytes.
-fn pack(prefixes: &[IpNet], room: usize) -> impl Iterator<Item = Vec<u8>> {
-    let mut rest = prefixes.iter().peekable();
-    std::iter::from_fn(move || {
-        let mut portion = Vec::new();
-        while let Some(prefix) = rest.next_if(|it| portion.len() + length(it) <= room) {
-            portion.push(prefix.prefix_len());
-            match prefix.network() {
-                IpAddr::V4(it) => portion.extend_from_slice(&it.octets()[..length(prefix) - 1]),
-                IpAddr::V6(it) => portion.extend_from_slice(&it.octets()[..length(prefix) - 1]),
-            }
+/// Appends prefixes as they stand in messages, as many as fit into `room` bytes.
+fn pack(rest: &mut std::slice::Iter<'_, IpNet>, room: usize, out: &mut BytesMut) {
+    let end = out.len() + room;
+    while let Some(prefix) = rest.as_slice().first()
+        && out.len() + length(prefix) <= end
+    {
+        rest.next();
+        out.put_u8(prefix.prefix_len());
+        match prefix.network() {
+            IpAddr::V4(it) => out.put_slice(&it.octets()[..length(prefix) - 1]),
+            IpAddr::V6(it) => out.put_slice(&it.octets()[..length(prefix) - 1]),
         }
-        (!portion.is_empty()).then_some(portion)
-    })
+    }
 }
 
 /// The bytes that a prefix takes (RFC 4271, 4.3).
@@ -116,40 +134,52 @@ fn length(prefix: &IpNet) -> usize {
     1 + usize::from(prefix.prefix_len().div_ceil(8))
 }
 
-fn unreach(prefixes: &[u8]) -> Vec<u8> {
-    let mut value = family(Family::V6);
-    value.extend_from_slice(prefixes);
-    attribute(attr_type::MP_UNREACH_NLRI, &value)
+/// A message that withdraws prefixes of IPv6, as many as fit into `room` bytes.
+fn unreach(rest: &mut std::slice::Iter<'_, IpNet>, room: usize, out: &mut BytesMut) {
+    message(out, |out| {
+        out.put_u16(0);
+        measured(out, |out| {
+            attribute(attr_type::MP_UNREACH_NLRI, out, |out| {
+                family(Family::V6, out);
+                pack(rest, room, out);
+            });
+        });
+    });
 }
 
-fn family(family: Family) -> Vec<u8> {
+fn family(family: Family, out: &mut BytesMut) {
     let (afi, safi) = family.on_wire();
-    let mut bytes = (afi as u16).to_be_bytes().to_vec();
-    bytes.push(safi as u8);
-    bytes
+    out.put_u16(afi as u16);
+    out.put_u8(safi as u8);
 }
 
-fn attribute(code: u8, value: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![attr_flags::OPTIONAL | attr_flags::EXTENDED_LENGTH, code];
-    // A value is part of a message, whose length has two octets.
-    bytes.extend((value.len() as u16).to_be_bytes());
-    bytes.extend_from_slice(value);
-    bytes
+fn attribute(code: u8, out: &mut BytesMut, value: impl FnOnce(&mut BytesMut)) {
+    out.put_u8(attr_flags::OPTIONAL | attr_flags::EXTENDED_LENGTH);
+    out.put_u8(code);
+    measured(out, value);
 }
 
-fn push(
-    withdrawn: &[u8],
-    attributes: Vec<u8>,
-    announced: &[u8],
-    encoding: Encoding,
-    out: &mut BytesMut,
-) {
-    let message = UpdateMessage {
-        withdrawn_routes: Bytes::copy_from_slice(withdrawn),
-        path_attributes: attributes.into(),
-        nlri: Bytes::copy_from_slice(announced),
-    };
-    // The parts were measured: they are within the limit.
-    let encoded = message.encode_with_limit(out, encoding.limit);
-    debug_assert!(encoded.is_ok(), "{encoded:?}");
+/// Appends an UPDATE with this body.
+fn message(out: &mut BytesMut, body: impl FnOnce(&mut BytesMut)) {
+    let begin = out.len();
+    out.put_bytes(0xff, 16);
+    out.put_u16(0);
+    out.put_u8(UPDATE);
+    body(out);
+    set_length(out, begin + 16, out.len() - begin);
+}
+
+/// Appends a part behind its length of two octets.
+fn measured(out: &mut BytesMut, part: impl FnOnce(&mut BytesMut)) {
+    let begin = out.len();
+    out.put_u16(0);
+    part(out);
+    set_length(out, begin, out.len() - begin - 2);
+}
+
+/// Writes a length that was left out. It is that of a message at most, whose length has two octets.
+fn set_length(out: &mut BytesMut, at: usize, length: usize) {
+    if let Some(place) = out.get_mut(at..at + 2) {
+        place.copy_from_slice(&(length as u16).to_be_bytes());
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! - [`encoding`]: what the two ends have agreed on.
 //! - `attributes`: the attributes of a path.
+//! - [`written`]: attributes as they are written, once for all peers.
 //! - [`encode`]: from an update to messages, each within the limit.
 //! - [`decode`]: from a message to updates. A malformed attribute withdraws the prefixes (RFC 7606).
 
@@ -13,3 +14,4 @@ pub(crate) mod encoding;
 mod foreign_tests;
 #[cfg(test)]
 mod tests;
+pub(crate) mod written;

@@ -17,6 +17,7 @@ use rustbgpd_wire::{
 use super::decode::{Decoded, decode};
 use super::encode::{encode, encode_end_of_rib};
 use super::encoding::{Encoding, Family};
+use super::written::Written;
 
 /// An encoding with nothing unusual.
 fn plain(family: Family) -> Encoding {
@@ -153,7 +154,7 @@ proptest! {
     #[test]
     fn what_is_written_is_read_again_and_no_message_is_too_long((encoding, update) in case()) {
         let mut written = BytesMut::new();
-        prop_assert_eq!(encode(&update, encoding, &mut written), 0);
+        prop_assert_eq!(encode(&update, encoding, &mut Written::default(), &mut written), 0);
         let all = messages(written.clone(), encoding.limit);
         let bytes: usize = all.iter().map(|(length, _)| length).sum();
         // Full messages but for the last of each kind.
@@ -190,7 +191,7 @@ fn one_route() -> UpdateMessage {
     let attributes = Some(Arc::new(Attributes::of_own("10.0.0.1".parse().unwrap())));
     let mut written = BytesMut::new();
     let update = Update { announced, attributes, ..Update::default() };
-    assert_eq!(encode(&update, plain(Family::V4), &mut written), 0);
+    assert_eq!(encode(&update, plain(Family::V4), &mut Written::default(), &mut written), 0);
     routes(written)
 }
 
@@ -257,11 +258,11 @@ fn routes_whose_attributes_fit_into_no_message_are_withdrawn() {
     let attributes = Some(Arc::new(attributes));
     let update = Update { announced: announced.clone(), attributes, ..Update::default() };
     let mut written = BytesMut::new();
-    assert_eq!(encode(&update, plain(Family::V4), &mut written), 1);
+    assert_eq!(encode(&update, plain(Family::V4), &mut Written::default(), &mut written), 1);
     let expected = Update { withdrawn: announced, ..Update::default() };
     assert_eq!(read(written, plain(Family::V4)), expected);
     let mut written = BytesMut::new();
     let extended = Encoding { limit: 65535, ..plain(Family::V4) };
-    assert_eq!(encode(&update, extended, &mut written), 0);
+    assert_eq!(encode(&update, extended, &mut Written::default(), &mut written), 0);
     assert_eq!(read(written, extended), update);
 }

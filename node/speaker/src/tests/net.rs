@@ -136,8 +136,9 @@ pub(super) fn is_established(speaker: &Speaker, peer: &str) -> bool {
 
 /// The prefixes that were learned, each with its first next hop.
 pub(super) fn learned(speaker: &Speaker) -> Vec<String> {
-    let all = speaker.learned(|_| true);
-    all.iter().map(|(prefix, paths)| format!("{prefix} via {}", paths[0].next_hop)).collect()
+    let mut all = speaker.next_hops(|_| true);
+    all.sort_unstable();
+    all.iter().map(|(prefix, next_hop)| format!("{prefix} via {next_hop}")).collect()
 }
 
 /// Waits until `look` sees what is expected, and panics with what it sees if it does not in time.

@@ -247,7 +247,7 @@ fn a_large_table_arrives_whole() {
         many.table.exports.own = own(100);
         a.configure(many);
         wait_for("all routes", &(16_000, true, false), || {
-            let all = b.learned(|_| true);
+            let all = b.next_hops(|_| true);
             let has = |prefix: IpNet| all.iter().any(|(it, _)| *it == prefix);
             (all.len(), has(net("10.96.25.0/26")), has(net("10.96.0.0/26")))
         });

@@ -1,0 +1,164 @@
+//! What is measured: the speakers of one kind, each in a process of its own; those of Manx in one.
+
+mod bird;
+mod gobgp;
+pub mod manx;
+mod usage;
+
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::peer::connect_from;
+use super::scenario::{STRANGER, Scenario};
+use crate::error::{Error, io};
+use crate::host::process::{Process, tail};
+use crate::host::programs::why_missing;
+use crate::host::within::WITHIN;
+
+pub(super) use usage::Usage;
+
+/// The longest time that speakers may take to listen.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Processes have done all that they had to do when they have used next to no processor for so long.
+const STILL: Duration = Duration::from_millis(250);
+/// The processor time that is next to none.
+const NEXT_TO_NONE: Duration = Duration::from_millis(3);
+/// The time between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A kind of BGP speaker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Manx,
+    Bird,
+    GoBgp,
+}
+
+impl Kind {
+    /// Why it cannot be measured here; `None`: it can.
+    pub(super) fn why_missing(self) -> Option<String> {
+        match self {
+            Self::Manx => None,
+            Self::Bird => why_missing(&["bird"], "bird2"),
+            Self::GoBgp => why_missing(&["gobgpd"], "gobgpd"),
+        }
+    }
+
+    /// The number of processes for so many speakers.
+    const fn processes(self, speakers: usize) -> usize {
+        match self {
+            Self::Manx => 1,
+            Self::Bird | Self::GoBgp => speakers,
+        }
+    }
+}
+
+/// The running speakers. They end when this is dropped.
+#[derive(Debug)]
+pub(super) struct Device {
+    processes: Vec<Process>,
+    folder: PathBuf,
+}
+
+impl Device {
+    /// Starts the speakers of a scenario, and waits until all listen and have nothing else to do.
+    pub(super) fn start(kind: Kind, scenario: &Scenario, folder: &Path) -> Result<Self, Error> {
+        let speakers = scenario.speakers();
+        let count = kind.processes(speakers.len());
+        let mut device = Self { processes: Vec::with_capacity(count), folder: folder.to_owned() };
+        for at in 0..count {
+            let mut command = Command::new("/proc/self/exe");
+            let of = folder.join(format!("speaker-{at}"));
+            match kind {
+                Kind::Manx => {
+                    command.args(manx::arguments(scenario));
+                }
+                Kind::Bird => {
+                    let program = bird::program(scenario, speakers[at], &of)?;
+                    command.arg(WITHIN).arg("--").args(program);
+                }
+                Kind::GoBgp => {
+                    let program = gobgp::program(scenario, speakers[at], &of)?;
+                    command.arg(WITHIN).arg("--").args(program);
+                }
+            }
+            let log = File::create(of.with_extension("log")).map_err(io("no log"))?;
+            let error = log.try_clone().map_err(io("no log"))?;
+            command.stdin(Stdio::null()).stdout(log).stderr(error);
+            device.processes.push(Process::start(&mut command)?);
+        }
+        for speaker in speakers {
+            device.wait_for(speaker)?;
+        }
+        device.until_still(PATIENCE, || Ok(()))?;
+        Ok(device)
+    }
+
+    /// Waits until somebody listens at an address.
+    fn wait_for(&mut self, speaker: Ipv4Addr) -> Result<(), Error> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if connect_from(STRANGER, speaker).is_ok() {
+                return Ok(());
+            }
+            self.check()?;
+            if Instant::now() > end {
+                return Err(self.failed(0, format!("nobody listens at {speaker}")));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Fails if a process has ended.
+    pub(super) fn check(&mut self) -> Result<(), Error> {
+        for at in 0..self.processes.len() {
+            if let Some(status) = self.processes[at].ended()? {
+                return Err(self.failed(at, format!("a speaker has ended: {status}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&self, at: usize, what: String) -> Error {
+        let log = tail(&self.folder.join(format!("speaker-{at}.log")));
+        Error::Process { what, log }
+    }
+
+    /// What all processes have used so far, and use.
+    pub(super) fn usage(&self) -> Result<Usage, Error> {
+        let mut all = self.processes.iter().map(|it| usage::of(it.id()));
+        all.try_fold(Usage::default(), |sum, it| Ok(sum.with(it?)))
+    }
+
+    /// Waits until the processes have done what they had to do, and returns when this was so. `meanwhile` is called again
+    /// and again.
+    pub(super) fn until_still(
+        &self,
+        patience: Duration,
+        mut meanwhile: impl FnMut() -> Result<(), Error>,
+    ) -> Result<Instant, Error> {
+        let end = Instant::now() + patience;
+        let (mut last, mut since) = (Duration::ZERO, Instant::now());
+        loop {
+            meanwhile()?;
+            let used = self.processes.iter().map(|it| usage::processor_time(it.id()));
+            let used: Duration = used.sum::<Result<_, Error>>()?;
+            let now = Instant::now();
+            if used >= last + NEXT_TO_NONE {
+                (last, since) = (used, now);
+            }
+            if now - since >= STILL {
+                return Ok(since);
+            }
+            if now > end {
+                let seconds = patience.as_secs();
+                return Err(self.failed(0, format!("after {seconds} s it still works")));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! All peers of a measurement, in one thread.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+use super::messages::{announce, keepalive, withdraw};
+use super::peer::{Peer, READ, Stage};
+use super::scenario::{self, Routes, SYSTEM, Scenario};
+use crate::error::{Error, errno, io as io_error};
+
+/// How many peers wait for a speaker's OPEN at once. Fewer than wait in the shortest queue of a listening socket (BIRD: 8).
+const AT_ONCE: usize = 4;
+/// The wait before a peer connects again.
+const AGAIN: Duration = Duration::from_millis(20);
+/// The time between two messages that keep a session.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+/// The most events that are looked at together.
+const EVENTS: usize = 256;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Peers {
+    plan: Vec<scenario::Peer>,
+    peers: Vec<Peer>,
+    epoll: Epoll,
+    buffer: Vec<u8>,
+    /// The peers that are to connect, each with when.
+    waiting: Vec<(usize, Instant)>,
+    /// How many wait for a speaker's OPEN.
+    connecting: usize,
+    /// How many are whole.
+    whole: usize,
+    next_keepalive: Instant,
+    /// Why a connection ended last.
+    lost: Option<String>,
+}
+
+impl Peers {
+    /// The peers of a scenario, without connections.
+    pub(super) fn new(scenario: &Scenario) -> Result<Self, Error> {
+        let plan = scenario.peers();
+        let now = Instant::now();
+        Ok(Self {
+            peers: plan.iter().map(Peer::new).collect(),
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(errno("no epoll"))?,
+            buffer: vec![0; READ],
+            waiting: (0..plan.len()).rev().map(|at| (at, now)).collect(),
+            plan,
+            connecting: 0,
+            whole: 0,
+            next_keepalive: now + KEEPALIVE,
+            lost: None,
+        })
+    }
+
+    /// The number of sessions.
+    pub(super) const fn len(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Connects, tells and reads until every peer holds what it is to hold, and returns when this was so.
+    ///
+    /// # Errors
+    /// It is not so in time.
+    pub(super) fn until_whole(&mut self, patience: Duration) -> Result<Instant, Error> {
+        let end = Instant::now() + patience;
+        while self.whole < self.peers.len() {
+            if Instant::now() > end {
+                let (whole, all) = (self.whole, self.peers.len());
+                let lost = self.lost.as_deref().unwrap_or("none");
+                return Err(Error::Failed(format!(
+                    "after {} s {whole} of {all} peers hold all that they are to hold; the last connection that was lost: {lost}",
+                    patience.as_secs()
+                )));
+            }
+            self.turn(Duration::from_millis(100))?;
+        }
+        Ok(Instant::now())
+    }
+
+    /// Reads for a while.
+    pub(super) fn wait(&mut self, time: Duration) -> Result<(), Error> {
+        let end = Instant::now() + time;
+        while let Some(left) = end.checked_duration_since(Instant::now()) {
+            self.turn(left)?;
+        }
+        Ok(())
+    }
+
+    /// One peer withdraws the first of its prefixes, or tells it again, and all others are to know.
+    pub(super) fn change(&mut self, teller: usize, is_there: bool) -> Result<(), Error> {
+        let it = &self.plan[teller];
+        let Some(routes) = it.routes.first() else {
+            return Err(Error::Failed("a peer that tells nothing cannot change it".to_owned()));
+        };
+        let message = if is_there {
+            let first = Routes { prefixes: vec![routes.prefixes[0]], ..routes.clone() };
+            announce(&first, it.address, it.system == SYSTEM)
+        } else {
+            withdraw(routes.prefixes[0])
+        };
+        for (at, (peer, plan)) in self.peers.iter_mut().zip(&self.plan).enumerate() {
+            let is_told = plan.told > 0 && at != teller;
+            peer.expected = plan.told - usize::from(is_told && !is_there);
+        }
+        self.whole = self.peers.iter().filter(|it| it.is_whole()).count();
+        self.peers[teller].send(&message).map_err(io_error("a peer cannot tell a change"))
+    }
+
+    /// Connects those that are due, and looks once at all connections.
+    fn turn(&mut self, wait: Duration) -> Result<(), Error> {
+        self.connect_some()?;
+        if self.next_keepalive <= Instant::now() {
+            self.next_keepalive += KEEPALIVE;
+            for at in 0..self.peers.len() {
+                if self.peers[at].stage() == Stage::Established {
+                    self.step(at, |peer, _| peer.send(&keepalive()));
+                }
+            }
+        }
+        let wait = if self.waiting.is_empty() { wait } else { wait.min(AGAIN / 4) };
+        let timeout = EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::ZERO);
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let count = match self.epoll.wait(&mut events, timeout) {
+            Ok(count) => count,
+            Err(nix::errno::Errno::EINTR) => 0,
+            Err(error) => return Err(errno("no events of sockets")(error)),
+        };
+        for event in &events[..count] {
+            self.step(event.data() as usize, Peer::progress);
+        }
+        Ok(())
+    }
+
+    /// Does something with a peer, and keeps the counts.
+    fn step(&mut self, at: usize, act: impl FnOnce(&mut Peer, &mut [u8]) -> io::Result<()>) {
+        let peer = &mut self.peers[at];
+        let (was_whole, stage) = (peer.is_whole(), peer.stage());
+        if let Err(error) = act(peer, &mut self.buffer) {
+            self.lost = Some(error.to_string());
+            peer.close();
+            self.waiting.push((at, Instant::now() + AGAIN));
+        }
+        self.connecting -= usize::from(stage == Stage::Connected && peer.stage() != stage);
+        self.whole = self.whole + usize::from(peer.is_whole()) - usize::from(was_whole);
+    }
+
+    fn connect_some(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        while self.connecting < AT_ONCE
+            && let Some(found) = self.waiting.iter().rposition(|(_, at)| *at <= now)
+        {
+            let (at, _) = self.waiting.remove(found);
+            match self.peers[at].connect() {
+                Ok(stream) => {
+                    let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
+                    let event = EpollEvent::new(flags, at as u64);
+                    self.epoll.add(stream, event).map_err(errno("no events of a socket"))?;
+                    self.connecting += 1;
+                }
+                Err(error) => {
+                    self.lost = Some(error.to_string());
+                    self.peers[at].close();
+                    self.waiting.push((at, now + AGAIN));
+                }
+            }
+        }
+        Ok(())
+    }
+}

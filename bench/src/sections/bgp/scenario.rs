@@ -1,0 +1,265 @@
+//! Who speaks with whom, and what each peer tells and is to be told. Pure.
+
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+
+use ipnet::Ipv4Net;
+
+/// The autonomous system of speakers and internal peers.
+pub(super) const SYSTEM: u32 = 64512;
+/// The net of all speakers and peers, on the loopback device of the namespace.
+pub(super) const NET: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 200, 0, 0), 16);
+/// The address of the first speaker; the others follow.
+const SPEAKER: u32 = Ipv4Addr::new(10, 200, 0, 1).to_bits();
+/// The address of the first peer; the others follow.
+const PEER: u32 = Ipv4Addr::new(10, 200, 4, 1).to_bits();
+/// The address from which nobody speaks BGP. It tells whether a speaker listens.
+pub(super) const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 200, 255, 1);
+/// The first autonomous system of routers; the others follow.
+const ROUTER: u32 = 65001;
+/// How many prefixes of a large table have the same attributes.
+const TOGETHER: usize = 8;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// One speaker reflects what many clients tell.
+    Clients,
+    /// Speakers in full mesh, each with one client.
+    Mesh,
+    /// A router tells a large table to one speaker.
+    Table,
+    /// The same, and an internal peer is told all of it.
+    Told,
+    /// Many routers tell the same prefixes to one speaker, and an internal peer is told the best paths.
+    Overlap,
+}
+
+impl Shape {
+    /// All shapes, each with its word on the command line.
+    const ALL: [(Self, &'static str); 5] = [
+        (Self::Clients, "clients"),
+        (Self::Mesh, "mesh"),
+        (Self::Table, "table"),
+        (Self::Told, "told"),
+        (Self::Overlap, "overlap"),
+    ];
+
+    pub(super) fn word(self) -> &'static str {
+        Self::ALL.into_iter().find(|(it, _)| *it == self).map_or("", |(_, word)| word)
+    }
+}
+
+impl FromStr for Shape {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|(_, word)| *word == text);
+        found.map(|(it, _)| it).ok_or_else(|| format!("{text:?} is no scenario of BGP"))
+    }
+}
+
+/// A shape with its numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Scenario {
+    pub(super) shape: Shape,
+    /// The number of clients, of speakers, or of routers.
+    pub(super) peers: u32,
+    /// The number of prefixes that each peer tells.
+    pub(super) prefixes: usize,
+}
+
+/// A peer of the speakers that are measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Peer {
+    pub(super) address: Ipv4Addr,
+    /// The speaker that it speaks with.
+    pub(super) speaker: Ipv4Addr,
+    pub(super) system: u32,
+    /// The routes that it tells.
+    pub(super) routes: Vec<Routes>,
+    /// The number of prefixes that it is told.
+    pub(super) told: usize,
+}
+
+/// Prefixes that are told with the same attributes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Routes {
+    /// The numbers of the prefixes.
+    pub(super) prefixes: Vec<u32>,
+    /// The autonomous systems of the path.
+    pub(super) path: Vec<u32>,
+    pub(super) communities: Vec<u32>,
+}
+
+impl Scenario {
+    /// One part in so many of the peers, or of the prefixes, of a table that is quoted.
+    pub(super) const fn new(shape: Shape, part: u32) -> Self {
+        let (peers, prefixes) = match shape {
+            Shape::Clients => (1000, 1),
+            Shape::Mesh => (100, 1),
+            Shape::Table | Shape::Told => (1, 1_000_000),
+            Shape::Overlap => (100, 10_000),
+        };
+        match shape {
+            Shape::Clients | Shape::Mesh => Self { shape, peers: peers / part, prefixes },
+            Shape::Table | Shape::Told | Shape::Overlap => {
+                Self { shape, peers, prefixes: prefixes / part as usize }
+            }
+        }
+    }
+
+    /// The addresses of the speakers.
+    pub(super) fn speakers(&self) -> Vec<Ipv4Addr> {
+        let count = if self.shape == Shape::Mesh { self.peers } else { 1 };
+        (0..count).map(|it| Ipv4Addr::from_bits(SPEAKER + it)).collect()
+    }
+
+    /// Whether internal peers are clients of the speaker they speak with, as a route reflector.
+    pub(super) fn reflects(&self) -> bool {
+        matches!(self.shape, Shape::Clients | Shape::Mesh)
+    }
+
+    /// Whether some peer is told what others tell.
+    pub(super) fn is_told(&self) -> bool {
+        self.shape != Shape::Table
+    }
+
+    /// Whether peers see that one of them withdraws a prefix: no other one tells it.
+    pub(super) const fn shows_changes(&self) -> bool {
+        matches!(self.shape, Shape::Clients | Shape::Mesh | Shape::Told)
+    }
+
+    /// What memory is counted for, its unit, and the number of bytes in one unit of all of these.
+    pub(super) fn memory(&self) -> (&'static str, &'static str, f64) {
+        let peers = f64::from(self.peers);
+        match self.shape {
+            Shape::Clients => ("memory for each session", "KiB", 1024.0 * peers),
+            Shape::Mesh => ("memory for each session", "KiB", 1024.0 * peers * peers),
+            Shape::Table | Shape::Told | Shape::Overlap => {
+                ("memory for each path", "B", peers * self.prefixes as f64)
+            }
+        }
+    }
+
+    /// The peers that are no speakers.
+    pub(super) fn peers(&self) -> Vec<Peer> {
+        let tellers = (0..self.peers).map(|at| self.teller(at));
+        let listener = (!self.reflects() && self.is_told()).then(|| Peer {
+            address: Ipv4Addr::from_bits(PEER + self.peers),
+            speaker: Ipv4Addr::from_bits(SPEAKER),
+            system: SYSTEM,
+            routes: Vec::new(),
+            told: self.prefixes,
+        });
+        tellers.chain(listener).collect()
+    }
+
+    /// The peer with this number. It tells prefixes.
+    fn teller(&self, at: u32) -> Peer {
+        let speakers = if self.shape == Shape::Mesh { at } else { 0 };
+        let reflects = self.reflects();
+        Peer {
+            address: Ipv4Addr::from_bits(PEER + at),
+            speaker: Ipv4Addr::from_bits(SPEAKER + speakers),
+            system: if reflects { SYSTEM } else { ROUTER + at },
+            routes: if reflects { vec![block(at)] } else { self.table(at) },
+            told: if reflects { self.peers as usize - 1 } else { 0 },
+        }
+    }
+
+    /// The routes of the router with this number: some prefixes together have the same attributes.
+    fn table(&self, router: u32) -> Vec<Routes> {
+        let numbers: Vec<u32> = (0..self.prefixes as u32).map(scatter).collect();
+        let groups = numbers.chunks(TOGETHER).zip(0u32..);
+        let routes = groups.map(|(prefixes, at)| {
+            // Of several routers another one has the shortest path to each group.
+            let longer = u32::from(at % self.peers != router);
+            let passed = (0..3 + longer).map(|step| 100_000 + mix(at * 8 + step) % 60_000);
+            Routes {
+                prefixes: prefixes.to_vec(),
+                path: [ROUTER + router].into_iter().chain(passed).collect(),
+                communities: (0..3).map(|it| (ROUTER << 16) | (mix(at + it) & 0xfff)).collect(),
+            }
+        });
+        routes.collect()
+    }
+}
+
+/// The route of a client: one block.
+fn block(at: u32) -> Routes {
+    Routes { prefixes: vec![at], path: Vec::new(), communities: Vec::new() }
+}
+
+/// The bits of a prefix's number: there are as many prefixes.
+const BITS: u8 = 20;
+/// The first prefix, and the length of all.
+const FIRST: u32 = Ipv4Addr::new(16, 0, 0, 0).to_bits();
+const LENGTH: u8 = 24;
+
+/// How many prefixes there are.
+pub(super) const NUMBERS: usize = 1 << BITS;
+
+/// The prefix with this number.
+pub(super) const fn prefix(number: u32) -> Ipv4Net {
+    Ipv4Net::new_assert(Ipv4Addr::from_bits(FIRST + (number << (32 - LENGTH))), LENGTH)
+}
+
+/// The number of a prefix; `None`: nobody tells it.
+pub(super) fn number(length: u8, address: u32) -> Option<usize> {
+    let number = address.checked_sub(FIRST)? >> (32 - LENGTH);
+    (length == LENGTH && (number as usize) < NUMBERS).then_some(number as usize)
+}
+
+/// The numbers in another order, as routers tell prefixes: odd factors make a permutation.
+const fn scatter(at: u32) -> u32 {
+    at.wrapping_mul(0x9e37_79b1) & ((1 << BITS) - 1)
+}
+
+/// Numbers without a pattern (the finaliser of `MurmurHash3`).
+const fn mix(at: u32) -> u32 {
+    let it = (at ^ (at >> 16)).wrapping_mul(0x85eb_ca6b);
+    let it = (it ^ (it >> 13)).wrapping_mul(0xc2b2_ae35);
+    it ^ (it >> 16)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_peer_has_an_address_of_its_own_and_what_is_told_is_expected() {
+        for (shape, word) in Shape::ALL {
+            assert_eq!((word.parse(), shape.word()), (Ok(shape), word));
+            let scenario = Scenario::new(shape, 10);
+            let (speakers, peers) = (scenario.speakers(), scenario.peers());
+            let addresses = speakers.iter().copied().chain(peers.iter().map(|it| it.address));
+            let addresses: BTreeSet<Ipv4Addr> = addresses.collect();
+            assert_eq!(addresses.len(), speakers.len() + peers.len(), "{word}");
+            assert!(addresses.iter().all(|it| NET.contains(it)) && !addresses.contains(&STRANGER));
+            for peer in &peers {
+                assert!(speakers.contains(&peer.speaker), "{word}");
+                let others = peers.iter().filter(|it| it.address != peer.address);
+                let all: BTreeSet<u32> =
+                    others.flat_map(|it| &it.routes).flat_map(|it| it.prefixes.clone()).collect();
+                let expected = if peer.system == SYSTEM { all.len() } else { 0 };
+                assert_eq!(peer.told, expected, "{word}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_prefix_has_one_number() {
+        let numbers: BTreeSet<u32> = (0..NUMBERS as u32).map(scatter).collect();
+        assert_eq!(numbers.len(), NUMBERS);
+        for it in [0, 1, 77_777, NUMBERS as u32 - 1] {
+            let net = prefix(it);
+            assert_eq!(number(net.prefix_len(), net.addr().to_bits()), Some(it as usize));
+            assert_eq!(net, net.trunc());
+        }
+        assert_eq!(number(24, 0), None);
+        assert_eq!(number(23, FIRST), None);
+    }
+}

@@ -1,0 +1,167 @@
+//! What peers are told of each prefix. Peers that are told alike share what was found for one of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ahash::RandomState;
+use ipnet::IpNet;
+
+use super::interner::Interner;
+use super::paths::Stored;
+use super::routes::Entry;
+use super::session::{Session, State};
+use super::{Configuration, Message};
+use crate::decision::Path;
+use crate::export::{self, Route};
+use crate::filter::Filters;
+use crate::path::{Attributes, Update};
+use crate::peer::Peer;
+
+/// The most results that are kept.
+const MOST: usize = 16 * 1024;
+
+/// A path, for peers that are told alike: their group, the attributes' place in memory, and the peer that has told it.
+/// A route of this node itself has neither.
+type Key = (u64, usize, Option<u32>);
+
+/// What was found for groups of peers, until something changes that it depends on.
+///
+/// The attributes that a result is for are kept with it, so that no others come to the same place in memory.
+#[derive(Debug)]
+pub(super) struct Cache {
+    results: HashMap<Key, (Option<Arc<Attributes>>, Told), RandomState>,
+    /// Equal results are one, so that their prefixes are told together.
+    told: Interner,
+}
+
+/// What is told of a path: its attributes for the peer. `None`: it is not told.
+type Told = Option<Arc<Attributes>>;
+
+impl Cache {
+    pub(super) fn new() -> Self {
+        Self { results: HashMap::default(), told: Interner::new() }
+    }
+
+    /// Forgets all results.
+    pub(super) fn clear(&mut self) {
+        *self = Self::new();
+    }
+}
+
+/// The parts of the table that say what peers are told.
+pub(super) struct Advertiser<'a> {
+    pub(super) configuration: &'a Configuration,
+    pub(super) states: &'a [State],
+    pub(super) cache: &'a mut Cache,
+}
+
+impl Advertiser<'_> {
+    /// What a peer is told of a prefix.
+    pub(super) fn advertised(
+        &mut self,
+        entry: &mut Entry,
+        (session, number, to): (&Session, u32, &Peer),
+    ) -> Told {
+        let Configuration { exports, filters, .. } = self.configuration;
+        let best = if entry.own.is_some() { None } else { Some(entry.paths.best()?) };
+        if best.is_some_and(|it| it.peer == number) {
+            return None;
+        }
+        let Some(group) = session.group.filter(|_| !exports.marks(entry.prefix)) else {
+            let none = Filters::default();
+            let filters = filters.get(&to.address).unwrap_or(&none);
+            let (prefix, here) = (entry.prefix, session.opened.here);
+            return self.find(entry, |route| {
+                export::advertised(exports, (prefix, route), (to, filters), here)
+            });
+        };
+        let (prefix, own) = (entry.prefix, entry.own);
+        if !*entry.is_allowed.get_or_insert_with(|| exports.allows(prefix, own)) {
+            return None;
+        }
+        let at = best.map_or(0, |it| Arc::as_ptr(&it.attributes) as usize);
+        let key = (group, at, best.map(|it| it.peer));
+        if let Some((_, found)) = self.cache.results.get(&key) {
+            return found.clone();
+        }
+        let here = session.opened.here;
+        let found = self.find(entry, |route| export::advertised_alike(exports, route, to, here));
+        if self.cache.results.len() >= MOST {
+            self.cache.clear();
+        }
+        let of = entry.paths.best().filter(|_| own.is_none()).map(|it| Arc::clone(&it.attributes));
+        self.cache.results.insert(key, (of, found.clone()));
+        found
+    }
+
+    /// Asks what is told of the prefix's route.
+    fn find(
+        &mut self,
+        entry: &Entry,
+        advertised: impl Fn(Route<'_>) -> Option<Attributes>,
+    ) -> Told {
+        let told = if let Some(own) = entry.own {
+            advertised(Route::Own(own))
+        } else {
+            let best = path(self.states, entry.paths.best()?);
+            let from = self.configuration.peers.get(&best.peer)?;
+            advertised(Route::Learned(&best, from))
+        };
+        told.map(|it| self.cache.told.intern(Arc::new(it)))
+    }
+}
+
+/// A path with what the table knows of its peer.
+pub(super) fn path(states: &[State], stored: &Stored) -> Path {
+    let state = &states[stored.peer as usize];
+    Path {
+        peer: state.address,
+        identifier: state.identifier,
+        is_internal: state.is_internal,
+        is_stale: stored.is_stale,
+        attributes: Arc::clone(&stored.attributes),
+    }
+}
+
+/// The news of a peer, put together by their attributes.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    pub(super) withdrawn: Vec<IpNet>,
+    announced: Vec<(Arc<Attributes>, Vec<IpNet>)>,
+    /// The place of attributes in the list, by their place in memory.
+    places: HashMap<usize, usize, RandomState>,
+    pub(super) count: usize,
+}
+
+impl News {
+    pub(super) fn withdraw(&mut self, prefix: IpNet) {
+        self.count += 1;
+        self.withdrawn.push(prefix);
+    }
+
+    /// Announces a prefix. Attributes that are equal are one (they were interned).
+    pub(super) fn announce(&mut self, attributes: Arc<Attributes>, prefix: IpNet) {
+        self.count += 1;
+        if let Some((last, prefixes)) = self.announced.last_mut()
+            && Arc::ptr_eq(last, &attributes)
+        {
+            return prefixes.push(prefix);
+        }
+        let next = self.announced.len();
+        let place = *self.places.entry(Arc::as_ptr(&attributes) as usize).or_insert(next);
+        match self.announced.get_mut(place) {
+            Some((_, prefixes)) => prefixes.push(prefix),
+            None => self.announced.push((attributes, vec![prefix])),
+        }
+    }
+
+    pub(super) fn into_messages(self) -> Vec<Message> {
+        let withdrawn = Some(self.withdrawn).filter(|it| !it.is_empty());
+        let withdrawn = withdrawn.map(|withdrawn| Update { withdrawn, ..Update::default() });
+        let announced = self.announced.into_iter().map(|(attributes, announced)| {
+            let attributes = Some(attributes);
+            Update { announced, attributes, ..Update::default() }
+        });
+        withdrawn.into_iter().chain(announced).map(Message::Update).collect()
+    }
+}
