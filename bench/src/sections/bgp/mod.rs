@@ -1,4 +1,4 @@
-//! Manx's BGP speaker beside BIRD and GoBGP, in turn, with the same peers over loopback.
+//! Manx's BGP speaker beside BIRD and `GoBGP`, in turn, with the same peers over loopback.
 //!
 //! What is measured is a process (or one for each speaker); its peers are in this one: they tell messages that were made
 //! before, and note which prefixes they hold.

@@ -23,7 +23,7 @@ const EVENTS: usize = 256;
 #[derive(Debug)]
 pub(super) struct Peers {
     plan: Vec<scenario::Peer>,
-    peers: Vec<Peer>,
+    all: Vec<Peer>,
     epoll: Epoll,
     buffer: Vec<u8>,
     /// The peers that are to connect, each with when.
@@ -43,7 +43,7 @@ impl Peers {
         let plan = scenario.peers();
         let now = Instant::now();
         Ok(Self {
-            peers: plan.iter().map(Peer::new).collect(),
+            all: plan.iter().map(Peer::new).collect(),
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(errno("no epoll"))?,
             buffer: vec![0; READ],
             waiting: (0..plan.len()).rev().map(|at| (at, now)).collect(),
@@ -55,20 +55,15 @@ impl Peers {
         })
     }
 
-    /// The number of sessions.
-    pub(super) const fn len(&self) -> usize {
-        self.peers.len()
-    }
-
     /// Connects, tells and reads until every peer holds what it is to hold, and returns when this was so.
     ///
     /// # Errors
     /// It is not so in time.
     pub(super) fn until_whole(&mut self, patience: Duration) -> Result<Instant, Error> {
         let end = Instant::now() + patience;
-        while self.whole < self.peers.len() {
+        while self.whole < self.all.len() {
             if Instant::now() > end {
-                let (whole, all) = (self.whole, self.peers.len());
+                let (whole, all) = (self.whole, self.all.len());
                 let lost = self.lost.as_deref().unwrap_or("none");
                 return Err(Error::Failed(format!(
                     "after {} s {whole} of {all} peers hold all that they are to hold; the last connection that was lost: {lost}",
@@ -101,12 +96,12 @@ impl Peers {
         } else {
             withdraw(routes.prefixes[0])
         };
-        for (at, (peer, plan)) in self.peers.iter_mut().zip(&self.plan).enumerate() {
+        for (at, (peer, plan)) in self.all.iter_mut().zip(&self.plan).enumerate() {
             let is_told = plan.told > 0 && at != teller;
             peer.expected = plan.told - usize::from(is_told && !is_there);
         }
-        self.whole = self.peers.iter().filter(|it| it.is_whole()).count();
-        self.peers[teller].send(&message).map_err(io_error("a peer cannot tell a change"))
+        self.whole = self.all.iter().filter(|it| it.is_whole()).count();
+        self.all[teller].send(&message).map_err(io_error("a peer cannot tell a change"))
     }
 
     /// Connects those that are due, and looks once at all connections.
@@ -114,8 +109,8 @@ impl Peers {
         self.connect_some()?;
         if self.next_keepalive <= Instant::now() {
             self.next_keepalive += KEEPALIVE;
-            for at in 0..self.peers.len() {
-                if self.peers[at].stage() == Stage::Established {
+            for at in 0..self.all.len() {
+                if self.all[at].stage() == Stage::Established {
                     self.step(at, |peer, _| peer.send(&keepalive()));
                 }
             }
@@ -136,7 +131,7 @@ impl Peers {
 
     /// Does something with a peer, and keeps the counts.
     fn step(&mut self, at: usize, act: impl FnOnce(&mut Peer, &mut [u8]) -> io::Result<()>) {
-        let peer = &mut self.peers[at];
+        let peer = &mut self.all[at];
         let (was_whole, stage) = (peer.is_whole(), peer.stage());
         if let Err(error) = act(peer, &mut self.buffer) {
             self.lost = Some(error.to_string());
@@ -153,7 +148,7 @@ impl Peers {
             && let Some(found) = self.waiting.iter().rposition(|(_, at)| *at <= now)
         {
             let (at, _) = self.waiting.remove(found);
-            match self.peers[at].connect() {
+            match self.all[at].connect() {
                 Ok(stream) => {
                     let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
                     let event = EpollEvent::new(flags, at as u64);
@@ -162,7 +157,7 @@ impl Peers {
                 }
                 Err(error) => {
                     self.lost = Some(error.to_string());
-                    self.peers[at].close();
+                    self.all[at].close();
                     self.waiting.push((at, now + AGAIN));
                 }
             }

@@ -1,4 +1,4 @@
-//! GoBGP: a process for each speaker, without routes of the kernel.
+//! `GoBGP`: a process for each speaker, without routes of the kernel.
 
 use std::fmt::Write as _;
 use std::fs;

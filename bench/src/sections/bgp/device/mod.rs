@@ -22,7 +22,7 @@ use crate::host::within::WITHIN;
 pub(super) use usage::Usage;
 
 /// The longest time that speakers may take to listen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Processes have done all that they had to do when they have used next to no processor for so long.
 const STILL: Duration = Duration::from_millis(250);
 /// The processor time that is next to none.
@@ -70,25 +70,17 @@ impl Device {
         let speakers = scenario.speakers();
         let count = kind.processes(speakers.len());
         let mut device = Self { processes: Vec::with_capacity(count), folder: folder.to_owned() };
-        for at in 0..count {
-            let mut command = Command::new("/proc/self/exe");
+        for (at, speaker) in speakers.iter().enumerate().take(count) {
             let of = folder.join(format!("speaker-{at}"));
-            match kind {
-                Kind::Manx => {
-                    command.args(manx::arguments(scenario));
-                }
-                Kind::Bird => {
-                    let program = bird::program(scenario, speakers[at], &of)?;
-                    command.arg(WITHIN).arg("--").args(program);
-                }
-                Kind::GoBgp => {
-                    let program = gobgp::program(scenario, speakers[at], &of)?;
-                    command.arg(WITHIN).arg("--").args(program);
-                }
-            }
+            let words = match kind {
+                Kind::Manx => manx::arguments(scenario),
+                Kind::Bird => within(bird::program(scenario, *speaker, &of)?),
+                Kind::GoBgp => within(gobgp::program(scenario, *speaker, &of)?),
+            };
             let log = File::create(of.with_extension("log")).map_err(io("no log"))?;
             let error = log.try_clone().map_err(io("no log"))?;
-            command.stdin(Stdio::null()).stdout(log).stderr(error);
+            let mut command = Command::new("/proc/self/exe");
+            command.args(words).stdin(Stdio::null()).stdout(log).stderr(error);
             device.processes.push(Process::start(&mut command)?);
         }
         for speaker in speakers {
@@ -161,4 +153,10 @@ impl Device {
             thread::sleep(LOOK);
         }
     }
+}
+
+/// The arguments by which this program becomes another one that ends with it.
+fn within(program: Vec<String>) -> Vec<String> {
+    let words = [WITHIN, "--"].map(str::to_owned);
+    words.into_iter().chain(program).collect()
 }
