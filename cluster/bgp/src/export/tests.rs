@@ -7,7 +7,8 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-const HERE: &str = "10.0.0.1";
+/// The node in a session, by the family of its routes.
+const HERE: [&str; 2] = ["10.0.0.1", "fd00::1"];
 
 /// A node, a router of another autonomous system, and a filter that accepts a part of a pool.
 const OBJECTS: &str = "
@@ -42,7 +43,8 @@ fn announced(settings: &str, peer: &str, prefix: &str) -> (Vec<u32>, Vec<[u32; 3
     let peer = peering.peers.iter().find(|it| it.address.to_string() == peer).unwrap();
     let (filters, _) = Filters::new(&contents, &peer.filters, &peer.name);
     let route = (net(prefix), Route::Own(OwnRoute::Block));
-    let found = advertised(&exports, route, (peer, &filters), HERE.parse().unwrap()).unwrap();
+    let here = HERE[usize::from(net(prefix).addr().is_ipv6())].parse().unwrap();
+    let found = advertised(&exports, route, (peer, &filters), here).unwrap();
     (found.communities, found.large_communities, found.local_pref)
 }
 

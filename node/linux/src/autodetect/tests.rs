@@ -155,7 +155,7 @@ fn the_way_to_a_destination_decides_if_it_is_one() {
     let v4 = |facts: &Facts, known: &Known| says(&choose(&wanted, Family::V4, facts, known));
     let one = destination("203.0.113.1", Some("10.30.0.7"));
     let other = destination("203.0.113.2", Some("192.0.2.7"));
-    assert_eq!(v4(&with(&[one.clone()]), &none), "10.30.0.7/16 on bond0.30");
+    assert_eq!(v4(&with(std::slice::from_ref(&one)), &none), "10.30.0.7/16 on bond0.30");
     let same = destination("203.0.113.9", Some("10.30.0.7"));
     let nowhere = destination("203.0.113.8", None);
     let all = with(&[one.clone(), same, nowhere.clone()]);
