@@ -41,6 +41,7 @@ use ipnet::IpNet;
 use self::advertise::{Advertiser, Cache, News, path};
 use self::bits::Bits;
 use self::interner::Interner;
+use self::learned::Meant;
 use self::paths::Stored;
 use self::routes::Routes;
 use self::session::{Session, State};
@@ -463,6 +464,66 @@ impl Table {
     /// A number that grows with each change of what was learned.
     pub const fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// Appends prefixes that some peers have told, each with the next hop of the best route of theirs: the first of
+    /// [`Self::learned`]. A call looks at some thousand prefixes, and returns where the next call goes on. `None`: these
+    /// were the last. A prefix that changes between two calls may be left out, or come twice; then
+    /// [`Self::generation`] differs.
+    pub fn next_hops(
+        &self,
+        is_meant: impl Fn(&Peer) -> bool,
+        from: usize,
+        all: &mut Vec<(IpNet, IpAddr)>,
+    ) -> Option<usize> {
+        self.meant(is_meant).next_hops(&self.routes, from, all)
+    }
+
+    /// The routes that some peers have told, and that are the best of theirs: for each prefix the best one first, and those
+    /// that are as good behind it. Others' paths hide none. A prefix of this node itself is none of them. The prefixes are
+    /// in no order.
+    pub fn learned(
+        &self,
+        is_meant: impl Fn(&Peer) -> bool,
+    ) -> impl Iterator<Item = (IpNet, Vec<Learned>)> {
+        let meant = self.meant(is_meant);
+        let entries = self.routes.all().filter(|it| it.own.is_none());
+        let used = entries.map(move |it| (it.prefix, meant.used(it)));
+        used.filter(|(_, used)| !used.is_empty())
+    }
+
+    /// Adds to the first prefixes of each family that peers have told, in their order: `most` of a family stay. It goes on
+    /// as [`Self::next_hops`] does.
+    pub fn first_prefixes(
+        &self,
+        most: usize,
+        from: usize,
+        all: &mut [BTreeSet<IpNet>; 2],
+    ) -> Option<usize> {
+        learned::first_prefixes(&self.routes, (most, from), all)
+    }
+
+    /// The routes to prefixes that peers have told, as [`Self::learned`] has them.
+    pub fn routes_of(
+        &self,
+        prefixes: impl IntoIterator<Item = IpNet>,
+    ) -> impl Iterator<Item = (IpNet, Vec<Learned>)> {
+        let meant = self.meant(|_| true);
+        prefixes.into_iter().filter_map(move |prefix| {
+            let entry = self.routes.get(self.routes.find(prefix)?);
+            let used = if entry.own.is_none() { meant.used(entry) } else { Vec::new() };
+            (!used.is_empty()).then_some((prefix, used))
+        })
+    }
+
+    fn meant(&self, is_meant: impl Fn(&Peer) -> bool) -> Meant<'_> {
+        let mut peers = vec![false; self.states.len()];
+        for (address, peer) in &self.configuration.peers {
+            if let Some(number) = self.numbers.get(address) {
+                peers[*number as usize] = is_meant(peer);
+            }
+        }
+        Meant { states: &self.states, peers }
     }
 
     /// The numbers of a peer's prefixes.

@@ -10,7 +10,7 @@ use super::interner::Interner;
 use super::paths::Stored;
 use super::routes::Entry;
 use super::session::{Session, State};
-use super::{Configuration, Message};
+use super::values::{Configuration, Message};
 use crate::decision::Path;
 use crate::export::{self, Route};
 use crate::filter::Filters;

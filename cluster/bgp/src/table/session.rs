@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use super::bits::Bits;
-use super::{Counts, Opened};
+use super::values::{Counts, Opened};
 
 /// The table's state of a peer.
 #[derive(Debug)]
