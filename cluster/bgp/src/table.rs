@@ -221,9 +221,10 @@ impl Table {
         }
         let (is_internal, limit) = (of.is_internal(), self.configuration.limit(of));
         let teller = (number, limit);
-        let attributes =
-            update.attributes.map(|it| self.interner.intern(received(it, is_internal)));
+        let attributes = update.attributes.map(|it| received(it, is_internal));
         let fits = attributes.as_deref().is_some_and(|it| self.accepts(of, it));
+        // What is not taken is not kept, either.
+        let attributes = attributes.map(|it| if fits { self.interner.intern(it) } else { it });
         let filters = self.configuration.filters.get(&peer).cloned();
         let heaviness = attributes.as_deref().map_or(0, weight);
         for prefix in update.withdrawn {
@@ -269,6 +270,7 @@ impl Table {
             return Err(TooManyPrefixes { limit });
         }
         state.weight = lighter + heaviness;
+        let is_new = before.is_none();
         if let Some(before) = before {
             state.stale -= usize::from(mem::take(&mut before.is_stale));
             if Arc::ptr_eq(&before.attributes, &attributes) {
@@ -283,12 +285,12 @@ impl Table {
                 self.received(peer);
             }
         }
-        self.path_changed(route, peer);
+        self.path_changed(route, peer, is_new);
         Ok(())
     }
 
-    /// A peer's path to a prefix has come, or differs. The best path is first again.
-    fn path_changed(&mut self, route: u32, peer: u32) {
+    /// A peer's path to a prefix has come (`is_new`), or differs. The best path is first again.
+    fn path_changed(&mut self, route: u32, peer: u32, is_new: bool) {
         let all = self.routes.get(route).paths.as_slice();
         let Some(at) = all.iter().position(|it| it.peer == peer) else { return };
         let is_told = if at == 0 {
@@ -310,8 +312,9 @@ impl Table {
                     self.routes.get_mut(route).paths.put_first(at);
                     true
                 }
-                Some(false) => false,
-                None => self.select(route),
+                // The path before may have beaten another one by MULTI_EXIT_DISC, which is the best now.
+                Some(false) if is_new => false,
+                Some(false) | None => self.select(route),
             }
         };
         if is_told {
@@ -482,6 +485,7 @@ impl Table {
     /// The routes that some peers have told, and that are the best of theirs: for each prefix the best one first, and those
     /// that are as good behind it. Others' paths hide none. A prefix of this node itself is none of them. The prefixes are
     /// in no order.
+    #[cfg(test)]
     pub fn learned(
         &self,
         is_meant: impl Fn(&Peer) -> bool,

@@ -14,15 +14,16 @@ impl Owner {
     /// The node: the owner of flows between no endpoints of it.
     pub const NODE: Self = Self(0);
 
-    /// The number of namespaces that are told apart. Others share one of these owners.
-    const NAMESPACES: u16 = 256;
+    /// The number of namespaces that are told apart. Others share one of these owners. Each takes a share like an endpoint's,
+    /// so they are few.
+    const NAMESPACES: u16 = 16;
 
     /// A namespace with Services, by its number.
     pub const fn namespace(number: u64) -> Self {
         Self(1 + (number % Self::NAMESPACES as u64) as u16)
     }
 
-    /// An endpoint of this node, by its index in the tables. Those from index 65,278 on count as one.
+    /// An endpoint of this node, by its index in the tables. Those from index 65,518 on count as one.
     #[inline]
     pub const fn endpoint(index: u32) -> Self {
         let number = index.saturating_add(1 + Self::NAMESPACES as u32);

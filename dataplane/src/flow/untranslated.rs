@@ -9,7 +9,7 @@ use super::table::{FlowTable, Found};
 use crate::wire::protocol::UDP;
 
 impl FlowTable {
-    /// Removes the flows of UDP in some buckets, from `from` on, whose destination is not translated and now `is_frontend`.
+    /// Removes the flows of UDP in some buckets whose destination is not translated and now `is_frontend`.
     pub fn remove_untranslated(
         &mut self,
         buckets: Range<usize>,

@@ -288,7 +288,11 @@ impl Agent {
                 ("NodeAddressFound", false, "the node has its address again".to_owned())
             }
         };
-        tracing::warn!(text, "{reason}");
+        if is_warning {
+            tracing::warn!(text, "{reason}");
+        } else {
+            tracing::info!(text, "{reason}");
+        }
         let happening = Happening { reason, action: "Detect", is_warning, text };
         inputs.source.tell("node address".to_owned(), happening);
     }

@@ -10,6 +10,7 @@ use super::interner::Interner;
 use super::paths::Stored;
 use super::routes::Entry;
 use super::session::{Session, State};
+use super::taken;
 use super::values::{Configuration, Message};
 use crate::decision::Path;
 use crate::export::{self, Route};
@@ -17,8 +18,9 @@ use crate::filter::Filters;
 use crate::path::{Attributes, Update};
 use crate::peer::Peer;
 
-/// The most results that are kept.
+/// The most results that are kept, and the most that their attributes weigh.
 const MOST: usize = 16 * 1024;
+const MOST_WEIGHT: usize = 8 << 20;
 
 /// A path, for peers that are told alike: their group, the attributes' place in memory, and the peer that has told it.
 /// A route of this node itself has neither.
@@ -32,6 +34,8 @@ pub(super) struct Cache {
     results: HashMap<Key, (Option<Arc<Attributes>>, Told), RandomState>,
     /// Equal results are one, so that their prefixes are told together.
     told: Interner,
+    /// What the attributes of the results weigh.
+    weight: usize,
 }
 
 /// What is told of a path: its attributes for the peer. `None`: it is not told.
@@ -39,7 +43,7 @@ type Told = Option<Arc<Attributes>>;
 
 impl Cache {
     pub(super) fn new() -> Self {
-        Self { results: HashMap::default(), told: Interner::new() }
+        Self { results: HashMap::default(), told: Interner::new(), weight: 0 }
     }
 
     /// Forgets all results.
@@ -86,10 +90,12 @@ impl Advertiser<'_> {
         }
         let here = session.opened.here;
         let found = self.find(entry, |route| export::advertised_alike(exports, route, to, here));
-        if self.cache.results.len() >= MOST {
+        if self.cache.results.len() >= MOST || self.cache.weight >= MOST_WEIGHT {
             self.cache.clear();
         }
         let of = entry.paths.best().filter(|_| own.is_none()).map(|it| Arc::clone(&it.attributes));
+        let both = of.iter().chain(&found);
+        self.cache.weight += both.map(|it| taken::weight(it)).sum::<usize>();
         self.cache.results.insert(key, (of, found.clone()));
         found
     }

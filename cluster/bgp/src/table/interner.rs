@@ -1,16 +1,21 @@
 //! Attributes that are equal are kept once: routers tell a few for many prefixes.
 //!
-//! Law: two attributes that were interned are equal if and only if they are one.
+//! Laws: two attributes that were interned are equal if and only if they are one. Those that nobody needs take no more memory
+//! than those that somebody does, and [`SPARE_WEIGHT`].
 
 use std::sync::Arc;
 
 use ahash::RandomState;
 use hashbrown::HashTable;
 
+use super::taken;
 use crate::path::Attributes;
 
 /// How many attributes are kept at least before those that nobody needs are looked for.
 const SPARE: usize = 1024;
+
+/// The same of their [`weight`].
+const SPARE_WEIGHT: usize = 1 << 20;
 
 /// See the module.
 #[derive(Debug)]
@@ -20,26 +25,33 @@ pub(super) struct Interner {
     hasher: RandomState,
     /// From this number on, those that nobody needs are removed.
     most: usize,
+    /// What they weigh together, and the weight from which on the same is done.
+    weight: usize,
+    most_weight: usize,
 }
 
 impl Interner {
     pub(super) fn new() -> Self {
-        Self { all: HashTable::new(), hasher: RandomState::new(), most: SPARE }
+        let (all, hasher) = (HashTable::new(), RandomState::new());
+        Self { all, hasher, most: SPARE, weight: 0, most_weight: SPARE_WEIGHT }
     }
 
     /// The one that is equal to these.
     pub(super) fn intern(&mut self, attributes: Arc<Attributes>) -> Arc<Attributes> {
-        let Self { all, hasher, most } = self;
-        if all.len() >= *most {
+        let Self { all, hasher, most, weight, most_weight } = self;
+        if all.len() >= *most || *weight >= *most_weight {
             all.retain(|(_, it)| Arc::strong_count(it) > 1);
             *most = 2 * all.len() + SPARE;
             all.shrink_to(*most / 2, |(hash, _)| *hash);
+            *weight = all.iter().map(|(_, it)| taken::weight(it)).sum();
+            *most_weight = 2 * *weight + SPARE_WEIGHT;
         }
         let hash = hasher.hash_one(&attributes);
         let is_same = |it: &(u64, Arc<Attributes>)| it.0 == hash && it.1 == attributes;
         if let Some((_, found)) = all.find(hash, is_same) {
             return Arc::clone(found);
         }
+        *weight += taken::weight(&attributes);
         all.insert_unique(hash, (hash, Arc::clone(&attributes)), |(hash, _)| *hash);
         attributes
     }
@@ -50,6 +62,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
+    use crate::path::Opaque;
 
     fn attributes(med: u32) -> Arc<Attributes> {
         let next_hop = IpAddr::from([10, 0, 0, 1]);
@@ -66,5 +79,21 @@ mod tests {
         }
         assert!(Arc::ptr_eq(&interner.intern(attributes(0)), &first), "it is needed");
         assert!(interner.all.len() <= 2 * SPARE, "{}", interner.all.len());
+    }
+
+    /// A peer that tells one prefix again and again, with other long attributes each time.
+    #[test]
+    fn long_ones_that_nobody_needs_go_before_there_are_many() {
+        let mut interner = Interner::new();
+        for number in 0..500_u32 {
+            let mut value = number.to_be_bytes().to_vec();
+            value.resize(60_000, 0);
+            let opaque = vec![Opaque { flags: 0xe0, code: 200, value }];
+            let of_own = Attributes::of_own(IpAddr::from([10, 0, 0, 1]));
+            interner.intern(Arc::new(Attributes { opaque, ..of_own }));
+            let kept: usize = interner.all.iter().map(|(_, it)| taken::weight(it)).sum();
+            assert!(kept <= SPARE_WEIGHT + 60_000, "{number}: {kept}");
+            assert_eq!(kept, interner.weight);
+        }
     }
 }

@@ -40,7 +40,9 @@ impl Meant<'_> {
     ) -> Option<usize> {
         for entry in routes.part(from, PART)?.filter(|it| it.own.is_none()) {
             let Some(best) = entry.paths.best() else { continue };
-            let next_hop = if self.peers[best.peer as usize] {
+            // A path of another peer may have beaten one of these by MULTI_EXIT_DISC.
+            let paths = entry.paths.as_slice();
+            let next_hop = if paths.iter().all(|it| self.peers[it.peer as usize]) {
                 Some(best.attributes.next_hop)
             } else {
                 self.used(entry).first().map(|it| it.next_hop)

@@ -117,6 +117,7 @@ impl Routes {
     }
 
     /// All prefixes, in the order of their numbers.
+    #[cfg(test)]
     pub(super) fn all(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(|it| it.is_used())
     }

@@ -24,10 +24,11 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// The peers: a client, an internal one that is none, two other systems.
+/// The peers: a client, an internal one that is none, two other systems; and one more that is told as the first one, and one
+/// that is told as the fourth.
 fn peer(last: u8) -> Peer {
     let system = match last {
-        1 | 2 => OWN_SYSTEM,
+        1 | 2 | 5 => OWN_SYSTEM,
         other => 65000 + u32::from(other),
     };
     Peer {
@@ -38,10 +39,10 @@ fn peer(last: u8) -> Peer {
         system,
         own_system: OWN_SYSTEM,
         source: None,
-        is_node: last < 3,
+        is_node: matches!(last, 1 | 2 | 5),
         is_passive: false,
-        reflected_as: (last == 1).then_some(Ipv4Addr::new(1, 1, 1, 1)),
-        next_hop: if last == 4 { NextHopMode::Keep } else { NextHopMode::Auto },
+        reflected_as: matches!(last, 1 | 5).then_some(Ipv4Addr::new(1, 1, 1, 1)),
+        next_hop: if matches!(last, 4 | 6) { NextHopMode::Keep } else { NextHopMode::Auto },
         own_system_allowed: 0,
         filters: Vec::new(),
         password: None,
@@ -71,7 +72,7 @@ fn configuration(own: &[&str], exported: bool) -> Configuration {
         identifier: Ipv4Addr::new(10, 0, 0, 9),
         cluster: Some(Ipv4Addr::new(1, 1, 1, 1)),
         addresses: BTreeSet::from([address(9)]),
-        peers: (1..=4).map(|it| (address(it), peer(it))).collect(),
+        peers: (1..=6).map(|it| (address(it), peer(it))).collect(),
         exports: Exports {
             own: own.iter().map(|it| (net(it), OwnRoute::Block)).collect(),
             pools: BTreeMap::from([(net("10.65.0.0/16"), true), (net("10.66.0.0/16"), exported)]),
@@ -100,7 +101,7 @@ enum Event {
 }
 
 fn peers() -> impl Strategy<Value = IpAddr> {
-    (1..=4u8).prop_map(address)
+    (1..=6u8).prop_map(address)
 }
 
 fn prefixes() -> impl Strategy<Value = Vec<IpNet>> {
@@ -386,7 +387,7 @@ proptest! {
                 let expected: Vec<IpAddr> = decision::used(&paths).iter().map(|it| it.peer).collect();
                 prop_assert_eq!(used.get(&prefix).cloned().unwrap_or_default(), expected);
             }
-            for peer in (1..=4).map(address) {
+            for peer in (1..=6).map(address) {
                 let received = model.paths.keys().filter(|(it, _)| *it == peer).count();
                 prop_assert!(received <= LIMIT);
                 prop_assert_eq!(table.counts(peer).received, received);
@@ -404,7 +405,7 @@ proptest! {
 fn established() -> (Table, Model) {
     let (mut table, mut model) = (Table::new(), Model::default());
     step(&mut table, &mut model, Event::Configure(configuration(&PREFIXES[..1], true)));
-    for peer in (1..=4).map(address) {
+    for peer in (1..=6).map(address) {
         step(&mut table, &mut model, Event::Open(peer, false));
     }
     (table, model)
@@ -419,6 +420,45 @@ fn announce(table: &mut Table, model: &mut Model, peer: IpAddr, prefix: &str, sy
     let attributes = Some(Arc::new(attributes));
     let update = Update { announced: vec![net(prefix)], attributes, ..Update::default() };
     step(table, model, Event::Update(peer, update));
+}
+
+/// Of peers 3, 4 and 6 the third one's path beats the first one's by MULTI_EXIT_DISC, and the second one's is the best.
+fn announce_three(table: &mut Table, model: &mut Model, last: &[u32]) {
+    for (peer, systems, med) in [(3, &[65004, 7][..], 1), (4, &[65003, 7], 0), (6, last, 0)] {
+        let path = vec![Segment::Sequence(systems.to_vec())];
+        let of_own = Attributes::of_own(address(peer));
+        let attributes = Attributes { as_path: path, med: Some(med), ..of_own };
+        let attributes = Some(Arc::new(attributes));
+        let announced = vec![net("10.65.1.0/26")];
+        let update = Update { announced, attributes, ..Update::default() };
+        step(table, model, Event::Update(address(peer), update));
+    }
+}
+
+fn first_next_hop(table: &Table, is_meant: impl Fn(&Peer) -> bool + Copy) -> IpAddr {
+    let mut all = Vec::new();
+    table.next_hops(is_meant, 0, &mut all);
+    let (_, used) = table.learned(is_meant).next().unwrap();
+    assert_eq!(all, [(net("10.65.1.0/26"), used[0].next_hop)]);
+    used[0].next_hop
+}
+
+#[test]
+fn a_path_that_becomes_worse_may_make_a_third_one_the_best() {
+    let (mut table, mut model) = established();
+    announce_three(&mut table, &mut model, &[65004, 7]);
+    assert_eq!(first_next_hop(&table, |_| true), address(4));
+    announce_three(&mut table, &mut model, &[65004, 7, 8]);
+    assert_eq!(first_next_hop(&table, |_| true), address(3));
+    drain(&mut table, &mut model);
+    assert_eq!(&model.told[&address(1)], &model.should_hold(address(1)));
+}
+
+#[test]
+fn a_path_of_a_peer_that_is_not_meant_beats_none() {
+    let (mut table, mut model) = established();
+    announce_three(&mut table, &mut model, &[65004, 7]);
+    assert_eq!(first_next_hop(&table, |it| it.address != address(6)), address(3));
 }
 
 #[test]

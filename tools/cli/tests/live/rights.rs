@@ -270,6 +270,8 @@ fn check_condition(server: &Server, agent: &Path, unbound: &Path) {
         assert!(start.elapsed() < IN_FORCE, "a condition of another node is changed");
         std::thread::sleep(Duration::from_millis(200));
     }
+    // A new Node has an address before it has the condition of its network.
+    check_address(server, agent);
     for status in ["True", "False"] {
         by(agent, &own, &conditions(&json!([network(status)]))).unwrap();
     }
