@@ -422,7 +422,7 @@ fn announce(table: &mut Table, model: &mut Model, peer: IpAddr, prefix: &str, sy
     step(table, model, Event::Update(peer, update));
 }
 
-/// Of peers 3, 4 and 6 the third one's path beats the first one's by MULTI_EXIT_DISC, and the second one's is the best.
+/// Of peers 3, 4 and 6 the third one's path beats the first one's by `MULTI_EXIT_DISC`, and the second one's is the best.
 fn announce_three(table: &mut Table, model: &mut Model, last: &[u32]) {
     for (peer, systems, med) in [(3, &[65004, 7][..], 1), (4, &[65003, 7], 0), (6, last, 0)] {
         let path = vec![Segment::Sequence(systems.to_vec())];

