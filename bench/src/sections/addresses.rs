@@ -47,13 +47,13 @@ const ROWS: [Row; 2] = [
         name: "addresses",
         cidr: "10.0.0.0/14",
         description: "1,000 nodes give 100 addresses each, from twice as many blocks as they need",
-        estimate: Duration::from_secs(30),
+        estimate: Duration::from_secs(150),
     },
     Row {
         name: "addresses-scarce",
         cidr: "10.0.0.0/15",
         description: "1,000 nodes give 100 addresses each, and need 2,000 of 2,048 blocks",
-        estimate: Duration::from_secs(30),
+        estimate: Duration::from_secs(150),
     },
 ];
 
