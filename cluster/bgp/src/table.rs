@@ -469,8 +469,8 @@ impl Table {
         self.generation
     }
 
-    /// Appends prefixes that some peers have told, each with the next hop of the best route of theirs: the first of
-    /// [`Self::learned`]. A call looks at some thousand prefixes, and returns where the next call goes on. `None`: these
+    /// Appends prefixes that some peers have told, each with the next hop of the best route of theirs. Others' paths hide
+    /// none. A prefix of this node itself is none of them. A call looks at some thousand prefixes, and returns where the next call goes on. `None`: these
     /// were the last. A prefix that changes between two calls may be left out, or come twice; then
     /// [`Self::generation`] differs.
     pub fn next_hops(
@@ -507,7 +507,8 @@ impl Table {
         learned::first_prefixes(&self.routes, (most, from), all)
     }
 
-    /// The routes to prefixes that peers have told, as [`Self::learned`] has them.
+    /// The routes to prefixes that peers have told: for each the best one first, and those that are as good behind it. A
+    /// prefix of this node itself is none of them.
     pub fn routes_of(
         &self,
         prefixes: impl IntoIterator<Item = IpNet>,
