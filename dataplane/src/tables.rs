@@ -695,8 +695,8 @@ impl Tables {
         self.image.changes_v4(addresses)
     }
 
-    /// The source of ICMP errors to senders behind a next hop. To who asks at a port of the node's it is the node, whose
-    /// packets the node's network carries; to all others it is the router that pods see.
+    /// The source of ICMP errors to senders behind a next hop. Senders to a port of the node get the node's address, because
+    /// the node's network may drop other sources. All others get the address of the router that pods see.
     pub fn error_source(&self, back: NextHop, is_v4: bool) -> Option<Address> {
         let node = self.manx_ports.as_ref().filter(|_| back == NextHop::ManxPorts);
         let node = node.and_then(|it| it.addresses[usize::from(!is_v4)]);

@@ -94,7 +94,7 @@ fn figures(row: &Row) -> Result<Vec<Figure>, Failure> {
         .collect())
 }
 
-/// What was asked of the store.
+/// The number of calls of the store, by their kind.
 #[derive(Debug, Default)]
 struct Calls {
     reads: u64,

@@ -91,9 +91,7 @@ impl Exports {
         }
         self.reflected.iter().any(|it| it.contains(&prefix)) || pools().any(|exported| *exported)
     }
-}
 
-impl Exports {
     /// Whether all but the node's own routes is the same: then what was told of other routes holds.
     pub(crate) fn has_rules_of(&self, other: &Self) -> bool {
         let Self { own: _, pools, reflected, links, advertisements, priorities } = self;
@@ -169,8 +167,7 @@ pub fn advertised(
 }
 
 /// What [`advertised`] is for a peer without filters and a route whose prefix [is allowed](Exports::allows) and [gets no
-/// communities](Exports::marks). It is the same
-/// for all prefixes with the same path.
+/// communities](Exports::marks). It is the same for all prefixes with the same path.
 pub(crate) fn advertised_alike(
     exports: &Exports,
     route: Route<'_>,

@@ -80,7 +80,7 @@ struct State {
 }
 
 impl NodeStatuses {
-    /// Has the objects followed, which they are not before: whoever cannot fill them in needs no right to read them.
+    /// Begins to follow the objects. Until then no right to read them is needed.
     pub fn want(&self) {
         self.is_wanted.send_replace(true);
     }

@@ -627,7 +627,7 @@ mod tests {
         }
     }
 
-    /// Whoever had the port before cannot be heard or spoken for by the next one.
+    /// The next owner of a port cannot read or write on the connection of the owner before.
     #[test]
     fn by_a_port_of_the_node_nothing_passes_before_the_answer_to_the_syn() {
         assert_eq!(FlowState::first(TCP, SYN).outward(), SynSentOutward);

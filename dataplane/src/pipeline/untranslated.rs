@@ -2,7 +2,7 @@
 //!
 //! A flow that was opened before the service came goes on as it is while its client sends. A client of UDP opens no other
 //! one by itself, so its flow is removed, and its next packet opens one that is translated. The table is looked through in
-//! parts, a twentieth at most in one turn, so whoever makes services holds no packet up.
+//! parts: one turn looks at a twentieth of it at most. So a new service delays no packet for long.
 
 use std::time::Duration;
 

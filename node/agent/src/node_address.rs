@@ -16,9 +16,7 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use manx_api::node_address::{NodeAddress, OtherAddress};
-use manx_linux::autodetect::{
-    self, Choice, Facts, Found, Interface, Known, MOST_TOLD, Method, Wanted,
-};
+use manx_linux::autodetect::{self, Choice, Facts, Found, Interface, Known, MOST_TOLD};
 use manx_linux::netlink::{Family, Netlink};
 use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, NODE_ADDRESSES, Node, Object, ObjectKey};
@@ -41,7 +39,7 @@ pub(crate) struct NodeAddresses {
     wanted: NodeAddressSettings,
     /// Whether there is an API server that takes annotations.
     writes: bool,
-    /// What the kernel says.
+    /// The interfaces, addresses and routes of the kernel.
     facts: Facts,
     /// What was written last, and when.
     written: Option<(Annotations, Instant)>,
@@ -219,7 +217,7 @@ impl NodeAddresses {
         self.facts.interfaces.iter().find(has).map(|it| it.name.as_str())
     }
 
-    /// What `manx status` shows: each family of which there is an address, or is to be one.
+    /// The addresses for `manx status`, by family. A family is left out if the node has no address of it and none is wanted.
     pub(crate) fn status(&self, contents: &Contents) -> Vec<NodeAddress> {
         let node = object(contents, &self.node);
         let problems: BTreeMap<Family, String> = self.problems(contents).collect();
@@ -236,7 +234,7 @@ impl NodeAddresses {
             };
             let others = there.iter().filter(|it| !here(it)).take(MOST_TOLD);
             let status = NodeAddress {
-                family: name(family).to_owned(),
+                family: family.name().to_owned(),
                 // A length that only the interface knows is no part of what others go by.
                 address: known
                     .annotated
@@ -274,10 +272,6 @@ const fn setting(family: Family) -> &'static str {
     ["IP", "IP6"][index(family)]
 }
 
-const fn name(family: Family) -> &'static str {
-    ["IPv4", "IPv6"][index(family)]
-}
-
 /// The node's object, if it is valid.
 fn object<'a>(contents: &'a Contents, node: &str) -> Option<&'a Node> {
     match contents.valid(&ObjectKey::new(Kind::Node, "", node))? {
@@ -309,14 +303,6 @@ fn waiting(verdict: &Verdict, warnings: &[String]) -> Option<String> {
     }
 }
 
-/// The methods of which the kernel is asked.
-pub(crate) fn methods(wanted: &NodeAddressSettings) -> impl Iterator<Item = &Method> {
-    wanted.iter().flatten().filter_map(|wanted| match wanted {
-        Wanted::Autodetect(method) => Some(method),
-        Wanted::Address(..) => None,
-    })
-}
-
 /// Keeps `facts` up to date; never ends.
 pub(crate) async fn watch(
     netlink: Netlink,
@@ -325,7 +311,7 @@ pub(crate) async fn watch(
 ) {
     loop {
         tokio::time::sleep(LOOKS).await;
-        match autodetect::read(&netlink, methods(&wanted)).await {
+        match autodetect::read(&netlink, autodetect::methods(&wanted)).await {
             Ok(found) => drop(facts.send_replace(found)),
             Err(error) => tracing::warn!(%error, "the node's address stays as it was"),
         }

@@ -13,7 +13,7 @@ use manx_observe::health::Health;
 
 use crate::error::Error;
 use crate::node::{Inputs, View};
-use crate::node_address::{self, NodeAddresses, WAITING};
+use crate::node_address::{NodeAddresses, WAITING};
 use crate::server::{Outcome, PendingRequest, Server};
 use crate::settings::Settings;
 
@@ -88,7 +88,7 @@ async fn find_addresses(
     let netlink = Netlink::open()?;
     let mut told = String::new();
     loop {
-        let facts = autodetect::read(&netlink, node_address::methods(addresses.wanted())).await?;
+        let facts = autodetect::read(&netlink, autodetect::methods(addresses.wanted())).await?;
         let annotations = addresses.look(facts, inputs.contents(), Instant::now());
         let warnings = inputs.source.warnings();
         let Some(waits) = addresses.waits(inputs.contents(), &warnings) else { break };

@@ -10,9 +10,6 @@ use manx_linux::netlink::{Family, Netlink};
 
 use super::Error;
 
-/// The families, by name.
-const FAMILIES: [(Family, &str); 2] = [(Family::V4, "IPv4"), (Family::V6, "IPv6")];
-
 /// Which address a node has for others.
 #[derive(Debug, Clone, Args, Default)]
 pub struct AddressOptions {
@@ -70,26 +67,18 @@ pub(crate) fn look(options: &AddressOptions) -> Result<Vec<NodeAddress>, Error> 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed(error.to_string()))?;
     let facts = runtime.block_on(async {
-        let methods = wanted.iter().flatten().filter_map(|it| match it {
-            Wanted::Autodetect(method) => Some(method),
-            Wanted::Address(..) => None,
-        });
-        autodetect::read(&Netlink::open()?, methods).await
+        autodetect::read(&Netlink::open()?, autodetect::methods(&wanted)).await
     });
     // A name that is still being resolved is not waited for.
     runtime.shutdown_background();
     let facts = facts.map_err(|error| failed(error.to_string()))?;
-    let all = FAMILIES.into_iter().zip(&wanted);
+    let all = Family::ALL.into_iter().zip(&wanted);
     let all = all.filter_map(|(family, wanted)| found(family, wanted.as_ref(), &facts));
     Ok(all.collect())
 }
 
 /// What the settings find of a family; `None` if there is no address and none is wanted.
-fn found(
-    (family, name): (Family, &str),
-    wanted: Option<&Wanted>,
-    facts: &Facts,
-) -> Option<NodeAddress> {
+fn found(family: Family, wanted: Option<&Wanted>, facts: &Facts) -> Option<NodeAddress> {
     let there = autodetect::addresses(family, facts);
     let taken = match wanted {
         None => None,
@@ -116,7 +105,7 @@ fn found(
         interface: it.interface.clone(),
     });
     Some(NodeAddress {
-        family: name.to_owned(),
+        family: family.name().to_owned(),
         others: others.collect(),
         address: taken.as_ref().map(|it| it.address.to_string()),
         interface: taken.map(|it| it.interface),

@@ -78,8 +78,8 @@ impl NodePorts {
         address.is_unspecified() || self.addresses.contains(&address)
     }
 
-    /// The addresses at which Services have node ports. For a family of which the node has none it is the unspecified one,
-    /// where nobody can ask: the node has the Services' backends all the same, to which other nodes lead clients.
+    /// The addresses at which Services have node ports. If the node has no address of a family, it is the unspecified
+    /// address, where nobody can ask. By it the node knows the Services' backends, and other nodes can lead clients to them.
     fn of_services(&self) -> impl Iterator<Item = IpAddr> {
         let unspecified = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
         let has_family = |it: &IpAddr| self.addresses.iter().any(|at| at.is_ipv4() == it.is_ipv4());

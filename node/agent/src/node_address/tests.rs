@@ -1,4 +1,4 @@
-use manx_linux::autodetect::{Interface, method, wanted};
+use manx_linux::autodetect::{Interface, Method, Wanted, method, wanted};
 
 use super::*;
 

@@ -11,7 +11,7 @@ use super::facts::{Facts, Interface};
 use super::method::{Method, Wanted};
 use crate::netlink::Family;
 
-/// The most addresses of which people are told.
+/// The most addresses that a message to people lists.
 pub const MOST_TOLD: usize = 16;
 
 /// The interfaces of containers and tunnels. `first-found` passes them over: Calico's list

@@ -37,6 +37,14 @@ pub enum Wanted {
     Address(IpAddr, Option<u8>),
 }
 
+/// The methods among what the settings ask for: the kernel is asked for what they need.
+pub fn methods(wanted: &[Option<Wanted>]) -> impl Iterator<Item = &Method> {
+    wanted.iter().flatten().filter_map(|wanted| match wanted {
+        Wanted::Autodetect(method) => Some(method),
+        Wanted::Address(..) => None,
+    })
+}
+
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fn join<T: ToString>(items: &[T]) -> String {

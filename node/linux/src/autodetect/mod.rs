@@ -16,7 +16,7 @@ mod method;
 
 pub use self::choose::{Choice, Found, Known, MOST_TOLD, Refusal, addresses, choose};
 pub use self::facts::{Destination, Facts, Interface, read};
-pub use self::method::{Method, Wanted, method, wanted};
+pub use self::method::{Method, Wanted, method, methods, wanted};
 
 #[cfg(test)]
 mod tests;

@@ -22,6 +22,14 @@ impl Family {
         }
     }
 
+    /// Its name for people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+
     /// Its number in the kernel's messages.
     pub(super) const fn header(self) -> AddressFamily {
         match self {

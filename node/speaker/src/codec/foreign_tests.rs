@@ -78,7 +78,7 @@ fn prefixes(mut bytes: &[u8], is_v4: bool, into: &mut BTreeSet<IpNet>) -> Result
     Ok(())
 }
 
-/// The prefixes of an attribute of unicast. Of what else it is nobody has asked (RFC 4760, 7).
+/// The prefixes of an attribute of unicast. Other families were not negotiated, and count as unreadable (RFC 4760, 7).
 fn in_attribute(kind: u8, mut value: &[u8], all: &mut Prefixes) -> Result<(), Unreadable> {
     let (family, service) = (number(&mut value, 2)?, number(&mut value, 1)?);
     if kind == REACH {
