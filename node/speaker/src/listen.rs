@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{self, IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use nix::sys::socket::{Shutdown, shutdown};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 
@@ -100,6 +102,15 @@ impl Listener {
                 }
             }
         }
+    }
+}
+
+/// The port is free at once: a process that another thread has just begun still holds copies of all sockets until it runs
+/// its program, and a copy of this one would go on to listen.
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // A socket that does not listen any more has nothing to end.
+        let _ = shutdown(self.waiting.as_raw_fd(), Shutdown::Read);
     }
 }
 
