@@ -27,24 +27,48 @@ pub fn find(
         return Ok(false);
     }
     let mut wrong = None;
-    for (at, input) in inputs.iter_mut().enumerate() {
-        let is_about = input.outcome == Outcome::Unknown
-            && back(input.sent.port) == port
+    for at in 0..inputs.len() {
+        let input = &inputs[at];
+        let is_about = back(input.sent.port) == port
             && input.read.is_some_and(|it| it.tuple == read.tuple.reversed());
         if !is_about || !answers(wire, input) {
             continue;
         }
+        let twin = match input.outcome {
+            Outcome::Unknown => None,
+            Outcome::CameOut if input.translated => {
+                let Some(twin) = inputs.iter().position(|it| is_twin(it, input)) else { continue };
+                Some(twin)
+            }
+            _ => continue,
+        };
         if !law.epochs.iter().any(|epoch| law.may_refuse(epoch, input)) {
             wrong =
                 wrong.or(Some(("a reset of a connection that may be there".to_owned(), Some(at))));
             continue;
         }
         is_whole(wire).map_err(|fault| (fault.to_owned(), Some(at)))?;
-        input.outcome = Outcome::Answered;
+        if let Some(twin) = twin {
+            inputs[twin].outcome = Outcome::CameOut;
+            inputs[twin].translated = true;
+        }
+        inputs[at].outcome = Outcome::Answered;
         coverage.count(Event::Refused);
         return Ok(true);
     }
     wrong.map_or(Ok(false), Err)
+}
+
+/// Whether an input that has not come out may be the one that did, instead of the other: they differ in their destination's
+/// port and the checksum alone, and a translation takes that port away.
+fn is_twin(input: &Input, other: &Input) -> bool {
+    let (Some(read), Some(of_other)) = (&input.read, &other.read) else { return false };
+    let changed = |at: usize| [at + 2, at + 3, at + 16, at + 17];
+    let (bytes, others) = (input.packet(), other.packet());
+    input.outcome == Outcome::Unknown
+        && input.sent.port == other.sent.port
+        && (read.at, read.tuple.upper, bytes.len()) == (of_other.at, TCP, others.len())
+        && (0..bytes.len()).all(|at| bytes[at] == others[at] || changed(read.at).contains(&at))
 }
 
 /// Whether a packet has the form of a node's own reset: no options, and no payload.
