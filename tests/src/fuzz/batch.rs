@@ -139,7 +139,7 @@ impl NodeBatch {
     }
 
     /// An input as it comes out with the ends of this tuple, if `wire` may be a part of that. A later fragment names no
-    /// ports, so it must follow another part.
+    /// ports, so it must follow another part. All parts of an input have the same ends.
     pub fn moved(&mut self, at: usize, tuple: &FlowTuple, wire: &Wire<'_>) -> Option<&Input> {
         let input = &self.inputs[at];
         let read = input.read.filter(|read| read.tuple.upper == tuple.upper)?;
@@ -154,7 +154,7 @@ impl NodeBatch {
             return None;
         }
         if !self.moved.get(&at).is_some_and(is_same) {
-            if wire.read.is_later() && !read.is_later() {
+            if wire.read.is_later() && !read.is_later() || input.pieces > 0 {
                 return None;
             }
             self.moved.insert(at, input.with_ends(tuple, wire.bytes)?);
