@@ -80,7 +80,7 @@ outside() { nsenter --net --target "$(pgrep -of "machine $MANX_CLUSTER_DIR")" --
 # outside_runs PROGRAM...: until the checks end. What it says is kept with the cluster's logs.
 outside_runs() {
     # shellcheck disable=SC2016 # They are the inner shell's.
-    outside sh -c 'echo $$ >"$1" && shift && exec "$@"' sh "$work/outside.pid" "$@" >>"$MANX_CLUSTER_DIR/log/outside" 2>&1 &
+    outside sh -c 'echo $$ >>"$1" && shift && exec "$@"' sh "$work/outside.pid" "$@" >>"$MANX_CLUSTER_DIR/log/outside" 2>&1 &
 }
 
 # take_down: the cluster, as a check of its own.
@@ -93,7 +93,8 @@ take_down() {
 end() {
     [ "$?" -eq 0 ] || keep_logs end || true
     cluster down
-    if [ -e "$work/outside.pid" ]; then kill "$(<"$work/outside.pid")" || true; fi
+    # shellcheck disable=SC2046 # pids, in words
+    if [ -e "$work/outside.pid" ]; then kill $(<"$work/outside.pid") || true; fi
     rm -rf "$work"
 }
 

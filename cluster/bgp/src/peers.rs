@@ -20,7 +20,7 @@
 //! So a peer that is a node is marked ([`Peer::is_node`]), and is believed less. The routes that a peer may bring are not
 //! judged here.
 //!
-//! Not supported: `reachableBy`, `localWorkloadSelector`, `keepaliveTime` (the reader of the objects tells of them).
+//! Not supported: `localWorkloadSelector`, `keepaliveTime` (the reader of the objects tells of them).
 //!
 //! Source: Calico's API reference and documentation, "Configure BGP peering"; its topologies as facts, in the tests.
 
@@ -68,6 +68,8 @@ pub struct Peering {
     pub listens_at_addresses: bool,
     /// The peers, in the order of their addresses. No two have the same address.
     pub peers: Vec<Peer>,
+    /// The gateway to each peer for which an object names one (`reachableBy`).
+    pub gateways: BTreeMap<IpAddr, IpAddr>,
     /// The communities of what the node announces.
     pub advertisements: Vec<Advertisement>,
     /// The priorities of the node's own routes.
@@ -95,6 +97,7 @@ pub fn peers(contents: &Contents, node: &str) -> Peering {
         advertisements: settings.advertisements_of(node).to_vec(),
         priorities: settings.priorities(),
         peers: Vec::new(),
+        gateways: BTreeMap::new(),
         problems: Vec::new(),
     };
     match own {
@@ -107,6 +110,8 @@ pub fn peers(contents: &Contents, node: &str) -> Peering {
         Some(own) => {
             let cluster = Cluster { settings: &settings, nodes: &nodes, own, contents };
             peering.peers = cluster.peers(&mut problems);
+            peering.gateways =
+                peering.peers.iter().filter_map(|it| cluster.gateway(it)).collect();
         }
     }
     peering.problems = problems;
@@ -243,16 +248,29 @@ impl Found {
 }
 
 impl Cluster<'_> {
+    /// The valid objects, by name.
+    fn objects(&self) -> impl Iterator<Item = (&str, &BgpPeer)> {
+        self.contents.of_kind(Kind::BgpPeer).filter_map(|(key, stored)| match stored.state.valid() {
+            Some(Object::BgpPeer(peer)) => Some((&*key.name, &**peer)),
+            _ => None,
+        })
+    }
+
+    /// A peer's address, and the gateway to it that the object names which makes it a peer.
+    fn gateway(&self, peer: &Peer) -> Option<(IpAddr, IpAddr)> {
+        let mut objects = self.objects().filter(|(name, _)| *name == peer.name);
+        let (_, object) = objects.next().filter(|_| peer.kind != PeerType::Mesh)?;
+        match object.remote {
+            Remote::Address { address, .. } if address == peer.address => {
+                Some((address, object.reachable_by?))
+            }
+            _ => None,
+        }
+    }
+
     fn peers(&self, problems: &mut Vec<String>) -> Vec<Peer> {
         let mut found = Found::default();
-        let objects: Vec<(&str, &BgpPeer)> = self
-            .contents
-            .of_kind(Kind::BgpPeer)
-            .filter_map(|(key, stored)| match stored.state.valid() {
-                Some(Object::BgpPeer(peer)) => Some((&*key.name, &**peer)),
-                _ => None,
-            })
-            .collect();
+        let objects: Vec<(&str, &BgpPeer)> = self.objects().collect();
         for kind in [PeerType::Global, PeerType::Node] {
             let is_of_kind = |it: &BgpPeer| {
                 (it.nodes == PeeringNodes::All) == (kind == PeerType::Global)

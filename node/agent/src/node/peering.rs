@@ -21,7 +21,7 @@ use self::readiness::Gate;
 use self::reports::Reports;
 use super::inputs::Inputs;
 use super::passwords::{keys, passwords};
-use super::routers::{MOST_WAYS_OUT, WaysOut};
+use super::routers::{Gateways, MOST_WAYS_OUT, WaysOut};
 use super::view::View;
 use crate::error::Error;
 use crate::privileges;
@@ -71,6 +71,8 @@ pub(crate) struct Peering {
     awaits_until: Option<Instant>,
     /// The number of ways out that routers have told.
     ways_out: usize,
+    /// The gateways to peers.
+    gateways: Gateways,
     /// The ranges of services' addresses. No way out leads there.
     ranges: Vec<IpNet>,
     /// Whether the sessions hold back the agent's readiness.
@@ -109,6 +111,7 @@ impl Peering {
             next_look: now,
             awaits_until: restarted.then(|| now + LAST_WAYS_OUT),
             ways_out: 0,
+            gateways: Gateways::new(),
             ranges: Vec::new(),
             gate: Gate::default(),
             reports: Reports::default(),
@@ -127,11 +130,13 @@ impl Peering {
             router_id: identifier,
             cluster,
             peers,
+            gateways,
             advertisements,
             priorities,
             mut problems,
             ..
         } = peering;
+        self.gateways = gateways;
         problems.extend(problem_of_listening(&wanted, &self.listening));
         let mut filters = BTreeMap::new();
         for peer in peers.iter().filter(|it| !it.filters.is_empty()) {
@@ -190,6 +195,11 @@ impl Peering {
             self.configured_at = SystemTime::now();
             self.configured = Some(wanted);
         }
+    }
+
+    /// The gateways to peers for which an object names one.
+    pub(super) const fn gateways(&self) -> &Gateways {
+        &self.gateways
     }
 
     /// The ways out of the cluster, if they may have changed since they were taken last. Nodes tell none, and hide none.

@@ -12,6 +12,9 @@ pub(super) const MOST_WAYS_OUT: usize = 1 << 12;
 /// The ways out of the cluster that routers have told, each with the router's address.
 pub(super) type WaysOut = BTreeMap<IpNet, IpAddr>;
 
+/// The gateways to BGP peers, by the peers' addresses (`reachableBy` of `BGPPeer`).
+pub(super) type Gateways = BTreeMap<IpAddr, IpAddr>;
+
 /// The addresses and nets of the node to which no router leads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Needed {
