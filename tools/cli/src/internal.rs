@@ -8,7 +8,7 @@ use manx_linux::doctor;
 /// `manx internal ...`.
 #[derive(Debug, Args)]
 pub struct Internal {
-    /// Which.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -18,7 +18,7 @@ pub struct Internal {
 pub enum Command {
     /// Try what the environment allows and print it as JSON
     DoctorProbe,
-    /// The half of it that is tried inside of a user namespace
+    /// The part of the probe that runs inside a user namespace
     DoctorProbeInside,
     /// The rig's own processes.
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! The processes that hold a rig. If any of them but a `pasta` dies, nothing of the rig remains.
+//! The processes that hold a rig. If any of them except a `pasta` dies, nothing of the rig remains.
 //!
 //! ```text
 //! manx rig run            reads the objects, prints; holds the supervisor's stdin
