@@ -26,7 +26,7 @@ const NODES: &str = "
 {apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {name: node.node-2}, spec: {defaultEndpointToHostAction: Drop}}
 ";
 
-/// What the cells of all runs were, by kind.
+/// The kinds of the cells of all runs.
 type Seen = RefCell<BTreeMap<&'static str, u32>>;
 
 struct Law<'a> {

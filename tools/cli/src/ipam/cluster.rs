@@ -96,7 +96,8 @@ impl<W: Writes + Sync> Cluster<W> {
 
 /// The pools that the objects define.
 ///
-/// # Errors A pool is not valid, so it is unknown which addresses it contains.
+/// # Errors
+/// A pool is not valid, so it is unknown which addresses it contains.
 fn pools(contents: &Contents) -> Result<Vec<Pool>, Error> {
     let pool = |(key, stored): (&ObjectKey, &Stored)| {
         let pool = match &stored.state {
