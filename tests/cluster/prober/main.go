@@ -68,7 +68,7 @@ func serve(report func() string) error {
 		func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, report()) }))
 }
 
-// answer echoes at the ports, for ever. What it cannot send, the other side counts as lost.
+// answer echoes at the ports, for ever. If it cannot send an answer, the other side counts a loss.
 func answer(ports ...string) error {
 	ended := make(chan error)
 	for _, port := range ports {
