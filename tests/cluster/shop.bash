@@ -53,8 +53,8 @@ shell_reaches() {
 reaches() { connects "$1" "$(address "$2"):8080"; }
 denied() { timed_out "$1" "$(address "$2"):8080"; }
 
-# Both endpoints must answer in the course of time, because kube-proxy chooses at random. The client
-# is the pod, or its node.
+# Both endpoints must answer within 12 tries, because kube-proxy chooses at random. The pod's own server
+# connects, and the pod's node tells it to by HTTP.
 both_answer() { both_answer_at "$1" "$2" 80; }
 both_answer_at() {
     local found
