@@ -18,8 +18,9 @@ import (
 
 // A rig (docs/rig.md) is applied to the API server. Its namespaces, service accounts, policies and
 // services stay as they are. Its pods, and the pods of its workloads, get a prober that answers at
-// their ports. The nodes worker-1, worker-2, .. are the cluster's nodes in turn. The rig's Nodes
-// and IPPools are left out, because the cluster has its own, and so is its outside host.
+// their ports. The cluster's nodes take the place of the nodes worker-1, worker-2, .. in turn. The
+// rig's Nodes and IPPools are left out, because the cluster has its own, and so is its outside
+// host.
 
 // object is a Kubernetes object, as JSON has it.
 type object = map[string]any

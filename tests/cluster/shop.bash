@@ -53,8 +53,8 @@ shell_reaches() {
 reaches() { connects "$1" "$(address "$2"):8080"; }
 denied() { timed_out "$1" "$(address "$2"):8080"; }
 
-# Both endpoints must answer within 12 tries, because kube-proxy chooses at random. The pod's own server
-# connects, and the pod's node tells it to by HTTP.
+# Both endpoints must answer within 12 tries, because kube-proxy chooses at random. The pod's own
+# server connects, at an HTTP request of the pod's node.
 both_answer() { both_answer_at "$1" "$2" 80; }
 both_answer_at() {
     local found

@@ -1,4 +1,5 @@
-// Command prober is what pods of `endure` and `rigs` run: some answer, some ask and count what they hear.
+// Command prober is the program of pods of `endure` and `rigs`: some answer, others send probes and
+// count the answers.
 //
 //	prober                   answers UDP and TCP at port 7000 with what came
 //	prober serve PORT...     the same at these ports, such as 80/tcp

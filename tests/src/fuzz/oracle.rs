@@ -95,9 +95,9 @@ pub fn is_tunnel(read: &Read) -> bool {
 
 impl Law<'_> {
     /// The number by which the TTL decreases: 0 for packets from the node and to it, 1 for all
-    /// others, including those of masqueraded clients. A packet with the node's address may be of
-    /// either kind, so it may be 0 or 1, if it came by the port of forwarded packets, or goes to an
-    /// address and port that a masqueraded client has used.
+    /// others, including those of masqueraded clients. For some packets with the node's address
+    /// both 0 and 1 are right, because they may be of either kind. These came by the port of
+    /// forwarded packets, or go to an address and port that a masqueraded client has used.
     pub fn hops(&self, input: &Input, Passage { from, to, .. }: Passage) -> RangeInclusive<u8> {
         let is_of_others = || {
             let Some(read) = &input.read else { return false };

@@ -1,5 +1,6 @@
-//! The changes of a world: devices are attached and detached, the nodes import the manifests as agents do, and tables
-//! are published, either to all workers between two batches, or to one after the other during a batch.
+//! The changes of a world: devices are attached and detached, the nodes import the manifests as
+//! agents do, and tables are published. Publication is to all workers between two batches, or to
+//! one after the other during a batch.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -531,7 +531,8 @@ struct Judges<'a> {
 }
 
 impl Judges<'_> {
-    /// Checks that all judges give the same decision about a packet of a pod. Returns the kinds of what decided it.
+    /// Checks that all judges give the same decision about a packet of a pod. Returns the kinds of
+    /// the deciding rules.
     fn agree(
         &self,
         local: &Party,

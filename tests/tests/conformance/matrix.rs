@@ -1,5 +1,5 @@
-//! The law of the matrix: every cell is what the oracle says of every pair of pods of its two parties, at and beside
-//! every boundary of the cell.
+//! The law of the matrix: every cell agrees with the oracle for every pair of pods of its two
+//! parties, at and beside every boundary of the cell.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -257,8 +257,8 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("cluster/bgp", &["manx-objects", "manx-policy-compiler"]),
     // A program that talks to an agent needs nothing else.
     ("node/api", &[]),
-    // The oracle judges the objects themselves, so it must not share the import with what it judges. Its traces have
-    // the types that the agent's socket carries.
+    // The oracle judges the objects themselves, so it must not share the import with the code under
+    // test. Its traces have the types that the agent's socket carries.
     ("cluster/oracle", &["manx-api", "manx-objects"]),
     ("node/ipam", &["manx-api", "manx-objects"]),
     (

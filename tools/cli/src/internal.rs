@@ -16,7 +16,7 @@ pub struct Internal {
 /// The internal commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Try what the environment allows and print it as JSON
+    /// Test what the environment allows, and print it as JSON
     DoctorProbe,
     /// The part of the probe that runs inside a user namespace
     DoctorProbeInside,

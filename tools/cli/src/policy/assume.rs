@@ -62,7 +62,7 @@ impl Assume {
             return Ok(None);
         }
         for note in &completed.assumed.notes {
-            // This fails if standard error is closed, and then nobody reads it.
+            // This fails if standard error is closed, and then there is no reader.
             let _ = writeln!(io::stderr(), "assumed: {note}");
         }
         Ok(Some(completed))

@@ -51,7 +51,7 @@ pub(crate) fn report_invalid(contents: &Contents) -> Result<(), Error> {
         problem.severity == Severity::Error || problem.code() == Code::SkippedFolder
     };
     for problem in contents.problems.iter().filter(is_reported) {
-        // This fails if standard error is closed, and then nobody reads it.
+        // This fails if standard error is closed, and then there is no reader.
         let _ = writeln!(io::stderr(), "{problem}");
     }
     if contents.in_sync {

@@ -1,4 +1,4 @@
-//! `manx service`: what the tables of nodes do with Services.
+//! `manx service` shows how nodes' tables translate Services.
 
 pub mod asked;
 pub mod list;

@@ -82,7 +82,7 @@ pub fn run(asked: &MatrixSettings) -> Result<(), Error> {
     let (text, notes) = render(asked, &completed)?;
     if asked.output == Form::Csv {
         for note in notes {
-            // This fails if standard error is closed, and then nobody reads it.
+            // This fails if standard error is closed, and then there is no reader.
             let _ = writeln!(io::stderr(), "{note}");
         }
     }
