@@ -26,8 +26,8 @@ fn sides(fabric: &Fabric, pod: &str) -> [PortId; 2] {
     [fabric.port(pod).1, fabric.host_side(pod)]
 }
 
-/// Sends a packet to a port of the first node. Returns the port where it came out; a neighbour's
-/// port fails. It must come out unchanged.
+/// Sends a packet to a port of the first node. Returns the port where it came out. It must come out
+/// at most once, and unchanged.
 #[track_caller]
 fn send(fabric: &mut Fabric, port: PortId, packet: &[u8]) -> Option<PortId> {
     let out = fabric.send_at(0, port, packet);
@@ -113,8 +113,8 @@ fn both_sides_are_judged() {
     }
 }
 
-/// kube-proxy translates at the node, from the service to the endpoint, so the pod's packet has two
-/// forms.
+/// The test acts as kube-proxy: the pod's packet leaves for the service, and comes back for the
+/// endpoint.
 #[test]
 fn a_pods_packet_that_the_node_forwards_to_a_neighbour_is_judged_and_answered_through_the_node() {
     let mut fabric = Fabric::policy_only(&cluster(""));

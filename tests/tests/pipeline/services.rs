@@ -310,7 +310,7 @@ fn a_pod_that_policy_confines_opens_few_connections_to_services() {
         assert_eq!((left + excess, left == 10_000), (10_000, !is_confined), "{left} {excess}");
         let most = 1_100 * fabric.nodes[0].workers() as u64;
         assert!(!is_confined || left < most, "{left}");
-        // This connection costs the node no such entry, so it passes.
+        // The limit concerns only the client: its neighbour's connection passes.
         let asked = Tuple::new(SERVER, SERVICE_IP, UDP, 80);
         assert!(send(&mut fabric, neighbour, &asked.opening()).is_some());
         fabric.nodes[0].now += std::time::Duration::from_secs(1);

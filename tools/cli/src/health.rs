@@ -11,7 +11,7 @@ use manx_api::health::{self, Page};
 /// The settings of `manx health`.
 #[derive(Debug, Clone, Args)]
 pub struct Health {
-    /// The question
+    /// The kind of health that is asked for
     #[arg(value_enum, default_value_t = Probe::Readiness)]
     pub what: Probe,
     #[command(flatten)]

@@ -135,7 +135,7 @@ pub struct Node {
     /// Drop a TCP packet that is no SYN and belongs to no known connection, instead of judging it
     /// by policy
     ///
-    /// Then a restart of the agent ends the connections that the holder has no record of.
+    /// Then a restart of the agent ends the TCP connections that the holder has no record of.
     #[arg(long, env = "MANX_TCP_STRICT")]
     pub tcp_strict: bool,
     /// What happens to an established connection that policy no longer allows

@@ -478,7 +478,7 @@ fn nobody_may_choose_labels_under_reserved_keys() {
     }
 }
 
-/// A selector that no node fits means no address, and not every address.
+/// A selector that matches no node means no address, and not every address.
 #[test]
 fn nodes_that_do_not_exist_are_no_address() {
     let node = "{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {zone: a}}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}\n---\n";

@@ -1,4 +1,4 @@
-//! The forms of the matrix of one small shop.
+//! Tests of the matrix's forms, with one small shop.
 
 mod nets;
 
