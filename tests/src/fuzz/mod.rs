@@ -85,7 +85,7 @@ pub struct Failure {
     batch: u64,
     packets: u64,
     violation: Box<Violation>,
-    /// The packets and changes before.
+    /// The packets and changes before the violation.
     history: String,
     /// A description of the world.
     setting: String,

@@ -84,7 +84,7 @@ pub struct Node {
     /// What translates the addresses of services to endpoints
     #[arg(long, env = "MANX_SERVICES", value_enum, default_value_t = Services::None)]
     pub services: Services,
-    /// Ranges of cluster IPs, for --services manx in a cluster whose API server has no ServiceCIDR
+    /// Ranges of cluster IPs, for --services manx in a cluster whose API server has no `ServiceCIDR`
     /// objects
     #[arg(long, env = "MANX_SERVICE_CIDR", value_name = "CIDR,...", value_delimiter = ',', value_parser = net)]
     pub service_cidr: Vec<IpNet>,
