@@ -250,9 +250,11 @@ impl Found {
 impl Cluster<'_> {
     /// The valid objects, by name.
     fn objects(&self) -> impl Iterator<Item = (&str, &BgpPeer)> {
-        self.contents.of_kind(Kind::BgpPeer).filter_map(|(key, stored)| match stored.state.valid() {
-            Some(Object::BgpPeer(peer)) => Some((&*key.name, &**peer)),
-            _ => None,
+        self.contents.of_kind(Kind::BgpPeer).filter_map(|(key, stored)| {
+            match stored.state.valid() {
+                Some(Object::BgpPeer(peer)) => Some((&*key.name, &**peer)),
+                _ => None,
+            }
         })
     }
 
