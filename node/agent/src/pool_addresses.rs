@@ -73,12 +73,14 @@ struct Shared {
     /// `None`: it is opened for the next call. It is opened anew when the server does not answer, because certificates and
     /// tokens change.
     open: Mutex<Option<Arc<Objects<Writer>>>>,
+    /// Held by the pod whose addresses change now.
+    turn: Mutex<()>,
 }
 
 impl PoolAddresses {
     pub(crate) fn new(node: &str, access: Access) -> Self {
-        let (node, open) = (node.to_owned(), Mutex::default());
-        Self(Arc::new(Shared { node, access, open }))
+        let (node, open, turn) = (node.to_owned(), Mutex::default(), Mutex::default());
+        Self(Arc::new(Shared { node, access, open, turn }))
     }
 
     async fn objects(&self) -> Result<Arc<Objects<Writer>>, StoreError> {
@@ -104,6 +106,19 @@ impl PoolAddresses {
         result
     }
 
+    /// Awaits a call that changes a pod's addresses. Pods of a node take turns, because they write the same blocks: at the same
+    /// time they would make each other's writes fail. The wait for the turn is a part of the time of the call.
+    async fn call_in_turn<T>(
+        &self,
+        call: impl Future<Output = Result<T, PodError>>,
+    ) -> Result<T, Error> {
+        self.call(Box::pin(async {
+            let _turn = self.0.turn.lock().await;
+            call.await
+        }))
+        .await
+    }
+
     /// Gives a pod addresses: those that are named, or those that its annotations and the pools say.
     pub(crate) async fn assign(
         &self,
@@ -118,7 +133,7 @@ impl PoolAddresses {
         let place = Place { node, node_labels, pools, taken };
         let PodName { namespace, name } = pod;
         let pod = Pod { namespace, name, handle, addresses: named };
-        self.call(Box::pin(assign_pod(&objects, pod, place, now()))).await
+        self.call_in_turn(async { assign_pod(&objects, pod, place, now()).await }).await
     }
 
     /// Releases all addresses of a handle.
@@ -129,7 +144,7 @@ impl PoolAddresses {
             release_by_handle(&*objects, handle, rest).await?;
             Ok(())
         };
-        self.call(Box::pin(release)).await
+        self.call_in_turn(release).await
     }
 
     /// Gives a tunnel of this node its address, or takes it away if no pool has such a tunnel; returns it.
