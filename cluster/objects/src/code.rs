@@ -48,12 +48,13 @@ impl Code {
         self.row().severity
     }
 
-    /// The meaning in one sentence.
+    /// The meaning of the code, in one sentence.
     pub const fn meaning(self) -> &'static str {
         self.row().meaning
     }
 
-    /// Advice about how to write what was meant. `None`: the problem itself says what was expected.
+    /// Advice on how to write what was meant. `None` if the problem's message already says what was
+    /// expected.
     pub const fn help(self) -> Option<&'static str> {
         self.row().help
     }

@@ -14,8 +14,8 @@ pub struct Invalid {
     pub labels: Option<Pairs>,
     /// For a pod: the addresses that could be read from its status.
     pub reported: BTreeSet<IpAddr>,
-    /// For a pod: the addresses that could be read from its annotations. Everyone who may change
-    /// the pod may write these.
+    /// For a pod: the addresses that could be read from its annotations. Anybody who may change the
+    /// pod may write these annotations.
     pub annotated: BTreeSet<IpAddr>,
 }
 

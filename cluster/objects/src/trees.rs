@@ -128,7 +128,8 @@ fn tree() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Reading ends without a panic, and an object is invalid exactly if an error says why.
+    /// Law: reading ends without a panic, and an object is invalid exactly if an error gives the
+    /// reason.
     #[test]
     fn an_object_is_invalid_exactly_if_an_error_says_why(
         kind in prop::sample::select(&Kind::ALL[..]),

@@ -112,8 +112,8 @@ impl Kind {
         Self::BgpFilter,
     ];
 
-    /// The name as written in manifests. Calico's NetworkPolicy has the same name as Kubernetes';
-    /// the API version tells them apart.
+    /// The name as written in manifests. Calico's NetworkPolicy has the same name as Kubernetes' NetworkPolicy; the API
+    /// version distinguishes them.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Namespace => "Namespace",
@@ -184,7 +184,7 @@ impl Kind {
         }
     }
 
-    /// Whether the kind is Calico's. Its client may store an object under another name than the object's own.
+    /// Whether the kind is Calico's. Calico's client may store such an object under a name other than the object's own.
     pub fn is_calicos(self) -> bool {
         self.api_versions() == CALICO
     }
@@ -199,7 +199,7 @@ impl Kind {
         )
     }
 
-    /// The kind of policy that objects of the kind are; `None`: they are no policies.
+    /// Returns which kind of policy the objects of this kind are, or `None` if they are not policies.
     pub const fn policy_kind(self) -> Option<PolicyKind> {
         match self {
             Self::NetworkPolicy => Some(PolicyKind::Kubernetes),
@@ -239,8 +239,8 @@ impl Kind {
         self.policy_kind().is_some() && !self.staged()
     }
 
-    /// Whether an agent follows the kind at an API server. All kinds are followed but those from which the cluster makes
-    /// others: pods from workloads, `EndpointSlices` from `Endpoints`.
+    /// Whether an agent follows the kind at an API server. All kinds are followed except those from which the cluster
+    /// makes other objects: it makes pods from workloads, and `EndpointSlices` from `Endpoints`.
     pub const fn is_followed(self) -> bool {
         !matches!(self, Self::Endpoints | Self::Workload(_))
     }
@@ -369,7 +369,7 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
-    /// The key of these; the namespace of a kind that has none is empty.
+    /// Builds the key. `namespace` must be empty for a kind that has none.
     pub fn new(kind: Kind, namespace: &str, name: &str) -> Self {
         Self { kind, namespace: namespace.to_owned(), name: name.to_owned() }
     }

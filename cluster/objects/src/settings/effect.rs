@@ -6,11 +6,12 @@ use super::super::tree::Value;
 /// The effect of a field in Manx.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// The effect in Calico's reference, with the exception that the text names.
+    /// The field has the effect that Calico's reference describes, with the exception that the text
+    /// names.
     Heeded(&'static str),
-    /// No effect, and nothing is missing. The text says why.
+    /// The field has no effect, and nothing is missing. The text says why.
     Quiet(&'static str),
-    /// Manx does not have the effect that the field requests.
+    /// The field requests an effect that Manx does not implement.
     NotDone(NotDone),
 }
 
