@@ -135,8 +135,8 @@ impl<'a> Known<'a> {
         known
     }
 
-    /// Returns a text about the content of a net, and the net's first Service. Returns `None` if the net contains other
-    /// addresses, too.
+    /// Returns a text about the content of a net, and the net's first Service. Returns `None` if the net is
+    /// wide or contains other addresses, too.
     fn held(&self, net: IpNet) -> Option<(String, Named<'a>)> {
         let family = usize::from(net.addr().is_ipv6());
         let is_narrow = net.prefix_len() >= NARROW[family]

@@ -29,7 +29,7 @@ pub struct ShownService<'a> {
     pub nodes: Vec<&'a str>,
     /// The reasons why other nodes have no tables, one line each.
     pub without_tables: Vec<String>,
-    /// The reason why nothing of the Service is translated. If it is present, all following fields are empty.
+    /// The reason why nothing of the Service is translated. If it is present, the following fields have no meaning.
     pub left_alone: Option<String>,
     /// The Service's settings for its clients that take effect.
     pub traffic: Traffic,
