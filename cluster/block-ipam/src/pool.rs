@@ -78,7 +78,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// The properties of a request's origin that pools select.
+/// The data by which the pools for a request are chosen.
 #[derive(Debug, Clone, Copy)]
 pub struct Asker<'a> {
     /// The labels of the node.
