@@ -11,12 +11,13 @@ pub(crate) fn net(text: &str) -> Option<IpNet> {
     text.parse::<IpNet>().ok().map(|net| net.trunc()).or_else(address)
 }
 
-/// Whether a text is a pattern, not a name.
+/// Returns whether a text is a pattern, not a name.
 pub(crate) fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?'])
 }
 
-/// Whether a name matches a pattern, in which `*` stands for any text and `?` for one character.
+/// Returns whether a name matches a pattern, in which `*` stands for any text and `?` for one
+/// character.
 pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), name.chars().collect());

@@ -65,7 +65,7 @@ impl<'a> Routes<'a> {
         Ok(self.topology(node)?.map(|seen| seen.route(address)))
     }
 
-    /// The topology as the node's agent sees it.
+    /// Returns the topology as the node's agent sees it.
     pub(crate) fn topology(&self, node: &str) -> Result<Option<Rc<Topology>>, String> {
         if let Some(known) = self.kept.borrow().by_node.get(node) {
             return Ok(known.clone());
@@ -119,7 +119,7 @@ impl<'a> Routes<'a> {
         self.cluster().nodes.get(name)
     }
 
-    /// The addresses of all nodes.
+    /// Returns the addresses of all nodes.
     pub(crate) fn node_addresses(&self) -> HashSet<IpAddr> {
         self.cluster().node_addresses().into_keys().collect()
     }

@@ -48,7 +48,7 @@ pub enum Translates {
 }
 
 impl Default for Translates {
-    /// The settings of `deploy/manx.yaml`.
+    /// Returns the settings of `deploy/manx.yaml`.
     fn default() -> Self {
         Self::Manx(AgentSettings { node_ports: NODE_PORTS, external_ips: Vec::new() })
     }
@@ -171,12 +171,12 @@ impl<'a> ServiceTables<'a> {
         &self.frontends
     }
 
-    /// The first and the last port of nodes that are reserved for services.
+    /// Returns the first and the last port of nodes that are reserved for services.
     pub(crate) fn node_port_range(&self) -> (u16, u16) {
         self.settings.node_ports
     }
 
-    /// The node of [`ServiceTables::frontends`].
+    /// Returns the node of [`ServiceTables::frontends`].
     pub(crate) fn seat(&self) -> Option<&str> {
         self.seat.as_deref()
     }
@@ -240,7 +240,7 @@ impl<'a> ServiceTables<'a> {
         served.chain(unserved.map(|(key, why)| (name(key), Err(why)))).collect()
     }
 
-    /// The names of all Services, valid or not, in order.
+    /// Returns the names of all Services, valid or not, in order.
     fn names(&self) -> impl Iterator<Item = ObjectName> {
         let all = self.contents.of_kind(Kind::Service);
         all.map(|(key, _)| ObjectName::new(&key.namespace, &key.name))

@@ -60,7 +60,7 @@ pub struct Assumed {
 }
 
 impl Assumed {
-    /// The manifests as YAML: a file that makes the input complete when it is added to it.
+    /// Returns the manifests as YAML: a file that makes the input complete when it is added to it.
     pub fn yaml(&self) -> String {
         self.manifests.values().map(manifest::yaml).collect()
     }
@@ -116,7 +116,7 @@ struct Completion<'a> {
 }
 
 impl Completion<'_> {
-    /// The valid pods that are not finished.
+    /// Returns the valid pods that are not finished.
     fn pods(&self) -> impl Iterator<Item = (&ObjectKey, &Pod)> {
         self.contents.all_valid().filter_map(|(key, object)| match object {
             Object::Pod(pod) if !pod.is_finished() => Some((key, &**pod)),
@@ -124,7 +124,7 @@ impl Completion<'_> {
         })
     }
 
-    /// The valid nodes.
+    /// Returns the valid nodes.
     fn nodes(&self) -> impl Iterator<Item = (&ObjectKey, &Node)> {
         self.contents.of_kind(Kind::Node).filter_map(|(key, _)| match self.contents.valid(key) {
             Some(Object::Node(node)) => Some((key, &**node)),
@@ -151,7 +151,8 @@ impl Completion<'_> {
         Some(range)
     }
 
-    /// The families in use, IPv4 first: `true` is IPv4. It is IPv4 if no object has an address.
+    /// Returns the address families in use, IPv4 first. The value `true` stands for IPv4. It is IPv4 if no object has
+    /// an address.
     fn families(&self) -> Vec<bool> {
         let of_nodes = self.nodes().flat_map(|(_, node)| {
             node.pod_cidrs.iter().map(IpNet::addr).chain(node.internal_ips.iter().copied())

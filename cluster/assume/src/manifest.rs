@@ -28,7 +28,7 @@ pub fn merge(object: &mut Json, fields: Json) {
     }
 }
 
-/// The YAML document of an object.
+/// Returns the YAML document of an object.
 pub(crate) fn yaml(object: &Json) -> String {
     let mut text = String::new();
     // Writing to a string does not fail, and objects have no key that is a mapping.

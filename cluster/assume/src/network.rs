@@ -123,7 +123,8 @@ impl Around<'_> {
         grouped
     }
 
-    /// Whether a net may be a pool: it overlaps no pool, and contains no address of the input except those in `nets`.
+    /// Returns whether a net may be a pool: it overlaps no pool, and contains no address of the input except those in
+    /// `nets`.
     fn may_be_pool(&self, net: IpNet) -> bool {
         let overlaps = |pool: &IpNet| pool.contains(&net) || net.contains(pool);
         !self.pools.iter().any(overlaps)

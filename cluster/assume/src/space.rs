@@ -21,12 +21,12 @@ struct Named {
 }
 
 impl Named {
-    /// Whether the rule applies to no address of a range.
+    /// Returns whether the rule applies to no address of a range.
     fn leaves_out(&self, range: IpNet) -> bool {
         !overlap(self.net, range) || self.except.iter().any(|except| except.contains(&range))
     }
 
-    /// Whether the rule applies to every address of a range.
+    /// Returns whether the rule applies to every address of a range.
     fn means_all_of(&self, range: IpNet) -> bool {
         self.net.contains(&range) && !self.except.iter().any(|except| overlap(*except, range))
     }
@@ -52,7 +52,7 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// The addresses and nets that these contents name.
+    /// Returns the addresses and nets that these contents name.
     pub(crate) fn of(contents: &Contents) -> Self {
         let mut space = Self::default();
         for stored in contents.objects.values() {
@@ -77,8 +77,8 @@ impl Space {
         self.given.push(block);
     }
 
-    /// Whether a rule names a net smaller than `block` that contains this address, so that the rule treats the address
-    /// differently from others in the block.
+    /// Returns whether a rule names a net smaller than `block` that contains this address, so that the rule treats the
+    /// address differently from others in the block.
     pub(crate) fn is_named_within(&self, block: IpNet, address: IpAddr) -> bool {
         let nets = self.named.iter().flat_map(|named| iter::once(&named.net).chain(&named.except));
         let mut within = nets.filter(|net| net.prefix_len() > block.prefix_len());
@@ -125,7 +125,7 @@ impl Space {
         self.addresses.range(net.network()..=net.broadcast()).copied()
     }
 
-    /// Whether no object has an address or a block in a range.
+    /// Returns whether no object has an address or a block in a range.
     fn is_unused(&self, range: IpNet) -> bool {
         self.addresses_in(range).next().is_none()
             && !self.blocks.iter().any(|block| overlap(*block, range))

@@ -127,8 +127,8 @@ fn without_pods(completion: &Completion<'_>) -> Vec<(ObjectKey, Workload)> {
         .collect()
 }
 
-/// Whether the input may contain a pod of this workload, whose kind Manx does not read. The objects between such a
-/// workload and its pods are not known. So a pod with the template's labels counts as one of its pods.
+/// Returns whether the input may contain a pod of this workload, whose kind Manx does not read. The objects between
+/// such a workload and its pods are not known. So a pod with the template's labels counts as one of its pods.
 fn is_other_with_pods(completion: &Completion<'_>, key: &ObjectKey, workload: &Workload) -> bool {
     let has = |pod: &Pod| {
         let mut labels = workload.template.labels.iter();

@@ -58,8 +58,8 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// Whether the allocation has this handle. Handles that were migrated from host-local files may end in a carriage
-    /// return and a second line, which are ignored.
+    /// Returns whether the allocation has this handle. Handles that were migrated from host-local files may end in a
+    /// carriage return and a second line, which are ignored.
     pub fn has_handle(&self, handle: &str) -> bool {
         self.handle.as_deref().is_some_and(|it| first_line(it) == handle)
     }
@@ -74,7 +74,7 @@ impl Allocation {
     }
 }
 
-/// Whether a Windows node reserves the address for itself.
+/// Returns whether a Windows node reserves the address for itself.
 pub(crate) fn is_windows(allocation: &Allocation) -> bool {
     let handle = allocation.handle.as_deref();
     handle.is_some_and(|it| first_line(it).eq_ignore_ascii_case(WINDOWS))
@@ -153,12 +153,12 @@ impl Block {
         }
     }
 
-    /// Whether no address of the block has a user. Addresses that Windows nodes reserve do not count.
+    /// Returns whether no address of the block has a user. Addresses that Windows nodes reserve do not count.
     pub fn is_empty(&self) -> bool {
         self.allocations.values().all(is_windows)
     }
 
-    /// Whether the block has a free address outside the reserved nets.
+    /// Returns whether the block has a free address outside the reserved nets.
     pub fn has_free(&self, reserved: &[IpNet]) -> bool {
         self.next_free(reserved).is_some()
     }

@@ -47,7 +47,7 @@ impl Iterator for Candidates<'_> {
     }
 }
 
-/// The FNV-1a hash with 64 bits (RFC 9923). It gives the same result in all versions and on all machines.
+/// Returns the FNV-1a hash with 64 bits (RFC 9923). It gives the same result in all versions and on all machines.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

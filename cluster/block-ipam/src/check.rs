@@ -143,7 +143,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// The number of addresses that blocks can assign at once.
+    /// Returns the number of addresses that blocks can assign at once.
     pub const fn free(&self) -> usize {
         self.addresses.saturating_sub(self.in_use + self.unused + self.resting + self.reserved)
     }
@@ -191,7 +191,7 @@ fn of_allocations(allocated: &[Allocated<'_>], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether an allocation names a pod and other users have the address.
+/// Returns whether an allocation names a pod and other users have the address.
 fn is_of_others(allocation: &Allocation, users: &[User]) -> bool {
     let of = |key: &str| allocation.owner.get(key).cloned();
     let (Some(namespace), Some(name)) = (of("namespace"), of("pod")) else { return false };

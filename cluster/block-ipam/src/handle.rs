@@ -32,7 +32,7 @@ impl Handle {
         format!("{SERVICE}{}", BASE64URL_NOPAD.encode(&hash).replace(['-', '_'], ""))
     }
 
-    /// Whether [`of_service`](Self::of_service) may have returned this name.
+    /// Returns whether [`of_service`](Self::of_service) may have returned this name.
     pub fn is_of_service(id: &str) -> bool {
         id.starts_with(SERVICE)
     }

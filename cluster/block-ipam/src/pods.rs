@@ -67,8 +67,8 @@ impl From<StoreError> for PodError {
 }
 
 impl PodError {
-    /// Whether the failure is temporary: the store did not answer, or other writers always came first. The same request
-    /// may succeed later.
+    /// Returns whether the failure is temporary: the store did not answer, or other writers always came first. The same
+    /// request may succeed later.
     pub fn is_passing(&self) -> bool {
         matches!(
             self,
@@ -79,7 +79,7 @@ impl PodError {
         )
     }
 
-    /// Whether no free address is left.
+    /// Returns whether no free address is left.
     pub fn is_exhausted(&self) -> bool {
         matches!(
             self,

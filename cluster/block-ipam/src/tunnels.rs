@@ -63,12 +63,12 @@ pub async fn set_tunnel_address<W: Writes + Sync>(
     Ok(Some(assign(objects, &serving, request).await?))
 }
 
-/// Whether a node may keep its address. A disabled pool assigns no new addresses but takes none away.
+/// Returns whether a node may keep its address. A disabled pool assigns no new addresses but takes none away.
 fn stays(address: IpAddr, pools: &[Pool]) -> bool {
     pools.iter().any(|pool| pool.cidr.contains(&address))
 }
 
-/// Whether a node is about to lose the address of a tunnel. Others must then stop sending to it.
+/// Returns whether a node is about to lose the address of a tunnel. Others must then stop sending to it.
 pub async fn is_leaving<W: Writes + Sync>(
     objects: &Objects<W>,
     tunnel: Tunnel,

@@ -131,8 +131,8 @@ impl Users {
     }
 }
 
-/// Whether a virtual machine of `KubeVirt` has the address. The machine keeps its address while no pod runs it, and no
-/// object that is read here names the machine.
+/// Returns whether a virtual machine of `KubeVirt` has the address. The machine keeps its address while no pod runs it,
+/// and no object that is read here names the machine.
 fn is_of_virtual_machine(Allocation { owner, alternate, .. }: &Allocation) -> bool {
     let names_machine =
         |key: &String| key.get(..2).is_some_and(|start| start.eq_ignore_ascii_case("vm"));

@@ -367,7 +367,7 @@ impl Calculation {
         noted
     }
 
-    /// The number of packets with this verdict that reclaimed slots have counted.
+    /// Returns the number of packets with this verdict that reclaimed slots have counted.
     pub fn reclaimed_count(&self, verdict: Verdict) -> u64 {
         self.reclaimed[verdict as usize]
     }

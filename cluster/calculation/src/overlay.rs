@@ -25,7 +25,7 @@ impl Overlay {
     /// All overlays.
     pub const ALL: [Self; 2] = [Self::Ipip, Self::Vxlan];
 
-    /// The name of the port of the overlay's own socket.
+    /// Returns the name of the port of the overlay's own socket.
     pub const fn port(self) -> &'static str {
         match self {
             Self::Ipip => "uplink-raw",
@@ -42,8 +42,8 @@ impl Overlay {
         (overlay, pool.mode())
     }
 
-    /// The headers that the overlay adds to packets. The MTU of a tunnel is smaller than the underlay's MTU by their
-    /// length.
+    /// Returns the headers that the overlay adds to packets. The MTU of a tunnel is smaller than the underlay's MTU by
+    /// their length.
     pub const fn encapsulation(self) -> Encapsulation {
         match self {
             Self::Ipip => Encapsulation::Ipip,
@@ -51,7 +51,7 @@ impl Overlay {
         }
     }
 
-    /// The maximum number of segments that a pod's super-packet should have, if packets of `mtu` bytes use this
+    /// Returns the maximum number of segments that a pod's super-packet should have, if packets of `mtu` bytes use this
     /// overlay.
     pub fn segments(self, mtu: u32) -> Option<u32> {
         self.encapsulation().udp_port().map(|_| udp_tunnel::segments_at_once(mtu))

@@ -42,8 +42,8 @@ pub use ranges::{RangeProblem, RoutedRanges, ServiceRanges};
 /// each of them.
 const MOST_HOSTS: usize = 64;
 
-/// Whether an address may be a service's address on a node: it is in no pool and in no block, and is not an address of
-/// a node.
+/// Returns whether an address may be a service's address on a node: it is in no pool and in no block, and is not an
+/// address of a node.
 pub fn admits(topology: &Topology, is_of_node: impl Fn(&IpAddr) -> bool, address: IpAddr) -> bool {
     topology.is_of_world(address) && !is_of_node(&address)
 }
@@ -119,18 +119,18 @@ impl Services {
         all
     }
 
-    /// Whether the node translates the same addresses, and the same endpoints are hosts.
+    /// Returns whether the node translates the same addresses, and the same endpoints are hosts.
     pub fn has_same_translation(&self, other: &Self) -> bool {
         (&self.addresses, &self.hosts) == (&other.addresses, &other.hosts)
     }
 
-    /// Whether the endpoint with this address is a pod of another plugin. Returns `None` if no endpoint has this
-    /// address, or if the route of the address already gives the answer.
+    /// Returns whether the endpoint with this address is a pod of another plugin. Returns `None` if no endpoint has
+    /// this address, or if the route of the address already gives the answer.
     pub fn is_pod(&self, address: &IpAddr) -> Option<bool> {
         self.endpoints.get(address).copied()
     }
 
-    /// Whether a change of this object may change the services. Pods are not considered here.
+    /// Returns whether a change of this object may change the services. Pods are not considered here.
     pub fn may_be_changed_by(key: &ObjectKey) -> bool {
         matches!(key.kind, Kind::Service | Kind::EndpointSlice)
     }

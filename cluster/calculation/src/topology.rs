@@ -191,7 +191,7 @@ impl fmt::Display for ReservedFor {
 pub type Reserved = BTreeMap<IpAddr, ReservedFor>;
 
 impl Topology {
-    /// Whether another view differs only in [`Topology::prefixes`] and in fields that follow from them.
+    /// Returns whether another view differs only in [`Topology::prefixes`] and in fields that follow from them.
     pub(crate) fn differs_in_prefixes_alone(&self, other: &Self) -> bool {
         let Self { prefixes: _, unpooled_blocks: _, unpooled_borrowed: _, unrouted: _, .. } = self;
         let Self { vxlan_macs, senders, .. } = self;
@@ -208,7 +208,8 @@ impl Topology {
         found.map_or((address, Route::World), |(prefix, route)| (prefix, *route))
     }
 
-    /// Whether an address is outside the cluster. An address in no pool counts as outside, even if a pod has it.
+    /// Returns whether an address is outside the cluster. An address in no pool counts as outside, even if a pod has
+    /// it.
     pub fn is_of_world(&self, address: IpAddr) -> bool {
         let (prefix, route) = self.route(address);
         let is_borrowed = || match route {

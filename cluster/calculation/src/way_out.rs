@@ -22,8 +22,8 @@ pub(crate) fn values(
     of_pools.into_iter().chain(of_hosts(reached))
 }
 
-/// Whether packets from `source` to `destination` get the node's address. `excludes_hosts` says whether nodes are
-/// excluded from this. The cluster's own setting is ignored.
+/// Returns whether packets from `source` to `destination` get the node's address. `excludes_hosts` says whether nodes
+/// are excluded from this. The cluster's own setting is ignored.
 pub fn is_masqueraded(
     (cluster, topology): (&Cluster, &Topology),
     excludes_hosts: bool,

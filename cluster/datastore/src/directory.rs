@@ -83,7 +83,8 @@ impl Store {
         self.refresh_at(Moment::now())
     }
 
-    /// Whether a file may be a partial save. Its new text is used when the file has been unchanged for [`STANDS`].
+    /// Returns whether a file may be a partial save. Its new text is used when the file has been unchanged for
+    /// [`STANDS`].
     pub fn has_unsettled_file(&self) -> bool {
         self.files.values().any(File::is_unsettled)
     }

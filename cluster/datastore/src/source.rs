@@ -150,7 +150,7 @@ impl Source {
         }
     }
 
-    /// Whether changes of a kind may be missed now, so that an object of the kind may exist but not be known.
+    /// Returns whether changes of a kind may be missed now, so that an object of the kind may exist but not be known.
     pub fn is_behind(&self, kind: Kind) -> bool {
         match self {
             Self::Directory(_) => false,

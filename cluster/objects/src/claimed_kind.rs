@@ -170,7 +170,7 @@ mod tests {
     use super::super::problem::Problem;
     use super::super::{State, read};
 
-    /// The codes of a document's problems, and whether the document denies everything.
+    /// Returns the codes of a document's problems, and whether the document denies everything.
     fn judged(version: &str, kind: &str) -> (Vec<Code>, bool) {
         let text = format!(
             "{{apiVersion: {version}, kind: {kind}, metadata: {{name: a, namespace: shop}}, spec: {{}}}}\n"

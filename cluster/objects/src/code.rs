@@ -38,17 +38,17 @@ struct Row {
 }
 
 impl Code {
-    /// The name in messages, in JSON and in SARIF.
+    /// Returns the name in messages, in JSON and in SARIF.
     pub const fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// The severity of every problem with this code.
+    /// Returns the severity of every problem with this code.
     pub const fn severity(self) -> Severity {
         self.row().severity
     }
 
-    /// The meaning of the code, in one sentence.
+    /// Returns the meaning of the code, in one sentence.
     pub const fn meaning(self) -> &'static str {
         self.row().meaning
     }
@@ -59,7 +59,7 @@ impl Code {
         self.row().help
     }
 
-    /// The code with this name.
+    /// Returns the code with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.name() == name)
     }

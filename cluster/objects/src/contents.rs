@@ -103,7 +103,7 @@ impl Contents {
         assembly.finish(in_sync).0
     }
 
-    /// The objects of a kind.
+    /// Returns the objects of a kind.
     pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&ObjectKey, &Stored)> {
         let first = ObjectKey { kind, namespace: String::new(), name: String::new() };
         self.objects.range(first..).take_while(move |(key, _)| key.kind == kind)
@@ -120,12 +120,12 @@ impl Contents {
         all.take_while(move |(key, _)| (key.kind, &key.namespace) == (end.kind, &end.namespace))
     }
 
-    /// The valid object of a key.
+    /// Returns the valid object of a key.
     pub fn valid(&self, key: &ObjectKey) -> Option<&Object> {
         self.objects.get(key)?.state.valid()
     }
 
-    /// All valid objects.
+    /// Returns all valid objects.
     pub fn all_valid(&self) -> impl Iterator<Item = (&ObjectKey, &Object)> {
         self.objects.iter().filter_map(|(key, stored)| Some((key, stored.state.valid()?)))
     }
@@ -280,7 +280,7 @@ impl Assembly {
     }
 }
 
-/// The `uid` of another definition and of this one, for messages; `None` if neither has one.
+/// Returns the `uid` of another definition and of this one, for messages, or `None` if neither has one.
 fn both_uids(other: Option<&Arc<str>>, this: Option<&Arc<str>>) -> Option<String> {
     let [other, this] = [other, this].map(|uid| uid.map(|uid| shown(uid)));
     (other.is_some() || this.is_some()).then(|| {
@@ -289,15 +289,15 @@ fn both_uids(other: Option<&Arc<str>>, this: Option<&Arc<str>>) -> Option<String
     })
 }
 
-/// The fingerprint of a value. The hash has no secret key, so that two processes can compare their fingerprints. The
-/// fingerprint is used only to decide whether two processes have read the same content.
+/// Returns the fingerprint of a value. The hash has no secret key, so that two processes can compare their
+/// fingerprints. The fingerprint is used only to decide whether two processes have read the same content.
 pub fn fingerprint(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
 }
 
-/// The fingerprint of a text and its name, given the [`fingerprint`] of the text.
+/// Returns the fingerprint of a text and its name, given the [`fingerprint`] of the text.
 pub fn fingerprint_of_text(name: &str, text: u64) -> u64 {
     fingerprint((name, text))
 }
@@ -313,7 +313,7 @@ fn either(one: State, other: State) -> Invalid {
     one
 }
 
-/// The parts of an object that stay known when it becomes invalid.
+/// Returns the parts of an object that stay known when it becomes invalid.
 fn remains(state: State) -> Invalid {
     let object = match state {
         State::Valid(object) => object,

@@ -66,7 +66,7 @@ impl Findings {
         self.tally.0.get(&Severity::Error).copied().unwrap_or(0)
     }
 
-    /// The number of findings of any severity, reported or not.
+    /// Returns the number of findings of any severity, reported or not.
     pub(super) fn count(&self) -> usize {
         self.tally.0.values().sum()
     }
@@ -108,7 +108,7 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// A cursor at the object itself.
+    /// Returns a cursor at the object itself.
     pub(super) fn root(node: &'a Node<'a>) -> Self {
         Self { node, up: None, step: Step::Root }
     }
@@ -173,7 +173,7 @@ impl<'a> Cursor<'a> {
         child.error(out, Cause::Missing { expected: expected.to_owned() });
     }
 
-    /// The field `key`; null counts as absent, as in the API server.
+    /// Returns the field `key`. A null value counts as absent, as in the API server.
     pub(super) fn field<'b>(&'b self, key: &'b str) -> Option<Cursor<'b>> {
         let node = self.node.get(key)?;
         (node.value != Value::Null).then_some(Cursor { node, up: Some(self), step: Step::Key(key) })
@@ -365,7 +365,7 @@ impl<'a> Cursor<'a> {
         self.string(out, expected).filter(|text| !text.is_empty())
     }
 
-    /// Whether this is empty: an empty string, list or mapping, or null.
+    /// Returns whether this is empty: an empty string, list or mapping, or null.
     pub(super) fn is_empty(&self) -> bool {
         match &self.node.value {
             Value::Null => true,
@@ -410,7 +410,8 @@ fn similar<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
     (distance <= most(best)).then_some(best)
 }
 
-/// The number of bytes to insert, remove or replace to turn one text into the other, ignoring case (Levenshtein).
+/// Returns the number of bytes to insert, remove or replace to turn one text into the other, ignoring case
+/// (Levenshtein).
 pub(super) fn edits_apart(a: &str, b: &str) -> usize {
     let (a, b) = (a.to_ascii_lowercase().into_bytes(), b.to_ascii_lowercase().into_bytes());
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -155,7 +155,7 @@ mod tests {
     use super::super::problem::Problem;
     use super::super::{State, read};
 
-    /// The policy of a spec, and its problems' summaries without their places.
+    /// Reads a policy with this spec. Returns it, and the summaries of its problems without their places.
     fn policy(spec: &str) -> (Object, Vec<String>) {
         let head = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\n";
         let manifest = read("a.yaml", &format!("{head}{spec}")).unwrap();

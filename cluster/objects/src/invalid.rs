@@ -20,7 +20,7 @@ pub struct Invalid {
 }
 
 impl Invalid {
-    /// The known parts of a pod.
+    /// Returns the known parts of a pod.
     pub(super) fn of_pod(pod: &Pod) -> Self {
         let reported: BTreeSet<IpAddr> = pod.reported_addresses().collect();
         let annotated = pod.every_address().difference(&reported).copied().collect();

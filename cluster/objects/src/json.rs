@@ -17,8 +17,8 @@ use super::tree::{
 /// The number of keys from which an object gets an index of its keys. A smaller object is searched without one.
 const SMALL: usize = 16;
 
-/// The documents of a text that consists of JSON objects or lists and white space: one document, or several as in JSON
-/// Lines. A key that occurs twice is a flaw.
+/// Returns the documents of a text that consists of JSON objects or lists and white space. There is one document, or
+/// several as in JSON Lines. A key that occurs twice is a flaw.
 pub(super) fn parse(text: &str) -> Option<Vec<Document<'_>>> {
     let is_ascii = text.is_ascii();
     let mut reader = Reader { rest: text, is_ascii, line: 1, column: 1, ..Reader::default() };

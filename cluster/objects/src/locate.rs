@@ -56,7 +56,7 @@ mod tests {
     use super::super::tree::Position;
     use super::*;
 
-    /// The place of a field of the object that is at this position of a document.
+    /// Returns the place of a field. The field's object is at this position of a document.
     fn place(text: &str, document: usize, (line, column): (usize, usize), field: &str) -> String {
         let file = Arc::from("a.yaml");
         let place = Place { file, document, at: Some(Position { line, column }) };

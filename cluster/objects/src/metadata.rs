@@ -53,8 +53,8 @@ pub(super) struct Metadata {
     pub(super) owner: Option<Owner>,
 }
 
-/// The object's identity, if it can be read. The name may be illegal, because it still identifies the object that
-/// fails.
+/// Returns the object's identity, if it can be read. The name may be illegal, because it still identifies the object
+/// that fails.
 pub(super) fn identity(root: &Cursor<'_>, kind: Kind) -> Option<ObjectKey> {
     let namespace = if kind.namespaced() { namespace(root)? } else { String::new() };
     let stored = match stored(root) {
@@ -94,7 +94,8 @@ fn stored<'a>(root: &Cursor<'a>) -> Stored<'a> {
     }
 }
 
-/// The namespace of a namespaced object: `default` if there is none, as with kubectl. `None` if it cannot be read.
+/// Returns the namespace of a namespaced object. It is `default` if the object names none, as with kubectl. `None` if
+/// it cannot be read.
 pub(super) fn namespace(root: &Cursor<'_>) -> Option<String> {
     let metadata = root.node.get("metadata")?;
     if !matches!(metadata.value, Value::Mapping(_)) {
@@ -106,7 +107,7 @@ pub(super) fn namespace(root: &Cursor<'_>) -> Option<String> {
     }
 }
 
-/// The namespace that an object of any kind names; empty if it names none.
+/// Returns the namespace that an object of any kind names, or an empty text if it names none.
 pub(super) fn written_namespace(node: &Node) -> String {
     text(&Cursor::root(node), "namespace").unwrap_or_default()
 }
@@ -186,7 +187,7 @@ pub(super) fn metadata(root: &Cursor<'_>, kind: Kind, out: &mut Findings) -> Met
     metadata
 }
 
-/// The `metadata` of a pod template, which has no name: labels and annotations.
+/// Reads the `metadata` of a pod template, which consists of labels and annotations without a name.
 pub(super) fn of_template(cursor: &Cursor<'_>, out: &mut Findings) -> Metadata {
     let mut metadata = Metadata::default();
     if !cursor.mapping(out, READ, IGNORED) {

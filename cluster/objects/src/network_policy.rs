@@ -226,7 +226,7 @@ pub(super) fn number(cursor: &Cursor<'_>, out: &mut Findings, expected: &str) ->
     number
 }
 
-/// The protocol of a policy's port. Many authors write ICMP, which Kubernetes' policies cannot name.
+/// Reads the protocol of a policy's port. Many authors write ICMP, which Kubernetes' policies cannot name.
 pub(super) fn policy_protocol(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Protocol> {
     if let Value::String(text) = &cursor.node.value
         && ["ICMP", "ICMPv6"].iter().any(|icmp| icmp.eq_ignore_ascii_case(text))

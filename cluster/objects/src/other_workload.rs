@@ -56,7 +56,7 @@ mod tests {
     use super::super::read;
     use super::super::tests::problems;
 
-    /// A document of this kind, whose template has these labels.
+    /// Returns a document of this kind, whose template has these labels.
     fn document(version: &str, kind: &str, labels: &str, pods: &str) -> String {
         format!(
             "{{apiVersion: {version}, kind: {kind}, metadata: {{name: web, namespace: shop}}, \

@@ -176,7 +176,7 @@ fn without_status(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) -> 
     pod
 }
 
-/// The name in a field. The API writes a name that is not set yet as an empty string.
+/// Reads the name in a field. The API writes a name that is not set yet as an empty string.
 fn name(spec: &Cursor<'_>, field: &str, out: &mut Findings) -> Option<String> {
     let name = spec.field(field)?.parsed(out, DNS_SUBDOMAIN, |text| {
         (text.is_empty() || is_dns_subdomain(text)).then(|| text.to_owned())

@@ -200,7 +200,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// A cause with a code of its own.
+    /// Returns a cause with a code of its own.
     pub fn told(code: Code, message: impl Into<String>) -> Self {
         Self::Told { code, message: message.into() }
     }
@@ -245,7 +245,7 @@ impl fmt::Display for Problem {
 impl std::error::Error for Problem {}
 
 impl Problem {
-    /// A problem of a whole file or directory.
+    /// Returns a problem of a whole file or directory.
     pub fn of_file(file: &Arc<str>, cause: Cause) -> Self {
         Self {
             severity: Severity::Error,
@@ -257,7 +257,7 @@ impl Problem {
         }
     }
 
-    /// A note that an object has more problems than are reported.
+    /// Returns a note that an object has more problems than are reported.
     pub fn of_untold(key: &ObjectKey, place: &Place, severity: Severity, count: usize) -> Self {
         Self {
             severity: severity.of_untold(),
@@ -269,7 +269,7 @@ impl Problem {
         }
     }
 
-    /// The warning for a valid host endpoint.
+    /// Returns the warning for a valid host endpoint.
     pub fn of_host_endpoint(key: &ObjectKey, place: &Place) -> Self {
         let message = "for forwarded traffic (applyOnForward) its policies are enforced; for traffic of the node's own processes, doNotTrack and preDNAT they are NOT ENFORCED";
         Self {
@@ -319,7 +319,7 @@ impl Problem {
         }
     }
 
-    /// The consequence and advice, if they are not obvious.
+    /// Returns the consequence and advice, if they are not obvious.
     pub fn help(&self) -> Option<&'static str> {
         match &self.cause {
             Cause::NoManifest { recursive: false, .. } => Some(
@@ -332,13 +332,13 @@ impl Problem {
         }
     }
 
-    /// The whole problem in one line, for logs and `manx status`.
+    /// Returns the whole problem in one line, for logs and `manx status`.
     pub fn summary(&self) -> String {
         let object = self.object.as_ref().map(|object| format!("{object}: ")).unwrap_or_default();
         format!("{}: {object}{}", self.place, self.finding())
     }
 
-    /// The summary without the object's name.
+    /// Returns the summary without the object's name.
     pub fn finding(&self) -> String {
         let field = if self.field.is_empty() { String::new() } else { format!("{}: ", self.field) };
         format!("{field}{}", self.cause)

@@ -62,7 +62,7 @@ pub enum State {
 }
 
 impl State {
-    /// The object, if it is valid.
+    /// Returns the object, if it is valid.
     pub fn valid(&self) -> Option<&Object> {
         match self {
             Self::Valid(object) => Some(object),
@@ -100,7 +100,7 @@ pub fn read(file: &str, text: &str) -> Result<Manifest, Box<Problem>> {
     Ok(reader.finish())
 }
 
-/// Whether a kind of this name is a policy, in any API group.
+/// Returns whether a kind of this name is a policy, in any API group.
 fn is_policy(name: &str) -> bool {
     Kind::ALL.into_iter().any(|kind| kind.enforced_policy() && kind.name() == name)
 }
@@ -178,7 +178,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether a flaw comes from a template: `{{ .Values.name }}` is a mapping whose key is a mapping.
+    /// Returns whether a flaw comes from a template: `{{ .Values.name }}` is a mapping whose key is a mapping.
     fn is_of_template(&self, flaw: &Flaw) -> bool {
         let line = self.lines.get(flaw.at.line.saturating_sub(1));
         matches!(flaw.kind, FlawKind::KeyNotText { .. })
@@ -453,15 +453,16 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a line has `{{ ... }}` where a value or a line begins: Helm's templates, outside of a text in quotes.
+/// Returns whether a line has `{{ ... }}` where a value or a line begins: Helm's templates, outside of a text in
+/// quotes.
 fn is_template(line: &str) -> bool {
     let line = line.trim_start();
     let begins = line.starts_with("{{") || line.contains(": {{") || line.starts_with("- {{");
     begins && line.contains("}}")
 }
 
-/// Whether a document without a known kind may be meant as an object or a list of objects. An API version alone is not
-/// enough: Helm's `Chart.yaml` has one. (Documents with an API version of policies are handled before.)
+/// Returns whether a document without a known kind may be meant as an object or a list of objects. An API version alone
+/// is not enough: Helm's `Chart.yaml` has one. (Documents with an API version of policies are handled before.)
 fn resembles_object(node: &Node) -> bool {
     match &node.value {
         Value::Sequence(items) => {
@@ -471,7 +472,7 @@ fn resembles_object(node: &Node) -> bool {
     }
 }
 
-/// A description of a document that is no object: the first keys of a mapping.
+/// Describes a document that is not an object, with the first keys of a mapping.
 fn outline(value: &Value) -> String {
     const SHOWN: usize = 3;
     let Value::Mapping(entries) = value else { return value.describe() };
@@ -484,8 +485,8 @@ fn outline(value: &Value) -> String {
     }
 }
 
-/// The line at a position, for messages. A line of more than 400 bytes is left out, because some files consist of one
-/// line.
+/// Returns the line at a position, for messages. A line of more than 400 bytes is left out, because some files consist
+/// of one line.
 pub(super) fn shown_line(lines: &[&str], at: Position) -> Option<String> {
     let line = lines.get(at.line.checked_sub(1)?)?;
     (line.len() <= 400).then(|| (*line).to_owned())

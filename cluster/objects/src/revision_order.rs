@@ -72,7 +72,7 @@ mod tests {
     use super::super::object::Object;
     use super::super::{State, read};
 
-    /// A document as an API server prints it, with a label that identifies the document.
+    /// Returns a document as an API server prints it, with a label that identifies the document.
     fn document(kind: &str, metadata: &str, which: &str) -> String {
         let (version, spec) = match kind {
             "Pod" => ("v1", "{\"containers\": []}"),

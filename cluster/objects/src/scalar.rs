@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use super::tree::Value;
 
-/// The value of a plain (unquoted, untagged) scalar.
+/// Returns the value of a plain (unquoted, untagged) scalar.
 pub fn plain<'a>(text: impl Into<Cow<'a, str>>) -> Value<'a> {
     let text = text.into();
     match &*text {
@@ -59,7 +59,8 @@ fn integer(text: &str) -> Option<i128> {
     (number >= i128::from(i64::MIN)).then_some(number)
 }
 
-/// Whether the text has digits with a dot or an exponent, or is one of YAML's names for infinity and not-a-number.
+/// Returns whether the text has digits with a dot or an exponent, or is one of YAML's names for infinity and
+/// not-a-number.
 fn is_float(text: &str) -> bool {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     if matches!(unsigned, ".inf" | ".Inf" | ".INF" | ".nan" | ".NaN" | ".NAN") {

@@ -179,7 +179,7 @@ fn traffic(spec: &Cursor<'_>, service: &mut Service, out: &mut Findings) {
     service.health_check_port = port.and_then(|field| number(&field, out, PORT_NUMBER));
 }
 
-/// Whether the value is other than 0, which stands for an absent number.
+/// Returns whether the value is other than 0, which stands for an absent number.
 fn is_not_zero(field: &Cursor<'_>) -> bool {
     field.node.value != Value::Integer(0)
 }

@@ -21,7 +21,7 @@ fn lower_or_digit(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
-/// Whether the text is an RFC 1123 label in lower case.
+/// Returns whether the text is an RFC 1123 label in lower case.
 pub(super) fn is_dns_label(text: &str) -> bool {
     let bytes = text.as_bytes();
     bytes.len() <= 63
@@ -30,8 +30,8 @@ pub(super) fn is_dns_label(text: &str) -> bool {
         && bytes.iter().all(|byte| lower_or_digit(*byte) || *byte == b'-')
 }
 
-/// Whether the text consists of labels that are joined by dots. Unlike in DNS, a part has no length limit of its own;
-/// the limit of 253 characters is for the whole.
+/// Returns whether the text consists of labels that are joined by dots. Unlike in DNS, a part has no length limit of
+/// its own; the limit of 253 characters is for the whole.
 pub(super) fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= 253
         && text.split('.').all(|part| {
@@ -42,8 +42,8 @@ pub(super) fn is_dns_subdomain(text: &str) -> bool {
         })
 }
 
-/// Whether the text is the name of a Calico policy. The name may have at most one dot. The exception is a namespaced
-/// policy whose name contains its origin (a Kubernetes policy, or a security group of `OpenStack`).
+/// Returns whether the text is the name of a Calico policy. The name may have at most one dot. The exception is a
+/// namespaced policy whose name contains its origin (a Kubernetes policy, or a security group of `OpenStack`).
 pub(super) fn is_policy_name(text: &str, namespaced: bool) -> bool {
     let made = |prefix: &&str| namespaced && text.starts_with(prefix);
     let dots = text.bytes().filter(|byte| *byte == b'.').count();
@@ -60,7 +60,7 @@ fn is_name_part(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
-/// Whether the text is the key of a label or an annotation.
+/// Returns whether the text is the key of a label or an annotation.
 pub(super) fn is_qualified_name(text: &str) -> bool {
     match text.split_once('/') {
         Some((prefix, name)) => is_dns_subdomain(prefix) && is_name_part(name),
@@ -68,12 +68,12 @@ pub(super) fn is_qualified_name(text: &str) -> bool {
     }
 }
 
-/// Whether the text is the value of a label.
+/// Returns whether the text is the value of a label.
 pub(super) fn is_label_value(text: &str) -> bool {
     text.is_empty() || is_name_part(text)
 }
 
-/// Whether the text is an IANA service name.
+/// Returns whether the text is an IANA service name.
 pub(super) fn is_port_name(text: &str) -> bool {
     let bytes = text.as_bytes();
     bytes.len() <= 15

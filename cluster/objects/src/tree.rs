@@ -102,7 +102,7 @@ pub enum FlawKind {
 }
 
 impl Value<'_> {
-    /// The type's name in messages.
+    /// Returns the type's name in messages.
     pub const fn type_name(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
@@ -114,7 +114,7 @@ impl Value<'_> {
         }
     }
 
-    /// A description for messages: the type, and the value if it is short.
+    /// Returns a description for messages: the type, and the value if it is short.
     pub fn describe(&self) -> String {
         match self {
             Self::Null | Self::Sequence(_) | Self::Mapping(_) => self.type_name().to_owned(),
@@ -129,7 +129,7 @@ impl Value<'_> {
     }
 }
 
-/// A manifest's text for messages, cut if it is longer than any legal name, kind or field.
+/// Returns a text of a manifest for messages. The text is cut if it is longer than any legal name, kind or field.
 pub(super) fn shown(text: &str) -> Cow<'_, str> {
     const MOST: usize = 320;
     match text.char_indices().nth(MOST) {
@@ -164,12 +164,12 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The number of values in this one, itself included.
+    /// Returns the number of values within this value, including itself.
     pub(super) fn size(&self) -> usize {
         1 + self.children().map(Self::size).sum::<usize>()
     }
 
-    /// The number of levels of lists and mappings.
+    /// Returns the number of levels of lists and mappings.
     pub(super) fn depth(&self) -> usize {
         match &self.value {
             Value::Sequence(_) | Value::Mapping(_) => {
@@ -188,7 +188,7 @@ impl<'a> Node<'a> {
         nodes.iter().chain(entries.iter().map(|entry| &entry.node))
     }
 
-    /// The value of `key`, if this is a mapping with that key.
+    /// Returns the value of `key`, if this is a mapping with that key.
     pub fn get(&self, key: &str) -> Option<&Self> {
         match &self.value {
             Value::Mapping(entries) => {

@@ -106,7 +106,7 @@ const LEAVES: [&str; 26] = [
     "\"a == 'b'\"",
 ];
 
-/// A value in YAML's flow style.
+/// Generates a value in YAML's flow style.
 fn tree() -> impl Strategy<Value = String> {
     let leaf = prop::sample::select(&LEAVES[..]).prop_map(str::to_owned);
     leaf.prop_recursive(6, 40, 4, |inner| {

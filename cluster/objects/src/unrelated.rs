@@ -44,7 +44,7 @@ const GROUPS: &[(&str, Kinds)] = &[
     ("storagemigration.k8s.io", None),
 ];
 
-/// Whether this kind, with this API version, is one of the unrelated kinds.
+/// Returns whether this kind, with this API version, is one of the unrelated kinds.
 pub(super) fn is_unrelated(kind: &str, version: &str) -> bool {
     let group = version.rsplit_once('/').map_or("", |(group, _)| group);
     let known = GROUPS.iter().find(|(name, _)| *name == group);

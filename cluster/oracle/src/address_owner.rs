@@ -99,8 +99,8 @@ impl Places<'_> {
         node.is_some_and(|node| node.contain(address))
     }
 
-    /// Whether a pod of that node can have the address: either the address is for pods in one of the node's blocks, or
-    /// it is in a pool and in no block.
+    /// Returns whether a pod of that node can have the address: either the address is for pods in one of the node's
+    /// blocks, or it is in a pool and in no block.
     fn could_be(&self, pod: &Pod, address: IpAddr) -> bool {
         let Some(node) = pod.node_name.as_deref().and_then(|name| self.nodes.get(name)) else {
             return false;

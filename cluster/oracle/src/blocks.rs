@@ -38,12 +38,12 @@ impl NodeBlocks {
         self.blocks.iter().any(|block| block.contains(&address))
     }
 
-    /// Whether the blocks allow a pod of this node to have an address.
+    /// Returns whether the blocks allow a pod of this node to have an address.
     pub(super) fn have_for_pods(&self, address: IpAddr) -> bool {
         self.blocks.iter().any(|block| self.is_pods(*block, address))
     }
 
-    /// Whether an address is in a block but not for pods.
+    /// Returns whether an address is in a block but not for pods.
     pub(super) fn withhold(&self, address: IpAddr) -> bool {
         let mut around = self.blocks.iter().filter(|block| block.contains(&address));
         around.any(|block| !self.is_pods(*block, address))
@@ -96,8 +96,8 @@ fn affinities(objects: &BTreeMap<ObjectKey, Stored>) -> Vec<&BlockAffinity> {
     counted
 }
 
-/// Whether an address is in a block and a pod may have it. Pods do not get the first address (it is not used), the
-/// second address (it is the node's), and the last address of an IPv4 block (it is the broadcast address).
+/// Returns whether an address is in a block and a pod may have it. Pods do not get the first address (it is not used),
+/// the second address (it is the node's), and the last address of an IPv4 block (it is the broadcast address).
 fn is_inside(block: IpNet, address: IpAddr) -> bool {
     let block = block.trunc();
     if !block.contains(&address) || block.prefix_len() + 2 > block.max_prefix_len() {

@@ -129,7 +129,7 @@ impl Writer {
         Self { direction, tiers: Vec::new(), profiles: Vec::new() }
     }
 
-    /// Whether a policy applied.
+    /// Returns whether a policy applied.
     pub(super) fn has_steps(&self) -> bool {
         self.tiers.iter().any(|tier| !tier.policies.is_empty())
     }

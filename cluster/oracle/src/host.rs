@@ -107,7 +107,7 @@ impl Oracle {
         }
     }
 
-    /// Whether some policy may deny forwarded traffic of a host endpoint that the policy selects.
+    /// Returns whether some policy may deny forwarded traffic of a host endpoint that the policy selects.
     pub(super) fn may_deny_forwarded(&self, direction: Direction) -> bool {
         let forward = [Chain::Forward, Chain::PreDnat, Chain::Untracked];
         self.policies.iter().any(|policy: &Policy| {

@@ -76,8 +76,8 @@ impl Hosts {
             .find_map(|name| self.configurations.get(name).and_then(&field))
     }
 
-    /// Whether a node accepts its own pods' packets. It accepts them, unless the configuration says otherwise or is
-    /// invalid.
+    /// Returns whether a node accepts its own pods' packets. It accepts them, unless the configuration says otherwise
+    /// or is invalid.
     pub(super) fn accepts_pods(&self, node: &str) -> bool {
         let broken = |name: &String| name == "default" || name.strip_prefix("node.") == Some(node);
         if self.broken_configurations.iter().any(broken) {
@@ -104,8 +104,8 @@ impl Hosts {
         listed.unwrap_or_else(|| ours.collect())
     }
 
-    /// Whether the destination port is a failsafe port that is open for this peer. An invalid configuration closes none
-    /// of Calico's default failsafe ports.
+    /// Returns whether the destination port is a failsafe port that is open for this peer. An invalid configuration
+    /// closes none of Calico's default failsafe ports.
     pub(super) fn is_failsafe(
         &self,
         crossing: &Crossing<'_>,

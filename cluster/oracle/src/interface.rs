@@ -66,7 +66,7 @@ impl Oracle {
         Some((interface, staged))
     }
 
-    /// Whether a host endpoint of this node exists, or may exist.
+    /// Returns whether a host endpoint of this node exists, or may exist.
     fn has_host_endpoints(&self, node: &str) -> bool {
         let is_its = |member: &Member| {
             member.role == Role::HostEndpoint && member.node.as_deref() == Some(node)

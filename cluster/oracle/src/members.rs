@@ -76,7 +76,8 @@ impl Member {
         }
     }
 
-    /// Whether policies can select the member. Policies never select a network set, but rules match its addresses.
+    /// Returns whether policies can select the member. Policies never select a network set, but rules match its
+    /// addresses.
     pub(super) fn is_endpoint(&self) -> bool {
         self.role != Role::NetworkSet
     }
@@ -98,22 +99,22 @@ impl Member {
         (self.role as u8, namespace, labels, account, &self.named_ports)
     }
 
-    /// Whether a port with this protocol and number has this name at the member.
+    /// Returns whether a port with this protocol and number has this name at the member.
     pub(super) fn names_port(&self, name: &str, protocol: u8, number: u16) -> bool {
         self.named_ports.contains(&(name.to_owned(), protocol, number))
     }
 
-    /// Whether the member is a pod whose own labels a Kubernetes selector matches.
+    /// Returns whether the member is a pod whose own labels a Kubernetes selector matches.
     pub(super) fn is_pod_of(&self, selector: &LabelSelector) -> bool {
         self.role == Role::Pod && selected(selector, &self.labels)
     }
 
-    /// Whether the member is a pod in a namespace that a Kubernetes selector matches.
+    /// Returns whether the member is a pod in a namespace that a Kubernetes selector matches.
     pub(super) fn is_pod_in(&self, selector: &LabelSelector) -> bool {
         self.role == Role::Pod && selected(selector, &self.namespace_labels)
     }
 
-    /// Whether one of Calico's selectors matches the member.
+    /// Returns whether one of Calico's selectors matches the member.
     pub(super) fn is_taken_by(&self, selector: &Selector, language: Language) -> bool {
         match language {
             Language::Endpoints => selector.holds(true, false, &|key| self.label(key)),
@@ -128,7 +129,7 @@ impl Member {
         }
     }
 
-    /// Whether the member's service account has one of these names.
+    /// Returns whether the member's service account has one of these names.
     pub(super) fn runs_as(&self, names: &[String]) -> bool {
         self.account.as_ref().is_some_and(|account| names.contains(account))
     }

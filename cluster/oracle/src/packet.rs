@@ -66,7 +66,7 @@ impl Packet {
         }
     }
 
-    /// Whether this is ICMP in IPv4 or `ICMPv6` in IPv6.
+    /// Returns whether this is ICMP in IPv4 or `ICMPv6` in IPv6.
     pub(super) const fn is_icmp(self, v4: bool) -> bool {
         self.protocol == icmp_of(v4)
     }
@@ -80,13 +80,13 @@ impl Packet {
     }
 }
 
-/// Whether a protocol has ports in policy.
+/// Returns whether a protocol has ports in policy.
 pub(super) const fn has_ports(protocol: u8) -> bool {
     matches!(protocol, TCP | UDP | SCTP)
 }
 
-/// Whether a rule for this protocol can match a packet of the family. ICMP exists only in IPv4, and `ICMPv6` only in
-/// IPv6.
+/// Returns whether a rule for this protocol can match a packet of the family. ICMP exists only in IPv4, and `ICMPv6`
+/// only in IPv6.
 pub(super) const fn is_of_family(protocol: u8, v4: bool) -> bool {
     match protocol {
         ICMP => v4,

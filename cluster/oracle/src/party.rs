@@ -44,7 +44,7 @@ impl fmt::Display for Party {
     }
 }
 
-/// Whether both ends are the same pod, perhaps with different addresses.
+/// Returns whether both ends are the same pod, perhaps with different addresses.
 pub(super) fn is_same_pod(from: &Party, to: &Party) -> bool {
     match (from, to) {
         (

@@ -27,7 +27,7 @@ impl Place {
         }
     }
 
-    /// Whether failsafe ports pass here.
+    /// Returns whether failsafe ports pass here.
     pub(super) const fn has_failsafe(self) -> bool {
         matches!(self, Self::Host | Self::PreDnat | Self::Untracked)
     }
@@ -57,8 +57,8 @@ impl Chain {
         }
     }
 
-    /// Whether a tier whose default action is Deny denies here. It does not deny if a later place
-    /// judges the packet again.
+    /// Returns whether a tier whose default action is Deny denies here. It does not deny if a later
+    /// place judges the packet again.
     pub(super) fn ends_tiers(self) -> bool {
         matches!(self, Self::Endpoint | Self::Forward)
     }

@@ -48,7 +48,7 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    /// The rules of a direction, if the policy applies to it.
+    /// Returns the rules of a direction, if the policy applies to it.
     pub(super) fn rules(&self, direction: Direction) -> Option<&[Rule]> {
         match direction {
             Direction::Ingress => self.ingress.as_deref(),

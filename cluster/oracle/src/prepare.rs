@@ -192,7 +192,7 @@ fn read(text: Option<&str>, language: Language) -> Result<Option<Selector>, Unkn
         .map_err(|error| Unknown(format!("one of its selectors cannot be read: {error}")))
 }
 
-/// Whether a selector matches a member. Without a selector, every member matches.
+/// Returns whether a selector matches a member. Without a selector, every member matches.
 fn takes(selector: Option<&Selector>, language: Language, member: &Member) -> bool {
     selector.is_none_or(|selector| member.is_taken_by(selector, language))
 }

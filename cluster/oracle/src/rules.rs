@@ -252,7 +252,7 @@ fn with_peer(
     (!fits).then_some(Mismatch::PeerPorts)
 }
 
-/// Whether an entry of `ports` matches the packet. A port name is looked up at `owner`.
+/// Returns whether an entry of `ports` matches the packet. A port name is looked up at `owner`.
 fn kubernetes_port(port: &object::Port, owner: Option<usize>, flow: &Flow<'_>) -> bool {
     let protocol = protocol_number(port.protocol);
     if protocol != flow.packet.protocol {
@@ -329,7 +329,8 @@ impl CalicoTerms {
     }
 }
 
-/// Whether type and code match together. A packet without an ICMP type matches only a rule that requires no type.
+/// Returns whether type and code match together. A packet without an ICMP type matches only a rule that requires no
+/// type.
 fn covers_icmp(icmp: calico::IcmpMatch, flow: &Flow<'_>) -> bool {
     let v4 = flow.v4();
     let Some(wanted) = icmp.kind else { return flow.packet.is_icmp(v4) };

@@ -76,8 +76,8 @@ impl fmt::Display for SyntaxError {
 }
 
 impl Selector {
-    /// Whether the selector matches a member with these labels. `all` and `global` are the values of `all()` and
-    /// `global()` for this member.
+    /// Returns whether the selector matches a member with these labels. `all` and `global` are the values of `all()`
+    /// and `global()` for this member.
     ///
     /// If the label is absent, `!=` and `not in` are true, and every other comparison is false.
     pub(super) fn holds<'a>(
@@ -145,7 +145,7 @@ impl<'a> Reader<'a> {
         self.at += rest.len() - rest.trim_start_matches([' ', '\t']).len();
     }
 
-    /// Whether the text is `global()` alone.
+    /// Returns whether the text is `global()` alone.
     fn only_global(mut self) -> bool {
         self.take("global(") && self.take(")") && self.rest().is_empty()
     }

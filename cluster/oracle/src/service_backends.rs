@@ -170,7 +170,7 @@ impl<'a> ServiceOracle<'a> {
         owners.next()
     }
 
-    /// Whether pods or a node may have the address. A service does not take it from them.
+    /// Returns whether pods or a node may have the address. A service does not take it from them.
     fn is_of_pods_or_nodes(&self, address: IpAddr) -> bool {
         let source = BlockSource::assumed(self.objects);
         let mut objects = self.objects.values().filter_map(|stored| stored.state.valid());
@@ -200,14 +200,14 @@ impl<'a> ServiceOracle<'a> {
         found
     }
 
-    /// Whether an address is one of a service's `externalIPs` and takes effect. In kube-proxy, all `externalIPs` take
-    /// effect.
+    /// Returns whether an address is one of a service's `externalIPs` and takes effect. In kube-proxy, all
+    /// `externalIPs` take effect.
     fn is_external_ip(&self, service: &Service, address: IpAddr) -> bool {
         service.external_ips.contains(&address)
             && self.external.iter().any(|it| in_net(*it, address))
     }
 
-    /// Whether a slice of the namespace is invalid. Such a slice may belong to any service.
+    /// Returns whether a slice of the namespace is invalid. Such a slice may belong to any service.
     fn has_unknown_slice(&self, namespace: &str) -> bool {
         self.objects.iter().any(|(key, stored)| {
             key.kind == Kind::EndpointSlice
@@ -263,8 +263,8 @@ impl<'a> ServiceOracle<'a> {
     }
 }
 
-/// Whether nodes translate a service's addresses of one family. kube-proxy requires a cluster IP of the family, even
-/// for a load balancer's address.
+/// Returns whether nodes translate a service's addresses of one family. kube-proxy requires a cluster IP of the family,
+/// even for a load balancer's address.
 fn is_translated(service: &Service, ipv4: bool) -> bool {
     service.service_type != Some(ServiceType::ExternalName)
         && !service.headless
@@ -273,7 +273,7 @@ fn is_translated(service: &Service, ipv4: bool) -> bool {
         && service.cluster_ips.iter().any(|it| it.is_ipv4() == ipv4)
 }
 
-/// Whether the cluster or a load balancer has assigned an address to a service.
+/// Returns whether the cluster or a load balancer has assigned an address to a service.
 fn is_given(service: &Service, address: IpAddr) -> bool {
     let is_balanced = service.service_type == Some(ServiceType::LoadBalancer);
     service.cluster_ips.contains(&address)
@@ -285,8 +285,8 @@ fn port_of(service: &Service, protocol: u8, port: u16) -> Option<&ServicePort> {
     service.ports.iter().find(same)
 }
 
-/// Whether the address of an endpoint can be the address of a single host. With other addresses, authors of slices
-/// could reach the node itself or hosts on its link. Routers do not forward packets to such addresses (RFC 1122,
+/// Returns whether the address of an endpoint can be the address of a single host. With other addresses, authors of
+/// slices could reach the node itself or hosts on its link. Routers do not forward packets to such addresses (RFC 1122,
 /// section 3.2.1.3; RFC 1812, section 5.3.7).
 fn may_be_sent_to(address: IpAddr) -> bool {
     let is_special = match address {

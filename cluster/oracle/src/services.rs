@@ -69,13 +69,13 @@ impl ServiceMembers {
         ports.map(|it| (protocol_number(Some(it.protocol)), it.port)).collect()
     }
 
-    /// Whether an endpoint has this address.
+    /// Returns whether an endpoint has this address.
     pub(super) fn has(&self, address: IpAddr) -> bool {
         self.0.iter().any(|slice| slice.addresses.contains(&address))
     }
 
-    /// Whether an endpoint has this address and serves this port. A packet without a port matches
-    /// no port.
+    /// Returns whether an endpoint has this address and serves this port. A packet without a port
+    /// matches no port.
     pub(super) fn has_port(&self, address: IpAddr, protocol: u8, number: Option<u16>) -> bool {
         self.0.iter().any(|slice| {
             slice.addresses.contains(&address)

@@ -21,7 +21,7 @@ impl Set {
         Self { within: within.map(str::to_owned), takes: Box::new(takes) }
     }
 
-    /// Whether a member is in the set.
+    /// Returns whether a member is in the set.
     pub(super) fn has(&self, member: &Member) -> bool {
         (self.within.is_none() || self.within == member.namespace) && (self.takes)(member)
     }

@@ -44,7 +44,7 @@ pub struct Judgement {
 }
 
 impl Judgement {
-    /// Whether the connection passes.
+    /// Returns whether the connection passes.
     pub fn allowed(&self) -> bool {
         self.egress.allows() && self.ingress.allows()
     }
@@ -67,7 +67,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Whether this side allows the connection.
+    /// Returns whether this side allows the connection.
     pub fn allows(&self) -> bool {
         self.why.allows()
     }
@@ -142,7 +142,7 @@ pub enum VerdictReason {
 }
 
 impl VerdictReason {
-    /// Whether this reason allows the connection.
+    /// Returns whether this reason allows the connection.
     pub fn allows(&self) -> bool {
         match self {
             Self::NoPod

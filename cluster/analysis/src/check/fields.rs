@@ -10,7 +10,7 @@ use manx_policy_compiler::model::{Direction, PortMatch, Rule, RuleEnd};
 
 use crate::explain::number;
 
-/// The field of a rule.
+/// Returns the field of a rule.
 pub(super) fn rule_field(direction: Direction, index: u32) -> String {
     format!("spec.{direction}[{index}]")
 }
@@ -56,7 +56,7 @@ impl Side {
         }
     }
 
-    /// The name of this side in Calico's rules.
+    /// Returns the name of this side in Calico's rules.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Source => "source",
@@ -182,7 +182,7 @@ impl<'o> RuleFields<'o> {
         }
     }
 
-    /// The name of the field that lists peers in Kubernetes' policies.
+    /// Returns the name of the field that lists peers in Kubernetes' policies.
     const fn peers(&self) -> &'static str {
         match self.direction {
             Direction::Ingress => "from",

@@ -50,22 +50,22 @@ pub(super) struct Wanted<'s> {
 }
 
 impl<'s> Part<'s> {
-    /// The parts of a selector.
+    /// Returns the parts of a selector.
     pub(super) fn all(selector: &'s Selector) -> Vec<Self> {
         selector.conjuncts().into_iter().map(Self).collect()
     }
 
-    /// Whether the part requires a label of the object, of its namespace or of its service account.
+    /// Returns whether the part requires a label of the object, of its namespace or of its service account.
     pub(super) fn asks_for_label(self) -> bool {
         !self.is_of_place() && !self.0.required_labels().is_empty()
     }
 
-    /// Whether the part requires a label of the object itself.
+    /// Returns whether the part requires a label of the object itself.
     pub(super) fn is_of_own_label(self) -> bool {
         self.asks_for_label() && self.whose() == Whose::Own
     }
 
-    /// Whether the part concerns only an object's place: its namespace, and whether it is a pod.
+    /// Returns whether the part concerns only an object's place: its namespace, and whether it is a pod.
     pub(super) fn is_of_place(self) -> bool {
         let keys = self.0.keys();
         !keys.is_empty() && keys.iter().all(|key| [NAMESPACE, ORCHESTRATOR].contains(key))
@@ -76,7 +76,7 @@ impl<'s> Part<'s> {
         self.0.keys().first().map_or(Whose::Own, |key| Whose::from_key(key).0)
     }
 
-    /// The label that the part requires, if it requires one and nothing else.
+    /// Returns the label that the part requires, if it requires one and nothing else.
     pub(super) fn label(self) -> Option<Wanted<'s>> {
         let (seen, values) = self.0.required_labels().pop()?;
         let is_it = match values.as_deref() {

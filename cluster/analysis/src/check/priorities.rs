@@ -39,7 +39,7 @@ pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
     }
 }
 
-/// Whether Kubernetes does not define which of two policies decides.
+/// Returns whether Kubernetes does not define which of two policies decides.
 pub(super) fn leaves_open(one: &Placed<'_, '_>, other: &Placed<'_, '_>) -> bool {
     is_cluster_wide(one)
         && is_cluster_wide(other)

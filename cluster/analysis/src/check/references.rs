@@ -242,7 +242,7 @@ impl<'a> Known<'a> {
         self.contents.of_kind(Kind::Node).next().is_some()
     }
 
-    /// Whether a namespace is defined, or has an object.
+    /// Returns whether a namespace is defined, or has an object.
     fn has_namespace(&self, name: &str) -> bool {
         let held = |key: &ObjectKey| key.kind.namespaced() && key.namespace == name;
         self.has(Kind::Namespace, "", name) || self.contents.objects.keys().any(held)
@@ -357,7 +357,7 @@ mod tests {
     use crate::check::report::Report;
     use manx_objects::contents::Contents;
 
-    /// The warnings of manifests without other problems, one per line.
+    /// Returns the warnings of manifests without other problems, one per line.
     fn warnings(text: &str) -> String {
         let contents = Contents::from_texts([("all.yaml", text)]);
         assert!(contents.problems.is_empty(), "{:#?}", contents.problems);

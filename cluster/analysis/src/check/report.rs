@@ -44,7 +44,7 @@ impl<'a> Report<'a> {
         self.left_out.extend(codes);
     }
 
-    /// Whether a problem was already reported at a field of an object, or below this field.
+    /// Returns whether a problem was already reported at a field of an object, or below this field.
     pub(super) fn has_told(&self, key: &ObjectKey, field: &str) -> bool {
         let problems = self.problems.get(key).map_or(&[][..], |(problems, _)| problems);
         problems.iter().any(|problem| {
@@ -55,7 +55,7 @@ impl<'a> Report<'a> {
         })
     }
 
-    /// All problems, in the order of their objects.
+    /// Returns all problems, in the order of their objects.
     pub(super) fn finish(self) -> Vec<Problem> {
         let mut all: Vec<Problem> = self.bounds_note().into_iter().collect();
         for (key, (problems, tally)) in self.problems {

@@ -51,8 +51,8 @@ pub(super) struct Member<'m> {
 }
 
 impl Member<'_> {
-    /// Whether a selector matches the member. If the member stands for the pods of a workload, the result is whether
-    /// the selector may match one of them.
+    /// Returns whether a selector matches the member. If the member stands for the pods of a workload, the result is
+    /// whether the selector may match one of them.
     pub(super) fn fits(&self, selector: &Selector) -> bool {
         selector.matches(&self.labels)
             || self.workload.is_some_and(|(key, workload)| {
@@ -66,12 +66,12 @@ impl Member<'_> {
 }
 
 impl<'m> Member<'m> {
-    /// The member's namespace, if it has one.
+    /// Returns the member's namespace, if it has one.
     pub(super) fn namespace(&self) -> Option<&'m str> {
         self.labels.namespace.map(|(name, _)| name)
     }
 
-    /// The member's name in messages: `pod shop/web`, `a pod of Deployment shop/web`, `GlobalNetworkSet bad`.
+    /// Returns the member's name in messages: `pod shop/web`, `a pod of Deployment shop/web`, `GlobalNetworkSet bad`.
     pub(super) fn title(&self) -> String {
         let namespace = self.namespace().map(|name| format!("{name}/")).unwrap_or_default();
         let workload = self.name.strip_prefix('(').and_then(|it| it.strip_suffix(')'));
@@ -142,32 +142,33 @@ impl<'a> Scene<'a> {
         Self { cluster, on_host, workloads, written, addresses, contents, policies, in_doubt }
     }
 
-    /// The import's own problems.
+    /// Returns the import's own problems.
     pub(super) fn into_problems(self) -> Vec<Problem> {
         self.cluster.problems
     }
 
-    /// The nodes by name.
+    /// Returns the nodes by name.
     pub(super) fn nodes(&self) -> &BTreeMap<String, Node> {
         &self.cluster.nodes
     }
 
-    /// The labels of each namespace by name, including namespaces that are known only because objects are in them.
+    /// Returns the labels of each namespace by name, including namespaces that are known only because objects are in
+    /// them.
     pub(super) fn namespaces(&self) -> &BTreeMap<String, Labels> {
         &self.cluster.model.namespaces
     }
 
-    /// The objects as they were read.
+    /// Returns the objects in the form of the reader.
     pub(super) fn contents(&self) -> &'a Contents {
         self.contents
     }
 
-    /// The model of the imported objects.
+    /// Returns the model of the imported objects.
     pub(super) fn model(&self) -> &Model {
         &self.cluster.model
     }
 
-    /// The address families that pods have or will get. Both families if this is not known.
+    /// Returns the address families that pods have or will get. Both families if this is not known.
     pub(super) fn families(&self) -> Vec<Family> {
         let Cluster { nodes, pools, .. } = &self.cluster;
         let nets = self.addresses.values().flatten();
@@ -177,12 +178,12 @@ impl<'a> Scene<'a> {
         if known.is_empty() { Family::ALL.to_vec() } else { known.into_iter().collect() }
     }
 
-    /// The policies that are evaluated, each with its object's key.
+    /// Returns the policies that are evaluated, each with its object's key.
     pub(super) fn policies(&self) -> impl Iterator<Item = (&'a ObjectKey, &'a Object, &Policy)> {
         self.policies.iter().map(|(key, object, policy)| (*key, *object, &**policy))
     }
 
-    /// Every object that a selector may match, pods first.
+    /// Returns every object that a selector may match, pods first.
     pub(super) fn members(&self) -> Vec<Member<'_>> {
         let model = &self.cluster.model;
         let pods = model.endpoints.iter().map(|(name, pod)| Member {
@@ -223,7 +224,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Whether a selector may match labels of an object of this kind.
+/// Returns whether a selector may match labels of an object of this kind.
 fn is_member(kind: Kind) -> bool {
     matches!(
         kind,
@@ -238,7 +239,7 @@ fn is_member(kind: Kind) -> bool {
     )
 }
 
-/// The key of the pod that stands for a workload's pods. No other pod has this name.
+/// Returns the key of the pod that stands for a workload's pods. No other pod has this name.
 fn pod_of(workload: &ObjectKey) -> ObjectKey {
     let name = format!("({} {})", workload.kind, workload.name);
     ObjectKey { kind: Kind::Pod, name, ..workload.clone() }

@@ -65,7 +65,7 @@ impl<'m> Selected<'m> {
         self.incomplete = false;
     }
 
-    /// Whether the check is incomplete because of the bound.
+    /// Returns whether the check is incomplete because of the bound.
     pub(super) fn is_incomplete(&self) -> bool {
         self.incomplete
     }
@@ -75,7 +75,7 @@ impl<'m> Selected<'m> {
         self.incomplete = true;
     }
 
-    /// Whether the input has any endpoint of policy.
+    /// Returns whether the input has any endpoint of policy.
     pub(super) fn has_endpoints(&self) -> bool {
         self.members.iter().any(|member| member.role == Role::Endpoint)
     }
@@ -88,7 +88,7 @@ impl<'m> Selected<'m> {
         Some(())
     }
 
-    /// The members that a selector matches, including pods on their nodes' network.
+    /// Returns the members that a selector matches, including pods on their nodes' network.
     pub(super) fn find(&mut self, selector: &Selector) -> Option<Rc<[usize]>> {
         if let Some(found) = self.found.get(selector).map(Rc::clone) {
             // The caller will look at each of these members.
@@ -130,13 +130,13 @@ impl<'m> Selected<'m> {
         self.index.get_or_init(|| Index::new(self.members))
     }
 
-    /// Whether a controller may give its pods this label.
+    /// Returns whether a controller may give its pods this label.
     fn may_be_given(&self, key: &str) -> bool {
         let is_own = key != NAMESPACE && !key.starts_with(NAMESPACE_PREFIX);
         is_own && self.workloads.iter().any(|(of, workload)| workload.may_give(of, key, None))
     }
 
-    /// The members of some namespaces.
+    /// Returns the members of some namespaces.
     pub(super) fn within<'s>(
         &'s self,
         namespaces: Vec<&'s str>,
@@ -146,7 +146,7 @@ impl<'m> Selected<'m> {
         lists.flatten().map(|it| &self.members[*it])
     }
 
-    /// The members that an entity of a rule may select. Its nets are ignored.
+    /// Returns the members that an entity of a rule may select. Its nets are ignored.
     pub(super) fn of_entity(&mut self, entity: &Entity) -> Option<Vec<usize>> {
         let all = self.find(&entity.selector.clone().unwrap_or_else(Selector::all))?;
         self.spend(all.len())?;
@@ -248,7 +248,7 @@ impl<'m> Index<'m> {
     }
 }
 
-/// Whether members are indexed by this label. Labels of accounts, the orchestrator's label and the label of the
+/// Returns whether members are indexed by this label. Labels of accounts, the orchestrator's label and the label of the
 /// namespace's name are not indexed.
 fn is_indexed(key: &str) -> bool {
     ![ORCHESTRATOR, SERVICE_ACCOUNT].contains(&key)

@@ -198,7 +198,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Whether an entity selects one of these members.
+/// Returns whether an entity selects one of these members.
 fn selects(entity: &Entity, members: &[usize], selected: &mut Selected<'_>) -> Option<bool> {
     if entity.selector.is_none() {
         return Some(false);
@@ -211,7 +211,7 @@ fn is_local_dns(labels: &Pairs) -> bool {
     labels.get(LOCAL_DNS.0).is_some_and(|value| value == LOCAL_DNS.1)
 }
 
-/// The smallest net with both addresses.
+/// Returns the smallest net with both addresses.
 fn range(first: IpAddr, last: IpAddr) -> Option<IpNet> {
     let mut net = IpNet::from(first);
     while !net.contains(&last) {
@@ -220,7 +220,7 @@ fn range(first: IpAddr, last: IpAddr) -> Option<IpNet> {
     Some(net)
 }
 
-/// The nets of a rule.
+/// Returns the nets of a rule.
 fn nets(rule: &Rule) -> impl Iterator<Item = (Side, IpNet)> {
     Side::ALL.into_iter().flat_map(move |side| {
         let entities = side.of(rule).entities.iter().flatten();

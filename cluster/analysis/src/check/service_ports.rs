@@ -138,8 +138,8 @@ fn pods(
     selected.at_side(policy, direction, rule, Side::Destination)
 }
 
-/// Whether a rule with the same action also names one of the pods' own ports. `targets` has, for each of these own ports,
-/// one pod and the Service.
+/// Returns whether a rule with the same action also names one of the pods' own ports. `targets` has, for each of these
+/// own ports, one pod and the Service.
 fn is_reached(
     rules: &[Rule],
     rule: &Rule,

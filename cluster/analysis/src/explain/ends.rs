@@ -32,7 +32,7 @@ pub(super) fn ends(
     Ok(fitting)
 }
 
-/// The endpoints of a service, according to its slices.
+/// Returns the endpoints of a service, according to its slices.
 fn of_service(
     (namespace, name): (&str, &str),
     contents: &Contents,

@@ -50,7 +50,7 @@ impl<'a> Parties<'a> {
         Self { contents, pods, nodes, by_address, outside: OnceCell::new() }
     }
 
-    /// The names of all pods and nodes, in the form of requests.
+    /// Returns the names of all pods and nodes, in the form of requests.
     pub(super) fn names(&self) -> impl Iterator<Item = String> {
         let nodes = self.nodes.keys().map(|name| format!("node/{name}"));
         self.pods.keys().cloned().chain(nodes)
@@ -61,7 +61,7 @@ impl<'a> Parties<'a> {
         self.nodes.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// The pods and nodes that have an address.
+    /// Returns the pods and nodes that have an address.
     pub(super) fn having(&self, address: IpAddr) -> &[Party] {
         self.by_address.get(&address).map_or(&[], Vec::as_slice)
     }

@@ -118,7 +118,8 @@ impl Explainer<'_> {
         }
     }
 
-    /// Whether a text names a service that has translated addresses, by the service's name or by its cluster IP.
+    /// Returns whether a text names a service that has translated addresses, by the service's name or by its cluster
+    /// IP.
     pub(super) fn is_translated(&self, text: &str) -> bool {
         let by_address = text.parse().ok().and_then(|address| self.having(address));
         by_address.is_some()
@@ -143,7 +144,7 @@ pub(super) fn name_of(text: &str) -> Option<(&str, &str)> {
     Some(name.split_once('/').unwrap_or(("default", name)))
 }
 
-/// The valid services.
+/// Returns the valid services.
 pub(crate) fn services(contents: &Contents) -> impl Iterator<Item = (&ObjectKey, &Service)> {
     contents.of_kind(Kind::Service).filter_map(|(key, _)| match contents.valid(key) {
         Some(Object::Service(service)) => Some((key, &**service)),
@@ -151,7 +152,7 @@ pub(crate) fn services(contents: &Contents) -> impl Iterator<Item = (&ObjectKey,
     })
 }
 
-/// The valid service of this name.
+/// Returns the valid service of this name.
 pub(super) fn service_of<'a>(
     namespace: &str,
     name: &str,
@@ -236,7 +237,7 @@ fn named(
     (found.len() == 1).then(|| found.pop_first()).flatten()
 }
 
-/// The number of a protocol; TCP if absent.
+/// Returns the number of a protocol. An absent protocol is TCP.
 pub(crate) fn number(protocol: Option<Protocol>) -> u8 {
     protocol.unwrap_or(Protocol::Tcp).number()
 }

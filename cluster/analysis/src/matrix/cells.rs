@@ -106,7 +106,7 @@ pub(super) enum Pair {
     Dropped,
 }
 
-/// The pair of two groups in a family, if it exists.
+/// Returns the pair of two groups in a family, if it exists.
 pub(super) fn pair(nodes: &[NodeKind], family: Family, from: &Group, to: &Group) -> Option<Pair> {
     let end = |group: &Group| group.ends[family as usize];
     let of_node = |kind: usize| nodes.get(kind)?.ends[family as usize];
@@ -143,7 +143,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The services that the policies of `local` allow.
+    /// Returns the services that the policies of `local` allow.
     fn side(&mut self, direction: Direction, local: &End, peer: &End) -> u32 {
         let Some(chain) = local.chain(direction) else { return ALL };
         let place = self.image.lookups(chain, local.identity, peer.identity);

@@ -101,7 +101,7 @@ pub(super) fn node_kinds(
     (kinds, of_node)
 }
 
-/// The groups of all pods.
+/// Returns the groups of all pods.
 pub(super) fn group_pods(
     image: &Image,
     cluster: &Cluster,
@@ -163,7 +163,7 @@ impl End {
         (image.class_of(self.identity), self.chains, looks.then_some(self.identity))
     }
 
-    /// The chain of one direction.
+    /// Returns the chain of one direction.
     pub(super) fn chain(&self, direction: Direction) -> Option<ChainId> {
         self.chains.map(|chains| chains[direction as usize])
     }

@@ -86,7 +86,7 @@ pub fn unnamed_addresses(contents: &Contents) -> Vec<IpAddr> {
 }
 
 impl Matrix {
-    /// The matrix of these objects.
+    /// Returns the matrix of these objects.
     pub fn new(contents: &Contents) -> Self {
         Self::with_nets(contents, &[])
     }
@@ -159,7 +159,7 @@ impl Matrix {
         self.cells.between(from, to)
     }
 
-    /// The number of groups. Parties of one group have equal rows and columns.
+    /// Returns the number of groups. Parties of one group have equal rows and columns.
     pub fn groups(&self) -> usize {
         self.groups.len()
     }
@@ -169,7 +169,7 @@ impl Matrix {
         self.cells.services(number)
     }
 
-    /// Whether a rule depends on source ports. The cells are valid for packets with the source port
+    /// Returns whether a rule depends on source ports. The cells are valid for packets with the source port
     /// [`Packet::EPHEMERAL`].
     pub fn looks_at_source_ports(&self) -> bool {
         self.cells.by_source
@@ -187,17 +187,17 @@ impl Matrix {
         }
     }
 
-    /// Whether nothing passes.
+    /// Returns whether nothing passes.
     pub fn is_none(&self, cell: Cell) -> bool {
         [cell.v4, cell.v6].into_iter().flatten().all(|number| self.services(number).is_none())
     }
 
-    /// Whether everything passes.
+    /// Returns whether everything passes.
     pub fn is_all(&self, cell: Cell) -> bool {
         [cell.v4, cell.v6].into_iter().flatten().all(|number| self.services(number).is_all())
     }
 
-    /// The source port of the packets for which the cells are valid.
+    /// Returns the source port of the packets for which the cells are valid.
     pub const fn source_port() -> u16 {
         Packet::EPHEMERAL
     }

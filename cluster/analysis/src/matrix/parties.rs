@@ -54,7 +54,7 @@ pub struct LeftOut {
 }
 
 impl Party {
-    /// The party's namespace; empty if it has none.
+    /// Returns the party's namespace, or an empty text if it has none.
     pub fn namespace(&self) -> &str {
         match &self.kind {
             PartyKind::Workload { namespace, .. } => namespace,
@@ -63,7 +63,7 @@ impl Party {
         }
     }
 
-    /// Whether it consists of pods.
+    /// Returns whether it consists of pods.
     pub fn is_pods(&self) -> bool {
         !self.pods.is_empty()
     }
@@ -191,7 +191,7 @@ pub(super) fn add_outside(
     asked.collect()
 }
 
-/// The parties of the pods and nodes that have an address.
+/// Returns the parties of the pods and nodes that have an address.
 pub(super) fn having(parties: &[Party], cluster: &Cluster, address: IpAddr) -> BTreeSet<usize> {
     let has = |pod: &ObjectName| {
         cluster.model.endpoints.get(pod).is_some_and(|pod| pod.addresses.contains(&address))

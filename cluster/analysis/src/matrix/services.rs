@@ -25,7 +25,7 @@ pub const OF_OTHERS: usize = 4;
 pub struct Services(pub [Ranges; 5]);
 
 impl Services {
-    /// Every packet.
+    /// Returns every packet.
     pub fn all() -> Self {
         Self(std::array::from_fn(|_| Ranges::all()))
     }
@@ -41,28 +41,28 @@ impl Services {
         Self(kinds.map(|runs| wanted(runs)))
     }
 
-    /// The packets that are in both sets.
+    /// Returns the packets that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|kind| self.0[kind].intersection(&other.0[kind])))
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     pub fn is_none(&self) -> bool {
         self.0.iter().all(Ranges::is_empty)
     }
 
-    /// Whether the set contains every packet.
+    /// Returns whether the set contains every packet.
     pub fn is_all(&self) -> bool {
         self.0.iter().all(Ranges::is_all)
     }
 
-    /// Whether the set contains a packet of this kind and key.
+    /// Returns whether the set contains a packet of this kind and key.
     pub fn contains(&self, kind: usize, key: u16) -> bool {
         self.0.get(kind).is_some_and(|keys| keys.contains(key))
     }
 
-    /// The packets that are not in the set.
+    /// Returns the packets that are not in the set.
     #[must_use]
     pub fn complement(&self) -> Self {
         Self(std::array::from_fn(|kind| self.0[kind].complement()))

@@ -20,7 +20,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// The nets and addresses among the patterns, for [`Matrix::with_nets`].
+    /// Returns the nets and addresses among the patterns, for [`Matrix::with_nets`].
     pub fn nets(&self) -> Vec<IpNet> {
         self.from.iter().chain(&self.to).filter_map(|pattern| net(pattern)).collect()
     }
@@ -59,7 +59,7 @@ pub struct Block {
 }
 
 impl<'a> View<'a> {
-    /// The part of the matrix that the filter shows.
+    /// Returns the part of the matrix that the filter shows.
     pub fn new(matrix: &'a Matrix, filter: &'a Filter) -> Self {
         let shown = |patterns: &[String]| -> Vec<usize> {
             let nets = patterns.iter().filter_map(|pattern| net(pattern));
@@ -88,7 +88,7 @@ impl<'a> View<'a> {
         view
     }
 
-    /// Whether the filter shows every destination of every source.
+    /// Returns whether the filter shows every destination of every source.
     pub fn is_whole(&self) -> bool {
         self.filter.namespaces.is_empty() && self.filter.to.is_empty()
     }
@@ -99,7 +99,7 @@ impl<'a> View<'a> {
         shown.then(|| self.matrix.cell(from, to)).flatten()
     }
 
-    /// Whether a party is in a namespace that the filter names; if it names none, every party is.
+    /// Returns whether a party is in a namespace that the filter names; if it names none, every party is.
     pub fn is_in_namespace(&self, party: usize) -> bool {
         let (wanted, own) = (&self.filter.namespaces, self.matrix.parties[party].namespace());
         wanted.is_empty() || wanted.iter().any(|wanted| wanted == own)

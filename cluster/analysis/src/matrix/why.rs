@@ -166,7 +166,7 @@ impl Matrix {
         Some((of(from, &source, &destination)?, of(to, &destination, &source)?))
     }
 
-    /// A pod of a party.
+    /// Returns a pod of a party.
     fn pod(&self, party: usize, index: usize, family: Family) -> Option<OracleParty> {
         let party = self.parties.get(party)?;
         let pod = party.pods.get(index)?;

@@ -151,7 +151,7 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// Its kind.
+    /// Returns the finding's kind.
     pub const fn kind(&self) -> Kind {
         match self {
             Self::Unused { .. } => Kind::Unused,

@@ -91,7 +91,7 @@ impl Ledger {
         self.entries.get(&subject.namespace)?.get(&subject.handle)
     }
 
-    /// Whether a Service has addresses.
+    /// Returns whether a Service has addresses.
     pub fn knows(&self, subject: &Subject) -> bool {
         self.entry(subject).is_some()
     }

@@ -306,7 +306,7 @@ impl<W: Writes + Sync> Turn<'_, W> {
         before.or_else(|| (!is_no_concern).then_some(why))
     }
 
-    /// Whether a Service may keep an address that it has. A pool that was disabled, or that is now for other
+    /// Returns whether a Service may keep an address that it has. A pool that was disabled, or that is now for other
     /// namespaces, assigns no new addresses but takes none away.
     fn fits(&self, address: IpAddr, wish: &Wish) -> bool {
         let Some(pool) = self.terms.pool_around(address) else { return false };
@@ -480,7 +480,7 @@ fn pools<'a>(serving: &'a [Pool], of: Family, wish: &Wish) -> Result<Vec<&'a Poo
     names.iter().map(find).collect()
 }
 
-/// Whether a text is the name or the CIDR of a pool.
+/// Returns whether a text is the name or the CIDR of a pool.
 fn is_named(pool: &Pool, text: &str) -> bool {
     pool.name == text || text.parse::<IpNet>().is_ok_and(|net| net == pool.cidr)
 }

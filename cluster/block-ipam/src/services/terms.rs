@@ -60,7 +60,7 @@ impl Terms {
         around(&self.pools, address)
     }
 
-    /// Whether a block is in a pool for load balancers.
+    /// Returns whether a block is in a pool for load balancers.
     pub fn has_block(&self, block: IpNet) -> bool {
         self.pools.iter().any(|pool| pool.cidr.contains(&block))
     }

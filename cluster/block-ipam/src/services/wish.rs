@@ -100,14 +100,14 @@ impl Service {
         }
     }
 
-    /// Whether the Service requests this controller by name, with its class or with an annotation.
+    /// Returns whether the Service requests this controller by name, with its class or with an annotation.
     pub fn names_us(&self) -> bool {
         let is_annotated = self.addresses.is_some() || self.pools.iter().any(Option::is_some);
         self.class.as_deref() == Some(CLASS) || is_annotated
     }
 
-    /// Whether this controller assigns addresses to the Service. A Service with another class belongs to another
-    /// controller.
+    /// Returns whether this controller assigns addresses to the Service. A Service with another class belongs to
+    /// another controller.
     pub fn is_ours(&self, assigns: AssignIps) -> bool {
         let of_others = self.class.as_deref().is_some_and(|class| class != CLASS);
         let is_meant = assigns == AssignIps::AllServices || self.names_us();

@@ -26,15 +26,15 @@ impl Cluster {
         self.borrowed_tunnels = tunnels.collect();
     }
 
-    /// Whether an endpoint has an address that a Node object also names as the address of a tunnel. The route to this
-    /// address then depends on the endpoint ([`Cluster::is_of_pod_in_own_block`]).
+    /// Returns whether an endpoint has an address that a Node object also names as the address of a tunnel. The route
+    /// to this address then depends on the endpoint ([`Cluster::is_of_pod_in_own_block`]).
     pub(super) fn has_address_of_tunnel(&self, endpoint: Option<&Endpoint>) -> bool {
         let mut addresses = endpoint.into_iter().flat_map(|endpoint| &endpoint.addresses);
         !self.borrowed_tunnels.is_empty()
             && addresses.any(|address| self.borrowed_tunnels.contains(address))
     }
 
-    /// Whether a pod has this address and a block of the pod's own node contains it.
+    /// Returns whether a pod has this address and a block of the pod's own node contains it.
     pub(crate) fn is_of_pod_in_own_block(&self, address: IpAddr) -> bool {
         let node = self.claims.pod_with(address).and_then(|pod| self.pods_by_node.get(pod));
         let node = node.and_then(|node| self.nodes.get(&**node));

@@ -40,8 +40,8 @@ pub(super) struct Context<'a> {
     pub(super) namespace: Option<&'a str>,
 }
 
-/// Whether a staged policy is evaluated. This is so if its action is Set, which is the default, but not for Delete,
-/// Learn and Ignore.
+/// Returns whether a staged policy is evaluated. This is so if its action is Set, which is the default, but not for
+/// Delete, Learn and Ignore.
 pub fn is_evaluated(action: Option<StagedAction>) -> bool {
     matches!(action, None | Some(StagedAction::Set))
 }

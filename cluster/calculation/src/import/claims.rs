@@ -142,7 +142,7 @@ impl Claims {
         }
     }
 
-    /// Whether any pod names an address.
+    /// Returns whether any pod names an address.
     pub(super) fn has(&self, address: IpAddr) -> bool {
         self.claims.contains_key(&address)
     }
@@ -314,8 +314,8 @@ impl Cluster {
         }
     }
 
-    /// Whether an address is in a pool and a pod can have it: it is not an address of a node, and no block uses it for
-    /// something else.
+    /// Returns whether an address is in a pool and a pod can have it: it is not an address of a node, and no block uses
+    /// it for something else.
     fn is_in_pool(&self, address: IpAddr) -> bool {
         let is_taken =
             |node: &Node| node.addresses.contains(&address) || node.plan.has_for_others(address);
@@ -324,13 +324,13 @@ impl Cluster {
             && !self.nodes.values().any(is_taken)
     }
 
-    /// Whether any pod of the cluster could have an address.
+    /// Returns whether any pod of the cluster could have an address.
     pub(super) fn is_for_some_pod(&self, address: IpAddr) -> bool {
         let mut nodes = self.nodes.values();
         nodes.any(|node| node.plan.has_for_pods(address)) || self.is_in_pool(address)
     }
 
-    /// Whether every address stays with its pod under the current nodes and pools.
+    /// Returns whether every address stays with its pod under the current nodes and pools.
     pub(super) fn claims_stand(&self, contents: &Contents) -> bool {
         self.claims.all_open().all(|(address, open)| {
             matches!(self.judge(contents, address, open), Claim::Open(now) if *now == *open)

@@ -22,7 +22,7 @@ use manx_objects::object::cluster::{
 /// nodes match.
 pub(super) type Nodes<'a> = Option<&'a BTreeMap<String, Node>>;
 
-/// Whether a rule of the policy names nodes.
+/// Returns whether a rule of the policy names nodes.
 pub(super) fn names_nodes(wire: &ClusterNetworkPolicy) -> bool {
     wire.egress.iter().any(|rule| match &rule.matches {
         ClusterMatch::Of { peers, .. } => {

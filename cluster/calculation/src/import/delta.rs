@@ -94,7 +94,7 @@ impl Cluster {
         }
     }
 
-    /// Whether the set of namespaces does not change.
+    /// Returns whether the set of namespaces does not change.
     fn keeps_namespace(&self, contents: &Contents, key: &ObjectKey) -> bool {
         if !key.kind.namespaced() {
             return true;
@@ -323,12 +323,12 @@ impl Cluster {
     }
 }
 
-/// Whether a pod is not an endpoint because its namespace or its service account is invalid.
+/// Returns whether a pod is not an endpoint because its namespace or its service account is invalid.
 fn is_broken(contents: &Contents, key: &ObjectKey, pod: &Pod) -> bool {
     owners(key, pod).iter().any(|owner| is_invalid(contents, owner))
 }
 
-/// Whether an object exists and is invalid.
+/// Returns whether an object exists and is invalid.
 fn is_invalid(contents: &Contents, key: &ObjectKey) -> bool {
     contents.objects.get(key).is_some_and(|stored| stored.state.valid().is_none())
 }

@@ -71,17 +71,17 @@ impl<'a> InvalidReferences<'a> {
         self.services.contains(namespace)
     }
 
-    /// Whether a selector matches a set whose nets are not known.
+    /// Returns whether a selector matches a set whose nets are not known.
     pub(super) fn set(&self, selector: &Selector, model: &Model) -> bool {
         self.sets.iter().any(|(name, set)| selector.matches(&model.set_view(name, set)))
     }
 
-    /// Whether the labels and addresses of any node are not known.
+    /// Returns whether the labels and addresses of any node are not known.
     pub(super) fn any_node(&self) -> bool {
         self.node
     }
 
-    /// Whether there is a set that any selector might match.
+    /// Returns whether there is a set that any selector might match.
     pub(super) fn any_set(&self) -> bool {
         self.unlabelled_set
     }

@@ -11,7 +11,7 @@ use manx_policy_compiler::model::{
 
 use manx_objects::object::{self, AnnotatedIps, calico};
 
-/// Whether a pod can be an endpoint: it is neither on the host's network nor finished.
+/// Returns whether a pod can be an endpoint: it is neither on the host's network nor finished.
 pub(super) fn takes_part(pod: &object::Pod) -> bool {
     !pod.host_network && !pod.is_finished()
 }

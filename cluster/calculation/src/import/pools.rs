@@ -139,7 +139,7 @@ impl Cluster {
         self.pools.sort_by_key(|pool| pool.cidr);
     }
 
-    /// Whether all pools could be used as their objects define them, at the last evaluation.
+    /// Returns whether all pools could be used as their objects define them, at the last evaluation.
     pub(super) fn are_pools_sound(&self) -> bool {
         self.invalid_pools.is_empty()
             && self.later_pools.is_empty()

@@ -123,22 +123,22 @@ impl AddressKind {
         }
     }
 
-    /// Whether packets to the address may arrive at any node, depending on routers.
+    /// Returns whether packets to the address may arrive at any node, depending on routers.
     pub(super) fn is_of_any_node(self) -> bool {
         matches!(self, Self::LoadBalancer | Self::ExternalIp)
     }
 
-    /// Whether `loadBalancerSourceRanges` limits the clients of the address.
+    /// Returns whether `loadBalancerSourceRanges` limits the clients of the address.
     pub(super) fn heeds_source_ranges(self) -> bool {
         matches!(self, Self::LoadBalancer | Self::LoadBalancerOutside)
     }
 
-    /// Whether the kind applies only to clients outside the cluster.
+    /// Returns whether the kind applies only to clients outside the cluster.
     pub fn is_outside_alone(self) -> bool {
         matches!(self, Self::LoadBalancerOutside | Self::ExternalIpOutside)
     }
 
-    /// Whether only the author of the Service has chosen the address.
+    /// Returns whether only the author of the Service has chosen the address.
     pub(super) fn is_external_ip(self) -> bool {
         matches!(self, Self::ExternalIp | Self::ExternalIpOutside)
     }
@@ -244,8 +244,8 @@ pub(super) fn openings<'a>(
     own.chain(for_outside).chain(refused).chain(of_node)
 }
 
-/// Whether all nodes choose the same endpoint for a connection. An annotation requests this, and it does not apply if
-/// each node uses only its own endpoints.
+/// Returns whether all nodes choose the same endpoint for a connection. An annotation requests this, and it does not
+/// apply if each node uses only its own endpoints.
 fn chooses_alike(service: &Service) -> bool {
     service.maglev && !service.keeps_clients
 }
@@ -255,7 +255,7 @@ pub(super) fn policy(is_local: bool) -> TrafficPolicy {
     if is_local { TrafficPolicy::Local } else { TrafficPolicy::Cluster }
 }
 
-/// Whether a Service has a cluster IP of a family.
+/// Returns whether a Service has a cluster IP of a family.
 pub(super) fn has_family(service: &Service, is_v4: bool) -> bool {
     service.cluster_ips.iter().any(|it| it.is_ipv4() == is_v4)
 }

@@ -169,7 +169,7 @@ impl Announced {
         self.services.get(&*by.rank.object)?.addresses.get(&address)
     }
 
-    /// Whether a Service that has an address meets the condition under which the address is announced.
+    /// Returns whether a Service that has an address meets the condition under which the address is announced.
     fn fulfils(&self, nets: &AnnouncedNets, by: &Precedence, address: IpAddr) -> bool {
         let Some(claim) = self.claim(by, address) else { return false };
         match nets.condition(address, claim.kind, claim.is_local) {

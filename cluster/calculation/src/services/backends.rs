@@ -82,8 +82,8 @@ pub(super) struct Candidate<'a> {
     pub(super) port: u16,
 }
 
-/// Whether packets may be sent to a backend with this address. The API server accepts no other addresses, but manifests
-/// may contain any.
+/// Returns whether packets may be sent to a backend with this address. The API server accepts no other addresses, but
+/// manifests may contain any.
 pub(super) fn can_be_backend(address: IpAddr) -> bool {
     let is_link_local = matches!(address, IpAddr::V4(v4) if v4.is_link_local());
     !is_link_local && Address::from(address).is_forwardable()

@@ -29,7 +29,7 @@ const OF_NODES: &[(Protocol, &[u16])] = &[
     (Protocol::Udp, &[67, 68, 4789, 8472]),
 ];
 
-/// Whether a pod can have host ports and requests some.
+/// Returns whether a pod can have host ports and requests some.
 pub(super) fn has_some(pod: &Pod) -> bool {
     !pod.host_network && !pod.is_finished() && ports(pod).any(|it| it.host.is_some())
 }

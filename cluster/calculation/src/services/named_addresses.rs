@@ -146,7 +146,7 @@ fn each_named(key: &ObjectKey, state: &State, mut each: impl FnMut(IpAddr, Optio
     }
 }
 
-/// Whether a pod has its own addresses.
+/// Returns whether a pod has its own addresses.
 fn takes_part(pod: &Pod) -> bool {
     !pod.host_network && !pod.is_finished()
 }

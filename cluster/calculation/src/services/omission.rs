@@ -72,7 +72,7 @@ pub enum Omission {
 }
 
 impl Omission {
-    /// Whether the omission concerns only a port for health checks, not an address that clients reach.
+    /// Returns whether the omission concerns only a port for health checks, not an address that clients reach.
     pub fn is_of_health_check(&self) -> bool {
         matches!(
             self,

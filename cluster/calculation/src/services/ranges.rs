@@ -112,8 +112,8 @@ pub struct RoutedRanges<'a> {
 }
 
 impl RoutedRanges<'_> {
-    /// Whether the route of an address is that of a range, which leads to Manx. A Service with this address needs no
-    /// other route.
+    /// Returns whether the route of an address is that of a range, which leads to Manx. A Service with this address
+    /// needs no other route.
     pub fn contain(&self, address: &IpAddr) -> bool {
         let contains = |net: &IpNet| net.contains(address);
         self.ranges.iter().any(contains) && !self.longer.iter().any(contains)

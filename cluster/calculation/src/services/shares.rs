@@ -52,7 +52,7 @@ impl Shares {
         self.changed.insert(namespace.into());
     }
 
-    /// Whether a Service is left out.
+    /// Returns whether a Service is left out.
     pub(super) fn leaves_out(&self, rank: &Rank) -> bool {
         let share = self.namespaces.get(&*rank.object.namespace);
         share.and_then(|it| it.first_out.as_deref()).is_some_and(|first| first <= rank)

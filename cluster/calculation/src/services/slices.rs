@@ -79,7 +79,7 @@ impl Slices {
         Some(key_of(&service))
     }
 
-    /// Whether a slice of the namespace is invalid.
+    /// Returns whether a slice of the namespace is invalid.
     pub(super) fn is_broken(&self, namespace: &str) -> bool {
         self.broken.contains_key(namespace)
     }

@@ -61,7 +61,7 @@ impl RouteSource {
         Self::Pod,
     ];
 
-    /// The name of the source, as users see it.
+    /// Returns the name of the source, as users see it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::World => "world",

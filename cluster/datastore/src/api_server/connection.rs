@@ -137,7 +137,7 @@ impl Lines {
         }
     }
 
-    /// Whether a line has begun but is not complete.
+    /// Returns whether a line has begun but is not complete.
     pub(super) fn is_inside(&self) -> bool {
         !self.part.is_empty()
     }

@@ -76,7 +76,7 @@ const CORE: [(&str, &str); 5] = [
 ];
 
 impl Fake {
-    /// A server without CRDs and without objects.
+    /// Starts a server without CRDs and without objects.
     pub(crate) fn start() -> Self {
         Self::start_with(None)
     }
@@ -207,7 +207,7 @@ impl ServerState {
         json!({ "kind": "List", "metadata": { "resourceVersion": version, "continue": next }, "items": all[from..to] })
     }
 
-    /// Whether the path is the path of a kind's objects, either all or those of one namespace.
+    /// Returns whether the path is the path of a kind's objects, either all or those of one namespace.
     fn has(&self, path: &str) -> bool {
         let of_namespace = path.split_once("/namespaces/").and_then(|(group, rest)| {
             let (_, plural) = rest.split_once('/')?;

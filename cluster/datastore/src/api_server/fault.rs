@@ -40,7 +40,7 @@ pub(super) fn own(text: String) -> kube::Error {
     ClientError::Other(text).into()
 }
 
-/// Whether a complete answer was too long. An answer with fewer objects may be short enough.
+/// Returns whether a complete answer was too long. An answer with fewer objects may be short enough.
 pub(super) fn is_too_long(error: &kube::Error) -> bool {
     let kube::Error::Service(error) = error else { return false };
     matches!(error.downcast_ref(), Some(ClientError::TooLong { .. }))
@@ -54,8 +54,8 @@ pub(super) fn code(error: &kube::Error) -> Option<u16> {
     }
 }
 
-/// Whether the request may succeed later. Expired credentials (401) count as temporary, because the next connection
-/// reads them again.
+/// Returns whether the request may succeed later. Expired credentials (401) count as temporary, because the next
+/// connection reads them again.
 pub(super) fn is_passing(error: &kube::Error) -> bool {
     code(error).is_none_or(|code| matches!(code, 401 | 408 | 409 | 429) || code >= 500)
 }

@@ -341,8 +341,8 @@ pub(super) async fn read_pages<T>(
     }
 }
 
-/// Whether the server does not stream lists: it reports an invalid or forbidden field of the request (Kubernetes,
-/// feature gate `WatchList`).
+/// Returns whether the server does not stream lists: it reports an invalid or forbidden field of the request
+/// (Kubernetes, feature gate `WatchList`).
 fn refuses_streams(error: &kube::Error) -> bool {
     matches!(code(error), Some(400 | 422))
 }

@@ -180,7 +180,7 @@ impl ApiServer {
         self.followed.stale()
     }
 
-    /// Whether changes of a kind may be missed now.
+    /// Returns whether changes of a kind may be missed now.
     pub(crate) fn is_behind(&self, kind: Kind) -> bool {
         self.followed.is_behind(kind)
     }

@@ -71,7 +71,7 @@ mod tests {
     /// The time for which the test waits to be sure that no request is sent.
     const NEVER: Duration = Duration::from_millis(1500);
 
-    /// A server that gives this answer to each write of the Node's status.
+    /// Starts a server that gives this answer to each write of the Node's status.
     fn server(written: impl Fn(usize) -> Answer + Send + 'static) -> Fake {
         let (server, times) = (Fake::start(), AtomicUsize::new(0));
         server.world().rule = Box::new(move |asked| {

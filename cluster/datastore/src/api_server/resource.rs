@@ -146,7 +146,7 @@ async fn find_definition(
     Ok(None)
 }
 
-/// Whether the server serves the kind in a version that Manx reads, according to its CRD.
+/// Returns whether the server serves the kind in a version that Manx reads, according to its CRD.
 fn serves(definition: &Value, kind: ServedKind, group: &str) -> bool {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let established = list(&definition["status"]["conditions"])
@@ -183,12 +183,13 @@ fn get(path: &str) -> kube::Result<hyper::Request<Vec<u8>>> {
     Request::new(path).list(&ListParams::default()).map_err(Error::BuildRequest)
 }
 
-/// Whether a server may lack the kind, because its CRD is not installed or the server is older than Kubernetes 1.33.
+/// Returns whether a server may lack the kind, because its CRD is not installed or the server is older than Kubernetes
+/// 1.33.
 pub(super) fn may_be_missing(kind: ServedKind) -> bool {
     comes_by_crd(kind) || kind == Kind::ServiceCidr.into()
 }
 
-/// Whether the kind comes from a CRD.
+/// Returns whether the kind comes from a CRD.
 pub(super) fn comes_by_crd(kind: ServedKind) -> bool {
     let groups = ["projectcalico.org/", "policy.networking.k8s.io/"];
     kind.api_versions().iter().all(|version| groups.iter().any(|group| version.contains(group)))

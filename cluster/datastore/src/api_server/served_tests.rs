@@ -463,9 +463,9 @@ fn a_damaged_state_is_set_aside_and_said_and_the_next_one_is_whole() {
     });
 }
 
-/// A TLS acceptor with a certificate that `openssl ca` made for these tests. There are certificates for 127.0.0.1 that
-/// are valid until 2120, from two authorities. There are also one that has expired, one that is not valid yet, and one
-/// for another name. All have the same key.
+/// Returns a TLS acceptor with a certificate that `openssl ca` made for these tests. There are certificates for
+/// 127.0.0.1 that are valid until 2120, from two authorities. There are also one that has expired, one that is not
+/// valid yet, and one for another name. All have the same key.
 fn acceptor(certificate: &str) -> tokio_rustls::TlsAcceptor {
     acceptor_for(certificate, rustls::server::WebPkiClientVerifier::no_client_auth())
 }

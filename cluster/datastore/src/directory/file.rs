@@ -136,7 +136,7 @@ impl PreviousText {
 }
 
 impl File {
-    /// A file that could not be read.
+    /// Returns a file that could not be read.
     pub(super) fn from_fault(name: &str, cause: Cause) -> Self {
         Self { fault: Some(Problem::of_file(&Arc::from(name), cause)), ..Self::default() }
     }
@@ -165,7 +165,7 @@ impl File {
         self.good.is_some()
     }
 
-    /// Whether reading again, after some time, may change the result although the file does not change.
+    /// Returns whether reading again, after some time, may change the result although the file does not change.
     pub(super) fn is_unsettled(&self) -> bool {
         self.unsettled.is_some()
     }
@@ -294,7 +294,7 @@ fn fingerprint_of(name: &str, version: Option<&Version>) -> u64 {
     version.map_or(0, |version| fingerprint_of_text(name, version.fingerprint))
 }
 
-/// Whether a file with this name counts as a manifest.
+/// Returns whether a file with this name counts as a manifest.
 fn is_manifest(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     matches!(extension, Some("yaml" | "yml" | "json"))

@@ -56,7 +56,7 @@ impl Faults {
         }
     }
 
-    /// Whether changes of a kind are missed, because of a fault of this kind or of the whole server.
+    /// Returns whether changes of a kind are missed, because of a fault of this kind or of the whole server.
     pub(super) fn include(&self, kind: Kind) -> bool {
         [None, Some(kind)].iter().any(|it| self.all.contains_key(it))
     }

@@ -148,7 +148,7 @@ impl Followed {
         self.objects.stale()
     }
 
-    /// Whether changes of a kind may be missed now.
+    /// Returns whether changes of a kind may be missed now.
     pub(crate) fn is_behind(&self, kind: Kind) -> bool {
         self.objects.is_behind(kind)
     }

@@ -101,7 +101,7 @@ impl Objects {
         self.faults.stale(self.restored.filter(|_| !self.missing.is_empty()))
     }
 
-    /// Whether changes of a kind may be missed now.
+    /// Returns whether changes of a kind may be missed now.
     pub(super) fn is_behind(&self, kind: Kind) -> bool {
         self.faults.include(kind)
     }

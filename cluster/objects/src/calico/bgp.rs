@@ -186,7 +186,7 @@ pub(in super::super) fn bgp_peer(root: &Cursor<'_>, out: &mut Findings) -> Optio
     })
 }
 
-/// The field, unless it is absent or empty.
+/// Returns the field, unless it is absent or empty.
 fn filled<'b>(spec: &'b Cursor<'_>, key: &'b str) -> Option<Cursor<'b>> {
     spec.field(key).filter(|field| !field.is_empty())
 }

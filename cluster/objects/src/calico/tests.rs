@@ -58,8 +58,8 @@ fn messages<'a>(cases: impl IntoIterator<Item = (&'a str, String)>, valid: bool)
     all
 }
 
-/// The objects of a file of `fixtures/refused`, each with its name. An API server refuses them,
-/// too.
+/// Returns the objects of a file of `fixtures/refused`, each with its name. An API server refuses
+/// them, too.
 fn refused(file: &str) -> Vec<(&str, String)> {
     let mut all = Vec::new();
     for text in file.split("\n---\n") {

@@ -19,7 +19,7 @@ const PROTOCOL: &str = "TCP, UDP, ICMP, ICMPv6, SCTP, UDPLite or a number from 1
 pub(super) const NET: &str = "a CIDR without host bits, such as 10.0.0.0/8 or fd00::/64";
 const SELECTOR: &str = "a selector such as app == 'web'";
 
-/// Whether packets of a protocol have ports that policy can match.
+/// Returns whether packets of a protocol have ports that policy can match.
 pub(super) fn has_ports(protocol: u8) -> bool {
     WITH_PORTS.contains(&protocol)
 }

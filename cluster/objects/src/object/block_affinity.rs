@@ -18,8 +18,8 @@ pub struct BlockAffinity {
 }
 
 impl BlockAffinity {
-    /// Whether the block belongs to its node. Calico announces these blocks and no others. A net larger than the
-    /// largest block of a pool (`blockSize` 20, or 116 of IPv6) does not count as a block.
+    /// Returns whether the block belongs to its node. Calico announces these blocks and no others. A net larger than
+    /// the largest block of a pool (`blockSize` 20, or 116 of IPv6) does not count as a block.
     pub fn is_in_force(&self) -> bool {
         let shortest = if self.cidr.addr().is_ipv4() { 20 } else { 116 };
         self.cidr.prefix_len() >= shortest

@@ -98,7 +98,7 @@ pub enum Subject {
 }
 
 impl Object {
-    /// The endpoints that a policy selects; `None` for other kinds.
+    /// Returns the endpoints that a policy selects, or `None` for other kinds.
     pub fn subject(&self) -> Option<Subject> {
         match self {
             Self::NetworkPolicy(policy) => Some(Subject::Kubernetes(policy.pod_selector.clone())),

@@ -30,12 +30,12 @@ impl Pairs {
         self.get(key).is_some()
     }
 
-    /// The pairs in the order of their keys.
+    /// Returns the pairs in the order of their keys.
     pub fn iter(&self) -> PairsIter<'_> {
         self.into_iter()
     }
 
-    /// The keys in order.
+    /// Returns the keys in order.
     pub fn keys(&self) -> impl Iterator<Item = &String> {
         self.0.iter().map(|(key, _)| key)
     }

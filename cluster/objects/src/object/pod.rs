@@ -57,7 +57,7 @@ pub struct AnnotatedIps {
 }
 
 impl AnnotatedIps {
-    /// The addresses of all these annotations.
+    /// Returns the addresses of all these annotations.
     pub fn every(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let lists = [&self.pod_ips, &self.pod_ip, &self.aws_pod_ips];
         lists.into_iter().flatten().flatten().copied()
@@ -65,19 +65,19 @@ impl AnnotatedIps {
 }
 
 impl Pod {
-    /// Whether all containers of the pod have ended, so that its addresses may now belong to another pod.
+    /// Returns whether all containers of the pod have ended, so that its addresses may now belong to another pod.
     pub const fn is_finished(&self) -> bool {
         matches!(self.phase, Some(Phase::Succeeded | Phase::Failed))
     }
 
-    /// The addresses in the pod's status, which only kubelet writes.
+    /// Returns the addresses in the pod's status, which only kubelet writes.
     pub fn reported_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let has_any = !self.host_network;
         self.pod_ips.iter().chain(&self.pod_ip).copied().filter(move |_| has_any)
     }
 
-    /// Every address that the manifest gives the pod, in any field. A pod on the host's network has no address of its
-    /// own.
+    /// Returns every address that the manifest gives the pod, in any field. A pod on the host's network has no address
+    /// of its own.
     pub fn every_address(&self) -> BTreeSet<IpAddr> {
         if self.host_network {
             return BTreeSet::new();

@@ -36,7 +36,7 @@ pub struct IpPool {
 }
 
 impl IpPool {
-    /// A pool that uses IPIP between these nodes.
+    /// Returns a pool that uses IPIP between these nodes.
     pub const fn ipip(cidr: IpNet, mode: EncapsulationMode) -> Self {
         let ipip_mode = Some(mode);
         Self {
@@ -62,12 +62,12 @@ impl IpPool {
         mode.unwrap_or(EncapsulationMode::Never)
     }
 
-    /// The prefix length of the pool's blocks.
+    /// Returns the prefix length of the pool's blocks.
     pub fn block_size(&self) -> u8 {
         self.block_size.unwrap_or(Self::default_block_size(self.cidr))
     }
 
-    /// The prefix length of blocks of a pool that does not set one: a block then has 64 addresses.
+    /// Returns the default prefix length of a pool's blocks. A block of this length has 64 addresses.
     pub const fn default_block_size(cidr: IpNet) -> u8 {
         match cidr {
             IpNet::V4(_) => 26,
@@ -75,13 +75,13 @@ impl IpPool {
         }
     }
 
-    /// Whether the pool's addresses are for pods or tunnels. The addresses of other pools are for services.
+    /// Returns whether the pool's addresses are for pods or tunnels. The addresses of other pools are for services.
     pub fn is_for_cluster(&self) -> bool {
         self.allows(PoolUse::Workload) || self.allows(PoolUse::Tunnel)
     }
 
-    /// Whether the pool's addresses may be used for `what`. A pool without `allowedUses`, or with an empty list, is for
-    /// workloads and tunnels.
+    /// Returns whether the pool's addresses may be used for `what`. A pool without `allowedUses`, or with an empty
+    /// list, is for workloads and tunnels.
     pub fn allows(&self, what: PoolUse) -> bool {
         match &self.allowed_uses[..] {
             [] => what != PoolUse::LoadBalancer,

@@ -19,8 +19,8 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Whether a pod may have the number. If the number of pods is absent or 0, a pod with any later number may be
-    /// made.
+    /// Returns whether a pod may have the number. If the number of pods is absent or 0, a pod with any later number may
+    /// be made.
     fn may_have(self, number: u32) -> bool {
         let after = number.checked_sub(self.first);
         after.is_some_and(|after| self.count.is_none_or(|count| count == 0 || after < count))
@@ -89,7 +89,7 @@ fn given(key: &ObjectKey) -> &'static [(&'static str, Given)] {
     }
 }
 
-/// The first part of the name of a workload of another project's kind: `KIND.GROUP`, or `KIND` without a group.
+/// Returns the first part of the name of a workload of another project's kind: `KIND.GROUP`, or `KIND` without a group.
 pub fn kind_and_group(kind: &str, api_version: &str) -> String {
     match api_version.split_once('/') {
         Some((group, _)) => format!("{kind}.{group}"),

@@ -4,7 +4,7 @@
 
 use super::invalid;
 
-/// An object whose `spec` is a flow mapping of YAML.
+/// Returns an object whose `spec` is a flow mapping of YAML.
 fn object(version: &str, kind: &str, name: &str, spec: &str) -> String {
     format!("{{apiVersion: {version}, kind: {kind}, metadata: {{name: {name}}}, spec: {{{spec}}}}}")
 }
@@ -13,12 +13,12 @@ fn calico(kind: &str, spec: &str) -> String {
     object("projectcalico.org/v3", kind, "a", spec)
 }
 
-/// A GlobalNetworkPolicy with one ingress rule.
+/// Returns a GlobalNetworkPolicy with one ingress rule.
 fn rule(rule: &str) -> String {
     calico("GlobalNetworkPolicy", &format!("ingress: [{{action: Deny, {rule}}}]"))
 }
 
-/// A NetworkPolicy of Kubernetes with one entry of `ports`.
+/// Returns a NetworkPolicy of Kubernetes with one entry of `ports`.
 fn port(port: &str) -> String {
     object(
         "networking.k8s.io/v1",

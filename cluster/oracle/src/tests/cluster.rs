@@ -119,7 +119,7 @@ impl Cluster {
         Oracle::new(&self.0)
     }
 
-    /// Whether a packet to a TCP port passes.
+    /// Returns whether a packet to a TCP port passes.
     pub(super) fn allows(&self, from: &Party, to: &Party, port: u16) -> bool {
         self.passes(from, to, Packet::to_port(TCP, Some(port)))
     }

@@ -163,7 +163,7 @@ impl<'s, 'a> Cells<'s, 'a> {
         Some(cells)
     }
 
-    /// Whether the steps are used up. If they are, the last question has no valid answer.
+    /// Returns whether the steps are used up. If they are, the last question has no valid answer.
     pub(super) fn is_spent(&self) -> bool {
         self.steps.get() == 0
     }
@@ -179,7 +179,7 @@ impl<'s, 'a> Cells<'s, 'a> {
         self.steps.set(self.steps.get().saturating_sub(steps as u64));
     }
 
-    /// The ends that a selector matches.
+    /// Returns the ends that a selector matches.
     pub(super) fn ends_of<'c>(
         &'c self,
         selector: &'c Selector,
@@ -209,7 +209,7 @@ impl<'s, 'a> Cells<'s, 'a> {
         self.numbered_list(local).1
     }
 
-    /// The number of an endpoint's list of policies. Endpoints with the same policies have the same number.
+    /// Returns the number of an endpoint's list of policies. Endpoints with the same policies have the same number.
     pub(super) fn list_number(&self, local: usize) -> usize {
         self.numbered_list(local).0
     }
@@ -243,7 +243,7 @@ impl<'s, 'a> Cells<'s, 'a> {
         numbered
     }
 
-    /// The peer's name in messages.
+    /// Returns the peer's name in messages.
     pub(super) fn name(&self, peer: Peer) -> String {
         match (peer.end, peer.address) {
             (Some(end), _) => self.ends[end].name.clone(),
@@ -268,7 +268,7 @@ impl<'s, 'a> Cells<'s, 'a> {
 }
 
 impl RuleAt {
-    /// The rule's field in its object.
+    /// Returns the rule's field in its object.
     pub(super) fn field(self) -> String {
         rule_field(self.direction, self.index)
     }

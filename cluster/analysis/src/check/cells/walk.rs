@@ -36,7 +36,7 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    /// Whether no packets are left.
+    /// Returns whether no packets are left.
     fn is_over(&self) -> bool {
         self.alive.is_empty() && self.passed.is_empty()
     }
@@ -388,7 +388,7 @@ impl Cells<'_, '_> {
         Some(nets)
     }
 
-    /// Whether this rule or an earlier one depends on the local end.
+    /// Returns whether this rule or an earlier one depends on the local end.
     pub(in crate::check) fn asks_of_local(&self, until: RuleAt, local: usize) -> bool {
         let list = self.list(local);
         let policies = list.iter().take_while(|at| **at <= until.policy);
@@ -400,13 +400,13 @@ impl Cells<'_, '_> {
         })
     }
 
-    /// Whether an endpoint is a host endpoint.
+    /// Returns whether an endpoint is a host endpoint.
     pub(in crate::check) fn is_host(&self, end: usize) -> bool {
         self.ends[end].kind == EndKind::Host
     }
 }
 
-/// Whether a rule matches the same packets between all ends.
+/// Returns whether a rule matches the same packets between all ends.
 fn is_general(rule: &Rule, direction: Direction, family: Family) -> bool {
     let (local, peer) = rule.ends(direction);
     let every_address = |end: &RuleEnd| {
@@ -423,7 +423,7 @@ fn is_general(rule: &Rule, direction: Direction, family: Family) -> bool {
     every_address(local) && every_address(peer) && !has_names(rule)
 }
 
-/// Whether a rule has named ports.
+/// Returns whether a rule has named ports.
 fn has_names(rule: &Rule) -> bool {
     let ends = [&rule.source, &rule.destination].into_iter();
     let mut ports = ends.flat_map(|end| end.ports.iter().chain(&end.not_ports));

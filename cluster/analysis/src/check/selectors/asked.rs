@@ -69,13 +69,13 @@ impl<'s> Asked<'s> {
         Self { selector, language, namespace: &key.namespace, subject }
     }
 
-    /// Whether the selector may be meant for a member of this role. The selector of a policy is
-    /// never meant for a network set.
+    /// Returns whether the selector may be meant for a member of this role. The selector of a
+    /// policy is never meant for a network set.
     pub(super) fn may_mean(self, role: Role) -> bool {
         !self.subject || role != Role::Set
     }
 
-    /// Whether the selector has no conditions.
+    /// Returns whether the selector has no conditions.
     pub(super) fn is_bare(self) -> bool {
         self.selector.matches(&Bare(self.namespace))
     }

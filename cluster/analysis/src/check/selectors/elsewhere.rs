@@ -67,7 +67,8 @@ impl<'m> Question<'_, 'm> {
         }
     }
 
-    /// Whether a part limits the selector's place because of the policy's kind, not because the selector names a label.
+    /// Returns whether a part limits the selector's place because of the policy's kind, not because the selector names
+    /// a label.
     fn is_imposed(&self, part: &Selector) -> bool {
         *part == Selector::equals(NAMESPACE, self.asked.namespace)
             || *part == Selector::has(NAMESPACE)
@@ -154,7 +155,7 @@ impl Question<'_, '_> {
         (!makers.is_empty()).then(|| listed(makers, ", "))
     }
 
-    /// Whether the selector may match a pod of a namespace, whatever labels the pod has.
+    /// Returns whether the selector may match a pod of a namespace, whatever labels the pod has.
     fn may_be_in(&self, namespace: &str, labels: &Labels) -> bool {
         let own = Labels::new();
         let namespace = Some((namespace, labels));

@@ -51,7 +51,7 @@ impl<'f, 'm> Found<'f, 'm> {
         }
     }
 
-    /// The members in the namespaces that a selector requires.
+    /// Returns the members in the namespaces that a selector requires.
     pub(super) fn candidates<'s>(
         &'s self,
         selector: &'s Selector,
@@ -85,8 +85,8 @@ impl<'f, 'm> Found<'f, 'm> {
         Some(found)
     }
 
-    /// Whether the input has members of the type that a selector is meant for. For example, a selector of pods cannot
-    /// be checked if the input has no pods.
+    /// Returns whether the input has members of the type that a selector is meant for. For example, a selector of pods
+    /// cannot be checked if the input has no pods.
     pub(super) fn has_what_is_meant(&self, selector: &Selector) -> bool {
         let endpoints = || self.members().iter().filter(|member| member.role != Role::Set);
         let only_pods = |key: &str| {
@@ -97,8 +97,9 @@ impl<'f, 'm> Found<'f, 'm> {
             || (!asks_for_pods && endpoints().next().is_some())
     }
 
-    /// Whether a peer's selector may be meant for namespaces outside the input. This is so if the input is only a part
-    /// of a cluster, and the selector is meant neither for namespaces of that part nor for members without a namespace.
+    /// Returns whether a peer's selector may be meant for namespaces outside the input. This is so if the input is only
+    /// a part of a cluster, and the selector is meant neither for namespaces of that part nor for members without a
+    /// namespace.
     pub(super) fn lacks_place_of(&self, asked: Asked<'_>) -> bool {
         let has = |name: &&str| self.scene.namespaces().contains_key(*name);
         self.is_piece

@@ -65,7 +65,7 @@ pub(super) fn check<'a, 'm>(
 }
 
 impl Asked<'_> {
-    /// The problem of a policy's own selector, if there is one.
+    /// Returns the problem of a policy's own selector, if there is one.
     fn of_subject(self, reasons: &mut Reasons<'_, '_>) -> Option<(Code, String)> {
         let matches = reasons.found.find(self.selector)?;
         if matches.endpoint {
@@ -109,7 +109,7 @@ impl Asked<'_> {
             .map(told)
     }
 
-    /// The problem of the selector of a rule's peer, if there is one.
+    /// Returns the problem of the selector of a rule's peer, if there is one.
     fn of_peer(self, reasons: &mut Reasons<'_, '_>) -> Option<(Code, String)> {
         let matches = reasons.found.find(self.selector)?;
         if matches.endpoint || matches.set.is_some() || self.is_bare() {

@@ -67,7 +67,7 @@ impl<'a> Place<'_, 'a> {
     }
 }
 
-/// The name of a protocol.
+/// Returns the name of a protocol.
 fn title(protocol: u8) -> String {
     let named = Protocol::from_number(protocol);
     named.map_or_else(|| format!("protocol {protocol}"), |protocol| protocol.to_string())

@@ -137,7 +137,7 @@ impl<'q, 'm> Question<'q, 'm> {
         Some(said.join("; "))
     }
 
-    /// Whether a member in the selector's place matches a part.
+    /// Returns whether a member in the selector's place matches a part.
     fn has(&self, part: Part<'_>) -> bool {
         self.scope.iter().any(|member| part.0.matches(&member.labels))
     }

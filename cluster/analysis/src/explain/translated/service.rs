@@ -143,7 +143,7 @@ impl Explainer<'_> {
         Err(format!("{what} (service-without-backend): {}", more.join("; ")))
     }
 
-    /// The nodes of a Service's endpoints.
+    /// Returns the nodes of a Service's endpoints.
     fn nodes_of_endpoints(&self, key: &ObjectKey) -> Result<BTreeSet<String>, String> {
         let Some(seat) = self.tables().seat() else { return Ok(BTreeSet::new()) };
         let view = self.view(key, seat)?;
@@ -166,7 +166,7 @@ impl Explainer<'_> {
         self.tables().view(&ObjectName::new(&key.namespace, &key.name), node)
     }
 
-    /// Whether nodes translate nothing of a Service.
+    /// Returns whether nodes translate nothing of a Service.
     pub(in crate::explain) fn is_left_alone(&self, key: &ObjectKey) -> bool {
         let view = self.tables().seat().and_then(|node| self.view(key, node).ok().flatten());
         view.is_some_and(|it| it.left_alone.is_some())

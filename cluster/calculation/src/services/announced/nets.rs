@@ -91,7 +91,7 @@ impl AnnouncedNets {
         nets
     }
 
-    /// Whether there are no ranges.
+    /// Returns whether there are no ranges.
     pub fn is_empty(&self) -> bool {
         self.all().next().is_none()
     }

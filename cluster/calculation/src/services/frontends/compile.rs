@@ -182,7 +182,7 @@ impl Compiler<'_> {
         compiled.addresses = reached.into_iter().map(own).collect();
     }
 
-    /// The addresses of a Service that nodes translate, in order.
+    /// Returns the addresses of a Service that nodes translate, in order.
     fn reached_addresses(
         &self,
         service: &Service,
@@ -299,12 +299,12 @@ fn translated_ports(service: &Service) -> &[ServicePort] {
     &service.ports[..service.ports.len().min(MOST_PORTS)]
 }
 
-/// Whether the addresses of a slice are of this family. All addresses of a slice are of one family.
+/// Returns whether the addresses of a slice are of this family. All addresses of a slice are of one family.
 fn is_of_family(slice: &EndpointSlice, is_v4: bool) -> bool {
     slice.endpoints.first().is_some_and(|it| it.address.is_ipv4() == is_v4)
 }
 
-/// Whether an address of this kind serves only the clients in `loadBalancerSourceRanges`.
+/// Returns whether an address of this kind serves only the clients in `loadBalancerSourceRanges`.
 pub(super) fn has_source_ranges(service: &Service, kind: AddressKind) -> bool {
     kind.heeds_source_ranges() && !service.source_ranges.is_empty()
 }

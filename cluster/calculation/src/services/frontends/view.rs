@@ -110,7 +110,7 @@ impl ChoiceView {
 }
 
 impl ServiceView {
-    /// Whether new connections of a client with this address are accepted at an address of this kind.
+    /// Returns whether new connections of a client with this address are accepted at an address of this kind.
     pub fn serves(&self, client: IpAddr, at: AddressKind) -> bool {
         !at.heeds_source_ranges() || self.in_source_ranges.has(client.into())
     }

@@ -301,7 +301,7 @@ fn chosen(
     }
 }
 
-/// Whether a pod or a node has an address.
+/// Returns whether a pod or a node has an address.
 pub(super) fn is_held(contents: &Contents, address: IpAddr) -> bool {
     let names = |object: &Object| match object {
         Object::Pod(pod) => !pod.is_finished() && pod.pod_ips.contains(&address),
@@ -311,7 +311,7 @@ pub(super) fn is_held(contents: &Contents, address: IpAddr) -> bool {
     contents.all_valid().any(|(_, object)| names(object))
 }
 
-/// Whether a slice of a namespace names an address.
+/// Returns whether a slice of a namespace names an address.
 pub(super) fn is_named(contents: &Contents, namespace: &str, address: IpAddr) -> bool {
     let names = |object: &Object| match object {
         Object::EndpointSlice(slice) => {
