@@ -17,7 +17,7 @@ use manx_objects::object::Kind;
 /// The approximate maximum number of prefixes that are cached. Each takes some hundred bytes.
 const MOST_PREFIXES: usize = 1 << 20;
 
-/// The source address of packets from a pod to the world, as the world sees it.
+/// The source address that destinations outside the cluster see in a pod's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WayOut {
     /// The pod's own address.

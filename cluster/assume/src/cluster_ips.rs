@@ -9,9 +9,9 @@ use serde_json::json;
 use crate::space::{Space, User};
 use crate::{Assumed, Completion, list};
 
-/// Gives cluster IPs to Services that have none in the manifests and would get some in a cluster: one of each family in
-/// use, from the cluster's `ServiceCIDRs` or else from a range that the input does not name. If there is no such range,
-/// the Service gets none.
+/// Gives cluster IPs to Services that have none in the manifests and would get some in a cluster. Each gets one of each
+/// family in use, from the cluster's `ServiceCIDRs` or else from a range that the input does not name. If there is no
+/// such range, the Service gets none.
 ///
 /// [`complete`](crate::complete) does not call this function, because policy needs the endpoints of Services, not their
 /// cluster IPs.

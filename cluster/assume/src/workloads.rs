@@ -140,9 +140,9 @@ fn is_other_with_pods(completion: &Completion<'_>, key: &ObjectKey, workload: &W
             .any(|(_, stored)| matches!(stored.state.valid(), Some(Object::Pod(pod)) if has(pod)))
 }
 
-/// Returns the workload that an owner reference names. If the `ReplicaSet` of a Deployment or the Job of a `CronJob` is
-/// not in the input, the owner follows from the name of the `ReplicaSet` or Job: it is the owner's name, a dash, and a
-/// hash or a time.
+/// Returns the workload that an owner reference names. The `ReplicaSet` of a Deployment or the Job of a `CronJob` may
+/// not be in the input. Then the owner follows from the name of the `ReplicaSet` or Job: it is the owner's name, a
+/// dash, and a hash or a time.
 fn controlled_by<'a>(
     namespace: &str,
     owner: &Owner,

@@ -1,8 +1,9 @@
 //! Assigns addresses.
 //!
 //! An address comes from the first of these that has a free one: one of the owner's own blocks; a block that the owner
-//! claims now; without strict affinity, any other block of the pools, from which the owner borrows the address. If a
-//! request is repeated with the same handle, it gets the address that the handle already has.
+//! claims now; any other block of the pools. Without strict affinity, the owner borrows an address from such another
+//! block; with strict affinity, it does not. If a request is repeated with the same handle, it gets the address that
+//! the handle already has.
 //!
 //! The handle is written before the block. A crash in between leaves a count that is too high, but never an address
 //! without a handle.

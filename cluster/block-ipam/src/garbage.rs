@@ -1,8 +1,8 @@
 //! Garbage collection: finds addresses, blocks, affinities and handles without a user, and removes them after some
 //! time.
 //!
-//! A round has three parts: a [`Look`] at the store and at the users; a plan, which depends on this look and on earlier
-//! ones ([`Garbage::plan`], pure); and the [`Step`]s of the plan, which are executed one after the other ([`take`]).
+//! A round has three parts. It takes a [`Look`] at the store and at the users. It makes a plan from this look and from
+//! earlier ones ([`Garbage::plan`], pure). It executes the [`Step`]s of the plan, one after the other ([`take`]).
 //!
 //! These are removed:
 //! - **Addresses** without a user (a pod, a node's tunnel, a Service): if two looks, at least the grace time apart,

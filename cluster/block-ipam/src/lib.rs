@@ -21,8 +21,8 @@
 //! Manx and Calico may use one store at the same time. So the records, the order of the writes and the meaning of each
 //! state are the same as Calico's. Calico leaves some records behind after a crash; this crate removes them.
 //!
-//! The laws, for any number of nodes, any order of their reads and writes, and a crash at each of them (`laws.rs`): no
-//! address is assigned twice, no address is lost for ever, and no block has two owners.
+//! The laws (`laws.rs`): no address is assigned twice, no address is lost forever, and no block has two owners. They
+//! hold for any number of nodes, any order of their reads and writes, and a crash at each of them.
 //!
 //! The only I/O is the store, and there is no clock: callers pass the time. Not supported: virtual machines that keep
 //! their addresses (other writers never release the handles of `KubeVirt`), and Windows nodes.

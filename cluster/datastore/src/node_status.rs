@@ -171,7 +171,7 @@ impl NodeStatuses {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A poisoned lock is no problem, because each change leaves the state valid.
+        // A poisoned lock is not a problem, because each change leaves the state valid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

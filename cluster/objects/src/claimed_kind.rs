@@ -121,10 +121,10 @@ pub(super) fn is_another_vendors(kind: &str, version: &str) -> bool {
     Kind::ALL.into_iter().any(|known| known.name() == kind) && is_of_another_vendor(version)
 }
 
-/// Returns whether an API version is well-formed and cannot be a misspelling of one that Manx reads. All of these
-/// conditions must hold: its group has a dot (every group except some of Kubernetes has one); the group does not
-/// contain `kubernetes`, `calico` or `networking`; and it differs by more than three letters from each group that Manx
-/// reads, with and without the last part of the name.
+/// Returns whether an API version is well-formed and cannot be a misspelling of one that Manx reads. The version must
+/// meet all of these conditions. Its group has a dot (every group except some of Kubernetes has one). The group does
+/// not contain `kubernetes`, `calico` or `networking`. The group differs by more than three letters from each group
+/// that Manx reads, with and without the last part of the name.
 pub(super) fn is_of_another_vendor(version: &str) -> bool {
     /// A domain of Amazon, which differs from the domain of Kubernetes by three letters only.
     const AMAZON: &str = ".k8s.aws";

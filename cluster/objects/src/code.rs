@@ -114,7 +114,7 @@ codes! {
         "The input is too large to compare everything with everything: problems may be missing."
         Some("check parts of the input, each with the pods and namespaces that its policies are about");
 
-    // Objects that are not valid.
+    // Invalid objects.
     DuplicateKey "duplicate-key" Error
         "A mapping has a key twice." None;
     NotJsonTypes "not-json-types" Error

@@ -3,7 +3,7 @@
 //! A source (such as a directory of manifests) assembles [`Contents`], and describes with [`Changes`] how the new
 //! contents differ from the previous ones. Code that uses the contents does not depend on the source.
 //!
-//! - An object that is not valid is present as [`State::Invalid`], and fails closed.
+//! - An invalid object is present as [`State::Invalid`], and fails closed.
 //! - An object of any kind that two places define differently is invalid, and neither definition is used. The same
 //!   content twice only causes a warning. If an object is a workload of a kind that Manx does not read, its first
 //!   definition counts.

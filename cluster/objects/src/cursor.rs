@@ -342,7 +342,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Returns the whole number, and reports an error if this is no whole number within `range`.
+    /// Returns the whole number, and reports an error if the value is not a whole number within `range`.
     pub(super) fn integer<T: TryFrom<i128>>(
         &self,
         out: &mut Findings,

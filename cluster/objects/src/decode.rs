@@ -7,8 +7,7 @@ use super::object::{Kind, Object, Subject};
 use super::{calico, cluster, endpoint_slice, endpoints, namespace, network_policy, node, pod};
 use super::{service, workload};
 
-/// Decodes as much of the object as can be read. If the object is not valid, returns its known
-/// parts.
+/// Decodes as much of the object as can be read. If the object is invalid, returns its known parts.
 pub(super) fn decode(
     root: &Cursor<'_>,
     kind: Kind,

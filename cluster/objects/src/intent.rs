@@ -109,7 +109,7 @@ pub(super) fn separate_rules(list: &Cursor<'_>, rules: &[Rule], egress: bool, ou
         }
         _ => false,
     };
-    // Rules that are not valid are not in `rules`.
+    // Invalid rules are not in `rules`.
     if out.errors() || !rules.chunks(2).all(is_pair) {
         return;
     }
@@ -140,7 +140,7 @@ pub(super) fn separate_peers(list: &Cursor<'_>, peers: &[Peer], out: &mut Findin
             _ => false,
         }
     });
-    // Peers that are not valid are not in `peers`.
+    // Invalid peers are not in `peers`.
     let Some(second) = second.filter(|_| !out.errors()).and_then(|first| list.item(first + 1))
     else {
         return;

@@ -1,11 +1,11 @@
-//! The known parts of an object that is not valid.
+//! The known parts of an invalid object.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::object::{Pairs, Pod, Subject};
 
-/// The known parts of an object that is not valid.
+/// The known parts of an invalid object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Invalid {
     /// For a policy: the endpoints that it selects, if these could be read.

@@ -7,8 +7,8 @@
 //! - decoders, one for each kind: from tree to [`object`], checked as the API server checks; they apply no defaults.
 //! - `intent`: parts of a policy that are valid but probably not what the author meant.
 //! - [`settings`]: the effect that each field of Calico's kinds has in Manx, if it has any.
-//! - [`read`]: all objects of a file. An object that is not valid is still there, as [`State::Invalid`], so that it can
-//!   fail closed; the other objects of the file load.
+//! - [`read`]: all objects of a file. An invalid object is still there, as [`State::Invalid`], so that it can fail
+//!   closed; the other objects of the file load.
 //! - [`locate`]: the place of a field in the text, for problems that are found only when all objects are compared.
 //! - [`contents`]: all objects of a cluster, from any source.
 //!

@@ -37,8 +37,8 @@ const IGNORED: &[&str] = &[
 const STORED: &str = "projectcalico.org/metadata";
 const STORED_VERSION: &str = "crd.projectcalico.org/v1";
 
-/// The most bytes of an object's annotations, keys and values (apimachinery, `TotalAnnotationSizeLimitB`; Calico's
-/// validation has the same limit).
+/// The maximum size of an object's annotations, keys and values together, in bytes (apimachinery,
+/// `TotalAnnotationSizeLimitB`; Calico's validation has the same limit).
 const MAX_ANNOTATIONS: usize = 256 << 10;
 
 /// The parts of `metadata` that decoders need, apart from the identity.

@@ -282,7 +282,7 @@ fn empty_or_address(cursor: &Cursor<'_>, field: &str, out: &mut Findings) -> Opt
 }
 
 /// Returns the addresses that can be read from an annotation. Returns `None` if the annotation is absent or no address
-/// can be read. If one part is not legal, the pod is not valid. The addresses in the other parts are then closed. If
+/// can be read. If one part is not legal, the pod is invalid. The addresses in the other parts are then closed. If
 /// `status` is `filled`, Calico does not look at annotations, so an error is only a warning.
 fn annotated(
     root: &Cursor<'_>,

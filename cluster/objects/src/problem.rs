@@ -81,10 +81,10 @@ pub enum Cause {
         "is a template of Helm that is not rendered: found `{{{{ ... }}}}`, expected YAML or JSON ({error})"
     )]
     Template {
-        /// The reason why the file is no YAML.
+        /// The reason why the file is not YAML.
         error: String,
     },
-    /// A document that is no Kubernetes object and does not look like one.
+    /// A document that is not a Kubernetes object and does not look like one.
     #[error("is no Kubernetes object: found {found}, expected apiVersion, kind and metadata")]
     NotAnObject {
         /// A description of the document.
@@ -110,7 +110,7 @@ pub enum Cause {
         /// The seconds for which the file must stay unchanged.
         seconds: u64,
     },
-    /// The file is no YAML or JSON, or is too large.
+    /// The file is not YAML or JSON, or is too large.
     #[error("{0}")]
     Syntax(String),
     /// The document has a flaw as a tree, such as a duplicate key or an unknown tag.

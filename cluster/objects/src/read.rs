@@ -53,11 +53,11 @@ pub struct Entry {
     pub state: State,
 }
 
-/// An object, or the fact that it is not valid.
+/// An object, or the fact that it is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     Valid(Arc<Object>),
-    /// The object is not valid. Its problems say why.
+    /// The object is invalid. Its problems say why.
     Invalid(Box<Invalid>),
 }
 

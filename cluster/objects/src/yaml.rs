@@ -19,8 +19,8 @@ use super::tree::{
 /// The maximum size of a file, in bytes.
 pub const MAX_BYTES: usize = 256 << 20;
 /// The number of bytes, as JSON, that the anchors and aliases of a file may repeat in addition to the file's own
-/// length. kubectl's parser instead limits the values that come from aliases, to 400,000 in a short document (goyaml,
-/// `allowedAliasRatio`). A limit in bytes also covers long texts.
+/// length. kubectl's parser instead limits the number of values that come from aliases: to 400,000 in a short document
+/// (goyaml, `allowedAliasRatio`). A limit in bytes also covers long texts.
 pub const MAX_REPEATED: usize = 1 << 20;
 
 /// The reason why a file has no usable documents.

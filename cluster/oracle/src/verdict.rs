@@ -119,7 +119,7 @@ pub enum VerdictReason {
     },
     /// No policy decided, and this profile, which needs no object, allows everything (`kns.<namespace>`).
     DefaultProfile(String),
-    /// No policy decided, and the endpoint's profile does not exist or is not valid.
+    /// No policy decided, and the endpoint's profile does not exist or is invalid.
     MissingProfile(String),
     /// No policy decided, and no rule of the endpoint's profiles matched.
     NoProfile,

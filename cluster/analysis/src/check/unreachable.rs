@@ -1,9 +1,9 @@
 //! Finds rules of ordered policies that no packet reaches, because earlier rules decide every packet that they match.
 //!
 //! The check is exact for the ends of the input, and for later pods without labels: see `cells`. These are not
-//! reported: Kubernetes' policies, whose rules only add to each other; staged policies, which are not enforced; rules
-//! that repeat the effect of an earlier policy; baseline policies, whose purpose is to be overridden; and two policies
-//! of one priority (see `priorities`).
+//! reported: rules of Kubernetes' policies, which only add to each other; rules of staged policies, which are not
+//! enforced; and rules of baseline policies, whose purpose is to be overridden. Rules that repeat the effect of an
+//! earlier policy, and two policies of one priority (see `priorities`), are not reported either.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -239,7 +239,7 @@ fn a_published_port_is_two_steps_and_the_second_is_of_whom_the_node_masquerades(
     ");
 }
 
-/// Returns a pool with this mode and `natOutgoing`, and these services.
+/// Returns a pool with these fields (`mode`), and these services.
 fn with_pool(mode: &str, services: &str) -> String {
     pool("four", "10.1.0.0/16", mode) + services
 }

@@ -16,11 +16,11 @@ use super::{ServiceTables, few};
 pub struct Row {
     /// The Service.
     pub name: ObjectName,
-    /// `spec.type`; `None` if the Service is not valid.
+    /// `spec.type`; `None` if the Service is invalid.
     pub service_type: Option<ServiceType>,
     /// The addresses that nodes translate, except the nodes' own addresses.
     pub addresses: Vec<IpAddr>,
-    /// The port, or `None` if the Service has none or is not valid.
+    /// The port, or `None` if the Service has none or is invalid.
     pub port: Option<Port>,
     /// The number of endpoints that a new connection may get on some node.
     pub backends: usize,

@@ -133,10 +133,10 @@ pub(super) fn built_in_profile(name: &str, model: &Model) -> Option<Arc<Profile>
 /// Returns the endpoints that a policy selects. A namespaced policy selects only endpoints of its namespace.
 ///
 /// In a global policy, a selector of namespaces or service accounts changes the meaning of `all()` in the policy's
-/// other selector: the member must then have a namespace or, if there is no selector of namespaces, a service account.
-/// So no host endpoint matches. Calico replaces only the exact text `all()`. So `all( )` keeps its meaning, and an
-/// absent selector is not affected, because it does not contain the text. Source: `libcalico-go`, the conversion of
-/// `GlobalNetworkPolicy`.
+/// other selector. With a selector of namespaces, the member must then have a namespace; otherwise it must have a
+/// service account. So no host endpoint matches. Calico replaces only the exact text `all()`. So `all( )` keeps its
+/// meaning, and an absent selector is not affected, because it does not contain the text. Source: `libcalico-go`, the
+/// conversion of `GlobalNetworkPolicy`.
 fn subject(wire: &Subject, namespace: Option<&str>) -> Result<Selector, SelectorError> {
     let parse_account = match namespace {
         None => Selector::parse_subjects_account,

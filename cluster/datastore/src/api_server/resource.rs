@@ -48,7 +48,7 @@ impl Resources {
         connection: &Connection,
         kind: ServedKind,
     ) -> kube::Result<Option<Resource>> {
-        // A poisoned lock is no problem, because each call leaves the map in a valid state.
+        // A poisoned lock is not a problem, because each call leaves the map in a valid state.
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(resource) = known().get(&kind) {
             return Ok(Some(resource.clone()));

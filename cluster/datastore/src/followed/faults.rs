@@ -1,4 +1,4 @@
-//! The faults because of which objects may be out of date.
+//! The faults that may cause objects to be out of date.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -22,7 +22,7 @@ pub struct Stale {
     pub reason: String,
 }
 
-/// The faults because of which objects cannot be followed, each of one kind or (`None`) of all kinds.
+/// The faults that prevent objects from being followed, each of one kind or (`None`) of all kinds.
 #[derive(Debug)]
 pub(super) struct Faults {
     /// The server's name in sentences.

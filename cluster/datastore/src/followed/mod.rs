@@ -5,7 +5,7 @@
 //! - `pause`: the wait after a failure.
 //! - `reading`: an object, read by the reader of files.
 //! - `event`: an event from the server.
-//! - `faults`: the faults because of which objects may be out of date.
+//! - `faults`: the faults that may cause objects to be out of date.
 //! - `snapshot`: the last state on disk.
 //! - `events`: the path of events to the agent and to the state on disk.
 //! - `objects`: all objects, and their differences from the previous ones.

@@ -44,7 +44,7 @@ pub(crate) struct Objects {
     restored: Option<SystemTime>,
     /// The kinds that are not listed yet.
     missing: BTreeSet<Kind>,
-    /// The faults because of which objects may be out of date.
+    /// The faults that may cause objects to be out of date.
     faults: Faults,
 }
 

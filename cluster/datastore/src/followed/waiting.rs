@@ -25,7 +25,7 @@ impl<V, K> Default for Waiting<V, K> {
 
 impl<V: Clone + PartialEq, K: Clone + Ord> Waiting<V, K> {
     fn values(&self) -> MutexGuard<'_, BTreeMap<K, V>> {
-        // A poisoned lock is no problem, because each call leaves the map in a valid state.
+        // A poisoned lock is not a problem, because each call leaves the map in a valid state.
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

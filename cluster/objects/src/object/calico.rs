@@ -87,8 +87,8 @@ pub struct EntityRule {
     pub nets: Vec<IpNet>,
     /// `notNets`: the address is in none of them.
     pub not_nets: Vec<IpNet>,
-    /// `selector`. An empty selector counts as absent, as in Calico's API, and is no condition. `all()` selects all
-    /// endpoints and sets.
+    /// `selector`. An empty selector counts as absent, as in Calico's API, so it is not a condition. `all()` selects
+    /// all endpoints and sets.
     pub selector: Option<String>,
     pub not_selector: Option<String>,
     pub namespace_selector: Option<String>,

@@ -1,12 +1,13 @@
 //! Cells: a cell is the set of packets between two ends. This module also calculates which packets of a cell reach a
 //! rule.
 //!
-//! The ends are those of the input, and later ones (`ends`). The packets that a rule matches between two ends are the
-//! same match sets as in the compiled tables. Only certain matches take packets. An address that no manifest gives is
-//! in no net, except nets that contain all addresses. A rule that excludes members takes nothing.
+//! The ends are those of the input, and later ones (`ends`). The packets that a rule matches between two ends are
+//! represented by the match sets of the compiled tables. A rule takes only the packets that it certainly matches. An
+//! address that no manifest gives is in no net, except nets that contain all addresses. A rule that excludes members
+//! takes nothing.
 //!
-//! The work is bounded. If the bound is reached during a question ([`Cells::is_spent`]), the answer is not valid and
-//! must not be reported.
+//! The work is bounded. If the bound is reached during a question ([`Cells::is_spent`]), the answer is invalid and must
+//! not be reported.
 
 mod ends;
 mod walk;
@@ -36,7 +37,7 @@ pub(super) struct Cells<'s, 'a> {
     ends_in: HashMap<String, Vec<usize>>,
     policies_in: HashMap<&'s str, Vec<usize>>,
     policies_anywhere: Vec<usize>,
-    /// The selectors of policies that are not valid.
+    /// The selectors of invalid policies.
     broken: Vec<&'s Selector>,
     pub(super) families: Vec<Family>,
     /// The policies of each endpoint that was looked up so far.

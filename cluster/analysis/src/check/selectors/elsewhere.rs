@@ -31,7 +31,8 @@ impl<'m> Question<'_, 'm> {
         self.found.members().iter().filter(may_be).find(fits)
     }
 
-    /// Returns a text with the selector that would reach a member which matches in everything except its place.
+    /// Returns a text about a member that matches in everything except its place: the selector or the field that would
+    /// reach it.
     pub(super) fn reach(&self, member: &Member<'_>) -> String {
         let title = member.title();
         let language = self.asked.language;

@@ -394,7 +394,7 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
     assert!(tunnels.get() > least, "few tunnels borrow addresses: {tunnels:?}");
 }
 
-/// Pods of n2 and n3 have one of these addresses each. The cost of a change depends on who else uses the address.
+/// Pods of n2 and n3 have one of these addresses each. The cost of a change depends on the other users of the address.
 #[test]
 fn a_pod_costs_other_routes_only_if_it_or_another_borrows_its_address() {
     const WITH: &[(&str, usize)] = &[("node-1", 0), ("node-2", 0), ("node-3", 0), ("pool", 1)];

@@ -223,7 +223,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_addresses_that_the_rules_say
             for rule in expected.values() {
                 *counts.borrow_mut().entry(*rule).or_default() += 1;
             }
-            // If nothing has changed, the result stays the same.
+            // If `follow` reported no difference and the settings are the same, the routes are the same.
             if let Some((with, routes)) = last.replace((settings.clone(), found.routes.clone())) {
                 prop_assert!(differs || with != settings || routes == found.routes);
             }
