@@ -108,7 +108,7 @@ impl<'a> Explainer<'a> {
         }
     }
 
-    /// Sets what translates services. The default is Manx with its default settings.
+    /// Sets the component that translates services. The default is Manx with its default settings.
     #[must_use]
     pub fn translated_by(self, translates: Translates) -> Self {
         Self { translates, services: OnceCell::new(), host_ports: RefCell::default(), ..self }

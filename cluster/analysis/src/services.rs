@@ -38,7 +38,7 @@ pub struct AgentSettings {
     pub external_ips: Vec<IpNet>,
 }
 
-/// What translates services' addresses to the addresses of their endpoints.
+/// The component that translates services' addresses to the addresses of their endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Translates {
     /// The agents (`--services manx`), with these settings.
@@ -66,7 +66,7 @@ pub struct ServiceTables<'a> {
     settings: AgentSettings,
     /// The first of these nodes that has tables.
     seat: Option<String>,
-    /// The table of the seat.
+    /// The services as the node `seat` translates them.
     frontends: Frontends,
 }
 

@@ -1,5 +1,5 @@
-//! Makes the nodes that pods and host endpoints name, or two nodes if no object names any. Also assigns pods without a
-//! node to nodes.
+//! Makes the nodes that pods and host endpoints name, or two nodes if no object names any. This module also assigns
+//! pods without a node to nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -35,7 +35,7 @@ pub enum AskedError {
     #[error("annotation {name} of {object}: found {found:?}, expected {expected}")]
     Syntax {
         name: &'static str,
-        /// What has the annotation: the pod, its namespace, or the Service.
+        /// The object that has the annotation: the pod, its namespace, or the Service.
         object: &'static str,
         found: String,
         expected: &'static str,

@@ -83,7 +83,7 @@ impl Look {
     }
 }
 
-/// What earlier looks have seen. It is empty at the start.
+/// The suspects that earlier looks have found. It is empty at the start.
 #[derive(Debug, Default)]
 pub struct Garbage {
     /// The suspects of the last look. For each, the time of the first look in an unbroken series of looks that have all

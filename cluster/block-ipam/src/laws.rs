@@ -38,7 +38,7 @@ const ADDRESSES_OF_BLOCK: usize = 4;
 
 const NAMESPACE: &str = "default";
 
-/// What happens to the next write of a node.
+/// The outcome of a node's next write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Done,

@@ -2,10 +2,10 @@
 //! pods.
 //!
 //! The layers, in order:
-//! - [`block`]: the addresses of a block, and their allocations. Pure.
+//! - [`block`]: the addresses of a block, and their allocations. Its functions are pure.
 //! - [`affinity`], [`handle`], [`config`]: the owner of a block, addresses that are released together, and the
-//!   cluster's settings. Values.
-//! - [`pool`]: the pools that serve a request. Pure.
+//!   cluster's settings. These modules define plain values.
+//! - [`pool`]: the pools that serve a request. Its functions are pure.
 //! - `candidates`: the order in which a node examines the blocks of a pool.
 //! - [`store`]: records that are changed by compare-and-swap.
 //! - [`claim`], [`assign`], [`release`]: the algorithms over a store.
@@ -13,9 +13,10 @@
 //! - [`asked`], [`pods`], [`tunnels`]: the addresses of a pod, and those of a node's tunnels.
 //! - [`services`]: the addresses of Services of type `LoadBalancer`.
 //! - [`records`]: all records of a store.
-//! - [`users`]: the users of allocations, and which allocations have none. Pure.
-//! - [`check`]: whether all records agree with each other and with the users. Pure.
-//! - [`utilization`], [`split`]: how many addresses of pools and blocks are in use; the parts of a pool. Pure.
+//! - [`users`]: the users of allocations, and which allocations have none. Its functions are pure.
+//! - [`check`]: whether all records agree with each other and with the users. Its functions are pure.
+//! - [`utilization`], [`split`]: how many addresses of pools and blocks are in use; the parts of a pool. Their
+//!   functions are pure.
 //! - [`garbage`]: removes records that have no user any more.
 //!
 //! Manx and Calico may use one store at the same time. So the records, the order of the writes and the meaning of each

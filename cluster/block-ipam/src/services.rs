@@ -5,7 +5,7 @@
 //! name is derived from the Service's uid. So a Service that is deleted and created again has another handle, and the
 //! controllers of Calico and of Manx recognize each other's addresses.
 //!
-//! - [`wish`]: the addresses and pools that a Service requests in its object. Pure.
+//! - [`wish`]: the addresses and pools that a Service requests in its object. Its functions are pure.
 //! - [`terms`]: pools, settings and node addresses, which apply to all Services.
 //! - [`ledger`]: the Services that have addresses, as recorded in blocks.
 //! - [`settle`]: assigns the addresses that a Service requests, and releases addresses to which it has no right.

@@ -87,7 +87,7 @@ pub struct Inputs<'a> {
     pub interfaces: Interfaces<'a>,
 }
 
-/// What translates service addresses, and which addresses it translates.
+/// The component that translates service addresses, and the addresses that it translates.
 #[derive(Debug, Clone, Copy)]
 pub enum Translation<'a> {
     /// Nothing translates them: they are treated like addresses outside the cluster.

@@ -15,16 +15,16 @@ use manx_objects::object::{Kind, ObjectKey};
 
 /// An observer of the steps of the search. It cannot change the search.
 pub(super) trait Watch {
-    /// A tier begins.
+    /// The search enters a tier.
     fn tier(&mut self, _tier: &Tier) {}
-    /// A policy that selects the endpoint in this direction begins.
+    /// The search enters a policy that selects the endpoint in this direction.
     fn policy(&mut self, _policy: &Policy) {}
     /// A rule of the policy was evaluated.
     fn rule(&mut self, _rule: &Rule, _mismatch: Option<Mismatch>) {}
     /// The end of a tier would deny because of this staged policy: no rule of the policy decided, and all policies of
     /// its tier that apply here are staged.
     fn staged_tier_end(&mut self, _policy: &Policy) {}
-    /// A profile begins.
+    /// The search enters a profile.
     fn profile(&mut self, _name: &str) {}
 }
 

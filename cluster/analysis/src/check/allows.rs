@@ -15,7 +15,7 @@ use manx_policy_compiler::packets::Packets;
 use super::cells::{Cells, Pair, RuleAt, Tally};
 use super::report::Report;
 
-/// Reports such rules.
+/// Reports the Allow rules that meet these conditions.
 pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
     let Some(last) = cells.policies.iter().rposition(|it| it.key.kind == Kind::NetworkPolicy)
     else {

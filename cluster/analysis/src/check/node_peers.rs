@@ -16,7 +16,7 @@ use super::parts::{Nearest, Part};
 use super::report::Report;
 use super::scene::Scene;
 
-/// Reports each such peer.
+/// Reports each `nodes` entry that matches no Node.
 pub(super) fn check<'a>(contents: &'a Contents, scene: &Scene<'a>, report: &mut Report<'a>) {
     let nodes = scene.nodes();
     let mut all = contents.of_kind(Kind::Node);

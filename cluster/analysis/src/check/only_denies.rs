@@ -17,8 +17,8 @@ use super::report::Report;
 use super::scene::{Role, Scene};
 use super::selected::Selected;
 
-/// Reports each such policy, for each direction. Nothing is reported while a policy is not valid, because it is not
-/// known what that policy would allow.
+/// Reports each policy that only denies or logs, for each direction. Nothing is reported while any enforced policy is
+/// invalid, because it is not known what that policy would allow.
 pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: &mut Report<'a>) {
     let mut objects = scene.contents().objects.iter();
     if objects.any(|(key, it)| key.kind.enforced_policy() && matches!(it.state, State::Invalid(_)))

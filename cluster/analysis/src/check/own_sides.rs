@@ -12,7 +12,7 @@ use super::report::Report;
 use super::scene::{Role, Scene};
 use super::selected::Selected;
 
-/// Reports each such rule.
+/// Reports each rule whose own side matches no endpoint of the policy.
 pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: &mut Report<'a>) {
     for (key, object, policy) in scene.policies() {
         if !matches!(object, Object::CalicoPolicy(_)) {

@@ -32,7 +32,8 @@ pub(super) struct Selected<'m> {
     pub(super) members: &'m [Member<'m>],
     /// An index of the members by labels, made at first use.
     index: OnceCell<Index<'m>>,
-    /// For each kind, one workload. It shows which labels the kind's controller gives to pods.
+    /// One or two workloads of each kind: one that numbers its pods, and one that does not. They show which labels the
+    /// kind's controller gives to pods.
     workloads: Vec<(&'m ObjectKey, &'m Workload)>,
     found: HashMap<Selector, Rc<[usize]>>,
     left: usize,
@@ -80,7 +81,8 @@ impl<'m> Selected<'m> {
         self.members.iter().any(|member| member.role == Role::Endpoint)
     }
 
-    /// Counts looks. Returns `None` if they would exceed the bound; the caller must then not make them.
+    /// Counts members before the check looks at them. Returns `None` if the bound would be exceeded; the caller must
+    /// then not look at them.
     pub(super) fn spend(&mut self, looks: usize) -> Option<()> {
         let left = self.left.checked_sub(looks);
         self.incomplete |= left.is_none();

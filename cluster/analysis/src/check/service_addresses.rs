@@ -31,7 +31,7 @@ const NARROW: [u8; 2] = [24, 112];
 /// The label of the pods that listen on the DNS Service's address on every node.
 const LOCAL_DNS: (&str, &str) = ("k8s-app", "node-local-dns");
 
-/// Reports each such net.
+/// Reports each net that contains only addresses of Services.
 pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: &mut Report<'a>) {
     let contents = scene.contents();
     let is_known = |kind| matches!(kind, Kind::Node | Kind::Service | Kind::EndpointSlice);

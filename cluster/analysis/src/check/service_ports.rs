@@ -26,7 +26,7 @@ type Target<'a> = (&'a ObjectKey, u16);
 /// The ports that only Services have, each with the pods behind these Services.
 type Translated<'a> = BTreeMap<Port, BTreeMap<usize, Target<'a>>>;
 
-/// Reports each such port.
+/// Reports each port that only a Service has.
 pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: &mut Report<'a>) {
     let Some(translated) = translated(scene.contents(), selected) else { return };
     for (key, object, policy) in scene.policies() {

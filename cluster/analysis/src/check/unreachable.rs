@@ -15,7 +15,7 @@ use super::cells::{Cells, Pair, RuleAt, Taker, Tally};
 use super::priorities::leaves_open;
 use super::report::Report;
 
-/// Reports such rules.
+/// Reports the rules that no packet reaches.
 pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
     for (policy, placed) in cells.policies.iter().enumerate() {
         let is_ordered = placed.key.kind != Kind::NetworkPolicy

@@ -96,7 +96,7 @@ impl Cells {
     }
 }
 
-/// What decides about a pair of groups in one family.
+/// The way in which a pair of groups is decided in one family.
 pub(super) enum Pair {
     /// The policies of both ends decide.
     Policy(End, End),

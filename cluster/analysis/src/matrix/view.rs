@@ -149,7 +149,7 @@ impl<'a> View<'a> {
         (blocks, values.whys)
     }
 
-    /// Returns what a party's row and column depend on.
+    /// Returns a key of a party: two parties with equal keys have equal rows and equal columns.
     fn alike(&self, party: usize) -> (usize, bool) {
         (self.matrix.group(party), self.is_in_namespace(party))
     }

@@ -450,7 +450,7 @@ impl<W: Writes + Sync> Turn<'_, W> {
     }
 }
 
-/// Returns what a Service requests, if the request is possible.
+/// Returns the request of a Service, if the request is possible.
 fn possible_wish(service: &Service) -> Result<Wish, Trouble> {
     let wish = service.wish()?;
     let of_other = wish.addresses.iter().find(|it| !wish.families.contains(&family(**it)));

@@ -1,4 +1,4 @@
-//! What a Service requests in its object.
+//! The request of a Service for addresses, as its object states it.
 //!
 //! Addresses and pools can be requested with annotations only. `spec.loadBalancerIP` has no effect, as in Calico,
 //! because Kubernetes has deprecated it.
@@ -64,7 +64,7 @@ pub struct Service {
     pub ingress: Vec<Value>,
 }
 
-/// What a Service requests.
+/// The request of a Service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wish {
     /// The addresses that the Service must get, at most one of each family. If there are none, the pools provide the
@@ -114,7 +114,7 @@ impl Service {
         self.is_balanced && !of_others && is_meant
     }
 
-    /// Returns what the Service requests.
+    /// Returns the request of the Service.
     ///
     /// # Errors
     /// Returns an error if an annotation cannot be read.

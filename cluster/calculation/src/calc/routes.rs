@@ -226,7 +226,8 @@ impl RouteTables {
     }
 }
 
-/// Returns the routes that only the node itself knows.
+/// Returns the routes that are local to the node: its kernel's addresses, the service addresses, and the attached
+/// addresses.
 fn of_node<'a>(
     inputs: &Inputs<'a>,
     attached: &'a [(IpAddr, NextHop)],

@@ -55,7 +55,7 @@ impl Cluster {
         before.unwrap_or_default() != now
     }
 
-    /// Returns the plan of a node.
+    /// Returns the blocks and tunnel addresses of a node as a plan.
     pub(super) fn plan(&self, name: &str, node: &Node) -> Plan {
         match self.ipam {
             Ipam::HostLocal => Plan::host_local(node.pod_cidrs.as_slice()),

@@ -1,5 +1,5 @@
-//! The members that can have an address: pods, host endpoints, and the endpoints of services. Also Felix's settings for
-//! hosts.
+//! The members that can have an address: pods, host endpoints, and the endpoints of services. This module also imports
+//! Felix's settings for hosts.
 
 use std::borrow::Cow;
 use std::net::IpAddr;

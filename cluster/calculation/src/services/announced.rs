@@ -70,7 +70,7 @@ struct Known {
     addresses: BTreeMap<IpAddr, Claim>,
 }
 
-/// What a Service says about one of its addresses.
+/// The data of a Service about one of its addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Claim {
     kind: AddressKind,

@@ -50,7 +50,7 @@ pub struct Frontends {
     /// The Services, and the pods of this node that request ports of the node.
     claimants: HashMap<Arc<ObjectKey>, Claimant>,
     claims: Claims,
-    /// What is not translated of each object.
+    /// The parts of each object that are not translated, with the reasons.
     omissions: BTreeMap<Arc<ObjectKey>, BTreeSet<Omission>>,
     host_ports: HostPorts,
     /// The port on which load balancers ask about each Service, and the answer.

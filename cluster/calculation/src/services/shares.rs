@@ -145,7 +145,8 @@ mod tests {
                 for service in model.keys() {
                     prop_assert_eq!(shares.leaves_out(&rank(*service)), now.contains(service));
                     let differs = out.contains(service) != now.contains(service);
-                    // A Service that has changed itself is compiled anyway.
+                    // `decide` need not return a Service that has itself changed, because that Service is compiled
+                    // anyway.
                     if *service != at {
                         prop_assert_eq!(told.contains(&rank(*service).object), differs, "{}", service);
                     }

@@ -20,7 +20,7 @@ pub enum Effect {
 pub struct NotDone {
     /// The code of the problem.
     pub code: Code,
-    /// The values that need no effect.
+    /// The values with which nothing is missing.
     pub unless: Unless,
     /// The missing part, as text after the field's name.
     pub message: &'static str,

@@ -51,7 +51,7 @@ pub(super) struct Compiled {
     pub(super) health_check: Option<(u16, LocalEndpoints)>,
     /// The frontends. The frontends of a pod lead nowhere until its ports are granted.
     pub(super) frontends: BTreeMap<FrontendKey, Arc<Frontend>>,
-    /// What is not translated.
+    /// The parts that are not translated, with the reasons.
     pub(super) omissions: BTreeSet<Omission>,
 }
 
