@@ -1,4 +1,4 @@
-//! How the nodes' tables translate services. The same calculation as in the agents decides this.
+//! How the nodes' tables translate services. The agents calculate their tables in the same way.
 //!
 //! - [`list`]: a row for each port of each Service.
 //! - [`shown`]: one Service, with a reason for each address and endpoint that is left out.

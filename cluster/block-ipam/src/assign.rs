@@ -1,9 +1,8 @@
 //! Assigns addresses.
 //!
-//! An address comes from the first of these that has a free one: one of the owner's own blocks; a block that the owner
-//! claims now; any other block of the pools. Without strict affinity, the owner borrows an address from such another
-//! block; with strict affinity, it does not. If a request is repeated with the same handle, it gets the address that
-//! the handle already has.
+//! An address comes from one of the owner's own blocks. If these are full, it comes from a block that the owner claims
+//! now. If there is no block to claim, the owner borrows an address from any other block of the pools, unless strict
+//! affinity is set. If a request is repeated with the same handle, it gets the address that the handle already has.
 //!
 //! The handle is written before the block. A crash in between leaves a count that is too high, but never an address
 //! without a handle.

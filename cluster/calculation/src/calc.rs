@@ -94,7 +94,7 @@ pub enum Translation<'a> {
     Nobody,
     /// The node's kube-proxy translates them; the link leads to the node.
     KubeProxy(&'a Services, Link),
-    /// Manx translates them. Packets to addresses in the ranges that no service has are refused.
+    /// Manx translates them. Packets to an address in the ranges are refused if no service has the address.
     Manx(&'a Frontends, &'a ServiceRanges, Option<ManxPort>),
 }
 
@@ -155,8 +155,8 @@ struct Counted {
     base: u64,
 }
 
-/// Slots that no tables use are kept for some time, so that a policy that comes back continues its counts. The number
-/// of kept slots may equal the number that the last tables use, and may always reach this number.
+/// Slots that no tables use are kept for some time, so that a policy that comes back continues its counts. They are
+/// reclaimed when there are more of them than this number, and more than the slots that the last tables use.
 const KEPT_SLOTS: usize = 1024;
 
 impl Calculation {

@@ -1,9 +1,9 @@
 //! A Lease of Kubernetes (`coordination.k8s.io`). It ensures that at most one of several processes leads.
 //!
-//! The leader writes the Lease at regular intervals. Others take the Lease if it was not written for the holder's
-//! duration. They measure this with their own clocks, from the time when they have seen a write, so the clocks need not
-//! agree. The leader measures from the time before it sent its last write, and stops leading [`Terms::renew`] after
-//! that. This is earlier than any other process may take the Lease.
+//! The leader writes the Lease at regular intervals. Other processes take the Lease if the holder has not written it
+//! for the duration that the Lease contains. They measure this with their own clocks, from the time when they have seen
+//! a write, so the clocks need not agree. The leader measures from the time before it sent its last write, and stops
+//! leading [`Terms::renew`] after that. This is earlier than any other process may take the Lease.
 //!
 //! Source: `client-go/tools/leaderelection` of Kubernetes.
 

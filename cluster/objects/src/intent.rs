@@ -25,8 +25,8 @@ pub(super) fn no_spec(root: &Cursor<'_>, selects: &str, out: &mut Findings) {
     root.absent("spec").told(out, Code::EmptySpec, message);
 }
 
-/// Warns of rules of a direction that `types`, the field `name`, does not contain. An absent or empty list contains
-/// every direction that has rules.
+/// Warns of rules in a direction that the policy's types do not contain. An absent or empty list contains every
+/// direction that has rules.
 pub(super) fn rules_without_type(
     spec: &Cursor<'_>,
     name: &str,
@@ -68,8 +68,8 @@ pub(super) fn empty_without_type(
     }
 }
 
-/// Warns of a condition that is an empty list: `every` peer, port or address matches. Null is not a list: the API
-/// server treats it as an absent field, and templates often write it.
+/// Warns of a condition that is an empty list, because everything then matches: `every` names it (peer, port or
+/// address). Null is not a list: the API server treats it as an absent field, and templates often write it.
 pub(super) fn empty_condition(rule: &Cursor<'_>, key: &str, every: &str, out: &mut Findings) {
     if let Some(list) = rule.field(key)
         && is_empty_list(&list)
@@ -257,7 +257,7 @@ mod tests {
             let expected = format!("empty-condition spec.{field}");
             assert_eq!(told(&format!("spec: {{{rules}}}")), [expected], "{rules}");
         }
-        // In these rules everything is meant, or a template had nothing to write.
+        // In these rules, the author means everything, or a template had nothing to write.
         for fine in
             ["{}", "{from: , ports: }", "{from: [{ipBlock: {cidr: 10.0.0.0/8, except: []}}]}"]
         {

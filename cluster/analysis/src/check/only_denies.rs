@@ -101,8 +101,8 @@ fn may_share(one: &ObjectKey, other: &ObjectKey) -> bool {
     [one, other].iter().any(|key| !key.kind.namespaced()) || one.namespace == other.namespace
 }
 
-/// Returns the effect of a Calico policy's rules as a verb, such as `denies`. `None` if they allow or pass packets, or
-/// if there are none.
+/// Returns the effect of a Calico policy's rules as a verb, such as `denies`. Returns `None` if they allow or pass
+/// packets, or if there are none.
 fn only(object: &Object, direction: Direction) -> Option<&'static str> {
     let Object::CalicoPolicy(policy) = object else { return None };
     let rules = match direction {

@@ -150,7 +150,7 @@ pub(super) struct Nearest<'o, 's, M, L> {
 }
 
 impl<'o, 's, M, L: LabelSource> Nearest<'o, 's, M, L> {
-    /// Returns the first object among those that match the most parts. `None` if none of them matches a part.
+    /// Returns the first object among those that match the most parts. Returns `None` if none of them matches a part.
     pub(super) fn among(
         parts: &[Part<'s>],
         objects: impl Iterator<Item = (M, &'o L)>,

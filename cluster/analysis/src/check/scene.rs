@@ -168,7 +168,7 @@ impl<'a> Scene<'a> {
         &self.cluster.model
     }
 
-    /// Returns the address families that pods have or will get. Both families if this is not known.
+    /// Returns the address families that pods have or will get. Returns both families if this is not known.
     pub(super) fn families(&self) -> Vec<Family> {
         let Cluster { nodes, pools, .. } = &self.cluster;
         let nets = self.addresses.values().flatten();

@@ -10,7 +10,7 @@
 //! Law: a cell equals the oracle's verdict on every pair of pods of its two parties, for every packet from
 //! [`Packet::EPHEMERAL`].
 //!
-//! The matrix does not include the policy of host endpoints at a node's interfaces, and routes. A pod always reaches
+//! The matrix includes neither the policy of host endpoints at a node's interfaces nor routes. A pod always reaches
 //! itself. A node is represented by its first address of each family.
 
 mod cells;
@@ -138,8 +138,8 @@ impl Matrix {
         self.asked.get(&net).into_iter().flatten().copied()
     }
 
-    /// Returns the cell of two parties. Returns `None` if they are not a pair: a pod and itself, two ends that are both
-    /// no pods, a pod and a node that can only be the pod's own, or two ends without a common family.
+    /// Returns the cell of two parties. Returns `None` if they are not a pair: a pod and itself, two ends without a
+    /// pod, a pod and a node that can only be the pod's own, or two ends without a common family.
     pub fn cell(&self, from: usize, to: usize) -> Option<Cell> {
         let (source, destination) = (self.parties.get(from)?, self.parties.get(to)?);
         // Traffic of a pod to itself is not judged.

@@ -133,7 +133,8 @@ fn range((first, last): (u16, u16)) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
-/// Writes types with all their codes as `8` or `8-12`, and other types with their codes as `3/1` or `3/1-4`.
+/// Returns ICMP types and codes as text: `8` or `8-12` for types with all their codes, and `3/1` or `3/1-4` for some
+/// codes of one type.
 fn icmp((first, last): (u16, u16)) -> Vec<String> {
     let ([from, first_code], [to, last_code]) = (first.to_be_bytes(), last.to_be_bytes());
     let coded = |icmp_type: u8, first: u8, last: u8| {

@@ -20,7 +20,7 @@ pub struct NodeTables {
     pub image: Image,
 }
 
-/// Returns every node that the manifests name, with its endpoints. Pods without a node are counted to the first node
+/// Returns every node that the manifests name, with its endpoints. Pods without a node are assigned to the first node
 /// or, if there is no node, to a node without a name. An invalid host endpoint may belong to any node, so every node
 /// gets it.
 pub fn endpoints(contents: &Contents, oracle: &Oracle) -> BTreeMap<String, BTreeSet<LocalName>> {

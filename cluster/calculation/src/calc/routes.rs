@@ -245,8 +245,8 @@ fn of_node<'a>(
     kernel.chain(services).chain(attached)
 }
 
-/// Returns the routes for these inputs that only the node itself knows, with their sources. These sources take
-/// precedence over those of the topology.
+/// Returns the routes for these inputs that are local to the node, with their sources. These sources take precedence
+/// over those of the topology.
 pub fn own_routes(inputs: &Inputs<'_>) -> Vec<(IpNet, RouteSource, NextHop)> {
     of_node(inputs, &attached(inputs)).collect()
 }

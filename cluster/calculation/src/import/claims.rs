@@ -3,8 +3,8 @@
 //! An object names addresses in two places. Only kubelet writes the status of a pod, and no user of the cluster does. A
 //! CNI plugin writes the annotations, but anybody who may change the pod may also write them. So an annotation is used
 //! only if the pod has no addresses in its status, if the pod has a node, and if the pods of that node can have the
-//! address. They can have an address in a block of the node, and an address in a pool that is not used for anything
-//! else. The first address of each family is used.
+//! address. They can have an address in a block of the node. They can also have an address in a pool, if the address is
+//! not used for anything else. The first address of each family is used.
 //!
 //! If several pods name an address, the pod that comes first in this order has it:
 //! 1. a pod whose status names the address, before a pod that is being deleted, before a pod that names it only in an

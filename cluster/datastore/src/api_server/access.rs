@@ -50,8 +50,8 @@ impl Access {
             return Err(unusable(found.to_owned()));
         }
         let user = &mut config.auth_info;
-        // The library would treat the end of the line as a part of the token. These credentials take precedence over a
-        // token file in kubeconfigs.
+        // The library would treat the line break at the end of a token file as a part of the token, so the file is read
+        // here. The credentials in `other` take precedence over a token file in a kubeconfig.
         let other = user.auth_provider.is_some() || user.token.is_some() || user.password.is_some();
         let token = match user.token_file.take_if(|_| !other) {
             Some(file) => {

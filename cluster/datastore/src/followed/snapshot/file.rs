@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A commit appends lines, syncs them to disk, and then overwrites the older head. So after a crash at any time, a head
-//! contains the length of the log at some commit, and the sum. The log is used only if all of it has this sum. A single
+//! contains the length and the sum of the log at some commit. The log is used only if all of it has this sum. A single
 //! different bit makes the file [`UnusableFile`]. The sum is FNV-1a. It detects damage but not forgery, so the file is
 //! trusted only if no other user can write to it.
 

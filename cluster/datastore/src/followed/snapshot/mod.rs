@@ -26,7 +26,7 @@ const WAITING: usize = 16_384;
 /// The maximum number of bytes that wait while writes fail. While writes succeed, all objects of a large cluster may
 /// wait.
 const REFUSED: usize = 32 << 20;
-/// The changes of this time are written together.
+/// Changes within this time are written together.
 const BURST: Duration = Duration::from_millis(500);
 /// The time after which a failed write is tried again; the disk may have been full.
 const AGAIN: Duration = Duration::from_secs(5);
