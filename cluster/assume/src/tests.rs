@@ -145,7 +145,7 @@ fn a_workload_of_a_kind_that_is_not_read_has_pods_unless_the_input_has_such_pods
     let pod = "---\n{apiVersion: v1, kind: Pod, metadata: {name: web-abc, namespace: shop, labels: {app: web, hash: abc}}}\n";
     assert_eq!(names_of(pod).len(), 1);
     assert_eq!(names_of(&pod.replace("app: web", "app: db")).len(), 3);
-    // A template without containers may make no pods.
+    // A template without containers may not be for pods.
     let machine = rollout.replace("containers:", "devices:");
     let mut contents = Contents::from_texts([("a.yaml", machine.as_str())]);
     complete(&mut contents, Options::default()).unwrap();

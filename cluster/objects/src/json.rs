@@ -42,9 +42,9 @@ struct Reader<'a> {
     column: usize,
     nodes: usize,
     flaws: Vec<Flaw>,
-    /// The entries of all objects that are being read; `items` has the items of all lists that are being read. Those of
-    /// the innermost object or list come last. When an object or list ends, its part is split off. The vector of this
-    /// part is new and has no spare capacity.
+    /// The entries of all objects that are being read; `items` has the items of all lists that are being read. The part
+    /// of the innermost object or list comes last. When the object or list ends, its part is moved to a new vector
+    /// without spare capacity.
     entries: Vec<Entry<'a>>,
     items: Vec<Node<'a>>,
 }

@@ -4,7 +4,8 @@
 //! The layers, in order, with the limits of each:
 //! - `json`, [`yaml`]: text to [`tree`]; they know nothing of Kubernetes.
 //! - [`scalar`]: the value of a plain scalar; the only place where YAML's version matters.
-//! - decoders, one for each kind: from tree to [`object`], checked as the API server checks; they apply no defaults.
+//! - decoders, one for each kind: they turn a tree into an [`object`] and check it as the API server does; they apply
+//!   no defaults.
 //! - `intent`: parts of a policy that are valid but probably not what the author meant.
 //! - [`settings`]: the effect that each field of Calico's kinds has in Manx, if it has any.
 //! - [`read`]: all objects of a file. An invalid object is still there, as [`State::Invalid`], so that it can fail

@@ -74,7 +74,8 @@ fn names_of_ports_for_many_peers_are_not_valid_and_few_of_either_are() {
     for (peers, names) in [(30, 30), (5, 2_000), (2_000, 5), (5_000, 5_000)] {
         assert!(invalid(&policy(peers, names)).is_some(), "{peers} {names}");
     }
-    // These have one name among numbers, so that the ports differ for each peer, and no name.
+    // These lists contain many numbers and either one name, so that the ports differ for each peer,
+    // or no name.
     let numbers = each(100, |at| format!("{{port: {}}}, ", at + 1));
     let mixed = |name: &str| policy(100, 1).replace("{port: n0}, ", &format!("{numbers}{name}"));
     assert!(invalid(&mixed("{port: n0}")).is_some());

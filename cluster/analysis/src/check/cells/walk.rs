@@ -265,8 +265,9 @@ impl Cells<'_, '_> {
 
     /// Returns enough of the peers that a rule may match for an exact answer. These are: an address that no rule names;
     /// an address on either side of every bound of a net that the rules up to this one name; and the ends that the rule
-    /// selects by their labels. Any other end has one of these addresses. It matters only as the peer of an earlier
-    /// Pass. In that case, or if `every` is true, every end is included.
+    /// selects by their labels. Any other end has one of these addresses. Such an end matters only if the rule has port
+    /// names, or if an earlier Pass in another tier selects members or has port names. In that case, or if `every` is
+    /// true, every end is included.
     pub(in crate::check) fn peers<'c>(
         &'c self,
         at: RuleAt,

@@ -252,7 +252,8 @@ fn pod() -> impl Strategy<Value = Event> {
         "podIP: 10.2.0.2",
         "podIP: 10.2.0.9",
         "podIP: 10.1.0.2",
-        // These addresses are in no block, in no pool, of a node, and a node's tunnel address.
+        // The next addresses: 10.9.0.1 and 10.9.0.2 are usually in no block, and 10.9.0.1 may be a tunnel's; 192.0.2.1
+        // is in no pool; 172.18.0.5 is a node's.
         "podIP: 10.9.0.1",
         "podIP: 10.9.0.1",
         "podIPs: [{ip: 10.9.0.2}, {ip: 'fd00:9::3'}]",
@@ -275,8 +276,8 @@ fn pod() -> impl Strategy<Value = Event> {
         ", creationTimestamp: '2026-01-01T00:00:02Z'",
         ", deletionTimestamp: '2026-01-01T00:00:02Z'",
         ", deletionTimestamp: x, annotations: {cni.projectcalico.org/podIP: ''}",
-        // These addresses are in the block of the pod's node or of another node, of a node, in a pool, or nowhere; one
-        // is not legal.
+        // In these annotations, 10.2.0.x is usually in the block of n2, 10.9.0.1 is in a pool only, 172.18.0.3 is a
+        // node's, and 198.51.100.1 is in no pool. The text `x` is not an address.
         ", annotations: {cni.projectcalico.org/podIPs: '10.2.0.9,fd00:2::9'}",
         ", annotations: {cni.projectcalico.org/podIPs: '10.2.0.2,10.2.0.1'}, creationTimestamp: '2026-01-01T00:00:01Z'",
         ", annotations: {cni.projectcalico.org/podIPs: '10.2.0.1,172.18.0.3'}",

@@ -87,8 +87,8 @@ fn an_annotation_counts_for_addresses_of_its_pods_node_and_of_pools_alone() {
         // These addresses are borrowed.
         ("10.244.9.5", N1, Some("10.244.9.5")),
         ("10.244.1.5", N2, Some("10.244.1.5")),
-        // These addresses are outside the cluster, of a node, a node's own in its block, and the network and broadcast
-        // address of the block.
+        // These addresses are: outside the cluster; of a node; a node's own, in its block (twice); the network
+        // addresses of two blocks; a broadcast address; loopback.
         ("192.0.2.53", N1, None),
         ("172.18.0.3", N1, None),
         ("10.244.2.1", N1, None),

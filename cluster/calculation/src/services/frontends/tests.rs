@@ -215,8 +215,8 @@ fn namespaces(frontends: &Frontends) -> BTreeMap<FrontendKey, u64> {
     frontends.table().frontends().map(|(key, it)| (*key, it.namespace)).collect()
 }
 
-/// Returns the number of frontends, except UDP, that now belong to another namespace or to nothing. They hold other
-/// connections.
+/// Returns the number of frontends, except UDP, that now belong to another namespace or to nothing. Connections through
+/// such a frontend belong to its earlier Service.
 fn given_away(before: &BTreeMap<FrontendKey, u64>, now: &BTreeMap<FrontendKey, u64>) -> u32 {
     let is_others = |(key, namespace): &(&FrontendKey, &u64)| {
         key.protocol != protocol::UDP && now.get(key) != Some(namespace)
