@@ -1,4 +1,4 @@
-//! The fields of Calico's kinds of BGP.
+//! The fields of Calico's BGP kinds.
 
 use super::super::code::Code::SettingWithoutEffect;
 use super::effect::Effect::{Heeded, NotDone as Told, Quiet};
