@@ -1,4 +1,5 @@
-//! The decision for one packet: its entrance, its flow if that is known, the verdict of policy, the route.
+//! The decision for one packet. It rests on the packet's entrance, its flow if that is known, the verdict of policy,
+//! and the route.
 //!
 //! Nothing here touches a device, a clock or a buffer; the caller acts on the [`Fate`](crate::fate::Fate).
 
