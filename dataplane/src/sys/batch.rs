@@ -1,6 +1,6 @@
 //! Many datagrams in one system call: `recvmmsg(2)`, `sendmmsg(2)`.
 //!
-//! The kernel's arrays are made once and filled for every call; a call allocates nothing.
+//! The kernel's arrays are allocated once and filled for every call, so a call allocates nothing.
 
 use std::io;
 use std::mem::size_of;
@@ -11,7 +11,7 @@ use std::ptr;
 use super::check;
 use crate::packet::Packet;
 
-/// The most bytes in front of a packet: a virtio header (10 bytes) and an Ethernet header (14).
+/// The largest number of bytes in front of a packet: a virtio header (10 bytes) and an Ethernet header (14).
 pub const HEAD_LEN: usize = 24;
 /// The bytes in front of a packet in its datagram, as far as used.
 pub type Head = [u8; HEAD_LEN];
@@ -55,7 +55,7 @@ impl Batch {
         self.messages.len()
     }
 
-    /// The bytes that came in front of packet `i`.
+    /// The bytes that arrived in front of packet `i`.
     #[inline]
     pub fn head(&self, i: usize) -> &Head {
         &self.heads[i]
@@ -81,9 +81,10 @@ impl Batch {
     }
 
     /// Receives up to one datagram into each of `packets` (at most the capacity): the first `head_len` bytes (at most
-    /// [`HEAD_LEN`]) into the head, the rest into the packet, whose length is set. Returns how many came; never waits.
+    /// [`HEAD_LEN`]) into the head, the rest into the packet, whose length is set. Returns the number of datagrams that
+    /// arrived; it never waits.
     ///
-    /// Fewer than asked for means that the queue was empty. `WouldBlock` means none.
+    /// A number below the requested one means that the queue was empty. `WouldBlock` means that there was no datagram.
     pub fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -125,8 +126,8 @@ impl Batch {
     }
 
     /// Sends `packets[from..]` (at most up to the capacity), each behind the first `head_len` bytes of its head, to the
-    /// address that the socket is bound to. Returns how many the kernel took, at least one. An error is the first
-    /// packet's.
+    /// address that the socket is bound to. Returns the number of datagrams that the kernel took, which is at least
+    /// one. An error concerns the first packet.
     pub fn send(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -137,7 +138,7 @@ impl Batch {
         self.transmit(fd, head_len, packets, from, false)
     }
 
-    /// As [`Batch::send`], but each to its own destination.
+    /// Like [`Batch::send`], but each datagram goes to its own destination.
     pub fn send_to(
         &mut self,
         fd: BorrowedFd<'_>,
