@@ -78,7 +78,7 @@ impl Link {
     /// Classifies a frame, which is given as its header and the bytes after it.
     ///
     /// IP inside a broadcast or multicast frame is not delivered. It must not be forwarded (RFC 1812, 5.3.4), and the
-    /// router is the only neighbor that it reaches.
+    /// router is the only neighbour that it reaches.
     #[inline]
     pub fn sort(&self, header: &EthernetHeader, payload: &[u8]) -> Frame {
         let Ok(frame) = ethernet::View::new_checked(header) else { return Frame::Malformed };
@@ -199,7 +199,7 @@ pub(super) fn ip_ethertype(packet: &[u8]) -> Option<u16> {
     }
 }
 
-/// Whether a message is a router message, a neighbor message or a redirect, which no router forwards.
+/// Whether a message is a router message, a neighbour message or a redirect, which no router forwards.
 pub(super) fn is_neighbour_discovery(payload: &[u8]) -> bool {
     ipv6::View::new_checked(payload).is_ok_and(|ip| {
         ip.next_header == protocol::ICMPV6

@@ -1,7 +1,7 @@
 //! The Ethernet frames between a pod and its node, if another CNI plugin has connected the pod. Manx stands between the
 //! two.
 //!
-//! Manx has no address there. Link messages (ARP, RFC 826; neighbor discovery, RFC 4861) are relayed unchanged. So the
+//! Manx has no address there. Link messages (ARP, RFC 826; neighbour discovery, RFC 4861) are relayed unchanged. So the
 //! pod and the node learn each other's addresses without Manx. A pod may ask and answer for its own addresses only, and
 //! may not be a router. The node is trusted, but frames that its bridge floods to all pods are filtered. A message
 //! carries no other data across, because policy has not judged it. It has exactly its own length, and a message from a
@@ -19,7 +19,7 @@ use crate::wire::{arp, extension, icmpv6, ipv6, ndp, protocol};
 
 /// The length of the longest link message that is relayed, in bytes after the Ethernet header: the MTU of Ethernet.
 pub const MESSAGE_MAX: usize = 1500;
-/// The largest number of bytes of options in a pod's neighbor discovery message: both link-layer addresses and a nonce.
+/// The largest number of bytes of options in a pod's neighbour discovery message: both link-layer addresses and a nonce.
 const OPTIONS_MAX: usize = 24;
 const BROADCAST: Mac = [0xff; 6];
 /// The first bytes of the hardware addresses of IPv6's multicast groups (RFC 2464, section 7).
@@ -140,7 +140,7 @@ impl Relay {
         (goes_on && is_known).then_some(size_of::<arp::Header>())
     }
 
-    /// The length of a neighbor discovery message that is relayed, according to its header. The message has a correct
+    /// The length of a neighbour discovery message that is relayed, according to its header. The message has a correct
     /// checksum.
     fn relayed_neighbour_discovery(&self, frame: &ethernet::View, payload: &[u8]) -> Option<usize> {
         let ip = ipv6::View::new_checked(payload).ok().filter(|ip| has_right_checksum(ip))?;
@@ -196,7 +196,7 @@ impl Relay {
     }
 }
 
-/// Whether a packet is a link message after extension headers. Kernels accept those, too, but no honest neighbor sends
+/// Whether a packet is a link message after extension headers. Kernels accept those, too, but no honest neighbour sends
 /// one.
 fn hides_neighbour_discovery(payload: &[u8]) -> bool {
     let Ok(ip) = ipv6::View::new_checked(payload) else { return false };

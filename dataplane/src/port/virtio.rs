@@ -135,7 +135,7 @@ fn headers_len(offload: Offload, kind: SegmentKind, packet: &[u8]) -> usize {
 }
 
 /// The version of the innermost IP header, and the offset of the layer after it (extension headers are not skipped).
-/// One IPIP header is skipped, because the kernel coalesces tunneled packets and then describes the inner headers.
+/// One IPIP header is skipped, because the kernel coalesces tunnelled packets and then describes the inner headers.
 fn transport(packet: &[u8]) -> Option<(u8, usize)> {
     let (version, len) = ip_header(packet)?;
     if version == 4 && packet[9] == protocol::IPIP {

@@ -10,8 +10,8 @@ pub struct Tracked<T> {
     mark: Mark,
 }
 
-/// Names a state of a value. If two marks are equal, the values are equal: one is a clone of the other, and neither
-/// was borrowed for a change since.
+/// Identifies a state of a value. If two marks are equal, the values are equal: one is a clone of the other, and
+/// neither has been borrowed for a change since.
 #[derive(Debug, Clone, Default)]
 pub struct Mark(pub(super) Arc<()>);
 

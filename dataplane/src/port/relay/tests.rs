@@ -187,7 +187,7 @@ fn a_pod_is_no_router() {
     );
 }
 
-/// A neighbor would believe it, because its hop limit is still 255.
+/// A neighbour would believe it, because its hop limit is still 255.
 #[test]
 fn a_link_message_behind_extension_headers_goes_nowhere() {
     let told = discovery([OTHER, POD], kind::NEIGHBOUR_ADVERTISEMENT, POD6, OTHER6, 255);
