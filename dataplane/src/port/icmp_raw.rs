@@ -36,7 +36,7 @@ pub struct IcmpRaw {
 impl IcmpRaw {
     /// Opens a socket in the caller's network namespace.
     ///
-    /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace.
+    /// Fails with `PermissionDenied` without `CAP_NET_RAW` over the namespace.
     pub fn open(reception: Reception) -> io::Result<Self> {
         let owned = socket::open(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP)?;
         let passed = match reception {

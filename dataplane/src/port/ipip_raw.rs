@@ -38,7 +38,7 @@ pub struct IpipRaw {
 impl IpipRaw {
     /// Opens a socket in the caller's network namespace.
     ///
-    /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace.
+    /// Fails with `PermissionDenied` without `CAP_NET_RAW` over the namespace.
     pub fn open(reception: Reception) -> io::Result<Self> {
         let owned = socket::open(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_IPIP)?;
         let fd = owned.as_fd();
@@ -54,7 +54,7 @@ impl IpipRaw {
 
     /// Turns a socket that another [`IpipRaw`] gave up into a port.
     ///
-    /// Errors: `InvalidInput` when the descriptor is no raw socket of protocol 4.
+    /// Fails with `InvalidInput` unless the descriptor is a raw socket of protocol 4.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let kind = socket::option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_TYPE)?;
         let protocol = socket::option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_PROTOCOL)?;

@@ -75,7 +75,8 @@ impl PacketPort {
     /// Opens `queues` queues (at least one) on the interface `index` of the caller's network namespace; the kernel
     /// spreads flows over them in order.
     ///
-    /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace; `ENODEV` for no such interface.
+    /// Fails with `PermissionDenied` without `CAP_NET_RAW` over the namespace, and with `ENODEV` if there is no such
+    /// interface.
     pub fn open(index: u32, link: &Link, queues: usize, receipt: Receipt) -> io::Result<Vec<Self>> {
         let sockets = open_with_rings(index, queues, receipt)?;
         let gateway = || Framing::Gateway(Gateway(link.clone()));
@@ -111,7 +112,7 @@ impl PacketPort {
 
     /// Turns a queue that another [`PacketPort`] gave up into a port.
     ///
-    /// Errors: `InvalidInput` when the descriptor is no packet socket with virtio headers that is bound to an
+    /// Fails with `InvalidInput` unless the descriptor is a packet socket with virtio headers that is bound to an
     /// interface.
     pub fn from_fd(fd: OwnedFd, link: Link) -> io::Result<Self> {
         check_socket(fd.as_fd())?;

@@ -34,7 +34,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Gives a packet socket a ring, if the kernel has one. Errors: [`ReceiveRing::attach`].
+    /// Gives a packet socket a ring, if the kernel has one. The errors are those of [`ReceiveRing::attach`].
     pub(super) fn attach(fd: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         let ring = |slots| Self { slots, asked: ticks(), silent: false, stuck: false };
         Ok(ReceiveRing::attach(fd)?.map(ring))

@@ -49,7 +49,8 @@ impl PacketUplink {
     ///
     /// It receives only whole, untagged IPv4 packets of protocol 4 that came to the interface's own hardware address.
     ///
-    /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace; `ENODEV` for no such interface.
+    /// Fails with `PermissionDenied` without `CAP_NET_RAW` over the namespace, and with `ENODEV` if there is no such
+    /// interface.
     pub fn open(index: u32, options: UplinkOptions, queues: usize) -> io::Result<Vec<Self>> {
         open_sockets(index, ethertype::IPV4, &filter::TUNNEL, queues, |_| Ok(()))?
             .into_iter()
@@ -59,7 +60,7 @@ impl PacketUplink {
 
     /// Turns a queue that another [`PacketUplink`] gave up into a port.
     ///
-    /// Errors: `InvalidInput` when the descriptor is no packet socket with virtio headers that is bound to an
+    /// Fails with `InvalidInput` unless the descriptor is a packet socket with virtio headers that is bound to an
     /// interface.
     pub fn from_fd(fd: OwnedFd, options: UplinkOptions) -> io::Result<Self> {
         check_socket(fd.as_fd())?;

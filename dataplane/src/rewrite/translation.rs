@@ -151,7 +151,7 @@ enum Sums {
     Whole,
     /// Over the pseudo-header alone ([`Checksum::Partial`](crate::packet::Checksum::Partial)).
     Partial,
-    /// As [`Sums::Whole`], but the packet may be cut short.
+    /// Like [`Sums::Whole`], but the packet may be cut short.
     Quoted,
 }
 

@@ -122,7 +122,8 @@ impl Name {
 }
 
 impl Affinities {
-    /// Creates an empty table. A bucket uses memory only after its first use. Errors: no address space.
+    /// Creates an empty table. A bucket uses memory only after its first use. Returns an error if there is no address
+    /// space.
     pub fn new() -> io::Result<Self> {
         Self::with_seed(HashSeed::random())
     }

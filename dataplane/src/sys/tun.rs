@@ -19,8 +19,8 @@ pub struct Interface {
 /// namespace. The interface is created if it does not exist. Returns the name, which the kernel completes if it ends in
 /// `%d`.
 ///
-/// Errors: `InvalidInput` for a name longer than 15 bytes; `EPERM` without `CAP_NET_ADMIN` over the namespace; `EBUSY`
-/// and `EINVAL` when the interface exists in another shape.
+/// Fails with `InvalidInput` for a name longer than 15 bytes, with `EPERM` without `CAP_NET_ADMIN` over the namespace,
+/// and with `EBUSY` or `EINVAL` if the interface exists in another form.
 pub fn set_interface(fd: BorrowedFd<'_>, name: &str, flags: c_int) -> io::Result<String> {
     let mut request = empty_request();
     if name.len() >= request.ifr_name.len() || name.contains('\0') {
@@ -100,7 +100,7 @@ pub fn is_little_endian(fd: BorrowedFd<'_>) -> io::Result<bool> {
 /// Sets the user and the group that may open further queues without `CAP_NET_ADMIN` over the device's namespace. A
 /// process needs to match both. While neither is set, every process may open queues.
 ///
-/// Errors: `EINVAL` for an id that the caller's user namespace does not map.
+/// Fails with `EINVAL` for an id that the caller's user namespace does not map.
 pub fn set_owner(fd: BorrowedFd<'_>, user: u32, group: u32) -> io::Result<()> {
     // SAFETY: TUNSETOWNER takes its argument by value.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOWNER, libc::c_ulong::from(user)) })?;
@@ -109,8 +109,8 @@ pub fn set_owner(fd: BorrowedFd<'_>, user: u32, group: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells the kernel which offloads the reader of this device's queues handles: `TUN_F_*`. Errors: `EINVAL` for a flag
-/// that the kernel does not know.
+/// Tells the kernel which offloads the reader of this device's queues handles: `TUN_F_*`. Fails with `EINVAL` for a
+/// flag that the kernel does not know.
 pub fn set_offload(fd: BorrowedFd<'_>, flags: c_uint) -> io::Result<()> {
     // SAFETY: TUNSETOFFLOAD takes its argument by value.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(flags)) })?;

@@ -12,8 +12,8 @@ use crate::packet::Packet;
 /// Tests whether the kernel gives this process a ring. It calls the kernel with arguments that cannot be accepted, and
 /// the error gives the answer.
 ///
-/// Errors: `ENOSYS` without `io_uring` in the kernel or the seccomp filter; `EPERM` when `kernel.io_uring_disabled` or
-/// a security module forbids it.
+/// Fails with `ENOSYS` if the kernel or the seccomp filter has no `io_uring`, and with `EPERM` if
+/// `kernel.io_uring_disabled` or a security module forbids it.
 pub fn available() -> io::Result<()> {
     // SAFETY: the parameters are a null pointer. The kernel reads them only after it has checked that the caller may
     // have a ring. Then the call fails with EFAULT and has no other effect.

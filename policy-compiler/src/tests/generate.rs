@@ -74,7 +74,7 @@ fn entity() -> impl Strategy<Value = Entity> {
         option::weighted(0.1, service_name()),
     )
         .prop_map(|(selector, not_selector, nets, not_nets, service)| {
-            // Calico's validation: a service stands alone.
+            // Calico's validation requires that a service stands alone.
             if service.is_some() {
                 return Entity { service, ..Entity::default() };
             }

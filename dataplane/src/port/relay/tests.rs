@@ -110,7 +110,7 @@ fn a_pod_asks_and_answers_for_itself_alone() {
     assert_eq!(sort(Side::Pod, &beyond), Frame::NotOurs, "multicast, and no link message");
 }
 
-/// As [`discovery`], with options.
+/// Like [`discovery`], with options.
 fn with_options(kind: u8, target: Ipv6Addr, options: &[u8]) -> Vec<u8> {
     let to = if kind == kind::NEIGHBOUR_ADVERTISEMENT { NODE } else { ALL_NODES };
     let builder = PacketBuilder::ethernet2(POD, to).ipv6(POD6.octets(), POD6.octets(), 255);

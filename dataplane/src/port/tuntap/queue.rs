@@ -68,9 +68,9 @@ impl Queue {
     /// The caller sets addresses, the MTU, the length of the transmission queue (500 packets by default) and `up`. For
     /// a TAP device it also sets the hardware address, which the kernel chooses at random.
     ///
-    /// Errors: `ResourceBusy` when an interface has this name; `PermissionDenied` when only root may open
-    /// `/dev/net/tun` or the caller lacks `CAP_NET_ADMIN` in the namespace, `NotFound` without the device node, `E2BIG`
-    /// beyond the kernel's 256 queues.
+    /// Fails with `ResourceBusy` if an interface has this name; with `PermissionDenied` if only root may open
+    /// `/dev/net/tun` or the caller lacks `CAP_NET_ADMIN` in the namespace; with `NotFound` if there is no device node;
+    /// and with `E2BIG` beyond the kernel's 256 queues.
     pub fn create(kind: Kind, name: &str, queues: usize) -> io::Result<Vec<Self>> {
         let mut name = name.to_owned();
         let mut opened = Vec::with_capacity(queues.max(1));
@@ -92,8 +92,8 @@ impl Queue {
 
     /// Takes a queue that another process opened in any namespace.
     ///
-    /// Errors: `InvalidInput` when it is no queue of the shape that [`Queue::create`] makes (virtio header, no packet
-    /// information); the kernel's error when it is detached.
+    /// Fails with `InvalidInput` unless it is a queue of the form that [`Queue::create`] makes (virtio header, no
+    /// packet information), and with the kernel's error if it is detached.
     pub fn from_fd(queue: OwnedFd) -> io::Result<Self> {
         let sys::tun::Interface { name, flags } = sys::tun::interface(queue.as_fd())?;
         let kind = [Kind::Tun, Kind::Tap].into_iter().find(|kind| flags & kind.flag() != 0);

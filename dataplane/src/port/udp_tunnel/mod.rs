@@ -56,8 +56,8 @@ impl UdpTunnel {
     /// encapsulation](crate::encapsulation::Encapsulation::udp_port). It sends to the same port of other nodes. A quiet
     /// socket sends from a port that the kernel chooses, as VXLAN allows (RFC 7348, section 5).
     ///
-    /// Errors: `AddrInUse` when another socket has the port, such as a tunnel device of the kernel; `AddrNotAvailable`
-    /// when the namespace does not have the address.
+    /// Fails with `AddrInUse` if another socket has the port, such as a tunnel device of the kernel, and with
+    /// `AddrNotAvailable` if the namespace does not have the address.
     pub fn open(local: SocketAddrV4, reception: Reception) -> io::Result<Self> {
         let owned = socket::open(libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_UDP)?;
         let fd = owned.as_fd();
