@@ -24,7 +24,7 @@ const LOCAL: usize = 100;
 const NAMESPACES: usize = 50;
 const APPS: usize = 20;
 
-/// The multiplier of a permutation of all 32-bit numbers: a cheap shuffle.
+/// Shuffles cheaply: the multiplier permutes all 32-bit numbers.
 fn shuffled(index: u32, below: u32) -> u32 {
     index.wrapping_mul(2_654_435_761) % below
 }

@@ -51,10 +51,11 @@ pub const fn fold64(sum: u64) -> u32 {
     sum + carry as u32
 }
 
-/// Whether a sum other than 0 folds to sixteen ones: whether it is a multiple of m = 2^16 - 1.
+/// Whether a sum other than 0 folds to sixteen ones, that is, whether it is a multiple of m = 2^16 - 1.
 ///
-/// Let q = (2^64 - 1) / m, a whole number. m * q is 2^64 - 1, which is -1 in 64 bits. So a multiple k * m times -q is
-/// k, which is at most q. Multiplication by -q is one to one, so every other number becomes more than q.
+/// Let q = (2^64 - 1) / m, a whole number. m * q is 2^64 - 1, which is -1 in 64 bits. So if a sum is a multiple k * m,
+/// the sum times -q is k, which is at most q. Multiplication by -q is one to one, so for every other sum the result is
+/// more than q.
 #[inline]
 pub const fn folds_to_ones(sum: u64) -> bool {
     const QUOTIENTS: u64 = u64::MAX / 0xffff;
@@ -92,15 +93,15 @@ pub const fn finish(sum: u32) -> u16 {
     !fold(sum)
 }
 
-/// Whether the checksum is right, by the sum of the data and the checksum.
+/// Whether the checksum is right, given the sum of the data including the checksum.
 #[inline]
 pub const fn is_right(sum: u32) -> bool {
     fold(sum) == 0xffff
 }
 
-/// The checksum after one 16-bit word of the data changed from `old` to `new`.
+/// The checksum after one 16-bit word of the data has changed from `old` to `new`.
 ///
-/// Let C be the checksum and ~ the complement. The sum of the data is ~C. To subtract m is to add ~m, because m + ~m is
+/// Let C be the checksum and ~ the complement. The sum of the data is ~C. Subtracting m is adding ~m, because m + ~m is
 /// (minus) zero. So the new checksum C' is ~(~C + ~m + m') (RFC 1624, equation 3). Unlike C' = C + m + ~m' of RFC 1141,
 /// this never turns a sum that is not zero into minus zero, so C' equals the checksum that is computed from the whole
 /// data.

@@ -1,7 +1,7 @@
 //! Counters: one worker writes them, any thread reads them at any time.
 //!
 //! A counter has one writer, so adding is a plain load and store, never a locked instruction. A reader may see a value
-//! that is a batch old. Values never go back for a reader.
+//! that is one batch old. Values never go back for a reader.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -60,7 +60,7 @@ impl Default for Drops {
 }
 
 impl PortCounters {
-    /// Packets that came by this port and were dropped for `reason`. [`DropReason::TransmitRefused`] counts packets
+    /// Packets that arrived at this port and were dropped for `reason`. [`DropReason::TransmitRefused`] counts packets
     /// that were to leave by this port and that its device refused; a super-packet counts as its segments.
     #[inline]
     pub fn dropped(&self, reason: DropReason) -> &Counter {
@@ -129,9 +129,9 @@ impl StageCounters {
 const CHUNK: usize = 1024;
 const CHUNKS: usize = 4096;
 
-/// A counter for every slot (a rule, or the lack of one) that a classifier image names. The control loop adds up a
-/// slot's count before it gives the slot to another rule, so a counter survives every recompilation. Memory is
-/// allocated in chunks, when a slot of a chunk is first counted.
+/// A counter for every slot in a classifier image (a rule, or the lack of one). The control loop adds up a slot's count
+/// before it gives the slot to another rule, so a counter survives every recompilation. Memory is allocated in chunks,
+/// when a slot of a chunk is first counted.
 #[derive(Debug)]
 pub struct SlotCounters(Box<[OnceLock<Box<[Counter]>>]>);
 

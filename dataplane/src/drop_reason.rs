@@ -81,14 +81,14 @@ drop_reasons! {
     /// A packet from a pod to its own node, which accepts nothing from pods
     /// ([`HostPolicy::drops_to_node`](crate::tables::HostPolicy)).
     EndpointToHost = "endpoint-to-host",
-    /// A TCP packet that is no SYN and belongs to no flow, where that is forbidden
+    /// A TCP packet that is no SYN and belongs to no flow, if such packets are forbidden
     /// ([`Connections::tcp_strict`](crate::tables::Connections)).
     TcpWithoutFlow = "tcp-without-flow",
     /// There is no route to the destination.
     NoRoute = "no-route",
     /// The destination is in this node's block, but no endpoint has it.
     HostUnreachable = "host-unreachable",
-    /// The time to live (hop limit) ran out here.
+    /// The time to live (hop limit) reached zero here.
     TtlExceeded = "ttl-exceeded",
     /// The packet is larger than the next link's MTU and must not be fragmented.
     TooBig = "too-big",
@@ -103,7 +103,7 @@ drop_reasons! {
     TooManySegments = "too-many-segments",
     /// Every buffer is in use.
     NoBuffer = "no-buffer",
-    /// The outgoing port is gone or refused the packet.
+    /// The outgoing port is gone, or it refused the packet.
     TransmitRefused = "transmit-refused",
     /// The worker that has the packet's flow does not keep up with the packets that are handed off to it.
     HandoffFull = "handoff-full",

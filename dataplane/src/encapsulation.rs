@@ -1,4 +1,4 @@
-//! IPIP (RFC 2003) and VXLAN (RFC 7348): encapsulation and decapsulation. Congestion marks are carried over as RFC 6040
+//! IPIP (RFC 2003) and VXLAN (RFC 7348): encapsulation and decapsulation. Congestion marks are handled as RFC 6040
 //! says. VXLAN carries frames. The frames here hold IPv4 packets, as in Calico.
 
 use std::net::Ipv4Addr;
@@ -139,7 +139,7 @@ pub struct Outer {
 }
 
 impl Outer {
-    /// IPIP from `local` to `remote`. If `link` is given, an Ethernet header is in front.
+    /// IPIP from `local` to `remote`. If `link` is given, an Ethernet header is put in front.
     pub fn ipip(local: Ipv4Addr, remote: Ipv4Addr, link: Option<LinkAddresses>) -> Self {
         let link = link.map(LinkAddresses::header);
         Self::new(
@@ -212,7 +212,7 @@ impl Outer {
     }
 }
 
-/// Puts the outer header in front of an IPv4 packet and takes the link's padding off its end.
+/// Puts the outer header in front of an IPv4 packet, and removes the link's padding from its end.
 ///
 /// The outer packet has the ECN of the inner one (RFC 6040, section 4.1, normal mode) and DSCP 0. With IPIP it also has
 /// the inner DF (RFC 2003, section 3.1). Its identification is `id`, which must differ between packets that may be
@@ -417,7 +417,7 @@ mod tests {
         Pool::new(1).take_filled(bytes).unwrap()
     }
 
-    /// The packet, encapsulated, with `outer` as the outer mark.
+    /// The packet after encapsulation, with `outer` as the outer mark.
     fn through_tunnel(bytes: &[u8], outer: Ecn) -> Packet {
         let mut packet = packet(bytes);
         assert!(encapsulate(&mut packet, &Outer::ipip(LOCAL, REMOTE, None), 1));
@@ -527,7 +527,7 @@ mod tests {
     #[test]
     fn marks_combine_as_figure_4_of_rfc_6040_says() {
         use Ecn::{Ce, Ect0, Ect1, NotEct};
-        // Outer marks in the figure's order; a row for each inner mark.
+        // The outer marks in the order of the figure. Each inner mark has a row.
         let outers = [NotEct, Ect0, Ect1, Ce];
         let rows = [
             (NotEct, [Some(NotEct), Some(NotEct), Some(NotEct), None]),

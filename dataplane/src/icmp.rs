@@ -1,4 +1,4 @@
-//! ICMP errors: those that this node originates, and the packets that passing errors quote.
+//! ICMP errors: those that this node originates, and the packets that are quoted in errors which pass through.
 
 use zerocopy::IntoBytes;
 
@@ -13,7 +13,7 @@ const MAX_V4: usize = 576;
 /// The length of the longest error over IPv6, in bytes: the minimum MTU (RFC 4443, section 2.4 (c)).
 const MAX_V6: usize = 1280;
 const TTL: u8 = 64;
-/// Precedence "internetwork control", in the byte of DSCP and ECN (RFC 1812, section 4.3.2.5).
+/// Precedence "internetwork control", in the byte with DSCP and ECN (RFC 1812, section 4.3.2.5).
 const CONTROL: u8 = 0xc0;
 
 /// The kind of an ICMP error. The address family determines the message type.
@@ -36,10 +36,10 @@ pub enum ErrorKind {
 /// Builds the error about `offending` with the source address `ours`. Returns `None` if no error may be sent or if
 /// there is no buffer.
 ///
-/// No error is sent in these cases (RFC 1122, section 3.2.2; RFC 4443, section 2.4 (e)): about an ICMP error or
-/// redirect, about a later fragment, to a source that is not the address of a single node, or about a packet to many
-/// nodes, except for an IPv6 multicast packet that is too big. The error quotes as much of the packet as fits in 576
-/// bytes (IPv6: 1280).
+/// No error is sent about an ICMP error or redirect, about a later fragment, or to a source that is not the address of
+/// a single node. No error is sent about a packet to many nodes, except for an IPv6 multicast packet that is too big
+/// (RFC 1122, section 3.2.2; RFC 4443, section 2.4 (e)). The error quotes as much of the packet as fits in 576 bytes
+/// (IPv6: 1280).
 pub fn build_error(
     offending: &[u8],
     parsed: &Parsed,

@@ -20,16 +20,15 @@
 //! 7. [`flow`]: cached decisions, one for each connection, in a table of fixed size. It neither classifies nor routes,
 //!    and gets the time as a parameter.
 //! 8. [`tables`], [`policy`], [`rewrite`], [`decide`]: the tables that the control loop has published; the verdict of
-//!    policy on two ends; the changes to a packet; and the decision, which covers source check, flow or policy, route,
-//!    hop limit and size. The decision uses no device, clock or buffer: it returns a [`fate`].
+//!    policy on two ends; the changes to a packet; and the decision. The decision covers source check, flow or policy,
+//!    route, hop limit and size. The decision uses no device, clock or buffer: it returns a [`fate`].
 //! 9. [`counters`], [`report`], [`port_table`]: a worker's counters, and its reports to the control loop; its attached
 //!    ports, which of them are readable, and which is served next.
 //! 10. [`pipeline`]: takes a batch through layers 4 to 8, pass by pass: input (tunnels, headers, keys), fast path, slow
 //!     path, handoff to the worker that has a packet's flow, output.
 //! 11. [`worker`]: the turn loop over ready ports, which share the worker's time equally, and the commands that the
-//!     control loop sends to the worker. Nobody but readers of its counters sees what a worker changes. With the other
-//!     workers of its node it shares mailboxes and the [`Shards`](flow::Shards), which determine which worker has a
-//!     flow.
+//!     control loop sends to the worker. Only readers of its counters see what a worker changes. With the other workers
+//!     of its node it shares mailboxes and the [`Shards`](flow::Shards), which determine which worker has a flow.
 //!
 //! Every packet is either forwarded or dropped for one [`DropReason`](drop_reason::DropReason). A packet with anything
 //! unknown, unparsed or missing is dropped. A packet of an established flow costs no allocation, no lock, and no system
@@ -37,10 +36,10 @@
 //!
 //! There is no tokio here, no serde, no Kubernetes, and no decision that the control loop has not published.
 //!
-//! **Not supported**: address translation other than for services and masquerading, IPv6 in tunnels, `AF_XDP`, uplinks
-//! that the kernel does not share (the module `decide::untracked` names what is prepared for these), reassembly (a
-//! later fragment gets the decision of the first one, or is dropped), IPv6 jumbograms, and checks of TCP sequence
-//! numbers (a flow's state follows the flags alone).
+//! **Not supported**: address translation other than for services and masquerading; IPv6 in tunnels; `AF_XDP`; uplinks
+//! that the kernel does not share (the module `decide::untracked` lists what exists for these); IPv6 jumbograms.
+//! Reassembly is not supported: a later fragment gets the decision of the first one, or is dropped. TCP sequence
+//! numbers are not checked: a flow's state follows the flags alone.
 
 #![warn(missing_docs)]
 

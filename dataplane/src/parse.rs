@@ -11,7 +11,7 @@ use crate::wire::{Malformed, extension, icmpv4, icmpv6, ipv4, ipv6, protocol, sc
 
 /// The longest packet that fragments can add up to, in bytes (RFC 791, section 3.2; RFC 8200, section 4.5).
 const MAX_REASSEMBLED: u32 = 65_535;
-/// The length of every fragment except the last is a multiple of this, in bytes.
+/// The unit of the length of a fragment, in bytes: the length of every fragment except the last is a multiple of it.
 const FRAGMENT_UNIT: usize = 8;
 
 /// The kind of fragment.
@@ -123,9 +123,9 @@ pub fn decrement_ttl(bytes: &mut [u8]) {
 /// These packets are refused, besides packets with headers that are cut short or contradict themselves:
 ///
 /// - a wrong IPv4 header checksum;
-/// - a layer-4 header that is cut short in a whole packet or a first fragment, and a later fragment that overlaps it:
-///   the tiny fragment and overlapping fragment attacks (RFC 1858, RFC 3128, RFC 7112), here for every protocol with
-///   ports;
+/// - a layer-4 header that is cut short in a whole packet or a first fragment, and a later fragment that overlaps it.
+///   These are the tiny fragment and overlapping fragment attacks (RFC 1858, RFC 3128, RFC 7112), here for every
+///   protocol with ports;
 /// - fragments whose length is not a multiple of eight bytes, or that reach beyond 64 KB (RFC 8200, section 4.5);
 /// - an IPv6 packet from or to an IPv4-mapped address, because an [`Address`] would treat it as IPv4;
 /// - jumbograms.

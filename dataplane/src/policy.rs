@@ -146,9 +146,9 @@ pub fn evaluate_untracked(
     Ok(UntrackedAllows { ingress: arrives, egress: leaves, rules: evaluation.verdict.rules })
 }
 
-/// Evaluates policy for a flow in its original direction, in the order in which the packet meets it: egress of a local
-/// source, the node's interface where the packet leaves, the node's interface where it arrives, ingress of a local
-/// destination.
+/// Evaluates policy for a flow in its original direction, in the order in which the packet meets it. The order is:
+/// egress of a local source, the node's interface where the packet leaves, the node's interface where it arrives,
+/// ingress of a local destination.
 ///
 /// Kubernetes requires two exceptions: a pod can always reach itself, and a node can always reach its own pods. Packets
 /// that the node only forwards are not its own, even if it has masqueraded them ([`NextHop::Forwarded`]).

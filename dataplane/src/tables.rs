@@ -34,7 +34,7 @@ pub enum NextHop {
     Unreachable,
     /// This node itself: its own addresses, which are behind the host port.
     Node,
-    /// The world, behind the host port or the uplink: other networks, and pods of other nodes that need no
+    /// The world, which is behind the host port or the uplink: other networks, and pods of other nodes that need no
     /// encapsulation.
     Host,
     /// An endpoint of this node, with its index in [`Tables::endpoints`].

@@ -19,9 +19,9 @@
 //! | `reference` | a slow and obvious judge, which shares only types with the folders from `resolve` to `compile`; only with the feature `testing` | |
 //!
 //! **A change** takes the cheapest step that suffices. A pod of another node changes cells of the image in use
-//! ([`Compiler::update`](compile::Compiler::update)). New predicates and changed network sets change the addresses that
-//! they concern. A changed policy costs the rows of the lists that contain it. Every other change compiles everything
-//! from nothing.
+//! ([`Compiler::update`](compile::Compiler::update)). New predicates and changed network sets change the entries of the
+//! addresses that they concern. A changed policy costs the rows of the lists that contain it. Every other change
+//! compiles everything from nothing.
 //!
 //! There is no I/O here, no clock, no async, no unsafe code, and no randomness that affects results (only hash seeds).
 //! A large compilation uses a second thread (`common/join.rs`); the result does not depend on it.

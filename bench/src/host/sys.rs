@@ -20,7 +20,7 @@ pub struct Batch {
     headers: Vec<libc::mmsghdr>,
 }
 
-// SAFETY: the pointers lead into vectors that the batch owns and never resizes, so they go where it goes.
+// SAFETY: the pointers point to vectors that the batch owns and never resizes, so they stay valid when the batch moves.
 unsafe impl Send for Batch {}
 
 impl std::fmt::Debug for Batch {
@@ -70,7 +70,8 @@ impl Batch {
     /// kernel took.
     pub fn send(&mut self, socket: &impl AsRawFd) -> io::Result<usize> {
         debug_assert_eq!(self.buffers.len(), self.vectors.len() * self.vectors[0].iov_len);
-        // SAFETY: the headers point to vectors, and these to buffers, that live as long as `self`; the count is theirs.
+        // SAFETY: the headers point to vectors, and these point to buffers, that live as long as `self`. The count is
+        // the number of headers.
         let sent = unsafe {
             libc::sendmmsg(socket.as_raw_fd(), self.headers.as_mut_ptr(), BATCH as u32, 0)
         };

@@ -31,7 +31,7 @@ pub struct PathEnds {
 }
 
 impl PathEnds {
-    /// Creates two ends of which the sender sends to the receiver's own address.
+    /// Creates two ends. The sender sends to the receiver's own address.
     pub const fn new(sender: PathEnd, receiver: PathEnd) -> Self {
         let target = SocketAddr::new(receiver.address, PORT);
         Self { sender, receiver, target }

@@ -37,7 +37,7 @@ pub enum Switch {
         /// Whether it accepts super-packets and partial checksums (`userspace-tso-enable`).
         super_packets: bool,
     },
-    /// DPDK's testpmd with its driver for packet sockets, which never sleeps.
+    /// DPDK's testpmd, which never sleeps, with its driver for packet sockets.
     Testpmd,
 }
 

@@ -247,7 +247,7 @@ fn answer_until_over(socket: &UdpSocket, over: &AtomicBool) {
     let mut buffer = [0; SMALL];
     while !over.load(Ordering::Relaxed) {
         if let Ok((n, from)) = socket.recv_from(&mut buffer) {
-            // A lost answer shows as a lost round trip.
+            // If sending fails, the answer is lost, and counts as a lost round trip.
             let _ = socket.send_to(&buffer[..n], from);
         }
     }

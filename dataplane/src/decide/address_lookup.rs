@@ -22,7 +22,7 @@ impl ResolvedAddress {
     }
 }
 
-/// Looks up the two ends of a packet, and the next hops towards them.
+/// Looks up the two ends of a packet, with the next hops to them.
 pub(super) fn lookup_ends(
     tables: &Tables,
     source: Address,

@@ -15,7 +15,7 @@ pub struct Entrance {
 }
 
 impl Entrance {
-    /// The entrance that no packet may use: no next hop equals it in all bits.
+    /// The entrance that no packet may use, because no next hop equals it in all bits.
     pub const NOWHERE: Self = Self { back: EncodedNextHop(u32::MAX), significant_bits: u32::MAX };
     /// The host port. Its sources are the node, the world, and service addresses at which processes of the node answer.
     pub const HOST: Self = Self {

@@ -14,7 +14,7 @@ pub struct FlowDecision {
     pub(super) rules: RuleCounters,
 }
 
-/// The fate of the packets of a flow, as far as it is the same for all of them.
+/// The fate that all packets of a flow have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// They are forwarded between these next hops.

@@ -1,9 +1,9 @@
 //! Service addresses that the node translates ([`ServicePort`](crate::tables::ServicePort)).
 //!
-//! A pod's packet to a service address leaves by the service port unjudged. kube-proxy changes its destination, and the
-//! packet comes back by the same port as a flow of its own, from the pod to an endpoint of the service. Policy judges
-//! this second flow. Its replies leave by the service port, so that the node translates them back. The translated
-//! replies come from the service address and belong to the first flow.
+//! A pod's packet to a service address leaves by the service port without a verdict. kube-proxy changes its
+//! destination. The packet then comes back by the same port as a separate flow, from the pod to an endpoint of the
+//! service. Policy judges this second flow. Its replies leave by the service port, so that the node translates them
+//! back. The translated replies come from the service address and belong to the first flow.
 //!
 //! Each first flow takes an entry in the kernel's table of connections, which the whole node shares. This happens
 //! before policy can judge the second flow. So each pod has a budget of first flows ([`ServiceBudgets`]). If policy
@@ -18,7 +18,7 @@ use crate::policy::{self, FlowEnds, PolicyVerdict, PolicyViews, UntrackedAllows}
 use crate::tables::{EncodedNextHop, NextHop, NextHopPair, Tables};
 use crate::wire::address::Address;
 
-/// Why a packet between these next hops opens no flow.
+/// The reason why a packet between these next hops opens no flow.
 #[inline]
 pub(super) fn refusal(pair: NextHopPair) -> Option<DropReason> {
     match (pair.from, pair.to) {

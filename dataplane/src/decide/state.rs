@@ -25,7 +25,7 @@ pub struct DecisionState {
     pub fragments: FragmentTracker<FlowDecision>,
     /// What is left of each endpoint's budget of new flows to service addresses.
     pub service_budgets: ServiceBudgets,
-    /// The backend that each client of a service got last. All workers share it.
+    /// The last backend of each client of a service. All workers share it.
     pub affinities: Arc<Affinities>,
     /// The source of random numbers, and how many have been drawn.
     pub random: (RandomState, u64),

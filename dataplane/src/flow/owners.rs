@@ -1,11 +1,11 @@
 //! The number of flows of each owner in a table, and which owner loses one when the table is full.
 //!
-//! A flow counts for the first of these that applies: the endpoint of this node that opened it; the endpoint of this
-//! node that it was opened to; the namespace of the Service that leads its client from outside to another node; the
-//! node. The *share* of an owner is the capacity of the table divided by the number of owners that have flows. An owner
-//! may have more while there is room. In a full table, an owner that has its share loses a flow of its own when it
-//! opens one. For an owner that has less, an owner with more than its share loses a flow. So no owner loses a flow to
-//! another owner while it has no more than its share.
+//! A flow counts for the first of these that exists: the endpoint of this node that opened it; the endpoint of this
+//! node that it was opened to; the namespace of the Service that leads its client from outside to another node.
+//! Otherwise it counts for the node. The *share* of an owner is the capacity of the table divided by the number of
+//! owners that have flows. An owner may have more while there is room. In a full table, an owner that has its share
+//! loses a flow of its own when it opens one. For an owner that has less, an owner with more than its share loses a
+//! flow. So no owner loses a flow to another owner while it has no more than its share.
 
 /// The owner that a flow counts for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

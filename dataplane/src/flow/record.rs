@@ -1,8 +1,8 @@
 //! Flow records: the part of each flow that outlives the process.
 //!
-//! A table may keep a record of each of its flows in shared memory, of which another process holds a descriptor. The
-//! next process reads the records and judges each flow again. So a record holds only the facts that later packets do
-//! not show: the connection, the side that opened it, and its progress.
+//! A table may keep a record of each of its flows in shared memory. Another process holds a descriptor of that memory.
+//! The next process reads the records and judges each flow again. So a record holds only the facts that later packets
+//! do not show: the connection, the side that opened it, and its progress.
 //!
 //! ```text
 //! file:   header · records of slots 0, 1, ... · second keys of slots 0, 1, ...   (each six words of eight bytes)

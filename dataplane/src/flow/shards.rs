@@ -4,7 +4,7 @@
 //! hold. A shard has no owner until a worker opens a flow in it; then it belongs to that worker until the last of its
 //! flows is gone. So a flow stays with the worker that read its first packet, unless the shard had another owner. This
 //! follows the kernel's spread of packets over the queues. A worker that meets a packet of an unknown flow finds out
-//! with one load which worker has the flow. A packet of a known flow reads no shard.
+//! with one load which worker has the flow. A packet of a known flow does not need to read its shard.
 //!
 //! Only shards that have an owner take memory: 512 shards share a bucket, and a bucket holds three. When a bucket is
 //! full and one of its owners needs a fourth shard, that owner takes all other shards of the bucket. So every shard can
@@ -111,7 +111,7 @@ struct OwnedShard {
     worker: u8,
     /// 9 bits: the shard, or [`ALL_OTHERS`].
     tag: u16,
-    /// 4 bits: the number of its flows. A shard that has once had [`MANY`] keeps its owner forever.
+    /// 4 bits: the number of its flows. A shard that has once had [`MANY`] flows keeps its owner forever.
     flows: u8,
 }
 

@@ -127,7 +127,7 @@ pub enum Admission {
     /// a live one.
     JudgeAlone,
     /// A SYN after the sender's half was closed or the flow was reset: evaluate policy as for a new flow. If it is
-    /// allowed, the new entry replaces this one; if not, this one stays as it is.
+    /// allowed, the new entry replaces this one; if not, this one is not changed.
     Recycle,
     /// The packet belongs not to the flow, but to a connection that had its port before.
     OtherConnection,
@@ -408,8 +408,8 @@ impl FlowState {
     }
 
     /// The seconds of silence after which the connection is over, so that another one may have its ports before its
-    /// [`timeout`](Self::timeout). `None`: it is not over. Anybody who knows the ports can forge a reset, and a
-    /// connection that goes on undoes it with its next segment.
+    /// [`timeout`](Self::timeout). `None`: the connection is not over. Anybody who knows the ports can forge a reset,
+    /// and a connection that continues undoes a forged reset with its next segment.
     #[inline]
     pub const fn over_after(self) -> Option<u32> {
         match self {

@@ -514,7 +514,7 @@ mod tests {
             let found = table.find(hash, key);
             assert_eq!(table.insert(hash, found, Owner::NODE, now, |it| it.replace(flow)), None);
         }
-        // The oldest of all is the one that gets a second key.
+        // The oldest flow of all is the one that gets a second key.
         let oldest = table.find(table.hash(&keys[0].0), &keys[0].0);
         let (key, original) = keys[2 * WAYS];
         let reserved = table.reserve_second_key(DirectedKey { key, original }, oldest, 16).unwrap();

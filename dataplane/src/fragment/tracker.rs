@@ -39,11 +39,11 @@ struct Entry<T> {
 /// the current tables, end the decisions, and later fragments are dropped.
 ///
 /// If first fragments with one key get different decisions while the first decision is valid, the key has no decision
-/// until 30 seconds after the last of them, because it is unknown to which of them a receiver joins the later
-/// fragments. (Two packets may have the same id within that time, RFC 4963. The later fragments of both are dropped, so
-/// that neither packet passes by the decision on the other.) A full bucket removes a decision of the origin that would
-/// have most of them, and of these the one that expires first. The later fragments of that packet are dropped. So each
-/// of two origins has half of a bucket. Time is in seconds from any fixed point.
+/// until 30 seconds after the last of them. The reason is that it is unknown to which of them a receiver joins the
+/// later fragments. (Two packets may have the same id within that time, RFC 4963. The later fragments of both are
+/// dropped, so that neither packet passes by the decision on the other.) A full bucket removes a decision of the origin
+/// that would have most of them, and of these the one that expires first. The later fragments of that packet are
+/// dropped. So each of two origins has half of a bucket. Time is in seconds from any fixed point.
 #[derive(Debug)]
 pub struct FragmentTracker<T> {
     hasher: RandomState,

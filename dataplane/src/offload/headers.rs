@@ -7,7 +7,7 @@ use crate::wire::{Malformed, extension, ipv4, ipv6, tcp, udp};
 pub(super) use crate::wire::protocol::{TCP, UDP};
 pub(super) use crate::wire::tcp::flag::{ACK, CWR, FIN, PSH};
 
-/// The shape of an unfragmented TCP or UDP packet; every offset lies within the packet.
+/// The layout of an unfragmented TCP or UDP packet. Every offset lies within the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Headers {
     pub(super) v6: bool,

@@ -24,14 +24,14 @@ const LEAST_MTU: u32 = 68;
 
 /// The largest number of segments in a super-packet whose longest segment is `unit` bytes on a wire.
 ///
-/// A packet costs as much work as its segments, and the sender chooses their size. A super-packet that no sender's
-/// kernel makes is refused:
+/// A packet costs as much work as its segments, and the sender chooses their size. A super-packet is refused if no
+/// sender's kernel builds it. The limits are:
 /// - UDP: `UDP_SEGMENT` accepts 128 datagrams at once (Linux 6.9, and stable releases of older kernels such as 6.8.8;
 ///   64 before).
 /// - TCP with segments shorter than the least MTU: Linux sends at least 48 bytes after the basic TCP header
 ///   (`TCP_MIN_SND_MSS`), which is 88 bytes on a wire. GRO may have merged shorter segments that were received (the key
 ///   strokes of a terminal). It takes them from the 64 packets of one poll.
-/// - Other TCP: 512, which is 64 KB in segments of 128 bytes. Linux's own least path MTU is 552
+/// - Other TCP: 512 segments, which is 64 KB in segments of 128 bytes. Linux's own least path MTU is 552
 ///   (`net.ipv4.route.min_pmtu`), which gives 128 segments.
 pub(crate) fn most_segments(kind: SegmentKind, unit: u32) -> u32 {
     match kind {

@@ -5,8 +5,8 @@ use crate::drop_reason::DropReason;
 use crate::packet::{Checksum, Packet, Pool, Segmentation};
 
 /// Cuts a packet into segments of at most `mtu` bytes, and appends them to `out` in order, each with complete
-/// checksums. A packet that is no super-packet passes with its checksum completed. Segment before encapsulation: this
-/// function does not look behind tunnel headers, and `mtu` is the tunnel's.
+/// checksums. A packet that is no super-packet passes whole, and its checksum is completed. Segment before
+/// encapsulation: this function does not look behind tunnel headers, and `mtu` is the tunnel's.
 ///
 /// Every segment repeats all headers with their options. IPv4 identifications count up from that of the packet. FIN and
 /// PSH of TCP stay with the last segment, CWR with the first (RFC 3168, section 6.1.2). TCP segments become shorter if

@@ -21,7 +21,7 @@ const ECE: u8 = 0x40;
 struct Template {
     v6: bool,
     tcp: bool,
-    /// IPv4 options or, over IPv6, a hop-by-hop header: 32-bit words.
+    /// The IPv4 options or, over IPv6, a hop-by-hop header, as a number of 32-bit words.
     ip_options: u8,
     tcp_options: u8,
     tos: u8,
@@ -84,7 +84,7 @@ impl Template {
             bytes.push(2);
             if self.ip_options > 0 {
                 bytes[6] = 0;
-                // One PadN over the whole header (RFC 8200, section 4.2).
+                // The header holds one PadN option over its whole length (RFC 8200, section 4.2).
                 bytes.extend([protocol, 0, 1, 4, 0, 0, 0, 0]);
             }
         } else {

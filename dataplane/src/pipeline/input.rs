@@ -396,7 +396,7 @@ mod tests {
         }
     }
 
-    /// How many packets of an encapsulation took each path.
+    /// The number of packets of an encapsulation that took each path.
     #[derive(Debug, Clone, Copy, Default)]
     struct Seen {
         fast: u32,
@@ -431,7 +431,7 @@ mod tests {
                     prop_assert_eq!(plain.bytes(), &bytes);
                 }
                 if arrival.is_right() {
-                    // Of the packets of the uplink, only IPIP packets are decapsulated.
+                    // From the uplink, only IPIP packets are decapsulated.
                     let (entrance, behind) = match (arrival.is_vxlan, role) {
                         (false, _) => (Entrance::tunnel(1), &inner),
                         (true, Role::Uplink) => (Entrance::UPLINK, &bytes),

@@ -418,8 +418,8 @@ impl Pipeline {
     }
 }
 
-/// Counts a packet that cannot be parsed. This is a function of its own, so that its caller does not keep the count in
-/// a register.
+/// Counts a packet that cannot be parsed. This is a separate function, so that its caller does not keep the count in a
+/// register.
 #[cold]
 #[inline(never)]
 fn count_unparsed(

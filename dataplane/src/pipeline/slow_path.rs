@@ -153,7 +153,7 @@ impl Pipeline {
 #[derive(Debug, Clone, Copy)]
 enum Answer {
     Error(ErrorKind),
-    /// A RST or an ICMP error, because nobody is there ([`Fate::Refuse`]).
+    /// A refusal by RST or an ICMP error ([`Fate::Refuse`]).
     Refusal,
 }
 

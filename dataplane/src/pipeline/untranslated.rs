@@ -2,7 +2,7 @@
 //!
 //! A flow that was opened before the service existed continues unchanged while its client sends. A UDP client does not
 //! open another flow by itself. So its flow is removed, and its next packet opens a translated one. The table is
-//! searched in parts: one turn covers at most a twentieth of it. So a new service delays no packet for long.
+//! searched in parts: one turn covers at most a twentieth of it. So a new service does not delay packets for long.
 
 use std::time::Duration;
 

@@ -58,7 +58,7 @@ impl CopyBudget {
     }
 
     /// Creates a part of this budget: bytes taken from the part are taken from the whole, too. The parts together may
-    /// be larger than the whole.
+    /// exceed the whole.
     pub fn part(self: &Arc<Self>, bytes: usize) -> Arc<Self> {
         Arc::new(Self { free: AtomicUsize::new(bytes), whole: Some(Arc::clone(self)) })
     }

@@ -1,4 +1,4 @@
-//! Batches in and out of one descriptor, for all ports over sockets.
+//! Receives and sends batches with one descriptor, for all ports that use sockets.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(receive(&mut packets), (3, true));
     }
 
-    /// The first packet after a silence is received alone.
+    /// The first packet after a silence is received alone, so it must not lead to the expectation of a full batch.
     #[test]
     fn one_packet_alone_does_not_have_a_full_batch_expected() {
         let (near, far) = UnixDatagram::pair().unwrap();

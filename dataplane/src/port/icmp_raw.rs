@@ -85,7 +85,7 @@ impl PacketIo for IcmpRaw {
     }
 }
 
-/// Whether the checksum of the message behind the IPv4 header is right (RFC 1071).
+/// Whether the checksum of the message after the IPv4 header is right (RFC 1071).
 fn is_intact(packet: &[u8]) -> bool {
     let header_len = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
     packet.get(header_len..).is_some_and(|message| fold(sum(message)) == u16::MAX)

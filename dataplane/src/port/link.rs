@@ -122,7 +122,7 @@ impl Link {
         Some(self.reply(ethertype::ARP, request.answer(self.own).as_bytes()))
     }
 
-    /// Answers a neighbour solicitation that passes the checks of RFC 4861, 7.1.1, as 7.2.4 says.
+    /// Answers a neighbour solicitation that passes the checks of RFC 4861, 7.1.1, as 7.2.4 requires.
     fn advertise(&self, to: Mac, payload: &[u8]) -> Option<Reply> {
         let ip = ipv6::View::new_checked(payload).ok()?;
         let question = ndp::View::new_checked(ip.payload()).ok()?;

@@ -34,7 +34,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Gives a packet socket a ring, if the kernel has one. The errors are those of [`ReceiveRing::attach`].
+    /// Gives a packet socket a ring, if the kernel provides one. The errors are those of [`ReceiveRing::attach`].
     pub(super) fn attach(fd: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         let ring = |slots| Self { slots, asked: ticks(), silent: false, stuck: false };
         Ok(ReceiveRing::attach(fd)?.map(ring))
@@ -123,7 +123,7 @@ impl Ring {
 }
 
 /// Returns an error if the socket's interface has been deleted. An interface that is down is no error. The socket
-/// reports each only once, so the interface is checked as well.
+/// reports each of the two only once, so the interface is checked, too.
 fn is_there(fd: BorrowedFd<'_>) -> io::Result<()> {
     match socket::option(fd, libc::SOL_SOCKET, libc::SO_ERROR)? {
         0 | libc::ENETDOWN if !is_interface_gone(fd) => Ok(()),

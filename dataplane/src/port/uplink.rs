@@ -1,4 +1,5 @@
-//! AF_PACKET on the node's own interface: receives and sends tunnel packets. Other traffic stays with the kernel.
+//! An AF_PACKET socket on the node's own interface, which receives and sends tunnel packets. Other traffic stays with
+//! the kernel.
 //!
 //! When packets are received, the kernel may have coalesced those of one inner TCP stream, because its GRO looks into
 //! protocol 4. A packet of up to 64 KB then arrives, and its [`Segmentation`](crate::packet::Segmentation) and partial
@@ -26,7 +27,8 @@ pub struct UplinkOptions {
     /// Accepts packets with a partial (inner) checksum, which the kernel or the device completes.
     ///
     /// This is off by default. Over a veth the checksum stays partial, and a receiver without metadata, such as a raw
-    /// socket, gets it unfinished. On a device with a wire behind it, the checksum is always complete at the far end.
+    /// socket, gets it unfinished. If there is a wire behind the device, the checksum is always complete at the far
+    /// end.
     pub partial_checksum: bool,
     /// Hands frames to the driver without the queueing discipline (`PACKET_QDISC_BYPASS`). This costs fewer cycles per
     /// frame, but there is no shaping, and a full device drops frames.
@@ -47,7 +49,8 @@ impl PacketUplink {
     /// Opens `queues` queues (at least one) on the interface `index` of the caller's network namespace; the kernel
     /// spreads tunnelled flows over them in order.
     ///
-    /// It receives only whole, untagged IPv4 packets of protocol 4 that came to the interface's own hardware address.
+    /// It receives only whole, untagged IPv4 packets of protocol 4 that are addressed to the interface's own hardware
+    /// address.
     ///
     /// Fails with `PermissionDenied` without `CAP_NET_RAW` over the namespace, and with `ENODEV` if there is no such
     /// interface.

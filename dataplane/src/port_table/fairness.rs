@@ -8,8 +8,8 @@
 //! begins to want time starts at virtual time, without credit. A port that is ahead of virtual time has a debt, which
 //! stays until virtual time has caught up.
 //!
-//! The law: if two ports want time throughout, neither is served more than the other by more than [`QUANTUM`] and the
-//! cost of one batch.
+//! The law: if two ports want time throughout, neither is served for longer than the other by more than [`QUANTUM`] and
+//! the cost of one batch.
 
 /// A port is served while its account is at most this far ahead of virtual time: about twenty microseconds. This lets
 /// all ports with small batches be served in one turn.
@@ -34,7 +34,7 @@ impl Account {
 pub(crate) struct VirtualTime(u64);
 
 impl VirtualTime {
-    /// Moves an account up to virtual time: its port begins to want time, or was polled and has no packets.
+    /// Moves an account up to virtual time, because its port begins to want time, or was polled and has no packets.
     pub(crate) fn join(&self, account: &mut Account) {
         account.0 = account.0.max(self.0);
     }

@@ -12,7 +12,7 @@ use crate::port_table::poller::Poller;
 use crate::port_table::rate_limit::SenderLimit;
 use crate::tables::PortId;
 
-/// After this long without packets a port is watched instead of polled.
+/// After this time without packets, a port is watched instead of polled.
 const QUIET: Duration = Duration::from_millis(1);
 
 /// The largest number of packets of a port that are decided and sent together. It is so small that 64 KiB super-packets

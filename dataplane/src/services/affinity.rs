@@ -1,9 +1,9 @@
 //! Session affinity: the last backend of each client (`sessionAffinity: ClientIP`).
 //!
 //! All workers share one table, because the connections of a client may arrive at any worker. The table has a fixed
-//! size and takes no lock. An entry is two words. A reader that meets a half-written entry finds one of three things:
-//! no backend, or one that the frontend does not have, and then it chooses again; or another client's backend, which is
-//! also a backend of the frontend.
+//! size and takes no lock. An entry is two words. A reader may meet a half-written entry. It then finds no backend, or
+//! one that the frontend does not have, and chooses again. Or it finds another client's backend, which is also a
+//! backend of the frontend.
 
 use std::io;
 use std::sync::atomic::AtomicU64;

@@ -43,8 +43,8 @@ pub fn receive(fd: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<Addressed> {
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control) as _;
-    // SAFETY: `message` points to an address, a buffer and a control buffer. All are borrowed until the call returns, and
-    // as long as stated.
+    // SAFETY: `message` points to an address, a buffer and a control buffer. All are borrowed until the call returns,
+    // and are as long as stated.
     let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
     let len = check(received as c_int)?.cast_unsigned() as usize;
     // SAFETY: the kernel has set the control buffer's length to the number of bytes that it has written there.

@@ -13,7 +13,7 @@ use crate::packet::Packet;
 
 /// The largest number of bytes in front of a packet: a virtio header (10 bytes) and an Ethernet header (14).
 pub const HEAD_LEN: usize = 24;
-/// The bytes in front of a packet in its datagram, as far as used.
+/// The bytes in front of a packet in its datagram. Only a part of the array may be used.
 pub type Head = [u8; HEAD_LEN];
 
 /// The arrays for up to `capacity` datagrams, each a head and a packet.
@@ -26,7 +26,7 @@ pub struct Batch {
 }
 
 // SAFETY: the pointers in `vectors` and `messages` are written before each system call, and the kernel reads them
-// during it. Between calls they are not followed, so it does not matter which thread holds them.
+// during it. Between calls nothing follows them, so it does not matter which thread holds them.
 unsafe impl Send for Batch {}
 
 impl Batch {
@@ -107,8 +107,8 @@ impl Batch {
             count += 1;
         }
         // SAFETY: each of the first `count` messages points to two vectors in `self.vectors`. These point to a head in
-        // `self.heads` and to the room of a distinct packet. All are borrowed until the call returns, and as long as
-        // stated.
+        // `self.heads` and to the room of a distinct packet. All are borrowed until the call returns, and are as long
+        // as stated.
         let received = check(unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
@@ -125,9 +125,9 @@ impl Batch {
         Ok(received)
     }
 
-    /// Sends `packets[from..]` (at most up to the capacity), each behind the first `head_len` bytes of its head, to the
-    /// address that the socket is bound to. Returns the number of datagrams that the kernel took, which is at least
-    /// one. An error concerns the first packet.
+    /// Sends `packets[from..]` (at most up to the capacity) to the address that the socket is bound to. Each packet
+    /// follows the first `head_len` bytes of its head. Returns the number of datagrams that the kernel took, which is
+    /// at least one. An error concerns the first packet.
     pub fn send(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -185,8 +185,8 @@ impl Batch {
         let Some(messages) = self.messages.get_mut(from..) else { return Ok(0) };
         // SAFETY: each of the `count` messages from `from` on points to two vectors in `self.vectors`, and possibly to
         // an address in `self.destinations`. The vectors point to a head in `self.heads` and to a packet's bytes. All
-        // are borrowed until the call returns, and as long as stated. The kernel only reads through the vectors of a
-        // sent message.
+        // are borrowed until the call returns, and are as long as stated. The kernel only reads through the vectors of
+        // a sent message.
         let sent = check(unsafe {
             libc::sendmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT)
         })?;

@@ -68,7 +68,8 @@ impl<T: FromZeros> ZeroedPages<T> {
         }
         let bytes = Self::bytes(len).ok_or(io::ErrorKind::OutOfMemory)?;
         let first = map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)?;
-        // SAFETY: the range was just mapped. Advice only: nothing is lost if a kernel without huge pages refuses it.
+        // SAFETY: the range was just mapped. This is only advice: nothing is lost if a kernel without huge pages
+        // refuses it.
         unsafe { libc::madvise(first.as_ptr().cast(), bytes, pages as libc::c_int) };
         Ok(Self { first: first.cast(), len })
     }
@@ -104,8 +105,9 @@ impl<T: FromZeros> Deref for ZeroedPages<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `first` is page-aligned, so aligned for `T`. It starts `len` values that are zero or were written as
-        // `T`; zero is a `T` by `FromZeros`. If `len` is 0 it dangles, aligned. The mapping lives as long as `self`.
+        // SAFETY: `first` is page-aligned, so aligned for `T`. It is the start of `len` values that are zero or were
+        // written as `T`, and zero is a valid `T` by `FromZeros`. If `len` is 0 it dangles, aligned. The mapping lives
+        // as long as `self`.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
     }
 }
@@ -113,7 +115,7 @@ impl<T: FromZeros> Deref for ZeroedPages<T> {
 impl<T: FromZeros> DerefMut for ZeroedPages<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `deref`; `&mut self` makes the borrow the only one.
+        // SAFETY: as in `deref`; `&mut self` makes this borrow the only one.
         unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
     }
 }
@@ -121,7 +123,7 @@ impl<T: FromZeros> DerefMut for ZeroedPages<T> {
 impl<T: FromZeros> Drop for ZeroedPages<T> {
     fn drop(&mut self) {
         if let (Some(bytes), true) = (Self::bytes(self.len), self.len > 0) {
-            // SAFETY: exactly the range that `new` mapped; no borrow outlives `self`.
+            // SAFETY: this is exactly the range that `new` mapped, and no borrow outlives `self`.
             unsafe { libc::munmap(self.first.as_ptr().cast(), bytes) };
         }
     }

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::check;
 use super::socket::set_option;
 
-/// The size of a slot in bytes: 76 of the kernel's, the last ten of which are the virtio header, and a frame of up to
-/// 180.
+/// The size of a slot in bytes: 76 bytes of the kernel, which end with the virtio header of ten bytes, and a frame of
+/// up to 180.
 const SLOT: usize = 256;
 /// The number of slots of a ring: about as many packets as a device keeps for a busy reader.
 pub const SLOTS: usize = 512;
@@ -128,7 +128,7 @@ impl ReceiveRing {
 
 impl Drop for ReceiveRing {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that `attach` mapped; no borrow outlives `self`.
+        // SAFETY: this is exactly the range that `attach` mapped, and no borrow outlives `self`.
         unsafe { libc::munmap(self.first.as_ptr().cast(), BYTES) };
     }
 }

@@ -45,7 +45,7 @@ pub struct Writes<const H: usize> {
 }
 
 // SAFETY: the pointers in `vectors` are written before each system call, and the kernel reads them during it. Between
-// calls they are not followed, so it does not matter which thread holds them.
+// calls nothing follows them, so it does not matter which thread holds them.
 unsafe impl<const H: usize> Send for Writes<H> {}
 
 impl<const H: usize> fmt::Debug for Writes<H> {
@@ -152,7 +152,7 @@ fn complete(ring: &mut IoUring, results: &mut [i32]) -> Result<(), Refusal> {
             ring.submit_and_wait(queued - completed)
         } else {
             let wait = EnterFlags::GETEVENTS.bits();
-            // SAFETY: nothing is submitted and no argument given: the call waits for a completion.
+            // SAFETY: nothing is submitted and no argument is given: the call only waits for a completion.
             unsafe { ring.submitter().enter::<libc::sigset_t>(0, 1, wait, None) }
         };
         match entered {

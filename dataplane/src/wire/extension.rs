@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 use super::Malformed;
 use super::protocol::{AUTHENTICATION, DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ROUTING};
 
-/// The first eight bytes of an extension header. None is shorter, and a fragment header is no longer.
+/// The first eight bytes of an extension header. No extension header is shorter, and a fragment header is not longer.
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Header {
@@ -22,7 +22,8 @@ struct Header {
     id: U32,
 }
 
-/// The largest number of extension headers in a packet. RFC 8200 recommends an order of six, one of them twice.
+/// The largest number of extension headers in a packet. RFC 8200 recommends an order of six headers, one of which may
+/// occur twice.
 pub const LIMIT: usize = 8;
 /// The length of a fragment header, in bytes.
 pub const FRAGMENT_LEN: usize = UNIT;

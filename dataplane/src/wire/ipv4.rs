@@ -40,11 +40,11 @@ pub const HEADER_LEN: usize = size_of::<Header>();
 pub const CHECKSUM_OFFSET: usize = offset_of!(Header, checksum);
 /// Version and length of a header without options.
 pub const VERSION_IHL: u8 = 0x45;
-/// In the word of flags and offset: must not be fragmented.
+/// A bit in the word of flags and offset: the packet must not be fragmented.
 pub const DONT_FRAGMENT: u16 = 0x4000;
-/// In the word of flags and offset: not the last fragment.
+/// A bit in the word of flags and offset: this is not the last fragment.
 pub const MORE_FRAGMENTS: u16 = 0x2000;
-/// In the word of flags and offset: the offset, in units of eight bytes.
+/// The bits of the offset in the word of flags and offset. Its unit is eight bytes.
 pub const OFFSET_MASK: u16 = 0x1fff;
 
 /// A packet.

@@ -32,7 +32,7 @@ pub const ADVERTISEMENT_LEN: usize = size_of::<Advertisement>();
 pub const HOP_LIMIT: u8 = 255;
 /// Router, solicited, override (section 4.4).
 const ADVERTISED_FLAGS: u32 = 0xe000_0000;
-/// Option: target link-layer address, one unit of eight bytes (section 4.6.1).
+/// The option of the target's link-layer address: its type, and its length of one unit of eight bytes (section 4.6.1).
 const TARGET_LINK_ADDRESS: [u8; 2] = [2, 1];
 
 /// The types of options (section 4.6.1, and RFC 3971, section 5.3.2).

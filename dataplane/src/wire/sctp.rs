@@ -26,7 +26,7 @@ pub const HEADER_LEN: usize = size_of::<Header>();
 /// The checksum's offset in the header.
 pub const CHECKSUM_OFFSET: usize = offset_of!(Header, checksum);
 
-/// The polynomial 0x1edc6f41, its bits in the order of transmission.
+/// The polynomial 0x1edc6f41, with its bits in the order of transmission.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 const TABLE: [u32; 256] = table();
 

@@ -40,7 +40,7 @@ impl Header {
     }
 }
 
-/// The header for the network `vni`, of which 24 bits are used.
+/// The header for the network `vni`. Only its low 24 bits are used.
 pub fn header(vni: u32) -> [u8; HEADER_LEN] {
     transmute!(Header { flags: HAS_VNI, reserved: [0; 3], vni_reserved: (vni << 8).into() })
 }

@@ -198,7 +198,7 @@ fn spin(ticks: u64) {
     }
 }
 
-/// A port that always has one more packet, each of which costs this many ticks, and the count of its packets.
+/// A port that always has one more packet, and the count of its packets. Each packet costs this many ticks.
 fn costly(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     let brought = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&brought);
@@ -260,8 +260,8 @@ fn rubbish(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     (Box::new(Watched { descriptor: reader.into(), mapped: false, received }), asked)
 }
 
-/// A port that has as many requests as it is asked for packets, and answers each in this many ticks. Also the size of
-/// its last batch.
+/// A port that answers as many requests as it is asked for packets, and takes this many ticks for each. Also the size
+/// of its last batch.
 fn answering(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     let last = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&last);
@@ -691,7 +691,7 @@ fn no_more_ports_are_awaited_than_epoll_costs() {
     assert_eq!(*asked.lock().unwrap(), [FIRST_BATCH; MAX_AWAITED]);
 }
 
-/// A packet socket takes the kernel some time to close.
+/// The kernel takes some time to close a packet socket.
 struct SlowToClose {
     may_close: Receiver<()>,
     closed: Sender<()>,

@@ -49,7 +49,7 @@ impl Handle {
         self.core
     }
 
-    /// The records of its flows, for the next process ([`crate::flow::FlowRecordFile`]).
+    /// The records of the worker's flows, for the next process ([`crate::flow::FlowRecordFile`]).
     pub fn flow_records(&self) -> &Arc<SharedFile> {
         &self.flow_records
     }

@@ -352,7 +352,8 @@ impl Worker {
         }
     }
 
-    /// Looks for packets while no port is hot: polls the awaited ports in the next turn or, if there are none, epoll.
+    /// Searches for packets while no port is hot: polls the awaited ports in the next turn or, if there are none,
+    /// epoll.
     pub(super) fn poll_quiet_ports(&mut self) {
         for id in self.awaited.drain(..) {
             make_hot(&mut self.ports, &mut self.hot, &self.time, id);

@@ -1,5 +1,5 @@
 //! Proves, cell by cell, that an image and a judge make the same decisions. An atom is a set of packets that neither
-//! side distinguishes. There is a [witness](super::Witnesses) of every atom, so the comparison is a proof and not a
+//! side distinguishes. There is a [witness](super::Witnesses) for every atom, so the comparison is a proof and not a
 //! sample.
 //!
 //! The atoms are those of the judge and the image together, so that neither can hide a boundary from the other. Each

@@ -24,10 +24,10 @@ pub struct Witnesses(Vec<IpAddr>);
 impl Witnesses {
     /// The peers that `atoms` or the image distinguish.
     ///
-    /// Candidates are both ends of every prefix, and the neighbours of these. They suffice. If parts of a prefix are
-    /// prefixes of their own, the rest of it has an address at an end of the prefix or next to an end of such a part.
-    /// Of all candidates that have the same members, the same innermost net and the same class in the image, the first
-    /// one is taken.
+    /// Candidates are both ends of every prefix, and the addresses next to these. They suffice. If parts of a prefix
+    /// are prefixes of their own, the rest of it has an address at an end of the prefix or next to an end of such a
+    /// part. If several candidates have the same members, the same innermost net and the same class in the image, the
+    /// first one is taken.
     pub fn new(atoms: &Atoms, image: &Image) -> Self {
         let mut witnesses = vec![
             IpAddr::V4(Ipv4Addr::UNSPECIFIED),

@@ -69,8 +69,8 @@ impl Grouped {
     }
 }
 
-/// The groups that are not empty, in ascending order, each with its numbers. It suits a large number of groups of which
-/// most are empty.
+/// The groups that are not empty, in ascending order, each with its numbers. It suits a large number of groups if most
+/// of them are empty.
 #[derive(Debug, Default)]
 pub(crate) struct OccupiedGroups {
     groups: Vec<u32>,

@@ -3,9 +3,9 @@
 //! A compiler lives as long as the dataplane that it serves. It keeps the numbers of identities and the counter slots
 //! of decisions the same from image to image.
 //!
-//! **Cost**, with *E* members of the cluster, *S* distinct selectors and *P* predicates: O(E log E) for addresses, and
-//! at worst O(S·P) selector matches (a selector is matched only with members that have the namespace or label that it
-//! requires). Each chain has as many rows as its own predicates distinguish classes. Policies are looked up by
+//! **Cost**, with *E* members of the cluster, *S* distinct selectors and *P* predicates: addresses cost O(E log E), and
+//! there are at worst O(S·P) selector matches. A selector is matched only with members that have the namespace or label
+//! that it requires. Each chain has as many rows as its own predicates distinguish classes. Policies are looked up by
 //! namespace and by a label that they require, so they are never all read. The rows of one chain look at a bounded
 //! number of rules, where each alternative of a rule counts. The bound is four million, plus 16 for each rule, for each
 //! predicate that a rule has for peers, and for each predicate of a row. All chains of a node together look at most at
@@ -17,8 +17,7 @@
 //!
 //! **Memory and time.** A chain whose rows exceed the budget of bytes or of looks is evaluated rule by rule, which is
 //! slower but gives the same verdicts. [`Counts::linear`](crate::image::Counts) is the number of such chains. The most
-//! expensive chains come last, and each takes half of what is left of the budget, so that they cost the other chains
-//! nothing.
+//! expensive chains come last. Each takes half of the remaining budget, so that they cost the other chains nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
@@ -139,7 +138,7 @@ impl Compiler {
     /// The address tables of the last image are reused if none of their inputs has [changed](crate::model::Tracked).
     /// This requires that since then only policies, tiers, failsafe ports and network sets have changed. Pods may have
     /// changed only by [`update`](Self::update) and [`defer`](Self::defer). Local endpoints may have been added or
-    /// removed only if they are pods. Of the predicates, only selectors and CIDRs may have come into use.
+    /// removed only if they are pods. Only selectors and CIDRs may have come into use as predicates.
     pub fn compile(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Image {
         let admitted = self.admission.admitted(model, local);
         let draft = match self.compile_delta(model, &admitted) {

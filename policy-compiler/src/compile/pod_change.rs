@@ -30,7 +30,7 @@ fn has_address(pod: Option<&Endpoint>, address: IpAddr) -> bool {
     pod.is_some_and(|pod| pod.addresses.contains(&address))
 }
 
-/// A store into a cell of the address map.
+/// A store to a cell of the address map.
 struct CellStore {
     address: Ipv4Addr,
     identity: Identity,

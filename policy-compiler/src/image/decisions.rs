@@ -163,7 +163,7 @@ impl Image {
         }
     }
 
-    /// The port ranges that an end of a rule names.
+    /// The port ranges in an end of a rule.
     fn ranges(&self, end: &ResolvedEnd) -> Vec<(u16, u16)> {
         let mut ranges = Vec::new();
         for ports in end.ports() {

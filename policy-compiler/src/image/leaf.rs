@@ -11,7 +11,8 @@ use crate::common::PathId;
 /// The number of intervals that a leaf stores; one more may follow if it has the path of the first.
 pub(crate) const LEAF_WIDTH: usize = 16;
 
-/// A line whose intervals all lead to paths. A lookup adds up all lanes at once; the sum is the path.
+/// A line whose intervals all lead to paths. A lookup adds the values of all lanes in parallel, and the sum is the
+/// path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(align(64))]
 pub(crate) struct Leaf {

@@ -3,7 +3,7 @@
 //! For each table of protocols, a row has a target: a path, or a line that divides keys or source ports. A line divides
 //! them into up to ten intervals, a leaf into up to seventeen, and a tree of lines and leaves into any number.
 //!
-//! A packet without a key gets a key of its own, [`NO_KEY`], after all others.
+//! A packet without a key gets a separate key, [`NO_KEY`], which comes after all others.
 
 use super::leaf::Leaf;
 use super::line::{Line, NEVER};

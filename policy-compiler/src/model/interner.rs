@@ -1,4 +1,4 @@
-//! An interner for values of which many are equal: label sets of pods, names of their nodes and service accounts.
+//! An interner for values that are often equal: label sets of pods, names of their nodes and service accounts.
 
 use std::borrow::Cow;
 use std::hash::Hash;

@@ -56,7 +56,7 @@ impl<K: Ord + Clone, V: Clone> Journal<K, V> {
 
     /// Records a key whose value is about to change.
     fn record(&mut self, key: &K) {
-        // If no reader holds the current mark, it can stay. Earlier marks may still be held.
+        // If no reader holds the current mark, it need not be replaced. Earlier marks may still be held.
         let is_known = Arc::get_mut(&mut self.mark.0).is_none();
         if !is_known && self.changes.is_empty() {
             return;

@@ -23,8 +23,8 @@ pub enum Reason {
     NotIsolated(Direction),
     /// The first rule that allows or denies.
     Rule(RuleName, Verdict),
-    /// The end of a tier denies the packets that no rule decides. Carries the first policy of the tier that selects the
-    /// endpoint.
+    /// The end of a tier denies the packets that no rule decides. Contains the first policy of the tier that selects
+    /// the endpoint.
     Isolated(Direction, PolicyName),
     /// A policy that is not valid denies.
     Broken(Direction, PolicyName),
@@ -32,7 +32,7 @@ pub enum Reason {
     BrokenHost(Direction, String),
     /// A rule of a profile: its name and the rule's index.
     Profile(Direction, String, u32, Verdict),
-    /// A profile that the endpoint names does not exist: denied.
+    /// A profile that the endpoint names does not exist, so the packet is denied.
     MissingProfile(Direction, String),
     /// No rule of any profile matches: denied.
     NoProfile(Direction),
@@ -40,7 +40,7 @@ pub enum Reason {
     Failsafe(Direction),
     /// No policy for the host endpoint applies here: the evaluation continues.
     NoHostPolicy(Direction),
-    /// The peer's identity is not known to these tables: denied.
+    /// The peer's identity is not known to these tables, so the packet is denied.
     Unknown(Direction),
 }
 
@@ -106,8 +106,8 @@ impl fmt::Display for Reason {
 pub enum Noted {
     /// A rule and what it did ([`Action::Pass`] or [`Action::Log`]), or what it would have done in a staged policy.
     Rule(RuleName, Action),
-    /// A staged policy of which no rule would have decided. The end of its tier would have denied: the tier's default
-    /// action is Deny, and all of its policies that apply here are staged.
+    /// A staged policy none of whose rules would have decided. The end of its tier would have denied: the tier's
+    /// default action is Deny, and all of its policies that apply here are staged.
     TierEnd(Direction, Arc<PolicyName>),
 }
 

@@ -1,4 +1,4 @@
-//! The fields of a packet that policy reads, apart from its two addresses.
+//! The fields of a packet that policy reads, except its two addresses.
 
 use std::fmt;
 

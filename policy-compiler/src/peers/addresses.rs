@@ -3,11 +3,11 @@
 //! The *members* of an address are those with a prefix that contains the address. Its *atom* is the longest prefix *in
 //! use* that contains it.
 //!
-//! **Why members and atom determine every predicate.** Selectors, port names and services look only at members. A list
-//! of nets holds for an address if one of its nets contains it. Each net is a prefix in use. If the net contains the
-//! atom, it contains every address whose atom this is. If not, it contains none of these addresses. Two prefixes either
-//! nest or are disjoint. If a net inside the atom contained such an address, that net would be the longest prefix in
-//! use, and the atom would not.
+//! **Why members and atom determine every predicate.** Selectors, port names and services depend only on members. A
+//! list of nets holds for an address if one of its nets contains it. Each net is a prefix in use. If the net contains
+//! the atom, it contains every address whose atom this is. If not, it contains none of these addresses. Two prefixes
+//! either nest or are disjoint. If a net inside the atom contained such an address, that net would be the longest
+//! prefix in use, and the atom would not.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -75,7 +75,8 @@ pub(super) fn v6(net: Ipv6Net) -> V6 {
     (net.addr().to_bits(), net.prefix_len())
 }
 
-/// An occupant of a prefix, as a number that sorts: an atom, a member by its kind, or an unknown address.
+/// An occupant of a prefix, as a number that determines its order: an atom, a member by its kind, or an unknown
+/// address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Occupant(pub(super) u32);
 

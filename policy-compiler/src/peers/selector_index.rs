@@ -323,7 +323,7 @@ impl<'m> SelectorIndex<'m> {
         count
     }
 
-    /// Visits the domains that may have members which match a selector.
+    /// Visits the domains whose members may match a selector.
     fn each_domain(&mut self, selector: &Selector, mut visit: impl FnMut(&mut Domain<'m>)) {
         let members = self.members;
         let Some(namespaces) = selector.required_values(NAMESPACE) else {

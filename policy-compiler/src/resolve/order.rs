@@ -25,7 +25,7 @@ pub(crate) struct PolicyOrder {
     /// The namespaces of the local endpoints.
     namespaces: AHashSet<String>,
     tiers: BTreeMap<String, Tier>,
-    /// The policies that may select a local endpoint, as of `mark`.
+    /// The policies that may select a local endpoint, in the state of `mark`.
     known: BTreeMap<Arc<PolicyName>, Arc<Policy>>,
     mark: Option<Mark>,
     /// The number of refreshes.
@@ -36,7 +36,7 @@ pub(crate) struct PolicyOrder {
     anywhere: ByRequiredLabel<Arc<OrderedPolicy>>,
 }
 
-/// The largest number of changes that are applied one by one, because each moves the policies behind it. With more, the
+/// The largest number of changes that are applied one by one, because each moves the policies after it. With more, the
 /// order is built again.
 const MOST_CHANGES: usize = 64;
 

@@ -23,7 +23,7 @@ use crate::model::{Direction, Reason};
 use crate::peers::Predicates;
 use crate::resolve::ResolvedList;
 
-/// The rows and paths so far, and what is precomputed for further rows.
+/// The rows and paths so far, and the data that is precomputed for further rows.
 #[derive(Debug, Default)]
 pub(crate) struct RowBuilder {
     pub(crate) paths: PathTable,
@@ -172,8 +172,8 @@ impl RowBuilder {
         Ok(first)
     }
 
-    /// Builds the rows of the chains that are walked over, within the bounds of work. Each chain may take half of what
-    /// is left of the budget.
+    /// Builds the rows of the chains that are walked over, within the bounds of work. Each chain may take half of the
+    /// remaining budget.
     fn walk(
         &mut self,
         plan: &RowPlan<'_>,

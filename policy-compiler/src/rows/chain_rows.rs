@@ -232,7 +232,7 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         Self { list, local, predicates, many, families, paths, scratch }
     }
 
-    /// The row for the peers of a family of which exactly these predicates are true, among those that the chain uses.
+    /// The row for the peers of a family. Of the predicates that the chain uses, exactly these are true of them.
     pub(super) fn row(
         &mut self,
         (paths, rows): (&mut PathTable, &mut RowInterner),
@@ -320,7 +320,7 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         candidates.dedup_by_key(|step| *step >> 32);
     }
 
-    /// Collects the match sets of all steps, for peers of a family of which exactly these predicates are true.
+    /// Collects the match sets of all steps, for peers of a family. Exactly these predicates are true of the peers.
     fn match_peers(&mut self, family: Family, predicates_true: &[PredicateId]) {
         let (facts, ports) = (self.local, &self.predicates.possible_ports);
         let local =

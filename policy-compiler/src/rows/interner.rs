@@ -114,7 +114,7 @@ impl RowInterner {
         Some(leaves.chain([bare]).collect())
     }
 
-    /// Adds a leaf whose paths have other numbers here. Returns its targets by key and by source port.
+    /// Adds a leaf whose paths have other numbers in this interner. Returns its targets by key and by source port.
     fn import_leaf(&mut self, leaf: &Leaf, paths: impl Fn(PathId) -> PathId) -> [Target; 2] {
         let by = [Target::by_key, Target::by_source];
         if let Some(leaf) = leaf.map_paths(&paths) {
@@ -199,7 +199,7 @@ impl LinesInUse {
     }
 }
 
-/// The lines and leaves that some targets lead to, directly or through other lines.
+/// The lines and leaves to which some targets lead, directly or through other lines.
 fn lines_in_use(lines: &Lines, places: impl Iterator<Item = Target>) -> LinesInUse {
     let mut in_use =
         LinesInUse { lines: vec![false; lines.all.len()], leaves: vec![false; lines.leaves.len()] };

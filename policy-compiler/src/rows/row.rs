@@ -65,7 +65,7 @@ impl RowScratch {
 
     /// The row of some rules, in ascending order, each with a match set. `decide` returns the path for the rules that
     /// match one packet, and whether the first of them alone determines it. It is not called for paths that `known`
-    /// holds. If the work runs out on the way, the row must not be used.
+    /// contains. If the work runs out on the way, the row must not be used.
     pub(super) fn row(
         &mut self,
         matched: &[(u32, CompactMatch)],

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! The sources are Calico's documentation, "Selectors" of the NetworkPolicy resource, and Calico's own parser where the
-//! documentation is silent. `global()` stands alone and only in a namespace selector ([`Selector::parse_namespace`]).
+//! documentation is silent. `global()` must stand alone, and is allowed only in a namespace selector
+//! ([`Selector::parse_namespace`]).
 //!
 //! A selector is a value: two texts with the same canonical form are equal.
 

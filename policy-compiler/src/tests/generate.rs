@@ -1,4 +1,4 @@
-//! Small, dense models: few labels and few addresses, so that every object meets every other.
+//! Small, dense models with few labels and few addresses, so that every object interacts with every other.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

@@ -90,7 +90,7 @@ fn rows_look_at_rules_in_proportion_to_the_rules() {
         compiler.looks()
     });
     assert!(looks[1] <= looks[0] * 5 / 2, "{looks:?}");
-    // Four nets of each rule make 1,200 rows of up to 300 rules.
+    // The four nets of each rule lead to 1,200 rows of up to 300 rules.
     assert!(looks[1] < 100_000, "{looks:?}");
 }
 

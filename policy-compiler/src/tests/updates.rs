@@ -31,8 +31,8 @@ pub(super) struct Kept {
 impl Kept {
     pub(super) fn of(model: Model, local: BTreeSet<LocalName>) -> Self {
         let mut compiler = Compiler::new();
-        // Here two threads compile with precomputed lists; a compilation from nothing uses one thread and precomputes
-        // nothing.
+        // Here two threads compile with precomputed lists, while a compilation from nothing uses one thread and
+        // precomputes nothing.
         compiler.tables.scale = Thresholds { rows: 0, rules: 0, ..Thresholds::default() };
         let image = compiler.compile(&model, &local);
         Self { compiler, image, model, local }

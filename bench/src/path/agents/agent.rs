@@ -25,7 +25,7 @@ pub(super) const MANIFESTS: &str = "manifests";
 /// The longest time that an agent may take to start, and to enforce its objects.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The command line of an agent: that of `manx node`, and the namespace of its node.
+/// The command line of an agent: the options of `manx node`, and the namespace of its node.
 #[derive(Debug, Parser)]
 #[command(name = AGENT)]
 struct Arguments {

@@ -10,9 +10,9 @@ use ipnet::Ipv4Net;
 pub(super) const SYSTEM: u32 = 64512;
 /// The net of all speakers and peers, on the loopback device of the namespace.
 pub(super) const NET: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 200, 0, 0), 16);
-/// The address of the first speaker; the others follow.
+/// The address of the first speaker; those of the others follow.
 const SPEAKER: u32 = Ipv4Addr::new(10, 200, 0, 1).to_bits();
-/// The address of the first peer; the others follow.
+/// The address of the first peer; those of the others follow.
 const PEER: u32 = Ipv4Addr::new(10, 200, 4, 1).to_bits();
 /// The address from which no session is opened. Connecting from it shows whether a speaker listens.
 pub(super) const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 200, 255, 1);

@@ -1,4 +1,4 @@
-//! An attacker: a process in a pod that sends one kind of packets as fast as it can, for a given time and on a given
+//! An attacker: a process in a pod that sends packets of one kind as fast as it can, for a given time and on a given
 //! core.
 
 use std::net::Ipv4Addr;

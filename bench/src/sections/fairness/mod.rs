@@ -1,6 +1,6 @@
 //! The share of the workers' time that a pod keeps while its neighbour attacks.
 //!
-//! A process in a pod sends one kind of packets as fast as it can. In the meantime, another pod of the node has a TCP
+//! A process in a pod sends packets of one kind as fast as it can. In the meantime, another pod of the node has a TCP
 //! stream to a third pod, or a UDP ping-pong. The control is measured in turn with it: there, a process on the
 //! attacker's core computes and sends nothing. Both measurements include the CPU time that the attacker's process takes
 //! from the neighbour, so the difference is what the attacker takes by its packets.

@@ -129,7 +129,7 @@ impl Setup {
         self.pass(far, Some(replies.in_order(Order::InTurn)), flows)
     }
 
-    /// Passes packets, all of which must leave the node. `None` means more packets of the last stream of this entrance.
+    /// Passes packets. All of them must leave the node. `None` means more packets of the last stream of this entrance.
     fn pass(
         &mut self,
         entrance: PortId,

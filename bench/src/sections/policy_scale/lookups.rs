@@ -1,4 +1,4 @@
-//! The cost of a lookup in an image, and by the linear reference.
+//! The cost of a lookup in an image, and of a decision by the linear reference.
 
 use std::collections::BTreeSet;
 use std::hint::black_box;

@@ -49,7 +49,7 @@ pub(super) enum Scenario {
     /// The ends are on two nodes, and Manx uses VXLAN. The other side is a bare forwarder on each node, with datagrams
     /// between them.
     BareTunnel,
-    /// Like [`Scenario::Bare`] by TUN, but the forwarder or the worker has a core to itself, and both ends share the
+    /// Like [`Scenario::Bare`] with TUN, but the forwarder or the worker has a core to itself, and both ends share the
     /// other core. The bare forwarder never sleeps; Manx polls in this way.
     SeparateCore(Polling),
     /// Both ends are on one node, by veth. The other side is a userspace switch of another project. The side that is

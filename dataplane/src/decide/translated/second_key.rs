@@ -16,7 +16,7 @@ const QUIET: u32 = 5;
 /// The first and the last of the ports that may replace a client's port.
 const CLIENT_PORTS: (u16, u16) = (1024, u16::MAX);
 
-/// A flow that needs a second key: its first one, its source and destination behind the translation, and its owner.
+/// A flow that needs a second key: its first key, its source and destination after the translation, and its owner.
 pub(super) struct Wanted<'a> {
     pub(super) first: &'a DirectedKey,
     pub(super) source: SourceBehind,

@@ -27,7 +27,7 @@ pub(super) enum SourceBehind {
 pub(super) struct NoAddress;
 
 /// The source of a flow after its translation, determined by the client and the destination. It is the node in two
-/// cases: the pool of a pod asks for masquerading, or a service has led a client that is no pod to a backend that is no
+/// cases. The pool of a pod asks for masquerading, or a service has led a client that is no pod to a backend that is no
 /// pod, so that the replies must come back here.
 pub(super) fn source_behind(
     tables: &Tables,

@@ -1,4 +1,4 @@
-//! TUN and TAP devices: the device lies in the network namespace of the pod (or the node), this program holds its
+//! TUN and TAP devices. The device lies in the network namespace of the pod (or the node), and this program holds its
 //! queues.
 //!
 //! The layers, in order:

@@ -13,7 +13,7 @@ use crate::sys::uring::{WRITES, Writes};
 /// With at least this many packets at once, a ring is worth its cost.
 const MANY: usize = 4;
 
-/// One queue of a device, whose packets have `HEAD` bytes in front of them.
+/// One queue of a device whose packets have `HEAD` bytes in front of them.
 #[derive(Debug)]
 pub(super) struct Port<const HEAD: usize, F> {
     queue: File,
@@ -194,7 +194,7 @@ mod tests {
 
     const OWN: Mac = [0xee; 6];
 
-    /// A queue of a kernel before 6.15 with a header of this many bytes: it does not write the bytes beyond ours.
+    /// A queue of a kernel before 6.15 with a header of this many bytes. It does not write the bytes beyond our header.
     struct OldKernel<'a> {
         header_len: usize,
         /// The packet or the frame.

@@ -1,4 +1,4 @@
-//! The queues of a device, before they are ports.
+//! The queues of a device, before they are used as ports.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -58,8 +58,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Creates the device `name` in the caller's network namespace and opens `queues` queues of it (at least one); `%d`
-    /// in the name becomes a free number. The device is deleted when its last queue is closed.
+    /// Creates the device `name` in the caller's network namespace and opens `queues` queues of it (at least one). `%d`
+    /// in the name is replaced by a free number. The device is deleted when its last queue is closed.
     ///
     /// No other process can open a queue of a device that has one queue. For a device with several queues, only its
     /// [`owner`](settings::owner) and processes with `CAP_NET_ADMIN` can open queues. The device has no owner until
@@ -68,9 +68,9 @@ impl Queue {
     /// The caller sets addresses, the MTU, the length of the transmission queue (500 packets by default) and `up`. For
     /// a TAP device it also sets the hardware address, which the kernel chooses at random.
     ///
-    /// Fails with `ResourceBusy` if an interface has this name; with `PermissionDenied` if only root may open
-    /// `/dev/net/tun` or the caller lacks `CAP_NET_ADMIN` in the namespace; with `NotFound` if there is no device node;
-    /// and with `E2BIG` beyond the kernel's 256 queues.
+    /// Fails with `ResourceBusy` if an interface has this name, with `NotFound` if there is no device node, and with
+    /// `E2BIG` beyond the kernel's 256 queues. Fails with `PermissionDenied` if only root may open `/dev/net/tun`, or
+    /// if the caller lacks `CAP_NET_ADMIN` in the namespace.
     pub fn create(kind: Kind, name: &str, queues: usize) -> io::Result<Vec<Self>> {
         let mut name = name.to_owned();
         let mut opened = Vec::with_capacity(queues.max(1));

@@ -257,7 +257,7 @@ mod tests {
 
     use super::*;
 
-    /// A datagram of TCP within a tunnel: sequence number, payload.
+    /// A TCP datagram within a tunnel, with this sequence number and payload.
     fn datagram(sequence: u32, payload: &[u8]) -> Vec<u8> {
         let mut inner = Vec::new();
         let ip = etherparse::PacketBuilder::ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);

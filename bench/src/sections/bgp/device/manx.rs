@@ -102,7 +102,7 @@ fn configuration(scenario: &Scenario, speaker: Ipv4Addr) -> Configuration {
     }
 }
 
-/// Another speaker of the mesh. Of two speakers, the one with the lower address only listens, and the other one connects, as
+/// Another speaker of the mesh. The speaker with the lower address of two only listens, and the other one connects, as
 /// in the files of the other programs.
 fn node(speaker: Ipv4Addr, address: Ipv4Addr) -> Peer {
     Peer {

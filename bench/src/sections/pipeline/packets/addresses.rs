@@ -21,7 +21,7 @@ pub(crate) const UPLINK: PortId = PortId(2);
 pub(crate) const CLIENT_PORT: PortId = PortId(3);
 pub(crate) const SERVER_PORT: PortId = PortId(4);
 
-/// The first UDP and TCP port of the pods that the policies allow.
+/// The first UDP and TCP port of the pods to which the policies allow packets.
 pub(crate) const PORT: u16 = 5000;
 /// The number of ports, starting with [`PORT`], that the policies allow.
 pub(crate) const PORTS: u16 = 64;
