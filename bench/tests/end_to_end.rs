@@ -121,8 +121,8 @@ fn a_hundred_pods_are_attached_at_once_while_the_agent_goes_on() {
 fn an_attacker_is_measured_beside_a_loop_and_its_packets_come_in() {
     let folder = tempfile::tempdir().unwrap();
     let results = folder.path().display().to_string();
-    // One attacker sends to a pod on its node, and the other one to another node, with a virtio header with offload
-    // metadata in front.
+    // One attacker sends to a pod on its node, and the other one to another node. Both use a virtio header with offload
+    // metadata.
     let rows = ["fair-denied", "fair-two-too-big"];
     let arguments = ["--quick", "--rounds", "1", "--seconds", "0.5", "--output", &results];
     let output = bench(&[&arguments[..], &["--only"], &rows].concat());

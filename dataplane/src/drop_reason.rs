@@ -40,8 +40,8 @@ drop_reasons! {
     /// A packet to a service address that came back from the node unchanged: nothing translates it (is kube-proxy
     /// running?).
     ServiceUntranslated = "service-untranslated",
-    /// A packet to a service address from a pod that has opened too many such flows that policy did not allow when they
-    /// came back translated.
+    /// A packet to a service address from a pod that has opened too many flows to service addresses. A flow counts
+    /// until policy allows it when it comes back translated.
     ServiceExcess = "service-excess",
     /// A packet that came back from the node's translation of service addresses with a source that is no pod of this
     /// node. It cannot be judged; kube-proxy masquerades it.

@@ -15,7 +15,7 @@ use crate::wire::{Ecn, Malformed, ethernet, ipv4, protocol, udp, vxlan};
 /// The TTL of outer packets, which is independent of the inner one (RFC 2003, section 3.1).
 const TTL: u8 = 64;
 
-/// The kind of a tunnel, by the headers between the outer and the inner IPv4 header.
+/// The kind of a tunnel, which determines the headers between the outer and the inner IPv4 header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Encapsulation {
     /// No header between them: protocol 4.
@@ -218,8 +218,8 @@ impl Outer {
 /// the inner DF (RFC 2003, section 3.1). Its identification is `id`, which must differ between packets that may be
 /// fragmented (RFC 6864). The offload's offsets move with the packet.
 ///
-/// Returns false and leaves the packet unchanged in these cases. The packet is not IPv4, is shorter than its total
-/// length, is too long with the outer header, or there is no headroom.
+/// Returns false and leaves the packet unchanged if it is not IPv4, is shorter than its total length, or would be too
+/// long with the outer header, or if there is no headroom.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "as Outbox::queue")]
 #[must_use]

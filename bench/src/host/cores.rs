@@ -125,8 +125,8 @@ pub fn pin(core: usize) -> bool {
     pin_to(&[core])
 }
 
-/// Pins the calling thread to these cores, or to none in particular if the list is empty. Returns whether the kernel
-/// allowed it.
+/// Pins the calling thread to these cores. If the list is empty, the thread may run on any core. Returns whether the
+/// kernel allowed it.
 pub fn pin_to(cores: &[usize]) -> bool {
     let mut set = CpuSet::new();
     cores.is_empty()

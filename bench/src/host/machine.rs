@@ -4,7 +4,8 @@ use std::fs;
 
 use serde::Serialize;
 
-/// The load from which on the machine counts as noisy, in runnable threads per core at the start.
+/// The load at which the machine starts to count as noisy, in runnable threads per core at the
+/// start.
 const NOISY: f64 = 0.25;
 
 /// The machine and its state at the start.

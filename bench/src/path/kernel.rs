@@ -47,7 +47,7 @@ pub(super) fn attach(node: &OwnedFd, name: &str, host: u8, mtu: u32) -> Result<P
 /// The ends of a tunnel of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TunnelEnds {
-    /// The nodes themselves. Pods of Manx have two veth pairs and two hops more.
+    /// The nodes themselves. Packets between pods of Manx pass two more veth pairs and two more hops.
     Nodes,
     /// Pods behind the nodes (`attach`).
     Pods,

@@ -33,7 +33,8 @@ pub struct DecisionState {
     pub evictions: u64,
     /// The last refusal of a masqueraded flow for which no port was free.
     pub refusal: Refusal,
-    /// The worker to which the next packet goes if any worker may have its state, and the number of other workers.
+    /// The worker that gets the next packet if it is unknown which worker has the packet's state. Also the number of
+    /// other workers.
     pub next_worker: (WorkerId, u8),
 }
 

@@ -1,9 +1,9 @@
 //! The number of flows of each owner in a table, and which owner loses one when the table is full.
 //!
-//! A flow counts for the first of these that exists: the endpoint of this node that opened it; the endpoint of this
-//! node that it was opened to; the namespace of the Service that leads its client from outside to another node.
-//! Otherwise it counts for the node. The *share* of an owner is the capacity of the table divided by the number of
-//! owners that have flows. An owner may have more while there is room. In a full table, an owner that has its share
+//! A flow counts for the endpoint of this node that opened it, or else for the endpoint of this node that it was opened
+//! to. If there is neither, it counts for the namespace of the Service that leads its client from outside to another
+//! node. Otherwise it counts for the node. The *share* of an owner is the capacity of the table divided by the number
+//! of owners that have flows. An owner may have more while there is room. In a full table, an owner that has its share
 //! loses a flow of its own when it opens one. For an owner that has less, an owner with more than its share loses a
 //! flow. So no owner loses a flow to another owner while it has no more than its share.
 
@@ -157,8 +157,8 @@ impl Owners {
         self.last
     }
 
-    /// An owner that has more than its share; the last one, if it still has. Such an owner exists while the table is
-    /// full and `owner` has less than its share.
+    /// An owner that has more than its share. It is the owner that lost the last flow, if that one still has more. Such
+    /// an owner exists while the table is full and `owner` has less than its share.
     #[inline(never)]
     fn over_share_owner(&self, owner: Owner, flows: u32) -> Owner {
         let share = self.share_among(self.active + u32::from(flows == 0));

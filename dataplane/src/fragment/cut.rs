@@ -15,11 +15,12 @@ const COPIED: u8 = 0x80;
 /// Appends the packet to `into` in pieces of at most `mtu` bytes, in order. If it fits, it is appended whole. Its
 /// layer-4 checksum is completed first, because a piece cannot do that.
 ///
-/// After an error, `into` is as it was and every buffer is in `pool`. The errors are: [`DropReason::TooBig`]: the
-/// packet must not be fragmented (DF, IPv6), or `mtu` leaves less than eight bytes. [`DropReason::NoBuffer`]: there are
-/// not enough buffers.
-/// [`DropReason::Malformed`]: not a whole IPv4 packet, options that overrun, or a super-packet, which has to be
-/// segmented instead.
+/// After an error, `into` is as it was and every buffer is in `pool`. The errors are:
+///
+/// - [`DropReason::TooBig`]: the packet must not be fragmented (DF, IPv6), or `mtu` leaves less than eight bytes;
+/// - [`DropReason::NoBuffer`]: there are not enough buffers;
+/// - [`DropReason::Malformed`]: it is not a whole IPv4 packet, its options overrun, or it is a super-packet, which has to
+///   be segmented instead.
 pub fn fragment(
     mut packet: Packet,
     mtu: usize,

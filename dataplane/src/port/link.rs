@@ -1,10 +1,10 @@
 //! The part of Ethernet that a link with two ends needs: framing, and answers to a kernel's requests for addresses.
 //!
 //! The pod's end of a link sees a network. It asks for the hardware address of a neighbour (ARP, RFC 826; neighbour
-//! solicitation, RFC 4861). The answer is always this end's address, because every address is reached through it: proxy
-//! ARP (RFC 1027). Two kinds of requests get no answer: a request for one of the pod's own addresses, and a request
-//! that tests whether an address is free (ARP probes, RFC 5227; duplicate address detection, RFC 4862). An answer to
-//! these would claim the address.
+//! solicitation, RFC 4861). The answer is always this end's hardware address, because every address is reached through
+//! it: proxy ARP (RFC 1027). Two kinds of requests get no answer: a request for one of the pod's own addresses, and a
+//! request that tests whether an address is free (ARP probes, RFC 5227; duplicate address detection, RFC 4862). An
+//! answer to these would claim the address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -22,7 +22,7 @@ const WAYS: usize = 4;
 /// The number of entries of the table: one for each client and service port.
 const ENTRIES: usize = 1 << 16;
 
-/// The number of places on each side of its former place at which a backend is searched. A shorter list is searched
+/// The number of places on each side of its former place at which a backend is searched for. A shorter list is searched
 /// completely. In a longer list, up to this many backends may have been added or removed since the client's last
 /// connection.
 const NEAR: usize = 1024;
@@ -135,8 +135,8 @@ impl Affinities {
     }
 
     /// The backend that the client keeps, if the frontend still has it and the client's last connection is recent
-    /// enough. It is searched up to 1,024 places from its former place, so a service with more backends than that costs
-    /// no more.
+    /// enough. It is searched for at up to 1,024 places on each side of its former place, so a service with more
+    /// backends than that costs no more.
     pub fn backend(&self, frontend: &Frontend, client: Address, now: u32) -> Option<Backend> {
         let timeout = frontend.affinity?;
         let name = self.name(frontend, client);

@@ -168,7 +168,7 @@ impl ServiceTable {
     }
 
     /// The number of UDP frontends so far that were added where there was none. A flow that was opened before is not
-    /// translated, and its client does not open another one. When the number grows, such flows are searched
+    /// translated, and its client does not open another one. When the number grows, a search for such flows begins
     /// ([`FlowTable::remove_untranslated`](crate::flow::FlowTable::remove_untranslated)).
     pub fn new_frontends(&self) -> u32 {
         self.new

@@ -71,7 +71,7 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    /// The mark in the two low bits.
+    /// The mark that is encoded in the two low bits.
     #[inline]
     pub const fn from_bits(bits: u8) -> Self {
         match bits & 3 {

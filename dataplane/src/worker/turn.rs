@@ -300,7 +300,7 @@ impl Worker {
             if let Some(lowest) = lowest {
                 self.time.advance(lowest);
             }
-            // If ports were not due, one of them is due now, so the loop ends.
+            // If ports were not due, virtual time has advanced until one of them is due, so the loop ends.
             if found > 0 || !owing {
                 return found;
             }

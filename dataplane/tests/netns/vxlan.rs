@@ -152,8 +152,8 @@ fn super_datagrams_of_every_shape_arrive_whole_and_in_order() {
         let (one, two) = nodes();
         let (mut sender, mut port) = (socket(&one, NODE1), socket(&two, NODE2));
         let mut pool = Pool::new(512);
-        // The lengths give one single datagram, a long super-datagram with a short end, growing ones that form none,
-        // and more than one super-datagram holds.
+        // The lengths give one single datagram, a long super-datagram with a short end, growing datagrams that form
+        // none, and more datagrams than one super-datagram holds.
         let lens: Vec<usize> = [200, 1400, 1400, 1400, 90, 91, 92, 93]
             .into_iter()
             .chain([1400; 150])

@@ -11,8 +11,8 @@ use crate::model::{Mark, Model};
 use crate::peers::{Members, Weights, most_truths};
 use crate::resolve::{LocalName, PolicyOrder, ResolveCache, Resolved, Terms, resolve};
 
-/// The weights may add up to one part of this many of the truths that may be counted. The reason is that a truth of an
-/// address may count three times: for the member, for its surroundings, and for the address itself.
+/// The divisor for the truths that may be counted: the weights may add up to the quotient. The reason is that a truth
+/// of an address may count three times: for the member, for its surroundings, and for the address itself.
 pub(crate) const SHARE: usize = 3;
 
 /// The policies of all namespaces together may have this [price](crate::resolve::Resolved::prices). A compilation from
@@ -94,8 +94,8 @@ impl Admission {
         self.bounds_truths &= self.is_closing();
     }
 
-    /// Decides which endpoints are left out. If truths are shared out, the namespaces together get one part of `share`
-    /// of the truths that may be counted.
+    /// Decides which endpoints are left out. If truths are shared out, the namespaces together get the truths that may
+    /// be counted, divided by `share`.
     pub(crate) fn decide(&mut self, model: &Model, local: &BTreeSet<LocalName>, share: usize) {
         let truths = if self.bounds_truths { most_truths(model) / share } else { usize::MAX };
         self.closed = closed(model, local, [truths, self.most_price]);

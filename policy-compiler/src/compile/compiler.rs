@@ -5,11 +5,11 @@
 //!
 //! **Cost**, with *E* members of the cluster, *S* distinct selectors and *P* predicates: addresses cost O(E log E), and
 //! there are at worst O(S·P) selector matches. A selector is matched only with members that have the namespace or label
-//! that it requires. Each chain has as many rows as its own predicates distinguish classes. Policies are looked up by
-//! namespace and by a label that they require, so they are never all read. The rows of one chain look at a bounded
-//! number of rules, where each alternative of a rule counts. The bound is four million, plus 16 for each rule, for each
-//! predicate that a rule has for peers, and for each predicate of a row. All chains of a node together look at most at
-//! four times the number for the largest chain ([`Compiler::looks`] counts them).
+//! that it requires. A chain has one row for each set of classes that its own predicates do not distinguish. Policies
+//! are looked up by namespace and by a label that they require, so they are never all read. The rows of one chain look
+//! at a bounded number of rules, where each alternative of a rule counts. The bound is four million, plus 16 for each
+//! rule, for each predicate that a rule has for peers, and for each predicate of a row. All chains of a node together
+//! look at most at four times the number for the largest chain ([`Compiler::looks`] counts them).
 //!
 //! The compiler also counts how often a predicate is true of a member or of an address, and counts the rules of
 //! policies that have a namespace. Both numbers are bounded. If the policies of a node exceed one of the bounds, some

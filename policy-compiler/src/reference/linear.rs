@@ -1,9 +1,9 @@
 //! The slow, obvious judge: it evaluates the model directly, tier by tier, policy by policy, rule by rule, without
 //! tables.
 //!
-//! It shares only the model with resolution and compilation: the matching of one selector, and the labels of a member.
-//! The semantics are those of Kubernetes (API reference: NetworkPolicy, ClusterNetworkPolicy) and Calico (Calico
-//! documentation: policy resources, host endpoints); `docs/policy-semantics.md` has them line by line.
+//! From resolution and compilation it shares only the model, that is, the matching of one selector and the labels of a
+//! member. The semantics are those of Kubernetes (API reference: NetworkPolicy, ClusterNetworkPolicy) and Calico
+//! (Calico documentation: policy resources, host endpoints); `docs/policy-semantics.md` has them line by line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

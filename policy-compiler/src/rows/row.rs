@@ -220,8 +220,8 @@ impl FirstPaths {
         *known
     }
 
-    /// Stores the results of `path`. It returns the path of packets for which a rule is the first match, if the rule
-    /// alone determines it. For `None`, it returns the path of packets that no rule matches.
+    /// Stores the results of `path`. `path` returns the path of packets for which a rule is the first match, if the
+    /// rule alone determines it. For `None`, it returns the path of packets that no rule matches.
     pub(crate) fn precompute(
         rules: usize,
         mut path: impl FnMut(Option<u32>) -> Option<PathId>,
@@ -381,7 +381,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_row_leads_each_packet_to_the_rules_that_claim_it(
-            // There are as many sets as a word has bits, and more.
+            // There are a few sets, or about as many as a word has bits, or more.
             all in prop_oneof![
                 9 => prop::collection::vec((0u32..2, keys()), 0..8),
                 1 => prop::collection::vec((0u32..2, keys()), 60..140),

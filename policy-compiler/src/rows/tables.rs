@@ -266,8 +266,8 @@ impl RowTables {
         Ok(plan)
     }
 
-    /// The rows of the chain that this one replaces, and the classes that a rule may match which is in only one of the
-    /// two chains. `None` if it replaces no chain, or if more than half of the rows would change.
+    /// The rows of the chain that this one replaces. Also the classes that may be matched by a rule which only one of
+    /// the two chains has. `None` if it replaces no chain, or if more than half of the rows would change.
     fn reuse_predecessor(
         &self,
         list: &ResolvedList,

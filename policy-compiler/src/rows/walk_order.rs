@@ -45,7 +45,8 @@ impl Order {
         order
     }
 
-    /// Each row with its ranks, and the number of these with which the next row begins, too.
+    /// Each row with its ranks, and the number of its first ranks that the next row begins with,
+    /// too.
     pub(super) fn each(&self) -> impl Iterator<Item = (usize, &[u32], usize)> {
         let mut start = 0;
         let ends = self.rows.iter().map(|(_, end)| *end);

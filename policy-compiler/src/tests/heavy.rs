@@ -146,7 +146,7 @@ fn what_one_row_asks_again_and_again_is_bounded() {
     };
     let (mut random, mut rules) = (Random(3), [Vec::new(), Vec::new()]);
     for index in 0..300 {
-        // Each range of ports has other source ports, and there are more rules that are noted for each range.
+        // In the first list, each range of ports has other source ports. In the second list, each rule is noted.
         let mut both = Rule { index, ..allow().of(6) };
         both.source.ports = vec![range(&mut random)];
         let mut logs = Rule { index, ..log().of(6) };

@@ -123,7 +123,7 @@ fn sets_that_nobody_has_any_more_do_not_pile_up() {
     kept.is_as_from_nothing();
 }
 
-/// No prefix inside a new net is left out, however prefixes are counted: one may have several entries.
+/// No prefix inside a new net is left out. A prefix may have several entries, which matters for the count of prefixes.
 #[test]
 fn a_net_around_many_prefixes_leaves_none_of_them_out() {
     // The numbers reach from few enough to be handled one by one to too many.

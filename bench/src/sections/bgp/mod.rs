@@ -46,7 +46,7 @@ const PATIENCE_OF_CHANGE: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_millis(1500);
 /// The time between two changes.
 const BETWEEN: Duration = Duration::from_millis(20);
-/// The number of descriptors that a speaker with a thousand sessions needs, or a mesh in one process.
+/// The number of descriptors that a speaker with a thousand sessions needs. A mesh in one process needs as many.
 const DESCRIPTORS: u64 = 12_000;
 
 /// The times of a row, in ms.

@@ -131,7 +131,8 @@ impl Scenario {
         matches!(self.shape, Shape::Clients | Shape::Mesh | Shape::Told)
     }
 
-    /// What the memory is divided by: its name, the unit, and the number of bytes in one unit for all of these.
+    /// What the memory is stated for, the unit, and the divisor that turns all bytes into this unit for one session or
+    /// path.
     pub(super) fn memory(&self) -> (&'static str, &'static str, f64) {
         let peers = f64::from(self.peers);
         match self.shape {

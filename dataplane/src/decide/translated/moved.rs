@@ -26,8 +26,8 @@ use crate::services::{Frontend, FrontendKey};
 use crate::tables::{EncodedNextHop, NextHop, Tables};
 use crate::wire::protocol;
 
-/// Whether all nodes choose the same backend for a client from outside of a frontend, at an address with this next hop.
-/// Packets of such a client may come by any node.
+/// Whether all nodes choose the same backend for a client from outside that uses this frontend. `asked` is the next hop
+/// of the frontend's address. Packets of such a client may come by any node.
 pub(super) fn is_shared(frontend: &Frontend, asked: NextHop) -> bool {
     // With another next hop, the address is a node's.
     frontend.takes_visitors && asked == NextHop::Service

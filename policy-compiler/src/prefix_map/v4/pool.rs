@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Cells that are stored one by one while other threads may read them.
+/// A block of cells, which are stored one by one while other threads may read them.
 pub(super) trait Block: Default {
     /// The values of the cells.
     type Cells: Clone;
