@@ -71,7 +71,7 @@ impl PortCounters {
 /// One worker's own figures.
 #[derive(Debug, Default)]
 pub struct WorkerCounters {
-    /// Turns, with packets or without. A worker that sleeps turns once a second.
+    /// Turns, with packets or without. A sleeping worker makes one turn per second.
     pub turns: Counter,
     /// Turns that found packets.
     pub busy_turns: Counter,

@@ -352,7 +352,8 @@ impl FlowTable {
         (slot, evicted)
     }
 
-    /// Returns a slot for a new flow with a tag that leads to it, and the kind of flow that was evicted.
+    /// Returns a slot for a new flow, after it has set a tag that leads to the slot. Also returns the kind of flow that
+    /// was evicted for it.
     #[inline(never)]
     fn make_room(&mut self, hash: u64, owner: Owner, now: u32) -> (Option<u32>, Option<Evicted>) {
         let chosen = self.choose_bucket(hash);

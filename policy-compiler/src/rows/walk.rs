@@ -13,7 +13,7 @@
 //! - Rows with the same matching rules are one row. Such sets of rules are compared by a hash of 128 bits with secret
 //!   keys.
 //!
-//! A row that differs from all others still costs the rules that match it. [`Work`] bounds the total.
+//! A row that differs from all others still costs one step for each rule that matches it. [`Work`] bounds the total.
 
 use ahash::{AHashMap, RandomState};
 

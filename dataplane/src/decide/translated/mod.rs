@@ -1,5 +1,5 @@
-//! Translated flows: to a backend of a service, or to the world with the node's address as their source. They are found
-//! by either of their keys. They are judged by their client and by their destination after the translation.
+//! Translated flows: flows to a backend of a service, or to the world with the node's address as their source. They are
+//! found by either of their keys. They are judged by their client and by their destination after the translation.
 //!
 //! A flow's backend is chosen when the flow opens, and does not change. A connection that another node has opened can
 //! continue here ([`moved`]).

@@ -15,7 +15,7 @@
 //! Nor can a packet of the client be distinguished from one of a stranger with the same source address. So a connection
 //! moves only where replies come from the same address as before, whichever node they leave. This holds if a single
 //! frontend leads clients from outside to the backend, and if its address is no node's ([`only_shared_way`]). Otherwise
-//! the backend's next segment would reach the client from another address, and the client would answer it by a reset.
+//! the backend's next segment would reach the client from another address, and the client would answer it with a reset.
 
 use crate::decide::address_lookup::{by_return_path, lookup_ends};
 use crate::decide::metadata::PacketMetadata;
