@@ -127,11 +127,11 @@ impl Relay {
                     && (self.is_pods(sender)
                         || sender.is_unspecified() && is_request && self.is_pods(target))
             }
-            // A sender that asks for its own address announces where it is. The answer to a request from 0.0.0.0 goes
-            // to this pod.
+            // The answer to a request of the pod from 0.0.0.0 has that address as its target.
             Side::Node if frame.destination == self.ends.pod => {
                 self.is_pods(target) || target.is_unspecified()
             }
+            // A sender that asks for its own address announces where it is.
             Side::Node => {
                 frame.destination == BROADCAST && (self.is_pods(target) || sender == target)
             }

@@ -46,7 +46,7 @@ impl Closer {
 impl Drop for Closing {
     fn drop(&mut self) {
         if let Some(thread) = self.0.take() {
-            // The thread may have ended by a panic. Then each worker closed its own ports.
+            // An error means that the thread has ended by a panic. Then each worker has closed its own ports.
             let _ = thread.join();
         }
     }

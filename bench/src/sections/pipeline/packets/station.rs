@@ -19,9 +19,9 @@ use super::stream::{Random, Stream};
 pub(crate) struct Pace {
     /// The largest number of packets that one call of `receive` returns. The worker takes no more than its batch.
     pub(crate) vector: usize,
-    /// The number of packets that wait in the device. A packet is written when its buffer is given to the device, so
-    /// many other packets come between that and its receive. The worker uses this many buffers in turn, in an order
-    /// that differs from that of their addresses.
+    /// The number of packets that wait in the device. A packet is written when its buffer is given to the device, which
+    /// is this many packets before the worker receives it. The worker uses this many buffers in turn, in an order that
+    /// differs from that of their addresses.
     pub(crate) ring: usize,
 }
 
