@@ -55,8 +55,8 @@ drop_reasons! {
     ServiceWithoutBackend = "service-without-backend",
     /// A packet to a load balancer's address from a client that is in none of the service's source ranges.
     ServiceSourceRanges = "service-source-ranges",
-    /// A packet of a connection through a service whose endpoint no longer exists. The client gets a RST or an ICMP
-    /// error.
+    /// A packet of a connection through a service whose endpoint no longer exists. A TCP client gets a RST. A packet from
+    /// the endpoint gets no answer.
     BackendGone = "backend-gone",
     /// A packet to a port of this node's address that belongs to Manx but to no service and no flow.
     UnknownPort = "unknown-port",

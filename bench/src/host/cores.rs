@@ -52,8 +52,8 @@ impl Cores {
         Self { sender, receiver, agent }
     }
 
-    /// The cores of a measurement in which the worker has a core to itself. On a machine of two cores both ends share the
-    /// other core.
+    /// The cores of a measurement in which the worker has a core to itself. On a machine of two cores both ends share
+    /// the other core.
     #[must_use]
     pub fn with_separate_worker(self) -> Self {
         match self.agent {

@@ -19,8 +19,8 @@ const COPIED: u8 = 0x80;
 ///
 /// - [`DropReason::TooBig`]: the packet must not be fragmented (DF, IPv6), or `mtu` leaves less than eight bytes;
 /// - [`DropReason::NoBuffer`]: there are not enough buffers;
-/// - [`DropReason::Malformed`]: it is not a whole IPv4 packet, its options overrun, or it is a super-packet, which has to
-///   be segmented instead.
+/// - [`DropReason::Malformed`]: it is not a whole IPv4 packet, its options overrun, or it is a super-packet, which has
+///   to be segmented instead.
 pub fn fragment(
     mut packet: Packet,
     mtu: usize,

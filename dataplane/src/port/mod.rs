@@ -78,8 +78,8 @@ pub struct Received {
     /// Frames dropped because they are not for this port: they have another hardware address, a VLAN tag, or no IP
     /// inside, or are link messages that get no answer or may not be relayed.
     pub not_ours: usize,
-    /// Link messages (ARP, neighbour discovery) that the port answered itself or relayed to the other side of a [relay].
-    /// No caller sees them.
+    /// Link messages (ARP, neighbour discovery) that the port answered itself or relayed to the other side of a
+    /// [relay]. No caller sees them.
     pub answered: usize,
 }
 

@@ -19,7 +19,8 @@ use crate::wire::{arp, extension, icmpv6, ipv6, ndp, protocol};
 
 /// The length of the longest link message that is relayed, in bytes after the Ethernet header: the MTU of Ethernet.
 pub const MESSAGE_MAX: usize = 1500;
-/// The largest number of bytes of options in a pod's neighbour discovery message: both link-layer addresses and a nonce.
+/// The largest number of bytes of options in a pod's neighbour discovery message: both link-layer addresses and a
+/// nonce.
 const OPTIONS_MAX: usize = 24;
 const BROADCAST: Mac = [0xff; 6];
 /// The first bytes of the hardware addresses of IPv6's multicast groups (RFC 2464, section 7).
