@@ -151,8 +151,7 @@ impl NextHop {
         EncodedNextHop((index & INDEX) << KIND_BITS | kind)
     }
 
-    /// The next hop that a route's value stands for. A value that [`NextHop::encode`] never returns decodes to no
-    /// route.
+    /// The next hop that a route's value stands for. An unassigned number decodes to [`NextHop::NoRoute`].
     #[inline]
     pub const fn decode(EncodedNextHop(code): EncodedNextHop) -> Self {
         match code & KIND {
