@@ -39,7 +39,7 @@ pub struct PortRefused {
     pub destination: IpAddr,
     /// Destination port, or 0.
     pub destination_port: u16,
-    /// The number of flows of this worker that have ports that were tried.
+    /// The number of flows of this worker that use any of the ports that were tried.
     pub holders: u8,
     /// The owner that has most of these flows, and how many it has. `None`: other workers have all of these ports.
     pub most: Option<(Owner, u8)>,

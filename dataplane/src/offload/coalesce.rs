@@ -7,8 +7,8 @@ use crate::packet::{Checksum, Offload, Packet, Pool, Segmentation};
 
 /// The length of the longest IP packet, in bytes (RFC 791: 16 bits of length).
 const MAX_LEN: usize = 65_535;
-/// The number of super-packets under construction at once in a batch, at most one for each connection. A further one
-/// closes one of them.
+/// The number of super-packets under construction at once in a batch, at most one for each connection. If all are in
+/// use, the next connection closes one of them.
 const RUNS: usize = 8;
 /// The largest number of datagrams in a super-packet that a socket accepts (the kernel's `UDP_GRO_CNT_MAX`).
 const DATAGRAMS: u16 = 64;

@@ -265,8 +265,8 @@ mod tests {
         }
     }
 
-    /// A namespace with many clients and a namespace with many services each leave the other one its clients, whichever
-    /// comes first.
+    /// The clients of a namespace with few clients keep their records beside a namespace with many services and
+    /// clients, whichever of the two comes first.
     #[test]
     fn a_namespace_with_a_crowd_of_clients_leaves_another_its_clients() {
         const FEW: u32 = 2_000;

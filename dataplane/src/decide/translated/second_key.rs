@@ -26,9 +26,9 @@ pub(super) struct Wanted<'a> {
 
 /// The error that all keys that were tried are taken.
 pub(super) struct NoKey {
-    /// The worker that has most of them, if other workers have some. That worker can free one.
+    /// The worker that has most of these keys, if other workers have any. That worker can free one.
     pub(super) most: Option<WorkerId>,
-    /// The number of flows of this worker that have some of them.
+    /// The number of flows of this worker that have any of these keys.
     pub(super) holders: u8,
     /// The owner that has most of these flows, and how many it has.
     pub(super) owner: Option<(Owner, u8)>,
