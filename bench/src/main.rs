@@ -209,5 +209,5 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     })
 }
 
-/// The exit code of a run that can measure nothing on this machine. `manx` has the same one.
+/// The exit code of a run that can measure nothing on this machine. The program `manx` uses the same code.
 const NOTHING_MEASURED: u8 = 3;

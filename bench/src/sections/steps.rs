@@ -14,7 +14,7 @@ const TIMES: usize = 5;
 /// The time of each step.
 pub(super) type Steps = Vec<(&'static str, Duration)>;
 
-/// A row with such steps.
+/// A row whose measurement consists of steps.
 #[derive(Clone, Copy)]
 pub(super) struct StepsRow {
     pub(super) name: &'static str,

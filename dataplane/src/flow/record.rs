@@ -115,7 +115,7 @@ fn path_number(path: ReturnPath<Ipv4Addr>) -> u64 {
     }
 }
 
-/// The return path with a number. `node` reads the address of the node of its tunnel.
+/// The return path that a number stands for. `node` reads the address of the node to which the path's tunnel leads.
 fn path(number: u64, node: impl FnOnce() -> Option<Ipv4Addr>) -> Option<ReturnPath<Ipv4Addr>> {
     match number {
         0 => Some(ReturnPath::None),

@@ -8,7 +8,7 @@ use crate::peers::{Member, PredicateSet, Predicates, TermsInUse};
 use crate::resolve::{PortSet, PortSetId, Predicate, PredicateId};
 use crate::selector::{NAMESPACE, ORCHESTRATOR, Selector};
 
-/// The terms, by a label that they require, which is the namespace if they require one.
+/// The terms, by a label that each of them requires. A term that requires a namespace is found by the namespace.
 #[derive(Debug, Default)]
 pub(crate) struct TermIndex {
     /// The terms that require a key and value.

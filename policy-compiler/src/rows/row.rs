@@ -273,7 +273,7 @@ impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
     }
 }
 
-/// The work for reading one of a decision's rules. A decision may note, and so store, all of them.
+/// The work for reading one of a decision's rules. A decision may record all of them, and then stores them.
 const READ: usize = 8;
 
 /// The rules whose match sets contain a key, ascending and distinct, until the work runs out.

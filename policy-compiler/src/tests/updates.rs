@@ -47,7 +47,8 @@ impl Kept {
         in_place
     }
 
-    /// The same without a new image. Unless `at_once` is true, the change is for the next image.
+    /// Adds a pod to the model, or removes one, without a new image. Unless `at_once` is true, the change is for the
+    /// next image.
     fn change(&mut self, name: &ObjectName, pod: Option<&Endpoint>, at_once: bool) -> bool {
         let before = self.model.endpoints.get(name).cloned();
         match pod {

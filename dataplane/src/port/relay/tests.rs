@@ -147,7 +147,7 @@ fn a_pod_tells_its_own_hardware_address_and_nothing_more() {
     );
 }
 
-/// Policy has not judged such data.
+/// Data after a link message is cut off, because policy has not judged it.
 #[test]
 fn nothing_crosses_behind_a_message() {
     let ask = arp([OTHER, POD], REQUEST, (POD, POD4), OTHER4);

@@ -17,7 +17,7 @@ use crate::sections::pipeline::time::cpu_ticks;
 pub(crate) struct Outcome {
     /// Pairs of figures without and with the event. There are none if the row only requires that no packet is lost.
     pub(crate) pairs: Vec<Pair>,
-    /// Further observations.
+    /// What the row observed besides the figures.
     pub(crate) remark: String,
 }
 
