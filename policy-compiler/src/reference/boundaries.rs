@@ -10,8 +10,8 @@ use crate::check::{Atoms, Bounds};
 use crate::model::{Endpoint, Model, NamedPort, Policy, PortMatch, Rule};
 use crate::selector::Labels;
 
-/// The atoms of a model under these policies: the prefixes of its members and services, and those that the rules and the
-/// failsafe ports name.
+/// The atoms of a model under these policies: the prefixes of its members and services, and those that the rules and
+/// the failsafe ports name.
 pub(super) fn atoms_of(model: &Model, policies: &[&Policy]) -> Atoms {
     type Seen<'m> = (&'m str, Option<&'m str>, &'m Labels, Option<&'m BTreeSet<NamedPort>>);
     let mut atoms = Atoms::default();
