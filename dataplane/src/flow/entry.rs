@@ -267,7 +267,7 @@ impl FlowEntry {
         Self { first: FirstLine::open(&key, original, flags, now), second: SecondLine::open(&key) }
     }
 
-    /// A flow with the progress that its record states. It is denied, like a flow from [`FlowMut::open`]. The record
+    /// A flow with the progress that its record states. It is denied, like a flow from [`Self::open`]. The record
     /// may be older than the flow's last packet by [`MAX_AGE`].
     pub fn from_record(record: &FlowRecord, now: u32) -> Self {
         let seen = record.seen.saturating_add(MAX_AGE).min(now);
