@@ -101,8 +101,8 @@ pub enum HostRoute {
         /// The other node's address.
         address: IpAddr,
     },
-    /// The way out of the cluster leads to a router that has told of it (BGP). Every route of another program to the same
-    /// prefix is better.
+    /// The way out of the cluster leads to a router that has told of it (BGP). Several routers may lead to one prefix alike.
+    /// Every route of another program to the same prefix is better.
     Router {
         /// The router's address.
         address: IpAddr,
@@ -116,7 +116,8 @@ pub struct HostNetwork {
     pub addresses: Vec<IpAddr>,
     /// The addresses by which the node masquerades other addresses.
     pub masquerade_addresses: Vec<IpAddr>,
-    /// The way to each block, and to each borrowed address of pods and tunnels.
+    /// The way to each block, and to each borrowed address of pods and tunnels. A prefix has one way, or one by each of
+    /// several routers.
     pub blocks: Vec<(IpNet, HostRoute)>,
     /// The node's own addresses; no host beyond the uplink has them.
     pub own: BTreeSet<IpAddr>,

@@ -57,7 +57,7 @@ fn a_pair_joins_two_namespaces_and_neighbours_are_resolved_through_it() {
         assert!(here.up);
         for address in ["10.9.0.2", "fd00::2"] {
             let hop = netlink.next_hop(ip(address)).await?.unwrap();
-            assert_eq!((hop.device, hop.neighbour), (here.index, ip(address)));
+            assert_eq!((hop.device, hop.neighbour, hop.is_beyond), (here.index, ip(address), true));
             let mac = netlink.resolve(hop).await?;
             assert_eq!(
                 mac,
@@ -71,6 +71,9 @@ fn a_pair_joins_two_namespaces_and_neighbours_are_resolved_through_it() {
         netlink.set_neighbour(here.index, ip("10.9.0.77"), [2, 0, 0, 0, 0, 77]).await?;
         assert_eq!(netlink.resolve(silent).await?, Some([2, 0, 0, 0, 0, 77]));
         assert_eq!(netlink.next_hop(ip("192.0.2.1")).await?, None, "no route, no next hop");
+        for address in ["10.9.0.1", "10.9.0.255", "fd00::1"] {
+            assert!(!netlink.next_hop(ip(address)).await?.unwrap().is_beyond, "{address}");
+        }
         Ok(())
     })
     .unwrap();
