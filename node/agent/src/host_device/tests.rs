@@ -35,22 +35,7 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         let (_pod_device, pod_queues) = pod.attach(&agent, device).unwrap();
         let wire = Wire::between(host_held.own.queues, pod_queues);
 
-        // A neighbour by which a second node is reached without a tunnel.
-        let peer = Peer { name: "far", netns: None, mac: None, index: None };
-        let veth = Veth { name: "uplink", mac: None, index: None, mtu: 1500, peer };
-        let uplink = netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
-            netlink.add_veth(&veth).await?;
-            let link = netlink.existing("uplink").await?;
-            sysctl::make_ipv6_static("uplink")?;
-            for address in ["172.18.0.2/24", "fd18::2/64"] {
-                netlink.add_address(link.index, address.parse().unwrap()).await?;
-            }
-            netlink.set_up(netlink.existing("far").await?.index).await?;
-            netlink.set_up(link.index).await?;
-            Ok(link.index)
-        })
-        .unwrap();
-
+        let uplink = make_uplink(&node);
         let [v4, v6] = ["10.7.0.1", "fd07::1"].map(|text| text.parse::<IpAddr>().unwrap());
         let net = |text: &str| text.parse::<IpNet>().unwrap();
         let second = "172.18.0.3".parse().unwrap();
@@ -125,6 +110,24 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         assert_eq!([MAIN, OWN_TABLE].map(|table| routes(&node, table)), [vec![], vec![]]);
         assert_eq!(rules(&node), [] as [Rule; 0]);
     }
+}
+
+/// Gives a node a link with neighbours, by which others are reached without a tunnel.
+fn make_uplink(node: &Pod) -> u32 {
+    let peer = Peer { name: "far", netns: None, mac: None, index: None };
+    let veth = Veth { name: "uplink", mac: None, index: None, mtu: 1500, peer };
+    netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
+        netlink.add_veth(&veth).await?;
+        let link = netlink.existing("uplink").await?;
+        sysctl::make_ipv6_static("uplink")?;
+        for address in ["172.18.0.2/24", "fd18::2/64"] {
+            netlink.add_address(link.index, address.parse().unwrap()).await?;
+        }
+        netlink.set_up(netlink.existing("far").await?.index).await?;
+        netlink.set_up(link.index).await?;
+        Ok(link.index)
+    })
+    .unwrap()
 }
 
 /// What a walk changes.

@@ -122,10 +122,8 @@ fn routes_are_replaced_found_again_and_removed() {
 #[test]
 fn a_route_of_a_table_in_the_words_of_ip() {
     let direct = Route::direct(net("10.9.1.0/24"), 7);
-    let by_node = Route {
-        source: Some(ip("10.9.0.1")),
-        ..Route::via(direct.destination, ip("10.9.0.2"), 7)
-    };
+    let by_node =
+        Route { source: Some(ip("10.9.0.1")), ..Route::via(direct.destination, ip("10.9.0.2"), 7) };
     let text = |route, device| RouteOf { table: 78, route, device }.to_string();
     assert_eq!(text(&direct, None), "ip route table 78 10.9.1.0/24");
     assert_eq!(

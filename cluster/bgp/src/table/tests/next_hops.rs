@@ -182,7 +182,11 @@ fn a_next_hop_that_two_routers_name_counts_once() {
     assert_eq!(all[&net("0.0.0.0/0")], [address(100), address(101)]);
     table.closed(address(1), None, Duration::ZERO);
     let all = next_hops(&table, |_| true);
-    assert_eq!(all[&net("0.0.0.0/0")], [address(101), address(100)], "the other one names it still");
+    assert_eq!(
+        all[&net("0.0.0.0/0")],
+        [address(101), address(100)],
+        "the other one names it still"
+    );
 }
 
 /// Of peers 3, 4 and 6 the third one's path beats the first one's by `MULTI_EXIT_DISC`, and the second one's is the best.

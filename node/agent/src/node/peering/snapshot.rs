@@ -29,9 +29,9 @@ impl Peering {
         if wants_routes {
             let (used, learned) = (used(), self.speaker.first_learned(MOST_ROUTES + 1));
             let own = self.own_routes();
-            let learned = learned.into_iter().flat_map(|(prefix, routes)| {
-                routes.into_iter().map(move |route| (prefix, route))
-            });
+            let learned = learned
+                .into_iter()
+                .flat_map(|(prefix, routes)| routes.into_iter().map(move |route| (prefix, route)));
             let learned = learned.map(|(prefix, route)| KnownRoute {
                 prefix,
                 gateway: Some(route.next_hop),

@@ -129,7 +129,8 @@ fn next_hops_change_in_place() {
         });
         assert!(looks > 100, "{looks}");
         assert_eq!(without, 0, "{} has had no route for a moment", case.to);
-        in_netns(&left, async |it| it.delete_route(MAIN, &case.by(&it, &[1]).await?).await).unwrap();
+        in_netns(&left, async |it| it.delete_route(MAIN, &case.by(&it, &[1]).await?).await)
+            .unwrap();
     }
 }
 
