@@ -69,7 +69,7 @@ pub fn add_address(netns: &OwnedFd, interface: &str, net: IpNet) -> Result<(), E
 pub fn add_route(netns: &OwnedFd, interface: &str, to: IpNet, via: Ipv4Addr) -> Result<(), Error> {
     Ok(netlink::in_netns(netns, async |netlink| {
         let device = netlink.existing(interface).await?.index;
-        netlink.replace_route(&Route { via: Some(via.into()), ..Route::direct(to, device) }).await
+        netlink.replace_route(&Route::via(to, via.into(), device)).await
     })?)
 }
 

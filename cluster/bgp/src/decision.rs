@@ -53,8 +53,9 @@ impl Path {
     }
 }
 
-/// The paths that are used, the best one first. Those behind it are as good, but for what tells equal paths apart
-/// (several next hops).
+/// The paths that are used, the best one first. Those behind it are as good, but for what tells equal paths apart: they are
+/// left after the steps a to d of RFC 4271, 9.1.2.2. (No interior costs are known for step e.) These are the paths that
+/// BIRD merges to one route with several next hops (User's Guide, protocol Kernel, `merge paths`), as Calico's nodes do.
 ///
 /// `MULTI_EXIT_DISC` is compared only between paths of one neighbouring autonomous system, and a path that another of its
 /// neighbour beats in this way is out. So the result does not depend on the order of the paths.

@@ -469,10 +469,12 @@ impl Table {
         self.generation
     }
 
-    /// Appends prefixes that some peers have told, each with the next hop of the best route of theirs. Others' paths hide
-    /// none. A prefix of this node itself is none of them. A call looks at some thousand prefixes, and returns where the next call goes on. `None`: these
-    /// were the last. A prefix that changes between two calls may be left out, or come twice; then
-    /// [`Self::generation`] differs.
+    /// Appends prefixes that some peers have told, each with the next hops of the routes of theirs that are as good as the
+    /// best one ([`decision::used`]), in rows one after the other: the best one first, each next hop once, 16 at most.
+    /// Others' paths hide none. A prefix of this node itself is none of them.
+    ///
+    /// A call looks at some thousand prefixes, and returns where the next call goes on. `None`: these were the last. A prefix
+    /// that changes between two calls may be left out, or come twice; then [`Self::generation`] differs.
     pub fn next_hops(
         &self,
         is_meant: impl Fn(&Peer) -> bool,

@@ -104,8 +104,8 @@ pub enum HostRoute {
         /// The other node's address.
         address: IpAddr,
     },
-    /// The route leads out of the cluster to a router that has announced the prefix with BGP. A route of another
-    /// program to the same prefix takes precedence.
+    /// The route leads out of the cluster to a router that has announced the prefix with BGP. Several routers may lead to
+    /// the same prefix. A route of another program to the same prefix takes precedence.
     Router {
         /// The router's address.
         address: IpAddr,
@@ -119,7 +119,8 @@ pub struct HostNetwork {
     pub addresses: Vec<IpAddr>,
     /// The addresses by which the node masquerades other addresses.
     pub masquerade_addresses: Vec<IpAddr>,
-    /// The route to each block, and to each borrowed address of pods and tunnels.
+    /// The route to each block, and to each borrowed address of pods and tunnels. A prefix has one route, or one for each
+    /// of several routers.
     pub blocks: Vec<(IpNet, HostRoute)>,
     /// The node's own addresses. No host beyond the uplink has them.
     pub own: BTreeSet<IpAddr>,

@@ -137,9 +137,9 @@ impl Speaker {
         self.shared.routes.read(manx_bgp::table::Table::generation)
     }
 
-    /// The prefixes that some peers have told, in no order, each with the next hop of the best route of theirs. Sessions go
-    /// on meanwhile: what changes during the call may be left out, or come twice, and then
-    /// [`Self::learned_generation`] differs from what it was before.
+    /// The prefixes that some peers have told, in no order, each with the next hops of the routes of theirs that are as good
+    /// as the best one: a row for each, 16 at most. Sessions go on meanwhile: what changes during the call may be left out,
+    /// or come twice, and then [`Self::learned_generation`] differs from what it was before.
     pub fn next_hops(&self, is_meant: impl Fn(&Peer) -> bool) -> Vec<(IpNet, IpAddr)> {
         let (mut all, mut from) = (Vec::new(), Some(0));
         while let Some(at) = from {

@@ -3,7 +3,7 @@
 //! An object that names this node is filled in when it comes, when it changes, and once in its period. Without `--bgp` it
 //! says that nothing speaks here, as in Calico. What is large is cut: peers and routes of each family, the first ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -59,8 +59,8 @@ pub(super) struct KnownRoute {
     pub(super) is_used: bool,
 }
 
-/// The ways out that the node's kernel has, each with the router.
-pub(super) type Used = BTreeMap<IpNet, IpAddr>;
+/// The ways out that the node's kernel has: prefixes, each with its routers.
+pub(super) type Used = BTreeSet<(IpNet, IpAddr)>;
 
 /// The ways out that the node's kernel gets.
 pub(super) fn used(view: &View) -> Used {

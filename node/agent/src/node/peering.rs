@@ -21,7 +21,7 @@ use self::readiness::Gate;
 use self::reports::Reports;
 use super::inputs::Inputs;
 use super::passwords::{keys, passwords};
-use super::routers::{Gateways, MOST_WAYS_OUT, WaysOut};
+use super::routers::{self, Gateways, MOST_WAYS_OUT, WaysOut};
 use super::view::View;
 use crate::error::Error;
 use crate::privileges;
@@ -69,7 +69,7 @@ pub(crate) struct Peering {
     next_look: Instant,
     /// The time until which the last agent's ways out stay, if sessions are not established.
     awaits_until: Option<Instant>,
-    /// The number of ways out that routers have told.
+    /// The number of prefixes to which routers have told ways out.
     ways_out: usize,
     /// The gateways to peers.
     gateways: Gateways,
@@ -227,7 +227,7 @@ impl Peering {
         let all: WaysOut = learned
             .filter(|(prefix, router)| !is_inside(*prefix) && !is_inside(IpNet::from(*router)))
             .collect();
-        self.ways_out = all.len();
+        self.ways_out = routers::count(&all);
         Some(all)
     }
 
@@ -256,7 +256,7 @@ impl Peering {
     pub(super) fn status(&self, addresses: Vec<BgpAddress>) -> BgpStatus {
         let too_many = (self.ways_out > MOST_WAYS_OUT).then(|| {
             format!(
-                "routers tell {} ways out of the cluster, and the node's kernel gets {MOST_WAYS_OUT} of each family at most, those with the shortest prefixes: have the routers tell fewer",
+                "routers tell ways out of the cluster to {} prefixes, and the node's kernel gets {MOST_WAYS_OUT} of each family at most, those with the shortest prefixes: have the routers tell fewer",
                 self.ways_out
             )
         });
