@@ -1,6 +1,6 @@
 //! The ways out of the cluster that routers tell, and which of them the node's kernel gets.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;

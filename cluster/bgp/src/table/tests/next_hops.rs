@@ -99,7 +99,9 @@ fn the_next_hops_are_those_of_the_paths_that_ties_alone_tell_apart() {
     let config = Config { failure_persistence: None, ..Config::with_cases(1024) };
     let law = |events: Vec<Event>| {
         let (mut table, mut model) = established();
-        events.into_iter().for_each(|it| step(&mut table, &mut model, it));
+        for it in events {
+            step(&mut table, &mut model, it);
+        }
         let own = &model.configuration.as_ref().unwrap().exports.own;
         // All peers, all but one, and all that are no nodes.
         for left_out in 0..=7 {
@@ -163,7 +165,9 @@ fn so_many_next_hops_are_named_and_the_order_of_their_coming_does_not_count() {
     let first: Vec<IpAddr> = (1..=16).map(address).collect();
     for order in [(1..=20).collect::<Vec<_>>(), (1..=20).rev().collect()] {
         let mut table = with_routers(20);
-        order.into_iter().for_each(|it| lead(&mut table, it, address(it)));
+        for it in order {
+            lead(&mut table, it, address(it));
+        }
         assert_eq!(all(&table).len(), MOST_NEXT_HOPS);
         assert_eq!(all(&table), first);
         table.closed(address(3), None, Duration::ZERO);

@@ -88,7 +88,7 @@ fn routes_with_several_next_hops_are_found_again_in_their_order_and_removed() {
                 let route = case.by(&netlink, hops).await?;
                 netlink.replace_route(&route).await?;
                 netlink.replace_route(&route).await?;
-                assert_eq!(netlink.manx_routes(MAIN).await?, [route.clone()]);
+                assert_eq!(netlink.manx_routes(MAIN).await?, std::slice::from_ref(&route));
                 let expected = hops.iter().map(|at| Some(ip(case.neighbours[*at]))).collect();
                 assert_eq!(case.used(&netlink).await?, expected, "all next hops are used");
                 netlink.delete_route(MAIN, &route).await?;
