@@ -1,6 +1,6 @@
-//! The lock for moving host ends: any number of callers move them into the shelter, or one gives all of them back. A
-//! file next to the shelter's name is locked for that. It exists as long as Manx judges the node's pods. No other user
-//! can open it, because everyone who has a file open may lock it, and for ever.
+//! The lock for moving host ends. Either any number of callers move host ends into the shelter, or one caller gives all of
+//! them back. The locked file is next to the shelter's name. It exists as long as Manx judges the node's pods. No other
+//! user can open it, because any process that has a file open may lock it without a time limit.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};

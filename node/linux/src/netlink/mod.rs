@@ -1,7 +1,7 @@
 //! Links, addresses, routes and neighbours of a network namespace.
 //!
-//! A [`Netlink`] talks to the namespace in which it was opened. [`in_netns`] opens one in a thread and a small runtime
-//! of its own. The caller waits, so no other code ever sees a thread in a foreign namespace:
+//! A [`Netlink`] talks to the namespace in which it was opened. [`in_netns`] opens one in a thread and a small runtime of
+//! its own. The caller waits, so no other code ever runs in a thread of another namespace:
 //!
 //! ```no_run
 //! # use manx_linux::{netlink, netns};

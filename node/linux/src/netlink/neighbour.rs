@@ -13,7 +13,7 @@ use rtnetlink::packet_route::route::RouteAttribute;
 use super::route::ip;
 use super::{Error, Netlink};
 
-/// The number of times, and the interval, that the neighbour table is read after a resolution was started.
+/// The number of reads of the neighbour table after a resolution was started, and the interval between two reads.
 const RESOLVE_STEPS: u32 = 20;
 const RESOLVE_STEP: Duration = Duration::from_millis(50);
 
@@ -124,8 +124,8 @@ impl Netlink {
         Ok(device.map(|device| NextHop { device, neighbour, source }))
     }
 
-    /// The hardware address of a neighbour. If it is not known, it is resolved, for at most a second; `None` if the
-    /// neighbour does not reply.
+    /// The hardware address of a neighbour. If it is not known, the kernel resolves it, for at most a second. Returns
+    /// `None` if the neighbour does not reply.
     pub async fn resolve(&self, hop: NextHop) -> Result<Option<[u8; 6]>, Error> {
         for step in 0..RESOLVE_STEPS {
             let known = self.neighbours().await?.into_iter().find(|neighbour| {
@@ -142,7 +142,7 @@ impl Netlink {
         Ok(None)
     }
 
-    /// Makes the kernel resolve a neighbour's hardware address as if a packet had to be sent there (`NTF_USE`).
+    /// Makes the kernel resolve a neighbour's hardware address, as if it had a packet to send there (`NTF_USE`).
     pub async fn trigger_resolution(&self, hop: NextHop) -> Result<(), Error> {
         let NextHop { device, neighbour, .. } = hop;
         self.handle
