@@ -1,9 +1,9 @@
 //! Chooses the address at which other nodes reach this one, by Calico's methods.
 //!
 //! The layers, in order:
-//! - - `method`: parses the settings.
-//! - - `facts`: the kernel's interfaces, addresses and routes.
-//! - - `choose`: the decision, a pure function of settings and facts.
+//! - `method`: parses the settings.
+//! - `facts`: the kernel's interfaces, addresses and routes.
+//! - `choose`: the decision, a pure function of settings and facts.
 //!
 //! Source: Calico's reference, "Configuring calico/node" (`IP`, `IP_AUTODETECTION_METHOD`), and its documentation,
 //! "Configure IP autodetection". Three things differ, because a wrong address costs more than a missing one. An address
