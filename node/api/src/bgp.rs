@@ -69,7 +69,7 @@ pub struct BgpSession {
 pub struct BgpPrefixes {
     /// The prefixes that the peer announces now and this node has accepted.
     pub received: usize,
-    /// The prefixes refused since the session began: their AS path is a loop, or their next hop is unusable.
+    /// The prefixes refused since the session began: loops, unusable next hops, and prefixes that an import filter rejects.
     pub refused: u64,
     /// The prefixes that are announced to the peer now.
     pub told: usize,

@@ -48,8 +48,8 @@ impl Connections {
 }
 
 /// Chooses the connection that ends for one more from `new`. `sources` lists the connections' sources, the oldest first.
-/// The result is the oldest connection of the source that would then have the most; if several have as many, it is `new`
-/// itself.
+/// The result is the oldest connection of the source that would then have the most connections. If several sources have as
+/// many, `new` comes first, and then the source with the oldest connection.
 fn given_up(sources: &[Source], new: Source) -> Option<usize> {
     let count = |source: Source| {
         let others = sources.iter().filter(|it| **it == source).count();

@@ -115,8 +115,8 @@ impl Health {
         }
     }
 
-    /// Whether pods can be attached and their packets pass. At the start it also waits for the sessions with BGP peers, if
-    /// the settings request that.
+    /// Whether pods can be attached and their packets pass. At its start the agent may also wait for the sessions with its
+    /// BGP peers. At the start it also waits for the sessions with BGP peers, if the settings request that.
     pub fn readiness(&self, now: Instant) -> Verdict {
         let verdict = self.carries_packets(now);
         match self {
@@ -188,7 +188,7 @@ pub(crate) struct ProxyHealth {
 impl ProxyHealth {
     /// The JSON of `/healthz`, or, without the node's state, of `/livez`.
     pub(crate) fn json(&self, with_node: bool) -> String {
-        /// The time that Go has before any is set.
+        /// Go's text for a time that was never set.
         const NEVER: &str = "0001-01-01T00:00:00Z";
         let Self { is_healthy, is_eligible, last_updated, current_time } = self;
         let time = |at| humantime::format_rfc3339_micros(at).to_string();
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(waits.readiness(now).text, "not ready: BGP not established with 10.0.0.1");
         assert!(!waits.readiness(now).well && waits.liveness(now).well);
         assert!(waits.proxy(now).is_healthy);
-        // What keeps packets from passing comes first.
+        // The condition that keeps packets from passing comes first.
         running.published = false;
         let closed = Health::Running(running);
         assert!(closed.readiness(now).text.contains("so nothing passes"));
