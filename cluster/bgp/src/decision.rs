@@ -35,8 +35,8 @@ impl Path {
         preference(&self.attributes)
     }
 
-    /// The criteria that break ties. A peer has one path to a prefix, so no two paths are equal in all of them. Of one peer
-    /// there is one path to a prefix, so no two are the same.
+    /// The criteria that break ties. Each peer has one path to a prefix, so no two paths are the same. Of one peer there is
+    /// one path to a prefix, so no two are the same.
     fn tie_breaker(&self) -> impl Ord + use<> {
         let it = &self.attributes;
         (it.originator.unwrap_or(self.identifier), it.clusters.len(), self.peer)

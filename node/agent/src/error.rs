@@ -14,7 +14,7 @@ use manx_linux::{netns, socket};
 
 use manx_devices::device;
 
-/// The reason why an agent cannot start or go on.
+/// The reason why an agent cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The Node object is missing, or lacks what the agent needs.
@@ -75,7 +75,7 @@ pub enum Error {
     /// The file of addresses could not be opened.
     #[error(transparent)]
     Addresses(#[from] manx_ipam::host_local::Error),
-    /// Calico's IPAM needs an API server, because its objects are there.
+    /// Calico's IPAM stores its objects at an API server, so it needs one.
     #[error(
         "--ipam calico (MANX_IPAM) needs an API server for blocks and handles, found the directory {}: use --ipam host-local",
         .0.display()

@@ -217,7 +217,8 @@ impl NodeAddresses {
         self.facts.interfaces.iter().find(has).map(|it| it.name.as_str())
     }
 
-    /// The addresses for `manx status`, by family. A family is left out if the node has no address of it and none is wanted.
+    /// The addresses for `manx status`, by family. A family is left out if the node has no address of that family and the
+    /// settings request none.
     pub(crate) fn status(&self, contents: &Contents) -> Vec<NodeAddress> {
         let node = object(contents, &self.node);
         let problems: BTreeMap<Family, String> = self.problems(contents).collect();

@@ -22,8 +22,8 @@ const LOOPBACK: u32 = 1;
 pub(crate) struct OwnAddresses {
     /// The prefixes that the kernel delivers to itself.
     pub(crate) prefixes: BTreeSet<IpNet>,
-    /// The addresses of interfaces that other machines can reach: without loopback and link-local addresses, and without
-    /// those that only stand for a network.
+    /// The addresses of interfaces that other machines can reach. Loopback and link-local addresses are left out, and so
+    /// are the network's own address and its broadcast address.
     pub(crate) of_interfaces: BTreeSet<IpAddr>,
     /// The nets of these addresses, except nets that contain only the interface's own address.
     pub(crate) links: Vec<IpNet>,

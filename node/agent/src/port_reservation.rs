@@ -49,7 +49,7 @@ impl Ports {
         Self(ranges.iter().flat_map(|range| range.first()..=range.last()).collect())
     }
 
-    /// Parses a list like `1024,8000-8010`. Returns `None` if the text is no such list.
+    /// Parses a list like `1024,8000-8010`. Returns `None` if the text has another form.
     fn parse(text: &str) -> Option<Self> {
         let mut ports = BTreeSet::new();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {

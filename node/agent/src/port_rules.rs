@@ -29,7 +29,7 @@ use manx_linux::netlink::{
     Action, Family, LOCAL, ListedRule, MANX_PROTOCOL, PORTS_TABLE, PortRange, Rule, Transport,
 };
 
-/// The address by which only the node's own processes reach ports. Nobody else does.
+/// The address by which the node's own processes, and no others, reach ports.
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// The interface by which the packets of the node's own processes come in.
 const OWN: &str = "lo";
@@ -47,7 +47,7 @@ pub(crate) const MOVED_LOCAL: u32 = 4;
 /// The ports that are Manx's on the node's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ManxPorts {
-    /// Source ports of translated connections of pods to the world (`--egress-ports`).
+    /// The source ports of pods' translated connections out of the cluster (`--egress-ports`).
     pub egress: PortRange,
     pub node_ports: PortRange,
 }
@@ -55,7 +55,8 @@ pub struct ManxPorts {
 /// The addresses whose ports should be Manx's. Each is an address of the node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Desired {
-    /// The source addresses of pods' connections to the world, and of clients' connections to services on hosts.
+    /// The source addresses of pods' connections out of the cluster, and of clients' connections to services whose backends
+    /// are hosts.
     pub egress: BTreeSet<IpAddr>,
     /// The addresses at which services have node ports. 127.0.0.1 may be one, for the node's own processes.
     pub node_ports: BTreeSet<IpAddr>,
@@ -363,7 +364,7 @@ mod tests {
         ");
     }
 
-    /// `natOutgoingAddress` sets such an address.
+    /// Felix's `natOutgoingAddress` is such an address.
     #[test]
     fn an_address_of_the_way_out_alone_has_those_ports_and_nobody_outside_sends_from_it() {
         let named = "192.0.2.9".parse().unwrap();
@@ -379,7 +380,7 @@ mod tests {
         ip rule pref 3 to 192.0.2.9/32 ipproto sctp dport 61000-65534 lookup 79 proto 77
         ");
         assert_eq!(all.source(named), Some(named));
-        // Whatever address pods have, the node's processes use its first address as the source for loopback's ports.
+        // Whatever addresses pods have, the node's first address stays the source for loopback's ports.
         all.egress.insert("10.9.9.9".parse().unwrap());
         assert_eq!(all.source(LOOPBACK), "192.0.2.1".parse().ok());
     }

@@ -33,7 +33,7 @@ impl NeededAddresses {
         let name_servers = match std::fs::read_to_string(RESOLVER) {
             Ok(text) => Some(name_servers_of(&text).collect()),
             Err(error) => {
-                // This is no warning: a node may have no such file, and it is read every five seconds.
+                // This is not a warning, because a node may have no such file, and it is read every five seconds.
                 tracing::debug!(%error, "{RESOLVER} cannot be read: the node's DNS servers stay as they were");
                 None
             }

@@ -313,8 +313,8 @@ async fn send(stream: &mut UnixStream, response: &Response) -> io::Result<()> {
     stream.write_all(&bytes).await
 }
 
-/// Sends the pieces to the client until there are none left, or the client closes the connection. The closed channel tells
-/// the agent.
+/// Sends the pieces to the client until there are none left, or the client closes the connection. Then the channel is
+/// closed, by which the agent notices.
 async fn forward(stream: UnixStream, mut pieces: mpsc::Receiver<Vec<u8>>) -> io::Result<()> {
     let (mut read, mut write) = stream.into_split();
     let mut closed = [0; 1];

@@ -35,7 +35,7 @@ pub enum Datastore {
 /// The program that translates service addresses to endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Services {
-    /// No program translates: a service address is treated as an address in the world.
+    /// No program translates. A service address is treated like any address outside of the cluster.
     None,
     /// kube-proxy, in the node's kernel.
     KubeProxy,
@@ -81,7 +81,7 @@ pub struct Settings {
     pub standby: bool,
     /// The settings for the addresses by which other nodes reach this one.
     pub addresses: NodeAddressSettings,
-    /// The interface to other nodes; `None` stands for the one with the Node's address.
+    /// The interface to other nodes. `None`: the one with the Node's address.
     pub uplink: Option<String>,
     /// Whether tunnel packets use a packet socket on the uplink, or only the raw socket.
     pub packet_socket: bool,

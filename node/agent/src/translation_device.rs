@@ -104,7 +104,7 @@ pub struct TranslationDevice {
     netns: OwnedFd,
     made: CreatedDevice,
     settings: TranslationSettings,
-    /// What the last reconciliation wanted, as text.
+    /// The items that the last reconciliation wanted, as text.
     wanted: Mutex<BTreeSet<String>>,
 }
 

@@ -36,8 +36,8 @@ pub(super) struct Tunnels {
     pub(super) packet_socket: Option<(Queues, [u8; 6])>,
 }
 
-/// Finds the interface that has one of the node's addresses, in their order. Other nodes know the node by its first
-/// address.
+/// Finds the interface that has the first of the node's addresses; if no interface has it, the next address is tried. Other
+/// nodes know the node by its first address.
 pub(super) async fn find_by_address(
     netlink: &Netlink,
     node: &str,

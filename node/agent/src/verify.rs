@@ -1,7 +1,7 @@
 //! The proof of tables before they are published (`--verify-tables`).
 //!
 //! Refuted tables are never published: the earlier ones stay in force, and without earlier ones no packets pass. The
-//! control thread does the proof, so requests wait for it; packets do not.
+//! control thread does the proof. Requests wait for it, but packets do not.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

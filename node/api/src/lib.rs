@@ -440,7 +440,7 @@ pub enum ErrorKind {
     Invalid,
     /// The pod has no object yet, so no policy is known for it. A later attempt may succeed.
     Unknown,
-    /// The agent has not read the objects yet. The text says what it waits for.
+    /// The agent has not read the objects yet. The text names what it waits for.
     Starting,
     /// No address is left in the node's blocks, or in the cluster's pools.
     Exhausted,
@@ -527,7 +527,7 @@ pub struct Status {
 pub struct OtherPods {
     /// The number of such pods.
     pub count: usize,
-    /// Those that have been longest in their state, at most [`MAX_OTHER_PODS`].
+    /// The pods that have been longest in their state, at most [`MAX_OTHER_PODS`].
     pub longest: Vec<PodState>,
 }
 

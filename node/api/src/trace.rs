@@ -143,7 +143,7 @@ pub struct InterfaceTrace {
     pub allowed: bool,
     /// Whether it would pass if all of its policy were enforced.
     pub intended: bool,
-    /// The places where policy applies to it, in order.
+    /// The places where policy applies to the connection, in order.
     pub stages: Vec<StageTrace>,
 }
 

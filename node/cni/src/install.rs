@@ -54,7 +54,7 @@ enum Error {
     /// The command line is wrong.
     #[error("{0}\n\n{USAGE}")]
     Usage(String),
-    /// A file there has another author.
+    /// There is a file that this program did not write.
     #[error(
         "{0} is there, and manx-cni did not write it: move it away, or name another folder or file"
     )]
@@ -73,7 +73,7 @@ enum Error {
     /// The holder cannot be started or ended.
     #[error(transparent)]
     Hold(#[from] hold::Error),
-    /// The agent cannot be asked.
+    /// The agent does not answer.
     #[error("{0}; nothing is removed")]
     Agent(#[from] client::Error),
     /// The links of pods that another plugin has connected cannot be given back.

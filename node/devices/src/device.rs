@@ -61,7 +61,7 @@ pub enum Error {
          devices itself, or give the agent CAP_SYS_ADMIN, which veth pods need anyway"
     )]
     NotAllowed,
-    /// A device that is neither TUN nor TAP was to be made from queues.
+    /// The device cannot be made from queues, because it is neither TUN nor TAP.
     #[error("a {0} has no queues to hand over: expected TUN or TAP")]
     NoQueues(Device),
     /// The shelter of another plugin's host ends.
@@ -173,7 +173,7 @@ pub struct DeviceSpec<'a> {
     pub addresses: &'a [IpAddr],
     /// The interface's MTU in bytes.
     pub mtu: u32,
-    /// The most segments of a super-packet from a TUN or TAP device; `None`: as many as the kernel likes.
+    /// The most segments of a super-packet from a TUN or TAP device; `None` sets no limit.
     pub segments: Option<u32>,
     /// The number of queues, one for each worker.
     pub queues: usize,
@@ -210,7 +210,7 @@ impl From<Queues> for OpenDevice {
 }
 
 /// Makes the device in `netns`, which messages call `place`. Afterwards it has its addresses and MTU, is up, and its queues
-/// are open. After an error nothing is left behind.
+/// are open. After an error nothing remains.
 pub fn make(
     agent: &AgentNamespace,
     netns: BorrowedFd<'_>,

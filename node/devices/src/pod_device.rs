@@ -66,7 +66,7 @@ enum Maker {
 ///
 /// # Errors
 /// [`Error::Exists`] if the pod has an interface of this name. The caller recognises a repeated attachment by
-/// [`PodDevice::matches`]. Nothing is left behind after an error.
+/// [`PodDevice::matches`]. After an error nothing remains.
 pub fn attach(
     agent: &AgentNamespace,
     path: &Path,
@@ -247,7 +247,7 @@ pub fn relay(
 /// Restores a link of the last agent, as [`relay`] opens it, with the shelter from the holder.
 ///
 /// # Errors
-/// Those of [`relay`], and one if there is no namespace at the pod's path now.
+/// Those of [`relay`], and an error if there is no namespace at the pod's path now.
 pub fn restore_relay(
     shelter: Vec<OwnedFd>,
     attach: &Attach,
@@ -305,8 +305,8 @@ impl PodDevice {
         self.mac
     }
 
-    /// Whether a repeated attachment asks for this interface: path and name are the same, and the namespace that is now at
-    /// the path is this interface's. (The pod's namespace may have been made again.)
+    /// Whether a repeated attachment means this interface: path and name are the same, and the namespace that is now at the
+    /// path is this interface's. (The pod's namespace may have been made again.)
     pub fn matches(&self, path: &Path, netns: Option<netns::Identity>, interface: &str) -> bool {
         self.netns == path && netns == Some(self.identity) && self.interface == interface
     }

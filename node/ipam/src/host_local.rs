@@ -2,9 +2,9 @@
 //!
 //! A pod's addresses are [reserved](HostLocal::reserve) first. When the pod has its device, the reservation is
 //! [committed](Reservation::commit); if it gets none, the reservation is [aborted](HostLocal::abort). A reservation is in
-//! the store before its caller learns of it, so a commit writes nothing. After a crash, a reservation that was neither
-//! committed nor aborted is an ordinary lease until the pod is detached. It is not released at once, because its pod may
-//! run; and a runtime detaches every pod whose attachment failed.
+//! the store before its caller gets it, so a commit writes nothing. After a crash, a reservation that was neither committed
+//! nor aborted is an ordinary lease until the pod is detached. It is not released at once, because its pod may run; and a
+//! runtime detaches every pod whose attachment failed.
 //!
 //! Changes are done one after the other, in the order of the calls. A change whose future is dropped, or whose write failed,
 //! may have been done. Until the next change has read the record again, an address counts as taken if it is taken in
@@ -62,7 +62,7 @@ pub enum Error {
         /// The number of pods in the record.
         pods: usize,
     },
-    /// Pods have addresses of another allocator than the one that is asked for.
+    /// Pods have addresses of another allocator than the requested one.
     #[error(
         "{record} holds pods ({pods}) with addresses of {found}, and the agent is to take them from {wanted}: drain this \
          node first (kubectl drain, then end its DaemonSets' pods), or set --ipam (MANX_IPAM) back"

@@ -145,7 +145,7 @@ impl Leases {
         self.turns.is_empty() && !self.is_of_pools
     }
 
-    /// What gives the addresses out, for people.
+    /// The allocator of the addresses, as text for people.
     pub(crate) fn allocator(&self) -> &'static str {
         match (self.is_of_pools, self.is_of_other_plugin()) {
             (true, _) => "the cluster's pools",

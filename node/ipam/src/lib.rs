@@ -11,7 +11,7 @@
 //! An address is reserved before its pod has a device. Then the reservation is committed, or it is aborted because the
 //! attachment failed. These steps may use a store, whose calls may fail, hang, or be cut off by a crash. The law: no two
 //! pods ever have the same address, and no address is lost for ever. So a reservation is in the store before its caller
-//! learns of it.
+//! gets it.
 //!
 //! The layers before `store` depend on no file, no clock and no Kubernetes. No file of the crate depends on devices or
 //! tables.

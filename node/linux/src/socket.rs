@@ -32,7 +32,7 @@ pub enum Error {
         "another process listens at {0}: stop it first, or give this one a socket of its own by --socket"
     )]
     InUse(PathBuf),
-    /// The path leads to something else.
+    /// The path is that of another kind of file.
     #[error("{0} is there and is no socket: remove it, or name another path by --socket")]
     NotASocket(PathBuf),
     /// The path is longer than the kernel takes (unix(7)).

@@ -67,7 +67,7 @@ mod tests {
         fs::write(&plain, "").unwrap();
         assert_eq!(mode(&path), mode(&plain), "as of any new file");
         fs::remove_file(plain).unwrap();
-        // A reader that has the old file open goes on with it.
+        // A reader that has the old file open continues with the old content.
         let mut old = File::open(&path).unwrap();
         replace_durably(&path, b"two", 0o622).unwrap();
         assert_eq!(io::read_to_string(&mut old).unwrap(), "one");

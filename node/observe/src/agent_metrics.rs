@@ -21,9 +21,9 @@ pub struct AgentMetrics {
     pub stale_since: Option<SystemTime>,
     /// Objects by the group and name of their kind, and whether they are valid.
     pub objects: BTreeMap<(&'static str, &'static str, bool), u64>,
-    /// Problems of objects because of which something takes no effect.
+    /// Problems of objects that keep something from taking effect.
     pub errors: u64,
-    /// Problems of objects because of which the agent ignored something.
+    /// Problems of objects that made the agent ignore something.
     pub warnings: u64,
     /// Endpoints of the whole cluster in the tables.
     pub known_endpoints: u64,

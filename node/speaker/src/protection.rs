@@ -119,7 +119,7 @@ pub(crate) fn limit_hops(socket: &impl AsFd, is_ipv4: bool, hops: u8) -> io::Res
     Ok(())
 }
 
-/// Like [`limit_hops`], for a connection that the peer began and of which no byte was read yet.
+/// Like [`limit_hops`], for a connection that the peer began. No byte of the connection was read yet.
 ///
 /// Packets that arrived before the limit was set are checked, too. The packet that completed the handshake must have come
 /// from near, and its sender knew the sequence numbers. The kernel stores its TTL as the TTL of the socket's multicast

@@ -26,7 +26,7 @@ pub(crate) struct Orders {
     pub(crate) end: Option<Stop>,
 }
 
-/// Runs until the orders say to end, or until their sender is dropped.
+/// Runs until the orders require the end, or until their sender is dropped.
 pub(crate) async fn run(
     listeners: Vec<Listener>,
     shared: Arc<Shared>,

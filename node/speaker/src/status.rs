@@ -54,7 +54,7 @@ pub struct SessionStatus {
     pub peer: IpAddr,
     /// The peer's name for people.
     pub name: String,
-    /// The type of the peer, which says why it is one.
+    /// The type of the peer: the reason why it is a peer.
     pub kind: PeerType,
     /// The peer's autonomous system.
     pub system: u32,

@@ -349,8 +349,8 @@ fn bits_agree(net: IpNet, prefix: IpNet) -> bool {
 }
 
 proptest! {
-    /// The decision of filters is that of the first of all their rules that matches when it stands alone. An independent
-    /// test of the bits decides whether a rule's net matches.
+    /// The first of all rules decides that would match as the only rule of a filter. An independent test of the bits
+    /// decides whether a rule's net matches.
     #[test]
     fn the_first_rule_that_matches_alone_decides(
         parts in prop::collection::vec(prop::collection::vec(any_rule(), 0..4), 0..4),

@@ -116,8 +116,8 @@ impl Agent {
         })
     }
 
-    /// Checks the attachments that wait for their pods' objects. If the object is known now, they go on in the next turn. If
-    /// they have waited too long, they fail.
+    /// Checks the attachments that wait for their pods' objects. If the object is known now, they continue in the next
+    /// turn. If they have waited too long, they fail.
     pub(super) fn check_expected(&mut self, now: Instant) {
         for name in self.attachments.pods.expected() {
             self.attachments.pods.give_up(&name, |_, caller| caller.is_closed());

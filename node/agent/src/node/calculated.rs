@@ -76,7 +76,7 @@ impl Calculated {
         }
     }
 
-    /// Applies changes of objects to the tables in use as far as possible, and returns what else is needed. Tables are not
+    /// Applies changes of objects to the tables in use as far as possible, and returns the remaining work. Tables are not
     /// changed in place if tables are proved, or before the first tables are published.
     pub(super) fn apply_delta(
         &mut self,

@@ -183,7 +183,7 @@ impl NodeDevices {
         }
     }
 
-    /// Sets the routing rules for the ports of the node that are routed to Manx, as `desired` says. Logs changes of them
+    /// Sets the routing rules for the ports of the node that are routed to Manx to those of `desired`. Logs changes of them
     /// that other programs have made. Does nothing if Manx does not translate.
     pub(super) fn reconcile_ports(&mut self, desired: &Desired) {
         let Some(ServicePort::Manx(device)) = &self.service else { return };
@@ -261,7 +261,7 @@ impl NodeDevices {
         Looked { settings, count, wrong }
     }
 
-    /// Removes the node's own addresses, routes and rules. `keeps_ports` says that another agent follows. Until then,
+    /// Removes the node's own addresses, routes and rules. `keeps_ports` is set if another agent follows. Until then,
     /// packets to the node's ports that are Manx's must not reach the node's sockets.
     pub(super) fn remove_host(&self, keeps_ports: bool) {
         match &self.service {

@@ -35,7 +35,7 @@ pub(super) struct ManxServices {
     announced_cluster_ips: Vec<IpNet>,
     /// The nets of the node's addresses that have node ports. If empty, its first addresses have them.
     pub(super) node_port_nets: Vec<IpNet>,
-    /// The first and the last port for translated connections to the world (`--egress-ports`).
+    /// The first and the last source port for translated connections that leave the cluster (`--egress-ports`).
     pub(super) egress: (u16, u16),
     /// Whether the set of translated addresses has changed since the last update.
     pub(super) translates_others: bool,
@@ -54,9 +54,9 @@ const MOST_ROUTES: usize = 4096;
 /// The effect of a change of services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ServiceChange {
-    /// At most the backends have changed.
+    /// At most backends, or addresses in the ranges, have changed.
     None,
-    /// Addresses outside of the ranges have changed.
+    /// Translated addresses outside of the ranges have changed.
     Addresses(ChangedAddresses),
     /// Endpoints have changed that policy uses before kube-proxy translates.
     Tables,
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(routes(3 * MOST_ROUTES), (MOST_ROUTES, 0, 2 * MOST_ROUTES));
     }
 
-    /// The pod has a route to it, so its answers come back.
+    /// The pod has a route to its gateway, so its answers come back.
     #[test]
     fn a_pod_that_reaches_itself_sees_its_gateway() {
         for seen in [IpAddr::from(HAIRPIN_V4), IpAddr::from(HAIRPIN_V6)] {

@@ -78,8 +78,8 @@ impl Pods {
         })
     }
 
-    /// Queues a request behind the pod's work or earlier requests. Returns the request as an error if there are none, or if
-    /// the earlier requests only wait for the pod's object.
+    /// Queues a request after the pod's current work and its earlier requests. Returns the request as an error if there are
+    /// none, or if the earlier requests only wait for the pod's object.
     pub(super) fn queue(
         &mut self,
         name: &ObjectName,
@@ -91,7 +91,7 @@ impl Pods {
                 Err(request)
             }
             Some(Pod { requests, .. }) => {
-                // Callers give up and try again, and their requests must not pile up behind work that hangs.
+                // Callers give up and try again. Their requests must not pile up while work hangs.
                 requests.retain(|earlier| !earlier.is_replaced_by(&request));
                 requests.push_back(request);
                 Ok(())

@@ -3,7 +3,7 @@
 //! The control loop settles once a turn. Apart from the first import and place at the start, only settling takes these
 //! steps. The result depends only on the inputs: the same changes in any order and in any batches lead to the same state.
 //! There are two exceptions. First, if the node has no place in the new cluster, the last topology stays in force. Second,
-//! a service's endpoint behind another plugin stays a pod until no slice names it. After settling, `host_ports` decides
+//! with another plugin, a service's endpoint stays a pod until no slice names it. After settling, `host_ports` decides
 //! which ports of the node pods get. That decision depends on the node's sockets at that time.
 
 use std::sync::Arc;

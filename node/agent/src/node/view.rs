@@ -65,7 +65,7 @@ pub(crate) struct View {
     pub(super) announced_nets: AnnouncedNets,
     /// The single addresses that this node announces to its peers. `None` if it speaks no BGP.
     pub(super) announced: Option<Announced>,
-    /// The routes out of the cluster that routers have announced, without those to addresses that they must not affect.
+    /// The routes out of the cluster that routers have announced, and the addresses that these must not affect (`needed`).
     /// `None`: routers have announced none yet since the start.
     ways_out: Option<WaysOut>,
     needed: Needed,
@@ -110,8 +110,8 @@ impl View {
         }
     }
 
-    /// Makes the first view. An agent whose node has no place in the cluster does not start. Neither does one whose
-    /// directory cannot be read completely.
+    /// Makes the first view. An agent does not start if its node has no place in the cluster, or if its directory cannot be
+    /// read completely.
     pub(crate) fn open(settings: &Settings, inputs: &mut Inputs) -> Result<Self, Error> {
         let Settings { name, network, ipam, services, .. } = settings;
         let mut view = Self::new(name, *network, *ipam, services);

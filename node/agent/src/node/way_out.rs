@@ -1,4 +1,5 @@
-//! The source addresses of pods' connections to the world, and Felix's settings about them that Manx does not support.
+//! The source addresses of pods' connections out of the cluster, and Felix's settings about them that Manx does not
+//! support.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,8 +22,8 @@ impl View {
         })
     }
 
-    /// The source addresses of pods' connections to the world, for IPv4 and for IPv6: the node's first ones, or the one in
-    /// Felix's settings. If the node does not have that one, no other address replaces it, because hosts in the world may
+    /// The source addresses of pods' connections out of the cluster, for IPv4 and for IPv6: the node's first ones, or the
+    /// one in Felix's settings. If the node does not have that one, no other address replaces it, because outside hosts may
     /// trust the node's own processes more than its pods.
     pub(super) fn outgoing_addresses(&self) -> [Option<IpAddr>; 2] {
         let [first, v6] = self.first_addresses();
@@ -36,7 +37,7 @@ impl View {
         [v4, v6]
     }
 
-    /// The addresses whose ports for translated connections to the world are Manx's.
+    /// The addresses at which Manx has the ports for translated connections out of the cluster.
     pub(super) fn addresses_of_way_out(&self) -> BTreeSet<IpAddr> {
         [self.first_addresses(), self.outgoing_addresses()]
             .into_iter()
@@ -45,8 +46,8 @@ impl View {
             .collect()
     }
 
-    /// Whether hosts in the world can answer to an address of this node: the kernel has it, and it is neither link-local
-    /// nor Manx's own.
+    /// Whether outside hosts can answer to an address of this node: the kernel has it, and it is neither link-local nor
+    /// Manx's own.
     fn is_answered_at(&self, address: Ipv4Addr) -> bool {
         let is_of_link = address.is_loopback() || address.is_link_local();
         let address = IpAddr::from(address);

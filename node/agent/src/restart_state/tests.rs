@@ -57,7 +57,7 @@ impl Fixture {
         Client::connect(&self.path).unwrap()
     }
 
-    /// A file that stands for one with flow records.
+    /// Returns a file in place of one with flow records.
     fn records(&self) -> (Arc<SharedFile>, u64) {
         let file = tempfile::tempfile_in(&self.folder).unwrap();
         let number = file.metadata().unwrap().ino();
@@ -95,7 +95,7 @@ fn held(name: &str) -> Held {
     Held { attach: Attach::new(pod, Path::new("/run/netns/x"), "eth0"), mtu: 1400 }
 }
 
-/// A device that stands for a pod's.
+/// Returns a device in place of a pod's.
 fn queue() -> OwnedFd {
     File::open("/dev/null").unwrap().into()
 }

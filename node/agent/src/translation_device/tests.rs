@@ -1,4 +1,4 @@
-//! A node and the world, joined by a veth: packets at `manx1`, and sockets at both ends.
+//! A node and an outside host, joined by a veth: packets at `manx1`, and sockets at both ends.
 
 mod place;
 mod traffic;
@@ -106,7 +106,8 @@ fn ports_of_manx_go_to_manx_and_the_nodes_own_connections_are_left_alone() {
         });
         assert_eq!(unbound.local_addr().unwrap().ip(), ip(node));
 
-        // The backend is on this node. One client is behind the node's address, and the other is in the world.
+        // The backend is on this node. One client is a pod, which has the node's address as its source, and the other is
+        // outside.
         let backend = in_node(&place, || udp(node, 8080));
         for (client, port) in [(node, 61001), (world, 999)] {
             send(&mut queues, &datagram((client, port), (node, 8080), b"ask"));
@@ -279,7 +280,7 @@ fn nobody_outside_sends_as_the_node() {
     let place = Place::new();
     let (device, mut queues) = place.attach().unwrap();
     device.reconcile(&desired()).unwrap();
-    // In the world's namespace there is another `manx1`, which forges packets: they arrive at the node's eth0.
+    // The outside host also has a `manx1`, which forges packets: they arrive at the node's eth0.
     let forger = Place { node: place.world.try_clone().unwrap(), ..Place::new() };
     let (_forging, mut forgers) = forger.attach().unwrap();
     for (node, world) in NODE.into_iter().zip(WORLD) {
@@ -303,7 +304,7 @@ fn what_an_agent_leaves_behind_is_closed_and_the_next_one_goes_on() {
     let place = Place::new();
     let (device, queues) = place.attach().unwrap();
     device.reconcile(&desired()).unwrap();
-    // As after a kill, the queues are closed, and nothing else is cleaned up.
+    // The agent was killed: its queues are closed, and nothing was cleaned up.
     drop(queues);
     for node in NODE {
         let socket = in_node(&place, || udp(node, 30081));
@@ -541,7 +542,7 @@ fn what_the_world_reports_about_translated_packets_is_copied() {
             assert_eq!(packet.bytes()[..header_len][header_len - addresses.len()..], addresses);
             packet.bytes()[header_len..].to_vec()
         };
-        // No socket of the world listens there.
+        // No socket of the outside host listens there.
         let sent = datagram((node, 61000), (world, 9), b"out");
         send(&mut queues, &sent);
         let report = next();

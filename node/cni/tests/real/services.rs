@@ -192,7 +192,7 @@ fn pods_reach_services(device: Device) {
         assert!(all.is_refused(SERVICE, 81), "the service has no such port");
     }
 
-    // Policy names the pods behind the services.
+    // Policy names the pods that are the services' endpoints.
     let only = |to: &str| {
         format!(
             "{{podSelector: {{}}, policyTypes: [Egress], egress: [{{to: [{{ipBlock: {{cidr: {to}}}}}]}}]}}"

@@ -11,7 +11,7 @@ use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, socket
 
 use super::{Call, Note, PATIENCE, Reply, Request, Response, VERSION, prepare, receive};
 
-/// The reason why the holder does not do what it is asked for.
+/// The reason why the holder does not do what a client requests.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No holder listens there.

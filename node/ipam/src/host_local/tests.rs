@@ -181,11 +181,10 @@ enum Step {
 enum End {
     /// The step is done.
     Done,
-    /// The agent dies while it writes. For 0 to 8, that many eighths of the file are in the temporary file; for 9, the
-    /// complete file is in its place.
+    /// The file cannot be written.
     Failed,
-    /// The agent dies while it writes: with so many eighths of the file beside its place (8: all of it), or after the
-    /// file is in its place (9). Another agent starts.
+    /// The agent dies while it writes. For 0 to 8, that many eighths of the content are in the temporary file; for 9, the
+    /// new file is in its place. Another agent starts.
     Crashed(usize),
 }
 

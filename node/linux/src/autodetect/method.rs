@@ -37,7 +37,7 @@ pub enum Wanted {
     Address(IpAddr, Option<u8>),
 }
 
-/// The methods among the requested settings. They determine what the kernel is asked for.
+/// The methods among the requested settings. They determine which facts are read from the kernel.
 pub fn methods(wanted: &[Option<Wanted>]) -> impl Iterator<Item = &Method> {
     wanted.iter().flatten().filter_map(|wanted| match wanted {
         Wanted::Autodetect(method) => Some(method),

@@ -36,7 +36,7 @@ fn judge_kernel(release: &str) -> Check {
     }
 }
 
-/// The cores that this process may run on, by number; empty if the kernel does not say.
+/// The cores that this process may run on, by number; empty if they cannot be determined.
 pub fn usable_cores() -> Vec<usize> {
     let set = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
     (0..CpuSet::count()).filter(|core| set.is_set(*core).unwrap_or(false)).collect()

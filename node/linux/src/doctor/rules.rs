@@ -8,8 +8,8 @@ use crate::netns;
 const BEFORE: u32 = 3;
 const MOVED: u32 = 4;
 
-/// Sets a rule that names ports, and moves the rule of the table `local` behind it, in the calling process's network
-/// namespace. The rules stay: call it in a namespace that ends with the process.
+/// Sets a rule that names ports, and moves the rule of the table `local` to a place after it, in the calling process's
+/// network namespace. The rules stay: call it in a namespace that ends with the process.
 pub(super) fn try_port_rules() -> Check {
     let tried = netns::current().map_err(netlink::Error::from).and_then(|here| {
         netlink::in_netns(&here, async |netlink| {

@@ -39,7 +39,7 @@ fn messages(written: BytesMut, limit: u16) -> Vec<(usize, UpdateMessage)> {
     all
 }
 
-/// Decodes messages into one update. Of several attributes the last one counts.
+/// Decodes messages into one update. If there are several attributes, the last ones count.
 fn read(written: BytesMut, encoding: Encoding) -> Update {
     let mut all = Update::default();
     for (_, message) in messages(written, encoding.limit) {

@@ -504,7 +504,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
         }
         let mut node = Node::new(directory.path(), verify, &services);
         node.settle();
-        // Of each kind of event, only the last one counts.
+        // Only the last event of each kind counts.
         let mut last = BTreeMap::new();
         for batch in &batches {
             let routes = node.calculated.routes_changed_in_place;

@@ -1,4 +1,4 @@
-//! The namespaces of a node and of the world, joined by a veth.
+//! The namespaces of a node and of an outside host, joined by a veth.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use manx_linux::netlink::{LOCAL, MAIN, Peer, Veth};
 
 use super::*;
 
-/// The namespaces of a node and of the world, and the node's `manx1`.
+/// The namespaces of a node and of an outside host, and the node's `manx1`.
 pub(super) struct Place {
     pub(super) node: OwnedFd,
     pub(super) world: OwnedFd,
