@@ -349,8 +349,8 @@ fn bits_agree(net: IpNet, prefix: IpNet) -> bool {
 }
 
 proptest! {
-    /// The first of all rules decides that would match as the only rule of a filter. An independent test of the bits
-    /// decides whether a rule's net matches.
+    /// The deciding rule is the first of all rules that would match if it were a filter's only rule. An independent test of
+    /// the bits decides whether a rule's net matches.
     #[test]
     fn the_first_rule_that_matches_alone_decides(
         parts in prop::collection::vec(prop::collection::vec(any_rule(), 0..4), 0..4),
