@@ -63,7 +63,8 @@ setsockopt_impl!(
 /// each peer, and an accepted connection inherits it. `is_ipv6` says that the socket is an IPv6 socket, in which IPv4
 /// addresses are mapped.
 ///
-/// # Errors This node's kernel does not support it. The text names the remedy.
+/// # Errors
+/// This node's kernel does not support it. The text names the remedy.
 pub(crate) fn set_password(
     socket: &impl AsFd,
     is_ipv6: bool,
@@ -125,7 +126,8 @@ pub(crate) fn limit_hops(socket: &impl AsFd, is_ipv4: bool, hops: u8) -> io::Res
 /// from near, and its sender knew the sequence numbers. The kernel stores its TTL as the TTL of the socket's multicast
 /// packets.
 ///
-/// # Errors The reason why the connection must be closed.
+/// # Errors
+/// The reason why the connection must be closed.
 pub(crate) fn limit_hops_of_accepted(
     socket: &impl AsFd,
     is_ipv4: bool,

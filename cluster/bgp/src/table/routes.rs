@@ -92,8 +92,7 @@ impl Routes {
         number
     }
 
-    /// Doubles the index. It reads the prefixes in the order of memory, in which the index's own growth would not read
-    /// them.
+    /// Doubles the index. It reads the prefixes in memory order, which the index itself would not do when it grows.
     fn enlarge_index(&mut self) {
         let Self { entries, index, hasher, .. } = self;
         let mut larger = HashTable::with_capacity(2 * index.len().max(4));

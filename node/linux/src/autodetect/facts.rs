@@ -48,7 +48,8 @@ pub struct Destination {
 
 /// Reads the facts that methods need. A name that cannot be resolved now gives no destination.
 ///
-/// # Errors The kernel does not answer.
+/// # Errors
+/// The kernel does not answer.
 pub async fn read(
     netlink: &Netlink,
     methods: impl IntoIterator<Item = &Method>,
