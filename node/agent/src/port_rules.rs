@@ -386,8 +386,8 @@ mod tests {
     }
 
     proptest! {
-        /// From any rules to any others, after each step: ordinary packets of the node stay the node's, and so do those to
-        /// a health check that stays. No other host can send as the node to a port of Manx.
+        /// The law for a change from any rules to any others: after each step, ordinary packets of the node stay the
+        /// node's, and so do those to a health check that stays. No other host can send as the node to a port of Manx.
         #[test]
         fn no_step_takes_the_nodes_own_connections_away(
             before in subsequence(vec!["192.0.2.1", "192.0.2.2"], 0..=2),

@@ -146,7 +146,7 @@ pub(crate) fn del(config: &Config, container: &Container) -> Result<String, Erro
     Ok(String::new())
 }
 
-/// GC: the agent frees everything that belongs to no container of this network that the runtime still has.
+/// GC: the agent frees everything in this network, except the resources of containers that the runtime still has.
 pub(crate) fn gc(config: &Config) -> Result<String, Error> {
     let Some(valid) = &config.valid else {
         // "The runtime must provide" this list. A runtime that omits it must not cut off all its pods.

@@ -165,7 +165,7 @@ struct RecordState {
     needs_read: bool,
     /// Whether the record lacks changes that the leases have.
     lacks_changes: bool,
-    /// Whether changes have ended.
+    /// Whether changes are no longer accepted.
     is_closed: bool,
 }
 

@@ -147,7 +147,8 @@ fn checked(folder: PathBuf) -> Result<PathBuf, Error> {
     }
 }
 
-/// A new folder for results, with an unpredictable name, mode 0700. It is not removed. A missing `within` is made.
+/// A new folder for results, with an unpredictable name, mode 0700. It is not removed. If the folder `within` does not
+/// exist, it is made.
 pub fn make_unpredictable(within: &Path, prefix: &str) -> io::Result<PathBuf> {
     DirBuilder::new().recursive(true).mode(0o700).create(within)?;
     let private = fs::Permissions::from_mode(0o700);

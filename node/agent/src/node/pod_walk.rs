@@ -218,7 +218,7 @@ impl Pods {
         self.begin(name, |_| State::Making(Box::new(making)));
     }
 
-    /// Making → nothing. The caller then puts it into another state: attached, removing or releasing.
+    /// Making → nothing. The caller then sets it to another state: attached, removing or releasing.
     pub(super) fn end_making(&mut self, name: &ObjectName) -> Option<Making> {
         self.end(name, |state| match state {
             State::Making(making) => (State::Nothing, Some(*making)),
@@ -254,7 +254,7 @@ impl Pods {
         None
     }
 
-    /// Leaving → nothing, for all leaving pods: no tables contain them any more. The caller then puts them into removing.
+    /// Leaving → nothing, for all leaving pods: no tables contain them any more. The caller then sets them to removing.
     pub(super) fn end_leaving(&mut self) -> Vec<(ObjectName, AttachedPod, AfterRemoval)> {
         let is_leaving = |pod: &Pod| matches!(pod.state, State::Leaving(..));
         let leaving = self.all.iter().filter(|(_, pod)| is_leaving(pod));
@@ -274,7 +274,7 @@ impl Pods {
         self.begin(name, |_| State::Removing(after));
     }
 
-    /// Removing → nothing. The caller then puts it into another state: releasing or apart.
+    /// Removing → nothing. The caller then sets it to another state: releasing or apart.
     pub(super) fn end_removing(&mut self, name: &ObjectName) -> Option<AfterRemoval> {
         self.end(name, |state| match state {
             State::Removing(after) => (State::Nothing, Some(after)),

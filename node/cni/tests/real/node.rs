@@ -345,7 +345,7 @@ impl Node {
         successor
     }
 
-    /// Ends the agent by a signal. The waiting agent is the node's from then on.
+    /// Ends the agent by a signal. From then on the waiting agent is the node's agent.
     pub(crate) fn replace_agent(&mut self, successor: Child, how: Signal) {
         let first = self.agent.replace(successor).unwrap();
         end(first, how);

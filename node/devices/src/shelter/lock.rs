@@ -23,7 +23,7 @@ impl Lock {
 
     /// Takes the right to move host ends in. Waits while another process gives all back.
     ///
-    /// # Errors
+    /// Returns `None` if there is no lock file.
     /// [`Error::GivenBack`] if all were given back, or if no host ends may be moved in yet.
     pub fn shared(shelter: &Path) -> Result<Self, Error> {
         let path = path(shelter);
@@ -49,7 +49,7 @@ pub(super) fn make_file(path: &Path) -> Result<(), Error> {
     file.map(drop).map_err(failed(path, "made"))
 }
 
-/// Locks a file. `None` if there is none, or it was removed meanwhile.
+/// Locks a file. Returns `None` if there is no file, or if it was removed meanwhile.
 pub(super) fn take(path: &Path, how: FlockArg) -> Result<Option<Lock>, Error> {
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
