@@ -23,14 +23,15 @@ impl Lock {
 
     /// Takes the right to move host ends in. Waits while another process gives all back.
     ///
-    /// Returns `None` if there is no lock file.
+    /// # Errors
     /// [`Error::GivenBack`] if all were given back, or if no host ends may be moved in yet.
     pub fn shared(shelter: &Path) -> Result<Self, Error> {
         let path = path(shelter);
         take(&path, FlockArg::LockShared)?.ok_or(Error::GivenBack(path))
     }
 
-    /// Takes the right to give all back. Waits until no process moves host ends in. `None` if there is no lock file.
+    /// Takes the right to give all back. Waits until no process moves host ends in. Returns `None` if there is no lock
+    /// file.
     pub fn exclusive(shelter: &Path) -> Result<Option<Self>, Error> {
         take(&path(shelter), FlockArg::LockExclusive)
     }
