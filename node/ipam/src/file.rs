@@ -37,6 +37,9 @@ pub struct FileStore {
 
 impl FileStore {
     /// Opens the store for the file at `path`, which contains only the record `key`. Starts the thread.
+    ///
+    /// # Errors
+    /// The kernel refuses to start a thread.
     pub fn new(path: impl Into<PathBuf>, key: Key) -> Result<Self, Error> {
         let (thread, all) = sync_channel::<Work>(QUEUE);
         let store = Self { path: path.into(), key, thread };
