@@ -291,7 +291,7 @@ impl Inputs {
         self.reserved.iter().map(|(address, what)| (*address, *what)).chain(servers)
     }
 
-    /// Records whether the account exists.
+    /// Records that the account was seen, if it exists now.
     pub(super) fn check_account(&mut self) {
         self.account.check(self.source.contents());
     }

@@ -14,7 +14,7 @@ const MOST_BYTES: usize = 1 << 20;
 /// The method by which an address is found.
 #[derive(Debug, Clone)]
 pub enum Method {
-    /// `first-found`: the first address, without the interfaces of containers and tunnels.
+    /// `first-found`: the first address of an interface that belongs to neither containers nor tunnels.
     FirstFound,
     /// `kubernetes-internal-ip`: the Node's first `InternalIP` of the family.
     InternalIp,
