@@ -35,8 +35,7 @@ impl Path {
         preference(&self.attributes)
     }
 
-    /// The criteria that break ties. Each peer has one path to a prefix, so no two paths are the same. Of one peer there is
-    /// one path to a prefix, so no two are the same.
+    /// The criteria that break ties. Each peer has one path to a prefix, so no two paths are the same.
     fn tie_breaker(&self) -> impl Ord + use<> {
         let it = &self.attributes;
         (it.originator.unwrap_or(self.identifier), it.clusters.len(), self.peer)

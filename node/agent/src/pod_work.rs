@@ -2,8 +2,8 @@
 //!
 //! Making or removing a pod's device takes milliseconds in the kernel, and longer while other namespaces are made or
 //! removed. Reserving or releasing addresses needs a write to a disk, or calls to a server. So each piece of work runs
-//! outside of the control loop, and its result is an event. The control loop meanwhile handles status, objects and
-//! publication.
+//! outside of the control loop, and its result is an event. Meanwhile the control loop handles requests for the status,
+//! changes of objects, and publication.
 //!
 //! Work on addresses is asynchronous; work on devices takes a thread that may block. A thread works for one pod. At most
 //! [`THREADS`] threads work at once; further work waits in order of arrival. After [`SLOW`], work that hangs (a namespace

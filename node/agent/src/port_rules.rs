@@ -215,8 +215,8 @@ impl Present {
         present
     }
 
-    /// Whether the node's own addresses are found by the kernel's rule, or by the rule that Manx has put in its place. It
-    /// is false if another program has moved the kernel's rule.
+    /// Whether the kernel's rule finds the node's own addresses, or the rule of Manx that replaces it. It is false if
+    /// another program has moved the kernel's rule.
     pub(crate) fn has_local(&self) -> bool {
         self.known.iter().any(Rule::is_of_local)
     }

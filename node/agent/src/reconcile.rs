@@ -15,11 +15,11 @@ use crate::port_rules::{self, Present, Step};
 /// The result of a pass: what it changed or found. If it is empty, everything was as wanted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Findings {
-    /// What was missing and has been set.
+    /// Items that were missing and have been set.
     pub set: Vec<String>,
-    /// What was there, was not wanted, and has been removed.
+    /// Items that were there, were not wanted, and have been removed.
     pub removed: Vec<String>,
-    /// What another program has put where it disturbs Manx. It stays.
+    /// Items of other programs in places where they disturb Manx. It stays.
     pub foreign: Vec<String>,
     /// The entries of `set` that were wanted before, and the entries of `removed` that were not: other programs have
     /// changed these.

@@ -49,7 +49,7 @@ pub struct BgpSession {
     pub state: String,
     /// The seconds for which it has been in this state.
     pub since_s: u64,
-    /// Why there is no session, or why the last one ended.
+    /// The reason why there is no session, or why the last one ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
     /// The negotiated hold time in seconds, after which a silent peer counts as down; absent unless the session is

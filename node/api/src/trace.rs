@@ -1,5 +1,5 @@
-//! The steps by which a connection passes or not: the policies that were evaluated, in order. For each rule that did not
-//! match, the first term that failed.
+//! The steps by which a connection passes or not: the policies that were evaluated, in order, and the first failed term of
+//! each rule that did not match.
 //!
 //! The oracle writes traces; the agent's socket, `manx policy explain` and the proof of tables carry them. They consist
 //! only of text and numbers, so that a client can read them without the oracle.
