@@ -165,8 +165,8 @@ fn matches(rule: &FilterRule, route: &Route<'_>, is_internal: bool) -> bool {
         && priority.is_none_or(has_priority)
 }
 
-/// Whether `cidr`, `matchOperator` and `prefixLength` hold for a prefix. A given prefix length limits the lengths. A prefix
-/// shorter than `cidr` is never in it.
+/// Whether `cidr`, `matchOperator` and `prefixLength` hold for a prefix. If `prefixLength` is set, it limits the prefix's
+/// length. A prefix shorter than `cidr` is never in it.
 fn is_in(net: NetMatch, prefix: IpNet) -> bool {
     let length = prefix.prefix_len();
     let is_of_length = net.shortest.is_none_or(|shortest| length >= shortest)

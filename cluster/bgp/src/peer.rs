@@ -6,7 +6,8 @@ use std::time::Duration;
 
 pub use manx_objects::object::bgp::SecretKey;
 
-/// The reason why a peer is one. The order is Calico's: if two peers have one address, the first type counts.
+/// The type of a peer: the configuration that makes a host a peer. The order is Calico's: if two peers have one address,
+/// the first type counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PeerType {
     /// A `BGPPeer` of all nodes.
@@ -47,7 +48,7 @@ pub struct Peer {
     pub address: IpAddr,
     /// The peer's TCP port.
     pub port: u16,
-    /// The reason why it is a peer.
+    /// The type of the peer.
     pub kind: PeerType,
     /// The peer's name for people: that of the object, or of the node.
     pub name: String,

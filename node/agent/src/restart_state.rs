@@ -75,7 +75,7 @@ pub(crate) struct RefusedEntry {
 }
 
 impl RestartState {
-    /// The empty state of the agent that listens at `agent`.
+    /// The state of the agent that listens at `agent`, without entries.
     pub(crate) fn new(agent: &Path) -> Self {
         Self { path: holder::path(agent), entries: Mutex::default(), fault: Mutex::default() }
     }

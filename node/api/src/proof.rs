@@ -33,11 +33,11 @@ pub struct Refutation {
     pub fragment: bool,
     /// The packet as text.
     pub packet: String,
-    /// The result of the tables.
+    /// The verdict of the tables.
     pub tables: Judged,
-    /// The result of the objects.
+    /// The verdict that follows from the objects.
     pub objects: Judged,
-    /// The steps to the objects' result, at a pod.
+    /// The steps to the objects' verdict, if the endpoint is a pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<SideTrace>,
 }

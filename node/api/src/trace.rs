@@ -21,7 +21,7 @@ pub struct Trace {
     pub allowed: bool,
     /// Whether it would pass if all policy were enforced. Host endpoint policy is enforced only in part.
     pub intended: bool,
-    /// The reason why Manx has no route. Absent if there is one.
+    /// The reason why Manx has no route for the connection. Absent if there is a route.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_route: Option<String>,
     /// The steps at the source.

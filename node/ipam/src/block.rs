@@ -51,7 +51,7 @@ impl Block {
     /// The number of the last address that a pod may have.
     pub fn end(&self) -> u128 {
         match self.net {
-            // Without the broadcast address.
+            // The broadcast address is left out.
             IpNet::V4(net) => ((1_u128 << (32 - net.prefix_len())) - 1).saturating_sub(1),
             IpNet::V6(net) => {
                 1_u128.checked_shl(128 - u32::from(net.prefix_len())).unwrap_or(0).wrapping_sub(1)

@@ -39,7 +39,7 @@ impl UsedPorts {
         for (name, transport, listening) in LISTS {
             let list = match std::fs::read_to_string(Path::new(FOLDER).join(name)) {
                 Ok(list) => list,
-                // A kernel without IPv6.
+                // A kernel without IPv6 has no such list.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };

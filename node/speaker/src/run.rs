@@ -22,7 +22,7 @@ const TOGETHER: Duration = Duration::from_millis(10);
 #[derive(Debug, Default)]
 pub(crate) struct Orders {
     pub(crate) configuration: Option<Arc<Configuration>>,
-    /// The way to end, once the speaker should end.
+    /// The way in which the speaker should end. `None`: it should not end.
     pub(crate) end: Option<Stop>,
 }
 

@@ -54,7 +54,7 @@ pub struct SessionStatus {
     pub peer: IpAddr,
     /// The peer's name for people.
     pub name: String,
-    /// The type of the peer: the reason why it is a peer.
+    /// The type of the peer.
     pub kind: PeerType,
     /// The peer's autonomous system.
     pub system: u32,

@@ -163,7 +163,7 @@ impl NodeDevices {
         walked.unwrap_or_default()
     }
 
-    /// Changes single routes of the node's own. If that fails, changes all of them to those of `desired`.
+    /// Changes single routes of the node itself. If that fails, changes all of them to those of `desired`.
     pub(super) fn change_host_routes(
         &self,
         changed: &ChangedRoutes,

@@ -26,7 +26,7 @@ struct Publication {
     change: Option<Instant>,
 }
 
-/// The consequence when all workers have handed tables back.
+/// The conclusions when all workers have handed tables back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Retired {
     /// No worker uses tables of this version or an earlier one. `None`: other tables of the version may be in use.
@@ -55,7 +55,7 @@ impl Publications {
         self.in_use.push_back(Publication::new(tables));
     }
 
-    /// Records that a worker has handed tables back `at` this time. Returns the consequence if it is the last worker.
+    /// Records that a worker has handed tables back `at` this time. Returns the conclusions if it is the last worker.
     pub(super) fn hand_back(&mut self, tables: &Arc<Tables>, at: Instant) -> Option<Retired> {
         let is_closed = |tables: &Tables| tables.version == 0;
         let is_it = |it: &Publication| {

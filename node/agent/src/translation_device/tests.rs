@@ -172,7 +172,7 @@ fn host_ports_lead_to_manx_also_at_loopback() {
         send(&mut queues, &answer);
         assert_eq!(heard(&own), Some((b"answer".to_vec(), (loopback, port).into())));
     }
-    // Other ports of 127.0.0.1 stay those of processes.
+    // Processes keep the other ports of 127.0.0.1.
     let listener = in_node(&place, || TcpListener::bind("127.0.0.1:10248").unwrap());
     assert!(is_served(&listener, in_node(&place, || connect(("127.0.0.1", 10248)))));
 

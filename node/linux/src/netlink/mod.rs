@@ -41,7 +41,7 @@ use crate::netns;
 /// A request that the kernel refused, with a message.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No netlink socket, runtime or thread.
+    /// The netlink socket, the runtime or the thread could not be made.
     #[error("netlink cannot be reached: {0}")]
     Connect(io::Error),
     /// The namespace cannot be entered.

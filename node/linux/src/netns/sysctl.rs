@@ -100,7 +100,7 @@ pub fn of_interface(name: &str) -> Vec<(String, String)> {
     all
 }
 
-/// Settings and their values. Every kernel has those of IPv4; others may be missing.
+/// Settings and their values. Every kernel has the settings of IPv4; others may be missing.
 pub type Settings = [(&'static str, &'static str)];
 
 /// The settings for a namespace of the rig. Addresses are usable at once, and the kernel accepts a packet even if its

@@ -144,7 +144,7 @@ fn a_silent_peer_is_gone_after_the_hold_time() {
             }
         };
         assert_eq!(body[0], 4, "Hold Timer Expired");
-        // A second of three at most without a word of this node.
+        // This node sends a KEEPALIVE at least once a second, which is a third of the hold time.
         assert!(kinds.ends_with(&[KEEPALIVE, KEEPALIVE, NOTIFICATION]), "{kinds:?}");
         let words = "this node says Hold Timer Expired (4/0)";
         wait_for("the reason", &words.to_owned(), || status(&a, B).last_error.unwrap_or_default());

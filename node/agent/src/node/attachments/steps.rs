@@ -1,4 +1,5 @@
-//! The steps that take time. Each puts the pod into its state and starts the work, whose result is one [`WorkResult`].
+//! The steps of attaching and detaching that take time. Each sets the pod's state and starts the work, whose result is one
+//! [`WorkResult`].
 
 use std::io;
 use std::net::IpAddr;
