@@ -1,7 +1,7 @@
 //! `BGPFilter`: decides whether a route is announced to a peer or accepted from it, and with which attributes.
 //!
 //! - The rules of a filter are evaluated in order, and so are the filters of a peer. The first rule that matches decides.
-//! - A rule without conditions matches every route. All of its conditions must hold.
+//! - A rule matches if all of its conditions hold. A rule without conditions matches every route.
 //! - A route that no rule matches is unmatched. On import it is accepted, and on export the rules for all peers decide.
 //! - If a named filter does not exist or is not valid, no route is announced to the peer or accepted from it. (Calico
 //!   ignores a filter that does not exist, and so announces what it should hold back.)

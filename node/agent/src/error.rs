@@ -57,7 +57,7 @@ pub enum Error {
          end it, or name another listenPort in BGPConfiguration"
     )]
     Speaker { port: u16, source: io::Error },
-    /// The kernel would drop pods' packets that kube-proxy has translated, because it takes their sources for forged.
+    /// The kernel would drop pods' packets that kube-proxy has translated, because it treats their sources as forged.
     #[error(
         "net.ipv4.conf.all.rp_filter is 1, so the kernel would drop what kube-proxy has translated: expected 0 or 2 for --services kube-proxy; \
          sysctl -w net.ipv4.conf.all.rp_filter=2"

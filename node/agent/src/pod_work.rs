@@ -5,7 +5,7 @@
 //! outside of the control loop, and its result is an event. Meanwhile the control loop handles requests for the status,
 //! changes of objects, and publication.
 //!
-//! Work on addresses is asynchronous; work on devices takes a thread that may block. A thread works for one pod. At most
+//! Work on addresses is asynchronous. Work on devices runs on a thread that may block. A thread works for one pod. At most
 //! [`THREADS`] threads work at once; further work waits in order of arrival. After [`SLOW`], work that hangs (a namespace
 //! on a mount that does not answer) no longer counts against the limit of threads, and the removal of a device counts as
 //! done.

@@ -62,7 +62,7 @@ pub enum Error {
          (ip route flush table {PORTS_TABLE})"
     )]
     ForeignRoute(String),
-    /// The kernel would drop packets that Manx has translated, because it takes their sources for forged.
+    /// The kernel would drop packets that Manx has translated, because it treats their sources as forged.
     #[error(
         "net.ipv4.conf.all.rp_filter is 1, so the kernel would drop what Manx has translated: expected 0 or 2 for --services manx; \
          sysctl -w net.ipv4.conf.all.rp_filter=2"

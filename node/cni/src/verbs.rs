@@ -75,7 +75,7 @@ fn attach_with_device(config: &Config, attach: Attach) -> Result<Attached, Error
         Ok(reserved) => reserved,
         Err(attached) if has_interface(&netns, &interface)? => return Ok(attached),
         // The namespace has the inode number of an earlier namespace, which ended together with its interface. So the agent
-        // takes the two namespaces for the same one.
+        // treats the two namespaces as one.
         Err(_) => {
             let pod = attach.pod.clone();
             client.detach(Detach { pod: pod.clone(), id: attach.id() })?;

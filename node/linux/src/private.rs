@@ -45,9 +45,9 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::File { path: path.to_owned(), source }
 }
 
-/// Whether a file with this mode and group can be written by other users than `user`. If each user has a group of his
-/// own with the same number, a umask may allow the group to write. Any other group may have other members, even the
-/// user's primary group.
+/// Whether a file with this mode and group can be written by other users than `user`. If each user has a
+/// personal group with the same number, a umask may allow the group to write. Any other group may have other members,
+/// even the user's primary group.
 fn is_shared(mode: u32, user: u32, group: u32) -> bool {
     mode & OTHERS_WRITE != 0 || (mode & GROUP_WRITES != 0 && group != user)
 }
@@ -167,9 +167,9 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Makes a file, or empties an existing one if it belongs to the caller or to root: not a link, and without further names
-/// (hard links). So another user cannot put a link or a file of his own there, in order to have a file overwritten or to
-/// read the content. A link may lead to a pipe or a character device (`/dev/stdout`, a shell's `>(...)`), because these
-/// hold nothing that could be overwritten.
+/// (hard links). So another user cannot put a link or a file there, in order to have another file overwritten or to read
+/// the content. A link may lead to a pipe or a character device (`/dev/stdout`, a shell's `>(...)`), because these hold
+/// nothing that could be overwritten.
 pub fn replace(path: &Path) -> io::Result<File> {
     match create(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}

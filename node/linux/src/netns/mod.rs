@@ -5,7 +5,7 @@
 //! another namespace is done in a thread of its own ([`run_in`]), and the caller waits.
 //!
 //! All of it needs `CAP_SYS_ADMIN` in the user namespace that owns the mount namespace and the target (`setns(2)`,
-//! `unshare(2)`). An ordinary user has this capability inside a user namespace of his own.
+//! `unshare(2)`). An ordinary user has this capability inside a user namespace that this user owns.
 
 pub mod sysctl;
 

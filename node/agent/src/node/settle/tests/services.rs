@@ -83,7 +83,7 @@ fn a_service_that_comes_in_a_range_changes_no_route() {
     });
 }
 
-/// An author of Services who may name external IPs changes only the routes to these, however often he writes. The node
+/// An author of Services who may name external IPs changes only the routes to these, even with very many writes. The node
 /// makes no other route again, and no tables.
 #[test]
 fn an_external_ip_changes_its_own_route_and_no_other() {
