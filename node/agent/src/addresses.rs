@@ -127,7 +127,7 @@ impl Addresses {
         self.leases.retain(keeps).await
     }
 
-    /// Ends all changes of the leases.
+    /// Ends all changes of the leases. The current change is finished, and later ones fail.
     pub(crate) async fn close(&self) {
         self.leases.close().await;
     }

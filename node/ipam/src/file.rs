@@ -31,7 +31,7 @@ type Work = Box<dyn FnOnce(&Path) + Send>;
 pub struct FileStore {
     path: PathBuf,
     key: Key,
-    /// The thread ends with this sender, after the work that is in the channel.
+    /// The sender of work. When it is dropped, the thread finishes the work in the channel and ends.
     thread: SyncSender<Work>,
 }
 

@@ -108,7 +108,7 @@ pub(super) struct AfterRemoval {
 
 /// The addresses of a pod, to be released.
 pub(super) enum ToRelease {
-    /// The pod's lease: the pod is detached.
+    /// The pod's lease, because the pod is detached.
     Lease,
     /// The reservation of an attachment that has failed.
     Reservation(Reservation),
