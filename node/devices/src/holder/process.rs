@@ -44,7 +44,7 @@ impl Holder {
         Ok(Self { socket: Listening::bind(path)?, entries: BTreeMap::new() })
     }
 
-    /// Serves until a client asks it to end, or until it has no device and no client has called for [`IDLE`].
+    /// Serves until a client asks it to end, or until it has no device and no client has called for a minute.
     pub fn run(self) -> io::Result<()> {
         self.run_for(IDLE, LOOK)
     }
