@@ -1,4 +1,4 @@
-//! What peers have told.
+//! The routes that peers have announced.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,19 +11,19 @@ use super::session::State;
 use super::values::Learned;
 use crate::decision::{self, Path};
 
-/// The most prefixes that are looked at for one part of the next hops.
+/// The most prefixes that one call reads for the next hops.
 pub(super) const PART: usize = 16 * 1024;
 
-/// The peers whose paths count.
+/// The peers whose paths are considered.
 #[derive(Debug)]
 pub(super) struct Meant<'a> {
     pub(super) states: &'a [State],
-    /// Whether the peer with each number is meant.
+    /// Whether the peer with each number is considered.
     pub(super) peers: Vec<bool>,
 }
 
 impl Meant<'_> {
-    /// The paths of these peers that are used, the best one first.
+    /// The used paths of these peers, the best one first.
     pub(super) fn used(&self, entry: &Entry) -> Vec<Learned> {
         let paths = entry.paths.as_slice().iter().filter(|it| self.peers[it.peer as usize]);
         let paths: Vec<Path> = paths.map(|it| path(self.states, it)).collect();
@@ -31,7 +31,7 @@ impl Meant<'_> {
         decision::used(&paths).into_iter().map(of).collect()
     }
 
-    /// Appends the next hops of a part of the prefixes. Returns where the next part begins.
+    /// Appends the next hops of a range of the prefixes. Returns where the next range begins.
     pub(super) fn next_hops(
         &self,
         routes: &Routes,
@@ -40,7 +40,7 @@ impl Meant<'_> {
     ) -> Option<usize> {
         for entry in routes.part(from, PART)?.filter(|it| it.own.is_none()) {
             let Some(best) = entry.paths.best() else { continue };
-            // A path of another peer may have beaten one of these by MULTI_EXIT_DISC.
+            // A path of another peer may have excluded one of these by `MULTI_EXIT_DISC`.
             let paths = entry.paths.as_slice();
             let next_hop = if paths.iter().all(|it| self.peers[it.peer as usize]) {
                 Some(best.attributes.next_hop)
@@ -53,8 +53,8 @@ impl Meant<'_> {
     }
 }
 
-/// Adds a part of the prefixes that peers have told to the first ones of each family, in their order: `most` of a family
-/// stay. Returns where the next part begins.
+/// Adds a range of the announced prefixes to the first ones of each family, in their order. At most `most` of a family are
+/// kept. Returns where the next range begins.
 pub(super) fn first_prefixes(
     routes: &Routes,
     (most, from): (usize, usize),

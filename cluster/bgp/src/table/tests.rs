@@ -24,8 +24,8 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// The peers: a client, an internal one that is none, two other systems; and one more that is told as the first one, and one
-/// that is told as the fourth.
+/// The peers: a reflector's client, an internal peer that is none, and two peers of other systems. One more peer gets the
+/// same announcements as the first, and one the same as the fourth.
 fn peer(last: u8) -> Peer {
     let system = match last {
         1 | 2 | 5 => OWN_SYSTEM,
@@ -95,7 +95,7 @@ enum Event {
     EndOfRib(IpAddr),
     Close(IpAddr, Option<u64>),
     Refresh(IpAddr),
-    /// So many seconds pass.
+    /// This many seconds pass.
     Wait(u64),
     Take(IpAddr, usize),
 }
@@ -153,7 +153,7 @@ fn events() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The table again, by sets alone.
+/// A model of the table, which uses only sets and maps.
 #[derive(Default)]
 struct Model {
     configuration: Option<Configuration>,
@@ -161,7 +161,7 @@ struct Model {
     sessions: BTreeMap<IpAddr, Opened>,
     paths: BTreeMap<(IpAddr, IpNet), Path>,
     stale_until: BTreeMap<IpAddr, Duration>,
-    /// What each peer holds by the messages that it has been given.
+    /// The routes that each peer has, according to the messages that it got.
     told: BTreeMap<IpAddr, BTreeMap<IpNet, Attributes>>,
 }
 
@@ -185,7 +185,7 @@ impl Model {
                     && !attributes.clusters.contains(&Ipv4Addr::new(1, 1, 1, 1)))
     }
 
-    /// What a peer should hold when it has been told everything.
+    /// The routes that a peer should have after it has got all messages.
     fn should_hold(&self, to: IpAddr) -> BTreeMap<IpNet, Attributes> {
         let configuration = self.configuration.as_ref().unwrap();
         let all: BTreeSet<IpNet> = PREFIXES.iter().map(|it| net(it)).collect();
@@ -207,7 +207,7 @@ impl Model {
     }
 }
 
-/// Does to table and model what happens.
+/// Applies an event to the table and to the model.
 fn step(table: &mut Table, model: &mut Model, event: Event) {
     match event {
         Event::Configure(configuration) => {
@@ -307,7 +307,7 @@ fn close_both(table: &mut Table, model: &mut Model, peer: IpAddr, retain: Option
     }
 }
 
-/// Gives a peer its next messages, and returns whether there were any.
+/// Gives a peer its next messages. Returns whether there were any.
 fn take(table: &mut Table, model: &mut Model, peer: IpAddr, prefixes: usize) -> bool {
     let messages = table.take_messages(peer, prefixes);
     for message in &messages {
@@ -326,7 +326,7 @@ fn take(table: &mut Table, model: &mut Model, peer: IpAddr, prefixes: usize) -> 
     !messages.is_empty()
 }
 
-/// Gives all peers all their messages.
+/// Gives all peers all of their messages.
 fn drain(table: &mut Table, model: &mut Model) {
     let mut rounds = 0;
     loop {
@@ -401,7 +401,7 @@ proptest! {
     }
 }
 
-/// A table with all peers' sessions, and what each holds.
+/// A table with sessions of all peers, and its model.
 fn established() -> (Table, Model) {
     let (mut table, mut model) = (Table::new(), Model::default());
     step(&mut table, &mut model, Event::Configure(configuration(&PREFIXES[..1], true)));
@@ -411,7 +411,7 @@ fn established() -> (Table, Model) {
     (table, model)
 }
 
-/// One prefix with a path through `systems`, whose next hop is the peer.
+/// Announces one prefix with a path through `systems`, whose next hop is the peer.
 fn announce(table: &mut Table, model: &mut Model, peer: IpAddr, prefix: &str, systems: &[u32]) {
     let attributes = Attributes {
         as_path: vec![Segment::Sequence(systems.to_vec())],
@@ -422,7 +422,8 @@ fn announce(table: &mut Table, model: &mut Model, peer: IpAddr, prefix: &str, sy
     step(table, model, Event::Update(peer, update));
 }
 
-/// Of peers 3, 4 and 6 the third one's path beats the first one's by `MULTI_EXIT_DISC`, and the second one's is the best.
+/// Announces paths of the peers 3, 4 and 6. The path of peer 6 excludes that of peer 3 by `MULTI_EXIT_DISC`, and the path
+/// of peer 4 is the best.
 fn announce_three(table: &mut Table, model: &mut Model, last: &[u32]) {
     for (peer, systems, med) in [(3, &[65004, 7][..], 1), (4, &[65003, 7], 0), (6, last, 0)] {
         let path = vec![Segment::Sequence(systems.to_vec())];

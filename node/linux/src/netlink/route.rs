@@ -36,7 +36,7 @@ pub struct Route {
     pub source: Option<IpAddr>,
     /// Whether the next hop is on the link even if no address of the interface says so.
     pub onlink: bool,
-    /// The metric: of two routes to one destination the one with the lower metric counts. `None`: the kernel's default (0
+    /// The metric: of two routes to one destination, the one with the lower metric is used. `None`: the kernel's default (0
     /// of IPv4, 1024 of IPv6).
     pub metric: Option<u32>,
 }
@@ -151,7 +151,7 @@ impl ListedRoute {
         Route::from_message(&self.message).filter(|_| unicast)
     }
 
-    /// Whether it drops what no other route of its table leads to.
+    /// Whether it drops the packets that no other route of its table matches.
     pub fn is_end(&self) -> bool {
         self.message.header.kind == RouteType::BlackHole
             && self.message.header.destination_prefix_length == 0
@@ -268,13 +268,14 @@ impl Netlink {
             let RouteHeader { address_family, table: of, flags, .. } = message.header;
             let same =
                 (address_family, of) == (default_message(family).header.address_family, table);
-            // A cloned one is what the kernel has learned about a destination.
+            // A cloned route is one that the kernel has learned about a destination.
             same && !flags.contains(RouteFlags::Cloned)
         };
         Ok(all.into_iter().filter(is_wanted).map(|message| ListedRoute { message }).collect())
     }
 
-    /// Makes a table below 256 drop what none of its routes leads to. Otherwise the kernel would ask the next table.
+    /// Makes a table below 256 drop the packets that none of its routes matches. Otherwise the kernel would use the next
+    /// table.
     pub async fn end_table(&self, table: u8, family: Family) -> Result<(), Error> {
         let mut message = default_message(family);
         message.header.table = table;
@@ -286,14 +287,14 @@ impl Netlink {
         }))
     }
 
-    /// Makes a prefix unreachable while the main table has no other route of this prefix or a longer one: routes of shorter
-    /// prefixes, such as a default route, do not count.
+    /// Makes a prefix unreachable while the main table has no other route of this prefix or of a longer one. Routes of
+    /// shorter prefixes, such as a default route, are not used then.
     pub async fn add_last_resort(&self, to: IpNet) -> Result<(), Error> {
         let mut message = Route::direct(to, 0).message();
         message.header.kind = RouteType::Unreachable;
         message.header.scope = RouteScope::Universe;
         message.attributes.retain(|it| !matches!(it, RouteAttribute::Oif(_)));
-        // The kernel takes the route with the lowest priority first.
+        // The kernel uses the route with the lowest priority value first.
         message.attributes.push(RouteAttribute::Priority(u32::MAX));
         self.handle.route().add(message).replace().execute().await.map_err(Error::request(|| {
             format!("{to} cannot be made unreachable while nobody serves it")
