@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# How long ADD takes for many pods at once, by manx-cni and by the plugin ptp with host-local (Debian's
-# containernetworking-plugins). Prints milliseconds; judges nothing. As root:
+# Measures how long ADD takes for many pods at once, with manx-cni and with the plugin ptp with host-local (Debian's
+# containernetworking-plugins). It prints milliseconds and judges nothing. It must run as root:
 #
 #   bench/cni.sh FOLDER [PODS] [ROUNDS]     FOLDER holds the programs manx and manx-cni of a release build
 #
-# Both plugins run alike: one process for each pod, all started at once, in namespaces that are there already. ptp's
-# work is done when it answers; that of manx-cni includes policy, which is in force then.
+# Both plugins run in the same way: one process for each pod, all started at once, in namespaces that already exist. When
+# ptp answers, its work is done. When manx-cni answers, policy is in force, too.
 set -euo pipefail
 
 programs=$(cd "$1" && pwd) pods=${2:-200} rounds=${3:-3}
@@ -50,7 +50,7 @@ until "$programs/manx" status --socket "$folder/run/node.sock" >/dev/null 2>&1; 
     sleep 0.1
 done
 
-# call VERB PLUGIN POD: its time in microseconds goes to a file.
+# call VERB PLUGIN POD: calls the plugin, and writes the time that it takes, in microseconds, to a file.
 call() {
     local start=${EPOCHREALTIME/./}
     CNI_COMMAND=$1 CNI_CONTAINERID=pod-$3 CNI_NETNS=/run/netns/$node-$3 CNI_IFNAME=eth0 CNI_PATH=$programs:/usr/lib/cni \
@@ -61,7 +61,7 @@ call() {
 export -f call
 export folder programs node
 
-# all VERB PLUGIN: for all pods at once. Prints the whole time, the median and the 99th percentile.
+# all VERB PLUGIN: calls the plugin for all pods at once. Prints the total time, the median and the 99th percentile.
 all() {
     local start=${EPOCHREALTIME/./} pids=() pod
     for ((pod = 0; pod < pods; pod++)); do
@@ -78,7 +78,7 @@ all() {
 
 echo "$pods pods at once, $(nproc) cores, milliseconds"
 for ((round = 1; round <= rounds; round++)); do
-    # Each first by turns.
+    # The plugins take turns at being first.
     order=(manx-cni ptp)
     if ((round % 2 == 0)); then order=(ptp manx-cni); fi
     for plugin in "${order[@]}"; do

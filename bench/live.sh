@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# live.sh MANX MANX_CNI [CHANGES [PODS [POLICIES]]]: how long a NetworkPolicy or a label takes from its write at a real API
-# server until packets show it (bench/live), 100 times beside 1,000 pods and 500 policies unless it says otherwise, and how
-# much memory the agent has then. In a cluster of two nodes (tests/cluster), as root. Prints; judges nothing.
+# live.sh MANX MANX_CNI [CHANGES [PODS [POLICIES]]]: measures the time from the write of a NetworkPolicy or a label at a
+# real API server until packets show it (bench/live). By default it makes 100 changes, in a cluster with 1,000 other pods
+# and 500 other policies. Afterwards it measures the agent's memory. It runs as root in a cluster of two nodes
+# (tests/cluster), prints the figures and judges nothing.
 # shellcheck source=tests/cluster/manx.bash
 . "$(dirname "${BASH_SOURCE[0]}")/../tests/cluster/manx.bash"
 readonly agnhost=registry.k8s.io/e2e-test-images/agnhost:2.59
@@ -30,6 +31,6 @@ cluster exec n1 -- "$work/live" "$MANX_CLUSTER_DIR/pki/admin.kubeconfig" live cl
 say "what the agent of n1 says"
 cluster exec n1 -- curl -sS http://127.0.0.1:9091/metrics | grep -e '^manx_change_to_workers' -e '^manx_publish' \
     -e '^manx_cluster' -e '^manx_policy_rows'
-# Process 1 of its container starts it as /proc/self/exe, and has its name.
+# Process 1 of the container has the agent's name, too, because it starts the agent as /proc/self/exe.
 cluster exec n1 -- sh -c \
     'grep -e VmRSS -e VmHWM "/proc/$(pgrep -n -f "^manx node .*--supervised-")/status"'

@@ -1,17 +1,19 @@
-# What the tests and .ci/run need of the machine: root installs what is missing, an ordinary user is told. To be sourced, by
-# bash, in the repository's folder.
+# The requirements of the tests and of .ci/run: root installs what is missing, an ordinary user gets
+# a message. Source this file in bash, in the repository's folder.
 
-# What is not tested for want of something, a line each; and what puts the machine back as it was, at the end.
+# Tests that are left out because something is missing, one per line; and the commands that restore
+# the machine at the end.
 not_run=() cleanups=()
 
-# Where an ordinary user's shell does not look.
+# An ordinary user's shell does not search these folders.
 export PATH=$PATH:/usr/sbin:/sbin
 
 can_tun() { { : <>/dev/net/tun; } 2>/dev/null; }
 is_root() { [ "$(id -u)" -eq 0 ]; }
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# What the build and the tests call, and the packages that hold it. Without most of them less is tested, but something is.
+# The programs that the build and the tests call, and their packages. Without most of them only some
+# tests are left out.
 tools() {
     local missing=() pair
     for pair in cc:build-essential curl:curl timeout:coreutils unshare:util-linux setpriv:util-linux \
@@ -26,7 +28,7 @@ tools() {
     elif is_root && has apt-get; then
         export DEBIAN_FRONTEND=noninteractive
         apt-get update -qq
-        # One that this system lacks must not cost the others.
+        # A package that this system does not have must not prevent the others.
         apt-get install -y -qq --no-install-recommends "${missing[@]}" ||
             for pair in "${missing[@]}"; do
                 apt-get install -y -qq --no-install-recommends "$pair" ||
@@ -39,7 +41,7 @@ tools() {
     has cc && has timeout && has unshare && has ip
 }
 
-# A Rust toolchain, if there is none; the one that is there is used as it is.
+# Installs a Rust toolchain if there is none; an existing one is used as it is.
 toolchain() {
     if ! has cargo && [ -f "${CARGO_HOME:-$HOME/.cargo}/env" ]; then
         # shellcheck disable=SC1091
@@ -54,7 +56,8 @@ toolchain() {
     cargo --version
 }
 
-# Ubuntu from 23.10 on empties user namespaces of programs without a profile. Root lifts that for the run.
+# From Ubuntu 23.10 on, programs without a profile have no capabilities in user namespaces. Root
+# lifts that for the run.
 allow_user_namespaces() {
     local switch=/proc/sys/kernel/apparmor_restrict_unprivileged_userns
     if [ -e "$switch" ] && [ "$(cat "$switch")" = 1 ]; then
@@ -67,7 +70,7 @@ allow_user_namespaces() {
     fi
 }
 
-# The runtime of the CNI plugin's tests: from its Go module, into a folder that stays.
+# The runtime for the CNI plugin's tests, built from its Go module into a folder that stays.
 install_cnitool() {
     local folder=${XDG_CACHE_HOME:-$HOME/.cache}/manx-ci/bin
     export PATH=$folder:$PATH

@@ -1,6 +1,6 @@
-//! The cost of one lookup: of an address and a service in the classifier, of a connection in the flow table.
+//! The cost of one lookup: of an address and a service in the classifier, and of a connection in the flow table.
 //!
-//! Addresses and flows are asked for in a shuffled order, so that big tables do not profit from one hot line.
+//! Addresses and flows are looked up in a shuffled order, so that large tables do not profit from one hot cache line.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,12 +19,12 @@ use manx_policy_compiler::model::{
 use manx_policy_compiler::selector::Selector;
 
 const TCP: u8 = 6;
-/// Pods of this node; the others are elsewhere.
+/// The number of pods of this node; the other pods are on other nodes.
 const LOCAL: usize = 100;
 const NAMESPACES: usize = 50;
 const APPS: usize = 20;
 
-/// The multiplier of a permutation of all 32-bit numbers: a cheap shuffle.
+/// Shuffles cheaply: the multiplier permutes all 32-bit numbers.
 fn shuffled(index: u32, below: u32) -> u32 {
     index.wrapping_mul(2_654_435_761) % below
 }
@@ -45,8 +45,8 @@ fn app(namespace: usize, index: usize) -> Selector {
     ])
 }
 
-/// `pods` pods of [`APPS`] apps in [`NAMESPACES`] namespaces; for each app of each namespace a policy that lets the
-/// next app and a block in, on a port and on a range.
+/// A model with `pods` pods of [`APPS`] apps in [`NAMESPACES`] namespaces. For each app of each namespace, a policy
+/// admits the next app and a block, on a port and on a range of ports.
 fn model(pods: usize) -> Model {
     let mut model = Model::default();
     for namespace in 0..NAMESPACES {

@@ -1,12 +1,12 @@
-// Command live measures how long a change of policy takes from its write at the API server until packets show it. It
-// runs on a node of tests/cluster (bench/live.sh), where Manx has attached two pods, and plays three parts in one
-// process, which so have one clock: the writer; and in the pods' network namespaces a sender, which sends a numbered
-// datagram every 50 us, and a receiver.
+// Command live measures the time from the write of a policy change at the API server until packets show the change. It
+// runs on a node of tests/cluster (bench/live.sh), where Manx has attached two pods. It has three parts in one process,
+// so that they share one clock: the writer, and in the pods' network namespaces a sender, which sends a numbered datagram
+// every 50 us, and a receiver.
 //
 //	live KUBECONFIG NAMESPACE CLIENT SERVER CHANGES PODS POLICIES
 //
-// A change begins when the writer calls the API server. It is there with the first datagram that passes after it, or the
-// first one after the last that passed.
+// A change begins when the writer calls the API server. A change that opens the way ends with the first datagram that
+// passes. A change that shuts the way ends with the first datagram after the last one that passed.
 package main
 
 import (
@@ -40,12 +40,12 @@ const (
 	port = 9999
 	// every is the time between two datagrams.
 	every = 50 * time.Microsecond
-	// settled is how long nothing may change after a change: longer than any that is waited for.
+	// settled is the time after a change in which nothing may change. It is longer than any change is expected to take.
 	settled = 300 * time.Millisecond
-	// patience is for a change that does not come.
+	// patience is the longest time to wait for a change.
 	patience = 10 * time.Second
 
-	// The pods and policies beside the two pods are in so many namespaces, and so many of the pods on a node.
+	// farSpaces is the number of namespaces of the other pods and policies, and onNode is the number of pods on a node.
 	farSpaces, onNode = 20, 250
 )
 
@@ -112,8 +112,8 @@ func (b *bench) address(pod string) (netip.Addr, error) {
 	return netip.ParseAddr(found.Status.PodIP)
 }
 
-// fill makes nodes without kubelets, so that nothing writes to their pods; their pods with addresses; and policies about
-// them.
+// fill creates nodes, their pods with addresses, and policies for these pods. The nodes have no kubelets, so that nothing
+// writes to their pods.
 func (b *bench) fill(pods, policies int) error {
 	ctx := context.Background()
 	if err := inParallel((pods+onNode-1)/onNode, func(n int) error { return b.makeNode(n) }); err != nil {
@@ -161,7 +161,7 @@ func (b *bench) makePolicy(n int) error {
 	return err
 }
 
-// makePod makes a pod that has its address from the start, by Calico's annotation.
+// makePod creates a pod that has its address from the start, by Calico's annotation.
 func (b *bench) makePod(n int) error {
 	never, ip := false, fmt.Sprintf("%s.%d/32", block(n/onNode), n%onNode+2)
 	pod := &core.Pod{ObjectMeta: meta.ObjectMeta{Name: fmt.Sprintf("pod-%d", n), Labels: app(n / farSpaces),
@@ -170,7 +170,7 @@ func (b *bench) makePod(n int) error {
 			Tolerations: []core.Toleration{{Operator: core.TolerationOpExists}},
 			Containers:  []core.Container{{Name: "c", Image: "none"}}}}
 	var err error
-	// A namespace gets its service account a moment after it was made.
+	// A namespace gets its service account a moment after it was created.
 	for begin := time.Now(); time.Since(begin) < patience; time.Sleep(100 * time.Millisecond) {
 		if _, err = b.client.CoreV1().Pods(farSpace(n)).Create(context.Background(), pod, meta.CreateOptions{}); err == nil {
 			break
@@ -226,7 +226,7 @@ func (b *bench) measure(changes int) error {
 	return b.toggle(changes, "a pod loses the label that allows", func() error { return label("no") }, "it gets the label back", func() error { return label("yes") })
 }
 
-// toggle shuts and opens the way, which is open, again and again, and prints how long each took.
+// toggle repeatedly shuts and opens the way, which is open at the start, and prints how long each change took.
 func (b *bench) toggle(changes int, closing string, shut func() error, opening string, open func() error) error {
 	var times, answers [2][]time.Duration
 	if _, ok := b.packets.wait(true, time.Time{}); !ok {
@@ -261,16 +261,17 @@ func distribution(of []time.Duration) string {
 	return fmt.Sprintf("median %.1f ms, p90 %.1f, p99 %.1f, most %.1f", rank(0.5), rank(0.9), rank(0.99), rank(1))
 }
 
-// packets is what the sender and the receiver know.
+// packets is the state that the sender and the receiver share.
 type packets struct {
 	mutex sync.Mutex
-	// last is when the last datagram that passed was sent; opened is that of the first one after a pause.
+	// last is the time when the last datagram that passed was sent. opened is that time for the first one after a pause.
 	last, opened time.Time
-	// next is when the first one after a change began was sent: the machine may have had no time for the sender.
+	// next is the time when the first datagram after the beginning of a change was sent, because the sender may have had
+	// to wait for the processor.
 	next time.Time
 }
 
-// begin is the time at which a change begins.
+// begin records that a change begins, and returns the time.
 func (p *packets) begin() time.Time {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -278,7 +279,7 @@ func (p *packets) begin() time.Time {
 	return time.Now()
 }
 
-// wait returns how long after begin the way has opened or shut.
+// wait returns the time from begin until the way opened or shut.
 func (p *packets) wait(open bool, begin time.Time) (time.Duration, bool) {
 	for end := time.Now().Add(patience); time.Now().Before(end); {
 		time.Sleep(settled / 3)

@@ -6,28 +6,28 @@ use manx_api::client;
 use manx_linux::netlink;
 use manx_linux::netns;
 
-/// The reason why there is no figure.
+/// Why there is no figure.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
     Namespace(#[from] netns::Error),
-    /// An interface, address or route.
+    /// An interface, address or route could not be set up.
     #[error(transparent)]
     Netlink(#[from] netlink::Error),
-    /// A setting under `/proc/sys/net`.
+    /// A setting under `/proc/sys/net` failed.
     #[error(transparent)]
     Sysctl(#[from] netns::sysctl::Error),
-    /// An agent's answer.
+    /// An agent's answer is an error.
     #[error(transparent)]
     Client(#[from] client::Error),
-    /// A system call or file.
+    /// A system call or file operation failed.
     #[error("{what}: {source}")]
     Io {
         /// The action that failed.
         what: String,
         source: io::Error,
     },
-    /// A process that is not ready in time, or that failed.
+    /// A process is not ready in time, or has failed.
     #[error("{what}\n{log}")]
     Process {
         /// The step that it did not reach.
@@ -35,7 +35,7 @@ pub enum Error {
         /// The last lines of its log.
         log: String,
     },
-    /// A measurement without devices, or a precondition.
+    /// A measurement without devices, or a precondition, failed.
     #[error("{0}")]
     Failed(String),
     /// No packet arrived: the path does not carry this traffic, so there is no figure.
@@ -43,13 +43,13 @@ pub enum Error {
     Nothing(String),
 }
 
-/// `map_err` for the system's errors.
+/// Returns a function for `map_err` on the system's errors.
 pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
     let what = what.into();
     move |source| Error::Io { what, source }
 }
 
-/// `map_err` for errors that carry an `errno` only.
+/// Returns a function for `map_err` on errors that carry only an `errno`.
 pub fn errno(what: impl Into<String>) -> impl FnOnce(nix::errno::Errno) -> Error {
     let what = what.into();
     move |errno| Error::Io { what, source: errno.into() }

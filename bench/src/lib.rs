@@ -1,17 +1,17 @@
-//! Measures Manx by itself, and in comparison with others, in turn in one run.
+//! Measures Manx by itself, and in comparison with other programs, in turn in one run.
 //!
-//! - [`sections`]: the rows that can be measured, and how; a newcomer finds a row in `sections/SECTION/rows.rs`;
-//! - [`path`]: two ends and the way of packets between them: Manx, the kernel, a bare forwarder, a switch; and the
+//! - [`sections`]: the rows that can be measured, and how. Each row is defined in `sections/SECTION/rows.rs`;
+//! - [`path`]: two ends and the way of packets between them (Manx, the kernel, a bare forwarder, or a switch), and the
 //!   traffic;
-//! - [`run`](mod@run): the settings of a run, and its figures;
-//! - [`report`]: figures with spread, ratio and goal, written as JSON, table and chart;
+//! - [`run`](mod@run): the settings of a run, and the run itself;
+//! - [`report`]: figures with their spread, ratio and goal, written as JSON, table and chart;
 //! - [`host`]: the machine: cores, namespaces, processes, installed programs.
 //!
-//! Each of these knows only those below it in this list. In all of them "beside" names the side that Manx is compared
-//! with; it is measured in turn with Manx. Without root the bench runs in a user namespace, and it leaves nothing
+//! Each module knows only those below it in this list. In all of them, "beside" names the side that Manx is compared
+//! with, which is measured in turn with Manx. Without root the bench runs in a user namespace, and it leaves nothing
 //! behind.
 //!
-//! Figures are printed with their goals. A missed goal is no error.
+//! Figures are printed with their goals. A missed goal is not an error.
 
 pub mod error;
 pub mod host;

@@ -82,7 +82,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let arguments = std::env::args().skip(1);
-    // The bench starts itself in these roles, in processes of their own.
+    // The bench starts itself in these roles, in separate processes.
     let result = match std::env::args().nth(1).as_deref() {
         Some(AGENT) => agent::run(arguments),
         Some(BARE) => forwarder::run(arguments),
@@ -137,7 +137,7 @@ fn list() -> String {
     text
 }
 
-/// Prints. A pipe that its reader has closed (`| head`) is no error.
+/// Prints a text. A pipe that its reader has closed (`| head`) is not an error.
 fn print(text: &str) -> Result<(), Error> {
     output::print(text).map_err(|error| Error::Failed(error.to_string()))
 }
@@ -178,7 +178,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
     }
     let machine = Machine::detect();
-    // A process with a second thread cannot enter a user namespace.
+    // A process that has a second thread cannot enter a user namespace.
     let entered = namespaces::enter();
     let folder = &arguments.output;
     fs::create_dir_all(folder).map_err(io(format!("{} cannot be made", folder.display())))?;
@@ -209,5 +209,5 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     })
 }
 
-/// The exit code of a run that can measure nothing on this machine; `manx` has the same one.
+/// The exit code of a run that can measure nothing on this machine. The program `manx` uses the same code.
 const NOTHING_MEASURED: u8 = 3;

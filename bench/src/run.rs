@@ -1,4 +1,4 @@
-//! A run: its settings, the rows to measure, and the report, which is written after each figure.
+//! A run: its settings, the rows to measure, and the report. The report is written after each figure.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,32 +10,32 @@ use crate::report::figures::{Breakdown, Figure, Missing, Report};
 use crate::report::files;
 use crate::report::progress::Progress;
 
-/// The length, the number and the cores of measurements.
+/// The duration, number and cores of measurements.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The time of one measurement.
+    /// The duration of one measurement.
     pub length: Duration,
     /// The number of measurements of each figure.
     pub rounds: usize,
-    /// The number of packets of one run of the pipeline.
+    /// The number of packets in one run of the pipeline.
     pub packets: u64,
     /// The number of objects that change, one after the other.
     pub changes: usize,
     /// The number of Services.
     pub services: usize,
-    /// One in so many of BGP's peers, or of their prefixes.
+    /// The divisor of the number of BGP peers, or of their prefixes: one in this many is used.
     pub bgp_part: u32,
-    /// The number of rules in each of the two policies besides the one that allows the traffic, and in the kernel's
+    /// The number of rules in each of the two policies, besides the one that allows the traffic, and in the kernel's
     /// filters.
     pub rules: usize,
-    /// The core of each part.
+    /// The cores of the parts of a measurement.
     pub cores: Cores,
     /// Whether every cell of the large tables is compared with the reference.
     pub prove: bool,
 }
 
 impl Settings {
-    /// The settings of a table that is quoted.
+    /// The settings for a table that is published.
     pub fn full() -> Self {
         Self {
             length: Duration::from_secs(1),
@@ -86,7 +86,7 @@ pub struct ListedRow {
     /// Its name on the command line.
     pub name: &'static str,
     pub description: String,
-    /// About how long it takes.
+    /// The estimated time that it takes.
     pub estimate: Duration,
 }
 
@@ -100,7 +100,7 @@ impl ListedRow {
 /// One run.
 #[derive(Debug)]
 pub struct Run {
-    /// The length, the number and the cores of measurements.
+    /// The duration, number and cores of measurements.
     pub settings: Settings,
     /// The rows to measure.
     pub chosen: BTreeSet<&'static str>,
@@ -108,7 +108,7 @@ pub struct Run {
     pub report: Report,
     /// The progress that the user sees.
     pub progress: Progress,
-    /// Why the bench could not enter its namespaces; `None`: it is in them. Rows with devices need them.
+    /// Why the bench could not enter its namespaces. `None` if it is in them. Rows with devices need them.
     pub no_namespaces: Option<String>,
     /// The folder of the results.
     pub output: PathBuf,
@@ -144,7 +144,7 @@ impl Run {
         self.write()
     }
 
-    /// Adds a row without a figure, and writes the files. `failed`: it was tried.
+    /// Adds a row without a figure, and writes the files. `failed` says whether the measurement was tried.
     pub fn add_missing(
         &mut self,
         row: &'static str,

@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Cheap rows, and what they are measured in: on one node, and on two.
+/// Cheap rows with their units: one on one node, and one on two.
 const ROWS: [(&str, &str); 2] = [("latency", "us"), ("bare-vxlan", "Gbit/s")];
 
 fn bench(arguments: &[&str]) -> Output {
@@ -27,7 +27,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Whether there are no namespaces here, which a run has said.
+/// Whether the run has reported that namespaces are not available here.
 fn skips(test: &str, stderr: &str) -> bool {
     let refused = stderr.contains("no namespaces can be made here");
     if refused {
@@ -66,7 +66,7 @@ fn rows_are_measured_and_written_as_json_table_and_chart() {
     assert!(read("results.svg").starts_with("<svg ") && read("results.svg").ends_with("</svg>\n"));
 }
 
-/// Every way on which agents translate. Rows beside nftables are not measured without it.
+/// This covers every way by which agents translate. Rows that are compared with nftables are not measured without it.
 #[test]
 fn translated_connections_arrive() {
     let folder = tempfile::tempdir().unwrap();
@@ -108,7 +108,7 @@ fn a_hundred_pods_are_attached_at_once_while_the_agent_goes_on() {
     let report: Value = serde_json::from_str(&report).unwrap();
     let figures = report["figures"].as_array().unwrap();
     assert_eq!((figures.len(), &figures[0]["unit"]), (3, &"ms".into()), "{report:#}");
-    // The row fails if nothing was published or told meanwhile, and the gaps are parts of the whole.
+    // The row fails if nothing was published or answered in the meantime, and the gaps are parts of the whole time.
     assert_eq!(report["missing"].as_array().unwrap().len(), 0, "{report:#}");
     for side in ["beside", "manx"] {
         let [whole, publication, answer] =
@@ -121,7 +121,8 @@ fn a_hundred_pods_are_attached_at_once_while_the_agent_goes_on() {
 fn an_attacker_is_measured_beside_a_loop_and_its_packets_come_in() {
     let folder = tempfile::tempdir().unwrap();
     let results = folder.path().display().to_string();
-    // One sends to a pod on its node, the other to another node, behind a virtio header with offload metadata.
+    // One attacker sends to a pod on its node, and the other one to another node. Both use a virtio header with offload
+    // metadata.
     let rows = ["fair-denied", "fair-two-too-big"];
     let arguments = ["--quick", "--rounds", "1", "--seconds", "0.5", "--output", &results];
     let output = bench(&[&arguments[..], &["--only"], &rows].concat());
@@ -169,7 +170,7 @@ fn a_packet_in_memory_is_told_apart_by_stage() {
     );
     for (part, name) in parts.iter().zip(names) {
         let (value, tunnelled) = (part[1].as_f64().unwrap(), name == "decapsulate");
-        // All are differences of times: on a busy machine one may be below nothing.
+        // All are differences of times, so on a busy machine one may be negative.
         assert!(value != 0.0 || name != "Mpps", "{report:#}");
         assert!(!tunnelled || value == 0.0, "nothing came by a tunnel: {report:#}");
     }
@@ -251,7 +252,7 @@ fn wrong_arguments_are_told_and_nothing_is_measured() {
     }
 }
 
-/// The processes that a process has started, and theirs.
+/// The child processes of a process, and their child processes.
 fn offspring(of: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{of}/task")).into_iter().flatten().flatten();
     let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
@@ -299,7 +300,7 @@ fn interrupt(arguments: &[&str], path: &OsStr) {
         started = offspring(child.id());
     }
     assert!(!started.is_empty(), "nothing was started");
-    // Not SIGINT: the process that started the tests may have set it to be ignored.
+    // SIGINT is not used, because the process that started the tests may have set it to be ignored.
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM).unwrap();
     child.wait().unwrap();
     let alive = |id: &u32| {

@@ -1,6 +1,6 @@
 //! The kernel's paths, and those of pasta and slirp4netns, carry every kind of traffic.
 //!
-//! Without the test harness: a user namespace can only be entered by a process with a single thread.
+//! This test does without the test harness, because only a process with a single thread can enter a user namespace.
 
 use manx_fixtures::skip::{Need, skip};
 use std::env;
@@ -21,12 +21,12 @@ use manx_bench::path::translating;
 use manx_bench::path::way::Way;
 
 const LENGTH: Duration = Duration::from_millis(100);
-/// The most measurements until traffic arrives. On a busy machine a stream can wait longer than [`LENGTH`] for a core,
-/// or for a packet that is sent again.
+/// The largest number of measurements until traffic arrives. On a busy machine, a stream may wait longer than
+/// [`LENGTH`] for a core or for a retransmission.
 const TRIES: usize = 3;
 
 fn main() -> ExitCode {
-    // Programs are started through this one.
+    // Other programs are started through this program.
     if env::args().nth(1).as_deref() == Some(WITHIN) {
         return within::run(env::args().skip(1)).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Traffic over a path that carries nothing is an error.
+/// A measurement over a path that carries nothing must return an error.
 fn every_traffic_arrives() -> Result<(), Error> {
     let cores = Cores::detect();
     let mut paths: Vec<(&str, Box<dyn Path>)> = vec![
@@ -97,7 +97,7 @@ fn measure(name: &str, ends: &PathEnds, cores: Cores) -> Result<(), Error> {
     Ok(())
 }
 
-/// The first figure of [`TRIES`] measurements with which something arrived.
+/// The first result of up to [`TRIES`] measurements for which any traffic arrived.
 fn arrives(measure: impl Fn() -> Result<f64, Error>) -> Result<f64, Error> {
     for _ in 1..TRIES {
         match measure() {

@@ -1,9 +1,9 @@
 //! The Internet checksum (RFC 1071): computed, verified, adjusted (RFC 1624).
 //!
-//! A sum is a `u32`: a ones' complement sum of big-endian 16-bit words, not yet folded to 16 bits. Sums are added by
-//! `+`. [`sum`] and the sum of a pseudo-header are below 2^20, so a `u32` holds thousands of them.
+//! A sum is a `u32`: a ones' complement sum of big-endian 16-bit words that is not yet folded to 16 bits. Sums are
+//! added with `+`. [`sum`] and the sum of a pseudo-header are below 2^20, so a `u32` holds thousands of them.
 
-/// Words that [`sum`] adds in parallel: no addition waits for the one before.
+/// The number of words that [`sum`] adds in parallel, so that no addition waits for the one before.
 const LANES: usize = 4;
 const WORD: usize = 8;
 
@@ -36,8 +36,8 @@ pub fn sum(bytes: &[u8]) -> u32 {
     u32::from(u16::from_be(fold(fold64(total))))
 }
 
-/// The sum folded to 16 bits. 2^16 counts 1 in a ones' complement sum, so the halves are added, and the carry is added
-/// at the low end.
+/// The sum folded to 16 bits. 2^16 counts as 1 in a ones' complement sum, so the halves are added, and the carry is
+/// added at the low end.
 #[inline]
 pub const fn fold(sum: u32) -> u16 {
     let (sum, carry) = (sum as u16).overflowing_add((sum >> 16) as u16);
@@ -51,10 +51,11 @@ pub const fn fold64(sum: u64) -> u32 {
     sum + carry as u32
 }
 
-/// Whether a sum other than 0 folds to sixteen ones: whether it is a multiple of m = 2^16 - 1.
+/// Whether a sum other than 0 folds to sixteen ones, that is, whether it is a multiple of m = 2^16 - 1.
 ///
-/// Let q = (2^64 - 1) / m, a whole number. m * q is 2^64 - 1, which is -1 in 64 bits. So a multiple k * m times -q is
-/// k, which is at most q. Multiplication by -q is one to one, so every other number becomes more than q.
+/// Let q = (2^64 - 1) / m, a whole number. m * q is 2^64 - 1, which is -1 in 64 bits. So if a sum is a multiple k * m,
+/// the sum times -q is k, which is at most q. Multiplication by -q is one to one, so for every other sum the result is
+/// more than q.
 #[inline]
 pub const fn folds_to_ones(sum: u64) -> bool {
     const QUOTIENTS: u64 = u64::MAX / 0xffff;
@@ -66,14 +67,15 @@ const fn fold128(sum: u128) -> u64 {
     add(sum as u64, (sum >> 64) as u64)
 }
 
-/// Adds two sums of 64 bits. 2^64 counts 1, too.
+/// Adds two sums of 64 bits. 2^64 counts as 1, too.
 #[inline]
 pub const fn add(one: u64, other: u64) -> u64 {
     let (sum, carry) = one.overflowing_add(other);
     sum + carry as u64
 }
 
-/// What changes a sum if words change from `before` to `after`: to subtract m is to add ~m ([`adjust`]).
+/// The amount that is added to a sum when words change from `before` to `after`. Subtracting m is adding ~m
+/// ([`adjust`]).
 #[inline]
 pub const fn difference(before: u64, after: u64) -> u64 {
     add(!before, after)
@@ -91,17 +93,18 @@ pub const fn finish(sum: u32) -> u16 {
     !fold(sum)
 }
 
-/// Whether the checksum is right, by the sum of the data and the checksum.
+/// Whether the checksum is right, given the sum of the data including the checksum.
 #[inline]
 pub const fn is_right(sum: u32) -> bool {
     fold(sum) == 0xffff
 }
 
-/// The checksum after one 16-bit word of the data changed from `old` to `new`.
+/// The checksum after one 16-bit word of the data has changed from `old` to `new`.
 ///
-/// Let C be the checksum and ~ the complement. The sum of the data is ~C. To subtract m is to add ~m, because m + ~m is
+/// Let C be the checksum and ~ the complement. The sum of the data is ~C. Subtracting m is adding ~m, because m + ~m is
 /// (minus) zero. So the new checksum C' is ~(~C + ~m + m') (RFC 1624, equation 3). Unlike C' = C + m + ~m' of RFC 1141,
-/// this never makes minus zero of a sum that is not zero, so C' equals the checksum that is computed anew.
+/// this never turns a sum that is not zero into minus zero, so C' equals the checksum that is computed from the whole
+/// data.
 #[inline]
 #[must_use]
 pub const fn adjust(checksum: u16, old: u16, new: u16) -> u16 {
@@ -140,7 +143,7 @@ pub(crate) mod tests {
                 Err(Malformed) => false,
                 Ok(view) if view.checksum == U16::ZERO => source.is_v4(),
                 Ok(view) => {
-                    // Bytes behind UDP's own length are not UDP's.
+                    // Bytes after the length that the UDP header gives are not part of the datagram.
                     let len = view.len.get();
                     let covered = &segment[..usize::from(len)];
                     let pseudo_sum = pseudo(source, destination, protocol, u32::from(len));

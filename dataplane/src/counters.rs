@@ -1,7 +1,7 @@
 //! Counters: one worker writes them, any thread reads them at any time.
 //!
 //! A counter has one writer, so adding is a plain load and store, never a locked instruction. A reader may see a value
-//! that is a batch old. It never sees one go back.
+//! that is one batch old. Values never go back for a reader.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -28,7 +28,7 @@ impl Counter {
         self.0.store(n, Relaxed);
     }
 
-    /// Reads.
+    /// Returns the current value.
     #[inline]
     pub fn read(&self) -> u64 {
         self.0.load(Relaxed)
@@ -49,7 +49,7 @@ pub struct PortCounters {
     drops: Drops,
 }
 
-/// By reason.
+/// Drop counters, indexed by reason.
 #[derive(Debug)]
 struct Drops([Counter; DropReason::ALL.len()]);
 
@@ -60,7 +60,7 @@ impl Default for Drops {
 }
 
 impl PortCounters {
-    /// Packets that came by this port and were dropped for `reason`. [`DropReason::TransmitRefused`] counts packets
+    /// Packets that arrived at this port and were dropped for `reason`. [`DropReason::TransmitRefused`] counts packets
     /// that were to leave by this port and that its device refused; a super-packet counts as its segments.
     #[inline]
     pub fn dropped(&self, reason: DropReason) -> &Counter {
@@ -71,13 +71,13 @@ impl PortCounters {
 /// One worker's own figures.
 #[derive(Debug, Default)]
 pub struct WorkerCounters {
-    /// Turns, with packets or without. A worker that sleeps turns once a second.
+    /// Turns, with packets or without. A sleeping worker makes one turn per second.
     pub turns: Counter,
     /// Turns that found packets.
     pub busy_turns: Counter,
-    /// Times it slept in epoll.
+    /// The number of times that the worker slept in epoll.
     pub parks: Counter,
-    /// Packets handled, super-packets as one.
+    /// Packets handled; a super-packet counts as one.
     pub packets: Counter,
     /// Time-stamp counter cycles spent in turns that found packets.
     pub busy_cycles: Counter,
@@ -87,17 +87,17 @@ pub struct WorkerCounters {
     pub portless: Counter,
     /// Flows in the table now.
     pub flows: Counter,
-    /// Live flows evicted to make room. Expired flows do not count.
+    /// The number of live flows that were evicted to make room. Expired flows do not count.
     pub evictions: Counter,
-    /// Denied flows that were not reported because the reader was behind.
+    /// The number of denied flows that were not reported because the reader was behind.
     pub reports_lost: Counter,
-    /// Packets by the slot of the rule that decided them.
+    /// Packets, counted at the slot of the rule that decided them.
     pub rules: SlotCounters,
-    /// Cycles by stage, while they are measured.
+    /// Cycles by stage, counted while measuring is enabled.
     pub stages: StageCounters,
 }
 
-/// Cycles of a worker by stage, while a reader asks for them. Cycles outside of the stages are not counted.
+/// Cycles of a worker by stage, counted while a reader asks for them. Cycles outside of the stages are not counted.
 #[derive(Debug, Default)]
 pub struct StageCounters {
     is_enabled: AtomicBool,
@@ -120,7 +120,7 @@ impl StageCounters {
         self.cycles[stage as usize].add(ticks);
     }
 
-    /// [Ticks](crate::sys::clock::ticks) of a stage until now.
+    /// The [ticks](crate::sys::clock::ticks) that a stage has taken so far.
     pub fn read(&self, stage: Stage) -> u64 {
         self.cycles[stage as usize].read()
     }
@@ -129,7 +129,7 @@ impl StageCounters {
 const CHUNK: usize = 1024;
 const CHUNKS: usize = 4096;
 
-/// A counter for every slot (a rule, or the lack of one) that a classifier image names. Control adds up a slot's count
+/// A counter for every slot in a classifier image (a rule, or the lack of one). The control loop adds up a slot's count
 /// before it gives the slot to another rule, so a counter survives every recompilation. Memory is allocated in chunks,
 /// when a slot of a chunk is first counted.
 #[derive(Debug)]
@@ -151,7 +151,7 @@ impl SlotCounters {
         }
     }
 
-    /// Counts `packets` for the rules that decided them.
+    /// Counts `packets` at the rules that decided them.
     #[inline]
     pub fn decided(&self, rules: RuleCounters, packets: u64) {
         for slot in [rules.egress, rules.ingress] {
@@ -161,14 +161,14 @@ impl SlotCounters {
         }
     }
 
-    /// Reads a slot.
+    /// Returns the count of a slot.
     pub fn read(&self, slot: u32) -> u64 {
         let chunk = self.0.get(slot as usize / CHUNK).and_then(OnceLock::get);
         chunk.map_or(0, |chunk| chunk[slot as usize % CHUNK].read())
     }
 }
 
-/// Packets that the same rules decided one after the other, not counted yet.
+/// Consecutive packets that the same rules decided and that are not counted yet.
 #[derive(Debug, Default)]
 pub struct Tally {
     rules: RuleCounters,
@@ -176,7 +176,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds packets. If other rules decided the packets before them, counts those first.
+    /// Adds packets. If other rules decided the packets before these, it counts those first.
     #[inline]
     pub fn add(&mut self, counters: &SlotCounters, rules: RuleCounters, packets: u64) {
         if rules != self.rules {

@@ -28,81 +28,84 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// A header is cut short, contradicts itself or has a version or length that cannot be.
+    /// A header is cut short, contradicts itself, or has an impossible version or length.
     Malformed = "malformed",
-    /// A frame that is not for this port: another's hardware address, a VLAN tag, no IP inside, a link message.
+    /// A frame that is not for this port: it has another hardware address, a VLAN tag, no IP inside, or is a link
+    /// message.
     NotOurs = "not-ours",
     /// No tables are published yet, or this port is not in them.
     NoTables = "no-tables",
-    /// The source address does not belong to where the packet came from.
+    /// The source address does not belong to the port or tunnel by which the packet entered.
     SourceSpoofed = "source-spoofed",
-    /// To a service address, and back from the node unchanged: nothing translates it (is kube-proxy running?).
+    /// A packet to a service address that came back from the node unchanged: nothing translates it (is kube-proxy
+    /// running?).
     ServiceUntranslated = "service-untranslated",
-    /// To a service address, from a pod that has opened too many such flows that policy did not allow when they came
-    /// back translated.
+    /// A packet to a service address from a pod that has opened too many flows to service addresses. A flow counts
+    /// until policy allows it when it comes back translated.
     ServiceExcess = "service-excess",
-    /// Back from the node's translation of service addresses with a source that is no pod of this node: it cannot be
-    /// judged. kube-proxy masquerades it.
+    /// A packet that came back from the node's translation of service addresses with a source that is no pod of this
+    /// node. It cannot be judged; kube-proxy masquerades it.
     ServiceSource = "service-source",
-    /// From a service address to which no pod has sent.
+    /// A packet from a service address to which no pod has sent.
     ServiceWithoutFlow = "service-without-flow",
-    /// To a service address at a port that the service does not have. The sender is told.
+    /// A packet to a service address at a port that the service does not have. The sender gets a RST or an ICMP error.
     ServiceWithoutPort = "service-without-port",
-    /// To a service that has no endpoint for new connections. The sender is told, unless the service's traffic policy keeps
-    /// its packets on this node.
+    /// A packet to a service that has no endpoint for new connections. The sender gets a RST or an ICMP error, unless
+    /// the service's traffic policy keeps its packets on this node.
     ServiceWithoutBackend = "service-without-backend",
-    /// To a load balancer's address, from a client that is in none of the service's source ranges.
+    /// A packet to a load balancer's address from a client that is in none of the service's source ranges.
     ServiceSourceRanges = "service-source-ranges",
-    /// A connection through a service whose endpoint exists no more. The client is told.
+    /// A packet of a connection through a service whose endpoint no longer exists. A TCP client gets a RST. A packet from
+    /// the endpoint gets no answer.
     BackendGone = "backend-gone",
-    /// To a port of this node's address that is Manx's, and that no service and no flow has.
+    /// A packet to a port of this node's address that belongs to Manx but to no service and no flow.
     UnknownPort = "unknown-port",
-    /// Another connection, which is translated, has these addresses and ports.
+    /// Another translated connection has these addresses and ports.
     ConnectionTaken = "connection-taken",
-    /// No source port is free for a connection that is translated.
+    /// No source port is free for a translated connection.
     NoFreePort = "no-free-port",
     /// A fragment of an SCTP packet whose port is translated: its checksum covers the whole packet.
     SctpFragment = "sctp-fragment",
-    /// A tunnel packet from an address that is no node's, or not addressed to this node.
+    /// A tunnel packet that is not from a node's address, or not addressed to this node.
     UnknownTunnelPeer = "unknown-tunnel-peer",
     /// A tunnel packet whose inner source does not belong to the sending node.
     TunnelSourceMismatch = "tunnel-source-mismatch",
-    /// The outer header says congestion on a flow that cannot hear it (RFC 6040, section 4.2).
+    /// The outer header marks congestion on a flow that does not support ECN (RFC 6040, section 4.2).
     EcnInconsistent = "ecn-inconsistent",
-    /// Protocol 4 (or another tunnel) sent by a pod.
+    /// A packet of protocol 4 (or of another tunnel) that a pod sent.
     TunnelFromPod = "tunnel-from-pod",
     /// The source's egress policy denies it.
     PolicyEgress = "policy-egress",
     /// The destination's ingress policy denies it.
     PolicyIngress = "policy-ingress",
-    /// From a pod to its own node, which takes nothing from pods
+    /// A packet from a pod to its own node, which accepts nothing from pods
     /// ([`HostPolicy::drops_to_node`](crate::tables::HostPolicy)).
     EndpointToHost = "endpoint-to-host",
-    /// A TCP packet that is no SYN and belongs to no flow, where that is forbidden
+    /// A TCP packet that is no SYN and belongs to no flow, if such packets are forbidden
     /// ([`Connections::tcp_strict`](crate::tables::Connections)).
     TcpWithoutFlow = "tcp-without-flow",
-    /// No route to the destination.
+    /// There is no route to the destination.
     NoRoute = "no-route",
-    /// The destination is in this node's block and no endpoint has it.
+    /// The destination is in this node's block, but no endpoint has it.
     HostUnreachable = "host-unreachable",
-    /// The time to live (hop limit) ran out here.
+    /// The time to live (hop limit) reached zero here.
     TtlExceeded = "ttl-exceeded",
-    /// Larger than the next link's MTU and not to be fragmented.
+    /// The packet is larger than the next link's MTU and must not be fragmented.
     TooBig = "too-big",
     /// A fragment whose first fragment has not come.
     FragmentWithoutFirst = "fragment-without-first",
-    /// An ICMP error that belongs to no flow of ours.
+    /// An ICMP error that belongs to no known flow.
     IcmpErrorUnmatched = "icmp-error-unmatched",
     /// A destination that is never forwarded: multicast, broadcast, link-local, loopback, unspecified.
     NotForwardable = "not-forwardable",
-    /// A super-packet that falls into more segments than any MTU explains: of UDP more than 128, of TCP more than 512,
-    /// or of TCP more than 64 that are shorter than 68 bytes.
+    /// A super-packet with more segments than any MTU explains: more than 128 of UDP, more than 512 of TCP, or more
+    /// than 64 of TCP that are shorter than 68 bytes.
     TooManySegments = "too-many-segments",
-    /// Every buffer is in flight.
+    /// Every buffer is in use.
     NoBuffer = "no-buffer",
-    /// The outgoing port is gone or refused the packet.
+    /// The outgoing port is gone, or it refused the packet.
     TransmitRefused = "transmit-refused",
-    /// The worker that has its flow does not keep up with the packets that are handed off to it.
+    /// The worker that has the packet's flow does not keep up with the packets that are handed off to it.
     HandoffFull = "handoff-full",
 }
 

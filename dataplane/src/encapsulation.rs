@@ -1,5 +1,5 @@
-//! IPIP (RFC 2003) and VXLAN (RFC 7348): encapsulation and decapsulation. Congestion marks are carried over as RFC 6040
-//! says. VXLAN carries frames. The frames here hold IPv4 packets, as Calico's do.
+//! IPIP (RFC 2003) and VXLAN (RFC 7348): encapsulation and decapsulation. Congestion marks are handled as RFC 6040
+//! says. VXLAN carries frames. The frames here hold IPv4 packets, as in Calico.
 
 use std::net::Ipv4Addr;
 
@@ -15,14 +15,14 @@ use crate::wire::{Ecn, Malformed, ethernet, ipv4, protocol, udp, vxlan};
 /// The TTL of outer packets, which is independent of the inner one (RFC 2003, section 3.1).
 const TTL: u8 = 64;
 
-/// The kind of a tunnel, by the headers between the outer and the inner IPv4 header.
+/// The kind of a tunnel, which determines the headers between the outer and the inner IPv4 header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Encapsulation {
-    /// Nothing: protocol 4.
+    /// No header between them: protocol 4.
     Ipip,
-    /// UDP, VXLAN of this network, Ethernet.
+    /// UDP, VXLAN with this network identifier, and Ethernet.
     Vxlan {
-        /// The network's identifier, 24 bits.
+        /// The VXLAN network identifier (VNI), 24 bits.
         vni: u32,
     },
 }
@@ -31,7 +31,7 @@ impl Encapsulation {
     /// The number of kinds.
     pub const KINDS: u32 = 2;
 
-    /// Its kind, below [`Encapsulation::KINDS`].
+    /// The kind as a number below [`Encapsulation::KINDS`].
     pub const fn kind(self) -> u32 {
         match self {
             Self::Ipip => 0,
@@ -39,7 +39,7 @@ impl Encapsulation {
         }
     }
 
-    /// A number that no other kind and no other network has.
+    /// A number that differs for each kind and network.
     #[inline]
     pub(crate) const fn key(self) -> u32 {
         match self {
@@ -48,7 +48,7 @@ impl Encapsulation {
         }
     }
 
-    /// Its name in output to users.
+    /// The name in output to users.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ipip => "IPIP",
@@ -56,7 +56,7 @@ impl Encapsulation {
         }
     }
 
-    /// The UDP port that its packets are sent to; `None`: it is not carried by UDP.
+    /// The UDP port that its packets are sent to. `None`: UDP does not carry it.
     #[inline]
     pub const fn udp_port(self) -> Option<u16> {
         match self {
@@ -65,7 +65,7 @@ impl Encapsulation {
         }
     }
 
-    /// Bytes in front of the inner packet, with an outer IPv4 header without options.
+    /// The length of the headers in front of the inner packet, in bytes, with an outer IPv4 header without options.
     #[inline]
     pub const fn header_len(self) -> usize {
         match self.udp_port() {
@@ -75,23 +75,23 @@ impl Encapsulation {
     }
 }
 
-/// Whether a packet of this protocol, to this port if it has ports, is a tunnel's.
+/// Whether a packet of this protocol and destination port (if it has one) belongs to a tunnel.
 #[inline]
 pub(crate) const fn is_tunnel(protocol: u8, destination_port: u16) -> bool {
     protocol == protocol::IPIP || protocol == protocol::UDP && is_tunnel_port(destination_port)
 }
 
-/// Whether a UDP datagram to this port is a tunnel's.
+/// Whether a UDP datagram to this port belongs to a tunnel.
 #[inline]
 pub(crate) const fn is_tunnel_port(destination_port: u16) -> bool {
     matches!(destination_port, vxlan::PORT)
 }
 
-// A kind beyond them would have the index of another node's tunnel.
+// A kind that is not below `KINDS` would have the index of another node's tunnel.
 const _: () = assert!(Encapsulation::Vxlan { vni: 0 }.kind() + 1 == Encapsulation::KINDS);
 
-/// The headers in front of a packet in a tunnel by UDP. The tunnel's own header is as long as VXLAN's, whatever its kind
-/// is: the socket receives faster because the length is known at compile time.
+/// The headers in front of a packet in a tunnel over UDP. Every tunnel's own header must be as long as VXLAN's: the
+/// socket receives faster when the length is known at compile time.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct UdpTunnelHeaders {
@@ -101,10 +101,10 @@ struct UdpTunnelHeaders {
     frame: ethernet::Header,
 }
 
-/// Bytes in front of the inner packet in a tunnel by UDP.
+/// The length of the headers in front of the inner packet of a tunnel over UDP, in bytes.
 pub const UDP_TUNNEL_HEADER_LEN: usize = size_of::<UdpTunnelHeaders>();
 
-/// The hardware addresses of a link's ends. The link carries the encapsulated packets, or is the one that VXLAN
+/// The hardware addresses of a link's ends. The link carries the encapsulated packets, or is the link that VXLAN
 /// emulates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkAddresses {
@@ -120,26 +120,26 @@ impl LinkAddresses {
     }
 }
 
-/// The longest outer header: an Ethernet header of the underlay, and the headers of a tunnel by UDP.
+/// The length of the longest outer header: an Ethernet header of the underlay, and the headers of a tunnel over UDP.
 const OUTER_MAX: usize = ethernet::HEADER_LEN + UDP_TUNNEL_HEADER_LEN;
 
 /// A tunnel's outer header. It is built once, and patched for each packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outer {
     encapsulation: Encapsulation,
-    /// The header is at the end. Words that differ between packets are zero.
+    /// The header fills the end of the array. Words that differ between packets are zero here.
     bytes: [u8; OUTER_MAX],
     len: usize,
-    /// Length of the Ethernet header in front of the IPv4 header.
+    /// The length of the Ethernet header in front of the IPv4 header, in bytes.
     link_len: usize,
-    /// Length of what follows, in bytes.
+    /// The length of the headers after that, in bytes.
     added: u16,
-    /// The sum of the IPv4 header.
+    /// The checksum's sum over the IPv4 header.
     sum: u32,
 }
 
 impl Outer {
-    /// IPIP from `local` to `remote`. If `link` is given, an Ethernet header is in front.
+    /// IPIP from `local` to `remote`. If `link` is given, an Ethernet header is put in front.
     pub fn ipip(local: Ipv4Addr, remote: Ipv4Addr, link: Option<LinkAddresses>) -> Self {
         let link = link.map(LinkAddresses::header);
         Self::new(
@@ -153,8 +153,8 @@ impl Outer {
 
     /// VXLAN from `local` to `remote`. `inner` are the addresses in the frames.
     ///
-    /// There is no UDP checksum (RFC 7348, section 5: it should be zero): the socket that sends it writes its own UDP
-    /// header.
+    /// There is no UDP checksum (RFC 7348, section 5, says that it should be zero). The socket that sends the packet
+    /// writes its own UDP header.
     pub fn vxlan(local: Ipv4Addr, remote: Ipv4Addr, vni: u32, inner: LinkAddresses) -> Self {
         let port = U16::new(vxlan::PORT);
         let udp = udp::Header { source_port: port, destination_port: port, ..Default::default() };
@@ -199,27 +199,27 @@ impl Outer {
         self.encapsulation
     }
 
-    /// Bytes that the outer headers add to the IP packet.
+    /// The number of bytes that the outer headers add to the IP packet.
     #[inline]
     pub const fn added(&self) -> usize {
         self.added as usize
     }
 
-    /// Length of the Ethernet header in front, in bytes; 0 without one.
+    /// The length of the Ethernet header in front, in bytes; 0 if there is none.
     #[inline]
     pub const fn link_len(&self) -> usize {
         self.link_len
     }
 }
 
-/// Puts the outer header in front of an IPv4 packet and takes the link's padding off its end.
+/// Puts the outer header in front of an IPv4 packet, and removes the link's padding from its end.
 ///
-/// The outer packet has the inner one's ECN (RFC 6040, section 4.1, normal mode), in IPIP its DF too (RFC 2003, section
-/// 3.1), DSCP 0, and `id`, which must differ between packets that may be fragmented (RFC 6864). The offload's offsets
-/// move with the packet.
+/// The outer packet has the ECN of the inner one (RFC 6040, section 4.1, normal mode) and DSCP 0. With IPIP it also has
+/// the inner DF (RFC 2003, section 3.1). Its identification is `id`, which must differ between packets that may be
+/// fragmented (RFC 6864). The offload's offsets move with the packet.
 ///
-/// False: the packet is as it was. It is not IPv4, shorter than its total length, or too long with the outer header, or
-/// there is no headroom.
+/// Returns false and leaves the packet unchanged if it is not IPv4, is shorter than its total length, or would be too
+/// long with the outer header, or if there is no headroom.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "as Outbox::queue")]
 #[must_use]
@@ -246,14 +246,14 @@ pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
             (header, 0)
         }
     };
-    // Always present: the block is longer.
+    // The header is always present, because the block is longer.
     let Some(header) = header else { return false };
     let (ecn, flags) = (inner.dscp_ecn & 3, inner.flags_offset.get() & kept);
     header.dscp_ecn = ecn;
     header.total_len = total_len.into();
     header.id = id.into();
     header.flags_offset = flags.into();
-    // RFC 1624's equation for old words that are zero: the new words are added to the sum.
+    // This is RFC 1624's equation where the old words are zero: the new words are added to the sum.
     let new = [ecn.into(), total_len, id, flags].map(u32::from);
     let sum = outer.sum + new[0] + new[1] + new[2] + new[3];
     header.checksum = checksum::finish(sum).into();
@@ -263,7 +263,7 @@ pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
     true
 }
 
-/// The outer header of a tunnel packet: enough to know the peer before anything else is believed.
+/// The outer header of a tunnel packet. It suffices to identify the peer before anything else in the packet is trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OuterHeader {
     /// The kind of the tunnel.
@@ -272,16 +272,16 @@ pub struct OuterHeader {
     pub source: Ipv4Addr,
     /// The address that it was sent to.
     pub destination: Ipv4Addr,
-    /// Congestion between the two.
+    /// The congestion mark between the two.
     pub ecn: Ecn,
-    /// Length of the IPv4 header alone.
+    /// The length of the IPv4 header alone, in bytes.
     ip_header_len: u16,
     total_len: u16,
 }
 
-/// Returns outer header and inner packet of a plain tunnel packet, which nearly every tunnel packet is: IPIP around an
-/// IPv4 packet without options that leaves the tunnel unchanged. `None`: the packet is not plain, or something is wrong
-/// with it.
+/// Returns the outer header and the inner packet of a plain tunnel packet: IPIP around an IPv4 packet without options
+/// that leaves the tunnel unchanged. Nearly every tunnel packet is plain. `None`: the packet is not plain, or something
+/// is wrong with it.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "as parse::parse_plain")]
 pub(crate) fn parse_plain_ipip(bytes: &[u8]) -> Option<(ipv4::Plain, &[u8])> {
@@ -297,8 +297,9 @@ pub(crate) fn parse_plain_ipip(bytes: &[u8]) -> Option<(ipv4::Plain, &[u8])> {
 
 /// Reads the outer header of a packet that begins with it.
 ///
-/// Malformed: a packet that is neither IPIP nor VXLAN around an IPv4 packet, a wrong header checksum, and a fragment:
-/// there are none between nodes while the tunnel's MTU is right. The UDP checksum is not read: the socket verifies it.
+/// These are malformed: a packet that is neither IPIP nor VXLAN around an IPv4 packet, a wrong header checksum, and a
+/// fragment. Nodes send no fragments to each other while the tunnel's MTU is right. The UDP checksum is not read,
+/// because the socket verifies it.
 #[inline]
 pub fn parse_outer(bytes: &[u8]) -> Result<OuterHeader, Malformed> {
     let Some((ip, payload)) = ipv4::Plain::split(bytes) else {
@@ -339,7 +340,7 @@ fn parse_encapsulation(protocol: u8, payload: &[u8]) -> Result<Encapsulation, Ma
     }
 }
 
-/// Reads VXLAN's network from a UDP datagram.
+/// Reads the VXLAN network identifier from a UDP datagram.
 fn vxlan(bytes: &[u8]) -> Result<Encapsulation, Malformed> {
     let udp = udp::View::new_checked(bytes)?;
     if udp.destination_port != U16::new(vxlan::PORT) {
@@ -353,11 +354,12 @@ fn vxlan(bytes: &[u8]) -> Result<Encapsulation, Malformed> {
     Ok(Encapsulation::Vxlan { vni: tunnel.vni() })
 }
 
-/// Takes off the outer header, which [`parse_outer`] read from the same packet, and marks the inner one for congestion.
+/// Removes the outer header, which [`parse_outer`] read from the same packet, and marks the inner packet for
+/// congestion.
 ///
-/// The inner packet is then [parsed](crate::parse) as any other. Errors: [`DropReason::Malformed`] if it does not begin
-/// as an IPv4 packet does, or if the device's unfinished checksum lies outside it; [`DropReason::EcnInconsistent`] as
-/// [`combine_ecn`] says. The caller drops a packet in error.
+/// The inner packet is then [parsed](crate::parse) like any other. Returns [`DropReason::Malformed`] if the inner
+/// packet does not begin as an IPv4 packet does, or if the device's unfinished checksum lies outside of it. Returns
+/// [`DropReason::EcnInconsistent`] as [`combine_ecn`] says. The caller drops the packet on an error.
 #[inline]
 pub fn decapsulate(packet: &mut Packet, tunnelled: &OuterHeader) -> Result<(), DropReason> {
     let behind = tunnelled.encapsulation.header_len() - ipv4::HEADER_LEN;
@@ -384,8 +386,8 @@ pub fn decapsulate(packet: &mut Packet, tunnelled: &OuterHeader) -> Result<(), D
     Ok(())
 }
 
-/// The mark that leaves a tunnel, by the outer and the inner mark (RFC 6040, figure 4). `None`: the packet is dropped,
-/// because it met congestion and a drop is the only sign that its sender understands.
+/// The mark of the packet that leaves a tunnel, from the outer and the inner mark (RFC 6040, figure 4). `None`: the
+/// packet is dropped, because it met congestion, and a drop is the only congestion signal that its sender understands.
 #[inline]
 pub const fn combine_ecn(outer: Ecn, inner: Ecn) -> Option<Ecn> {
     match (inner, outer) {
@@ -415,7 +417,7 @@ mod tests {
         Pool::new(1).take_filled(bytes).unwrap()
     }
 
-    /// The packet, encapsulated, with `outer` as the outer mark.
+    /// The packet after encapsulation, with `outer` as the outer mark.
     fn through_tunnel(bytes: &[u8], outer: Ecn) -> Packet {
         let mut packet = packet(bytes);
         assert!(encapsulate(&mut packet, &Outer::ipip(LOCAL, REMOTE, None), 1));
@@ -456,7 +458,8 @@ mod tests {
             let udp = UdpSlice::from_slice(payload).unwrap();
             prop_assert_eq!((udp.source_port(), udp.destination_port()), (4789, 4789));
             prop_assert_eq!((usize::from(udp.length()), udp.checksum()), (payload.len(), 0));
-            // RFC 7348, section 5: the flag of a valid identifier, which has the upper 24 bits of the last word.
+            // RFC 7348, section 5: the flag says that the identifier is valid; the identifier is the upper 24 bits of
+            // the last word.
             let (vxlan, frame) = udp.payload().split_at(8);
             prop_assert_eq!(vxlan, [[8, 0, 0, 0], (vni << 8).to_be_bytes()].concat());
             let frame = Ethernet2Slice::from_slice_without_fcs(frame).unwrap();
@@ -524,7 +527,7 @@ mod tests {
     #[test]
     fn marks_combine_as_figure_4_of_rfc_6040_says() {
         use Ecn::{Ce, Ect0, Ect1, NotEct};
-        // Outer marks in the figure's order; a row for each inner mark.
+        // The outer marks in the order of the figure. Each inner mark has a row.
         let outers = [NotEct, Ect0, Ect1, Ce];
         let rows = [
             (NotEct, [Some(NotEct), Some(NotEct), Some(NotEct), None]),

@@ -27,12 +27,12 @@ pub enum Fate<'a> {
     Drop(DropReason),
     /// It is dropped, and an ICMP error is sent to its sender.
     Answer {
-        /// The reason that it is counted by.
+        /// The reason under which it is counted.
         reason: DropReason,
         /// The ICMP error to the sender.
         error: ErrorKind,
     },
-    /// It is dropped, and its sender is told that nobody is there: by RST for TCP, else by "port unreachable".
+    /// It is dropped, and its sender gets a refusal: RST for TCP, else "port unreachable".
     Refuse(DropReason),
     /// Another worker has its flow and decides.
     Handoff(WorkerId),

@@ -1,4 +1,4 @@
-//! The seeds of the keyed hashes and random numbers of a worker.
+//! The seeds of a worker's keyed hashes and random numbers.
 
 use std::hash::Hash;
 
@@ -9,7 +9,8 @@ use ahash::RandomState;
 pub struct HashSeed(Option<[u64; 4]>);
 
 impl HashSeed {
-    /// Seeds drawn anew for each hash, so that senders cannot choose keys that collide, nor foresee what is drawn.
+    /// Fresh random seeds for each hash, so that senders can neither choose keys that collide nor predict random
+    /// numbers.
     pub const fn random() -> Self {
         Self(None)
     }
@@ -19,7 +20,8 @@ impl HashSeed {
         Self(Some([seed, !seed, seed.rotate_left(17), seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)]))
     }
 
-    /// The hash of this name. From fixed seeds it is the same each time, and differs from those of other names.
+    /// The hash of this name. With fixed seeds, a name always gives the same hash, and different names give different
+    /// ones.
     pub fn hasher(self, name: impl Hash) -> RandomState {
         let Some([a, b, c, d]) = self.0 else { return RandomState::new() };
         let own = RandomState::with_seeds(a, b, c, d).hash_one(name);

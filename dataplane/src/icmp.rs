@@ -1,4 +1,4 @@
-//! ICMP errors: those that this node originates, and the packets that passing errors quote.
+//! ICMP errors: those that this node originates, and the packets that are quoted in errors which pass through.
 
 use zerocopy::IntoBytes;
 
@@ -8,15 +8,15 @@ use crate::parse::{Fragment, Parsed};
 use crate::wire::address::{Address, pseudo};
 use crate::wire::{extension, icmpv4, icmpv6, ipv4, ipv6, protocol};
 
-/// The longest error over IPv4 (RFC 1812, section 4.3.2.3).
+/// The length of the longest error over IPv4, in bytes (RFC 1812, section 4.3.2.3).
 const MAX_V4: usize = 576;
-/// The longest error over IPv6: the least MTU (RFC 4443, section 2.4 (c)).
+/// The length of the longest error over IPv6, in bytes: the minimum MTU (RFC 4443, section 2.4 (c)).
 const MAX_V6: usize = 1280;
 const TTL: u8 = 64;
-/// Precedence "internetwork control", in the byte of DSCP and ECN (RFC 1812, section 4.3.2.5).
+/// Precedence "internetwork control", in the byte with DSCP and ECN (RFC 1812, section 4.3.2.5).
 const CONTROL: u8 = 0xc0;
 
-/// The kind of an ICMP error. The address family determines the message.
+/// The kind of an ICMP error. The address family determines the message type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The packet is larger than the next link's MTU: fragmentation needed (RFC 1191), packet too big (RFC 4443,
@@ -29,15 +29,17 @@ pub enum ErrorKind {
     TimeExceeded,
     /// No host has the address.
     HostUnreachable,
-    /// Nobody listens at the port.
+    /// No process listens at the port.
     PortUnreachable,
 }
 
-/// Builds the error about `offending`, from the address `ours`; `None`: no error may be sent, or there is no buffer.
+/// Builds the error about `offending` with the source address `ours`. Returns `None` if no error may be sent or if
+/// there is no buffer.
 ///
-/// No error is sent (RFC 1122, section 3.2.2; RFC 4443, section 2.4 (e)) about an ICMP error or redirect, about a later
-/// fragment, to a source that is not one node's, or about a packet to many nodes, except for an IPv6 multicast packet
-/// that is too big. The error quotes as much of the packet as fits in 576 bytes (IPv6: 1280).
+/// No error is sent about an ICMP error or redirect, about a later fragment, or to a source that is not the address of
+/// a single node. No error is sent about a packet to many nodes, except for an IPv6 multicast packet that is too big
+/// (RFC 1122, section 3.2.2; RFC 4443, section 2.4 (e)). The error quotes as much of the packet as fits in 576 bytes
+/// (IPv6: 1280).
 pub fn build_error(
     offending: &[u8],
     parsed: &Parsed,
@@ -88,7 +90,7 @@ fn build_error_v4(
         version_ihl: ipv4::VERSION_IHL,
         dscp_ecn: CONTROL,
         total_len: ((headers_len + quote.len()) as u16).into(),
-        // It fits everywhere, and so needs no id of its own (RFC 6864, section 4.1).
+        // The error fits every MTU, so it needs no identification of its own (RFC 6864, section 4.1).
         flags_offset: ipv4::DONT_FRAGMENT.into(),
         ttl: TTL,
         protocol: protocol::ICMPV4,
@@ -127,14 +129,14 @@ fn build_error_v6(
     pool.concatenate(&[&ip, icmp.as_bytes(), quote])
 }
 
-/// The packet that an ICMP error is about, as its sender sent it: the receiver of the error is the source.
+/// The packet that an ICMP error is about, as its sender sent it. Its source is the receiver of the error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quoted {
     /// Its source address.
     pub source: Address,
     /// Its destination address.
     pub destination: Address,
-    /// The upper layer's protocol.
+    /// The layer-4 protocol.
     pub protocol: u8,
     /// As in [`Parsed::source_port`].
     pub source_port: u16,
@@ -142,14 +144,14 @@ pub struct Quoted {
     pub destination_port: u16,
     /// As in [`Parsed::icmp`].
     pub icmp: Option<(u8, u8)>,
-    /// The beginning of its upper layer, in bytes from its first.
+    /// The offset of the layer-4 header, in bytes.
     pub transport_offset: u16,
 }
 
 /// Reads the packet that an ICMP error quotes (IPv4 types 3, 4, 11, 12; IPv6 types 1 to 4).
 ///
-/// `None`: the message is no such error, or the quoted packet does not name a flow, is one that no error may be about,
-/// or was not sent by the receiver of the error.
+/// Returns `None` if the message is not such an error, or if the quoted packet does not identify a flow, may not cause
+/// an error, or was not sent by the receiver of the error.
 pub fn parse_quoted(bytes: &[u8], parsed: &Parsed) -> Option<Quoted> {
     let redirect = parsed.is_v4() && parsed.icmp_type == icmpv4::kind::REDIRECT;
     let known = icmpv6::kind::UNREACHABLE..=icmpv6::kind::PARAMETER_PROBLEM;
@@ -217,7 +219,7 @@ fn parse_quoted_v6(quote: &[u8]) -> Option<Quoted> {
     })
 }
 
-/// The ports. They are in the eight bytes behind the IP header that every error quotes (RFC 792).
+/// The ports. They are in the eight bytes after the IP header that every error quotes (RFC 792).
 fn ports(protocol: u8, segment: &[u8]) -> Option<(u16, u16)> {
     match protocol {
         protocol::TCP | protocol::UDP | protocol::SCTP => {

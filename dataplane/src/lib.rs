@@ -1,42 +1,45 @@
 //! Packets in, packets out.
 //!
-//! The worker of one core takes a batch of packets from each of its ports, gives every packet one fate, and sends
-//! what goes on. It decides by one immutable value that control publishes whole. The rooms, from the ground up:
+//! The worker of one core takes a batch of packets from each of its ports, gives every packet one fate, and sends the
+//! packets that are forwarded. It decides by one immutable value, which the control loop publishes whole. The layers,
+//! from the bottom up:
 //!
-//! 1. [`sys`]: system calls, cycle counter and raw memory, with all the unsafe code of the crate. It does not know
-//!    the use of a descriptor or an array.
-//! 2. [`checksum`], [`wire`], [`drop_reason`], [`hash_seed`]: ones' complement sums; header views, one protocol a file,
-//!    which judge structure only; every reason why a packet is dropped; what keys the hashes, so that no sender can
-//!    choose what collides.
-//! 3. [`packet`]: a buffer, the packet's place in it, its offload metadata, and the capabilities of a device.
-//!    Checksums are adjusted, never recomputed on the way, because that would hide corruption.
-//! 4. [`mod@parse`]: a packet's headers, found once. A packet that two receivers could read in two ways is refused.
-//! 5. [`encapsulation`], [`fragment`], [`offload`], [`icmp`]: packets made of packets: IPIP and VXLAN on and off,
-//!    fragments, segments and super-packets, errors for the sender. Policy plays no part in them.
-//! 6. [`port`]: sources and sinks of packets, behind one trait. Framing, ARP, virtio headers and devices
-//!    end here; no port decides about an IP packet.
+//! 1. [`sys`]: system calls, cycle counter and raw memory, with all the unsafe code of the crate. It does not know what
+//!    a descriptor or an array is used for.
+//! 2. [`checksum`], [`wire`], [`drop_reason`], [`hash_seed`]: ones' complement sums; header views, one protocol per
+//!    file, which check structure only; every reason why a packet is dropped; the seeds of the hashes, so that no
+//!    sender can choose keys that collide.
+//! 3. [`packet`]: a buffer, the packet's place in it, its offload metadata, and the capabilities of a device. Checksums
+//!    of forwarded packets are adjusted, never recomputed, because recomputing would hide corruption.
+//! 4. [`mod@parse`]: a packet's headers, located once. A packet that two receivers could read in different ways is
+//!    refused.
+//! 5. [`encapsulation`], [`fragment`], [`offload`], [`icmp`]: packets made from packets. These are IPIP and VXLAN
+//!    encapsulation, fragments, segments and super-packets, and errors for the sender. Policy plays no part in them.
+//! 6. [`port`]: sources and sinks of packets, behind one trait. Framing, ARP, virtio headers and devices are handled
+//!    here and nowhere above; a port decides nothing about an IP packet.
 //! 7. [`flow`]: cached decisions, one for each connection, in a table of fixed size. It neither classifies nor routes,
-//!    and knows the time only as a parameter.
-//! 8. [`tables`], [`policy`], [`rewrite`], [`decide`]: the tables that control has published; policy's verdict on two
-//!    ends; the changes to a packet; the decision: source check, flow or policy, route, hop limit, size. The decision
-//!    uses no device, clock or buffer: it returns a [`fate`].
-//! 9. [`counters`], [`report`], [`port_table`]: a worker's counters, and its reports to control; its attached ports,
-//!    which of them are readable, and which is next.
-//! 10. [`pipeline`]: a batch through 4 to 8, pass by pass: input (tunnels, headers, keys), fast path, slow path,
-//!     handoff to the worker that has a packet's flow, output.
-//! 11. [`worker`]: the turn loop over ready ports, which share the worker's time equally, and the commands by which
-//!     control speaks with it. Only readers of its counters see what a worker changes; with the other workers of its
-//!     node it shares mailboxes and the [`Shards`](flow::Shards), which say which worker has a flow.
+//!    and gets the time as a parameter.
+//! 8. [`tables`], [`policy`], [`rewrite`], [`decide`]: the tables that the control loop has published; the verdict of
+//!    policy on two ends; the changes to a packet; and the decision. The decision covers source check, flow or policy,
+//!    route, hop limit and size. The decision uses no device, clock or buffer: it returns a [`fate`].
+//! 9. [`counters`], [`report`], [`port_table`]: a worker's counters, and its reports to the control loop; its attached
+//!    ports, which of them are readable, and which is served next.
+//! 10. [`pipeline`]: takes a batch through layers 4 to 8, pass by pass: input (tunnels, headers, keys), fast path, slow
+//!     path, handoff to the worker that has a packet's flow, output.
+//! 11. [`worker`]: the turn loop over ready ports, which share the worker's time equally, and the commands that the
+//!     control loop sends to the worker. Only readers of its counters see what a worker changes. With the other workers
+//!     of its node it shares mailboxes and the [`Shards`](flow::Shards), which determine which worker has a flow.
 //!
-//! Every packet is forwarded, or dropped for one [`DropReason`](drop_reason::DropReason); a packet with anything
+//! Every packet is either forwarded or dropped for one [`DropReason`](drop_reason::DropReason). A packet with anything
 //! unknown, unparsed or missing is dropped. A packet of an established flow costs no allocation, no lock, and no system
-//! call but those of its ports.
+//! call except those of its ports.
 //!
-//! There is no tokio here, no serde, no Kubernetes, and no decision that control has not published.
+//! There is no tokio here, no serde, no Kubernetes, and no decision that the control loop has not published.
 //!
-//! **Not supported**: address translation, IPv6 in tunnels, `AF_XDP`, uplinks that the kernel does not share (the
-//! module `decide::untracked` names what is prepared for these), reassembly (a later fragment gets the decision of the
-//! first one, or is dropped), IPv6 jumbograms, and TCP sequence numbers: a flow is followed by its flags.
+//! **Not supported**: address translation other than for services and masquerading; IPv6 in tunnels; `AF_XDP`; uplinks
+//! that the kernel does not share (the module `decide::untracked` lists what exists for these); IPv6 jumbograms.
+//! Reassembly is not supported: a later fragment gets the decision of the first one, or is dropped. TCP sequence
+//! numbers are not checked: a flow's state follows the flags alone.
 
 #![warn(missing_docs)]
 

@@ -1,6 +1,6 @@
 //! A packet in flight: one owned buffer, the packet's place in it, and its offload metadata.
 //!
-//! A packet always starts at its outermost IP header (or at the Ethernet header, while a link port frames it). Buffers
+//! A packet always starts at its outermost IP header, or at the Ethernet header while a link port frames it. Buffers
 //! come from a worker's [`Pool`] and return to it; a packet that moves to another worker takes its buffer along.
 
 use std::ops::{Deref, DerefMut};
@@ -9,11 +9,11 @@ use crate::checksum::{finish, sum};
 use crate::sys::memory::prefetch;
 use crate::wire::{Malformed, udp};
 
-/// Bytes free in front of every received packet: more than an Ethernet and an outer IPv4 header need.
+/// The free bytes in front of every received packet: more than an Ethernet header and an outer IPv4 header need.
 pub const HEADROOM: usize = 128;
-/// The longest IP packet (RFC 791, RFC 8200 without jumbograms) plus an Ethernet header.
+/// The longest IP packet (RFC 791, RFC 8200 without jumbograms) plus an Ethernet header, in bytes.
 pub const MAX_PACKET: usize = 65_535 + 14;
-/// Headers of packets whose buffers lie 64 KiB apart would share one cache set, so each buffer starts its packets at
+/// Headers of packets whose buffers lie 64 KiB apart would share one cache set. So each buffer starts its packets at
 /// one of this many cache lines.
 const COLOURS: usize = 16;
 const LINE: usize = 64;
@@ -22,18 +22,18 @@ const CAPACITY: usize = HEADROOM + COLOURS * LINE + MAX_PACKET + 1;
 /// The state of a packet's layer-4 checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Checksum {
-    /// The packet holds it as the sender wrote it; it has not been verified.
+    /// The packet holds the checksum as the sender wrote it; it has not been verified.
     #[default]
     Unverified,
-    /// The packet holds it, and the device or this program has verified it.
+    /// The packet holds the checksum, and the device or this program has verified it.
     Verified,
     /// The packet holds only the pseudo-header's sum. The sum from `start` to the packet's end completes it and is
     /// stored at `start + offset`. `start` counts from the packet's first byte (virtio 1.2, 5.1.6.2
     /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`).
     Partial {
-        /// First byte of the layer-4 header, from the packet's first byte.
+        /// The offset of the layer-4 header from the packet's first byte.
         start: u16,
-        /// The checksum's offset in the layer-4 header.
+        /// The offset of the checksum in the layer-4 header.
         offset: u16,
     },
 }
@@ -46,38 +46,38 @@ impl Checksum {
     }
 }
 
-/// The way in which a super-packet is cut into segments.
+/// How a super-packet is cut into segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentKind {
     /// TCP over IPv4.
     Tcp4,
     /// TCP over IPv6.
     Tcp6,
-    /// UDP datagrams of equal size (the last may be shorter), either family (`VIRTIO_NET_HDR_GSO_UDP_L4`).
+    /// UDP datagrams of equal size (the last may be shorter), over either family (`VIRTIO_NET_HDR_GSO_UDP_L4`).
     Udp,
 }
 
-/// A super-packet: one header, many segments' payload.
+/// How a super-packet is segmented: it has one header and the payload of many segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segmentation {
     /// The headers that repeat in front of each segment.
     pub kind: SegmentKind,
-    /// Payload bytes a segment (the last may hold fewer); never 0.
+    /// The number of payload bytes in a segment (the last may hold fewer); never 0.
     pub size: u16,
-    /// TCP's CWR is set: only the first segment carries it (`VIRTIO_NET_HDR_GSO_ECN`).
+    /// Whether CWR of TCP is set: only the first segment carries it (`VIRTIO_NET_HDR_GSO_ECN`).
     pub ecn: bool,
 }
 
-/// The state of a packet that is not in its bytes, as a virtio-net header carries it.
+/// The state of a packet that its bytes do not hold. A virtio-net header carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offload {
     /// The layer-4 checksum's state.
     pub checksum: Checksum,
-    /// Set on a super-packet.
+    /// `Some` for a super-packet.
     pub segmentation: Option<Segmentation>,
 }
 
-/// The packets that a port's far side accepts unchanged.
+/// The kinds of packets that the device behind a port accepts unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is had or not by itself")]
 pub struct Capabilities {
@@ -87,7 +87,7 @@ pub struct Capabilities {
     pub tcp_segmentation: bool,
     /// UDP super-packets.
     pub udp_segmentation: bool,
-    /// Super-packets behind one outer header, which repeats with their own headers.
+    /// Super-packets with one outer header, which is repeated together with their own headers.
     pub tunnel_segmentation: bool,
 }
 
@@ -118,12 +118,12 @@ impl Capabilities {
     }
 }
 
-/// One packet and its buffer. It is one pointer, because it changes hands often.
+/// One packet and its buffer. It is a single pointer, because it changes hands often.
 #[derive(Debug)]
 pub struct Packet(Box<Body>);
 
-/// The content of a [`Packet`]. It has cache lines of its own: packets go from worker to worker, and the rest of a
-/// shared line would belong to another packet.
+/// The content of a [`Packet`]. It has cache lines of its own. Packets move from worker to worker, and otherwise the
+/// rest of a shared line would belong to another packet.
 #[repr(align(64))]
 pub struct Body {
     buffer: Box<[u8]>,
@@ -131,8 +131,8 @@ pub struct Body {
     len: u32,
     /// Checksum and segmentation state; offsets count from the packet's first byte.
     pub offload: Offload,
-    /// The hardware address to which an endpoint sent the packet, if it continues through another plugin's network
-    /// ([`crate::port::relay`]); else zero.
+    /// The hardware address to which an endpoint sent the packet, if the packet continues through another plugin's
+    /// network ([`crate::port::relay`]); else zero.
     pub neighbour: [u8; 6],
 }
 
@@ -182,7 +182,7 @@ impl Body {
         prefetch(self.buffer.as_ptr().wrapping_add(self.start as usize));
     }
 
-    /// Length in bytes.
+    /// The length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
@@ -194,19 +194,19 @@ impl Body {
         self.len == 0
     }
 
-    /// Bytes free in front of the packet.
+    /// The number of free bytes in front of the packet.
     #[inline]
     pub fn headroom(&self) -> usize {
         self.start as usize
     }
 
-    /// All bytes from the packet's first one to the buffer's end, to write into; call [`Body::set_len`] afterwards.
+    /// All bytes from the packet's first byte to the end of the buffer, for writing; call [`Body::set_len`] afterwards.
     #[inline]
     pub fn room_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[self.start as usize..]
     }
 
-    /// Sets the length, at most the room behind the first byte (more is clamped).
+    /// Sets the length. It is clamped to the room after the first byte.
     #[inline]
     pub fn set_len(&mut self, len: usize) {
         self.len = len.min(self.buffer.len() - self.start as usize) as u32;
@@ -218,7 +218,8 @@ impl Body {
         self.len = self.len.min(len);
     }
 
-    /// Puts `header` in front and moves the checksum's start along. False, and nothing changes, without the headroom.
+    /// Puts `header` in front of the packet and moves the checksum's start accordingly. Returns false and changes
+    /// nothing if there is not enough headroom.
     #[inline]
     #[must_use]
     pub fn push_front(&mut self, header: &[u8]) -> bool {
@@ -228,9 +229,9 @@ impl Body {
         true
     }
 
-    /// As [`Body::push_front`], with the last `len` bytes (at most all) of a block whose length the compiler knows. The
-    /// whole block is copied, in a few instructions, and needs headroom for all of it. Returns the block at its new
-    /// place, mutable.
+    /// Like [`Body::push_front`], with the last `len` bytes (at most all) of a block whose length the compiler knows.
+    /// The whole block is copied with a few instructions, so there must be headroom for all of it. Returns the block at
+    /// its new place, mutable.
     #[inline]
     #[must_use]
     pub fn push_front_end<const N: usize>(
@@ -253,7 +254,7 @@ impl Body {
         }
     }
 
-    /// Removes `n` bytes from the front (at most all) and moves the checksum's start along.
+    /// Removes `n` bytes from the front (at most all) and moves the checksum's start accordingly.
     #[inline]
     pub fn pull_front(&mut self, n: usize) {
         let n = n.min(self.len());
@@ -266,10 +267,10 @@ impl Body {
 
     /// Completes a [partial](Checksum::Partial) checksum over everything from the layer-4 header to the packet's end.
     /// Writes a UDP checksum of 0 as 0xffff, because 0 means that there is none (RFC 768). Leaves a checksum in any
-    /// other state as it is.
+    /// other state unchanged.
     ///
-    /// Use it for packets without segmentation: the segments of a super-packet get their checksums when it is cut.
-    /// Errors: the checksum's place lies outside the packet.
+    /// Use this for packets without segmentation: the segments of a super-packet get their checksums when it is cut.
+    /// Returns an error if the checksum lies outside of the packet.
     #[inline]
     pub fn complete_checksum(&mut self) -> Result<(), Malformed> {
         let Checksum::Partial { start, offset } = self.offload.checksum else { return Ok(()) };
@@ -285,13 +286,13 @@ impl Body {
         Ok(())
     }
 
-    /// Whether a wire could carry it: its checksum is complete, and it is no super-packet.
+    /// Whether a wire could carry the packet: its checksum is complete, and it is not a super-packet.
     #[inline]
     pub fn is_finished(&self) -> bool {
         self.offload.segmentation.is_none() && !self.offload.checksum.is_partial()
     }
 
-    /// The number of packets that a wire would carry for it, and the length of the longest, with `header_len` bytes of
+    /// The number of packets on a wire that it stands for, and the length of the longest, given `header_len` bytes of
     /// headers.
     #[inline]
     pub fn on_a_wire(&self, header_len: usize) -> (u32, u32) {
@@ -301,14 +302,14 @@ impl Body {
         (segments, self.len.min(header_len + size))
     }
 
-    /// The number of packets that a wire would carry for it.
+    /// The number of packets on a wire that it stands for.
     #[inline]
     pub fn segments(&self, header_len: usize) -> u64 {
         self.on_a_wire(header_len).0.into()
     }
 }
 
-/// A worker's free buffers. The pool grows on demand up to its limit; an untouched buffer costs no memory.
+/// A worker's free buffers. The pool grows on demand up to its limit; a buffer that was never used costs no memory.
 pub struct Pool {
     free: Vec<Packet>,
     made: usize,
@@ -321,7 +322,7 @@ impl Pool {
         Self { free: Vec::with_capacity(limit), made: 0, limit }
     }
 
-    /// An empty packet with [`HEADROOM`], or `None` when every buffer is in flight.
+    /// An empty packet with [`HEADROOM`], or `None` if all buffers are in use.
     #[inline]
     pub fn take(&mut self) -> Option<Packet> {
         let mut packet = match self.free.pop() {
@@ -362,7 +363,7 @@ impl Pool {
         Some(packet)
     }
 
-    /// A packet of these parts, in this order, at most [`MAX_PACKET`] together.
+    /// A packet of these parts in this order, cut at [`MAX_PACKET`].
     pub fn concatenate(&mut self, parts: &[&[u8]]) -> Option<Packet> {
         let mut packet = self.take()?;
         let mut end = 0;
@@ -382,7 +383,7 @@ impl Pool {
         }
     }
 
-    /// The number of buffers that may be given away: a quarter of all stays here.
+    /// The number of buffers that may be given to other workers: a quarter of all buffers stays here.
     pub fn spare(&self) -> usize {
         self.available().saturating_sub(self.limit / 4)
     }

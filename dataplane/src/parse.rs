@@ -1,6 +1,6 @@
-//! A packet's parsed headers: the fields that the decision needs, read once.
+//! The parsed headers of a packet: the fields that the decision needs, each read once.
 //!
-//! A packet that cannot be parsed is dropped: no decision rests on a header that a receiver could read in another way.
+//! A packet that cannot be parsed is dropped: no decision rests on a header that a receiver could read differently.
 
 use zerocopy::FromBytes;
 use zerocopy::network_endian::U16;
@@ -9,9 +9,9 @@ use crate::wire::address::Address;
 use crate::wire::view::Header as _;
 use crate::wire::{Malformed, extension, icmpv4, icmpv6, ipv4, ipv6, protocol, sctp, tcp, udp};
 
-/// Longest packet that fragments can add up to, in bytes (RFC 791, section 3.2; RFC 8200, section 4.5).
+/// The longest packet that fragments can add up to, in bytes (RFC 791, section 3.2; RFC 8200, section 4.5).
 const MAX_REASSEMBLED: u32 = 65_535;
-/// The length of every fragment except the last is a multiple of this, in bytes.
+/// The unit of the length of a fragment, in bytes: the length of every fragment except the last is a multiple of it.
 const FRAGMENT_UNIT: usize = 8;
 
 /// The kind of fragment.
@@ -20,50 +20,50 @@ pub enum Fragment {
     /// The whole packet.
     #[default]
     Whole,
-    /// The beginning. It carries the ports, and later fragments follow its decision.
+    /// The first part. It carries the ports, and later fragments follow the decision on it.
     First {
-        /// Identification, the same in all fragments of a packet.
+        /// The identification, which is the same in all fragments of a packet.
         id: u32,
     },
     /// A later part. It has neither ports nor ICMP types.
     Later {
-        /// Identification, the same in all fragments of a packet.
+        /// The identification, which is the same in all fragments of a packet.
         id: u32,
         /// The fragment's offset in the packet's payload, in bytes.
         offset: u16,
     },
 }
 
-/// The header fields that a decision needs. The default is never forwarded.
+/// The header fields that a decision needs. The default value is never forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Parsed {
     /// The source address.
     pub source: Address,
-    /// The destination address. The family is the source's.
+    /// The destination address. It has the same family as the source.
     pub destination: Address,
-    /// The upper layer's protocol, behind IPv6's extension headers. In a later IPv6 fragment: the protocol that the
-    /// fragment header names, which need not be the upper layer's.
+    /// The layer-4 protocol, after IPv6's extension headers. In a later IPv6 fragment, it is the protocol that the
+    /// fragment header names, which may differ from the layer-4 protocol.
     pub protocol: u8,
     /// TTL or hop limit.
     pub ttl: u8,
-    /// TCP's flags ([`tcp::flag`]), else 0.
+    /// The flags of TCP ([`tcp::flag`]), else 0.
     pub tcp_flags: u8,
-    /// ICMP's type, else 0.
+    /// The type of an ICMP message, else 0.
     pub icmp_type: u8,
-    /// ICMP's code, else 0.
+    /// The code of an ICMP message, else 0.
     pub icmp_code: u8,
     /// Whether the packet has ports: TCP, UDP and SCTP, except for later fragments.
     pub has_ports: bool,
-    /// Source port; an ICMP query's identifier; else 0.
+    /// The source port, or the identifier of an ICMP query, else 0.
     pub source_port: u16,
-    /// Destination port; an ICMP query's identifier; else 0.
+    /// The destination port, or the identifier of an ICMP query, else 0.
     pub destination_port: u16,
-    /// The beginning of the upper layer, in bytes from the packet's first.
+    /// The offset of the layer-4 header from the packet's first byte, in bytes.
     pub transport_offset: u16,
-    /// The end of the upper layer's header, in bytes from the packet's first. Each segment of a super-packet repeats
-    /// these bytes.
+    /// The end of the layer-4 header as an offset from the packet's first byte, in bytes. Each segment of a
+    /// super-packet repeats these bytes.
     pub header_len: u16,
-    /// The packet's length by its IP header, in bytes. Bytes behind it are the link's padding.
+    /// The packet's length as its IP header gives it, in bytes. Bytes after it are padding of the link.
     pub total_len: u16,
     /// The kind of fragment.
     pub fragment: Fragment,
@@ -76,7 +76,7 @@ impl Parsed {
         self.source.is_v4()
     }
 
-    /// Type and code of ICMP or `ICMPv6`, except for later fragments.
+    /// The type and code of an ICMP or `ICMPv6` message, except for later fragments.
     #[inline]
     pub fn icmp(&self) -> Option<(u8, u8)> {
         let is_icmp = matches!(self.protocol, protocol::ICMPV4 | protocol::ICMPV6)
@@ -84,7 +84,7 @@ impl Parsed {
         is_icmp.then_some((self.icmp_type, self.icmp_code))
     }
 
-    /// Whether it is an ICMP message about another packet.
+    /// Whether it is an ICMP error, which is a message about another packet.
     #[inline]
     pub fn is_icmp_error(&self) -> bool {
         if !matches!(self.protocol, protocol::ICMPV4 | protocol::ICMPV6) {
@@ -99,7 +99,7 @@ impl Parsed {
     }
 }
 
-/// Whether a packet must not be fragmented: an IPv4 packet with that flag, and every packet that is not IPv4.
+/// Whether a packet must not be fragmented: an IPv4 packet with Don't Fragment, or any packet that is not IPv4.
 pub fn must_not_fragment(bytes: &[u8]) -> bool {
     ipv4::View::new_quoted(bytes).map_or(true, |ip| ip.dont_fragment())
 }
@@ -118,16 +118,16 @@ pub fn decrement_ttl(bytes: &mut [u8]) {
     }
 }
 
-/// Parses a packet from its IP header on.
+/// Parses a packet, starting at its IP header.
 ///
-/// Refused, besides headers that are cut short or contradict themselves:
+/// These packets are refused, besides packets with headers that are cut short or contradict themselves:
 ///
 /// - a wrong IPv4 header checksum;
-/// - an upper layer's header that is cut short in a whole packet or a first fragment, and a later fragment that
-///   overlaps it: the tiny fragment and overlapping fragment attacks (RFC 1858, RFC 3128, RFC 7112), here for every
+/// - a layer-4 header that is cut short in a whole packet or a first fragment, and a later fragment that overlaps it.
+///   These are the tiny fragment and overlapping fragment attacks (RFC 1858, RFC 3128, RFC 7112), here for every
 ///   protocol with ports;
-/// - fragments that are not a multiple of eight bytes, or reach beyond 64 KB (RFC 8200, section 4.5);
-/// - an IPv6 packet from or to an IPv4-mapped address, because that is IPv4 in an [`Address`];
+/// - fragments whose length is not a multiple of eight bytes, or that reach beyond 64 KB (RFC 8200, section 4.5);
+/// - an IPv6 packet from or to an IPv4-mapped address, because an [`Address`] would treat it as IPv4;
 /// - jumbograms.
 #[inline]
 pub fn parse(bytes: &[u8]) -> Result<Parsed, Malformed> {
@@ -137,8 +137,8 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, Malformed> {
     }
 }
 
-/// Parses a plain packet, which nearly every packet is: IPv4 without options, whole, TCP or UDP. `None`: the packet is
-/// not plain, or something is wrong with it.
+/// Parses a plain packet: IPv4 without options, whole, TCP or UDP. Nearly every packet is plain. Returns `None` if the
+/// packet is not plain or something is wrong with it.
 #[inline(always)]
 #[expect(
     clippy::inline_always,
@@ -238,8 +238,8 @@ fn parse_v6(bytes: &[u8]) -> Result<Parsed, Malformed> {
     parsed.with_upper(&payload[walked.offset..])
 }
 
-/// The kind of fragment. `before`: length of the headers that reassembly keeps;
-/// `len`: length of the bytes after them.
+/// The kind of fragment. `before` is the length of the headers that reassembly keeps, and `len` is the length of the
+/// bytes after them.
 #[inline]
 fn part(
     id: u32,
@@ -262,7 +262,7 @@ fn part(
 }
 
 impl Parsed {
-    /// Adds the fields of the upper layer's header.
+    /// Adds the fields of the layer-4 header.
     #[inline]
     fn with_upper(self, segment: &[u8]) -> Result<Self, Malformed> {
         if let Fragment::Later { offset, .. } = self.fragment {
@@ -276,7 +276,7 @@ impl Parsed {
                 Ok(Self { tcp_flags: tcp.flags, ..parsed.with_header(tcp.header_len()) })
             }
             protocol::UDP => {
-                // A first fragment does not hold the whole datagram.
+                // A first fragment does not hold the whole datagram, so its length is not compared.
                 let udp = match self.fragment {
                     Fragment::Whole => udp::View::new_checked(segment)?,
                     Fragment::First { .. } | Fragment::Later { .. } => {
@@ -322,7 +322,7 @@ impl Parsed {
     }
 }
 
-/// The bytes of the upper layer's header that the first fragment must hold.
+/// The number of bytes of the layer-4 header that the first fragment must hold.
 #[inline]
 const fn least_header(protocol: u8) -> usize {
     match protocol {
@@ -342,7 +342,7 @@ mod tests {
     use super::*;
     use crate::wire::arbitrary::{self, Transport};
 
-    /// An IPv4 packet with a right checksum.
+    /// An IPv4 packet with a correct checksum.
     fn v4(protocol: u8, flags_offset: u16, payload: &[u8]) -> Vec<u8> {
         let mut bytes =
             vec![0x45, 0, 0, 0, 0, 7, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];

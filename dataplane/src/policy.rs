@@ -1,4 +1,4 @@
-//! Evaluates policy: a pure function of the tables and of a flow's view.
+//! Evaluates policy. This is a pure function of the tables and of the views of a flow.
 
 use manx_policy_compiler::image::{self, ChainId, Identity, Image};
 use manx_policy_compiler::model::{Direction, Transport, Verdict};
@@ -7,7 +7,7 @@ use crate::drop_reason::DropReason;
 use crate::flow::{PolicyStamp, RuleCounters};
 use crate::tables::{NextHop, Tables};
 
-/// No rule was evaluated.
+/// The counter slot that means that no rule was evaluated.
 pub const NO_SLOT: u32 = u32::MAX;
 
 /// The two ends of a flow in its original direction.
@@ -30,19 +30,19 @@ pub struct PolicyView {
     pub transport: Transport,
 }
 
-/// A flow before and after its destination is translated (Calico documentation, "Apply policy to services exposed
-/// externally as cluster IPs" and "preDNAT"): policy before destination NAT sees the original, all other policy sees
-/// the translated flow. Policy sees a source as it was sent.
+/// A flow before and after the translation of its destination. Policy before destination NAT sees the original flow,
+/// and all other policy sees the translated flow (Calico documentation, "Apply policy to services exposed externally as
+/// cluster IPs" and "preDNAT"). Policy sees the source as the client sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PolicyViews {
-    /// As the packet came.
+    /// The flow as the packet arrived.
     pub original: PolicyView,
     /// The flow after translation.
     pub translated: PolicyView,
 }
 
 impl PolicyViews {
-    /// A flow that translates nothing.
+    /// The views of a flow that is not translated.
     #[inline]
     pub const fn untranslated(ends: FlowEnds, transport: Transport) -> Self {
         let view = PolicyView { ends, transport };
@@ -54,15 +54,15 @@ impl PolicyViews {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct PolicyVerdict {
-    /// `None`: allowed.
+    /// `None` means that the flow is allowed.
     pub denied: Option<DropReason>,
-    /// The slots of the rules that decided at the source's egress and the destination's ingress ([`NO_SLOT`]: nothing
+    /// The slots of the rules that decided at the source's egress and the destination's ingress ([`NO_SLOT`]: no rule
     /// was evaluated).
     pub rules: RuleCounters,
 }
 
 impl PolicyVerdict {
-    /// No rule was evaluated.
+    /// A verdict for which no rule was evaluated.
     pub const fn without_rules(denied: Option<DropReason>) -> Self {
         Self { denied, rules: RuleCounters { egress: NO_SLOT, ingress: NO_SLOT } }
     }
@@ -72,7 +72,7 @@ impl PolicyVerdict {
     }
 }
 
-/// The stamp of a verdict on `ends` that is reached now.
+/// The policy stamp of a verdict on `ends` that is reached now.
 #[inline]
 pub fn policy_stamp(tables: &Tables, ends: &FlowEnds) -> PolicyStamp {
     let revision = |next_hop| match next_hop {
@@ -98,7 +98,7 @@ pub fn policy_stamp(tables: &Tables, ends: &FlowEnds) -> PolicyStamp {
     }
 }
 
-/// The result of untracked policy of the node's interfaces for a packet.
+/// What untracked policy of the node's interfaces allows for a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UntrackedAllows {
     /// The packet is allowed at the interface by which it enters: no other policy of that interface is evaluated.
@@ -110,7 +110,7 @@ pub struct UntrackedAllows {
 }
 
 impl UntrackedAllows {
-    /// Untracked policy has allowed nothing.
+    /// The value for untracked policy that has allowed nothing.
     pub const NONE: Self =
         Self { ingress: false, egress: false, rules: PolicyVerdict::without_rules(None).rules };
 
@@ -120,8 +120,8 @@ impl UntrackedAllows {
     }
 }
 
-/// Evaluates untracked policy (`doNotTrack`) of the interfaces that a packet passes, in whichever direction of its
-/// flow.
+/// Evaluates untracked policy (`doNotTrack`) of the interfaces that a packet passes, whichever direction of its flow it
+/// has.
 #[inline]
 pub fn evaluate_untracked(
     tables: &Tables,
@@ -146,11 +146,11 @@ pub fn evaluate_untracked(
     Ok(UntrackedAllows { ingress: arrives, egress: leaves, rules: evaluation.verdict.rules })
 }
 
-/// Evaluates policy for a flow in its original direction, in the order in which the packet meets it: egress of a
-/// local source, the node's interface where it leaves, the node's interface where it arrives, ingress of a local
-/// destination.
+/// Evaluates policy for a flow in its original direction, in the order in which the packet meets it. The order is:
+/// egress of a local source, the node's interface where the packet leaves, the node's interface where it arrives,
+/// ingress of a local destination.
 ///
-/// Two exceptions, both of Kubernetes: a pod can always reach itself, and a node can always reach its own pods. Packets
+/// Kubernetes requires two exceptions: a pod can always reach itself, and a node can always reach its own pods. Packets
 /// that the node only forwards are not its own, even if it has masqueraded them ([`NextHop::Forwarded`]).
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "the caller holds all of it in registers")]
@@ -189,7 +189,7 @@ pub fn evaluate_policy(
             None => return evaluation.verdict.deny(DropReason::NoTables),
         },
         NextHop::Node => None,
-        // It leaves the node, or has no route.
+        // The flow leaves the node, or its destination has no route.
         NextHop::Host
         | NextHop::Forwarded
         | NextHop::Tunnel(_)
@@ -217,8 +217,8 @@ struct Evaluation<'a> {
 }
 
 impl<'a> Evaluation<'a> {
-    /// Whether the interface towards `next_hop` denies the flow in that direction. `local`: the other end is a process
-    /// of the node. Such chains exist only if the node's own packets pass here.
+    /// Whether the interface towards `next_hop` denies the flow in that direction. `local` says whether the other end
+    /// is a process of the node. Such chains exist only if the node's own packets pass through Manx.
     #[inline]
     fn interface_denies(&mut self, next_hop: NextHop, direction: Direction, local: bool) -> bool {
         let Some(chains) = self.tables.host_policy.interface(next_hop) else { return false };
@@ -236,16 +236,16 @@ impl<'a> Evaluation<'a> {
         self.denies(if local { owned.local[at] } else { chains.forward[at] }, direction)
     }
 
-    /// Whether a chain denies the flow. The slot of its rule is recorded; of an interface and a pod in one direction
-    /// the one that is evaluated last.
+    /// Whether a chain denies the flow. Records the slot of its rule. If a chain of an interface and a chain of a pod
+    /// are evaluated in one direction, the slot of the last one is recorded.
     fn denies(&mut self, chain: ChainId, direction: Direction) -> bool {
         let path = self.path(&self.views.translated, chain, direction);
         self.record_slot(path.slot, direction);
         path.verdict == Verdict::Deny
     }
 
-    /// The verdict of a chain whose tiers do not end in a drop. `None`: it leaves the decision to the chains behind
-    /// it, as it does for failsafe ports.
+    /// The verdict of a chain whose tiers do not end in a drop. `None`: it leaves the decision to the chains after it.
+    /// Failsafe ports do this, too.
     fn decides(
         &mut self,
         view: &PolicyView,
@@ -277,7 +277,7 @@ impl<'a> Evaluation<'a> {
     }
 }
 
-/// Not inlined, so that the caller need not keep its values in memory.
+/// This is not inlined, so that the caller need not keep its values in memory.
 #[inline(never)]
 fn path(
     image: &Image,

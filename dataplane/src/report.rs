@@ -1,4 +1,4 @@
-//! Reports of a worker to control.
+//! Reports of a worker to the control loop.
 
 use std::io;
 use std::net::IpAddr;
@@ -22,13 +22,13 @@ pub struct Denied {
     pub source_port: u16,
     /// Destination port, or 0.
     pub destination_port: u16,
-    /// Why it was denied.
+    /// The reason why it was denied.
     pub reason: DropReason,
     /// Counter slot of the rule that decided, or [`crate::policy::NO_SLOT`].
     pub slot: u32,
 }
 
-/// A new flow of the way out for which no port was free, and who has those that were tried.
+/// A new masqueraded flow for which no port was free, and the owners of the ports that were tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortRefused {
     /// The flow's owner.
@@ -39,25 +39,25 @@ pub struct PortRefused {
     pub destination: IpAddr,
     /// Destination port, or 0.
     pub destination_port: u16,
-    /// The flows of this worker that have ports that were tried.
+    /// The number of flows of this worker that use any of the ports that were tried.
     pub holders: u8,
-    /// The owner that has most of these flows, and how many. `None`: all ports are other workers'.
+    /// The owner that has most of these flows, and how many it has. `None`: other workers have all of these ports.
     pub most: Option<(Owner, u8)>,
 }
 
 /// One report.
 #[derive(Debug)]
 pub enum Report {
-    /// A flow was denied. The number of waiting reports is bounded: while control is behind, further ones are lost and
-    /// counted.
+    /// A flow was denied. The number of waiting reports is bounded: while the control loop does not keep up, further
+    /// ones are lost and counted.
     Denied(Denied),
-    /// A flow of the way out got no port. Sent at most once a second.
+    /// No port was free for a masqueraded flow. This is sent at most once per second.
     PortRefused(PortRefused),
     /// A port's device failed, and the worker has detached the port.
     PortLost(PortId, io::Error),
-    /// A call of epoll failed. Sent at most once a second, because the call may fail in each turn.
+    /// A call of epoll failed. This is sent at most once per second, because the call may fail in each turn.
     PollFailed(io::Error),
-    /// Tables that this worker no longer uses. Control frees them, because that takes too long on the packet path.
-    /// It has used newer ones since that time.
+    /// Tables that this worker no longer uses. The control loop frees them, because that takes too long on the packet
+    /// path. The worker has used newer ones since the given time.
     Retired(Arc<Tables>, Instant),
 }

@@ -11,8 +11,8 @@ use crate::wire::{ipv4, ipv6, protocol, tcp};
 
 const TTL: u8 = 64;
 
-/// Builds the reset that answers a segment, from the address and port that the segment named. `None`: the packet is no
-/// whole TCP segment, is a reset itself, or there is no buffer.
+/// Builds the reset that answers a segment. Its source is the destination address and port of the segment. `None`: the
+/// packet is not a whole TCP segment, it is a reset itself, or there is no buffer.
 pub fn build_reset(offending: &[u8], parsed: &Parsed, pool: &mut Pool) -> Option<Packet> {
     if parsed.protocol != protocol::TCP || !parsed.has_ports {
         return None;
@@ -23,7 +23,7 @@ pub fn build_reset(offending: &[u8], parsed: &Parsed, pool: &mut Pool) -> Option
     if segment.flags & flag::RST != 0 {
         return None;
     }
-    // SYN and FIN take a place in the sequence each.
+    // SYN and FIN each take one sequence number.
     let has = |bit| u32::from(segment.flags & bit != 0);
     let len = segment.payload().len() as u32 + has(flag::SYN) + has(flag::FIN);
     let (flags, sequence, acknowledgment) = if segment.flags & flag::ACK != 0 {
@@ -52,7 +52,7 @@ pub fn build_reset(offending: &[u8], parsed: &Parsed, pool: &mut Pool) -> Option
     let ip = ipv4::Header {
         version_ihl: ipv4::VERSION_IHL,
         total_len: ((ipv4::HEADER_LEN + tcp::HEADER_LEN) as u16).into(),
-        // It fits everywhere, and so needs no id of its own (RFC 6864, section 4.1).
+        // The reset fits every MTU, so it needs no identification of its own (RFC 6864, section 4.1).
         flags_offset: ipv4::DONT_FRAGMENT.into(),
         ttl: TTL,
         protocol: protocol::TCP,
@@ -73,7 +73,8 @@ mod tests {
     use crate::wire::arbitrary::{self, Transport};
 
     proptest! {
-        /// Its receiver takes it: it lies where the receiver's own segment says (RFC 9293, section 3.10.7.1).
+        /// The receiver accepts it, because its number follows from the receiver's own segment (RFC 9293, section
+        /// 3.10.7.1).
         #[test]
         fn a_reset_answers_the_segment_and_no_reset((_, transport, bytes) in arbitrary::described()) {
             let parsed = parse(&bytes).unwrap();

@@ -1,9 +1,9 @@
 //! The stages that a batch passes through.
 
-/// A stage of a batch that came by a port.
+/// A stage of a batch that was received from a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Takes packets out of their tunnels.
+    /// Decapsulates packets.
     Decapsulate,
     /// Reads headers, forms flow keys and prefetches the buckets of the flow table.
     Read,

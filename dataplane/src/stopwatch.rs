@@ -1,5 +1,5 @@
 //! Measures the cycles that each stage of a batch takes. It measures only while a reader asks for it, because reading
-//! the cycle counter twice a stage costs as much as a packet.
+//! the cycle counter twice per stage costs as much as a packet.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use crate::counters::WorkerCounters;
 use crate::stage::Stage;
 use crate::sys::clock::ticks;
 
-/// A worker's stopwatch: it adds the cycles of each stage to the worker's counters.
+/// A worker's stopwatch, which adds the cycles of each stage to the worker's counters.
 pub(crate) struct Stopwatch {
     counters: Arc<WorkerCounters>,
-    /// When the previous stage ended, if a reader asks for the figures.
+    /// The time when the previous stage ended, if a reader asks for the figures.
     last: Option<u64>,
 }
 
@@ -25,7 +25,7 @@ impl Stopwatch {
         self.last = self.counters.stages.is_enabled().then(ticks);
     }
 
-    /// Ends a stage: the cycles since the previous stage, or since the start, count for it.
+    /// Ends a stage: the cycles since the previous stage, or since the start, are counted for it.
     #[inline]
     pub(crate) fn lap(&mut self, stage: Stage) {
         if self.last.is_some() {

@@ -1,8 +1,8 @@
-//! The tables that a worker decides by: one value, published whole.
+//! The tables that a worker decides by. They are one value, which is published whole.
 //!
-//! A worker holds one `Arc<Tables>` and takes the next one between batches, so that every packet is decided by one of
-//! them. Before the first publication it holds [`Tables::closed`], which lets nothing pass. Identities and next hops of
-//! addresses may change in place ([`Tables::changes`]); nothing else does.
+//! A worker holds one `Arc<Tables>` and takes the next one between batches, so that every packet is decided by a single
+//! one. Before the first publication the worker holds [`Tables::closed`], with which every packet is dropped.
+//! Identities and next hops of addresses may change in place ([`Tables::changes`]); everything else is immutable.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,44 +19,44 @@ use crate::encapsulation::{Encapsulation, Outer};
 use crate::services::ServiceTable;
 use crate::wire::address::Address;
 
-/// A port of the worker. The number is the port's from attach to detach, and is given to another only when no tables in
-/// use and no unread report can mean the former one.
+/// A port of the worker. A port has its number from attach to detach. Another port gets the number only after no tables
+/// in use and no unread report can mean the former port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub u16);
 
-/// The next hop of an address: the way of packets to it, and so the only way by which packets from it may come. Routes
-/// hold it as an [`EncodedNextHop`].
+/// The next hop of an address: the way of packets to it, and so the only way by which packets from it may come in.
+/// Routes hold it as an [`EncodedNextHop`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NextHop {
-    /// Nowhere.
+    /// There is no route.
     NoRoute,
     /// An address in a block of this node that no endpoint has.
     Unreachable,
-    /// This node itself: its own addresses, behind the host port.
+    /// This node itself: its own addresses, which are behind the host port.
     Node,
-    /// The world, behind the host port or the uplink: other networks, and pods of other nodes that need no
+    /// The world, which is behind the host port or the uplink: other networks, and pods of other nodes that need no
     /// encapsulation.
     Host,
-    /// An endpoint of this node, an index into [`Tables::endpoints`].
+    /// An endpoint of this node, with its index in [`Tables::endpoints`].
     Endpoint(u32),
-    /// Another node's pods, an index into [`Tables::tunnels`].
+    /// Another node's pods, with the tunnel's index in [`Tables::tunnels`].
     Tunnel(u32),
-    /// A service address, which the node translates: see [`ServicePort`].
+    /// A service address that the node translates: see [`ServicePort`].
     Service,
-    /// Of a source: an endpoint of this node whose packets come back from that translation. No route holds it.
+    /// Only for a source: an endpoint of this node whose packets come back from that translation. No route holds it.
     Translated,
-    /// Of a source: an address of this node in a packet that the node forwards. The node's kernel has masqueraded the
-    /// sender, and nothing says who that is: it has none of the node's rights. No route holds it.
+    /// Only for a source: an address of this node in a packet that the node forwards. The node's kernel has masqueraded
+    /// the sender, which is unknown. So the sender has none of the node's rights. No route holds it.
     Forwarded,
-    /// Of a packet with an address of this node and a port that is Manx's: what is behind the node, and the node's own
-    /// processes, by the port of [`ManxPorts`]. No route holds it.
+    /// Only for a packet with an address of this node and a port that belongs to Manx: the networks behind the node,
+    /// and the node's own processes, by the port of [`ManxPorts`]. No route holds it.
     ManxPorts,
-    /// The node and everything beyond it, by the link of one endpoint that another plugin has connected: an index into
-    /// [`Tables::host_sides`]. No route holds it: see [`ReturnPath::next_hops`].
+    /// The node and everything beyond it, by the link of one endpoint that another plugin has connected. The index is
+    /// that in [`Tables::host_sides`]. No route holds it: see [`ReturnPath::next_hops`].
     HostSide(u32),
-    /// Of a source: a client from outside, whom another node has led to a backend here: by its tunnel, an index into
-    /// [`Tables::tunnels`], his packets come and the answers go. Whatever his address is, he has none of this node's rights.
-    /// No route holds it.
+    /// Only for a source: a client from outside that another node has led to a backend here. Its packets come in, and
+    /// replies leave, by the tunnel of that node, with this index in [`Tables::tunnels`]. Whatever the client's address
+    /// is, the client has none of this node's rights. No route holds it.
     Visitor(u32),
 }
 
@@ -68,17 +68,17 @@ pub struct EncodedNextHop(pub u32);
 impl EncodedNextHop {
     /// This node.
     pub const NODE: Self = NextHop::Node.encode();
-    /// The bit in which this node differs from the world; they differ in no other.
+    /// The only bit in which this node and the world differ.
     pub const NODE_OR_HOST: u32 = NextHop::Node.encode().0 ^ NextHop::Host.encode().0;
     /// A service address.
     pub const SERVICE: Self = NextHop::Service.encode();
-    /// An endpoint behind the translation of service addresses.
+    /// An endpoint whose packets come back from the translation of service addresses.
     pub const TRANSLATED: Self = NextHop::Translated.encode();
-    /// An address of this node in a packet that it forwards.
+    /// An address of this node in a packet that the node forwards.
     pub const FORWARDED: Self = NextHop::Forwarded.encode();
     /// The world behind the node.
     pub const HOST: Self = NextHop::Host.encode();
-    /// What is behind the ports of this node that are Manx's.
+    /// The senders behind the ports of this node that belong to Manx.
     pub const MANX_PORTS: Self = NextHop::ManxPorts.encode();
     /// The only bit in which [`NextHop::Host`] and [`NextHop::Forwarded`] differ.
     pub const HOST_OR_FORWARDED: u32 = NextHop::Host.encode().0 ^ NextHop::Forwarded.encode().0;
@@ -96,7 +96,7 @@ impl EncodedNextHop {
 }
 
 impl EncodedNextHop {
-    /// Whether it is this node, or the way to it by an endpoint's own link.
+    /// Whether it is this node, or the way to this node by an endpoint's own link.
     #[inline]
     pub const fn is_of_node(self) -> bool {
         self.0 & NODE_BITS == Self::NODE.0
@@ -123,11 +123,11 @@ const _: () = assert!(
         && !NextHop::Visitor(7).encode().is_of_node()
 );
 
-/// The kind is in the low bits, so that the numbers are small and routes hold them in two bytes.
+/// The kind is in the low bits, so the numbers are small, and routes hold them in two bytes.
 const KIND_BITS: u32 = 3;
 const KIND: u32 = (1 << KIND_BITS) - 1;
 const INDEX: u32 = (1 << 28) - 1;
-/// In these bits the node equals all that is of it, and nothing else.
+/// In these bits, all next hops that lead to the node equal [`EncodedNextHop::NODE`], and no others do.
 const NODE_BITS: u32 = 0b011;
 
 impl NextHop {
@@ -151,7 +151,7 @@ impl NextHop {
         EncodedNextHop((index & INDEX) << KIND_BITS | kind)
     }
 
-    /// The next hop that a route's value stands for. A value that [`NextHop::encode`] does not return leads nowhere.
+    /// The next hop that a route's value stands for. An unassigned number decodes to [`NextHop::NoRoute`].
     #[inline]
     pub const fn decode(EncodedNextHop(code): EncodedNextHop) -> Self {
         match code & KIND {
@@ -174,27 +174,27 @@ impl NextHop {
     }
 }
 
-/// The component that packets passed before they were judged. Their replies go back through it. `T` names a tunnel: by its
-/// index, or for the next process by its other end.
+/// The component that packets passed before policy judged them. Their replies go back through it. `T` identifies a
+/// tunnel: by its index, or in a record for the next process by the address of its other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReturnPath<T = u32> {
-    /// None: they came by the endpoint's port.
+    /// No component: they came in by the endpoint's port.
     None,
     /// The node's translation of service addresses: [`NextHop::Translated`].
     Service,
     /// The node, which forwarded them to the destination's [`Role::HostSide`].
     Node,
-    /// The node, which forwarded them to [`Role::Forwarded`], and masqueraded them if they come from its own address:
+    /// The node, which forwarded them to [`Role::Forwarded`], and masqueraded them if their source is its own address:
     /// [`NextHop::Forwarded`].
     Forwarded,
     /// The node, which led them to [`Role::ManxPorts`]: [`NextHop::ManxPorts`].
     ManxPorts,
-    /// The node at the other end of this tunnel, if they come from outside: [`NextHop::Visitor`].
+    /// The node at the other end of this tunnel, if the packets are from outside: [`NextHop::Visitor`].
     Tunnel(T),
 }
 
 impl<T> ReturnPath<T> {
-    /// The same path with another name for its tunnel. `None`: `name` has none.
+    /// The same path with another identifier for its tunnel. Returns `None` if `name` returns none.
     pub fn renamed<N>(self, name: impl FnOnce(T) -> Option<N>) -> Option<ReturnPath<N>> {
         Some(match self {
             Self::None => ReturnPath::None,
@@ -208,8 +208,8 @@ impl<T> ReturnPath<T> {
 }
 
 impl ReturnPath {
-    /// The return path of packets whose flow has this next hop for their source. If that is no endpoint, the result has
-    /// no meaning.
+    /// The return path of packets whose flow has this next hop as its source. The result has a meaning only for an
+    /// endpoint's flow, a masqueraded flow or a client from outside.
     #[inline]
     pub const fn of(source: EncodedNextHop) -> Self {
         match NextHop::decode(source) {
@@ -222,9 +222,10 @@ impl ReturnPath {
         }
     }
 
-    /// The next hops of packets that go back by this path if routes lead by `pair`. Only packets of endpoints have such
-    /// a path, packets that the node masquerades, and clients from outside. If another plugin connects the endpoints, each
-    /// reaches the node and beyond by its own link, and what comes by this link goes back by it.
+    /// The next hops of packets whose replies go back by this path, if the routes are `pair`. Only packets of
+    /// endpoints, packets that the node masquerades, and packets of clients from outside have such a path. If another
+    /// plugin connects the endpoints, each endpoint reaches the node and beyond by its own link, and replies go back by
+    /// the link by which packets came.
     #[inline]
     pub fn next_hops(self, tables: &Tables, pair: NextHopPair) -> NextHopPair {
         let source = pair.from.endpoint();
@@ -268,16 +269,16 @@ impl ReturnPath {
 /// The two next hops of a packet: back to its source, and on to its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextHopPair {
-    /// The next hop towards the source: the packet came from there.
+    /// The next hop towards the source, from which the packet came.
     pub from: EncodedNextHop,
-    /// The next hop towards the destination: the packet goes there.
+    /// The next hop towards the destination, to which the packet goes.
     pub to: EncodedNextHop,
 }
 
 /// An endpoint of this node.
 #[derive(Debug, Clone, Copy)]
 pub struct Endpoint {
-    /// The number of its attachment, by which flows know it. It is never given to another.
+    /// The number of its attachment, by which flows recognize the endpoint. No other attachment ever gets it.
     pub attachment: u32,
     /// The link to it.
     pub link: Link,
@@ -285,19 +286,19 @@ pub struct Endpoint {
     pub ingress: ChainId,
     /// The chain for packets from it.
     pub egress: ChainId,
-    /// A number, from 1, for the meaning of both chains. No other meaning has it, of this endpoint or of another one
-    /// that had its addresses.
+    /// A number from 1 on that identifies the meaning of both chains. No other meaning has the same number, neither of
+    /// this endpoint nor of another one that had its addresses.
     pub revision: u32,
 }
 
 /// A tunnel to another node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tunnel {
-    /// The other node's address: the only outer source from which this tunnel's packets are taken.
+    /// The other node's address: the only outer source that this tunnel's packets may have.
     pub remote: Ipv4Addr,
     /// The outer header, complete except for the fields that differ between packets.
     pub outer: Outer,
-    /// The link by which encapsulated packets leave; its MTU is the underlay's less the outer header.
+    /// The link by which encapsulated packets leave. Its MTU is that of the underlay minus the outer header.
     pub link: Link,
 }
 
@@ -306,9 +307,9 @@ pub struct Tunnel {
 pub struct Link {
     /// The port by which packets leave.
     pub port: PortId,
-    /// The largest packet, in bytes, not counting the header of the tunnel.
+    /// The size of the largest packet in bytes, without the header of the tunnel.
     pub mtu: u32,
-    /// The tunnel that they are put into, an index into [`Tables::tunnels`].
+    /// The index in [`Tables::tunnels`] of the tunnel into which packets are put, if there is one.
     pub tunnel: Option<u32>,
 }
 
@@ -324,78 +325,79 @@ impl Link {
 pub enum Role {
     /// The port is not in these tables: everything from it is dropped.
     Closed,
-    /// Packets of one endpoint.
+    /// The port carries packets of one endpoint.
     Endpoint(u32),
-    /// Packets to one endpoint that another plugin has connected: of the node, from beyond it, and of this node's
-    /// endpoints where the node forwarded them.
+    /// The port carries packets to one endpoint that another plugin has connected: from the node, from beyond it, and
+    /// from this node's endpoints if the node forwarded them.
     HostSide(u32),
-    /// Packets of the node, and, where Manx does not own the uplink and there is no port of [`Role::Forwarded`], from
-    /// beyond it.
+    /// The port carries packets of the node. If Manx does not own the uplink and no port has [`Role::Forwarded`], it
+    /// also carries packets from beyond the node.
     Host,
-    /// Packets that the node forwards: none is of the node itself, whatever its source.
+    /// The port carries packets that the node forwards. None of them is the node's own, whatever its source is.
     Forwarded,
-    /// Packets from the node's translation of service addresses.
+    /// The port carries packets from the node's translation of service addresses.
     Service,
-    /// Packets to ports of the node's own addresses that are Manx's ([`ManxPorts`]).
+    /// The port carries packets to ports of the node's own addresses that belong to Manx ([`ManxPorts`]).
     ManxPorts,
-    /// Packets from beyond the node: the uplink, where Manx owns it.
+    /// The port carries packets from beyond the node: it is the uplink, if Manx owns it.
     Uplink,
-    /// Encapsulated packets of other nodes.
+    /// The port carries encapsulated packets of other nodes.
     Underlay,
 }
 
-/// The treatment of an established connection that policy no longer allows.
+/// What happens to an established connection that policy no longer allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Established {
-    /// Policy is evaluated again for its next packet, and it ends.
+    /// Policy is evaluated again for its next packet, and the connection ends.
     #[default]
     Judge,
-    /// It continues until it ends by itself, as with Calico's own dataplanes.
+    /// The connection continues until it ends by itself, as with Calico's own dataplanes.
     Keep,
 }
 
 /// Settings of connection tracking that neither Kubernetes nor Calico specifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Connections {
-    /// Drop a TCP packet without a flow that is no SYN, instead of deciding it as if it opened one.
+    /// Whether a TCP packet that has no flow and is no SYN is dropped. Otherwise it is decided as if it opened a flow.
     pub tcp_strict: bool,
-    /// The treatment of answered connections when policy changes.
+    /// What happens to answered connections when policy changes.
     pub established: Established,
 }
 
-/// Policy for this node's own interfaces (Calico documentation, "Host endpoints"), as far as their packets pass here,
-/// and for packets of pods to the node itself.
+/// Policy for this node's own interfaces (Calico documentation, "Host endpoints"), as far as their packets pass through
+/// Manx, and for packets of pods to the node itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostPolicy {
-    /// For packets outside of tunnels, if a host endpoint governs the interface.
+    /// The chains for packets outside of tunnels, if a host endpoint governs the interface.
     pub native: Option<InterfaceChains>,
-    /// For packets in tunnels, which count as another interface.
+    /// The chains for packets in tunnels, which count as another interface.
     pub tunnelled: Option<InterfaceChains>,
-    /// Drop packets of a pod to its node, even if its egress policy allows it (`defaultEndpointToHostAction`).
+    /// Whether packets of a pod to its node are dropped even if its egress policy allows them
+    /// (`defaultEndpointToHostAction`).
     pub drops_to_node: bool,
-    /// Changes with each change of these fields or of the chains' meaning.
+    /// A number that changes with each change of these fields or of the chains' meaning.
     pub revision: u32,
 }
 
-/// The chains for packets of an interface of the node, by direction: in by it, and out by it.
+/// The chains for packets that pass an interface of the node, by direction: incoming and outgoing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InterfaceChains {
-    /// For packets that are forwarded (`applyOnForward`).
+    /// The chains for forwarded packets (`applyOnForward`).
     pub forward: [ChainId; 2],
-    /// The other chains, which exist only where Manx owns the uplink; elsewhere the kernel carries the node's own
-    /// packets.
+    /// The other chains, which exist only if Manx owns the uplink. Otherwise the kernel carries the node's own packets.
     pub owned: Option<OwnedChains>,
 }
 
-/// The further chains of an interface that all packets of the node pass. They wait for an uplink that Manx owns: an
-/// agent, which shares it with the kernel, publishes none.
+/// The further chains of an interface that all packets of the node pass through. They are for an uplink that Manx owns.
+/// An agent shares the uplink with the kernel, so it publishes none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnedChains {
-    /// For the traffic of the node's own processes.
+    /// The chains for the traffic of the node's own processes.
     pub local: [ChainId; 2],
-    /// For incoming packets before destination NAT, if there is such a policy (`preDNAT`).
+    /// The chain for incoming packets before destination NAT, if there is such a policy (`preDNAT`).
     pub pre_dnat: Option<ChainId>,
-    /// Before and without connection tracking, if there is such a policy (`doNotTrack`).
+    /// The chains that are evaluated before connection tracking and without it, if there is such a policy
+    /// (`doNotTrack`).
     pub untracked: [Option<ChainId>; 2],
 }
 
@@ -404,7 +406,7 @@ impl HostPolicy {
     #[inline]
     pub fn interface(&self, next_hop: NextHop) -> Option<&InterfaceChains> {
         match next_hop {
-            // Packets that the node masquerades may have come in by it.
+            // Packets that the node masquerades may have come in by this interface.
             NextHop::Host | NextHop::Forwarded => self.native.as_ref(),
             NextHop::Tunnel(_) | NextHop::Visitor(_) => self.tunnelled.as_ref(),
             NextHop::Endpoint(_)
@@ -418,7 +420,8 @@ impl HostPolicy {
         }
     }
 
-    /// The chain for packets that pass that interface in this direction, before connection tracking, if there is one.
+    /// The chain for packets that pass the interface towards `next_hop` in this direction, before connection tracking,
+    /// if there is one.
     #[inline]
     pub fn untracked(&self, next_hop: NextHop, direction: Direction) -> Option<ChainId> {
         self.interface(next_hop)?.owned?.untracked[direction as usize]
@@ -434,47 +437,51 @@ impl HostPolicy {
     }
 }
 
-/// The port by which packets to service addresses go to the node, whose kube-proxy translates them to endpoints
-/// (destination NAT), and come back to be judged and forwarded. It is a port of its own, so that no packet from the
-/// world passes as translated.
+/// The port by which packets to service addresses go to the node. The node's kube-proxy translates them to endpoints
+/// (destination NAT), and they come back by the same port to be judged and forwarded. It is a separate port, so that no
+/// packet from the world passes as a translated one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServicePort {
     /// The link to the node by this port.
     pub link: Link,
-    /// The node may take packets to these itself, so policy is asked about each before the translation.
+    /// The endpoints of services that are hosts. The node may deliver such packets without returning them, so policy
+    /// judges each before the translation.
     pub hosts: Arc<ServiceHosts>,
 }
 
-/// The ports of the node's own addresses that are Manx's: those of the way out, and those of services. Routing rules of
-/// the node lead packets to them to a port of Manx's own, and the node's kernel routes what Manx sends by it with the
-/// node's address.
+/// The ports of the node's own addresses that belong to Manx: those for masquerading, and those of services. Routing
+/// rules of the node lead packets to these ports to a device of Manx, and the node's kernel routes the packets that
+/// Manx sends there with the node's address.
 #[derive(Debug, Clone)]
 pub struct ManxPorts {
     /// The link to the node by this port.
     pub link: Link,
-    /// The ports of the way out, the first and the last: they take the place of a source's port.
+    /// The first and the last of the source ports for flows that leave with the node's address.
     pub egress: (u16, u16),
-    /// The node's addresses, of IPv4 and of IPv6: by them hosts that are backends of services see clients from outside.
+    /// The node's addresses, for IPv4 and IPv6. A client from outside that a service leads to a host gets one of them
+    /// as its source.
     pub addresses: [Option<Address>; 2],
-    /// The addresses by which the world sees pods, of IPv4 and of IPv6.
+    /// The addresses that replace those of pods in packets to the world, for IPv4 and IPv6.
     pub outgoing: [Option<Address>; 2],
-    /// Whose address they take the place of: by address, [`ManxPorts::ASKS`] and [`ManxPorts::STAYS`].
+    /// Which sources are replaced: for each address, the sum of [`ManxPorts::ASKS`] and [`ManxPorts::STAYS`] as far as
+    /// they apply.
     pub masquerade: Arc<PrefixMap>,
 }
 
 impl ManxPorts {
-    /// The value of addresses whose packets to the world get the node's address (`natOutgoing` of their pool).
+    /// The value of addresses that are replaced in packets to the world (`natOutgoing` of their pool).
     pub const ASKS: u32 = 1;
-    /// The value of addresses that see everybody's own address, as those in pools do. It is added to the other value.
+    /// The value of destinations for which sources are not replaced, such as addresses in pools. It is added to the
+    /// other value.
     pub const STAYS: u32 = 2;
 
-    /// The address of this one's family.
+    /// The one of these addresses that has the same family as `family`.
     #[inline]
     pub fn of_family(of: &[Option<Address>; 2], family: Address) -> Option<Address> {
         of[usize::from(!family.is_v4())]
     }
 
-    /// Whether an address takes the place of sources.
+    /// Whether this address may replace a source.
     #[inline]
     pub fn has(&self, address: Address) -> bool {
         [&self.addresses, &self.outgoing]
@@ -482,12 +489,12 @@ impl ManxPorts {
             .any(|of| Self::of_family(of, address) == Some(address))
     }
 
-    /// Whether the world sees the node's address in packets between these two.
+    /// Whether the node's address replaces the source in packets between these two.
     pub fn masquerades(&self, source: Address, destination: Address) -> bool {
         Self::masquerades_by(&self.masquerade, source, destination)
     }
 
-    /// As [`Self::masquerades`], by the values of [`Self::masquerade`].
+    /// Like [`Self::masquerades`], from the values of [`Self::masquerade`].
     pub fn masquerades_by(values: &PrefixMap, source: Address, destination: Address) -> bool {
         let value = |address: Address| match address.to_v4() {
             Some(v4) => values.lookup_v4(v4.to_bits()),
@@ -497,18 +504,18 @@ impl ManxPorts {
     }
 }
 
-/// The endpoints of services that are hosts, not pods: address and port of each, by the service's address, protocol and
-/// port.
+/// The endpoints of services that are hosts, not pods. The key is the service's address, protocol and port, and the
+/// value is the address and port of each endpoint.
 pub type ServiceHosts = BTreeMap<(IpAddr, u8, u16), Vec<(IpAddr, u16)>>;
 
-/// The number of tunnel indexes for each node: the kinds of encapsulation, rounded up to a power of two. So the indexes
-/// of one node differ in bits of their own.
+/// The number of tunnel indexes for each node: the number of kinds of encapsulation, rounded up to a power of two. So
+/// the indexes of one node differ only in bits of their own.
 pub const TUNNELS_PER_NODE: u32 = Encapsulation::KINDS.next_power_of_two();
 
-/// The tunnels whose packets are accepted, by the address of the other end and the encapsulation.
+/// The tunnels whose packets are accepted, found by the address of the other end and the encapsulation.
 ///
-/// A hash table with four times as many places as tunnels, so that a lookup seldom reads more than one. Its hash is
-/// random.
+/// This is a hash table with four times as many places as tunnels, so a lookup rarely reads more than one place. Its
+/// hash is random.
 #[derive(Debug, Clone, Default)]
 pub struct Peers {
     places: Box<[(u64, u32)]>,
@@ -533,7 +540,7 @@ impl Peers {
         self.find(key)?.1
     }
 
-    /// The place of a key, or the place for it, and the tunnel at that place. `None`: the table has no places.
+    /// The place where a key is or would be, and the tunnel at that place. `None`: the table has no places.
     #[inline]
     fn find(&self, key: u64) -> Option<(usize, Option<u32>)> {
         let mut at = (key.wrapping_mul(self.factor) >> self.shift) as usize;
@@ -569,22 +576,22 @@ impl FromIterator<((Ipv4Addr, Encapsulation), u32)> for Peers {
     }
 }
 
-/// Everything a decision reads.
+/// Everything that a decision reads.
 #[derive(Debug, Clone)]
 pub struct Tables {
-    /// The number of these tables, from 1. Only tables that differ in [`Tables::services`] alone have the same. A flow
-    /// that was checked under another version looks everything up again.
+    /// The number of these tables, from 1 on. Tables have the same number only if they differ in [`Tables::services`]
+    /// alone. For a flow that was checked under another version, everything is looked up again.
     pub version: u64,
     /// The classifier.
     pub image: Arc<Image>,
-    /// Address to [`NextHop`], longest prefix first.
+    /// The [`NextHop`] of each address, by longest prefix match.
     pub routes: Arc<PrefixMap>,
-    /// By index; an endpoint keeps its index while it lives.
+    /// Indexed by endpoint; an endpoint keeps its index while it exists.
     pub endpoints: Vec<Option<Endpoint>>,
-    /// By index; a peer keeps its index while it is known. Tunnels to one node are side by side: see
-    /// [`TUNNELS_PER_NODE`].
+    /// Indexed by tunnel; a peer keeps its indexes while it is known. The tunnels to one node have adjacent indexes:
+    /// see [`TUNNELS_PER_NODE`].
     pub tunnels: Arc<[Option<Tunnel>]>,
-    /// The index of each peer's tunnel of each kind.
+    /// The index of the tunnel of each kind to each peer.
     pub peers: Peers,
     /// The address to which other nodes send tunnel packets.
     pub underlay_address: Option<Ipv4Addr>,
@@ -592,29 +599,30 @@ pub struct Tables {
     pub host: Option<Link>,
     /// The link to the world, if Manx owns the uplink. `None`: the world is behind the node.
     pub uplink: Option<Link>,
-    /// The port at which the node translates service addresses, if it does.
+    /// The port at which the node translates service addresses, if the node does that.
     pub service: Option<ServicePort>,
-    /// The services that Manx translates, if it does.
+    /// The services that Manx translates, if Manx does that.
     pub services: Option<Arc<ServiceTable>>,
-    /// The node's ports that are Manx's, if it translates.
+    /// The node's ports that belong to Manx, if Manx translates.
     pub manx_ports: Option<ManxPorts>,
-    /// By port number.
+    /// The roles of ports, by port number.
     pub roles: Vec<Role>,
-    /// The link of each endpoint to the node, by its index, where another plugin connects the endpoints. Manx stands
-    /// between each and the node, and makes no hop. Empty: Manx connects them itself.
+    /// The link from each endpoint to the node, by the endpoint's index, if another plugin connects the endpoints. Then
+    /// Manx stands between each endpoint and the node, and does not count as a hop. If this is empty, Manx connects the
+    /// endpoints itself.
     pub host_sides: Vec<Option<Link>>,
     /// Policy for the node's own interfaces.
     pub host_policy: HostPolicy,
     /// The settings of connection tracking.
     pub connections: Connections,
-    /// The source of the ICMP errors that this node originates.
+    /// The source address of the ICMP errors that this node originates.
     pub router_v4: Option<Ipv4Addr>,
     /// The same for IPv6.
     pub router_v6: Option<Ipv6Addr>,
 }
 
 impl Tables {
-    /// Tables by which nothing passes.
+    /// Tables with which every packet is dropped.
     pub fn closed() -> Self {
         Self {
             version: 0,
@@ -670,10 +678,10 @@ impl Tables {
         }
     }
 
-    /// Stores the next hops of all addresses of a /24 in these tables, while workers use them. `network`: the first
-    /// address. A flow from or to an address whose next hop changes looks both ends up again at its next packet, and so
-    /// do flows of addresses that share its counter. `false`: there is no room, and these tables are as they were. At
-    /// most one thread at a time may call this.
+    /// Stores the next hops of all addresses of a /24 in these tables, while workers use them. `network` is the first
+    /// address. A flow from or to an address whose next hop changes looks up both ends again at its next packet. So do
+    /// flows of addresses that share its counter. Returns `false` if there is no room; then these tables are unchanged.
+    /// At most one thread at a time may call this.
     #[must_use]
     pub fn store_next_hops(&self, network: Ipv4Addr, next_hops: &[EncodedNextHop; 256]) -> bool {
         let addresses = (0..=255).map(|low| network.to_bits() | low);
@@ -688,15 +696,16 @@ impl Tables {
         stored
     }
 
-    /// A count that grows with each change in place that may concern one of the two addresses: its identity or its next
-    /// hop. The caller must read it before it looks anything up. Nothing changes in place at IPv6 addresses.
+    /// A count that grows with each change in place that may concern one of the two addresses, in its identity or its
+    /// next hop. The caller must read it before it looks up anything. IPv6 addresses do not change in place.
     #[inline]
     pub fn changes(&self, addresses: [u32; 2]) -> u32 {
         self.image.changes_v4(addresses)
     }
 
-    /// The source of ICMP errors to senders behind a next hop. Senders to a port of the node get the node's address, because
-    /// the node's network may drop other sources. All others get the address of the router that pods see.
+    /// The source of ICMP errors to senders at a next hop. Senders to a port of the node get errors from the node's
+    /// address, because the node's network may drop other sources. All others get errors from the address of the router
+    /// that pods see.
     pub fn error_source(&self, back: NextHop, is_v4: bool) -> Option<Address> {
         let node = self.manx_ports.as_ref().filter(|_| back == NextHop::ManxPorts);
         let node = node.and_then(|it| it.addresses[usize::from(!is_v4)]);
@@ -731,7 +740,7 @@ impl Tables {
             NextHop::Endpoint(index) => Some(&self.endpoint(index)?.link),
             NextHop::Service | NextHop::Translated => Some(&self.service.as_ref()?.link),
             NextHop::ManxPorts => Some(&self.manx_ports.as_ref()?.link),
-            // Never bare, never to another node.
+            // Packets in a tunnel never leave without it, and never go to another node.
             NextHop::Tunnel(index) | NextHop::Visitor(index) => {
                 Some(&self.tunnel(index)?.link).filter(|link| link.tunnel == Some(index))
             }
@@ -805,10 +814,10 @@ mod tests {
         assert_eq!(counts(), [before[0], before[1] + 2]);
     }
 
-    /// So a flow that has the count of its last lookup never keeps a next hop from before it.
+    /// So a flow whose count is still that of its last lookup never keeps a next hop from before that lookup.
     #[test]
     fn who_sees_a_change_counted_sees_what_was_stored() {
-        // Each takes room, which comes back only with the next tables.
+        // Each store takes room, which becomes free only with the next tables.
         const STORES: u32 = 500;
         let address = Ipv4Addr::new(10, 1, 2, 7);
         let both = [address.to_bits(); 2];

@@ -4,7 +4,7 @@
 //! folders, from the top of the list to the bottom; a folder imports only folders above it in this list:
 //!
 //! | folder | holds | refuses |
-//! |---|---|---|
+//! | folder | holds | refuses |
 //! | `common` | ids, small collections, hashing, the join of a second thread | |
 //! | [`selector`] | Calico's selector language: expressions over labels | |
 //! | [`model`] | the validated cluster, policies of every API in one form | illegal values; resolves nothing |
@@ -18,9 +18,10 @@
 //! | [`check`] | the proof, which compares an image with a judge in every cell | |
 //! | `reference` | a slow and obvious judge, which shares only types with the folders from `resolve` to `compile`; only with the feature `testing` | |
 //!
-//! **A change** takes the smallest step that suffices. A pod of another node changes cells of the image in use
-//! ([`Compiler::update`](compile::Compiler::update)). New predicates and changed network sets change the addresses that
-//! they concern. A changed policy costs the rows of the lists that it is in. Everything else is compiled anew.
+//! **A change** takes the cheapest step that suffices. A pod of another node changes cells of the image in use
+//! ([`Compiler::update`](compile::Compiler::update)). New predicates and changed network sets change the entries of the
+//! addresses that they concern. A changed policy costs the rows of the lists that contain it. Every other change
+//! compiles everything from nothing.
 //!
 //! There is no I/O here, no clock, no async, no unsafe code, and no randomness that affects results (only hash seeds).
 //! A large compilation uses a second thread (`common/join.rs`); the result does not depend on it.
@@ -28,10 +29,10 @@
 //! **Not supported**: HTTP matches and domain names (the import fails closed on them).
 //!
 //! **Several members may have one address** (a pod that is being deleted and its successor, a pod inside a network
-//! set). The address is in a set if any of its members is. A port name holds for an address if one member that has the
-//! address both matches the rule's selector and gives the name that number: the named ports of a member that the
-//! selector does not match do not count for another member. The local end of a pod's packet is that pod, even if
-//! another member has its address.
+//! set). The address is in a set if any of these members is in it. A port name holds for an address if a member that
+//! has the address both matches the rule's selector and gives this name to the port's number. The named ports of a
+//! member that the selector does not match do not count for another member. The local end of a pod's packet is that
+//! pod, even if another member has its address.
 
 #![warn(missing_docs)]
 

@@ -1,27 +1,28 @@
-//! Sets of packets between two given ends: those that a rule matches, and those of them that earlier rules leave.
+//! Sets of packets between two given ends: the packets that a rule matches, and those of them that earlier rules leave
+//! over.
 //!
-//! They are made of the same match sets as rows, so they agree with the tables.
+//! They are built from the same match sets as rows, so they agree with the tables.
 
 pub use crate::common::Ranges;
 use crate::image::{KEYED, OTHERS};
 use crate::model::{Family, NamedPort, PortMatch, Protocol, Rule, RuleEnd, Transport};
 use crate::rows::{EndPorts, PacketTerms, TableMatch, match_set};
 
-/// See the module.
+/// A set of packets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Packets([TablePackets; OTHERS + 1]);
 
 /// The packets of one table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct TablePackets {
-    /// Each holds every pair of its keys and its source ports.
+    /// The pairs. Each stands for all combinations of its keys and its source ports.
     pairs: Vec<(Ranges, Ranges)>,
     /// Whether packets that show no key are in the set.
     bare: bool,
 }
 
 impl Packets {
-    /// The packets of a family that a rule matches, if its entities match both ends. The lists are the named ports of
+    /// The packets of a family that a rule matches, if its entities match both ends. The lists hold the named ports of
     /// the two ends.
     pub fn matching(
         rule: &Rule,
@@ -41,7 +42,7 @@ impl Packets {
         let [source, destination] = [(&rule.source, source), (&rule.destination, destination)]
             .map(|(end, named)| end_ports(end, named));
         let mut tables = match_set(terms, family, &source, &destination).0.map(TablePackets::new);
-        // The protocols that have tables of their own are not among the others, nor are numbers that no protocol has.
+        // The protocols that have their own tables are not among the others, nor are numbers that no protocol has.
         let keyed = KEYED.map(|number| (u16::from(number), u16::from(number)));
         let possible = Ranges::union(keyed.into_iter().chain([(256, u16::MAX)])).complement();
         tables[OTHERS].bare = false;
@@ -87,7 +88,7 @@ impl Packets {
         Self(std::array::from_fn(both))
     }
 
-    /// The number of its pieces, which is the cost of an operation.
+    /// The number of its pieces, which determines the cost of an operation.
     pub fn pieces(&self) -> usize {
         self.0.iter().map(|table| 1 + table.pairs.len()).sum()
     }
@@ -103,7 +104,7 @@ impl Packets {
         })
     }
 
-    /// One of the packets.
+    /// One of the packets, if there is any.
     pub fn first(&self) -> Option<Transport> {
         (0..).zip(&self.0).find_map(|(number, table)| {
             let bare = || table.bare.then(|| KEYED.get(number).copied().map(Transport::bare));
@@ -125,7 +126,7 @@ impl TablePackets {
         Self { pairs: pair(keys, sources).into_iter().collect(), bare }
     }
 
-    /// Keeps these keys only.
+    /// Keeps only these keys.
     fn keep(&mut self, kept: &Ranges) {
         let pairs = std::mem::take(&mut self.pairs).into_iter();
         self.pairs = pairs.filter_map(|(keys, of)| pair(keys.intersection(kept), of)).collect();
@@ -143,7 +144,7 @@ impl TablePackets {
     }
 }
 
-/// The pairs of these, if there are any.
+/// The pair of these sets, unless it is empty.
 fn pair(keys: Ranges, sources: Ranges) -> Option<(Ranges, Ranges)> {
     (!keys.is_empty() && !sources.is_empty()).then_some((keys, sources))
 }
@@ -227,7 +228,7 @@ mod tests {
             let rule = Rule { protocol: Some(number), ..every.clone() };
             left.subtract(&Packets::matching(&rule, Family::V6, &[], &[]));
         }
-        // ICMP of IPv4 is not a protocol that rules for IPv6 can name.
+        // Rules for IPv6 cannot name ICMP of IPv4.
         assert_eq!(left.first(), Some(Transport::icmp(1, 0, 0)));
         let ping = Rule {
             protocol: Some(1),

@@ -16,13 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A target is one program to build; those of an image are packed too.
+// A target is one program to build. The programs of an image are also packed.
 type target struct {
 	name, pkg string
-	// module is the folder of its Go module, if it has one of its own: versions of what it needs may differ.
+	// module is the folder of its Go module, if it has its own: its dependencies may have other
+	// versions.
 	module string
 	test   bool // a test binary
-	asked  bool // only built when it is named
+	asked  bool // built only when it is named
 }
 
 var targets = []target{
@@ -31,11 +32,12 @@ var targets = []target{
 	{name: "pause", pkg: "./pause"},
 	{name: "regression-issue-74839", pkg: "k8s.io/kubernetes/test/images/regression-issue-74839"},
 	{name: "coredns", module: "dns", pkg: "."},
-	{name: "specs.test", pkg: "./specs", test: true, asked: true}, // ginkgo takes no other ending
+	{name: "specs.test", pkg: "./specs", test: true, asked: true}, // ginkgo accepts no other suffix
 	{name: "ginkgo", pkg: "github.com/onsi/ginkgo/v2/ginkgo", asked: true},
 }
 
-// build makes what is out of date in the cache folder. Only one at a time works there; another waits.
+// build makes the programs in the cache folder that are out of date. Only one build runs there at a
+// time; another waits.
 func build(names []string) error {
 	project, err := root()
 	if err != nil {
@@ -81,7 +83,8 @@ func targetNames() (names string) {
 	return names
 }
 
-// lock waits until no other process holds the file. It is free again when this process ends, in whatever way.
+// lock waits until no other process has locked the file. The lock ends when this process ends, in
+// any way.
 func lock(path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -92,7 +95,7 @@ func lock(path string) (unlock func(), err error) {
 
 type builder struct{ source, cache string }
 
-// build does nothing where the stamp beside the program says that it was made from the same sources: linking alone
+// build does nothing if the stamp beside the program shows the same sources, because linking alone
 // takes most of a minute.
 func (b builder) build(t target) error {
 	stamp, err := b.stamp()
@@ -140,7 +143,7 @@ func (b builder) build(t target) error {
 	return writeFile(program+".stamp", stamp)
 }
 
-// imageFiles are the files of an image with those that Kubernetes' module has.
+// imageFiles returns the files of an image, including those from Kubernetes' module.
 func (b builder) imageFiles(i image) (map[string]string, error) {
 	if len(i.module) == 0 {
 		return i.files, nil
@@ -160,7 +163,8 @@ func (b builder) imageFiles(i image) (map[string]string, error) {
 	return files, nil
 }
 
-// stamp is a digest of all that is compiled: Go's version, the versions of the modules, and the sources here.
+// stamp returns a digest of everything that is compiled: Go's version, the versions of the modules,
+// and the sources here.
 func (b builder) stamp() (string, error) {
 	version, err := b.goOutput("env", "GOVERSION", "GOARCH")
 	if err != nil {
@@ -173,7 +177,8 @@ func (b builder) stamp() (string, error) {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(name, ".go") && name != "go.mod" && name != "go.sum" {
 			return err
 		}
-		// The driver itself is compiled by its caller; only these two shape what is made here.
+		// The caller compiles the driver itself. Only these two files affect the programs that are built
+		// here.
 		if filepath.Dir(path) == b.source && strings.HasSuffix(name, ".go") && name != "image.go" && name != "tools.go" {
 			return nil
 		}

@@ -14,18 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A hierarchy is a mounted tree of cgroups. With cgroup v1 there are several, each with controllers of its own; with v2
-// there is one. See cgroups(7).
+// A hierarchy is a mounted tree of cgroups. With cgroup v1 there are several, each with its own
+// controllers; with v2 there is one. See cgroups(7).
 type hierarchy struct {
-	controllers string // as mount(8) takes them, such as "cpu,cpuacct" or "name=systemd"; empty for v2
+	controllers string // in the form of mount(8), such as "cpu,cpuacct" or "name=systemd"; empty for v2
 	mount       string // where it is mounted
 	own         string // the folder of the caller's own cgroup
 }
 
 func (h hierarchy) isV2() bool { return h.controllers == "" }
 
-// hierarchies are those of v1 where one has a controller, or else that of v2. The arguments are the texts of
-// /proc/self/mountinfo and /proc/self/cgroup.
+// hierarchies returns those of v1 if one has a controller, or else that of v2. The arguments are
+// the texts of /proc/self/mountinfo and /proc/self/cgroup.
 func hierarchies(mountinfo, cgroup string) ([]hierarchy, error) {
 	var v1, v2 []hierarchy
 	for lines := bufio.NewScanner(strings.NewReader(cgroup)); lines.Scan(); {
@@ -37,7 +37,8 @@ func hierarchies(mountinfo, cgroup string) ([]hierarchy, error) {
 		if !found {
 			continue
 		}
-		// Both paths begin at the root of the cgroup namespace. In a container the mount may show a part of the tree only.
+		// Both paths begin at the root of the cgroup namespace. In a container the mount may show only a
+		// part of the tree.
 		own := mount
 		if rest, err := filepath.Rel(root, parts[2]); err == nil && !strings.HasPrefix(rest, "..") {
 			own = filepath.Join(mount, rest)
@@ -58,7 +59,8 @@ func hierarchies(mountinfo, cgroup string) ([]hierarchy, error) {
 	return nil, errors.New("no cgroups are mounted: expected cgroup v2 at /sys/fs/cgroup, or v1 below it")
 }
 
-// findMount finds the mount point of the controllers, and which folder of the tree is mounted there. See proc(5).
+// findMount returns the mount point of the controllers, and the folder of the tree that is mounted
+// there. See proc(5).
 func findMount(mountinfo, controllers string) (mount, root string, found bool) {
 	for lines := bufio.NewScanner(strings.NewReader(mountinfo)); lines.Scan(); {
 		front, back, _ := strings.Cut(lines.Text(), " - ")
@@ -90,8 +92,9 @@ func ownHierarchies() ([]hierarchy, error) {
 	return hierarchies(string(mountinfo), string(cgroup))
 }
 
-// joinCgroups makes the node's cgroups, moves this process there, and makes them the roots that the node sees: without
-// that two kubelets would meet in one /kubepods. They lie below the caller's own, and inside its limits.
+// joinCgroups makes the node's cgroups, moves this process there, and makes them the roots that the
+// node sees. Otherwise two kubelets would share one /kubepods. The cgroups lie below the caller's
+// own, and inside its limits.
 func (c *Cluster) joinCgroups(node string) error {
 	trees, err := ownHierarchies()
 	if err != nil {
@@ -109,7 +112,7 @@ func (c *Cluster) joinCgroups(node string) error {
 			return err
 		}
 		if slices.Contains(strings.Split(h.controllers, ","), "cpuset") {
-			// A new cpuset is empty, and takes no process.
+			// A new cpuset is empty, and accepts no process.
 			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 				if err := copyText(filepath.Join(parent, file), filepath.Join(folder, file)); err != nil {
 					return err
@@ -132,11 +135,12 @@ func (c *Cluster) joinCgroups(node string) error {
 	return nil
 }
 
-// weigh gives a node 16 times the processor time of a process outside of it, where both want it. A node stands for a whole
-// machine, and the tests and servers of the cluster, which are many, for none of it: with equal weights a node of a busy
-// test waits longer for its turn than TCP waits until it sends again (200 ms).
+// weigh gives a node 16 times the processor time of a process outside it, if both need it. A node
+// stands for a whole machine; the many tests and servers of the cluster do not. With equal weights
+// a node of a busy test would wait longer for its turn than TCP waits before it retransmits (200
+// ms).
 func weigh(folder string) error {
-	// The files of cgroup v1 and v2, which have 1024 and 100 without this.
+	// The files of cgroup v1 and v2. Their defaults are 1024 and 100.
 	for file, weight := range map[string]string{"cpu.shares": "16384", "cpu.weight": "1600"} {
 		path := filepath.Join(folder, file)
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -149,7 +153,7 @@ func weigh(folder string) error {
 	return nil
 }
 
-// makeCgroup writes the path down before it makes it, so that `down` knows of it after any crash.
+// makeCgroup records the path before it makes the cgroup, so that `down` knows it after any crash.
 func (c *Cluster) makeCgroup(folder string) error {
 	list, err := os.OpenFile(c.path("cgroups"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -159,7 +163,7 @@ func (c *Cluster) makeCgroup(folder string) error {
 	if _, err := fmt.Fprintln(list, folder); err != nil {
 		return err
 	}
-	// What the node left before it was started again.
+	// A cgroup may be left from before the node was restarted.
 	removeTree(folder)
 	if err := os.Mkdir(folder, 0o755); err != nil {
 		return fmt.Errorf("a cgroup: %w (root in a container needs /sys/fs/cgroup mounted for writing)", err)
@@ -180,7 +184,8 @@ func copyText(from, to string) error {
 	return os.WriteFile(to, text, 0)
 }
 
-// removeTree removes the cgroup and those below it, and says whether all are gone. A cgroup with a process stays.
+// removeTree removes the cgroup and those below it. It returns whether all are gone. A cgroup with
+// a process stays.
 func removeTree(folder string) bool {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, os.ErrNotExist) {
@@ -195,7 +200,8 @@ func removeTree(folder string) bool {
 	return err == nil || errors.Is(err, unix.ENOENT)
 }
 
-// removeCgroups removes what the list names. The kernel needs a moment after the last process has ended.
+// removeCgroups removes the cgroups in the list. The kernel needs a moment after the last process
+// has ended.
 func removeCgroups(list string) error {
 	text, err := os.ReadFile(list)
 	if errors.Is(err, os.ErrNotExist) {
@@ -203,7 +209,7 @@ func removeCgroups(list string) error {
 	} else if err != nil {
 		return err
 	}
-	// The caller's processes go back once the nodes are gone.
+	// The caller's processes are moved back when the nodes are gone.
 	left := strings.Fields(string(text))
 	isCallers := func(folder string) bool { return filepath.Base(folder) == callers }
 	for end := time.Now().Add(20 * time.Second); len(left) > 0; time.Sleep(50 * time.Millisecond) {

@@ -11,19 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// With cgroup v2 a cgroup that passes controllers on to its children holds no processes itself; only the root of the
-// machine may. See "No Internal Process Constraint" in Documentation/admin-guide/cgroup-v2.rst.
+// With cgroup v2, a cgroup that passes controllers on to its children holds no processes itself.
+// Only the root of the machine may. See "No Internal Process Constraint" in
+// Documentation/admin-guide/cgroup-v2.rst.
 
-// callers is the cgroup that processes of the caller's container are moved to, where they are in the way.
+// callers is the cgroup to which processes of the caller's container are moved if they are in the
+// way.
 const callers = "manx-callers"
 
-// kubelet and runc set these.
+// wanted are the controllers that kubelet and runc set.
 var wanted = []string{"cpuset", "cpu", "io", "memory", "hugetlb", "pids"}
 
-// needed are those that kubelet does not start without.
+// needed are the controllers without which kubelet does not start.
 var needed = []string{"cpu", "memory", "pids"}
 
-// delegate finds the nearest cgroup upwards that passes the controllers on. Where none does, the root does from now on.
+// delegate finds the nearest cgroup upwards that passes the controllers on. If none does, it makes
+// the root do so.
 func (c *Cluster) delegate(h hierarchy) (string, error) {
 	for folder := h.own; ; folder = filepath.Dir(folder) {
 		passed := words(filepath.Join(folder, "cgroup.subtree_control"))
@@ -47,7 +50,8 @@ func (c *Cluster) delegate(h hierarchy) (string, error) {
 	return h.mount, passOn(h.mount)
 }
 
-// recordCallers has `down` try to restore what another cluster moved: the last one succeeds.
+// recordCallers records that `down` must try to restore what another cluster moved. The last `down`
+// succeeds.
 func (c *Cluster) recordCallers(folder string) error {
 	folder = filepath.Join(folder, callers)
 	if _, err := os.Stat(folder); err != nil {
@@ -62,7 +66,7 @@ func (c *Cluster) recordCallers(folder string) error {
 	return err
 }
 
-// passOn gives the children of the cgroup all controllers that it has.
+// passOn lets the children of the cgroup use all controllers that the cgroup has.
 func passOn(folder string) error {
 	var add []string
 	for _, name := range words(filepath.Join(folder, "cgroup.controllers")) {
@@ -76,7 +80,7 @@ func passOn(folder string) error {
 	return nil
 }
 
-// moveAll repeats until no process is left: they may fork meanwhile.
+// moveAll repeats until no process is left, because processes may fork meanwhile.
 func moveAll(from, to string) error {
 	for range 100 {
 		pids := words(filepath.Join(from, "cgroup.procs"))
@@ -92,9 +96,10 @@ func moveAll(from, to string) error {
 	return fmt.Errorf("the cgroup %s does not become empty", from)
 }
 
-// leaveRoot frees the root that the node sees of processes and lets it pass controllers on, for kubelet and runc.
+// leaveRoot removes processes from the root that the node sees, and lets it pass controllers on,
+// for kubelet and runc.
 func (c *Cluster) leaveRoot(h hierarchy, node string) error {
-	// This cgroup's path still is as the machine sees it: the node's own mount comes later.
+	// This cgroup's path is still the machine's path, because the node's own mount comes later.
 	list := words(c.path("cgroups"))
 	folder := list[len(list)-1]
 	if filepath.Base(folder) != c.ID+"-"+node {
@@ -109,7 +114,8 @@ func (c *Cluster) leaveRoot(h hierarchy, node string) error {
 	return passOn(folder)
 }
 
-// restore moves the caller's processes back. While another cluster uses the controllers that is left to its `down`.
+// restore moves the caller's processes back. While another cluster uses the controllers, its `down`
+// will do that instead.
 func restore(folder string) bool {
 	parent := filepath.Dir(folder)
 	entries, err := os.ReadDir(parent)
@@ -131,7 +137,7 @@ func restore(folder string) bool {
 	return moveAll(folder, parent) == nil && removeTree(folder)
 }
 
-// words are those of the file; none where it cannot be read.
+// words returns the words of the file, or none if it cannot be read.
 func words(path string) []string {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestMain lets this program be the driver too, because the driver starts itself by its own name.
+// TestMain lets this program also be the driver, because the driver starts itself by its own name.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && commands[os.Args[1]] != nil {
 		main()
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A testCluster is taken down with its test, and then nothing of it may be left.
+// A testCluster is taken down with its test. Then nothing of it may be left.
 type testCluster struct {
 	*testing.T
 	dir string
@@ -42,12 +42,12 @@ func newCluster(t *testing.T) testCluster {
 	return c
 }
 
-// command is the driver, called with the cluster's folder.
+// command returns a call of the driver with the cluster's folder.
 func (c testCluster) command(name string, arguments ...string) *exec.Cmd {
 	return exec.Command(self, append([]string{name, "--dir", c.dir}, arguments...)...)
 }
 
-// try runs the driver and gives what it prints.
+// try runs the driver and returns its output.
 func (c testCluster) try(name string, arguments ...string) (string, error) {
 	command := c.command(name, arguments...)
 	var out, wrong bytes.Buffer
@@ -68,7 +68,7 @@ func (c testCluster) run(name string, arguments ...string) string {
 	return out
 }
 
-// eventually tries for a time.
+// eventually runs the driver again and again, until it succeeds or the time is over.
 func (c testCluster) eventually(limit time.Duration, name string, arguments ...string) string {
 	c.Helper()
 	for end := time.Now().Add(limit); ; time.Sleep(200 * time.Millisecond) {
@@ -111,7 +111,7 @@ func (c testCluster) downLeavesNothing() {
 	}
 }
 
-// remains finds what is there of a cluster: its folder, processes, mounts and cgroups.
+// remains returns what is left of a cluster: its folder, processes, mounts and cgroups.
 func remains(c *Cluster) (found []string) {
 	if _, err := os.Lstat(c.Dir); err == nil {
 		found = append(found, "the folder "+c.Dir)
@@ -120,7 +120,8 @@ func remains(c *Cluster) (found []string) {
 	for _, process := range processes {
 		commandLine, _ := os.ReadFile(filepath.Join(process, "cmdline"))
 		cgroup, _ := os.ReadFile(filepath.Join(process, "cgroup"))
-		// The test itself and others may have just looked; a process of the cluster has the folder among its arguments.
+		// The test itself and others may just look into the folder. A process of the cluster has the
+		// folder among its arguments.
 		if bytes.Contains(commandLine, []byte(c.Dir+"/")) || bytes.HasSuffix(commandLine, []byte(c.Dir+"\x00")) ||
 			bytes.Contains(cgroup, []byte(c.ID)) {
 			found = append(found, fmt.Sprintf("process %s: %q", process, commandLine))

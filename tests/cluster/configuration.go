@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// configurations are the files of the node's programs, by path. Two limits are for containers that lack
-// CAP_SYS_RESOURCE: no oom_score_adj is lowered, and no limit of open files raised.
+// configurations returns the files of the node's programs, by path. Two settings are for containers
+// without CAP_SYS_RESOURCE: no oom_score_adj is lowered, and no limit of open files is raised.
 func (n node) configurations() map[string]string {
 	const cri = `plugins."io.containerd.grpc.v1.cri"`
 	return map[string]string{
@@ -42,7 +42,7 @@ func (n node) configurations() map[string]string {
 			`kind: KubeletConfiguration`,
 			`authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: `+n.path("pki", "ca.crt")+`}}`,
 			`authorization: {mode: Webhook}`,
-			`cgroupDriver: cgroupfs`, // containerd 1.6 cannot tell
+			`cgroupDriver: cgroupfs`, // containerd 1.6 cannot report it
 			`failCgroupV1: false`,
 			`failSwapOn: false`,
 			`containerRuntimeEndpoint: unix:///run/containerd/containerd.sock`,
@@ -52,7 +52,7 @@ func (n node) configurations() map[string]string {
 			`oomScoreAdj: 0`,
 			`maxOpenFiles: 20000`,
 			`makeIPTablesUtilChains: false`,
-			`imageGCHighThresholdPercent: 100`, // there is no registry to get an image from again
+			`imageGCHighThresholdPercent: 100`, // there is no registry to pull an image from again
 			`imageMaximumGCAge: 0s`,
 			`evictionHard: {memory.available: 100Mi, nodefs.available: 1%, nodefs.inodesFree: 1%, imagefs.available: 1%}`,
 			`nodeStatusUpdateFrequency: 5s`,
@@ -75,12 +75,12 @@ func (n node) configurations() map[string]string {
 
 func lines(lines ...string) string { return strings.Join(lines, "\n") + "\n" }
 
-// debianPlugins is where the package containernetworking-plugins has its programs.
+// debianPlugins is the folder in which the package containernetworking-plugins has its programs.
 const debianPlugins = "/usr/lib/cni"
 
-// installNetwork gives the node Debian's plugins, a configuration of the wanted one with the node's pod CIDR, and routes to
-// the pods of the other nodes. It waits for the CIDRs, which the machine writes down when the controller manager has set
-// them.
+// installNetwork gives the node Debian's plugins, a configuration of the wanted plugin with the
+// node's pod CIDR, and routes to the pods of the other nodes. It waits for the CIDRs, which the
+// machine writes to files when the controller manager has set them.
 func (n node) installNetwork() error {
 	for _, other := range n.nodes() {
 		var cidr, address string

@@ -13,7 +13,7 @@ func (c *Cluster) etcd() (*exec.Cmd, error) {
 		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
 		"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
 		"--initial-cluster=default=http://127.0.0.1:2380",
-		"--log-level=warn", "--unsafe-no-fsync"), nil // nobody misses its data after a crash of the machine
+		"--log-level=warn", "--unsafe-no-fsync"), nil // its data is not needed after a crash of the machine
 }
 
 func (c *Cluster) apiServer() (*exec.Cmd, error) {
@@ -32,7 +32,7 @@ func (c *Cluster) apiServer() (*exec.Cmd, error) {
 		"--service-account-signing-key-file=" + c.path("pki", "service-accounts.key"),
 	}
 	if c.Nodes == 0 {
-		// No controller makes the service accounts that this would wait for.
+		// No controller makes the service accounts for which this plugin would wait.
 		arguments = append(arguments, "--disable-admission-plugins=ServiceAccount")
 	}
 	return c.program("kube-apiserver", arguments...), nil

@@ -13,15 +13,16 @@ import (
 	"runtime"
 )
 
-// An image is some programs and a few files, as an OCI image layout in a tar archive that `ctr images import` takes:
+// An image consists of some programs and a few files. It becomes an OCI image layout in a tar
+// archive that `ctr images import` reads:
 // https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md
 type image struct {
-	program string   // the target that it is made of, and its name in the image
-	names   []string // as pods name it
+	program string   // the target from which it is made, and its name in the image
+	names   []string // the names by which pods refer to it
 	files   map[string]string
 	module  map[string]string // files of Kubernetes' module, by their path in the image
 	folders []string
-	tools   bool // whether it has what is in tools.go
+	tools   bool // whether it has the tools of tools.go
 	config  map[string]any
 }
 
@@ -34,7 +35,7 @@ type entry struct {
 }
 
 const (
-	// The names are those that the specs ask for; `netpol` and `network` compare.
+	// The names are those that the specs request; `netpol` and `network` check that.
 	agnhostImage = "registry.k8s.io/e2e-test-images/agnhost:2.59"
 	pauseImage   = "registry.k8s.io/pause:3.10.1"
 	dnsImage     = "registry.k8s.io/coredns/coredns:v1.13.1"
@@ -42,7 +43,7 @@ const (
 
 var images = []image{
 	{
-		// Of three more images the specs need no more than a shell, dig, and a program that stays.
+		// From three more images the specs need only a shell, dig, and a program that stays.
 		program: "agnhost", names: []string{
 			agnhostImage,
 			"registry.k8s.io/e2e-test-images/busybox:1.37.0-1",
@@ -90,7 +91,7 @@ func (i image) pack(archive string, programs ...string) error {
 	defer file.Close()
 	out := tar.NewWriter(file)
 	type object map[string]any
-	// blob stores the text under its digest, and gives the descriptor that others refer to it by.
+	// blob stores the text under its digest, and returns the descriptor by which others refer to it.
 	blob := func(mediaType string, text []byte) (object, error) {
 		digest := fmt.Sprintf("%x", sha256.Sum256(text))
 		return object{"mediaType": mediaType, "digest": "sha256:" + digest, "size": len(text)},
@@ -110,7 +111,7 @@ func (i image) pack(archive string, programs ...string) error {
 	}
 	config, err := describe(kind+"config.v1+json", object{
 		"architecture": runtime.GOARCH, "os": "linux", "config": i.config,
-		// The layer is not compressed, so its digest also is that of its content.
+		// The layer is not compressed, so its digest is also the digest of its content.
 		"rootfs": object{"type": "layers", "diff_ids": []any{layers["digest"]}},
 	})
 	if err != nil {
@@ -144,7 +145,7 @@ func (i image) pack(archive string, programs ...string) error {
 	return os.Rename(archive+".new", archive)
 }
 
-// layer is the image's root folder.
+// layer returns the image's root folder as a tar archive.
 func (i image) layer(programs []string) ([]byte, error) {
 	var layer bytes.Buffer
 	out := tar.NewWriter(&layer)
@@ -186,7 +187,8 @@ func (i image) layer(programs []string) ([]byte, error) {
 	return layer.Bytes(), out.Close()
 }
 
-// writeParents writes a folder and those above it that are not made yet: whoever unpacks them would choose who may read them.
+// writeParents writes a folder and its parents that do not exist yet. Otherwise the unpacking
+// program would choose their modes.
 func writeParents(out *tar.Writer, folder string, made map[string]bool) error {
 	if made[folder] {
 		return nil

@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The addresses are the same in every cluster: each has a network of its own.
+// The addresses are the same in every cluster, because each cluster has its own network.
 const (
-	controlAddress = "10.99.0.1" // the control plane, on a bridge that each node has a veth into
+	controlAddress = "10.99.0.1" // the control plane, on a bridge to which each node has a veth
 	apiPort        = 6443
 	apiService     = "10.96.0.1"
 )
 
-// A family of addresses that the cluster has. An address of a node has its number at the place of %d.
+// A family of addresses of the cluster. In a node's address, %d stands for the node's number.
 type family struct{ nodeAddress, nodeRange, podRange, serviceRange string }
 
-// families gives IPv4 first, which the control plane speaks.
+// families returns IPv4 first, which the control plane uses.
 func (c *Cluster) families() []family {
 	all := []family{{"10.99.0.%d", "/24", "10.244.0.0/16", "10.96.0.0/16"}}
 	if c.DualStack {
@@ -34,7 +34,7 @@ func (c *Cluster) families() []family {
 	return all
 }
 
-// ranges joins one field of all families, as Kubernetes' flags want it.
+// ranges joins one field of all families, in the form of Kubernetes' flags.
 func (c *Cluster) ranges(of func(family) string) string {
 	var all []string
 	for _, family := range c.families() {
@@ -48,12 +48,13 @@ func (c *Cluster) serviceRanges() string {
 	return c.ranges(func(f family) string { return f.serviceRange })
 }
 
-// nodeAddresses are those of the node with this index, IPv4 first.
+// nodeAddresses returns the addresses of the node with this index, IPv4 first.
 func (c *Cluster) nodeAddresses(index int) string {
 	return c.ranges(func(f family) string { return fmt.Sprintf(f.nodeAddress, 11+index) })
 }
 
-// runMachine is process 1 of the cluster. It starts the control plane and the nodes, and watches over them for ever.
+// runMachine is process 1 of the cluster. It starts the control plane and the nodes, and supervises
+// them for ever.
 func runMachine(arguments []string) error {
 	for _, passed := range []int{3, 4} {
 		unix.CloseOnExec(passed)
@@ -67,13 +68,13 @@ func runMachine(arguments []string) error {
 	if err != nil {
 		return err
 	}
-	// Before anything is made: from here on `down` finds the machine.
+	// The pid is written before anything is made, so that `down` finds the machine from here on.
 	if err := process.write(c.path("pid")); err != nil {
 		return err
 	}
 	ready := make(chan struct{})
 	go func() {
-		_, _ = up.Read(make([]byte, 1)) // nothing is ever sent: it returns when `up` has ended
+		_, _ = up.Read(make([]byte, 1)) // nothing is ever sent, so this returns when `up` has ended
 		select {
 		case <-ready:
 		default:
@@ -95,7 +96,8 @@ func runMachine(arguments []string) error {
 	select {}
 }
 
-// forward joins the caller's loopback interface, where the listener is, and the API server in this network.
+// forward connects clients of the listener, on the caller's loopback interface, to the API server
+// in this network.
 func forward(listener net.Listener) {
 	for {
 		from, err := listener.Accept()
@@ -107,7 +109,7 @@ func forward(listener net.Listener) {
 			defer from.Close()
 			to, err := net.Dial("tcp4", net.JoinHostPort(controlAddress, fmt.Sprint(apiPort)))
 			if err != nil {
-				return // the API server is down: the client sees the connection closed
+				return // the API server is down, and the client sees a closed connection
 			}
 			defer to.Close()
 			go func() {
@@ -166,14 +168,15 @@ func (c *Cluster) waitForNodes(progress io.Writer) error {
 			return fmt.Errorf("%w; the logs of its programs are %s", err, c.path("log", node+".*"))
 		}
 		address, _, _ := strings.Cut(c.nodeAddresses(i), ",")
-		// The API server answers pods, and is a proxy to them. The address and the CIDR are IPv4's, with --dual-stack too.
+		// The API server connects to pods for its clients. The address and the CIDR are IPv4's, also with
+		// --dual-stack.
 		if err := ip("route replace " + cidr + " via " + address); err != nil {
 			return err
 		}
 		if c.CNI == "none" {
 			continue
 		}
-		// The nodes read this, and make it the configuration of ptp.
+		// The nodes read this file, and make the configuration of ptp from it.
 		if err := writeFile(c.path(node, "pod-cidr"), cidr+" "+address+"\n"); err != nil {
 			return err
 		}
@@ -209,8 +212,9 @@ func (c *Cluster) makeNetwork() error {
 	return ip("link set lo up", "link add br0 type bridge", "address add "+controlAddress+"/24 dev br0", "link set br0 up")
 }
 
-// makeDisks mounts what the nodes write to: memory, because the folder may be on an overlay, which overlays cannot be
-// made on. Only the machine and its nodes see it; it outlives a node and ends with the machine.
+// makeDisks mounts the file systems to which the nodes write. They are in memory, because the
+// folder may be on an overlay, and overlays cannot be made on an overlay. Only the machine and its
+// nodes see them; they outlive a node and end with the machine.
 func (c *Cluster) makeDisks() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
@@ -224,7 +228,8 @@ func (c *Cluster) makeDisks() error {
 	return nil
 }
 
-// startNode starts process 1 of the node and gives it its network interface; then the node goes on.
+// startNode starts process 1 of the node and gives it its network interface. Then the node
+// continues.
 func (c *Cluster) startNode(node string, index int) (*exec.Cmd, error) {
 	log, err := os.OpenFile(c.path("log", node), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -246,7 +251,7 @@ func (c *Cluster) startNode(node string, index int) (*exec.Cmd, error) {
 		return nil, err
 	}
 	port := "to-" + node
-	_ = ip("link delete " + port) // of the node before it was started again
+	_ = ip("link delete " + port) // from before the node was restarted
 	err = ip(fmt.Sprintf("link add %s type veth peer name eth0 netns %d", port, command.Process.Pid),
 		fmt.Sprintf("link set %s master br0 up", port))
 	if err != nil {
@@ -257,7 +262,7 @@ func (c *Cluster) startNode(node string, index int) (*exec.Cmd, error) {
 	return command, nil
 }
 
-// ip runs commands of ip(8), all or those before the first that fails.
+// ip runs commands of ip(8) until one fails.
 func ip(lines ...string) error {
 	batch := exec.Command("ip", "-batch", "-")
 	batch.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")

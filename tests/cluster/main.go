@@ -1,8 +1,10 @@
-// Command cluster makes a real Kubernetes on this machine: etcd, the control plane and nodes with containerd and kubelet,
-// each node in namespaces of its own. README.md says how, and why it is made so.
+// Command cluster makes a real Kubernetes on this machine: etcd, the control plane and nodes with
+// containerd and kubelet, each node in its own namespaces. README.md says how, and why it is made
+// in this way.
 //
-// One process, the machine (machine.go), is process 1 of a pid namespace, and everything else runs below it. So one
-// SIGKILL ends all of it, and its network and mounts end with it: `down` has only cgroups and the folder left to remove.
+// One process, the machine (machine.go), is process 1 of a pid namespace, and everything else runs
+// below it. So one SIGKILL ends all of it, with its network and mounts. Then `down` only has to
+// remove cgroups and the folder.
 package main
 
 import (
@@ -35,10 +37,10 @@ const usage = `usage: cluster COMMAND [--dir DIR] ...
 DIR is the folder of the cluster: $MANX_CLUSTER_DIR, or run in the cache folder.
 The cache folder is $MANX_CLUSTER_CACHE, or target/cluster.`
 
-// self is this program, even when its file is gone, as after `go run`.
+// self is this program, even if its file is gone, as after `go run`.
 const self = "/proc/self/exe"
 
-// The first four are what the driver starts itself by, inside of namespaces.
+// The driver starts itself with the first four, inside namespaces.
 var commands = map[string]func([]string) error{
 	"machine": runMachine,
 	"node":    enterNode,
@@ -74,7 +76,8 @@ func main() {
 	}
 }
 
-// root is the folder of this project, found by its parts from the working folder upwards.
+// root returns the folder of this project. It goes upwards from the working folder and recognizes
+// the project by its parts.
 func root() (string, error) {
 	folder, err := os.Getwd()
 	for ; err == nil; folder = filepath.Dir(folder) {
@@ -89,7 +92,7 @@ func root() (string, error) {
 	return "", err
 }
 
-// cache is the absolute path of the folder of what is built.
+// cache returns the absolute path of the folder for built programs.
 func cache() (string, error) {
 	if folder := os.Getenv("MANX_CLUSTER_CACHE"); folder != "" {
 		return filepath.Abs(folder)
@@ -98,7 +101,7 @@ func cache() (string, error) {
 	return filepath.Join(root, "target/cluster"), err
 }
 
-// flags makes a flag set with --dir in it. Once it has parsed, directory gives the absolute path.
+// flags makes a flag set with --dir. After parsing, directory returns the absolute path.
 func flags(command string) (*flag.FlagSet, func() (string, error)) {
 	set := flag.NewFlagSet(command, flag.ExitOnError)
 	dir := set.String("dir", os.Getenv("MANX_CLUSTER_DIR"), "the cluster's folder")
@@ -115,7 +118,7 @@ func flags(command string) (*flag.FlagSet, func() (string, error)) {
 func opened(command string, arguments []string) (*Cluster, []string, error) {
 	set, directory := flags(command)
 	rest := arguments
-	// kubectl's own flags are not ours.
+	// kubectl's own flags must not be parsed here.
 	if len(arguments) > 0 && strings.HasPrefix(strings.TrimLeft(arguments[0], "-"), "dir") || command != "kubectl" {
 		if err := set.Parse(arguments); err != nil {
 			return nil, nil, err
@@ -141,7 +144,8 @@ func kubectl(arguments []string) error {
 	return program.Run()
 }
 
-// giveImage packs programs and has every node import them, as a registry would have them pulled.
+// giveImage packs programs and makes every node import them, as if they were pulled from a
+// registry.
 func giveImage(arguments []string) error {
 	c, arguments, err := opened("image", arguments)
 	if err != nil {
@@ -168,7 +172,7 @@ func giveImage(arguments []string) error {
 	return nil
 }
 
-// inNode is the command that runs another one in all namespaces of a node.
+// inNode returns the command that runs another one in all namespaces of a node.
 func (c *Cluster) inNode(node string, command ...string) ([]string, error) {
 	process, err := readProcess(c.path(node, "pid"))
 	if err != nil || !process.alive() {
@@ -182,7 +186,8 @@ func (c *Cluster) inNode(node string, command ...string) ([]string, error) {
 		"--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"}, command...), nil
 }
 
-// execInNode runs the command as a process of the node; standard input, output and the exit status are the command's.
+// execInNode runs the command as a process of the node, with this process's standard input and
+// output, and returns its exit status.
 func execInNode(arguments []string) error {
 	c, arguments, err := opened("exec", arguments)
 	if err != nil {

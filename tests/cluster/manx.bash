@@ -1,7 +1,9 @@
-# Sourced: a cluster of two nodes for Manx to be installed in, and checks that are counted. $1 and $2 are the static programs
-# manx and manx-cni. MANX_CLUSTER_CACHE is the folder of the cluster's programs, which must be built; MANX_CLUSTER_PROXY is
-# kube-proxy's mode, nftables or iptables, or none: then Manx translates services. MANX_CLUSTER_IPAM and MANX_CLUSTER_BGP are Manx's own settings. Where $cni is set, that plugin connects the pods; where $up is
-# set, it is a flag more for the cluster. What is wrong also goes to the file MANX_WRONG, if that is set.
+# To be sourced: a cluster of two nodes in which Manx is installed, and checks that are counted. $1
+# and $2 are the static programs manx and manx-cni. MANX_CLUSTER_CACHE is the folder of the
+# cluster's programs, which must be built. MANX_CLUSTER_PROXY is kube-proxy's mode, nftables or
+# iptables, or none: then Manx translates services. MANX_CLUSTER_IPAM and MANX_CLUSTER_BGP are
+# settings of Manx. If $cni is set, that plugin connects the pods. If $up is set, it is a further
+# flag for the cluster. Failed checks are also written to the file MANX_WRONG, if that is set.
 set -euo pipefail
 
 [ $# -ge 2 ] || { echo "usage: $0 MANX MANX_CNI: expected two static programs" >&2; exit 2; }
@@ -25,8 +27,8 @@ cluster() { "$work/driver" "$@"; }
 kubectl() { cluster kubectl "$@"; }
 say() { printf '%(%T)T %s\n' -1 "$*"; }
 
-# check WHAT CMD...: counts, says what was found, and goes on. The first wrong one keeps the logs, because a script may replace
-# the agents later.
+# check WHAT CMD...: counts the check, prints what was found, and continues. The first failed check
+# keeps the logs, because a script may replace the agents later.
 check() {
     local what=$1 found
     shift
@@ -50,7 +52,7 @@ eventually() {
     done
 }
 
-# verdict: the exit status is 1 if any check was wrong.
+# verdict: returns exit status 1 if any check failed.
 verdict() {
     if [ "$bad" -gt 0 ]; then
         say "$bad of $checks checks are wrong"
@@ -59,8 +61,9 @@ verdict() {
     say "$checks checks, none wrong"
 }
 
-# keep_logs WHEN: those of the cluster's programs and of the pods that are there, and what the agents say and have dropped, in
-# a folder that stays. Nodes copy the logs of their pods, because the API server may be away.
+# keep_logs WHEN: copies the logs of the cluster's programs and of existing pods, and the agents'
+# status and drops, into a folder that stays. The nodes copy the logs of their pods, because the API
+# server may be away.
 keep_logs() {
     local node
     [ -d "$MANX_CLUSTER_DIR/log" ] || return 0
@@ -74,16 +77,18 @@ keep_logs() {
     say "the logs of the cluster are in $kept/$1"
 }
 
-# The host on the other side of the nodes' network, which is none of the cluster's. outside COMMAND...: a program of it.
+# The host on the other side of the nodes' network, which is not part of the cluster. outside
+# COMMAND...: runs a command there.
 readonly outside=10.99.0.1
 outside() { nsenter --net --target "$(pgrep -of "machine $MANX_CLUSTER_DIR")" -- "$@"; }
-# outside_runs PROGRAM...: until the checks end. What it says is kept with the cluster's logs.
+# outside_runs PROGRAM...: runs a program there until the checks end. Its output is kept with the
+# cluster's logs.
 outside_runs() {
     # shellcheck disable=SC2016 # They are the inner shell's.
-    outside sh -c 'echo $$ >"$1" && shift && exec "$@"' sh "$work/outside.pid" "$@" >>"$MANX_CLUSTER_DIR/log/outside" 2>&1 &
+    outside sh -c 'echo $$ >>"$1" && shift && exec "$@"' sh "$work/outside.pid" "$@" >>"$MANX_CLUSTER_DIR/log/outside" 2>&1 &
 }
 
-# take_down: the cluster, as a check of its own.
+# take_down: takes the cluster down, as a separate check.
 take_down() {
     if [ "$bad" -gt 0 ]; then keep_logs end; fi
     cluster down
@@ -93,16 +98,18 @@ take_down() {
 end() {
     [ "$?" -eq 0 ] || keep_logs end || true
     cluster down
-    if [ -e "$work/outside.pid" ]; then kill "$(<"$work/outside.pid")" || true; fi
+    # shellcheck disable=SC2046 # pids, in words
+    if [ -e "$work/outside.pid" ]; then kill $(<"$work/outside.pid") || true; fi
     rm -rf "$work"
 }
 
-# install_manx [MANIFEST]: as docs/install.md says, on the nodes with the label $node_selector if that is set. uninstall_manx takes the same away.
+# install_manx [MANIFEST]: installs Manx as docs/install.md says, on the nodes with the label
+# $node_selector if that is set. uninstall_manx removes it.
 install_manx() {
     deploy=$here/../../deploy/${1:-manx.yaml}
     cluster image docker.io/library/manx:latest "$work/manx" "$work/manx-cni"
     if [ "$proxy" = none ]; then
-        # Nobody leads to the API server's cluster IP before the agents run.
+        # The API server's cluster IP does not work before the agents run.
         kubectl -n kube-system get configmap kubernetes-services-endpoint >/dev/null 2>&1 ||
             kubectl -n kube-system create configmap kubernetes-services-endpoint \
                 --from-literal=KUBERNETES_SERVICE_HOST=10.99.0.1 --from-literal=KUBERNETES_SERVICE_PORT=6443
@@ -126,7 +133,7 @@ install_manx() {
     check "the nodes are ready" kubectl wait --for=condition=Ready node --all --timeout=60s
 }
 
-# Nodes do it themselves, as docs/install.md says, where Manx does not translate.
+# If Manx does not translate, the nodes masquerade themselves, as docs/install.md says.
 masquerade() {
     local node
     [ "$proxy" != none ] || return 0
@@ -142,11 +149,11 @@ END
     done
 }
 
-# The Job that made the pool is gone.
+# The Job that made the pool no longer exists.
 uninstall_manx() { kubectl delete --ignore-not-found -f - <"$deploy" --timeout=60s; }
 
 trap end EXIT
-# Without these, the status that `end` sees is not that of a signal.
+# Without these traps, `end` would not see the exit status of a signal.
 trap 'exit 130' INT
 trap 'exit 143' TERM
 cluster up --nodes 2 --cni "${cni:-none}" --proxy "$proxy" ${up:+"$up"}

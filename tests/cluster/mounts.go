@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mount makes the machine's files look like a machine of the node's own, with everything at its usual path. What is
-// written goes to the node's disk.
+// mount makes the machine's files look like those of the node's own machine, with everything at its
+// usual path. Writes go to the node's disk.
 func (n node) mount() error {
 	disk := n.path("disks", n.name)
-	// Nothing of this reaches the machine; inside of the node mounts propagate, as kubelet and runc want it.
+	// None of these mounts reaches the machine. Inside the node mounts propagate, as kubelet and runc
+	// require.
 	if err := mountAll(
 		mounting{"", "/", "", unix.MS_REC | unix.MS_PRIVATE, ""},
 		mounting{"", "/", "", unix.MS_REC | unix.MS_SHARED, ""},
@@ -23,7 +24,7 @@ func (n node) mount() error {
 	); err != nil {
 		return err
 	}
-	// The folders that the cluster needs may lie below what is mounted over.
+	// The folders that the cluster needs may lie below a path that is mounted over.
 	cache := filepath.Dir(n.Bin)
 	pins, err := pin(n.Dir, cache, disk)
 	if err != nil {
@@ -63,7 +64,7 @@ func (n node) mount() error {
 			return err
 		}
 	}
-	// For network plugins that want it; not every kernel and container has it.
+	// Some network plugins use it; not every kernel and container has it.
 	_ = unix.Mount("bpf", "/sys/fs/bpf", "bpf", 0, "")
 	if err := mountCgroups(); err != nil {
 		return err
@@ -111,7 +112,7 @@ func pin(paths ...string) (pinned, error) {
 	return pins, nil
 }
 
-// restore mounts each folder at its path again, where something else is seen there by now.
+// restore mounts each folder at its path again if something else is mounted there by now.
 func (p pinned) restore() error {
 	for path, folder := range p {
 		defer folder.Close()
@@ -158,8 +159,8 @@ func mountCgroups() error {
 	return nil
 }
 
-// coverSettings lays files over the settings that kubelet insists on and that belong to the whole machine. kubelet finds
-// the values that it wants, and the machine keeps its own.
+// coverSettings mounts files over settings that belong to the whole machine but that kubelet
+// insists on. kubelet finds the values that it wants, and the machine keeps its own.
 func (n node) coverSettings() error {
 	for setting, value := range map[string]string{
 		"vm/overcommit_memory":      "1",

@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A node's first process goes through three lives: `node` joins the node's cgroups, `init` is process 1 and reaps
-// orphans (the shims of containers are), and its child `daemons` mounts, configures and supervises.
+// A node's first process has three stages: `node` joins the node's cgroups, `init` is process 1 and
+// reaps orphans (such as the shims of containers), and its child `daemons` mounts, configures and
+// supervises.
 
 // enterNode begins a node: arguments are the cluster's folder, the node's name and its addresses.
 func enterNode(arguments []string) error {
@@ -30,7 +31,7 @@ func enterNode(arguments []string) error {
 	if err := process.write(c.path(arguments[1], "pid")); err != nil {
 		return err
 	}
-	// A cgroup namespace belongs to a thread, and exec keeps that of its caller.
+	// A cgroup namespace belongs to a thread, and exec keeps the namespace of the calling thread.
 	runtime.LockOSThread()
 	if err := c.joinCgroups(arguments[1]); err != nil {
 		return err
@@ -38,7 +39,7 @@ func enterNode(arguments []string) error {
 	return unix.Exec(self, append([]string{"cluster", "init"}, arguments...), os.Environ())
 }
 
-// runInit ends with its child, and then the kernel ends the rest of the node.
+// runInit ends with its child. Then the kernel ends the rest of the node.
 func runInit(arguments []string) error {
 	child, err := os.StartProcess(self, append([]string{"cluster", "daemons"}, arguments...),
 		&os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
@@ -71,7 +72,7 @@ func runDaemons(arguments []string) error {
 		return err
 	}
 	n := node{c, arguments[1], arguments[2]}
-	// The machine closes its end when the network interface is there.
+	// The machine closes its end when the network interface exists.
 	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
 		return err
 	}
@@ -105,7 +106,7 @@ func (n node) startDaemons() error {
 			return err
 		}
 	}
-	// containerd calls this one itself for each pod, whatever the network is.
+	// containerd itself calls this plugin for each pod, whatever the network is.
 	if err := installPlugins("loopback"); err != nil {
 		return err
 	}
@@ -135,7 +136,7 @@ func (n node) startDaemons() error {
 	return nil
 }
 
-// importImages does so on each start of the node, which is quick where they are there.
+// importImages runs at each start of the node. It is fast if the images exist already.
 func (n node) importImages() error {
 	archives, err := filepath.Glob(filepath.Join(filepath.Dir(n.Bin), "images", "*.tar"))
 	if err != nil {

@@ -45,7 +45,7 @@ func TestTwoNodesRunPodsAndServices(t *testing.T) {
 	c.reachEachOther(nodes)
 	c.isSeenWhileItRuns()
 
-	// Programs come back as they were, and so does a node whose namespaces are made anew.
+	// Programs come back as before, and so does a node whose namespaces are made again.
 	for _, name := range []string{"n1.kubelet", "n1.containerd", "n2"} {
 		c.run("stop", name)
 		c.run("start", name)
@@ -54,7 +54,8 @@ func TestTwoNodesRunPodsAndServices(t *testing.T) {
 	c.reachEachOther(nodes)
 }
 
-// isSeenWhileItRuns shows that the search for remains finds what is there, and so that finding nothing means something.
+// isSeenWhileItRuns checks that the search for remains finds a running cluster. Otherwise finding
+// nothing would mean nothing.
 func (c testCluster) isSeenWhileItRuns() {
 	c.Helper()
 	cluster, err := readCluster(c.dir)
@@ -69,7 +70,7 @@ func (c testCluster) isSeenWhileItRuns() {
 	}
 }
 
-// reachEachOther waits for the Deployments, and has a pod of each node call all pods and services.
+// reachEachOther waits for the Deployments, and lets a pod of each node call all pods and services.
 func (c testCluster) reachEachOther(nodes []string) {
 	c.Helper()
 	for _, node := range nodes {
@@ -98,10 +99,10 @@ func (c testCluster) reachEachOther(nodes []string) {
 		for _, target := range targets {
 			c.eventually(10*time.Second, "kubectl", "exec", names[0], "--", "/agnhost", "connect", "--timeout=2s", target)
 		}
-		// What Kubernetes' specs have pods execute.
+		// These are commands that Kubernetes' specs execute in pods.
 		shell := "set -e; curl -sS --max-time 2 http://%[1]s:8080/hostname | grep on-; nc -vz -w 2 %[1]s 8080; ls /tmp | wc -l"
 		c.run("kubectl", "exec", names[0], "--", "/bin/sh", "-c", fmt.Sprintf(shell, addresses[0]))
-		// The probe is one that can fail.
+		// This checks that the probe can fail.
 		if _, err := connect(addresses[0] + ":8081"); err == nil || !strings.Contains(err.Error(), "REFUSED") {
 			c.Errorf("a port without a server, from %s: %v, expected REFUSED", node, err)
 		}
@@ -121,7 +122,7 @@ func TestNodesWithoutAPluginWaitForOne(t *testing.T) {
 	if !strings.Contains(reason, "cni plugin not initialized") {
 		t.Fatalf("the node's reason for not being Ready: %q", reason)
 	}
-	// What is put into these folders is what the node has in /opt/cni/bin and /etc/cni/net.d.
+	// The node has these folders as /opt/cni/bin and /etc/cni/net.d.
 	plugin, err := os.ReadFile(filepath.Join(debianPlugins, "ptp"))
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +136,7 @@ func TestNodesWithoutAPluginWaitForOne(t *testing.T) {
 	}
 	c.eventually(60*time.Second, "kubectl", "wait", "--timeout=5s", "--for=condition=Ready", "node/n1")
 
-	// A crash of what all else runs below; the cleanup is that of every test.
+	// The process below which everything else runs crashes. The cleanup is the same as in every test.
 	machine, err := readProcess(filepath.Join(c.dir, "pid"))
 	if err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ type authority struct {
 	serial      int64
 }
 
-// makeKeys writes to pki/ what the programs are started with, and the kubeconfigs of all.
+// makeKeys writes to pki/ the keys and certificates that the programs need, and all kubeconfigs.
 func (c *Cluster) makeKeys() error {
 	ca, err := newAuthority()
 	if err != nil {
@@ -42,7 +42,7 @@ func (c *Cluster) makeKeys() error {
 	outside := fmt.Sprintf("https://127.0.0.1:%d", c.Port)
 	type holder struct {
 		name, user, group string
-		config, server    string // where the kubeconfig goes, and what it calls
+		config, server    string // the path of the kubeconfig, and the server that it names
 	}
 	holders := []holder{
 		{"apiserver", "kube-apiserver", "", "", ""},

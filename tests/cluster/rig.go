@@ -16,14 +16,16 @@ import (
 	"time"
 )
 
-// A rig (docs/rig.md) is brought through the API server: its namespaces, service accounts, policies and services as they are,
-// and its pods, and those of its workloads, with a prober that answers at their ports. Nodes worker-1, worker-2, .. are the
-// cluster's, in turn. Its Nodes and IPPools stay away, because the cluster has its own; so does its outside host.
+// A rig (docs/rig.md) is applied to the API server. Its namespaces, service accounts, policies and
+// services stay as they are. Its pods, and the pods of its workloads, get a prober that answers at
+// their ports. The cluster's nodes take the place of the nodes worker-1, worker-2, .. in turn. The
+// rig's Nodes and IPPools are left out, because the cluster has its own, and so is its outside
+// host.
 
 // object is a Kubernetes object, as JSON has it.
 type object = map[string]any
 
-// A rigPod is what probes need of a Pod.
+// A rigPod holds the fields of a Pod that probes need.
 type rigPod struct {
 	Metadata struct {
 		Namespace, Name string
@@ -45,8 +47,8 @@ type rigPod struct {
 
 func (p rigPod) name() string { return p.Metadata.Namespace + "/" + p.Metadata.Name }
 
-// rig applies a rig's objects, and compares what its pods reach with what the oracle says about the cluster's objects as they
-// are then. It takes its objects away again.
+// rig applies a rig's objects, and compares what its pods reach with the oracle's verdicts on the
+// cluster's objects at that time. Then it deletes its objects.
 func rig(arguments []string) (err error) {
 	c, rest, err := opened("rig", arguments)
 	if err != nil {
@@ -68,7 +70,8 @@ func rig(arguments []string) (err error) {
 	if err != nil {
 		return err
 	}
-	// What the API server has just taken counts on every node a moment later, and endpoints of services come later.
+	// New objects of the API server take effect on every node a moment later, and endpoints of
+	// services come later.
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Second) {
 		probes, err := c.probes(rest[1], pods)
 		if err != nil {
@@ -84,9 +87,10 @@ func rig(arguments []string) (err error) {
 	}
 }
 
-// removeRig waits until the objects are gone, and the pods that controllers made of them: another rig may have the same
-// names. Namespaces stay, empty, because Kubernetes takes at least 5 s to delete one. A rig that has them, too, gives them
-// its own labels, and `kubectl apply` takes away those that the rig before gave them: the rigs rest on that.
+// removeRig waits until the objects are gone, and the pods that controllers made from them, because
+// another rig may have the same names. Namespaces stay, empty, because Kubernetes takes at least 5
+// s to delete one. A later rig with the same namespaces sets its own labels, and `kubectl apply`
+// removes the labels of the rig before. The rigs depend on that.
 func (c *Cluster) removeRig(objects []object) error {
 	objects = slices.DeleteFunc(objects, func(it object) bool { return it["kind"] == "Namespace" })
 	if _, err := c.withInput(objects, "delete", "--ignore-not-found", "--timeout=60s", "-f", "-"); err != nil {
@@ -96,7 +100,7 @@ func (c *Cluster) removeRig(objects []object) error {
 	return err
 }
 
-// withInput runs kubectl with a List of the objects as its input.
+// withInput runs kubectl with a List of the objects as its standard input.
 func (c *Cluster) withInput(objects []object, arguments ...string) ([]byte, error) {
 	input, err := json.Marshal(object{"apiVersion": "v1", "kind": "List", "items": objects})
 	if err != nil {
@@ -108,7 +112,7 @@ func (c *Cluster) withInput(objects []object, arguments ...string) ([]byte, erro
 	return output(program)
 }
 
-// output is what a program prints. Its error has what the program says of it.
+// output returns what a program prints. Its error contains the program's error output.
 func output(program *exec.Cmd) ([]byte, error) {
 	out, err := program.Output()
 	var ended *exec.ExitError
@@ -118,7 +122,7 @@ func output(program *exec.Cmd) ([]byte, error) {
 	return out, err
 }
 
-// rigObjects reads the manifests of a rig. What others stand in comes first.
+// rigObjects reads the manifests of a rig. Namespaces come before the objects in them.
 func (c *Cluster) rigObjects(folder, image string) ([]object, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
 	if err != nil {
@@ -126,7 +130,7 @@ func (c *Cluster) rigObjects(folder, image string) ([]object, error) {
 	}
 	arguments := []string{"create", "--dry-run=client", "--validate=false", "-o", "json"}
 	for _, file := range files {
-		if filepath.Base(file) != "rig.yaml" { // not an object: what the rig has outside of the cluster
+		if filepath.Base(file) != "rig.yaml" { // this is not an object, but settings of the rig
 			arguments = append(arguments, "-f", file)
 		}
 	}
@@ -155,7 +159,7 @@ func (c *Cluster) rigObjects(folder, image string) ([]object, error) {
 				continue
 			case "HostEndpoint":
 				spec["node"] = c.place(spec["node"])
-				delete(spec, "expectedIPs") // of the rig's node
+				delete(spec, "expectedIPs") // the address belongs to the rig's node
 			case "Pod":
 				err = c.serve(it, image)
 			case "Deployment", "StatefulSet", "DaemonSet":
@@ -170,7 +174,7 @@ func (c *Cluster) rigObjects(folder, image string) ([]object, error) {
 	return slices.Concat(leftOutNamespaces(first, then), first, then), nil
 }
 
-// leftOutNamespaces are those that objects lie in and that the rig does not have.
+// leftOutNamespaces returns the namespaces that objects lie in but that the rig does not define.
 func leftOutNamespaces(first, then []object) (missing []object) {
 	known := []any{nil, "default", "kube-system"}
 	for _, it := range first {
@@ -187,10 +191,11 @@ func leftOutNamespaces(first, then []object) (missing []object) {
 	return missing
 }
 
-// otherPort is one that no container names.
+// otherPort is a port that no container names.
 const otherPort = "40000/tcp"
 
-// ports are those that can be asked: not those of SCTP, which most kernels of containers and small machines do not have.
+// ports returns the ports that can be probed. SCTP's are left out, because most kernels of
+// containers and small machines lack SCTP.
 func (p rigPod) ports() []string {
 	ports := []string{otherPort}
 	for _, container := range p.Spec.Containers {
@@ -207,14 +212,15 @@ func (p rigPod) ports() []string {
 	return ports
 }
 
-// place gives the cluster's node for one of the rig's.
+// place returns the cluster's node for one of the rig's nodes.
 func (c *Cluster) place(node any) string {
 	number := 1
 	_, _ = fmt.Sscanf(fmt.Sprint(node), "worker-%d", &number)
 	return c.nodes()[(number-1)%c.Nodes]
 }
 
-// serve makes a pod, or a workload's template, one with a prober in it: names, labels, account and ports stay.
+// serve puts a prober into a pod, or into a workload's template. Names, labels, account and ports
+// stay.
 func (c *Cluster) serve(pod object, image string) error {
 	text, err := json.Marshal(pod)
 	if err != nil {
@@ -249,7 +255,7 @@ func (c *Cluster) serve(pod object, image string) error {
 	return nil
 }
 
-// rigMark is the annotation that finds the pods again. No selector sees it.
+// rigMark is the annotation by which the pods are found again. No selector sees it.
 const rigMark = "manx.test/rig"
 
 // rigPods waits for the pods of the objects, and reads them with their addresses.
@@ -277,7 +283,7 @@ func (c *Cluster) rigPods(objects []object) ([]rigPod, error) {
 	})
 }
 
-// waitForPods reads the rig's pods until they are as expected.
+// waitForPods reads the rig's pods until they fulfil the condition.
 func (c *Cluster) waitForPods(expected string, isSo func([]rigPod) bool) (pods []rigPod, err error) {
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(300 * time.Millisecond) {
 		out, err := c.withInput(nil, "get", "pods", "-A", "-o", "json")
@@ -296,12 +302,12 @@ func (c *Cluster) waitForPods(expected string, isSo func([]rigPod) bool) (pods [
 	return nil, fmt.Errorf("the rig's pods were expected %s within 60 s, and are: %+v", expected, pods)
 }
 
-// A probe asks a port of a pod by one of its addresses.
+// A probe connects to a port of a pod at one of its addresses.
 type probe struct {
 	from, to string
 	address  netip.Addr
 	port     string
-	expected bool // to be answered, by the oracle
+	expected bool // whether the oracle expects an answer
 }
 
 func (p probe) target() string {
@@ -309,7 +315,8 @@ func (p probe) target() string {
 	return net.JoinHostPort(p.address.String(), number) + "/" + protocol
 }
 
-// probes are those of all ports of all pods but the one that asks, by all of their addresses.
+// probes returns the probes from each pod to all ports of all other pods, at all of their
+// addresses.
 func (c *Cluster) probes(manx string, pods []rigPod) (all []probe, err error) {
 	answers := map[string]map[string]bool{}
 	for _, to := range pods {
@@ -330,7 +337,7 @@ func (c *Cluster) probes(manx string, pods []rigPod) (all []probe, err error) {
 	return all, nil
 }
 
-// questions are probes without one who asks.
+// questions returns probes without a source.
 func (p rigPod) questions() (all []probe) {
 	for _, address := range p.Status.PodIPs {
 		for _, port := range p.ports() {
@@ -340,7 +347,7 @@ func (p rigPod) questions() (all []probe) {
 	return all
 }
 
-// fromAll gives the probe of each other pod, with what the oracle has answered.
+// fromAll returns the probe from each other pod, with the oracle's answer.
 func (p probe) fromAll(pods []rigPod, answers map[string]bool) (all []probe, err error) {
 	for _, pod := range pods {
 		p.from = pod.name()
@@ -357,7 +364,8 @@ func (p probe) fromAll(pods []rigPod, answers map[string]bool) (all []probe, err
 	return all, nil
 }
 
-// explain has the oracle judge a port of all pods, by the objects of the cluster: FROM -> TO (ADDRESS), and whether it passes.
+// explain makes the oracle judge a port of all pods, by the objects of the cluster: FROM -> TO
+// (ADDRESS), and whether it passes.
 func (c *Cluster) explain(manx, port string, byIPv6 bool) (map[string]bool, error) {
 	number, protocol, _ := strings.Cut(port, "/")
 	arguments := []string{"policy", "explain", "--kubeconfig", c.path("kubeconfig"), "--output", "json",
@@ -367,7 +375,7 @@ func (c *Cluster) explain(manx, port string, byIPv6 bool) (map[string]bool, erro
 	}
 	out, err := output(exec.Command(manx, arguments...))
 	var ended *exec.ExitError
-	// Status 1 is that not every connection passes.
+	// Exit status 1 means that not every connection passes.
 	if err != nil && (!errors.As(err, &ended) || ended.ExitCode() != 1) {
 		return nil, err
 	}
@@ -388,7 +396,7 @@ func (c *Cluster) explain(manx, port string, byIPv6 bool) (map[string]bool, erro
 	return passes, nil
 }
 
-// tally counts probes by what is expected of them.
+// tally counts probes by their expected result.
 type tally struct{ allowed, denied int }
 
 func (t *tally) add(expected bool) {
@@ -399,10 +407,11 @@ func (t *tally) add(expected bool) {
 	}
 }
 
-// atOnce pods ask at a time: what is denied makes each of them wait.
+// atOnce is the number of pods that send probes at the same time. Denied probes make each of them
+// wait.
 const atOnce = 4
 
-// compare has each pod send its probes, and names what is not as expected.
+// compare lets each pod send its probes, and returns the unexpected results.
 func (c *Cluster) compare(pods []rigPod, probes []probe) (wrong []string, err error) {
 	reached := make([][]string, len(pods))
 	failures := make([]error, len(pods))
@@ -443,7 +452,7 @@ func (c *Cluster) compare(pods []rigPod, probes []probe) (wrong []string, err er
 	return wrong, nil
 }
 
-// reached has one pod send its probes, and gives the targets that answered.
+// reached lets one pod send its probes, and returns the targets that answered.
 func (c *Cluster) reached(from rigPod, probes []probe) ([]string, error) {
 	arguments := []string{"-n", from.Metadata.Namespace, "exec", from.Metadata.Name, "--", "/prober", "reach"}
 	for _, probe := range probes {

@@ -1,5 +1,6 @@
-# Sourced after manx.bash: pods in the namespace shop that ask each other, one of each name on each node (web-n1, web-n2), what
-# is checked of them wherever Manx judges, and what is to be seen of Manx on a node.
+# To be sourced after manx.bash: pods in the namespace shop that probe each other, one of each name
+# on each node (web-n1, web-n2); the checks of them wherever Manx judges; and what Manx leaves
+# visible on a node.
 readonly agnhost=registry.k8s.io/e2e-test-images/agnhost:2.59
 
 make_shop() {
@@ -7,7 +8,8 @@ make_shop() {
     eventually 30 kubectl -n shop get serviceaccount default >/dev/null
 }
 
-# make_pods NAME...: on both nodes. make_pods_on NODE NAME...: on one. kubelet asks each of them, too.
+# make_pods NAME...: makes pods on both nodes. make_pods_on NODE NAME...: on one node. kubelet
+# probes each of them, too.
 make_pods() { for node in n1 n2; do make_pods_on "$node" "$@"; done; }
 make_pods_on() {
     local node=$1 name
@@ -31,9 +33,10 @@ END
 
 address() { kubectl -n shop get pod "$1" -o 'jsonpath={.status.podIP}'; }
 service() { kubectl -n shop get service "$1" -o 'jsonpath={.spec.clusterIP}'; }
-# connects POD ADDRESS:PORT: by TCP.
+# connects POD ADDRESS:PORT: connects by TCP.
 connects() { kubectl -n shop exec "$1" -- /agnhost connect --timeout=2s "$2"; }
-# A wrong name or a cluster that is gone is no denial: only a connection that times out is.
+# timed_out: checks that a connection times out. An error such as a wrong name or a missing cluster
+# does not count as a denial.
 timed_out() {
     local found
     if found=$(connects "$1" "$2" 2>&1); then
@@ -42,15 +45,16 @@ timed_out() {
     fi
     [[ $found == *TIMEOUT* ]] || { echo "$found"; return 1; }
 }
-# shell_reaches POD HOST PORT: by curl and by nc, as Kubernetes' specs have pods execute them.
+# shell_reaches POD HOST PORT: connects by curl and by nc, as Kubernetes' specs do in pods.
 shell_reaches() {
     kubectl -n shop exec "$1" -- sh -c "curl -sS --max-time 2 http://$2:$3/hostname | grep - && nc -vz -w 2 $2 $3"
 }
-# reaches FROM TO, denied FROM TO: from pod to pod.
+# reaches FROM TO, denied FROM TO: checks a connection from pod to pod.
 reaches() { connects "$1" "$(address "$2"):8080"; }
 denied() { timed_out "$1" "$(address "$2"):8080"; }
 
-# Both endpoints answer: kube-proxy chooses by chance. The pod's own server asks, and its node asks that.
+# Both endpoints must answer within 12 tries, because kube-proxy chooses at random. The pod's own
+# server connects, at an HTTP request of the pod's node.
 both_answer() { both_answer_at "$1" "$2" 80; }
 both_answer_at() {
     local found
@@ -59,7 +63,7 @@ both_answer_at() {
     [[ $found == *db-n1* && $found == *db-n2* && $found != *errors* ]] || { echo "$found"; return 1; }
 }
 
-# check_reach: all pods, on both nodes, reach each other.
+# check_reach: checks that all pods, on both nodes, reach each other.
 check_reach() {
     local from to
     for from in web-n1 web-n2; do
@@ -69,7 +73,8 @@ check_reach() {
     done
 }
 
-# check_policy: one policy, and a label. web-n1 may reach the pods db after that, and web-n2 may not.
+# check_policy: checks one policy, and a label. Afterwards web-n1 may reach the pods db, and web-n2
+# may not.
 check_policy() {
     local to
     kubectl create -f - <<'END'
@@ -90,10 +95,12 @@ END
     check "and not web-n2" denied web-n2 db-n1
 }
 
-# check_services, after that: kube-proxy translates, and policy is about the pods behind services.
+# check_services, after check_policy: kube-proxy translates, and policy judges the pods behind
+# services.
 check_services() {
     local name from web_service db_service
-    # Before CoreDNS: a connection that it opened unmasqueraded would be tried for half a minute.
+    # This comes before CoreDNS, because a connection that CoreDNS opened unmasqueraded would be
+    # tried for half a minute.
     masquerade
     kubectl apply -f - <"$here/dns.yaml" >/dev/null
     for name in web db; do kubectl -n shop create service clusterip "$name" --tcp=80:8080; done
@@ -121,7 +128,8 @@ END
     for from in web-n1 web-n2; do
         check "$from reaches the API server by its service" eventually 10 connects "$from" 10.96.0.1:443
     done
-    # Not from the endpoints themselves: kube-proxy masquerades a pod that reaches itself, which is dropped.
+    # The endpoints themselves are left out: kube-proxy masquerades a pod that reaches itself, and
+    # that is dropped.
     for from in db-n1 db-n2; do
         check "$from reaches service web by its address" eventually 10 connects "$from" "$web_service:80"
         check "$from reaches service web by its name" eventually 20 connects "$from" web.shop.svc.cluster.local:80
@@ -151,7 +159,8 @@ END
     check "without that policy web-n1 reaches service db" eventually 10 connects web-n1 "$db_service:80"
 }
 
-# never_answered N COMMAND...: N times, at the same time.
+# never_answered N COMMAND...: runs the command N times in parallel, and checks that none is
+# answered.
 never_answered() {
     local count=$1 i asked=() bad=0
     shift
@@ -159,7 +168,8 @@ never_answered() {
     for i in "${asked[@]}"; do wait "$i" || bad=1; done
     return "$bad"
 }
-# node_times_out NODE ADDRESS:PORT: what a process of the node asks. It is outside of the other node.
+# node_times_out NODE ADDRESS:PORT: connects as a process of the node, which is an outside host for
+# the other node.
 node_times_out() {
     local found
     if found=$(cluster exec "$1" -- curl -sS --max-time 2 "http://$2/hostname" 2>&1); then
@@ -168,7 +178,7 @@ node_times_out() {
     fi
     [[ $found == *"timed out"* ]] || { echo "$found"; return 1; }
 }
-# curl_ends STATUS COMMAND...: the command, which runs curl, ends with this status.
+# curl_ends STATUS COMMAND...: checks that the command, which runs curl, ends with this status.
 curl_ends() {
     local expected=$1 status=0
     shift
@@ -178,8 +188,9 @@ curl_ends() {
 node_is_refused() { curl_ends 7 cluster exec "$1" -- curl -sS --max-time 5 "http://$2/"; }
 node_is_answered() { cluster exec "$1" -- curl -sS --max-time 2 "http://$2/hostname"; }
 
-# no_netfilter NODE: no program has put a rule of nftables or iptables into the node's kernel, and no connection is tracked. Where
-# nft cannot ask, nobody knows, unless the kernel has no nftables.
+# no_netfilter NODE: checks that no program has put a rule of nftables or iptables into the node's
+# kernel, and that no connection is tracked. If nft cannot list the rules, the check fails, unless
+# the kernel has no nftables.
 no_netfilter() {
     local found
     found=$(cluster exec "$1" -- sh -c '
@@ -198,7 +209,8 @@ find_nodes() {
         nodes[$node]=$(kubectl get node "$node" -o 'jsonpath={.status.addresses[?(@.type=="InternalIP")].address}')
     done
 }
-# check_without_netfilter, after check_services, where Manx translates: the nodes' own processes ask services.
+# check_without_netfilter, after check_services, if Manx translates: the nodes' own processes
+# connect to services.
 check_without_netfilter() {
     local node
     for node in n1 n2; do
@@ -209,7 +221,8 @@ check_without_netfilter() {
         check "nothing is in netfilter on $node" no_netfilter "$node"
     done
 }
-# check_way_out, after that, where Manx connects the pods: what is behind the nodes, the API server, is the world.
+# check_way_out, after check_without_netfilter, if Manx connects the pods: the API server, behind
+# the nodes, stands for the world.
 check_way_out() {
     local node from
     find_nodes
@@ -227,20 +240,20 @@ check_way_out() {
     done
 }
 
-# outside_answers: by HTTP at port 8090, until the checks end.
+# outside_answers: starts an HTTP server at port 8090 on the outside host, until the checks end.
 outside_answers() {
     outside_runs "$MANX_CLUSTER_CACHE/bin/agnhost" netexec --http-port=8090 --udp-port=-1
     eventually 10 outside curl -sS --max-time 1 http://127.0.0.1:8090/hostname >/dev/null
 }
-# sees CLIENT COMMAND...: what it prints is this client's address and a port.
+# sees CLIENT COMMAND...: checks that the command prints this client's address and a port.
 sees() {
     local client=$1 found
     shift
     found=$("$@") && [[ $found == "$client:"* ]] || { echo "$found"; return 1; }
 }
 
-# pods_answer_outside CLIENT ADDRESS: two pods or more answer 16 connections of the outside host. Each is seen as this client's,
-# if one is given.
+# pods_answer_outside CLIENT ADDRESS: checks that two or more pods answer 16 connections of the
+# outside host. If a client is given, the pods must see its address.
 pods_answer_outside() {
     local at pods=()
     for at in {1..16}; do
@@ -250,7 +263,7 @@ pods_answer_outside() {
     [[ $(printf '%s\n' "${pods[@]}" | sort -u | wc -l) -ge 2 ]] || { echo "answered: ${pods[*]}"; return 1; }
 }
 
-# What both checks of node ports ask.
+# Makes the services that both checks of node ports use.
 create_node_port_services() {
     kubectl create -f - <<'END'
 apiVersion: v1
@@ -265,7 +278,7 @@ spec: {type: NodePort, externalTrafficPolicy: Local, selector: {app: db}, ports:
 END
 }
 
-# check_ports_of_nodes, after check_services, where Manx translates: whoever connects the pods.
+# check_ports_of_nodes, after check_services, if Manx translates, whatever connects the pods.
 check_ports_of_nodes() {
     local node from
     find_nodes
@@ -284,7 +297,8 @@ check_ports_of_nodes() {
     done
     check "n2 reaches service web by a port of n1" node_is_answered n2 "${nodes[n1]}:30081"
 }
-# check_clients_of_ports, after that, where Manx connects the pods: they see who asks, also by a port of another node.
+# check_clients_of_ports, after check_ports_of_nodes, if Manx connects the pods: they see the
+# client, also at a port of another node.
 check_clients_of_ports() {
     local node
     for node in n1 n2; do
@@ -307,8 +321,8 @@ END
     kubectl -n shop delete networkpolicy from-outside
 }
 
-# check_balancer, after check_clients_of_ports: a load balancer leads an address of its own to the nodes, as the outside host's route
-# does here.
+# check_balancer, after check_clients_of_ports: a load balancer leads its own address to the nodes.
+# The outside host's route stands for it here.
 check_balancer() {
     local address=203.0.113.80
     kubectl create -f - <<END
@@ -329,8 +343,8 @@ END
     outside ip route del "$address/32"
     check "after the service no node has a route to its address" eventually 15 has_no_route n2 "$address"
 }
-# check_through_nodes WHAT ADDRESS: the outside host reaches an address of service web's pods through either node, and so do the
-# nodes. Its route leads to n2 then.
+# check_through_nodes WHAT ADDRESS: checks that the outside host reaches an address of service web's
+# pods through either node, and that the nodes do, too. Afterwards the host's route leads to n2.
 check_through_nodes() {
     local what=$1 address=$2 node
     for node in n1 n2; do
@@ -341,15 +355,16 @@ check_through_nodes() {
         check "so does $node itself" node_is_answered "$node" "$address:80"
     done
 }
-# answered_by_one ADDRESS NAME: 16 connections of the outside host are all answered by pods whose names begin so.
+# answered_by_one ADDRESS NAME: checks that pods with this name prefix answer all of 16 connections
+# of the outside host.
 answered_by_one() {
     local at pod
     for at in {1..16}; do
         pod=$(outside curl -sS --max-time 2 "http://$1/hostname") && [[ $pod == "$2"* ]] || { echo "$pod"; return 1; }
     done
 }
-# check_external_ips, after check_ports_of_nodes: of two addresses that the author of a Service names one lies in a net of
-# the agents' settings.
+# check_external_ips, after check_ports_of_nodes: the author of a Service names two addresses, and
+# one of them lies in a net of the agents' settings.
 check_external_ips() {
     local allowed=203.0.113.241 other=203.0.113.81 node
     kubectl create -f - <<END
@@ -374,7 +389,8 @@ END
 }
 has_no_route() { [[ -z $(cluster exec "$1" -- ip route show "$2") ]]; }
 
-# check_health_checks, after check_ports_of_nodes: what a balancer asks the nodes, of a service with a pod on n1 alone.
+# check_health_checks, after check_ports_of_nodes: the health checks that a load balancer sends to
+# the nodes, for a service with a pod on n1 alone.
 check_health_checks() {
     local port=30090 at from
     kubectl create -f - <<END
@@ -417,7 +433,7 @@ names_service() {
     outside curl -sS --max-time 2 "http://$1" |
         grep -F '"namespace":"shop","name":"balanced"},"localEndpoints":1,"serviceProxyHealthy":true'
 }
-# status_is STATUS URL CLIENT...: curl, run by this client, gets this status of HTTP.
+# status_is STATUS URL CLIENT...: checks that curl, run by this client, gets this HTTP status.
 status_is() {
     local expected=$1 url=$2 found
     shift 2
@@ -425,7 +441,8 @@ status_is() {
     [ "$found" = "$expected" ] || { echo "found $found, expected $expected"; return 1; }
 }
 
-# check_host_ports, after check_ports_of_nodes: a pod asks for two ports of n1, of which the kubelet has one.
+# check_host_ports, after check_ports_of_nodes: a pod requests two ports of n1, one of which kubelet
+# uses.
 check_host_ports() {
     local name="the pod with a hostPort" address=${nodes[n1]}
     kubectl create -f - <<END
@@ -456,8 +473,9 @@ END
 outside_times_out() { curl_ends 28 outside curl -sS --max-time 2 "http://$1/hostname"; }
 outside_is_refused() { curl_ends 7 outside curl -sS --max-time 2 "http://$1/hostname"; }
 
-# check_node_ports, after check_services, where Manx connects the pods: kube-proxy masquerades who asks a node port, so that
-# nobody is let in by the label, and only a rule for the address that stands for the masqueraded lets them in.
+# check_node_ports, after check_services, if Manx connects the pods: kube-proxy masquerades clients
+# of a node port. So a rule for a label lets no client in. Only a rule for the address that stands
+# for masqueraded clients does.
 check_node_ports() {
     local node from first
     kubectl create -f - <<'END'
@@ -511,7 +529,8 @@ END
 }
 
 status_has() { cluster exec "$1" -- "$work/manx" status --socket /run/manx/node.sock | grep -e "$2"; }
-# What Manx has on a node: files of the plugin, the holder, and what it does to the node's network.
+# traces NODE: lists what Manx has on a node: files of the plugin, the holder, and changes of the
+# node's network.
 traces() {
     cluster exec "$1" -- sh -c 'ls /opt/cni/bin /etc/cni/net.d; pgrep -ax manx-cni; ip link; ip route show table all; ip rule
         echo all told' | grep -e manx -e 'proto 77' -e 'lookup 7[789]' -e 'all told'

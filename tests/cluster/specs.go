@@ -15,16 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A suite is those of Kubernetes' network specs that one command runs.
+// A suite is the part of Kubernetes' network specs that one command runs.
 type suite struct {
 	command string
-	files   string // a pattern of the files that the specs are in
+	files   string // a pattern of the files that contain the specs
 	always  string // a pattern of a spec that always runs, if there is one
-	alone   string // a pattern of specs that run after the others, without anything beside them, if there are any
+	alone   string // a pattern of specs that run after the others and one by one, if there are any
 	leftOut []leftOut
 }
 
-// leftOut are specs that cannot hold here, or do not yet: a pattern of their names.
+// leftOut are specs that cannot pass here, or do not yet: a pattern of their names, and the reason.
 type leftOut struct{ pattern, why string }
 
 const noSCTP = "their pods speak SCTP, which most kernels of containers and small machines do not have"
@@ -32,16 +32,18 @@ const noSCTP = "their pods speak SCTP, which most kernels of containers and smal
 var suites = []suite{
 	{
 		command: "netpol", files: "/e2e/network/netpol/",
-		// The suite takes every exec that failed for a connection that policy denied. Where nothing is enforced but all
-		// connects, this one passes; where nothing connects, it fails.
+		// The suite treats every failed exec as a connection that policy denied. On a network that
+		// enforces nothing but connects all pods, this spec passes; on a network that connects nothing,
+		// it fails.
 		always: "should support allow-all policy",
-		// Two more have SCTP in their policies alone.
+		// Two more specs have SCTP only in their policies.
 		leftOut: []leftOut{{"SCTPConnectivity", noSCTP}},
 	},
 	{
 		command: "network", files: `/e2e/(common/)?network/[^/]+\.go`,
-		// The first takes any reset for the bug, and its own server causes one where a SYN and its ACK are long apart. The
-		// others expect that nobody answers at a node port that they have given back, and another spec may get that.
+		// The first spec treats any reset as the bug, and its own server causes one if a SYN and its ACK
+		// are far apart. The others expect no answer at a node port that they have released, and another
+		// spec may get that port.
 		alone: "invalid conntrack state bug|should update nodePort",
 		leftOut: []leftOut{
 			{"SCTPConnectivity", noSCTP},
@@ -58,7 +60,7 @@ var suites = []suite{
 	},
 }
 
-// suiteCommands are the commands that run specs on the cluster that is up.
+// suiteCommands returns the commands that run specs on the running cluster.
 func suiteCommands() map[string]func([]string) error {
 	found := map[string]func([]string) error{}
 	for _, s := range suites {
@@ -101,7 +103,7 @@ func (s suite) run(arguments []string) error {
 	if err := everyImageIsMade(program); err != nil {
 		return err
 	}
-	// Without any pattern ginkgo leaves out the specs of features, which are most.
+	// Without any pattern ginkgo leaves out the specs of features, which are the majority.
 	focus := strings.Join(set.Args(), " ")
 	if focus == "" {
 		focus = "sig-network"
@@ -130,13 +132,14 @@ func (s suite) run(arguments []string) error {
 	return nil
 }
 
-// split tells whether some of the specs that run do so together, and gives a pattern for each of those that run alone.
+// split returns whether some of the chosen specs run together, and a pattern for each spec that
+// runs alone.
 func (s suite) split(names []string, focus, skip string) (together bool, alone []string, err error) {
 	wanted, err := regexp.Compile(focus)
 	if err != nil {
 		return false, nil, fmt.Errorf("the focus %q: %w", focus, err)
 	}
-	// A pattern that is empty matches everything.
+	// An empty pattern matches everything.
 	matches := func(pattern, name string) bool {
 		found, failed := regexp.MatchString(pattern, name)
 		err = errors.Join(err, failed)
@@ -154,7 +157,7 @@ func (s suite) split(names []string, focus, skip string) (together bool, alone [
 	return together, alone, err
 }
 
-// skip is the pattern of all specs that are left out.
+// skip returns the pattern of all specs that are left out.
 func (s suite) skip() string {
 	var patterns []string
 	for _, left := range s.leftOut {
@@ -163,7 +166,7 @@ func (s suite) skip() string {
 	return strings.Join(patterns, "|")
 }
 
-// names are those of all specs in the suite's files, left out or not.
+// names returns the names of all specs in the suite's files, left out or not.
 func (s suite) names(program string) ([]string, error) {
 	out, err := exec.Command(program, "--list-tests").Output()
 	if err != nil {
@@ -201,7 +204,7 @@ func (s suite) list(names []string) error {
 	return nil
 }
 
-// everyImageIsMade compares what the specs run with image.go.
+// everyImageIsMade checks that image.go makes every image that the specs run.
 func everyImageIsMade(program string) error {
 	wants, err := exec.Command(program, "--print-images").Output()
 	if err != nil {
@@ -215,8 +218,9 @@ func everyImageIsMade(program string) error {
 	return nil
 }
 
-// everyPartMatches names the part of a focus, between two |, that matches none of the specs that run. ginkgo's
-// --fail-on-empty cannot: it sees the whole pattern, and a spec that always runs matches that.
+// everyPartMatches returns an error that names a part of a focus, between two |, that matches none
+// of the chosen specs. ginkgo's --fail-on-empty cannot do that: it sees the whole pattern, and a
+// spec that always runs matches it.
 func everyPartMatches(names []string, focus, skip string) error {
 	left, err := regexp.Compile(skip)
 	if err != nil {
@@ -243,17 +247,17 @@ func everyPartMatches(names []string, focus, skip string) error {
 func (s suite) specs(c *Cluster, program string, atOnce int, focus, skip string) *exec.Cmd {
 	command := exec.Command(filepath.Join(filepath.Dir(program), "ginkgo"), fmt.Sprintf("--procs=%d", atOnce),
 		"--focus-file="+s.files, "--focus="+focus, "--skip="+skip, "--no-color", "--v", "--fail-on-empty",
-		"--timeout=3h", // ginkgo ends the suite after an hour otherwise, and all specs may take longer on two cores
+		"--timeout=3h", // by default ginkgo ends the suite after an hour, and all specs may take longer on two cores
 		program, "--", "--kubeconfig="+c.path("kubeconfig"), "--provider=skeleton",
 		"--report-dir="+c.path(s.command), "--dump-logs-on-failure=false")
-	// Its processes end with it, at once: they would go on for minutes without a cluster.
+	// Its processes end with it, at once. Otherwise they would run for minutes without a cluster.
 	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
 	return command
 }
 
-// passThrough ends the program with this one, so that it also cleans up when somebody gives up waiting.
+// passThrough ends the program with this one, so that it also cleans up after an interrupt.
 func passThrough(command *exec.Cmd) error {
-	// The signal comes when the thread ends that started the program (prctl(2), PR_SET_PDEATHSIG).
+	// The signal comes when the thread that started the program ends (prctl(2), PR_SET_PDEATHSIG).
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if command.SysProcAttr == nil {

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cluster is what `up` was asked for. It lies in the cluster's folder as cluster.json, beside:
+// Cluster holds the arguments of `up`. It is stored in the cluster's folder as cluster.json,
+// beside:
 //
 //	pid, NODE/pid    the machine and the nodes, as Process
 //	kubeconfig       the administrator's, which works outside of the cluster's namespaces
@@ -24,13 +25,13 @@ import (
 //	NODE/cni-conf, NODE/cni-bin   /etc/cni/net.d and /opt/cni/bin of the node
 type Cluster struct {
 	Dir string
-	// ID stands in the names of cgroups: all clusters of the machine share those.
+	// ID is part of the names of cgroups, because all clusters of the machine share those.
 	ID    string
-	Bin   string // the folder of what was built
+	Bin   string // the folder of the built programs
 	Nodes int
 	CNI   string
 	Proxy string
-	// DualStack nodes, pods and services have IPv6 addresses, too.
+	// DualStack means that nodes, pods and services also have IPv6 addresses.
 	DualStack bool
 	// Port of the API server on the loopback interface of the caller.
 	Port int
@@ -52,7 +53,8 @@ func (c *Cluster) nodes() []string {
 	return names
 }
 
-// program is one of Kubernetes' programs or etcd: the published binary where KUBEBUILDER_ASSETS holds one, or our own.
+// program returns one of Kubernetes' programs or etcd: the published binary if KUBEBUILDER_ASSETS
+// holds one, or our own.
 func (c *Cluster) program(name string, arguments ...string) *exec.Cmd {
 	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
 		if path := filepath.Join(assets, name); executable(path) {
@@ -94,11 +96,12 @@ func writeFile(path, text string) error {
 	return os.Rename(path+".new", path)
 }
 
-// Process names a process for good: the kernel reuses pids, but not with the same start time (proc(5), stat, field 22).
+// Process identifies a process for good: the kernel reuses pids, but not with the same start time
+// (proc(5), stat, field 22).
 type Process struct{ Pid, Start int }
 
 func thisProcess() (Process, error) {
-	// In a pid namespace this still is the pid that the owner of /proc knows.
+	// Inside a pid namespace this is still the pid that the owner of /proc sees.
 	link, err := os.Readlink("/proc/self")
 	if err != nil {
 		return Process{}, err
@@ -142,7 +145,8 @@ func (p Process) alive() bool {
 	return err == nil && start == p.Start
 }
 
-// kill ends the process and waits until it is gone. Process 1 of a pid namespace is gone when all processes in it are.
+// kill ends the process and waits until it is gone. Process 1 of a pid namespace is gone only when
+// all processes in it are.
 func (p Process) kill() error {
 	fd, err := unix.PidfdOpen(p.Pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -151,7 +155,7 @@ func (p Process) kill() error {
 		return fmt.Errorf("process %d: %w", p.Pid, err)
 	}
 	defer unix.Close(fd)
-	// The descriptor holds on to the process; only now it is sure which one that is.
+	// The descriptor keeps the process's identity, so only now it is certain which process it is.
 	if !p.alive() {
 		return nil
 	}
@@ -167,7 +171,8 @@ func (p Process) kill() error {
 	return fmt.Errorf("process %d does not end within 30 s of SIGKILL: see /proc/%d/stack", p.Pid, p.Pid)
 }
 
-// down ends the cluster. It needs nothing but the folder, and does what is left to do, however far `up` came.
+// down ends the cluster. It needs only the folder, and cleans up whatever is left, however far `up`
+// came.
 func down(arguments []string) error {
 	set, directory := flags("down")
 	if err := set.Parse(arguments); err != nil {
@@ -180,7 +185,8 @@ func down(arguments []string) error {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	// Without the record the folder is somebody else's, or `up` died before it made anything else.
+	// Without the record the folder belongs to somebody else, or `up` died before it made anything
+	// else.
 	c, err := readCluster(dir)
 	if err != nil {
 		if os.Remove(dir) == nil {

@@ -16,8 +16,9 @@ const (
 	stateEnded   = "ended"
 )
 
-// supervise keeps the program running, as systemd would: it is started again a second after it ended. While the file
-// stopped/NAME is there it is killed and stays so; the files are how `stop` and `start` reach into the namespaces.
+// supervise keeps the program running, as systemd would: it is started again one second after it
+// ended. While the file stopped/NAME exists, the program is killed and stays stopped. By these
+// files `stop` and `start` reach into the namespaces.
 func (c *Cluster) supervise(name string, command func() (*exec.Cmd, error)) {
 	go func() {
 		for {
@@ -33,7 +34,7 @@ func (c *Cluster) supervise(name string, command func() (*exec.Cmd, error)) {
 	}()
 }
 
-// runOnce returns when the program has ended, with how it did.
+// runOnce runs the program until it ends, and returns how it ended.
 func (c *Cluster) runOnce(name string, command func() (*exec.Cmd, error)) error {
 	log, err := os.OpenFile(c.path("log", name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -84,7 +85,8 @@ func (c *Cluster) state(name string) string {
 	return string(text)
 }
 
-// waitFor tries until there is no error. It gives up after the time, and at once when one of the programs ended.
+// waitFor tries until there is no error. It gives up when the time is over, and at once if one of
+// the programs ended.
 func (c *Cluster) waitFor(limit time.Duration, what string, programs []string, try func() error) error {
 	for end := time.Now().Add(limit); ; time.Sleep(100 * time.Millisecond) {
 		err := try()

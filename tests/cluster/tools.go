@@ -9,18 +9,20 @@ import (
 	"strings"
 )
 
-// Tools are what Kubernetes' specs have pods execute beside agnhost itself, as in its published image: a shell with what goes
-// with it, curl, wget, dig, getent, and the nc of OpenBSD. They are this machine's own, with the libraries that they are linked to.
+// Tools are the programs that Kubernetes' specs execute in pods beside agnhost itself, as in its
+// published image: a shell with its utilities, curl, wget, dig, getent, and OpenBSD's nc. They come
+// from this machine, with the libraries that they are linked to.
 
-// tool is a program of this machine, the Debian package that has it, and what pods call it.
+// tool is a program of this machine, the Debian package that contains it, and its path in pods.
 type tool struct{ program, debian, path string }
 
 var tools = []tool{
 	{"busybox", "busybox-static", "bin/busybox"},
-	// The shell of busybox would take its own nc, whatever PATH says.
+	// The shell of busybox would use its own nc, whatever PATH says.
 	{"dash", "dash", "bin/sh"},
 	{"curl", "curl", "usr/bin/curl"},
-	// That of busybox-static crashes where the libraries of another build of glibc are: it is static, and loads them for names.
+	// busybox-static's wget crashes if libraries of another glibc build are present: it is static, but
+	// loads them to resolve names.
 	{"wget", "wget", "usr/bin/wget"},
 	{"dig", "bind9-dnsutils", "usr/bin/dig"},
 	{"getent", "libc-bin", "usr/bin/getent"},
@@ -62,7 +64,7 @@ func toolEntries() ([]entry, error) {
 		return nil, fmt.Errorf("busybox --list: %w", err)
 	}
 	for _, command := range strings.Fields(string(commands)) {
-		// Of two programs of one name the one that is no part of busybox counts.
+		// If two programs have one name, the one that is no part of busybox is used.
 		isTool := func(tool tool) bool { return filepath.Base(tool.path) == command }
 		if !slices.ContainsFunc(tools, isTool) {
 			entries = append(entries, entry{path: "bin/" + command, link: "busybox"})
@@ -72,7 +74,8 @@ func toolEntries() ([]entry, error) {
 	return entries, nil
 }
 
-// librariesOf are the libraries that a program is linked to, and what loads them; none of a static program.
+// librariesOf returns the libraries that a program is linked to, and their loader; none for a
+// static program.
 func librariesOf(program string) (paths []string, err error) {
 	out, err := exec.Command("ldd", program).CombinedOutput()
 	if strings.Contains(string(out), "not a dynamic executable") {

@@ -18,8 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// up starts the machine and waits until the cluster is ready. A socket joins the two: when `up` ends before that, in
-// whatever way, the machine reads its end and ends too, and all that it started.
+// up starts the machine and waits until the cluster is ready. A socket connects the two. If `up`
+// ends before that, in any way, the machine reads the end of the socket, and ends with all that it
+// started.
 func up(arguments []string) error {
 	begin := time.Now()
 	set, directory := flags("up")
@@ -46,7 +47,7 @@ func up(arguments []string) error {
 	if err := c.findPrograms(); err != nil {
 		return err
 	}
-	// The machine's network is its own, but a socket stays in the network that it was made in.
+	// The machine has its own network, but a socket stays in the network in which it was made.
 	listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		return err
@@ -85,7 +86,8 @@ func (c *Cluster) check(rest []string) error {
 	return errors.Join(oneOf("cni", c.CNI, "none", "ptp", "bridge"), oneOf("proxy", c.Proxy, "none", "nftables", "iptables"))
 }
 
-// findPrograms checks that everything is there that the cluster will start, before anything is made.
+// findPrograms checks, before anything is made, that all programs exist that the cluster will
+// start.
 func (c *Cluster) findPrograms() error {
 	cache, err := cache()
 	if err != nil {
@@ -130,7 +132,8 @@ func (c *Cluster) findPrograms() error {
 	return nil
 }
 
-// makeFolder refuses a folder that is there: it may hold a cluster that runs, or whose cgroups are still to be removed.
+// makeFolder refuses an existing folder, because it may hold a running cluster, or one whose
+// cgroups must still be removed.
 func (c *Cluster) makeFolder() error {
 	if err := os.MkdirAll(filepath.Dir(c.Dir), 0o755); err != nil {
 		return err
@@ -187,7 +190,7 @@ func (c *Cluster) startMachine(listener *net.TCPListener) error {
 	for _, file := range []*os.File{theirs, passed, log} {
 		file.Close()
 	}
-	// The machine says what it does, a line each, and "ready" at the end.
+	// The machine reports its progress, one line each, and "ready" at the end.
 	for lines := bufio.NewScanner(ours); lines.Scan(); {
 		if lines.Text() == "ready" {
 			return nil
@@ -197,7 +200,8 @@ func (c *Cluster) startMachine(listener *net.TCPListener) error {
 	return errors.Join(errors.New("the cluster did not come up"), machine.Wait())
 }
 
-// socketPair gives two ends; the other reads end-of-file when one is closed, by whatever ends its process.
+// socketPair returns two ends. If one is closed, however its process ends, the other reads
+// end-of-file.
 func socketPair() (ours, theirs *os.File, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

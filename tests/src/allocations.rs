@@ -1,4 +1,4 @@
-//! An allocator that counts, for a test binary that uses it as its `#[global_allocator]`.
+//! A counting allocator, for a test binary that uses it as its `#[global_allocator]`.
 #![expect(unsafe_code, reason = "an allocator that counts is an allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -6,14 +6,14 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 thread_local! {
-    /// The allocations of this thread since it began to count; `None` if it does not count.
+    /// The allocations of this thread since it started to count; `None` if it does not count.
     static COUNT: Cell<Option<Allocated>> = const { Cell::new(None) };
 }
 
 /// The bytes that all threads have allocated so far.
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// A count of allocations, whether they were freed or not.
+/// A count of allocations, including freed ones.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Allocated {
     /// The number of allocations.
@@ -22,14 +22,14 @@ pub struct Allocated {
     pub bytes: u64,
 }
 
-/// The allocator that counts.
+/// The counting allocator.
 #[derive(Debug)]
 pub struct Counting;
 
 fn count(bytes: usize) {
     BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
     let more = |it: Allocated| Allocated { times: it.times + 1, bytes: it.bytes + bytes as u64 };
-    // A thread that is ending has no counter any more, and nothing to count.
+    // In a thread that is ending, the counter no longer exists, and nothing has to be counted.
     let _ = COUNT.try_with(|count| count.set(count.get().map(more)));
 }
 
@@ -66,7 +66,8 @@ pub fn allocations(work: impl FnOnce()) -> Allocated {
     COUNT.take().unwrap()
 }
 
-/// Counts the bytes that all threads allocate during `work`, for a process that does nothing else.
+/// Counts the bytes that all threads allocate during `work`. The process must do nothing else
+/// meanwhile.
 pub fn bytes_of_all_threads(work: impl FnOnce()) -> u64 {
     let before = BYTES.load(Ordering::Relaxed);
     work();

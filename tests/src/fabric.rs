@@ -49,7 +49,7 @@ pub const HOST: PortId = PortId(0);
 pub const RAW: PortId = PortId(1);
 /// The port for packets to and from service addresses, which the node translates.
 pub const SERVICE: PortId = PortId(201);
-/// The port of the nodes' ports that are Manx's.
+/// The port for packets from and to the node's ports that belong to Manx.
 pub const MANX: PortId = PortId(203);
 /// The port for packets that a node forwards, if Manx connects the pods and does not own the uplink.
 pub const FORWARDED: PortId = PortId(202);
@@ -152,7 +152,7 @@ fn open_records(file: File) -> FlowRecordFile {
     FlowRecordFile::open(SharedFile::open(file.into()).unwrap()).unwrap()
 }
 
-/// Ports of a node that are Manx's, from which no packet leaves unless a service asks for it.
+/// Ports of a node that belong to Manx, from which no packet leaves unless a service needs it.
 fn no_way_out(egress: (u16, u16)) -> ManxPorts {
     let masquerade = Arc::new(PrefixMap::build(0, []));
     ManxPorts {
@@ -240,7 +240,7 @@ impl Node {
         let files = all.into_iter().map(open_records).collect();
         (self.workers, self.counters, self.reports) = start_workers(workers, sizes, self.seed);
         let (tables, (reply, restored)) = (Arc::clone(&self.tables), unbounded());
-        // The workers run one after the other here, and wait for none.
+        // Here the workers run one after the other, so none waits for another.
         let barrier = Barrier::new(1);
         let all = Arc::new(Restoration { tables: Arc::clone(&tables), files, barrier, reply });
         for pass in RestorePass::ALL {
@@ -405,13 +405,15 @@ pub struct Fabric {
     translates_services: bool,
     /// The services that Manx translates itself on both nodes, from the next publication on.
     pub services: Option<Arc<ServiceTable>>,
-    /// The nodes' ports that are Manx's, from the next publication on: behind [`MANX`].
+    /// The nodes' ports that belong to Manx, from the next publication on: behind [`MANX`].
     pub manx_ports: Option<ManxPorts>,
-    /// The addresses by which the world sees pods, from the next publication on. `None`: the node's own.
+    /// The addresses that the world sees for pods, from the next publication on. `None`: the node's
+    /// own.
     pub outgoing: Option<[Option<IpAddr>; 2]>,
     /// The encapsulation between the nodes, from the next manifests on.
     pub overlay: Overlay,
-    /// Whether nodes, their blocks and pools are the fabric's own, and not those of the manifests.
+    /// Whether the fabric makes nodes, their blocks and pools itself, instead of taking them from
+    /// the manifests.
     has_own_network: bool,
     offload: fn(&ObjectName) -> Capabilities,
 }
@@ -491,7 +493,7 @@ impl Fabric {
         Self::closed().into_translating(yaml, services)
     }
 
-    /// As [`Self::translating`], from a fabric without tables.
+    /// Like [`Self::translating`], but starts from a fabric without tables.
     pub fn into_translating(self, yaml: &str, services: ServiceTable) -> Self {
         let mut fabric = self;
         fabric.translate(services);
@@ -504,8 +506,9 @@ impl Fabric {
         (self.translates_services, self.services) = (true, Some(Arc::new(services)));
     }
 
-    /// Like [`Self::translating`], with ports of the nodes that are Manx's: packets to the world get the node's address and
-    /// one of these ports if their source lies in `asks` and their destination not in `stays`.
+    /// Like [`Self::translating`], with ports of the nodes that belong to Manx. Packets to the
+    /// world get the node's address and one of these ports if their source lies in `asks` and their
+    /// destination does not lie in `stays`.
     pub fn with_manx_ports(
         yaml: &str,
         services: ServiceTable,
@@ -548,7 +551,8 @@ impl Fabric {
         fabric
     }
 
-    /// Like [`Self::policy_only`], with nodes on which Manx translates these services itself, and has ports of the nodes.
+    /// Like [`Self::policy_only`], with nodes on which Manx translates these services itself and
+    /// owns some of the nodes' ports.
     pub fn policy_only_translating(yaml: &str, services: ServiceTable, egress: (u16, u16)) -> Self {
         let mut fabric = Self { manx_ports: Some(no_way_out(egress)), ..Self::closed() };
         for node in &mut fabric.nodes {

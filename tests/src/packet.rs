@@ -152,7 +152,7 @@ fn raw(bytes: &mut Vec<u8>, source: IpAddr, destination: IpAddr, protocol: u8, p
     ip(source, destination, TTL).write(bytes, IpNumber(protocol), payload).unwrap();
 }
 
-/// Changes the IPv4 header of a packet, and computes its checksum anew.
+/// Changes the IPv4 header of a packet, and recomputes its checksum.
 pub fn change_v4(bytes: &mut [u8], change: impl FnOnce(&mut Ipv4Header)) {
     let mut header = Ipv4HeaderSlice::from_slice(bytes).unwrap().to_header();
     change(&mut header);

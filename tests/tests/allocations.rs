@@ -28,8 +28,9 @@ const WARM_UP: usize = 100;
 #[test]
 fn established_flows_allocate_nothing() {
     let (mut fabric, a, b) = shop::fabric();
-    // Memory of the test's own ends of the ports: for more packets than are under way, each as long as may be. How many
-    // there are, and which is used next, depends on what the ports have cost.
+    // The test's own ends of the ports get enough memory here: for more packets than are under way,
+    // each of the largest size. The number of packets under way, and the memory used next, depend
+    // on the time that the ports have taken.
     for wire in fabric.nodes[0].wires.values() {
         for _ in 0..64 {
             wire.recycle(Frame { bytes: Vec::with_capacity(1 << 16), ..Frame::default() });
@@ -50,7 +51,7 @@ fn established_flows_allocate_nothing() {
         answer[24..28].copy_from_slice(&at.to_be_bytes());
         tunnelled(UNDERLAY[1], UNDERLAY[0], &answer, 0)
     };
-    // Packets to each port, and those that come out of the node for it.
+    // Packets to each port, and the packets that come out of the node for it.
     let round: Vec<(PortId, Vec<u8>, Offload)> = vec![
         (a, near.data(b"request"), plain),
         (b, near.reversed().data(b"reply"), plain),
@@ -70,7 +71,8 @@ fn established_flows_allocate_nothing() {
         for (port, bytes, offload) in &round {
             node.inject_with(*port, bytes, *offload);
         }
-        // The queue of one port is one batch; a port that owes time is served in the next turn.
+        // A port's queue holds one batch; a port that has used too much time is served in the next
+        // turn.
         let mut found = 0;
         let in_turns = allocations(|| {
             while found < round.len() {

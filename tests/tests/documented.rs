@@ -127,7 +127,7 @@ fn the_sources_of_routes_are_documented_in_their_order() {
     assert!(RouteSource::LAST_OF_CLUSTER < RouteSource::KernelAddress);
 }
 
-/// The documents of a manifest, without the words before them.
+/// The documents of a manifest, without the text before them.
 fn documents(name: &str) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(name);
     let text = fs::read_to_string(path).unwrap();
@@ -135,8 +135,9 @@ fn documents(name: &str) -> Vec<String> {
     documents.split("\n---\n").map(str::to_owned).collect()
 }
 
-/// The two manifests are whole, each for itself, and say the same of kinds, accounts and rights. Where Manx is the network,
-/// it makes a pool, too, writes a condition of nodes, has the kinds and rights of IPAM, and may read passwords of BGP.
+/// Each of the two manifests is complete by itself, and both have the same kinds, accounts and
+/// rights. The manifest for Manx as the network also makes a pool, writes a condition of nodes, has
+/// the kinds and rights of IPAM, and may read BGP passwords.
 #[test]
 fn the_manifest_for_policy_only_differs_in_what_runs_and_has_no_pool_condition_or_ipam() {
     let [all, policy_only] = ["manx.yaml", "policy-only.yaml"].map(documents);

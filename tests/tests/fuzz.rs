@@ -19,9 +19,10 @@ fn generated_packets_come_out_where_they_may_and_are_counted() {
     }
 }
 
-/// The failure that a sabotage leads to.
+/// The failure that a sabotage causes.
 fn found(sabotage: Sabotage, name: &str) -> Box<Failure> {
-    // The first world of this seed has no services, so nothing in it depends on which backend a connection gets.
+    // The first world of this seed has no services, so nothing in it depends on the choice of
+    // backends.
     let options = Options { sabotage: Some(sabotage), ..options(5, 2_000_000) };
     match run(&options, |_| {}) {
         Ok(coverage) => {
@@ -55,7 +56,7 @@ fn what_is_found_is_told_with_all_that_finds_it_again() {
     let command = format!("manx-fuzz --seed {} --world {}", failure.seed, failure.world);
     assert!(told.trim_end().ends_with(&command), "{command:?} at the end of {told}");
 
-    // The world alone.
+    // The same world is run alone.
     let again = Options {
         sabotage: Some(Sabotage::Source),
         first: failure.world,

@@ -1,5 +1,5 @@
-//! Policies cost in proportion to their length, however they are made. The only test of this binary: it counts what all
-//! threads of the process allocate.
+//! The cost of policies is proportional to their length, in whatever way they are written. This is
+//! the only test of this binary, because it counts the allocations of all threads of the process.
 
 use manx_calculation::import::import_for;
 use manx_fixtures::heavy::{NODE, SHAPES, Shape};
@@ -12,25 +12,26 @@ use manx_tests::allocations::{Counting, bytes_of_all_threads};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The pods of a node, so that their number does not grow with the text.
+/// The number of pods of a node. It is fixed, so that it does not grow with the text.
 const LOCAL: usize = 20;
 
-/// The length of the shorter text, and of the longer one.
+/// The lengths of the shorter text and of the longer one, in bytes.
 const LENGTHS: [usize; 2] = [50_000, 200_000];
 
-/// The same of sets that overlap: they cost more than in proportion until their pods are left out, and do so here.
+/// The same for overlapping sets. Their cost grows faster until their pods are left out, which
+/// happens at these lengths.
 const LENGTHS_OF_OVERLAPS: [usize; 2] = [1_000_000, 4_000_000];
 
-/// The bytes that small tables take beside what follows from their length.
+/// The bytes that small tables need in addition to their share by length.
 const LEAST_BYTES: u64 = 4 << 20;
 
-/// The bytes that chains take in vain before their rules are evaluated one by one.
+/// The bytes that chains use in vain before their rules are evaluated one by one.
 const GIVEN_UP_BYTES: u64 = 64 << 20;
 
-/// The looks at rules that every chain may take, however small it is.
+/// The evaluations of rules that every chain may need, however small it is.
 const LEAST_LOOKS: u64 = 4 << 20;
 
-/// What it costs to import and compile a text.
+/// The cost to import and compile a text.
 #[derive(Debug)]
 struct Cost {
     bytes: u64,
@@ -57,7 +58,7 @@ fn cost(shape: &Shape, text: &str) -> Cost {
     Cost { bytes, looks: compiler.looks(), given_up }
 }
 
-/// What grows faster than the text, half as much again to spare.
+/// A measure that grows faster than the text, with half as much again allowed.
 fn grows_faster(shape: &Shape) -> Option<String> {
     let lengths = if shape.name == "heavy-overlaps" { LENGTHS_OF_OVERLAPS } else { LENGTHS };
     let texts = lengths.map(|length| shape.text(length));

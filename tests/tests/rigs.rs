@@ -1,4 +1,4 @@
-//! The rigs in `fixtures/rigs/` are manifests without errors, and running each of them is worthwhile.
+//! The rigs in `fixtures/rigs/` are manifests without errors, and each is worth running.
 
 use std::collections::BTreeSet;
 use std::fs;

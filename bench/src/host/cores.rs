@@ -1,15 +1,15 @@
-//! The cores of the parts of a measurement.
+//! The cores that the parts of a measurement use.
 
 use std::str::FromStr;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// The cores of the parts of a measurement.
+/// The cores that the parts of a measurement use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cores {
-    /// The core of the sender's thread. Kernel forwarding mostly runs here too, because a veth delivers in the sender's
-    /// context.
+    /// The core of the sender's thread. Kernel forwarding mostly runs here, too, because a veth delivers packets in the
+    /// sender's context.
     pub sender: usize,
     /// The core of the receiver's thread.
     pub receiver: usize,
@@ -20,11 +20,11 @@ pub struct Cores {
 /// The cores on which the workers of the agents run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// All on this core.
+    /// All of them run on this core.
     On(usize),
-    /// Each on the core of the end on its node; on the receiver's core if both ends are on its node.
+    /// Each runs on the core of the end on its node, or on the receiver's core if both ends are on its node.
     BesideTheEnds,
-    /// The scheduler chooses.
+    /// The scheduler chooses the core.
     Anywhere,
 }
 
@@ -43,7 +43,7 @@ impl FromStr for Placement {
 }
 
 impl Cores {
-    /// The first two cores that this process may use, and the third for the agents if there is one.
+    /// The first two cores that this process may use for the ends, and the third for the agents if there is one.
     pub fn detect() -> Self {
         let allowed = allowed();
         let sender = allowed.first().copied().unwrap_or(0);
@@ -52,7 +52,8 @@ impl Cores {
         Self { sender, receiver, agent }
     }
 
-    /// The worker has a core to itself. On a machine of two cores both ends share the other core.
+    /// The cores of a measurement in which the worker has a core to itself. On a machine of two cores both ends share
+    /// the other core.
     #[must_use]
     pub fn with_separate_worker(self) -> Self {
         match self.agent {
@@ -63,8 +64,8 @@ impl Cores {
         }
     }
 
-    /// The core of the worker of a node; `None`: the scheduler's choice. `holds_receiver`: whether the receiver is on
-    /// that node.
+    /// The core of the worker of a node. `None` leaves the choice to the scheduler. `holds_receiver` says whether the
+    /// receiver is on that node.
     pub fn worker_core(&self, holds_receiver: bool) -> Option<usize> {
         match self.agent {
             Placement::On(core) => Some(core),
@@ -75,9 +76,9 @@ impl Cores {
         }
     }
 
-    /// The cores of all workers of a node: first the [worker's core](Self::worker_core), then the cores of neither end,
-    /// then the receiver's and the sender's. Each core comes once, so there may be fewer than `workers`. None if the
-    /// scheduler places them.
+    /// The cores of all workers of a node. The [worker's core](Self::worker_core) comes first, then the cores that
+    /// neither end uses, then the receiver's and the sender's. Each core occurs once, so there may be fewer than
+    /// `workers`. The list is empty if the scheduler places the workers.
     pub fn worker_cores(&self, holds_receiver: bool, workers: usize) -> Vec<usize> {
         let ends = [self.receiver, self.sender];
         let free = allowed().into_iter().filter(|core| !ends.contains(core));
@@ -93,14 +94,15 @@ impl Cores {
         cores
     }
 
-    /// The core of one more process: one of neither the ends nor these workers, or else the sender's.
+    /// The core for one more process: a core that is used neither by the ends nor by these workers, or else the
+    /// sender's.
     pub fn spare_core(&self, workers: &[usize]) -> usize {
         let taken =
             |core: &usize| [self.sender, self.receiver].contains(core) || workers.contains(core);
         allowed().into_iter().find(|core| !taken(core)).unwrap_or(self.sender)
     }
 
-    /// In words, for the head of the report.
+    /// A description in words, for the head of the report.
     pub fn describe(&self) -> String {
         let agent = match self.agent {
             Placement::On(core) => format!("agents' workers on core {core}"),
@@ -119,12 +121,13 @@ fn allowed() -> Vec<usize> {
     (0..CpuSet::count()).filter(|core| set.is_set(*core).unwrap_or(false)).collect()
 }
 
-/// Keeps the calling thread on a core. Returns whether the kernel did so.
+/// Pins the calling thread to a core. Returns whether the kernel allowed it.
 pub fn pin(core: usize) -> bool {
     pin_to(&[core])
 }
 
-/// Keeps the calling thread on these cores; no cores: anywhere. Returns whether the kernel did so.
+/// Pins the calling thread to these cores. If the list is empty, the thread may run on any core. Returns whether the
+/// kernel allowed it.
 pub fn pin_to(cores: &[usize]) -> bool {
     let mut set = CpuSet::new();
     cores.is_empty()

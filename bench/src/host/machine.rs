@@ -1,30 +1,31 @@
-//! The machine that is measured on.
+//! The machine on which the bench measures.
 
 use std::fs;
 
 use serde::Serialize;
 
-/// The machine is called noisy from this load on, in runnable threads per core at the start.
+/// The load at which the machine starts to count as noisy, in runnable threads per core at the
+/// start.
 const NOISY: f64 = 0.25;
 
 /// The machine and its state at the start.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Machine {
     pub processor: String,
-    /// The number of processors; hardware threads count.
+    /// The number of processors, including hardware threads.
     pub processors: usize,
-    /// The release of Linux.
+    /// The release of the Linux kernel.
     pub kernel: String,
-    /// Runnable threads in the minute before the start, on average (`proc(5)`, loadavg).
+    /// The average number of runnable threads in the minute before the start (`proc(5)`, loadavg).
     pub load: f64,
-    /// Whether the load is so high that figures suffer.
+    /// Whether the load is so high that it distorts figures.
     pub noisy: bool,
-    /// Whether this program was built without optimisation. Then its figures mean nothing.
+    /// Whether this program was built without optimisation. Then its figures have no meaning.
     pub debug_build: bool,
 }
 
 impl Machine {
-    /// This machine, now.
+    /// The current state of this machine.
     pub fn detect() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
@@ -44,7 +45,7 @@ impl Machine {
         }
     }
 
-    /// In words, for the head of a report.
+    /// A description in words, for the head of a report.
     pub fn lines(&self) -> Vec<String> {
         let Self { processor, processors, kernel, load, .. } = self;
         let mut lines = vec![format!(

@@ -1,4 +1,4 @@
-//! Namespaces of the bench, so that it needs no root and leaves nothing behind.
+//! The namespaces of the bench. With them, it needs no root and leaves nothing behind.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -11,15 +11,15 @@ use tempfile::TempDir;
 
 use crate::error::{Error, errno, io as io_error};
 
-/// The path at which the bench mounts a file system of its own, so that its files go with the namespace however the
+/// The path at which the bench mounts its own file system. So its files disappear with the namespace, however the
 /// process ends.
 const SCRATCH: &str = "/dev/shm";
 
-/// Moves the process into namespaces of its own. It must have a single thread. Everything that is made in the
-/// namespaces goes with the process and its children.
+/// Moves the process into its own namespaces. It must have a single thread. Everything that is created in the
+/// namespaces disappears with the process and its children.
 ///
 /// Root gets a network and a mount namespace. Any other user also gets a user namespace and is root in it
-/// (`user_namespaces(7)`: the groups are given up before the group map may be written).
+/// (`user_namespaces(7)`: groups must be given up before the group map may be written).
 pub fn enter() -> Result<(), Error> {
     let (uid, gid) = (Uid::effective(), Gid::effective());
     let mut flags = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
@@ -38,7 +38,7 @@ pub fn enter() -> Result<(), Error> {
             .and_then(|()| write("gid_map", format!("0 {gid} 1")))
             .map_err(io_error("the user namespace's maps cannot be written"))?;
     }
-    // Mounts made below must not show outside.
+    // Mounts that are made below must not be visible outside.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
         .map_err(errno("the mount namespace cannot be made private"))?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
@@ -46,7 +46,7 @@ pub fn enter() -> Result<(), Error> {
         .map_err(errno(format!("no temporary file system at {SCRATCH}")))
 }
 
-/// A new folder that is removed when it is dropped.
+/// Creates a folder that is removed when the value is dropped.
 pub fn temporary_folder() -> Result<TempDir, Error> {
     let mut made = tempfile::Builder::new();
     made.permissions(Permissions::from_mode(0o700));

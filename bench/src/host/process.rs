@@ -1,4 +1,4 @@
-//! Processes of a measurement. They are halted while the other side is measured, and they end with the bench.
+//! The processes of a measurement. They are halted while the other side is measured, and they end with the bench.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -12,24 +12,25 @@ use nix::unistd::{Pid, getppid};
 
 use crate::error::{Error, errno, io as io_error};
 
-/// The environment variable that tells a process the number of its parent.
+/// The environment variable that holds the process id of a process's parent.
 const PARENT: &str = "MANX_BENCH_PARENT";
-/// The output of a process that is ready.
+/// The output of a process that reports that it is ready.
 const READY: &[u8] = b"ready\n";
 
-/// A process that ends when this is dropped.
+/// A process that is ended when this value is dropped.
 #[derive(Debug)]
 pub struct Process(Child);
 
 impl Process {
-    /// Starts it. It should [end with its parent](end_with_parent).
+    /// Starts the process. The process should [end with its parent](end_with_parent).
     pub fn start(command: &mut Command) -> Result<Self, Error> {
         let what = format!("{} cannot be started", command.get_program().display());
         command.env(PARENT, std::process::id().to_string());
         command.spawn().map(Self).map_err(io_error(what))
     }
 
-    /// Starts it, without input, and waits until it [says that it is ready](say_ready). Its later output is not read.
+    /// Starts the process without input, and waits until it [reports that it is ready](say_ready). Its later output is
+    /// not read.
     pub fn start_and_wait(command: &mut Command) -> Result<Self, Error> {
         let what = command.get_args().next().unwrap_or_default().display().to_string();
         let mut process = Self::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
@@ -45,22 +46,22 @@ impl Process {
         self.0.id()
     }
 
-    /// Its output, if it is piped. Only the first call returns it.
+    /// The output of the process, if it is piped. Only the first call returns it.
     pub fn output(&mut self) -> Option<ChildStdout> {
         self.0.stdout.take()
     }
 
-    /// The exit status, if it has ended.
+    /// The exit status, if the process has ended.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>, Error> {
         self.0.try_wait().map_err(io_error("a process cannot be waited for"))
     }
 
-    /// Waits for its end and returns the exit status. The process must end by itself.
+    /// Waits until the process ends, and returns its exit status. The process must end by itself.
     pub fn wait(&mut self) -> Result<ExitStatus, Error> {
         self.0.wait().map_err(io_error("a process cannot be waited for"))
     }
 
-    /// Lets it run, or halts it where it is.
+    /// Lets the process run, or halts it.
     pub fn set_running(&self, running: bool) -> Result<(), Error> {
         let signal = if running { Signal::SIGCONT } else { Signal::SIGSTOP };
         kill(Pid::from_raw(self.id().cast_signed()), signal)
@@ -70,17 +71,17 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // This fails if the process has ended by itself, which does not matter.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Has the kernel kill the calling process when the thread ends that started it by [`Process::start`]. So a run that is
-/// interrupted leaves nothing behind.
+/// Makes the kernel kill the calling process when the thread that started it by [`Process::start`] ends. So an
+/// interrupted run leaves nothing behind.
 ///
 /// # Errors
-/// The parent has already ended.
+/// Returns an error if the parent has already ended.
 pub fn end_with_parent() -> Result<(), Error> {
     prctl::set_pdeathsig(Signal::SIGKILL)
         .map_err(errno("the parent's end would not be noticed"))?;
@@ -91,14 +92,15 @@ pub fn end_with_parent() -> Result<(), Error> {
     Err(Error::Failed("the parent has ended before this process began".to_owned()))
 }
 
-/// Tells [`Process::start_and_wait`] that the calling process is ready.
+/// Reports to [`Process::start_and_wait`] that the calling process is ready.
 pub fn say_ready() -> io::Result<()> {
     let mut output = io::stdout();
     output.write_all(READY)?;
     output.flush()
 }
 
-/// Becomes the program that the first word names, with the other words as arguments. Returns only with an error.
+/// Replaces the process by the program that the first word names, with the other words as arguments. Returns only with
+/// an error.
 pub fn become_program(words: &[String]) -> io::Error {
     match words.split_first() {
         Some((program, arguments)) => Command::new(program).args(arguments).exec(),

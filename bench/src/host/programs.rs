@@ -1,9 +1,9 @@
-//! Programs of other projects. The bench measures those that are installed.
+//! Programs of other projects. The bench measures the ones that are installed.
 
 use std::env;
 use std::os::unix::fs::PermissionsExt as _;
 
-/// Why a row that needs these programs cannot be measured here; `None`: it can.
+/// Why a row that needs these programs cannot be measured here. `None` if it can.
 pub fn why_missing(programs: &[&str], package: &str) -> Option<String> {
     let missing: Vec<&str> = programs.iter().copied().filter(|program| !is_here(program)).collect();
     (!missing.is_empty()).then(|| {
@@ -11,7 +11,7 @@ pub fn why_missing(programs: &[&str], package: &str) -> Option<String> {
     })
 }
 
-/// Whether a program can be started by its name.
+/// Whether a program is found by its name.
 fn is_here(program: &str) -> bool {
     let folders = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&folders).any(|folder| {

@@ -1,7 +1,7 @@
-//! System calls without a safe wrapper of the needed shape: batches of datagrams, features of a device, and a
+//! System calls that have no safe wrapper of the needed form: batches of datagrams, features of a device, and a
 //! scheduling policy.
 //!
-//! This is the only module of the crate with `unsafe` in it.
+//! This is the only module of the crate that contains `unsafe`.
 #![expect(unsafe_code, reason = "system calls; every block argues its safety")]
 
 use std::io;
@@ -20,7 +20,7 @@ pub struct Batch {
     headers: Vec<libc::mmsghdr>,
 }
 
-// SAFETY: the pointers lead into vectors that the batch owns and never resizes, so they go where it goes.
+// SAFETY: the pointers point to vectors that the batch owns and never resizes, so they stay valid when the batch moves.
 unsafe impl Send for Batch {}
 
 impl std::fmt::Debug for Batch {
@@ -30,7 +30,7 @@ impl std::fmt::Debug for Batch {
 }
 
 impl Batch {
-    /// Datagrams of `len` zero bytes each, at least one.
+    /// Creates datagrams of `len` zero bytes each, at least one byte.
     pub fn new(len: usize) -> Self {
         let len = len.max(1);
         let mut buffers = vec![0; BATCH * len];
@@ -51,7 +51,7 @@ impl Batch {
         Self { buffers, vectors, headers }
     }
 
-    /// Writes into a datagram. Bytes beyond its end, or beyond the batch, are left out.
+    /// Writes into a datagram. Bytes beyond the end of the datagram or of the batch are ignored.
     pub fn write(&mut self, datagram: usize, at: usize, bytes: &[u8]) {
         let Some(vector) = self.vectors.get(datagram) else { return };
         let len = bytes.len().min(vector.iov_len.saturating_sub(at));
@@ -66,17 +66,19 @@ impl Batch {
         }
     }
 
-    /// Sends the whole batch on a socket that is connected or bound to a link; returns how many the kernel took.
+    /// Sends the whole batch on a socket that is connected or bound to a link. Returns the number of datagrams that the
+    /// kernel took.
     pub fn send(&mut self, socket: &impl AsRawFd) -> io::Result<usize> {
         debug_assert_eq!(self.buffers.len(), self.vectors.len() * self.vectors[0].iov_len);
-        // SAFETY: the headers point to vectors, and these to buffers, that live as long as `self`; the count is theirs.
+        // SAFETY: the headers point to vectors, and these point to buffers, that live as long as `self`. The count is
+        // the number of headers.
         let sent = unsafe {
             libc::sendmmsg(socket.as_raw_fd(), self.headers.as_mut_ptr(), BATCH as u32, 0)
         };
         count(sent)
     }
 
-    /// Waits for one datagram and takes those that are already there too, at most a batch; returns how many.
+    /// Waits for one datagram, and takes further ones that have already arrived, at most a batch. Returns their number.
     pub fn receive(&mut self, socket: &UdpSocket) -> io::Result<usize> {
         // SAFETY: as in `send`; the kernel writes at most each vector's length into its buffer.
         let received = unsafe {
@@ -92,11 +94,11 @@ impl Batch {
     }
 }
 
-/// Has the calling thread run only while no other thread wants its core (`sched(7)`, `SCHED_IDLE`). A thread that wakes
-/// up there runs at once.
+/// Makes the calling thread run only while no other thread wants its core (`sched(7)`, `SCHED_IDLE`). A thread that
+/// wakes up on that core runs at once.
 ///
 /// # Errors
-/// The kernel refuses.
+/// Returns an error if the kernel refuses.
 pub fn run_only_when_idle() -> io::Result<()> {
     // SAFETY: all zeros is a valid sched_param: priority 0, which this policy asks for.
     let parameters: libc::sched_param = unsafe { mem::zeroed() };
@@ -115,18 +117,18 @@ const ETHTOOL_SFEATURES: u32 = 0x3b;
 const ETH_SS_FEATURES: u32 = 4;
 const ETH_GSTRING_LEN: usize = 32;
 
-/// Switches features of an interface off, as `ethtool -K IFACE FEATURE off` does. The interface is in the calling
-/// thread's namespace. (linux/ethtool.h: the names of the features are a set of strings; the number of a feature is its
-/// place in it.)
+/// Switches off features of an interface, like `ethtool -K IFACE FEATURE off`. The interface is in the calling thread's
+/// namespace. (linux/ethtool.h: the names of the features are a set of strings, and the number of a feature is its
+/// index in the set.)
 ///
 /// # Errors
-/// The interface or a feature does not exist, or the kernel refuses.
+/// Returns an error if the interface or a feature does not exist, or if the kernel refuses.
 pub fn features_off(interface: &str, features: &[&str]) -> io::Result<()> {
     let socket = UdpSocket::bind(("0.0.0.0", 0))?;
     let fd = socket.as_raw_fd();
     let names = feature_names(fd, interface)?;
     let blocks = names.len().div_ceil(32);
-    // cmd, size, then {valid, requested} for each block of 32 features.
+    // The request: command, size, then {valid, requested} for each block of 32 features.
     let mut request = vec![0u32; 2 + 2 * blocks];
     request[0] = ETHTOOL_SFEATURES;
     request[1] = blocks as u32;
@@ -143,11 +145,11 @@ pub fn features_off(interface: &str, features: &[&str]) -> io::Result<()> {
 }
 
 fn feature_names(fd: RawFd, interface: &str) -> io::Result<Vec<String>> {
-    // cmd, reserved, a mask of sets in 64 bits, and the length of the one set asked for.
+    // The request: command, reserved, a mask of sets in 64 bits, and the length of the requested set.
     let mut info = [ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0, 0];
     ethtool(fd, interface, &mut info)?;
     let count = info[4] as usize;
-    // cmd, the set, the count, then the strings.
+    // The request: command, the set, the count, then the strings.
     let mut strings = vec![0u32; 3 + count * ETH_GSTRING_LEN / 4];
     strings[..3].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_FEATURES, count as u32]);
     ethtool(fd, interface, &mut strings)?;

@@ -1,4 +1,4 @@
-//! A process that becomes another program: in a network namespace, on some cores, and ending with its parent.
+//! A process that becomes another program, in a network namespace and on certain cores, and that ends with its parent.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,10 +9,10 @@ use manx_linux::netns;
 use super::cores;
 use super::process;
 
-/// The first argument by which this program starts itself to become another one.
+/// The first argument with which this program starts itself to become another one.
 pub const WITHIN: &str = "within";
 
-/// A command that becomes this program, in the namespace and on these cores (none: anywhere).
+/// A command that becomes this program, in the namespace and on these cores (any cores if the list is empty).
 pub fn command(netns: &Path, cores: &[usize], program: &[String]) -> Command {
     let cores: Vec<String> = cores.iter().map(ToString::to_string).collect();
     let mut command = Command::new("/proc/self/exe");
@@ -38,8 +38,8 @@ struct Arguments {
     program: Vec<String>,
 }
 
-/// Becomes another program in a network namespace (or in this one) and on some cores. It ends with its parent. Returns
-/// only with an error. The caller must have a single thread.
+/// Becomes another program in a network namespace (or in the current one) and on certain cores. The program ends with
+/// its parent. This returns only with an error. The caller must have a single thread.
 pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
     let arguments = Arguments::parse_from(arguments);
     process::end_with_parent().map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! TCP connections a second: each is opened, carries a byte each way, and is closed.
+//! TCP connections per second: each is opened, carries one byte in each direction, and is closed.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,11 +16,11 @@ use super::traffic::{TIMEOUT, rate_of_arrival};
 use crate::error::{Error, io as io_error};
 use crate::host::cores::{self, Cores};
 
-/// The number of clients. Each has one connection at a time.
+/// The number of clients. Each client has one connection at a time.
 const CLIENTS: u16 = 16;
 
-/// Opens connections to `ports` ports in turn, from the target's port on, for `length`; returns how many were answered
-/// and closed per second. A connection that is not over after `TIMEOUT` is given up and does not count.
+/// Opens connections to `ports` ports in turn, starting with the target's port, for `length`. Returns the number that
+/// were answered and closed per second. A connection that has not ended after `TIMEOUT` is given up and is not counted.
 ///
 /// The server closes first, so that the clients' ports are free again at once.
 pub fn tcp_connections(
@@ -34,11 +34,12 @@ pub fn tcp_connections(
         || (0..ports).map(|at| listen(nth_port(bound, at))).collect::<io::Result<Vec<_>>>();
     let listeners = netns::run_in(&ends.receiver.netns, listen)?
         .map_err(io_error("the receiver cannot listen"))?;
-    // Its threads are in the sender's namespace.
+    // The client threads run in the sender's namespace.
     let per_second = netns::run_in(&ends.sender.netns, || {
         rate_of_arrival(length, |over, answered| {
             thread::scope(|scope| {
-                // At least as many as clients, so that no client waits for another one's question.
+                // There are at least as many servers as clients, so that no client waits for the request of another
+                // one.
                 let servers = usize::from(ports.max(CLIENTS));
                 for listener in listeners.iter().cycle().take(servers) {
                     scope.spawn(|| {
@@ -77,7 +78,7 @@ fn answer_until_over(listener: &TcpListener, over: &AtomicBool) {
     let mut question = [0];
     while !over.load(Ordering::Relaxed) {
         let Ok((mut client, _)) = listener.accept() else { continue };
-        // A client that gets no answer does not count the connection.
+        // If a client gets no answer, it does not count the connection.
         let _ = client
             .set_read_timeout(Some(TIMEOUT))
             .and_then(|()| client.read_exact(&mut question))
@@ -97,7 +98,7 @@ fn ask_until_over(
     }
 }
 
-/// One connection, until the server has closed it.
+/// Makes one connection and waits until the server has closed it.
 fn ask(target: SocketAddr) -> io::Result<()> {
     let mut server = TcpStream::connect_timeout(&target, TIMEOUT)?;
     server.set_read_timeout(Some(TIMEOUT))?;

@@ -1,4 +1,4 @@
-//! The two ends of a path, and the interface of every path.
+//! The two ends of a path, and the trait of all paths.
 
 use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
@@ -26,39 +26,38 @@ pub struct PathEnds {
     pub sender: PathEnd,
     /// The end that receives.
     pub receiver: PathEnd,
-    /// The address and port that the sender sends to. They lead to [`PORT`] of the receiver.
+    /// The address and port to which the sender sends. They lead to [`PORT`] of the receiver.
     pub target: SocketAddr,
 }
 
 impl PathEnds {
-    /// Two ends: the sender sends to the receiver's own address.
+    /// Creates two ends. The sender sends to the receiver's own address.
     pub const fn new(sender: PathEnd, receiver: PathEnd) -> Self {
         let target = SocketAddr::new(receiver.address, PORT);
         Self { sender, receiver, target }
     }
 
-    /// The same ends, but the sender sends to the Service that this way leads to, if it leads to one.
+    /// The same ends, but the sender sends to the Service of this way, if the way has one.
     #[must_use]
     pub fn by(self, way: Way) -> Self {
         let target = way.service().unwrap_or(self.target);
         Self { target, ..self }
     }
 
-    /// Where the receiver's sockets are bound.
+    /// The address and port to which the receiver's sockets are bound.
     pub const fn bound(&self) -> SocketAddr {
         SocketAddr::new(self.receiver.address, PORT)
     }
 }
 
-/// Two ends, and the way of packets between them. The path ends when it is dropped.
+/// Two ends, and the way of packets between them. The path ends when this value is dropped.
 pub trait Path: Debug {
     fn ends(&self) -> &PathEnds;
 
-    /// Lets the processes that carry the path run, or halts them, so that they take no time from what is measured
-    /// meanwhile.
+    /// Lets the processes that carry the path run, or halts them so that they take no time from another measurement.
     ///
     /// # Errors
-    /// A process has ended.
+    /// Returns an error if a process has ended.
     fn set_running(&self, running: bool) -> Result<(), Error>;
 }
 
@@ -66,7 +65,7 @@ pub trait Path: Debug {
 #[derive(Debug)]
 pub struct KernelPath {
     pub ends: PathEnds,
-    /// The namespaces between the ends; they live as long as the path.
+    /// The namespaces between the ends. They live as long as the path.
     pub between: Vec<OwnedFd>,
 }
 
@@ -80,12 +79,12 @@ impl Path for KernelPath {
     }
 }
 
-/// A path that processes carry.
+/// A path that is carried by processes.
 #[derive(Debug)]
 pub struct ProcessPath {
     pub ends: PathEnds,
     pub processes: Vec<Process>,
-    /// Their files and the names of their namespaces.
+    /// The folder of their files and of the names of their namespaces.
     pub folder: TempDir,
 }
 

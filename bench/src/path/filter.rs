@@ -1,5 +1,5 @@
-//! The packet filters of the kernel, with rules like those of Manx's policies: connection tracking first, then one rule
-//! after the other. The last rule allows the traffic.
+//! The packet filters of the kernel, with rules like those of Manx's policies. Connection tracking comes first, then
+//! one rule after the other. The last rule allows the traffic.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -21,13 +21,13 @@ pub enum Filter {
     Iptables,
 }
 
-/// The peers (in CIDR notation) and the TCP port of a rule that no packet of a measurement matches.
+/// The peers (in CIDR notation) and the TCP port of a rule that matches no packet of a measurement.
 pub fn unmatched_rule(index: usize) -> (String, usize) {
     (format!("203.{}.{}.0/24", index / 256 % 256, index % 256), 1024 + index % 1000)
 }
 
 impl Filter {
-    /// The program that loads a whole set of rules.
+    /// The program that loads a complete set of rules.
     const fn program(self) -> &'static str {
         match self {
             Self::Nftables => "nft",
@@ -35,7 +35,7 @@ impl Filter {
         }
     }
 
-    /// Why this filter cannot be measured here; `None`: it can.
+    /// Why this filter cannot be measured here. `None` if it can.
     pub fn why_missing(self) -> Option<String> {
         let package = match self {
             Self::Nftables => "nftables",
@@ -44,8 +44,8 @@ impl Filter {
         programs::why_missing(&[self.program()], package)
     }
 
-    /// Has the namespace forward only packets that `rules` rules and a last one allow. The last one allows `ports`
-    /// ports, from [`PORT`] on.
+    /// Makes the namespace forward only packets that `rules` rules and a last one allow. The last one allows `ports`
+    /// ports, starting with [`PORT`].
     pub fn load(self, netns: &OwnedFd, rules: usize, ports: u16) -> Result<(), Error> {
         match self {
             Self::Nftables => load_nftables(netns, &nftables(rules, ports)),
@@ -54,7 +54,7 @@ impl Filter {
     }
 }
 
-/// Loads rules of nftables into a namespace.
+/// Loads nftables rules into a namespace.
 pub(super) fn load_nftables(netns: &OwnedFd, text: &str) -> Result<(), Error> {
     load(Filter::Nftables.program(), &["-f", "-"], netns, text)
 }
@@ -81,7 +81,7 @@ fn load(program: &str, arguments: &[&str], netns: &OwnedFd, text: &str) -> Resul
     Err(io(what)(std::io::Error::other(message)))
 }
 
-/// `ports` ports from [`PORT`] on, with this sign between the first and the last.
+/// The range of `ports` ports, starting with [`PORT`], with this sign between the first and the last.
 fn port_range(ports: u16, sign: char) -> String {
     if ports == 1 { PORT.to_string() } else { format!("{PORT}{sign}{}", PORT + ports - 1) }
 }

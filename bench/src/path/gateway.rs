@@ -1,5 +1,5 @@
-//! Paths through programs that lead a namespace out without privileges: each connection of the pod ends at the program,
-//! which has a socket of its own on the node. They know no policy.
+//! Paths through programs that connect a namespace to the outside without privileges. Each connection of the pod ends
+//! at the program, which has its own socket on the node. These programs enforce no policy.
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -20,10 +20,10 @@ use crate::host::{namespaces, programs, within};
 
 /// The longest time that a program may take until it forwards.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The pod's address: the one that slirp4netns gives.
+/// The pod's address, which is the one that slirp4netns assigns.
 const POD: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 100);
 
-/// A program that leads a namespace out.
+/// A program that connects a namespace to the outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gateway {
     Pasta,
@@ -38,7 +38,7 @@ impl Gateway {
         }
     }
 
-    /// Why it cannot be measured here; `None`: it can.
+    /// Why it cannot be measured here. `None` if it can.
     pub fn why_missing(self) -> Option<String> {
         let package = match self {
             Self::Pasta => "passt",
@@ -47,11 +47,12 @@ impl Gateway {
         programs::why_missing(&[self.program()], package)
     }
 
-    /// The command line by which it leads a namespace out. The MTU is pasta's own, also for slirp4netns: 65,520.
+    /// The command line with which it connects a namespace to the outside. The MTU is the default of pasta, 65,520, for
+    /// slirp4netns, too.
     fn command(self, pod: &Path) -> Vec<String> {
         let pod = pod.display();
         let text = match self {
-            // It takes what it needs of the namespace from the node's interface with the default route.
+            // It copies the addresses and routes of the node's interface that has the default route.
             Self::Pasta => format!(
                 "pasta --foreground --quiet --runas 0 --netns-only --netns {pod} --config-net --ns-ifname eth0 \
                  --address {POD} --netmask 24 --gateway 10.0.2.2 \
@@ -80,7 +81,7 @@ impl Gateway {
         let process = Process::start(command.stdin(Stdio::null()).stdout(output).stderr(error))?;
         let ends = PathEnds::new(sender, receiver);
         let start = Instant::now();
-        // Until the program has given the pod its address, no socket can have it.
+        // No socket can have the pod's address before the program has assigned it.
         while let Err(error) = traffic::wait_until_carried(&ends, PATIENCE) {
             if start.elapsed() > PATIENCE {
                 let what = format!("{} does not come up: {error}", self.program());

@@ -19,8 +19,8 @@ const VXLAN: &str = "vxlan0";
 const LEFT: u8 = 2;
 const RIGHT: u8 = 3;
 
-/// Kernel routing: left - veth - router - veth - right, without connection tracking and rules, or with a filter of this
-/// many rules in the router.
+/// A path by kernel routing: left - veth - router - veth - right. It has no connection tracking and no rules, or a
+/// filter with this many rules in the router.
 pub fn routing(filter: Option<(Filter, usize)>) -> Result<KernelPath, Error> {
     let router = namespace()?;
     let ends = PathEnds::new(attach(&router, "left", 1, MTU)?, attach(&router, "right", 2, MTU)?);
@@ -31,11 +31,10 @@ pub fn routing(filter: Option<(Filter, usize)>) -> Result<KernelPath, Error> {
     Ok(KernelPath { ends, between: vec![router] })
 }
 
-/// The pods of a kernel's node, as [`attach`] makes them.
+/// The pods of a node of the kernel, as [`attach`] creates them.
 pub(super) const PODS: &str = "10.99.0.0/16";
 
-/// A pod that is attached as any network plugin attaches it: by a veth pair to a node that routes. Its address is
-/// 10.99.`host`.2.
+/// Attaches a pod as any network plugin does: by a veth pair to a node that routes. Its address is 10.99.`host`.2.
 pub(super) fn attach(node: &OwnedFd, name: &str, host: u8, mtu: u32) -> Result<PathEnd, Error> {
     let pod = namespace()?;
     add_veth(node, name, &pod, "eth0", mtu)?;
@@ -45,10 +44,10 @@ pub(super) fn attach(node: &OwnedFd, name: &str, host: u8, mtu: u32) -> Result<P
     Ok(PathEnd { netns: pod, address: Ipv4Addr::new(10, 99, host, 2).into() })
 }
 
-/// The ends of the kernel's tunnel.
+/// The ends of a tunnel of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TunnelEnds {
-    /// The nodes themselves: two veth pairs and two hops less than pods of Manx have.
+    /// The nodes themselves. Packets between pods of Manx pass two more veth pairs and two more hops.
     Nodes,
     /// Pods behind the nodes (`attach`).
     Pods,
@@ -56,8 +55,8 @@ pub enum TunnelEnds {
 
 /// A VXLAN device at each end of one veth pair.
 ///
-/// Tunnel segmentation is off, so that the veth pair carries the packets that a wire would carry. With `super_packets`
-/// it is on, and the veth pair carries super-packets whole.
+/// Tunnel segmentation is off, so the veth pair carries the packets that a wire would carry. With `super_packets` it is
+/// on, and the veth pair carries whole super-packets.
 pub fn vxlan(super_packets: bool, ends: TunnelEnds) -> Result<KernelPath, Error> {
     let (left, right) = (namespace()?, namespace()?);
     add_veth(&left, "eth0", &right, "eth0", MTU)?;

@@ -1,8 +1,8 @@
-//! The rules by which a kernel translates: services in the shape that kube-proxy writes in its mode `nftables`
-//! (Kubernetes, `pkg/proxy/nftables`), and the way out of pods.
+//! The rules with which a kernel translates: services in the form in which kube-proxy writes them in its mode
+//! `nftables` (Kubernetes, `pkg/proxy/nftables`), and the masquerading of pods.
 //!
-//! A map leads from a service's address to its chain, which chooses one of the backends' chains at random. The number
-//! of services costs a packet nothing.
+//! A map leads from a service's address to its chain, which chooses the chain of a backend at random. The number of
+//! services does not affect the cost of a packet.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
@@ -54,8 +54,8 @@ struct ServicePort {
     backends: Vec<IpAddr>,
 }
 
-/// The whole table: [`SERVICE`] with its node port and one backend, and the other services. Clients outside of `pods`
-/// (in CIDR notation) are masqueraded.
+/// The complete table: [`SERVICE`] with its node port and one backend, and the other services. Clients outside of
+/// `pods` (in CIDR notation) are masqueraded.
 pub(super) fn services(backend: IpAddr, pods: &str) -> String {
     let measured = ["tcp", "udp"].map(|protocol| ServicePort {
         name: format!("bench/{SERVICE}/{protocol}"),
@@ -104,7 +104,7 @@ pub(super) fn services(backend: IpAddr, pods: &str) -> String {
     )
 }
 
-/// The chains of a port: its backends', its own, and that of its node port.
+/// The chains of a port: those of its backends, its own, and that of its node port.
 fn write_chains(text: &mut String, port: &ServicePort, pods: &str) {
     let ServicePort { name, protocol, cluster_ip, node_port, backends } = port;
     let mut choices = String::new();
@@ -132,7 +132,7 @@ fn write_chains(text: &mut String, port: &ServicePort, pods: &str) {
     }
 }
 
-/// What pods send to others than pods leaves as the node's.
+/// The rules that give the node's address to packets of pods to destinations that are not pods.
 pub(super) fn way_out(pods: &str) -> String {
     format!(
         "table ip way-out {{\n chain postrouting {{\n  \

@@ -10,17 +10,18 @@ use manx_linux::netns::{self, sysctl};
 
 use crate::error::Error;
 
-/// All addresses, as the destination of a default route.
+/// All addresses: the destination of a default route.
 pub const ANYWHERE: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0));
 
-/// A namespace with its loopback up.
+/// Creates a namespace whose loopback device is up.
 pub fn namespace() -> Result<OwnedFd, Error> {
     let netns = netns::create()?;
     set_loopback_up(&netns)?;
     Ok(netns)
 }
 
-/// A namespace with its loopback up and a name in a folder, by which other processes find it.
+/// Creates a namespace whose loopback device is up, with a name in a folder by which other
+/// processes find it.
 pub fn named_namespace(folder: &FilePath, name: &str) -> Result<OwnedFd, Error> {
     let netns = netns::create_named(&folder.join(name))?;
     set_loopback_up(&netns)?;
@@ -35,7 +36,7 @@ pub fn set_loopback_up(netns: &OwnedFd) -> Result<(), Error> {
     })?)
 }
 
-/// Makes a veth pair, both ends up, with this MTU in bytes.
+/// Creates a veth pair with this MTU in bytes, and sets both ends up.
 pub fn add_veth(
     one: &OwnedFd,
     name: &str,
@@ -68,17 +69,17 @@ pub fn add_address(netns: &OwnedFd, interface: &str, net: IpNet) -> Result<(), E
 pub fn add_route(netns: &OwnedFd, interface: &str, to: IpNet, via: Ipv4Addr) -> Result<(), Error> {
     Ok(netlink::in_netns(netns, async |netlink| {
         let device = netlink.existing(interface).await?.index;
-        netlink.replace_route(&Route { via: Some(via.into()), ..Route::direct(to, device) }).await
+        netlink.replace_route(&Route::via(to, via.into(), device)).await
     })?)
 }
 
-/// `a.b.c.d/prefix`. A prefix beyond 32 counts as 32.
+/// The net `a.b.c.d/prefix`. A prefix above 32 counts as 32.
 pub fn net(a: u8, b: u8, c: u8, d: u8, prefix: u8) -> IpNet {
     let address = Ipv4Addr::new(a, b, c, d);
     IpNet::V4(Ipv4Net::new(address, prefix).unwrap_or_else(|_| address.into()))
 }
 
-/// Has the kernel forward IPv4 packets in a namespace.
+/// Makes the kernel forward IPv4 packets in a namespace.
 pub fn forward_ipv4(netns: &OwnedFd) -> Result<(), Error> {
     Ok(netns::run_in(netns, || sysctl::set("ipv4/ip_forward", "1"))??)
 }

@@ -1,15 +1,15 @@
-//! Paths: two ends that can reach each other, the way of packets between them, and the traffic that is sent over them.
+//! Paths: two ends that can reach each other, the way of packets between them, and the traffic over them.
 //!
-//! - [`ends`]: the trait [`Path`](ends::Path), which each way to carry packets implements;
+//! - [`ends`]: the trait [`Path`](ends::Path), which is implemented for each way of carrying packets;
 //! - [`kernel`] (and [`filter`]): kernel routing and kernel VXLAN devices, with packet filters or without;
-//! - [`translating`]: a kernel that translates addresses by nftables, as beside kube-proxy;
-//! - [`gateway`]: programs that lead a namespace out through their own sockets;
-//! - [`bare`]: a forwarder that decides nothing, over the devices and system calls of Manx;
+//! - [`translating`]: a kernel that translates addresses with nftables, as with kube-proxy;
+//! - [`gateway`]: programs that connect a namespace to the outside through their own sockets;
+//! - [`bare`]: a forwarder that makes no decision, over the devices and system calls of Manx;
 //! - [`switch`]: userspace switches of other projects;
 //! - [`agents`]: real node agents of Manx;
-//! - [`traffic`] and [`connections`]: TCP streams, a flood of small UDP packets, a UDP ping-pong; TCP connections.
+//! - [`traffic`] and [`connections`]: TCP streams, a flood of small UDP packets, a UDP ping-pong, and TCP connections.
 //!
-//! Below them: [`constants`], [`way`] (the ways on which a node translates, and their addresses) and [`links`]
+//! They are built on [`constants`], [`way`] (the ways by which a node translates, and their addresses) and [`links`]
 //! (namespaces, veth pairs, addresses and routes).
 
 pub mod agents;

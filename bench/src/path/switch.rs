@@ -1,5 +1,5 @@
 //! Paths through userspace switches of other projects, over veth pairs like those of Manx: Open vSwitch with its
-//! userspace datapath, and DPDK's testpmd. Both forward frames between two ports and know no policy.
+//! userspace datapath, and DPDK's testpmd. Both forward frames between two ports and enforce no policy.
 //!
 //! Neither completes partial checksums, so the ends send complete ones. The exception is Open vSwitch with
 //! super-packets.
@@ -25,24 +25,24 @@ use crate::host::{namespaces, programs, sys, within};
 
 /// The longest time that a switch may take until it forwards.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The path of the schema of Open vSwitch's database: of packages, and of a build by hand.
+/// The paths of the schema of Open vSwitch's database: those of packages, and that of a build from source.
 const SCHEMAS: [&str; 2] =
     ["/usr/share/openvswitch/vswitch.ovsschema", "/usr/local/share/openvswitch/vswitch.ovsschema"];
 const PORTS: [&str; 2] = ["left", "right"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Switch {
-    /// Open vSwitch with the datapath `netdev`, which sleeps without packets.
+    /// Open vSwitch with the datapath `netdev`, which sleeps when there are no packets.
     OpenVSwitch {
-        /// `userspace-tso-enable`: it takes super-packets and partial checksums.
+        /// Whether it accepts super-packets and partial checksums (`userspace-tso-enable`).
         super_packets: bool,
     },
-    /// DPDK's testpmd with its driver for packet sockets, which never sleeps.
+    /// DPDK's testpmd, which never sleeps, with its driver for packet sockets.
     Testpmd,
 }
 
 impl Switch {
-    /// Why it cannot be measured here; `None`: it can.
+    /// Why it cannot be measured here. `None` if it can.
     pub fn why_missing(self) -> Option<String> {
         match self {
             Self::OpenVSwitch { .. } => programs::why_missing(
@@ -53,7 +53,7 @@ impl Switch {
         }
     }
 
-    /// A path through it. The switch runs on the worker's core.
+    /// A path through the switch. The switch runs on the worker's core.
     pub fn path(self, cores: Cores) -> Result<ProcessPath, Error> {
         let folder = namespaces::temporary_folder()?;
         let middle = named_namespace(folder.path(), "switch")?;
@@ -102,7 +102,7 @@ impl Place<'_> {
         self.file("switch.log")
     }
 
-    /// Starts a program in the switch's namespace, with its output in the log.
+    /// Starts a program in the switch's namespace. Its output goes to the log.
     fn start(&self, cores: &[usize], program: &[String]) -> Result<Process, Error> {
         let log = File::options().create(true).append(true).open(self.log());
         let log = log.map_err(io("no log for the switch"))?;
@@ -169,12 +169,12 @@ impl Place<'_> {
     }
 
     fn start_testpmd(&self) -> Result<Process, Error> {
-        // The main thread only waits; the other one forwards.
+        // The main thread only waits; the other thread forwards.
         let (main, core) = (self.cores.sender, self.core());
         let cores = format!("{main},{core}");
         let devices = [0, 1].map(|at| format!("--vdev=net_af_packet{at},iface={}", PORTS[at]));
         let memory = "--no-huge --no-pci --no-shconf --no-telemetry -m 256";
-        // Without a period of statistics it ends with its input.
+        // Without a period of statistics, it would end when its input ends.
         let how = "--forward-mode=io --auto-start --nb-cores=1 --total-num-mbufs=16384 --stats-period=1000000";
         let program = ["dpdk-testpmd"]
             .into_iter()

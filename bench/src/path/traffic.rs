@@ -1,4 +1,4 @@
-//! The traffic that is sent over a path. Figures count what arrived.
+//! The traffic over a path. Figures count the traffic that has arrived.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -16,22 +16,22 @@ use crate::host::cores::{self, Cores};
 use crate::host::sys::Batch;
 use crate::report::statistics::percentile;
 
-/// The payload of a small packet in bytes: the packet has 64 with its IPv4 and UDP headers.
+/// The number of payload bytes of a small packet, which has 64 bytes with its IPv4 and UDP headers.
 pub const SMALL: usize = 64 - 20 - 8;
 /// The time for which the traffic runs before a figure is taken.
 pub const WARM_UP: Duration = Duration::from_millis(400);
-/// The timeout of a socket: the longest time until its thread checks whether the measurement is over.
+/// The timeout of a socket, and so the longest time until its thread checks whether the measurement is over.
 pub(super) const TIMEOUT: Duration = Duration::from_millis(200);
-/// The longest time to connect.
+/// The longest time that connecting may take.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The receive buffer of a UDP socket, in bytes.
 const RECEIVE_BUFFER: usize = 4 << 20;
 /// The bytes that a TCP sender writes at once.
 const CHUNK: usize = 128 << 10;
-/// The longest delay that a paced sender makes up for.
+/// The longest delay for which a paced sender compensates.
 const BACKLOG: Duration = Duration::from_millis(10);
 
-/// Sends `count` TCP streams for `length`; returns the gigabits of payload that the receiver read per second.
+/// Sends `count` TCP streams for `length`. Returns the gigabits of payload that the receiver read per second.
 pub fn tcp_streams(
     ends: &PathEnds,
     count: usize,
@@ -46,7 +46,8 @@ pub fn tcp_streams(
     }
 }
 
-/// As [`tcp_streams`], one stream, but the receiver sends on the sender's connection. Who sends has the sender's core.
+/// Like [`tcp_streams`] with one stream, but the receiver sends, on the connection that the sender opened. The end that
+/// sends uses the sender's core.
 pub fn tcp_backwards(ends: &PathEnds, length: Duration, cores: Cores) -> Result<f64, Error> {
     let streams = TcpStreams::connect(ends, 1)?;
     let target = streams.target;
@@ -56,7 +57,7 @@ pub fn tcp_backwards(ends: &PathEnds, length: Duration, cores: Cores) -> Result<
     }
 }
 
-/// TCP connections that carry nothing yet.
+/// TCP connections that do not carry data yet.
 #[derive(Debug)]
 pub struct TcpStreams {
     /// Both sockets of each connection, the sender's first.
@@ -74,15 +75,15 @@ impl TcpStreams {
         Ok(Self { connections: connections.collect::<Result<_, _>>()?, target })
     }
 
-    /// The same connections, on which the other end sends.
+    /// The same connections, but the other end sends.
     #[must_use]
     pub fn turned(self) -> Self {
         let connections = self.connections.into_iter().map(|(one, other)| (other, one)).collect();
         Self { connections, ..self }
     }
 
-    /// Sends for `length` as fast as possible, or `pace` gigabits per second in each stream; returns the gigabits of
-    /// payload that the receiver read per second. It may be none.
+    /// Sends for `length`, as fast as possible or with `pace` gigabits per second in each stream. Returns the gigabits
+    /// of payload that the receiver read per second. The result may be 0.
     pub fn send(self, pace: Option<f64>, length: Duration, cores: Cores) -> Result<f64, Error> {
         let pace = pace.map(|gigabits| gigabits * 1e9 / 8.0);
         let bytes = rate_of_arrival(length, |over, arrived| {
@@ -122,7 +123,7 @@ fn connect(
     Ok((sending, receiving))
 }
 
-/// Writes at `pace` bytes per second, or as fast as possible. A delay beyond [`BACKLOG`] is not made up for.
+/// Writes at `pace` bytes per second, or as fast as possible. A delay beyond [`BACKLOG`] is not compensated.
 fn write_until_over(mut to: &TcpStream, pace: Option<f64>, over: &AtomicBool) {
     let chunk = vec![0x5a; CHUNK];
     let mut due = Instant::now();
@@ -139,7 +140,7 @@ fn write_until_over(mut to: &TcpStream, pace: Option<f64>, over: &AtomicBool) {
                 });
             }
             Err(error) if would_block(&error) => {}
-            // The receiver counts what arrived, so a broken stream shows in the figure.
+            // The receiver counts the data that arrived, so the figure shows a broken stream.
             Err(_) => return,
         }
     }
@@ -159,7 +160,8 @@ fn read_until_over(mut from: &TcpStream, over: &AtomicBool, arrived: &AtomicU64)
     }
 }
 
-/// Sends small UDP packets one way as fast as possible for `length`; returns how many millions arrived per second.
+/// Sends small UDP packets in one direction as fast as possible for `length`. Returns how many millions arrived per
+/// second.
 pub fn udp_flood(ends: &PathEnds, length: Duration, cores: Cores) -> Result<f64, Error> {
     let (sending, receiving) = udp_sockets(ends)?;
     let packets = rate_of_arrival(length, |over, arrived| {
@@ -187,7 +189,8 @@ pub fn udp_flood(ends: &PathEnds, length: Duration, cores: Cores) -> Result<f64,
     Ok(packets / 1e6)
 }
 
-/// UDP ping-pong for `length`, one packet in flight; returns this percentile of the round trips in microseconds.
+/// Makes a UDP ping-pong for `length`, with one packet in flight. Returns this percentile of the round trips in
+/// microseconds.
 pub fn ping_pong(
     ends: &PathEnds,
     percent: u8,
@@ -211,7 +214,7 @@ pub struct PingPong {
 pub struct RoundTrips {
     /// The round trips of packets that were answered.
     pub answered: Vec<f64>,
-    /// The sender's wait for each answer that did not come.
+    /// The time that the sender waited for each answer that did not arrive.
     pub lost: Vec<f64>,
 }
 
@@ -221,7 +224,7 @@ impl PingPong {
         Ok(Self { asking, answering })
     }
 
-    /// Measures for `length`, one packet in flight.
+    /// Measures for `length` with one packet in flight.
     pub fn round_trips(&self, length: Duration, cores: Cores) -> RoundTrips {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -244,7 +247,7 @@ fn answer_until_over(socket: &UdpSocket, over: &AtomicBool) {
     let mut buffer = [0; SMALL];
     while !over.load(Ordering::Relaxed) {
         if let Ok((n, from)) = socket.recv_from(&mut buffer) {
-            // A lost answer shows as a lost round trip.
+            // If sending fails, the answer is lost, and counts as a lost round trip.
             let _ = socket.send_to(&buffer[..n], from);
         }
     }
@@ -267,8 +270,8 @@ fn ask_for(socket: &UdpSocket, length: Duration) -> RoundTrips {
     trips
 }
 
-/// Sends a packet with this number and waits for its answer; returns whether it came. Late answers to earlier packets
-/// are ignored.
+/// Sends a packet with this number and waits for its answer. Returns whether the answer arrived. Late answers to
+/// earlier packets are ignored.
 fn ask(asking: &UdpSocket, number: u64) -> bool {
     let mut buffer = [0; SMALL];
     let name = number.to_be_bytes();
@@ -284,10 +287,10 @@ fn ask(asking: &UdpSocket, number: u64) -> bool {
     false
 }
 
-/// Sends a packet now and then until one arrives.
+/// Sends a packet from time to time until one arrives.
 ///
 /// # Errors
-/// None has arrived after `patience`.
+/// Returns an error if none has arrived after `patience`.
 pub fn wait_until_carried(ends: &PathEnds, patience: Duration) -> Result<(), Error> {
     let (sending, receiving) = udp_sockets(ends)?;
     let start = Instant::now();
@@ -302,7 +305,7 @@ pub fn wait_until_carried(ends: &PathEnds, patience: Duration) -> Result<(), Err
     Err(Error::Nothing(format!("a UDP packet to {} in {patience:?}", ends.target)))
 }
 
-/// A sender's and a receiver's socket.
+/// The sockets of a sender and of a receiver.
 fn udp_sockets(ends: &PathEnds) -> Result<(UdpSocket, UdpSocket), Error> {
     let receiving = netns::run_in(&ends.receiver.netns, || UdpSocket::bind(ends.bound()))?
         .map_err(io_error("the receiver cannot bind"))?;
@@ -312,8 +315,8 @@ fn udp_sockets(ends: &PathEnds) -> Result<(UdpSocket, UdpSocket), Error> {
         io::Result::Ok(socket)
     })?
     .map_err(io_error("the sender cannot bind"))?;
-    // A receiver that loses its core for a moment should not lose packets that have arrived. Only root may ask for more
-    // than net.core.rmem_max; both sides of a comparison get the same.
+    // A receiver that loses its core for a moment should not lose packets that have arrived. Only root may exceed
+    // net.core.rmem_max; both sides of a comparison get the same size.
     if setsockopt(&receiving, RcvBufForce, &RECEIVE_BUFFER).is_err() {
         setsockopt(&receiving, RcvBuf, &RECEIVE_BUFFER)
             .map_err(errno("no larger receive buffer"))?;
@@ -324,7 +327,7 @@ fn udp_sockets(ends: &PathEnds) -> Result<(UdpSocket, UdpSocket), Error> {
     Ok((sending, receiving))
 }
 
-/// Runs `traffic` in a thread for the warm-up and `length`; returns how much it counts per second after the warm-up.
+/// Runs `traffic` in a thread for the warm-up and `length`. Returns the count per second after the warm-up.
 pub(super) fn rate_of_arrival(
     length: Duration,
     traffic: impl FnOnce(&AtomicBool, &AtomicU64) + Send,

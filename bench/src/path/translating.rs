@@ -1,4 +1,5 @@
-//! Paths on which the kernel translates addresses by nftables, with policy in the same node: pods by veth pairs.
+//! Paths on which the kernel translates addresses with nftables, with policy in the same node. Pods are attached by
+//! veth pairs.
 
 use std::os::fd::OwnedFd;
 
@@ -11,7 +12,7 @@ use super::links::{add_address, add_veth, forward_ipv4, namespace};
 use super::way::{NODE, OUTSIDE, Way, on_link};
 use crate::error::Error;
 
-/// A path by this way, through a filter of this many rules.
+/// A path by this way, through a filter with this many rules.
 pub fn path(way: Way, rules: usize) -> Result<KernelPath, Error> {
     let node = namespace()?;
     forward_ipv4(&node)?;
@@ -31,7 +32,7 @@ pub fn path(way: Way, rules: usize) -> Result<KernelPath, Error> {
     Ok(KernelPath { ends: ends.by(way), between: vec![node] })
 }
 
-/// Joins the node to a host outside, and gives both their addresses.
+/// Connects the node to a host outside, and gives addresses to both.
 pub(super) fn outside(node: &OwnedFd) -> Result<PathEnd, Error> {
     let netns = namespace()?;
     add_veth(node, "eth0", &netns, "eth0", MTU)?;

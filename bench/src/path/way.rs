@@ -1,4 +1,4 @@
-//! The ways on which a node translates addresses, and the addresses of these paths.
+//! The ways by which a node translates addresses, and the addresses of these paths.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -6,40 +6,40 @@ use ipnet::IpNet;
 
 use super::links::net;
 
-/// A way on which a node translates addresses.
+/// A way by which a node translates addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// A pod sends to a Service's cluster IP. Its backend is a pod.
     ClusterIp,
     /// A host outside sends to a Service's node port. Its backend is a pod.
     NodePort,
-    /// A pod sends to a host outside, which sees the node.
+    /// A pod sends to a host outside, which sees the address of the node.
     Out,
 }
 
-/// The node that translates.
+/// The address of the node that translates.
 pub const NODE: Ipv4Addr = Ipv4Addr::new(172, 18, 0, 2);
-/// A host on the node's link that is no node. It has no route to pods and to cluster IPs.
+/// The address of a host on the node's link that is not a node. The host has no route to pods and to cluster IPs.
 pub const OUTSIDE: Ipv4Addr = Ipv4Addr::new(172, 18, 0, 9);
 /// The range of cluster IPs.
 pub const SERVICE_RANGE: &str = "10.96.0.0/16";
-/// The Service that the traffic goes to.
+/// The Service that gets the traffic.
 pub const SERVICE: &str = "web";
 pub const CLUSTER_IP: Ipv4Addr = Ipv4Addr::new(10, 96, 255, 1);
 pub const SERVICE_PORT: u16 = 80;
 pub const NODE_PORT: u16 = 30_080;
 
-/// The number of ports of the host outside to which pods open connections. A node has some thousand ports for one
-/// destination, and those of closed connections rest a while.
+/// The number of ports of the host outside to which pods open connections. A node has some thousand source ports for
+/// one destination, and those of closed connections rest for a while.
 pub const OUT_PORTS: u16 = 64;
 
-/// The number of services besides that one. Each has one port.
+/// The number of services other than that one. Each has one port.
 pub const OTHER_SERVICES: u16 = 1000;
-/// The number of backends of each of those.
+/// The number of backends of each of these services.
 pub const OTHER_BACKENDS: u8 = 3;
 
 impl Way {
-    /// The address and port that a Service has on this way; `None`: it leads to no Service.
+    /// The address and port that a Service has for this way. `None` if the way leads to no Service.
     pub const fn service(self) -> Option<SocketAddr> {
         match self {
             Self::ClusterIp => Some(SocketAddr::new(IpAddr::V4(CLUSTER_IP), SERVICE_PORT)),
@@ -48,7 +48,7 @@ impl Way {
         }
     }
 
-    /// The number of ports, from [`PORT`](super::constants::PORT) on, that policies and filters allow.
+    /// The number of ports, starting with [`PORT`](super::constants::PORT), that policies and filters allow.
     pub const fn ports(self) -> u16 {
         match self {
             Self::ClusterIp | Self::NodePort => 1,

@@ -1,5 +1,5 @@
-//! The report as a picture: a bar for each ratio, from 1 on a logarithmic axis, with its spread and a mark at its goal.
-//! A figure without a ratio is shown as a share of its goal.
+//! The report as a picture: a bar for each ratio, which starts at 1 on a logarithmic axis, with its spread and a mark
+//! at its goal. A figure without a ratio is drawn as a share of its goal.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::goal::Goal;
 use super::statistics::Summary;
 
 const WIDTH: f64 = 1120.0;
-/// The left and right end of the axis.
+/// The x coordinates of the left and right end of the axis.
 const LEFT: f64 = 470.0;
 const RIGHT: f64 = 940.0;
 const LINE: f64 = 22.0;
@@ -26,7 +26,7 @@ struct Bar<'a> {
 }
 
 impl<'a> Bar<'a> {
-    /// `None` if the figure has neither a ratio nor a goal, or if its value has no logarithm.
+    /// Returns `None` if the figure has neither a ratio nor a goal, or if its value has no logarithm.
     fn new(figure: &'a Figure) -> Option<Self> {
         let (value, goal) = match (figure.ratio, figure.goal) {
             (Some(ratio), goal) => (ratio, goal),
@@ -45,7 +45,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Powers of two that hold all bars, and at least a half to two.
+    /// Creates an axis between powers of two that covers all bars, and at least the range from a half to two.
     fn over(bars: &[Bar<'_>]) -> Self {
         let values = bars.iter().flat_map(|bar| {
             [bar.value.lowest, bar.value.highest, bar.goal.map_or(1.0, Goal::limit)]
@@ -61,7 +61,7 @@ impl Axis {
         LEFT + share * (RIGHT - LEFT)
     }
 
-    /// The powers of two on it.
+    /// The exponents of the powers of two on the axis.
     fn powers(&self) -> impl Iterator<Item = i32> {
         self.lowest as i32..=self.highest as i32
     }

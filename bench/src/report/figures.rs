@@ -1,4 +1,4 @@
-//! Figures of a run. The names and the order of the fields are those of `results.json`.
+//! The figures of a run. The names and the order of the fields are those of `results.json`.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::host::machine::Machine;
 /// One figure of Manx, and the figure that it is compared with.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
-    /// The row's name on the command line.
+    /// The name of the row on the command line.
     pub row: &'static str,
-    /// The heading that it is shown under.
+    /// The heading under which it is shown.
     pub head: String,
     /// The measured quantity.
     pub what: String,
@@ -22,14 +22,14 @@ pub struct Figure {
     pub beside: Option<Summary>,
     /// The figure of Manx.
     pub manx: Summary,
-    /// Manx over the other, pair by pair.
+    /// The figure of Manx divided by the other, pair by pair.
     pub ratio: Option<Summary>,
     /// The goal of the ratio, or of the figure of Manx if there is no ratio.
     pub goal: Option<Goal>,
 }
 
 impl Figure {
-    /// The figure of these pairs; `None` if there are none.
+    /// The figure of these pairs. `None` if there are none.
     pub fn from_pairs(
         row: &'static str,
         head: &str,
@@ -53,7 +53,7 @@ impl Figure {
         })
     }
 
-    /// The figure of these values of Manx alone; `None` if there are none.
+    /// The figure of these values of Manx alone. `None` if there are none.
     pub fn from_values(
         row: &'static str,
         head: &str,
@@ -67,7 +67,7 @@ impl Figure {
         Some(Self { row, head, what, unit, beside: None, manx, ratio: None, goal })
     }
 
-    /// The figure of these times of Manx alone, in `us` or `ms`; `None` if there are none.
+    /// The figure of these times of Manx alone, in `us` or `ms`. `None` if there are none.
     pub fn from_times(
         row: &'static str,
         head: &str,
@@ -86,7 +86,7 @@ impl Figure {
         self.ratio.unwrap_or(self.manx)
     }
 
-    /// Whether the goal is met, by the median.
+    /// Whether the median meets the goal.
     pub fn is_met(&self) -> Option<bool> {
         self.goal.map(|goal| goal.is_met(self.limited().median))
     }
@@ -95,22 +95,23 @@ impl Figure {
 /// The parts of a row's figure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Breakdown {
-    /// The row's name on the command line.
+    /// The name of the row on the command line.
     pub row: &'static str,
-    /// The heading that it is shown under.
+    /// The heading under which it is shown.
     pub head: String,
     /// The name and the value of each part. All rows of one heading have the same parts.
     pub parts: Vec<(&'static str, f64)>,
 }
 
-/// A row that was asked for and has no figure.
+/// A row that was requested but has no figure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Missing {
-    /// The row's name on the command line.
+    /// The name of the row on the command line.
     pub row: &'static str,
     /// The reason, and what to do about it.
     pub why: String,
-    /// Whether the measurement failed. Otherwise this machine lacks something that the row needs.
+    /// Whether the measurement failed. If it did not fail, this machine lacks something that the
+    /// row needs.
     pub failed: bool,
 }
 
@@ -126,7 +127,7 @@ pub struct Report {
     pub breakdowns: Vec<Breakdown>,
     /// The rows without a figure.
     pub missing: Vec<Missing>,
-    /// Observations that are no figures.
+    /// Observations that are not figures.
     pub remarks: Vec<String>,
 }
 

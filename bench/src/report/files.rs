@@ -10,7 +10,7 @@ use super::figures::Report;
 use super::table;
 use crate::error::{Error, io};
 
-/// Writes `results.json`, `results.md` and `results.svg` into an existing folder. Older files of these names are
+/// Writes `results.json`, `results.md` and `results.svg` into an existing folder. Older files with these names are
 /// replaced.
 pub fn write(report: &Report, folder: &Path) -> Result<(), Error> {
     let json = serde_json::to_string_pretty(report)

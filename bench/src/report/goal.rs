@@ -4,13 +4,13 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// A limit, and on which side of it is better.
+/// A limit, and which side of it is better.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Goal {
-    /// More is better.
+    /// A larger value is better.
     AtLeast(f64),
-    /// Less is better.
+    /// A smaller value is better.
     AtMost(f64),
 }
 
@@ -30,7 +30,7 @@ impl Goal {
         }
     }
 
-    /// Whether a value reaches it.
+    /// Whether a value meets the goal.
     pub fn is_met(self, value: f64) -> bool {
         match self {
             Self::AtLeast(limit) => value >= limit,

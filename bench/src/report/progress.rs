@@ -1,4 +1,4 @@
-//! The progress of a run: a bar on a terminal, lines elsewhere.
+//! The progress of a run: a bar on a terminal, lines on any other output.
 
 use std::fmt::Write;
 use std::io::{self, IsTerminal as _};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
-/// Writes the time that is left, once it can be estimated.
+/// Writes the remaining time, once it can be estimated.
 fn write_time_left(state: &ProgressState, out: &mut dyn Write) {
     if state.pos() > 0 {
-        // It is only drawn, so an error changes nothing.
+        // The text is only drawn, so an error has no effect.
         let _ = write!(out, " (about {:#} left)", HumanDuration(state.eta()));
     }
 }
@@ -21,7 +21,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The progress of a run that takes about this long.
+    /// Creates the progress of a run that takes about this long.
     pub fn new(estimate: Duration) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(estimate.as_millis().max(1) as u64);
@@ -56,7 +56,7 @@ impl Progress {
         }
     }
 
-    /// Prints a line that stays.
+    /// Prints a line that remains visible.
     pub fn print_line(&self, what: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| eprintln!("{what}")),

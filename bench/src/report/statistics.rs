@@ -1,18 +1,18 @@
-//! Medians, spread and ratios.
+//! Medians, spreads and ratios.
 
 use serde::Serialize;
 
-/// The spread and the middle of several measurements.
+/// The spread and the median of several measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Summary {
     pub lowest: f64,
-    /// The one in the middle, or the mean of the two in the middle.
+    /// The value in the middle, or the mean of the two values in the middle.
     pub median: f64,
     pub highest: f64,
 }
 
 impl Summary {
-    /// The summary of these values; `None` if there are none.
+    /// The summary of these values. `None` if there are none.
     pub fn from_values(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -26,7 +26,7 @@ impl Summary {
         Some(Self { lowest, median, highest })
     }
 
-    /// The summary of the values divided by this.
+    /// The summary of the values divided by `divisor`.
     #[must_use]
     pub fn divided_by(self, divisor: f64) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl Summary {
         }
     }
 
-    /// The median, in three digits.
+    /// The median with three digits.
     pub fn show_median(&self) -> String {
         let decimals = self.decimals();
         format!("{:.decimals$}", self.median)
@@ -50,7 +50,7 @@ impl Summary {
         }
     }
 
-    /// `median (lowest-highest)`, as precise as three digits of the median are.
+    /// The text `median (lowest-highest)`, with the precision of three digits of the median.
     pub fn show(&self) -> String {
         let decimals = self.decimals();
         format!(
@@ -60,7 +60,7 @@ impl Summary {
     }
 }
 
-/// The value that this percentage of the values lies below; `None` if there are none.
+/// The value below which this percentage of the values lies. `None` if there are none.
 pub fn percentile(values: &[f64], percent: u8) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -68,7 +68,7 @@ pub fn percentile(values: &[f64], percent: u8) -> Option<f64> {
     sorted.get(last * usize::from(percent.min(100)) / 100).copied()
 }
 
-/// One measurement of each side, one right after the other.
+/// One measurement of each side, made directly one after the other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pair {
     /// The figure of the side that Manx is compared with.
@@ -78,7 +78,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Manx over the other. The state of the machine at that moment is in both figures and cancels out.
+    /// The figure of Manx divided by the other. The state of the machine at that moment affects both figures and
+    /// cancels out.
     pub fn ratio(&self) -> f64 {
         self.manx / self.beside
     }

@@ -106,7 +106,8 @@ fn what_can_be_read_by_programs_is_what_was_found() {
     assert_eq!(json["machine"]["noisy"], true);
 }
 
-/// The tags of an element tree, each closed in its order, and the numbers of the named attribute.
+/// Checks that the tags form an element tree, each closed in its order. Returns the numbers of the
+/// given attribute.
 fn walk(svg: &str, attribute: &str) -> Vec<f64> {
     let (mut open, mut found) = (Vec::new(), Vec::new());
     for part in svg.split('<').skip(1) {

@@ -1,6 +1,6 @@
-//! What an address costs the store: the nodes of a large cluster start at once, and each gives addresses to its pods, one
-//! after the other, by Calico's IPAM. Time is simulated: each call of the store takes some of it, and a write that another
-//! node has overtaken is refused. So the counts depend on no machine.
+//! The cost of an address at the datastore. The nodes of a large cluster start at once, and each assigns addresses to
+//! its pods, one after the other, by Calico's IPAM. Time is simulated: each call of the store takes simulated time, and
+//! a write is refused if another node has changed the object first. So the counts do not depend on the machine.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -25,16 +25,17 @@ use crate::run::{ListedRow, Run, Settings};
 
 /// The number of nodes.
 const NODES: usize = 1000;
-/// The number of addresses of each node.
+/// The number of addresses that each node assigns.
 const ADDRESSES: usize = 100;
-/// How long a call of the store takes, in simulated microseconds: from and below.
+/// The range of the time that a call of the store takes, in simulated microseconds: the lower bound, inclusive, and the
+/// upper bound, exclusive.
 const CALL: (u64, u64) = (2_000, 10_000);
-/// How long the runtime takes from one pod to the next, likewise.
+/// The range of the time that the runtime takes from one pod to the next, in the same form.
 const POD: (u64, u64) = (50_000, 150_000);
 /// The prefix length of blocks.
 const BLOCK: u8 = 26;
 
-/// A row: the pool, and how full it gets.
+/// A row: the pool, and how full it becomes.
 struct Row {
     name: &'static str,
     cidr: &'static str,
@@ -94,7 +95,7 @@ fn figures(row: &Row) -> Result<Vec<Figure>, Failure> {
         .collect())
 }
 
-/// The number of calls of the store, by their kind.
+/// The numbers of calls of the store, by kind.
 #[derive(Debug, Default)]
 struct Calls {
     reads: u64,
@@ -102,11 +103,11 @@ struct Calls {
     listed: u64,
     writes: u64,
     conflicts: u64,
-    /// When the last node was done, in simulated microseconds.
+    /// The time when the last node was done, in simulated microseconds.
     end: u64,
 }
 
-/// The clock, and who wakes when.
+/// The clock, and the nodes that wait for a time.
 #[derive(Default)]
 struct Clock {
     now: u64,
@@ -116,7 +117,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// A number from a range, the same ones in each run (Knuth's generator of 64 bits; its high bits).
+    /// A number from a range. The sequence is the same in each run (Knuth's 64-bit generator; its high bits).
     fn between(&mut self, (from, below): (u64, u64)) -> u64 {
         self.random = self
             .random
@@ -126,7 +127,7 @@ impl Clock {
     }
 }
 
-/// The store as one node has it.
+/// The store from the view of one node.
 #[derive(Clone)]
 struct Distant {
     node: usize,
@@ -150,7 +151,7 @@ impl Distant {
         poll_fn(|_| if self.clock().now >= until { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
-    /// A call: its request travels for half of the time, and its answer for the other half.
+    /// A call: its request takes half of the time, and its answer takes the other half.
     async fn call<T>(&self, ask: impl FnOnce() -> T) -> T {
         let half = (CALL.0 / 2, CALL.1 / 2);
         self.wait(half).await;
@@ -197,7 +198,7 @@ impl Store for Distant {
     }
 }
 
-/// The addresses that a node gives to its pods.
+/// Runs a node, and returns the addresses that it assigns to its pods.
 async fn node(store: Distant, pool: &Pool) -> Result<Vec<IpAddr>, Failure> {
     let owner = Owner::Host(format!("node-{}", store.node));
     let config = Config::default();
@@ -220,7 +221,7 @@ async fn node(store: Distant, pool: &Pool) -> Result<Vec<IpAddr>, Failure> {
     Ok(addresses)
 }
 
-/// Lets all nodes work, and returns what they asked of the store.
+/// Lets all nodes work, and returns their calls of the store.
 fn simulate(pool: &Pool) -> Result<Calls, Failure> {
     let (memory, clock) = (Arc::new(Memory::default()), Arc::new(Mutex::new(Clock::default())));
     let store = |node| Distant { node, memory: Arc::clone(&memory), clock: Arc::clone(&clock) };

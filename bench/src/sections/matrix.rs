@@ -1,4 +1,4 @@
-//! The cost of the matrix of a whole cluster, from the text of 5,000 pods and 1,000 policies on.
+//! The cost of the matrix of a whole cluster, starting from the text of 5,000 pods and 1,000 policies.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -58,7 +58,7 @@ fn who_reaches_whom(text: &str) -> Result<Steps, Failure> {
     Ok(vec![("read", read), ("every pair", made), ("equal rows put together", grouped)])
 }
 
-/// The objects: in each namespace 20 workloads of 5 pods, a deny for all of them, and policies that let in the next
+/// The objects. Each namespace has 20 workloads of 5 pods, a deny for all of them, and policies that admit the next
 /// workload of the namespace and a tier of another team's namespaces.
 fn manifests() -> String {
     let pool = "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: pool}, spec: {cidr: 10.0.0.0/16}}\n";

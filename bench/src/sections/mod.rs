@@ -1,7 +1,7 @@
 //! The sections of the bench: rows that are measured together.
 //!
-//! Each section has two functions: `rows` lists what it can measure, `measure` measures the chosen rows and adds their
-//! figures to the run. Its folder holds the table of its rows in `rows.rs`.
+//! Each section has two functions: `rows` lists the rows that it can measure, and `measure` measures the chosen rows
+//! and adds their figures to the run. Its folder holds the table of its rows in `rows.rs`.
 //!
 //! - [`side_by_side`]: Manx on real devices, compared with the kernel and other programs;
 //! - [`fairness`]: the share of a pod while its neighbour attacks, on real devices;
@@ -9,11 +9,11 @@
 //! - [`bgp`]: the BGP speaker, compared with other programs, with peers over loopback;
 //! - [`pipeline`]: the cost of a packet, without devices;
 //! - [`policy_scale`]: the cost to compile, change and look up large policy;
-//! - [`policy_size`]: the cost of policies that are made to be expensive, by their length;
-//! - [`change`]: the cost of one object's change to the control thread;
+//! - [`policy_size`]: the cost of policies that are made to be expensive, in relation to their length;
+//! - [`change`]: the cost of one object's change for the control thread;
 //! - [`matrix`]: the cost of the matrix of a whole cluster;
-//! - [`addresses`]: the calls of the store that an address costs, in simulated time;
-//! - [`questions`]: the cost to check a large cluster's policies, and to explain connections by them.
+//! - [`addresses`]: the number of store calls that an address costs, in simulated time;
+//! - [`questions`]: the cost of checking a large cluster's policies, and of explaining connections with them.
 
 pub mod addresses;
 pub mod attach;
@@ -118,12 +118,12 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
     for section in &SECTIONS {
         let rows = (section.rows)(&run.settings);
         if rows.iter().any(|row| run.wants(row.name)) {
-            // Each section has a thread of its own, so that its pinning and its processes end with it.
+            // Each section has a separate thread, so that its pinning and its processes end with it.
             thread::scope(|scope| {
                 let measured = scope.spawn(|| (section.measure)(run)).join();
                 measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             })?;
-            // Remarks after its last figure are written too.
+            // Remarks after the last figure must be written, too.
             run.write()?;
         }
     }

@@ -1,5 +1,5 @@
-//! The cost of policies that are made to be expensive, by their length: from their text to the tables of one node. Each
-//! row is a shape of `manx_fixtures::heavy`.
+//! The cost of policies that are made to be expensive, in relation to their length: from their text to the tables of
+//! one node. Each row is a shape of `manx_fixtures::heavy`.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -19,16 +19,16 @@ use crate::run::{ListedRow, Run, Settings};
 const LENGTHS: [(usize, &str); 4] =
     [(100_000, "0.1 MB"), (1_000_000, "1 MB"), (5_000_000, "5 MB"), (10_000_000, "10 MB")];
 
-/// The number of compilations from nothing; the lowest time is the figure.
+/// The number of compilations from nothing. The lowest time is the figure.
 const TIMES: usize = 3;
 
-/// The most pods of the node.
+/// The largest number of pods of the node.
 const LOCAL: usize = 250;
 
-/// Twice the text may take at most this many times as long.
+/// The largest factor by which the time may grow when the text is twice as long.
 const GROWTH_GOAL: f64 = 2.5;
 
-/// About how long one row takes.
+/// The estimated time of one row.
 const ESTIMATE: Duration = Duration::from_secs(25);
 
 /// The rows of this section.

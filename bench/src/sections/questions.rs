@@ -1,5 +1,5 @@
-//! The cost to check a large cluster's policies, and to explain connections by them: from the text of a dump of
-//! 1,450 pods and 14,000 policies.
+//! The cost of checking a large cluster's policies, and of explaining connections with them. It starts from the text of
+//! a dump of 1,450 pods and 14,000 policies.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -21,16 +21,16 @@ const PODS: usize = 1_450;
 const POLICIES: usize = 14_000;
 /// The number of different orders.
 const ORDERS: usize = 100;
-/// The names of pods that are asked about: 10 pods, so 90 pairs.
+/// The pattern of the pods that are asked about: 10 pods, so 90 pairs.
 const PATTERN: &str = "n0/p?";
 const PAIRS: usize = 90;
 
 /// A question, and the cluster that it is asked about.
 struct Question {
     row: StepsRow,
-    /// The number of Calico's policies (with an order) in 100.
+    /// The number of Calico policies (with an order) in 100.
     ordered: usize,
-    /// Whether the nodes have podCIDRs, and the cluster a pool.
+    /// Whether the nodes have podCIDRs and the cluster has a pool.
     blocks: bool,
     ask: fn(&str) -> Result<Steps, Failure>,
 }
@@ -108,7 +108,7 @@ fn check_all(text: &str) -> Result<Steps, Failure> {
     let start = Instant::now();
     let found = check::problems(&contents);
     let checked = start.elapsed();
-    // All of it is right, and none of it is left out.
+    // The whole dump must be valid, and nothing of it may be left out.
     match contents.problems.iter().chain(&found).next() {
         Some(problem) => Err(format!("the dump is not as it should be: {problem}").into()),
         None => Ok(vec![("read", read), ("checked", checked)]),
@@ -152,7 +152,7 @@ fn explain_pattern(text: &str) -> Result<Steps, Failure> {
     }
 }
 
-/// The dump, as `kubectl get -o json` prints it: one list.
+/// The dump in the form that `kubectl get -o json` prints: one list.
 fn dump(ordered: usize, blocks: bool) -> String {
     let mut items = Vec::new();
     for namespace in 0..NAMESPACES {
@@ -222,7 +222,7 @@ fn pod(number: usize) -> String {
     )
 }
 
-/// A policy that lets in two groups of pods, and out to a block and to DNS.
+/// A policy that admits two groups of pods, and allows traffic to a block and to DNS.
 fn policy(number: usize) -> String {
     let mut spec = String::new();
     // Writing to a String cannot fail.
@@ -245,7 +245,7 @@ fn policy(number: usize) -> String {
     object("networking.k8s.io/v1", "NetworkPolicy", &metadata, &format!(r#""spec": {{{spec}}}"#))
 }
 
-/// A policy of Calico that allows one port, and denies a block.
+/// A Calico policy that allows one port and denies a block.
 fn ordered_policy(number: usize) -> String {
     let allow = format!(
         r#"{{"action": "Allow", "protocol": "TCP", "source": {{"selector": "tier == 'web'"}}, "destination": {{"ports": [{}]}}}}"#,

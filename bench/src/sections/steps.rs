@@ -1,4 +1,5 @@
-//! Rows that are one answer in several steps: each step is timed, and all of them together.
+//! Rows whose result is produced in several steps. Each step is timed, and so are all of them
+//! together.
 
 use std::time::Duration;
 
@@ -7,27 +8,27 @@ use crate::report::figures::Figure;
 use crate::report::goal::Goal;
 use crate::run::{ListedRow, Run};
 
-/// The number of answers.
+/// The number of times that the result is produced.
 const TIMES: usize = 5;
 
-/// The time of each step of an answer.
+/// The time of each step.
 pub(super) type Steps = Vec<(&'static str, Duration)>;
 
-/// A row of these steps.
+/// A row whose measurement consists of steps.
 #[derive(Clone, Copy)]
 pub(super) struct StepsRow {
     pub(super) name: &'static str,
     /// The heading of its figures.
     pub(super) section: &'static str,
     pub(super) description: &'static str,
-    /// About how long it takes to measure.
+    /// The estimated time of the measurement.
     pub(super) estimate: Duration,
     /// The longest time that all steps together may take.
     pub(super) goal: Duration,
 }
 
 impl StepsRow {
-    /// The row in the list of rows.
+    /// The entry in the list of rows.
     pub(super) fn listed(&self) -> ListedRow {
         ListedRow::new(self.name, self.description, self.estimate)
     }

@@ -1,5 +1,5 @@
-//! Explains whether the objects allow a connection: finds the parties of a request, their packet and the interfaces on
-//! its path, and calls the oracle.
+//! Explains whether the objects allow a connection. It finds the parties of a request, their packet and the interfaces
+//! on its path, and asks the oracle.
 
 mod backends;
 mod connections;
@@ -32,9 +32,9 @@ pub use connections::{Asked, Connections};
 pub use services::{Destination, Destinations};
 pub(crate) use services::{number, services};
 
-/// Whether these objects allow a connection, and why. `assumed` holds the addresses that the caller assumed for objects
-/// without one. `uplink` is the name of the nodes' uplink if the request names none. `Err` says which party is unknown
-/// or ambiguous.
+/// Returns whether these objects allow a connection, and why. `assumed` holds the addresses that the caller assumed for
+/// objects without one. `uplink` is the name of the nodes' uplink if the request does not name one. Returns `Err` if a
+/// party is unknown or ambiguous.
 pub fn explain(
     request: &ExplainRequest,
     contents: &Contents,
@@ -44,7 +44,7 @@ pub fn explain(
     Explainer::new(contents, assumed, uplink).explain(request)
 }
 
-/// The objects from which an oracle has to read nodes' blocks.
+/// Returns which objects give an oracle the nodes' blocks.
 pub const fn block_source(ipam: Ipam) -> BlockSource {
     match ipam {
         Ipam::HostLocal => BlockSource::PodCidrs,
@@ -61,17 +61,17 @@ pub struct Explainer<'a> {
     oracle: Oracle,
     parties: Parties<'a>,
     routes: Rc<Routes<'a>>,
-    /// What nodes do with services, calculated at first use.
+    /// The services as the nodes translate them, calculated at first use.
     services: OnceCell<ServiceTables<'a>>,
     translates: Translates,
-    /// The tables of nodes with the ports that their pods ask for, calculated at first use.
+    /// For each node, the table with the host ports of its pods, calculated at first use.
     host_ports: RefCell<BTreeMap<String, Option<Rc<Frontends>>>>,
     /// The file and line of each policy, by the policy's name in traces.
     places: BTreeMap<String, String>,
 }
 
 impl<'a> Explainer<'a> {
-    /// Parameters as in [`explain`].
+    /// The parameters are those of [`explain`].
     pub fn new(
         contents: &'a Contents,
         assumed: &BTreeMap<ObjectKey, Vec<IpAddr>>,
@@ -80,7 +80,7 @@ impl<'a> Explainer<'a> {
         Self::with_ipam(contents, assumed, uplink, assumed_ipam(contents))
     }
 
-    /// The same where it is known what gives out pods' addresses.
+    /// Like [`Explainer::new`], for a known IPAM of pod addresses.
     pub fn with_ipam(
         contents: &'a Contents,
         assumed: &BTreeMap<ObjectKey, Vec<IpAddr>>,
@@ -108,24 +108,26 @@ impl<'a> Explainer<'a> {
         }
     }
 
-    /// The same where this is who translates services; without it Manx does, with its default settings.
+    /// Sets the component that translates services. The default is Manx with its default settings.
     #[must_use]
     pub fn translated_by(self, translates: Translates) -> Self {
         Self { translates, services: OnceCell::new(), host_ports: RefCell::default(), ..self }
     }
 
-    /// The ends that a text names, one by one, in the form of requests: the endpoints of `svc/NAMESPACE/NAME`, the pods
-    /// or nodes that match a pattern with `*` or `?`, and otherwise the text itself. `Err`: there are none.
+    /// Returns the ends that a text names, one by one, in the form of requests. `svc/NAMESPACE/NAME` names the
+    /// endpoints of a service, a pattern with `*` or `?` names the pods or nodes that match it, and any other text
+    /// names itself. Returns `Err` if there are none.
     pub fn ends(&self, text: &str) -> Result<Vec<String>, String> {
         ends::ends(text, self.contents, &self.parties)
     }
 
-    /// Whether a connection passes, and why.
+    /// Returns whether a connection passes, and why.
     pub fn explain(&self, request: &ExplainRequest) -> Result<Explanation, String> {
         self.explain_brought(request, None)
     }
 
-    /// As [`Explainer::explain`]. `brought_by`: the source is a client from outside, whom this node's tunnel brings.
+    /// Like [`Explainer::explain`]. `brought_by` is set if the source is a client outside the cluster whose packets
+    /// come through the tunnel of this node.
     fn explain_brought(
         &self,
         request: &ExplainRequest,
@@ -182,7 +184,7 @@ impl<'a> Explainer<'a> {
     }
 }
 
-/// The packet in one family, from this source port.
+/// Returns the packet in one family, with this source port.
 pub fn packet(spec: PacketSpec, v4: bool, source: u16) -> Packet {
     match spec {
         PacketSpec::Protocol(protocol, Some(destination)) => {
@@ -194,7 +196,7 @@ pub fn packet(spec: PacketSpec, v4: bool, source: u16) -> Packet {
     }
 }
 
-/// The two parties in a family that both have: IPv4 first, unless IPv6 is requested.
+/// Returns the two parties in a family that both have. IPv4 is preferred unless IPv6 is requested.
 fn in_one_family(from: &[Party], to: &[Party], v6: bool) -> Option<(Party, Party)> {
     let families = if v6 { &[false][..] } else { &[true, false] };
     families.iter().find_map(|v4| {

@@ -1,14 +1,14 @@
-//! Statements about policy that need no packet.
+//! Answers questions about policy from objects alone, without a running dataplane.
 //!
 //! - [`check`]: errors of all objects together, and policies that probably do not do what their
 //!   author meant.
 //! - [`explain`]: whether the objects allow a connection, step by step.
 //! - [`matrix`]: the ports on which each party reaches each other party.
 //! - [`proof`]: proves that compiled tables and objects agree in every case.
-//! - [`services`]: what the tables of nodes do with services.
+//! - [`services`]: how nodes translate services.
 //!
-//! Everything here is calculated from its arguments: no files, no clock. The types of the results that go over the
-//! agent's socket are in `manx-api`.
+//! All results are calculated from the arguments: this crate reads no files and no clock. `manx-api` has the types of
+//! the results that are sent over the agent's socket.
 
 pub mod check;
 pub mod explain;

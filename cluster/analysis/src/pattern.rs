@@ -5,23 +5,24 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// The net that a text is, without host bits. An address is a net of one address.
+/// Parses a net, and removes its host bits. An address is a net of one address.
 pub(crate) fn net(text: &str) -> Option<IpNet> {
     let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
     text.parse::<IpNet>().ok().map(|net| net.trunc()).or_else(address)
 }
 
-/// Whether a text is a pattern and not a name.
+/// Returns whether a text is a pattern, not a name.
 pub(crate) fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?'])
 }
 
-/// Whether a name matches a pattern, in which `*` stands for any text and `?` for one character.
+/// Returns whether a name matches a pattern, in which `*` stands for any text and `?` for one
+/// character.
 pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), name.chars().collect());
     let (mut at, mut from) = (0, 0);
-    // The place after the last star, and the end of the part of the name that the star matches.
+    // The index after the last star, and the end of the part of the name that this star matches.
     let mut star: Option<(usize, usize)> = None;
     while from < name.len() {
         match pattern.get(at) {

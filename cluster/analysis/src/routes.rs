@@ -1,5 +1,5 @@
-//! The routes of nodes, from the same topologies as the agents' routes. The objects are imported once, and each node's
-//! topology is calculated once, because there may be as many questions as pairs of pods.
+//! The routes of nodes, from the same topologies from which agents make their routes. The objects are imported once,
+//! and the topology of each node is calculated once, because there may be as many requests as pairs of pods.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, HashSet};
@@ -14,17 +14,17 @@ use manx_calculation::way_out::is_masqueraded;
 use manx_objects::contents::Contents;
 use manx_objects::object::Kind;
 
-/// The number of prefixes that are kept, about; each takes some hundred bytes.
+/// The approximate maximum number of prefixes that are cached. Each takes some hundred bytes.
 const MOST_PREFIXES: usize = 1 << 20;
 
-/// How the world sees what a pod sends.
+/// The source address that destinations outside the cluster see in a pod's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WayOut {
-    /// By the pod's own address.
+    /// The pod's own address.
     AsItself,
-    /// By this address of the node.
+    /// This address of the node.
     As(IpAddr),
-    /// Nothing leaves: the node has no address for it.
+    /// No packet leaves, because the node has no address for it.
     Closed,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Routes<'a> {
     kept: RefCell<Kept>,
 }
 
-/// The topologies of the nodes that were used last; `None`: the node has no pods.
+/// The topologies of the nodes that were used last. The value is `None` if the node has no pods.
 #[derive(Debug, Default)]
 struct Kept {
     by_node: BTreeMap<String, Option<Rc<Topology>>>,
@@ -45,18 +45,18 @@ struct Kept {
 }
 
 impl<'a> Routes<'a> {
-    /// The routes by these objects alone.
+    /// Returns the routes. The IPAM is derived from the objects.
     pub(crate) fn new(contents: &'a Contents) -> Self {
         Self::with_ipam(contents, import::assumed_ipam(contents))
     }
 
-    /// The routes where this gives out pods' addresses.
+    /// Returns the routes for this IPAM of pod addresses.
     pub(crate) fn with_ipam(contents: &'a Contents, ipam: Ipam) -> Self {
         Self { contents, ipam, cluster: OnceCell::new(), kept: RefCell::default() }
     }
 
-    /// The route from a node to an address, and its prefix. `None`: there is no such node, or it has no block for pods.
-    /// `Err` says why the routes are not known.
+    /// Returns the route from a node to an address, and the route's prefix. Returns `None` if there is no such node, or
+    /// if the node has no block for pods. Returns `Err`, with the reason, if the routes are not known.
     pub(crate) fn route(
         &self,
         node: &str,
@@ -65,7 +65,7 @@ impl<'a> Routes<'a> {
         Ok(self.topology(node)?.map(|seen| seen.route(address)))
     }
 
-    /// The topology as the node's agent sees it.
+    /// Returns the topology as the node's agent sees it.
     pub(crate) fn topology(&self, node: &str) -> Result<Option<Rc<Topology>>, String> {
         if let Some(known) = self.kept.borrow().by_node.get(node) {
             return Ok(known.clone());
@@ -79,7 +79,8 @@ impl<'a> Routes<'a> {
         Ok(made)
     }
 
-    /// How `destination` sees what a pod of a node sends by the way out (`natOutgoing`). `Err` says why it is not known.
+    /// Returns the source address that `destination` sees for packets of a node's pod (`natOutgoing`). Returns `Err`,
+    /// with the reason, if it is not known.
     pub(crate) fn way_out(
         &self,
         node: &str,
@@ -105,25 +106,26 @@ impl<'a> Routes<'a> {
         Ok(address.map_or(WayOut::Closed, WayOut::As))
     }
 
-    /// The nodes that may have pods, in order: those that have a block, and with Calico's IPAM all.
+    /// Returns the nodes that may have pods, in order. With Calico's IPAM these are all nodes; otherwise they are the
+    /// nodes with a block.
     pub(crate) fn nodes_for_pods(&self) -> Vec<String> {
         let nodes = self.cluster().nodes.iter();
         let is_for_pods = |node: &Node| self.ipam == Ipam::Calico || !node.plan.blocks().is_empty();
         nodes.filter(|(_, it)| is_for_pods(it)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// A node, as routing sees it.
+    /// Returns a node as routing sees it.
     pub(crate) fn node(&self, name: &str) -> Option<&Node> {
         self.cluster().nodes.get(name)
     }
 
-    /// The addresses of all nodes.
+    /// Returns the addresses of all nodes.
     pub(crate) fn node_addresses(&self) -> HashSet<IpAddr> {
         self.cluster().node_addresses().into_keys().collect()
     }
 
-    /// The objects that routes are made of: the nodes with their blocks, the pools, and pods with the objects that decide
-    /// whether they are endpoints.
+    /// Returns the objects from which routes are made: the nodes with their blocks, the pools, and the pods with the
+    /// objects that decide whether they are endpoints.
     pub(crate) fn cluster(&self) -> &Cluster {
         self.cluster.get_or_init(|| {
             let of_routes = [
@@ -146,7 +148,7 @@ impl<'a> Routes<'a> {
 }
 
 impl Kept {
-    /// Keeps one more topology. If all together have more than `most` prefixes, the others are dropped.
+    /// Adds a topology to the cache. If all topologies together have more than `most` prefixes, the others are removed.
     fn keep(&mut self, node: &str, made: Option<Rc<Topology>>, most: usize) {
         let prefixes = made.as_ref().map_or(0, |made| made.prefixes.len());
         if self.prefixes + prefixes > most {

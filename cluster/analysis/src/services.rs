@@ -1,11 +1,11 @@
-//! What the tables of nodes do with services. The calculation of the agents decides it.
+//! How the nodes' tables translate services. The agents calculate their tables in the same way.
 //!
 //! - [`list`]: a row for each port of each Service.
 //! - [`shown`]: one Service, with a reason for each address and endpoint that is left out.
-//! - [`traffic`]: what a Service says of its clients.
+//! - [`traffic`]: the settings of a Service for its clients.
 //!
-//! The objects are all that is known. An agent also knows its kernel: an address that only the kernel of its node has is
-//! no service's there, and node ports are served at an address that the kernel has.
+//! Only the objects are known here. An agent also knows its kernel. At a node, an address that only its kernel has
+//! cannot be a service's address, and node ports are served at an address that the kernel has.
 
 pub mod list;
 pub mod shown;
@@ -26,19 +26,19 @@ use manx_policy_compiler::model::ObjectName;
 
 use crate::routes::Routes;
 
-/// The range of node ports of a cluster that does not say (Kubernetes' `--service-node-port-range`).
+/// The default range of node ports (Kubernetes' `--service-node-port-range`).
 pub const NODE_PORTS: (u16, u16) = (30_000, 32_767);
 
-/// What the settings of the agents say of services.
+/// The settings of the agents for services.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AgentSettings {
-    /// The range of node ports, the first and the last.
+    /// The first and the last node port.
     pub node_ports: (u16, u16),
-    /// The nets whose addresses count as one of `externalIPs`.
+    /// The nets in which an address of `externalIPs` takes effect.
     pub external_ips: Vec<IpNet>,
 }
 
-/// Who translates services' addresses to those of their endpoints.
+/// The component that translates services' addresses to the addresses of their endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Translates {
     /// The agents (`--services manx`), with these settings.
@@ -48,7 +48,7 @@ pub enum Translates {
 }
 
 impl Default for Translates {
-    /// As `deploy/manx.yaml` asks for.
+    /// Returns the settings of `deploy/manx.yaml`.
     fn default() -> Self {
         Self::Manx(AgentSettings { node_ports: NODE_PORTS, external_ips: Vec::new() })
     }
@@ -59,19 +59,19 @@ impl Default for Translates {
 pub struct ServiceTables<'a> {
     contents: &'a Contents,
     routes: Rc<Routes<'a>>,
-    /// The nodes that are asked about, in order.
+    /// The nodes that are examined, in order.
     nodes: Vec<String>,
     /// The addresses of all nodes.
     of_nodes: HashSet<IpAddr>,
     settings: AgentSettings,
-    /// The first of the nodes that has tables.
+    /// The first of these nodes that has tables.
     seat: Option<String>,
-    /// The table of this node.
+    /// The services as the node `seat` translates them.
     frontends: Frontends,
 }
 
 impl<'a> ServiceTables<'a> {
-    /// The tables of all nodes, or of `only` one. `Err`: there is no such node.
+    /// Returns the tables of all nodes, or only of the node `only`. Returns `Err` if there is no such node.
     pub fn new(
         contents: &'a Contents,
         settings: AgentSettings,
@@ -98,7 +98,7 @@ impl<'a> ServiceTables<'a> {
         Ok(tables)
     }
 
-    /// The tables of all nodes, by routes that others use, too. They are empty if no node has tables.
+    /// Returns the tables of all nodes. The routes may be shared with other code. They are empty if no node has tables.
     pub(crate) fn with_routes(
         contents: &'a Contents,
         routes: Rc<Routes<'a>>,
@@ -109,7 +109,7 @@ impl<'a> ServiceTables<'a> {
         tables
     }
 
-    /// The nodes without a table.
+    /// Returns the value with its nodes, but with an empty table.
     fn of_routes(contents: &'a Contents, routes: Rc<Routes<'a>>, settings: AgentSettings) -> Self {
         let mut tables = Self {
             contents,
@@ -128,12 +128,13 @@ impl<'a> ServiceTables<'a> {
         self.seat = self.nodes.iter().find(|node| self.topology(node).is_ok()).cloned();
     }
 
-    /// Fills the table of the seat.
+    /// Fills the table of the node `seat`.
     fn fill(&mut self) {
         let Some(node) = &self.seat else { return };
         let Ok(topology) = self.topology(node) else { return };
         let mut node_ports = self.node_ports(&topology, false);
-        // A node port is the same on every node, so that the address of a family that this node does not have is any.
+        // A node port is the same on every node. If the seat has no address of a family, the address of any other node
+        // stands for it.
         for is_v4 in [true, false] {
             if !node_ports.addresses.iter().any(|it| it.is_ipv4() == is_v4) {
                 node_ports.addresses.extend(self.of_nodes.iter().find(|it| it.is_ipv4() == is_v4));
@@ -152,8 +153,8 @@ impl<'a> ServiceTables<'a> {
         frontends
     }
 
-    /// The table of one of the nodes with all ports for which its pods ask, as if no program of the node used one. `Err`
-    /// says why it has none.
+    /// Returns the table of a node with all host ports that its pods request, as if no program of the node used one of
+    /// them. Returns `Err`, with the reason, if the node has no tables.
     pub(crate) fn with_host_ports(&self, node: &str) -> Result<Frontends, String> {
         let topology = self.topology(node)?;
         let node_ports = self.node_ports(&topology, true);
@@ -164,28 +165,30 @@ impl<'a> ServiceTables<'a> {
         Ok(frontends)
     }
 
-    /// The table of the first node that has one: at addresses that are no node's, all nodes have the same Services.
+    /// Returns the table of the first node that has one. For addresses that belong to no node, all nodes have the same
+    /// Services.
     pub(crate) fn frontends(&self) -> &Frontends {
         &self.frontends
     }
 
-    /// The ports of nodes that are services', the first and the last.
+    /// Returns the first and the last port of nodes that are reserved for services.
     pub(crate) fn node_port_range(&self) -> (u16, u16) {
         self.settings.node_ports
     }
 
-    /// The node of [`ServiceTables::frontends`].
+    /// Returns the node of [`ServiceTables::frontends`].
     pub(crate) fn seat(&self) -> Option<&str> {
         self.seat.as_deref()
     }
 
-    /// The addresses of a node that have node ports, one of each family. `Err` says why it has no tables.
+    /// Returns the addresses of a node that have node ports, one for each family. Returns `Err`, with the reason, if
+    /// the node has no tables.
     pub(crate) fn addresses_with_node_ports(&self, node: &str) -> Result<BTreeSet<IpAddr>, String> {
         let topology = self.topology(node)?;
         Ok(self.node_ports(&topology, false).addresses)
     }
 
-    /// The topology of one of the nodes. `Err` says why it has no tables.
+    /// Returns the topology of one of the nodes. Returns `Err`, with the reason, if the node has no tables.
     fn topology(&self, node: &str) -> Result<Rc<Topology>, String> {
         self.routes
             .topology(node)?
@@ -201,8 +204,8 @@ impl<'a> ServiceTables<'a> {
         }
     }
 
-    /// What a node does with a Service. `None`: there is no valid Service of this name. `Err` says why the node has no
-    /// tables.
+    /// Returns a Service as a node translates it. Returns `None` if there is no valid Service of this name. Returns
+    /// `Err`, with the reason, if the node has no tables.
     pub(crate) fn view(
         &self,
         name: &ObjectName,
@@ -214,8 +217,9 @@ impl<'a> ServiceTables<'a> {
         Ok(self.frontends.view(self.contents, name, node, admits))
     }
 
-    /// What load balancers are told that ask a node for a Service: the port, and the ready endpoints. `None`: they are to
-    /// ask nobody. `Err` says why the port is not served.
+    /// Returns the answer to load balancers that ask a node about a Service: the port, and the number of ready
+    /// endpoints. Returns `None` if the Service has no health check. Contains `Err`, with the reason, if the port is
+    /// not served.
     fn health_check(
         &self,
         name: &ObjectName,
@@ -226,7 +230,8 @@ impl<'a> ServiceTables<'a> {
         self.frontends.health_check_view(self.contents, name, node)
     }
 
-    /// The ports at which load balancers ask for Services, or why they are not served. It is the same on all nodes.
+    /// Returns the port on which load balancers ask about each Service, or the reason why it is not served. The result
+    /// is the same on all nodes.
     fn health_check_ports(&self) -> BTreeMap<ObjectName, Result<u16, Omission>> {
         let name = |key: &ObjectKey| ObjectName::new(&key.namespace, &key.name);
         let served = self.frontends.health_checks();
@@ -235,7 +240,7 @@ impl<'a> ServiceTables<'a> {
         served.chain(unserved.map(|(key, why)| (name(key), Err(why)))).collect()
     }
 
-    /// The names of all Services, valid or not, in order.
+    /// Returns the names of all Services, valid or not, in order.
     fn names(&self) -> impl Iterator<Item = ObjectName> {
         let all = self.contents.of_kind(Kind::Service);
         all.map(|(key, _)| ObjectName::new(&key.namespace, &key.name))

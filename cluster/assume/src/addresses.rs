@@ -1,4 +1,4 @@
-//! Blocks of nodes and addresses of pods.
+//! Gives blocks to nodes, and addresses to pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,18 +11,19 @@ use crate::nodes::key_of;
 use crate::space::{Space, User};
 use crate::{Completion, Refusal, list, manifest};
 
-/// The prefix lengths of a node's block, as Kubernetes' controller gives them.
+/// The prefix lengths of a node's block, as Kubernetes' controller assigns them.
 const BLOCK_V4: u8 = 24;
 const BLOCK_V6: u8 = 64;
-/// The prefix lengths of a block from a pool of the input: such a pool may be small, and nearly full.
+/// The prefix lengths of a node's block within a pool of the input. They are long because such a pool may be small and
+/// nearly full.
 const PART_V4: u8 = 26;
 const PART_V6: u8 = 122;
-/// The most addresses of a block that are compared with rules before pods get them.
+/// The maximum number of addresses of a block that are compared with rules before pods get them.
 const MANY: usize = 1 << 16;
 
-/// Gives the nodes that have no block one of each family: a free part of a pool of the input, otherwise of a range that
-/// the input does not name. If there is no such range, the node has no block, which matters only for pods that need an
-/// address.
+/// Gives a block of each family to the nodes that have no block. The block is a free part of a pool of the input, or
+/// else of a range that the input does not name. If there is no such range, the node gets no block. This matters only
+/// for pods that need an address.
 pub(crate) fn assign_blocks(completion: &mut Completion<'_>) -> Result<(), Refusal> {
     let without = completion.nodes().filter(|(_, node)| node.pod_cidrs.is_empty());
     let without: Vec<String> = without.map(|(key, _)| key.name.clone()).collect();
@@ -65,11 +66,11 @@ pub(crate) fn assign_blocks(completion: &mut Completion<'_>) -> Result<(), Refus
     Ok(())
 }
 
-/// Blocks that are given out one after the other.
+/// A source of blocks, which gives one after the other.
 struct Blocks {
     v4: bool,
     pools: Vec<IpNet>,
-    /// The unused part of the current range.
+    /// The unused parts of the current range.
     range: Vec<IpNet>,
 }
 
@@ -102,8 +103,8 @@ impl Blocks {
     }
 }
 
-/// Gives each pod that needs addresses and has none the next free address of each block of its node. The first two of a
-/// block belong to no pod: they are the network's, and the node's own.
+/// Gives addresses to each pod that needs some and has none: the next free address of each block of its node. The first
+/// two addresses of a block are not for pods: they are the network's address and the node's own.
 pub(crate) fn assign_addresses(completion: &mut Completion<'_>) {
     let needing = needing(completion);
     let blocks: BTreeMap<String, Vec<IpNet>> =
@@ -137,7 +138,7 @@ pub(crate) fn assign_addresses(completion: &mut Completion<'_>) {
     }
 }
 
-/// The pods that need an address and have none, each with its node.
+/// Returns the pods that need an address and have none, each with its node.
 fn needing(completion: &Completion<'_>) -> Vec<(ObjectKey, String)> {
     let needing = completion
         .pods()
@@ -145,10 +146,12 @@ fn needing(completion: &Completion<'_>) -> Vec<(ObjectKey, String)> {
     needing.filter_map(|(key, pod)| Some((key.clone(), pod.node_name.clone()?))).collect()
 }
 
-/// The addresses of a block that pods may have. Addresses that rules name separately from the others come last.
+/// Returns the addresses of a block that pods may have. Addresses that rules treat differently from the rest of the
+/// block come last.
 fn pods_of(block: IpNet, space: &Space) -> impl Iterator<Item = IpAddr> + use<> {
     let all = move || block.hosts().filter(move |address| *address != block.network()).skip(1);
-    // The bound is greater than the number of made pods. It is needed because an IPv6 block has too many addresses.
+    // This bound exceeds the number of pods that can be made. It is needed because an IPv6 block has too many
+    // addresses.
     let named: BTreeSet<IpAddr> =
         all().take(MANY).filter(|address| space.is_named_within(block, *address)).collect();
     let others = named.clone();

@@ -1,4 +1,4 @@
-//! Cluster IPs of Services that are not applied yet: the API server gives each one, and the manifests leave it out.
+//! Cluster IPs of Services that are not applied yet. The manifests leave them out, because the API server assigns them.
 
 use std::net::IpAddr;
 
@@ -9,10 +9,12 @@ use serde_json::json;
 use crate::space::{Space, User};
 use crate::{Assumed, Completion, list};
 
-/// Gives each Service that has cluster IPs in a cluster, and none in the manifests, one of each family in use: of the
-/// cluster's `ServiceCIDRs`, or else of a range that the input does not name. Without such a range it gets none.
+/// Gives cluster IPs to Services that have none in the manifests and would get some in a cluster. Each gets one of each
+/// family in use, from the cluster's `ServiceCIDRs` or else from a range that the input does not name. If there is no
+/// such range, the Service gets none.
 ///
-/// [`complete`](crate::complete) does not do so: policy asks for endpoints, and for no cluster IP.
+/// [`complete`](crate::complete) does not call this function, because policy needs the endpoints of Services, not their
+/// cluster IPs.
 pub fn give_cluster_ips(contents: &mut Contents, assumed: &mut Assumed) {
     let services = contents.of_kind(Kind::Service);
     let lacking = services.filter(|(_, stored)| match stored.state.valid() {
@@ -53,7 +55,7 @@ pub fn give_cluster_ips(contents: &mut Contents, assumed: &mut Assumed) {
     *assumed = completion.assumed;
 }
 
-/// The addresses of a family that Services may get, in order.
+/// The addresses of one family that Services may get, in order.
 struct Free(Box<dyn Iterator<Item = IpAddr>>);
 
 impl Free {
@@ -67,7 +69,7 @@ impl Free {
         if ranges.is_empty() {
             ranges.extend(completion.take_range(User::Services, v4));
         }
-        // The first address of a range is the API server's.
+        // The API server uses the first address of a range.
         let of_range =
             |range: ipnet::IpNet| range.hosts().filter(move |it| *it != range.network()).skip(1);
         Self(Box::new(ranges.into_iter().flat_map(of_range)))

@@ -1,13 +1,13 @@
 //! Completes manifests with the objects that a cluster adds.
 //!
-//! Manifests are rarely a whole cluster: a `GitOps` folder has Deployments and no pods, a dump has no `IPPool`, a chart
-//! has no Node. [`complete`] adds what a cluster's controllers would make (pods of workloads, endpoints of services),
-//! and invents what only an administrator knows (nodes, pools, addresses). The content of the input is never changed.
-//! An invented address is no address of the input, and is in no net that a rule of the input names, so a verdict about
-//! it is the verdict about any such pod or node. If rules name all private ranges, it is in a range that no rule
-//! divides.
+//! Manifests rarely describe a whole cluster: a `GitOps` folder has Deployments but no pods, a dump has no `IPPool`,
+//! and a chart has no Node. [`complete`] adds what a cluster's controllers would make (pods of workloads, endpoints of
+//! services). It also invents what only an administrator knows (nodes, pools, addresses). It never changes content of
+//! the input. An invented address does not occur in the input, and is in no net that a rule of the input names. So a
+//! verdict about it is valid for any such pod or node. If rules name all private ranges, the address is in a range that
+//! no rule divides.
 //!
-//! Everything that was added is in [`Assumed`]: a line for users, and manifests that can be added to the input.
+//! [`Assumed`] contains everything that was added: lines for users, and manifests that can be added to the input.
 
 mod addresses;
 mod cluster_ips;
@@ -40,18 +40,18 @@ pub const REPLICAS: u32 = 2;
 /// The options of a completion.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
-    /// The number of pods for each workload that has any. Absent: the number that the workload asks for, at most
-    /// [`REPLICAS`].
+    /// The number of pods for each workload that runs pods. If it is absent, the number that the workload requests, but
+    /// at most [`REPLICAS`].
     pub replicas: Option<u32>,
 }
 
 /// The objects and fields that were added.
 #[derive(Debug, Clone, Default)]
 pub struct Assumed {
-    /// A line for each kind of object that was added, except for [`Assumed::addresses`]: the caller may prefer to say
-    /// at each pod that its address is assumed ([`Assumed::note_of_addresses`]).
+    /// One line for each kind of object that was added, except for [`Assumed::addresses`]: the caller may prefer a note
+    /// at each pod with an assumed address ([`Assumed::note_of_addresses`]).
     pub notes: Vec<String>,
-    /// Whole objects, and the added fields of objects of the input. To be applied with [`merge`].
+    /// Whole objects, and the fields that were added to objects of the input. [`merge`] applies them.
     pub manifests: BTreeMap<ObjectKey, Json>,
     /// The addresses of pods that had none.
     pub addresses: BTreeMap<ObjectKey, Vec<IpAddr>>,
@@ -60,12 +60,12 @@ pub struct Assumed {
 }
 
 impl Assumed {
-    /// The manifests as YAML: a file that makes the input complete when it is added to it.
+    /// Returns the manifests as YAML: a file that makes the input complete when it is added to it.
     pub fn yaml(&self) -> String {
         self.manifests.values().map(manifest::yaml).collect()
     }
 
-    /// The line about the addresses of pods that had none. `None`: each had one.
+    /// Returns the line about the addresses of pods that had none. Returns `None` if every pod had an address.
     pub fn note_of_addresses(&self) -> Option<String> {
         let named = self.addresses.iter().filter_map(|(key, given)| {
             Some(format!("{}/{} {}", key.namespace, key.name, given.first()?))
@@ -85,15 +85,15 @@ pub enum Refusal {
          in a net that a rule names; add {what}"
     )]
     NoRange {
-        /// The objects that need addresses, with the names.
+        /// The objects that need addresses, by name.
         whom: String,
         /// The fields that the manifests may set instead.
         what: &'static str,
     },
 }
 
-/// Adds the missing objects. The same contents are always completed in the same way, and complete contents are not
-/// changed.
+/// Adds the missing objects to the contents. The result depends only on the contents and the options. Complete contents
+/// are not changed.
 pub fn complete(contents: &mut Contents, options: Options) -> Result<Assumed, Refusal> {
     let space = Space::of(contents);
     let mut completion = Completion { contents, space, assumed: Assumed::default() };
@@ -116,7 +116,7 @@ struct Completion<'a> {
 }
 
 impl Completion<'_> {
-    /// The valid pods that are not finished.
+    /// Returns the valid pods that are not finished.
     fn pods(&self) -> impl Iterator<Item = (&ObjectKey, &Pod)> {
         self.contents.all_valid().filter_map(|(key, object)| match object {
             Object::Pod(pod) if !pod.is_finished() => Some((key, &**pod)),
@@ -124,7 +124,7 @@ impl Completion<'_> {
         })
     }
 
-    /// The valid nodes.
+    /// Returns the valid nodes.
     fn nodes(&self) -> impl Iterator<Item = (&ObjectKey, &Node)> {
         self.contents.of_kind(Kind::Node).filter_map(|(key, _)| match self.contents.valid(key) {
             Some(Object::Node(node)) => Some((key, &**node)),
@@ -132,7 +132,8 @@ impl Completion<'_> {
         })
     }
 
-    /// Takes a range that contains nothing of the input. If a rule names it, a note says so.
+    /// Takes a range that contains no address or net of the input. If a rule names the range, a note is added about
+    /// this.
     fn take_range(&mut self, user: User, v4: bool) -> Option<IpNet> {
         let range = self.space.free_range(user, v4)?;
         if let Some(net) = self.space.named_around(range) {
@@ -150,7 +151,8 @@ impl Completion<'_> {
         Some(range)
     }
 
-    /// The families in use, IPv4 first: `true` is IPv4. It is IPv4 if no object has an address.
+    /// Returns the address families in use, IPv4 first. The value `true` stands for IPv4. It is IPv4 if no object has
+    /// an address.
     fn families(&self) -> Vec<bool> {
         let of_nodes = self.nodes().flat_map(|(_, node)| {
             node.pod_cidrs.iter().map(IpNet::addr).chain(node.internal_ips.iter().copied())
@@ -168,7 +170,7 @@ impl Completion<'_> {
         self.store(key, State::Valid(Arc::new(object)));
     }
 
-    /// Adds an object, whose content may be unknown.
+    /// Adds an object. The object may be invalid.
     fn store(&mut self, key: ObjectKey, state: State) {
         let place = Place { file: "(assumed)".into(), document: 0, at: None };
         self.contents.objects.insert(key, Stored { state, place: Arc::new(place) });

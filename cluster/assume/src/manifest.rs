@@ -1,4 +1,4 @@
-//! Writes objects as manifests, the inverse of the reader.
+//! Writes objects as manifests. This is the inverse of the reader.
 
 use std::net::IpAddr;
 
@@ -10,8 +10,8 @@ use manx_objects::object::{
 use saphyr::{Scalar, Yaml, YamlEmitter};
 use serde_json::{Map, Value as Json, json};
 
-/// The label of an `EndpointSlice` that names its controller, and the name of this one. A controller that follows the
-/// pods may replace the slice.
+/// The label of an `EndpointSlice` that names the slice's controller. Its value is [`MANAGER`]. A controller that
+/// follows the pods may replace the slice.
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// The value of the label `endpointslice.kubernetes.io/managed-by` in slices that are made here.
 pub const MANAGER: &str = "manx";
@@ -28,7 +28,7 @@ pub fn merge(object: &mut Json, fields: Json) {
     }
 }
 
-/// The YAML document of an object.
+/// Returns the YAML document of an object.
 pub(crate) fn yaml(object: &Json) -> String {
     let mut text = String::new();
     // Writing to a string does not fail, and objects have no key that is a mapping.
@@ -64,7 +64,7 @@ pub(crate) fn identity(key: &ObjectKey) -> Json {
     json!({ "apiVersion": version, "kind": key.kind.name(), "metadata": metadata })
 }
 
-/// An object of a kind that is added to the input.
+/// Returns an object of a kind that is added to the input.
 pub(crate) fn of_object(key: &ObjectKey, object: &Object) -> Json {
     let mut manifest = identity(key);
     let fields = match object {
@@ -86,7 +86,7 @@ fn of_node(node: &Node) -> Json {
     })
 }
 
-/// `spec` of a node with its blocks.
+/// Returns `spec` of a node with these blocks.
 pub(crate) fn spec_of_node(blocks: &[IpNet]) -> Json {
     let texts: Vec<String> = blocks.iter().map(ToString::to_string).collect();
     match texts.first() {
@@ -95,7 +95,7 @@ pub(crate) fn spec_of_node(blocks: &[IpNet]) -> Json {
     }
 }
 
-/// `status.addresses` of a node.
+/// Returns `status.addresses` of a node.
 pub(crate) fn node_addresses(internal: &[IpAddr], external: &[IpAddr]) -> Json {
     let of_type = |addresses: &[IpAddr], kind: &str| -> Vec<Json> {
         addresses.iter().map(|address| json!({ "type": kind, "address": address })).collect()
@@ -103,7 +103,7 @@ pub(crate) fn node_addresses(internal: &[IpAddr], external: &[IpAddr]) -> Json {
     Json::from([of_type(internal, "InternalIP"), of_type(external, "ExternalIP")].concat())
 }
 
-/// `status` of a pod with its addresses.
+/// Returns `status` of a pod with these addresses.
 pub(crate) fn status_of_pod(addresses: &[IpAddr]) -> Json {
     let all: Vec<Json> = addresses.iter().map(|address| json!({ "ip": address })).collect();
     json!({ "podIP": addresses.first(), "podIPs": all })
@@ -166,7 +166,7 @@ fn of_pool(pool: &IpPool) -> Json {
     json!({ "spec": spec })
 }
 
-/// An endpoint. It has no hints, and does not terminate: nothing in manifests says so.
+/// Returns an endpoint. It has no hints and does not terminate, because no manifest contains these facts.
 fn of_endpoint(endpoint: &SliceEndpoint) -> Json {
     let mut fields = json!({ "addresses": [endpoint.address] });
     if !endpoint.ready {

@@ -1,5 +1,5 @@
-//! Pools around the pods' addresses. Without a pool, Manx does not know whether a block is behind a tunnel, and sends
-//! nothing.
+//! Makes pools for the pods' addresses. Without a pool, Manx does not know whether it reaches a block through a tunnel,
+//! and sends nothing there.
 
 use std::net::IpAddr;
 
@@ -9,13 +9,14 @@ use manx_objects::object::{EncapsulationMode, IpPool, Kind, Object, ObjectKey};
 use crate::space::Space;
 use crate::{Completion, list};
 
-/// The shortest prefixes of a pool that holds several blocks, and the prefixes of a pool that holds several addresses.
+/// The shortest prefix lengths of a pool: `SHORTEST` if it contains several blocks, and `OF_ADDRESSES` if it contains
+/// several single addresses (IPv4, IPv6).
 const SHORTEST: [u8; 2] = [12, 32];
 const OF_ADDRESSES: [u8; 2] = [24, 64];
 
-/// Makes pools for the blocks and addresses that are in none: one of each family that contains all of these, if it is
-/// not much larger and contains nothing else that the input names. Otherwise one for each block, and one for the
-/// addresses of each /24.
+/// Makes pools for the blocks and addresses that are in no pool. There is one pool of each family that contains all of
+/// them, if it is not much larger and contains nothing else that the input names. Otherwise there is one pool for each
+/// block, and one for the addresses of each /24.
 pub(crate) fn make_pools(completion: &mut Completion<'_>) {
     if completion
         .contents
@@ -39,7 +40,7 @@ pub(crate) fn make_pools(completion: &mut Completion<'_>) {
         for net in nets {
             let key = free_key(completion, &mut number);
             let mode = if v4 { EncapsulationMode::Always } else { EncapsulationMode::Never };
-            // A pool contains at least one of its blocks. If it does not give their size, it is 64 addresses.
+            // A pool must contain at least one of its blocks. If it does not set their size, a block has 64 addresses.
             let is_small = net.prefix_len() > IpPool::default_block_size(net);
             let block_size = is_small.then(|| net.prefix_len());
             let pool = IpPool { block_size, ..IpPool::ipip(net, mode) };
@@ -53,7 +54,8 @@ pub(crate) fn make_pools(completion: &mut Completion<'_>) {
     }
 }
 
-/// The first name after this number that no pool has. The input may contain the pools of an earlier completion.
+/// Returns the first name, after this number, that no pool has. The input may contain the pools of an earlier
+/// completion.
 fn free_key(completion: &Completion<'_>, number: &mut usize) -> ObjectKey {
     loop {
         *number += 1;
@@ -64,7 +66,7 @@ fn free_key(completion: &Completion<'_>, number: &mut usize) -> ObjectKey {
     }
 }
 
-/// The blocks and pods' addresses of a family that are in no pool and in no other block.
+/// Returns the blocks of nodes and the addresses of pods that are in no pool and in no other block, for one family.
 fn outside_of_pools(completion: &Completion<'_>, v4: bool) -> Vec<IpNet> {
     let pools = pools(completion);
     let blocks = completion.nodes().flat_map(|(_, node)| node.pod_cidrs.clone());
@@ -77,7 +79,7 @@ fn outside_of_pools(completion: &Completion<'_>, v4: bool) -> Vec<IpNet> {
         .chain(addresses)
         .filter(|net| net.addr().is_ipv4() == v4 && !pools.iter().any(|pool| pool.contains(net)));
     let mut all: Vec<IpNet> = all.collect();
-    // A block comes before the nets that it contains.
+    // A net sorts before the nets that it contains.
     all.sort_by_key(|net| (net.network(), net.prefix_len()));
     all.dedup_by(|next, kept| kept.contains(&*next));
     all
@@ -91,7 +93,7 @@ fn pools(completion: &Completion<'_>) -> Vec<IpNet> {
     pools.collect()
 }
 
-/// The smallest net that contains all of these.
+/// Returns the smallest net that contains all of these nets.
 fn common_net(nets: &[IpNet]) -> Option<IpNet> {
     let mut common = *nets.first()?;
     while !nets.iter().all(|net| common.contains(net)) {
@@ -100,17 +102,17 @@ fn common_net(nets: &[IpNet]) -> Option<IpNet> {
     Some(common.trunc())
 }
 
-/// The inputs of the decision whether a net around some blocks and addresses without a pool may be a pool.
+/// The data for deciding whether a net may become a pool. The net contains some blocks and addresses that have no pool.
 struct Around<'a> {
     pools: Vec<IpNet>,
     space: &'a Space,
-    /// The blocks and addresses, in order. None overlaps another.
+    /// The blocks and addresses, in order and without overlaps.
     nets: &'a [IpNet],
 }
 
 impl Around<'_> {
-    /// The nets, with those that are longer than `len` replaced by the nets of that length around them if these may be
-    /// pools.
+    /// Returns the nets. Each net longer than `len` is replaced by the net of length `len` around it, if that net may
+    /// be a pool.
     fn grouped(&self, len: u8) -> Vec<IpNet> {
         let around = |net: &IpNet| {
             let around = IpNet::new(net.addr(), len.min(net.prefix_len())).map(|net| net.trunc());
@@ -121,7 +123,8 @@ impl Around<'_> {
         grouped
     }
 
-    /// Whether a net overlaps no pool and contains no address of the input except those of `nets`.
+    /// Returns whether a net may be a pool: it overlaps no pool, and contains no address of the input except those in
+    /// `nets`.
     fn may_be_pool(&self, net: IpNet) -> bool {
         let overlaps = |pool: &IpNet| pool.contains(&net) || net.contains(pool);
         !self.pools.iter().any(overlaps)

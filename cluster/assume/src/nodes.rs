@@ -1,4 +1,5 @@
-//! Nodes: those that pods and host endpoints name, or two if no object names any; and the nodes of pods without one.
+//! Makes the nodes that pods and host endpoints name, or two nodes if no object names any. This module also assigns
+//! pods without a node to nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,9 +11,9 @@ use serde_json::json;
 use crate::space::User;
 use crate::{Completion, Refusal, list, manifest};
 
-/// The number of nodes that are assumed if the input names none.
+/// The number of nodes that are made if the input names none.
 const NODES: usize = 2;
-/// The number of addresses of a subnet that nodes get. The router and other hosts get the rest.
+/// The number of addresses of a subnet that are for nodes. The rest are for the router and other hosts.
 const OF_SUBNET: usize = 240;
 
 /// Makes the nodes that are missing, and gives an address to those that have none.
@@ -39,7 +40,7 @@ pub(crate) fn make_nodes(completion: &mut Completion<'_>) -> Result<(), Refusal>
     give_addresses(completion)
 }
 
-/// The names of nodes without an object, valid or not.
+/// Returns the names of nodes that have no object, valid or not.
 fn missing(completion: &Completion<'_>) -> BTreeSet<String> {
     let named = completion.contents.all_valid().filter_map(|(_, object)| match object {
         Object::Pod(pod) => pod.node_name.clone(),
@@ -57,8 +58,8 @@ fn missing(completion: &Completion<'_>) -> BTreeSet<String> {
     missing
 }
 
-/// Gives an `InternalIP` to the nodes that have none: the address in their pods' `status.hostIP`, otherwise one of each
-/// family from a range for nodes.
+/// Gives an `InternalIP` to each node that has none. It is the address in `status.hostIP` of the node's pods, or else
+/// one address of each family from a range for nodes.
 fn give_addresses(completion: &mut Completion<'_>) -> Result<(), Refusal> {
     let mut told: BTreeMap<String, IpAddr> = BTreeMap::new();
     for (_, pod) in completion.pods() {
@@ -99,7 +100,7 @@ fn give_addresses(completion: &mut Completion<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The address of the node with this index: each /24 (IPv6: /64) has [`OF_SUBNET`] of them.
+/// Returns the address of the node with this index. Each /24 (IPv6: /64) has [`OF_SUBNET`] nodes.
 fn host(range: IpNet, index: usize) -> Option<IpAddr> {
     let subnet_len = if range.addr().is_ipv4() { 24 } else { 64 };
     let subnet = range.subnets(subnet_len).ok()?.nth(index / OF_SUBNET)?;
@@ -121,7 +122,8 @@ fn give(completion: &mut Completion<'_>, name: &str, addresses: Vec<IpAddr>) {
     });
 }
 
-/// Places the pods without a node in turn on the nodes that their node selectors match, or on any node if none matches.
+/// Assigns the pods without a node to nodes that their node selectors match, in turn. If no node matches, any node is
+/// used.
 pub(crate) fn place_pods(completion: &mut Completion<'_>) {
     let nodes: Vec<(String, Pairs)> =
         completion.nodes().map(|(key, node)| (key.name.clone(), node.labels.clone())).collect();

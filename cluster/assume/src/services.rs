@@ -1,7 +1,7 @@
-//! The endpoints of services: the pods that a service's selector matches, or the Endpoints of the same name if it has
-//! no selector.
+//! The endpoints of services: the pods that a service's selector matches, or the addresses in the Endpoints of the same
+//! name if the service has no selector.
 //!
-//! A named target port has each pod's own number, so pods with different numbers are in different slices.
+//! A named target port may be a different number at each pod, so pods with different numbers are in different slices.
 //!
 //! Source: Kubernetes documentation, "Service", "`EndpointSlices`".
 
@@ -62,7 +62,7 @@ pub(crate) fn make_slices(completion: &mut Completion<'_>) {
     }
 }
 
-/// Namespaces and names of the services that have a slice that `counts` accepts.
+/// Returns namespace and name of each service that has a slice which `counts` accepts.
 fn services_of_slices(
     contents: &Contents,
     counts: impl Fn(&ObjectKey) -> bool,
@@ -76,9 +76,9 @@ fn services_of_slices(
         .collect()
 }
 
-/// The slices of all valid services with selectors or Endpoints, as manifests, for the current pods.
+/// Returns the slices of all valid services with selectors or Endpoints, as manifests, for the current pods.
 pub fn endpoint_slices(contents: &Contents) -> BTreeMap<ObjectKey, Json> {
-    // Slices by other authors replace Endpoints.
+    // If a service has slices of other authors, they replace its Endpoints.
     let having = services_of_slices(contents, |key| !key.name.contains(ASSUMED));
     let services = contents.of_kind(Kind::Service);
     let services = services.filter_map(|(key, stored)| match stored.state.valid()? {
@@ -104,14 +104,14 @@ fn slice_key(service: &ObjectKey, index: usize) -> ObjectKey {
     ObjectKey { kind: Kind::EndpointSlice, name, ..service.clone() }
 }
 
-/// The slices that the cluster makes of a service's Endpoints.
+/// Returns the slices that the cluster makes from a service's Endpoints.
 fn copies(service: &ObjectKey, endpoints: &Object) -> Vec<(ObjectKey, EndpointSlice)> {
     let Object::Endpoints(endpoints) = endpoints else { return Vec::new() };
     let slices = endpoints.slices.iter().enumerate();
     slices.map(|(index, slice)| (slice_key(service, index), slice.clone())).collect()
 }
 
-/// The slices of the pods that a service selects.
+/// Returns the slices of the pods that a service selects.
 fn slices(
     contents: &Contents,
     key: &ObjectKey,
@@ -154,7 +154,7 @@ type Group = (Vec<EndpointPort>, Endpoints);
 /// The endpoints of a slice, by their addresses.
 type Endpoints = BTreeMap<IpAddr, SliceEndpoint>;
 
-/// A pod that serves: manifests do not say which pods are ready.
+/// Returns a pod as a serving endpoint, because manifests do not say which pods are ready.
 fn endpoint(address: IpAddr, pod: &Pod) -> SliceEndpoint {
     let node = pod.node_name.as_deref().map(Arc::from);
     SliceEndpoint { address, ready: true, serving: true, terminating: false, node, hints: None }
@@ -164,7 +164,7 @@ fn selects(selector: &Pairs, labels: &Pairs) -> bool {
     selector.iter().all(|(label, value)| labels.get(label) == Some(value))
 }
 
-/// The addresses of a pod, or of its node if the pod is on the host's network.
+/// Returns the addresses of a pod, or of its node if the pod is on the host's network.
 fn addresses(contents: &Contents, pod: &Pod) -> BTreeSet<IpAddr> {
     if !pod.host_network {
         return pod.every_address();
@@ -177,7 +177,8 @@ fn addresses(contents: &Contents, pod: &Pod) -> BTreeSet<IpAddr> {
     }
 }
 
-/// The pod's port for a service's port. `None` if it is named and no port of the pod with the protocol has that name.
+/// Returns the port of the pod that belongs to a service's port. Returns `None` if the target port is a name and no
+/// port of the pod with the same protocol has this name.
 fn target(port: &ServicePort, pod: &Pod) -> Option<EndpointPort> {
     let protocol = port.protocol.unwrap_or(Protocol::Tcp);
     let number = match &port.target {

@@ -1,4 +1,4 @@
-//! The addresses and nets that the input names, and ranges that are free of them.
+//! The addresses and nets that the input names, and the ranges that are free.
 
 use std::collections::BTreeSet;
 use std::iter;
@@ -21,18 +21,18 @@ struct Named {
 }
 
 impl Named {
-    /// Whether the rule means no address of a range.
+    /// Returns whether the rule applies to no address of a range.
     fn leaves_out(&self, range: IpNet) -> bool {
         !overlap(self.net, range) || self.except.iter().any(|except| except.contains(&range))
     }
 
-    /// Whether the rule means every address of a range.
+    /// Returns whether the rule applies to every address of a range.
     fn means_all_of(&self, range: IpNet) -> bool {
         self.net.contains(&range) && !self.except.iter().any(|except| overlap(*except, range))
     }
 }
 
-/// The kind of objects that get addresses of a range.
+/// The objects for which a range is used.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum User {
     Nodes,
@@ -44,15 +44,15 @@ pub(crate) enum User {
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     addresses: BTreeSet<IpAddr>,
-    /// The nets from which nodes and pools give addresses.
+    /// The nets of nodes and pools, from which addresses are assigned.
     blocks: Vec<IpNet>,
-    /// The blocks that were given to nodes here.
+    /// The blocks that were assigned to nodes during the completion.
     given: Vec<IpNet>,
     named: Vec<Named>,
 }
 
 impl Space {
-    /// The addresses and nets that these contents name.
+    /// Returns the addresses and nets that these contents name.
     pub(crate) fn of(contents: &Contents) -> Self {
         let mut space = Self::default();
         for stored in contents.objects.values() {
@@ -66,28 +66,28 @@ impl Space {
         space
     }
 
-    /// Takes an address. Returns whether it was free.
+    /// Marks an address as used. Returns whether it was free.
     pub(crate) fn take(&mut self, address: IpAddr) -> bool {
         self.addresses.insert(address)
     }
 
-    /// Takes a range.
+    /// Marks a range as used.
     pub(crate) fn take_block(&mut self, block: IpNet) {
         self.blocks.push(block);
         self.given.push(block);
     }
 
-    /// Whether a rule names a net within `block` that contains this address, so that the rule treats it differently
-    /// from its neighbours.
+    /// Returns whether a rule names a net smaller than `block` that contains this address, so that the rule treats the
+    /// address differently from others in the block.
     pub(crate) fn is_named_within(&self, block: IpNet, address: IpAddr) -> bool {
         let nets = self.named.iter().flat_map(|named| iter::once(&named.net).chain(&named.except));
         let mut within = nets.filter(|net| net.prefix_len() > block.prefix_len());
         within.any(|net| net.contains(&address))
     }
 
-    /// The first private range that contains nothing that the input names. Rules that name all addresses are ignored if
-    /// no range is free otherwise. If rules name all private ranges, the result is the first range that no rule
-    /// divides, because any pod or node has an address that these rules mean.
+    /// Returns the first private range that contains nothing that the input names. If there is none, rules that name
+    /// all addresses are ignored. If rules name all private ranges, the result is the first range that no rule divides.
+    /// Any pod or node has an address to which these rules apply, so the range is as good as any other.
     pub(crate) fn free_range(&self, user: User, v4: bool) -> Option<IpNet> {
         let first = |may_lie_in: &dyn Fn(&Named, IpNet) -> bool| {
             let mut free = ranges(user, v4).filter(|range| self.is_unused(*range));
@@ -100,14 +100,14 @@ impl Space {
             .or_else(|| first(&|named, range| named.means_all_of(range) || named.leaves_out(range)))
     }
 
-    /// A net that a rule names and that contains all of a range, but not all addresses.
+    /// Returns a net that a rule names and that contains all of a range. Nets of all addresses are ignored.
     pub(crate) fn named_around(&self, range: IpNet) -> Option<IpNet> {
         let smaller = self.named.iter().filter(|named| named.net.prefix_len() > 0);
         smaller.filter(|named| named.means_all_of(range)).map(|named| named.net).next()
     }
 
-    /// The first part of `outer` with this prefix length that contains no address and no smaller net. A net that
-    /// contains all of `outer` does not matter, because it also contains the other parts.
+    /// Returns the first part of `outer` with this prefix length that contains no address and no smaller net. A net
+    /// that contains all of `outer` does not matter, because it treats all parts alike.
     pub(crate) fn free_part(&self, outer: IpNet, prefix_len: u8) -> Option<IpNet> {
         let length = prefix_len.max(outer.prefix_len());
         outer.subnets(length).ok()?.take(1 << 16).find(|part| {
@@ -120,12 +120,12 @@ impl Space {
         })
     }
 
-    /// The addresses in use that are in a net.
+    /// Returns the used addresses that are in a net.
     pub(crate) fn addresses_in(&self, net: IpNet) -> impl Iterator<Item = IpAddr> {
         self.addresses.range(net.network()..=net.broadcast()).copied()
     }
 
-    /// Whether no object has an address or a block in a range.
+    /// Returns whether no object has an address or a block in a range.
     fn is_unused(&self, range: IpNet) -> bool {
         self.addresses_in(range).next().is_none()
             && !self.blocks.iter().any(|block| overlap(*block, range))
@@ -215,8 +215,8 @@ fn overlap(a: IpNet, b: IpNet) -> bool {
     a.contains(&b) || b.contains(&a)
 }
 
-/// Private ranges, in the order in which they are tried: the usual ones first. IPv4: 65,536 addresses each (RFC 1918,
-/// RFC 6598, RFC 2544); IPv6: /48 of unique local addresses (RFC 4193).
+/// Returns private ranges in the order in which they are tried. Common ranges come first. For IPv4, each range has
+/// 65,536 addresses (RFC 1918, RFC 6598, RFC 2544). For IPv6, each is a /48 of unique local addresses (RFC 4193).
 fn ranges(user: User, v4: bool) -> Box<dyn Iterator<Item = IpNet>> {
     if v4 {
         let net = |[a, b]: [u8; 2]| Ipv4Net::new(Ipv4Addr::new(a, b, 0, 0), 16).ok().map(IpNet::V4);

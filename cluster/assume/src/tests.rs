@@ -42,7 +42,7 @@ fn nodes(contents: &Contents) -> BTreeMap<String, Node> {
     nodes.collect()
 }
 
-/// `apiVersion`, kind, name and template of a workload.
+/// Returns `apiVersion`, kind, name and template of a workload.
 fn workload(kind: &str, name: &str, spec: &str) -> String {
     let version = match kind {
         "Job" | "CronJob" => "batch/v1",
@@ -145,7 +145,7 @@ fn a_workload_of_a_kind_that_is_not_read_has_pods_unless_the_input_has_such_pods
     let pod = "---\n{apiVersion: v1, kind: Pod, metadata: {name: web-abc, namespace: shop, labels: {app: web, hash: abc}}}\n";
     assert_eq!(names_of(pod).len(), 1);
     assert_eq!(names_of(&pod.replace("app: web", "app: db")).len(), 3);
-    // A template without containers may make no pods.
+    // A template without containers may not be for pods.
     let machine = rollout.replace("containers:", "devices:");
     let mut contents = Contents::from_texts([("a.yaml", machine.as_str())]);
     complete(&mut contents, Options::default()).unwrap();
@@ -169,7 +169,7 @@ fn endpoints_of_a_service_without_a_selector_are_copied_if_it_has_no_slice() {
             other => panic!("{other:?}"),
         });
         let slices: Vec<Vec<String>> = slices.collect();
-        // A controller that follows the pods makes the same slices.
+        // A controller that follows the pods would make the same slices.
         let followed = endpoint_slices(&contents).into_keys();
         let made = assumed.manifests.into_keys().filter(|key| key.kind == Kind::EndpointSlice);
         assert_eq!(followed.collect::<Vec<_>>(), made.collect::<Vec<_>>(), "{text}");
@@ -183,7 +183,7 @@ fn endpoints_of_a_service_without_a_selector_are_copied_if_it_has_no_slice() {
     let none: [Vec<String>; 0] = [];
     assert_eq!(of(&format!("{selecting}{endpoints}")).0, none);
     assert_eq!(of(endpoints.trim_start_matches("---\n")).0, none);
-    // The endpoints of Endpoints that are not valid are not known.
+    // If Endpoints are invalid, the endpoints of the service are not known.
     let mut contents = Contents::from_texts([(
         "a.yaml",
         format!("{service}{}", endpoints.replace("192.0.2.7", "db")).as_str(),
@@ -268,13 +268,13 @@ fn addresses_lie_outside_of_what_rules_name() {
     assert_eq!(block_of("{ipBlock: {cidr: 192.0.2.0/24}}"), "10.244.0.0/24");
     assert_eq!(block_of("{ipBlock: {cidr: 10.244.7.0/24}}"), "10.42.0.0/24");
     assert_eq!(block_of("{ipBlock: {cidr: 10.0.0.0/8}}"), "172.16.0.0/24");
-    // A rule that excludes private ranges means none of their addresses.
+    // A rule that excludes private ranges applies to none of their addresses.
     let outside = "{ipBlock: {cidr: 0.0.0.0/0, except: [10.0.0.0/8, 172.16.0.0/12]}}";
     assert_eq!(block_of(outside), "10.244.0.0/24");
     assert_eq!(block_of("{ipBlock: {cidr: 0.0.0.0/0}}"), "10.244.0.0/24");
 }
 
-/// A policy with these blocks.
+/// Returns a policy with these blocks.
 fn naming(blocks: &[String]) -> String {
     let blocks: Vec<String> =
         blocks.iter().map(|cidr| format!("{{ipBlock: {{cidr: '{cidr}'}}}}")).collect();
@@ -284,7 +284,7 @@ fn naming(blocks: &[String]) -> String {
     )
 }
 
-/// A part of each private range of IPv4.
+/// Returns a part of each private range of IPv4.
 fn parts_of_all_ranges() -> Vec<String> {
     let of = |first: u8, seconds: std::ops::Range<u16>| {
         seconds.map(move |second| format!("{first}.{second}.7.0/24"))
@@ -459,9 +459,9 @@ const PARTS: &[&str] = &[
 ];
 
 proptest! {
-    /// A completed input is complete: completing it again adds nothing. The input with the added
-    /// manifests reads as the completed contents. The content of the input is never changed. No
-    /// address is given twice.
+    /// Laws: completing a completed input again adds nothing. The input together with the added
+    /// manifests gives the completed contents. The content of the input never changes. No address
+    /// is assigned twice.
     #[test]
     fn laws_of_completion(chosen in proptest::collection::vec(any::<bool>(), PARTS.len())) {
         let parts: Vec<&str> =
@@ -504,7 +504,7 @@ fn states(contents: &Contents) -> BTreeMap<ObjectKey, State> {
     contents.objects.iter().map(|(key, stored)| (key.clone(), stored.state.clone())).collect()
 }
 
-/// The JSON of a text in YAML's short form.
+/// Converts a text in YAML's flow style to JSON.
 fn to_json(text: &str) -> Json {
     fn of(node: &manx_objects::tree::Node<'_>) -> Json {
         use manx_objects::tree::Value;
@@ -574,7 +574,7 @@ fn a_service_that_a_cluster_would_give_an_address_gets_one_of_each_family() {
         service("c", "clusterIP: 10.96.0.2"),
     ];
     assert_eq!(of(&[&others.concat()]), "");
-    // A range in which an address is taken is none.
+    // A range with a used address is not used.
     assert_eq!(of(&[&web, &others[2]]), "web [10.43.0.2]\nno clusterIP: default/web 10.43.0.2");
     let range = "---\n{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: k}, spec: {cidrs: [10.96.0.0/30]}}\n";
     assert_eq!(of(&[&web, &api, range]), "api [10.96.0.2]\nno clusterIP: default/api 10.96.0.2");

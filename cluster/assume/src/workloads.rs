@@ -1,8 +1,8 @@
-//! The pods that the controllers of workloads would make.
+//! Makes the pods that the controllers of workloads would make.
 //!
-//! Labels, service account, ports and host network are the template's, and the controller adds labels
-//! ([`Workload::labels`]). A pod's name is the workload's with a number. The hash in the name of a Deployment's pod,
-//! and the label `pod-template-hash`, are known only in a cluster.
+//! Labels, service account, ports and host network come from the template, and the controller adds labels
+//! ([`Workload::labels`]). The name of a pod is the workload's name with a number. The hash in the name of a
+//! Deployment's pod, and the label `pod-template-hash`, are known only in a cluster.
 //!
 //! Source: Kubernetes documentation, "Workloads".
 
@@ -21,7 +21,7 @@ pub(crate) fn make_pods(completion: &mut Completion<'_>, options: Options) {
             _ if controller == Controller::DaemonSet => continue,
             (Some(0), _) => 0,
             (_, Some(count)) => count,
-            // A workload without a number of pods has one, unless an autoscaler changes it.
+            // A workload that requests no number of pods has one pod, unless an autoscaler changes this.
             (Some(wanted), None) => wanted.min(REPLICAS),
             (None, None) if matches!(controller, Controller::Job | Controller::CronJob) => 1,
             (None, None) => REPLICAS,
@@ -90,8 +90,8 @@ fn make_pod(
     completion.add(pod_key, Object::Pod(Box::new(pod)));
 }
 
-/// The workloads that should run and have no pods in the input. If a workload has pods, those that own it have them,
-/// too.
+/// Returns the workloads that should run and have no pods in the input. If a workload has pods, the workloads that own
+/// it have pods, too.
 fn without_pods(completion: &Completion<'_>) -> Vec<(ObjectKey, Workload)> {
     let all: BTreeMap<&ObjectKey, &Workload> = completion
         .contents
@@ -106,7 +106,7 @@ fn without_pods(completion: &Completion<'_>) -> Vec<(ObjectKey, Workload)> {
         let Object::Pod(pod) = object else { continue };
         let mut next =
             pod.owner.as_ref().and_then(|owner| controlled_by(&key.namespace, owner, &all));
-        // The loop follows owners, and ends also if they form a cycle.
+        // The loop follows the owners. It ends even if they form a cycle.
         while let Some(key) = next.filter(|key| having.insert(*key)) {
             let owner = all[key].owner.as_ref();
             next = owner.and_then(|owner| controlled_by(&key.namespace, owner, &all));
@@ -127,8 +127,8 @@ fn without_pods(completion: &Completion<'_>) -> Vec<(ObjectKey, Workload)> {
         .collect()
 }
 
-/// Whether a workload of a kind that is not read may have a pod in the input. The objects between such a kind and its
-/// pods are not known, so a pod with the template's labels counts as its own.
+/// Returns whether the input may contain a pod of this workload, whose kind Manx does not read. The objects between
+/// such a workload and its pods are not known. So a pod with the template's labels counts as one of its pods.
 fn is_other_with_pods(completion: &Completion<'_>, key: &ObjectKey, workload: &Workload) -> bool {
     let has = |pod: &Pod| {
         let mut labels = workload.template.labels.iter();
@@ -140,8 +140,9 @@ fn is_other_with_pods(completion: &Completion<'_>, key: &ObjectKey, workload: &W
             .any(|(_, stored)| matches!(stored.state.valid(), Some(Object::Pod(pod)) if has(pod)))
 }
 
-/// The workload that an owner reference names. If the `ReplicaSet` of a Deployment or the Job of a `CronJob` is not in
-/// the input, its owner follows from its name: the owner's name, a dash, and a hash or a time.
+/// Returns the workload that an owner reference names. The `ReplicaSet` of a Deployment or the Job of a `CronJob` may
+/// not be in the input. Then the owner follows from the name of the `ReplicaSet` or Job: it is the owner's name, a
+/// dash, and a hash or a time.
 fn controlled_by<'a>(
     namespace: &str,
     owner: &Owner,

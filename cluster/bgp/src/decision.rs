@@ -54,8 +54,9 @@ impl Path {
     }
 }
 
-/// The paths that are used, the best one first. The others are equal to it in all criteria except the tie breakers (several
-/// next hops).
+/// The paths that are used, the best one first. The others are equal to it in all criteria except the tie breakers: they
+/// are left after the steps a to d of RFC 4271, 9.1.2.2. (No interior costs are known for step e.) BIRD merges the same
+/// paths to one route with several next hops (User's Guide, protocol Kernel, `merge paths`), as Calico's nodes do.
 ///
 /// `MULTI_EXIT_DISC` is compared only between paths from one neighbouring autonomous system. A path with a greater value
 /// than another path from its neighbour is excluded. So the result does not depend on the order of the paths.

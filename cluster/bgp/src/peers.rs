@@ -14,16 +14,16 @@
 //! annotations of its own Node, and nothing else here:
 //! - It can claim another node's address. So if two Nodes have one address, neither is a peer there, and a problem reports
 //!   it. The node itself keeps the sessions that other nodes accept.
-//! - If it claims the address of a router that a `BGPPeer` of all nodes names, it can make nodes only wait for that
-//!   router to connect. The router stays a peer, as in the `BGPPeer`.
-//! - By its labels it can become a peer wherever a selector selects it, such as the route reflector of all nodes. It
-//!   cannot set labels below `node-restriction.kubernetes.io/`.
+//! - If it claims the address of a router that a `BGPPeer` of all nodes names, it can make nodes only wait for that router
+//!   to connect. The router stays a peer, as in the `BGPPeer`.
+//! - By its labels it can become a peer wherever a selector selects it, such as the route reflector of all nodes. It cannot
+//!   set labels below `node-restriction.kubernetes.io/`.
 //! - By its AS number or cluster ID it can break its own sessions, or leave the mesh.
 //!
 //! So a peer that is a node is marked ([`Peer::is_node`]), and is trusted less. This module does not decide which routes a
 //! peer may announce.
 //!
-//! Not supported: `reachableBy`, `localWorkloadSelector`, `keepaliveTime` (the reader of the objects reports them).
+//! Not supported: `localWorkloadSelector`, `keepaliveTime` (the reader of the objects reports them).
 //!
 //! Source: Calico's API reference and documentation, "Configure BGP peering". The tests contain Calico's topologies.
 
@@ -71,6 +71,8 @@ pub struct Peering {
     pub listens_at_addresses: bool,
     /// The peers, in the order of their addresses. No two have the same address.
     pub peers: Vec<Peer>,
+    /// The gateway to each peer for which an object names one (`reachableBy`).
+    pub gateways: BTreeMap<IpAddr, IpAddr>,
     /// The communities of the routes that the node announces.
     pub advertisements: Vec<Advertisement>,
     /// The priorities of the node's own routes.
@@ -98,6 +100,7 @@ pub fn peers(contents: &Contents, node: &str) -> Peering {
         advertisements: settings.advertisements_of(node).to_vec(),
         priorities: settings.priorities(),
         peers: Vec::new(),
+        gateways: BTreeMap::new(),
         problems: Vec::new(),
     };
     match own {
@@ -110,6 +113,8 @@ pub fn peers(contents: &Contents, node: &str) -> Peering {
         Some(own) => {
             let cluster = Cluster { settings: &settings, nodes: &nodes, own, contents };
             peering.peers = cluster.peers(&mut problems);
+            peering.gateways =
+                peering.peers.iter().filter_map(|it| cluster.gateway(it)).collect();
         }
     }
     peering.problems = problems;
@@ -249,16 +254,31 @@ impl Found {
 }
 
 impl Cluster<'_> {
-    fn peers(&self, problems: &mut Vec<String>) -> Vec<Peer> {
-        let mut found = Found::default();
-        let objects: Vec<(&str, &BgpPeer)> = self
-            .contents
-            .of_kind(Kind::BgpPeer)
-            .filter_map(|(key, stored)| match stored.state.valid() {
+    /// The valid objects, by name.
+    fn objects(&self) -> impl Iterator<Item = (&str, &BgpPeer)> {
+        self.contents.of_kind(Kind::BgpPeer).filter_map(|(key, stored)| {
+            match stored.state.valid() {
                 Some(Object::BgpPeer(peer)) => Some((&*key.name, &**peer)),
                 _ => None,
-            })
-            .collect();
+            }
+        })
+    }
+
+    /// A peer's address, and the gateway to the peer. The gateway is named by the object that makes the host a peer.
+    fn gateway(&self, peer: &Peer) -> Option<(IpAddr, IpAddr)> {
+        let mut objects = self.objects().filter(|(name, _)| *name == peer.name);
+        let (_, object) = objects.next().filter(|_| peer.kind != PeerType::Mesh)?;
+        match object.remote {
+            Remote::Address { address, .. } if address == peer.address => {
+                Some((address, object.reachable_by?))
+            }
+            _ => None,
+        }
+    }
+
+    fn peers(&self, problems: &mut Vec<String>) -> Vec<Peer> {
+        let mut found = Found::default();
+        let objects: Vec<(&str, &BgpPeer)> = self.objects().collect();
         for kind in [PeerType::Global, PeerType::Node] {
             let is_of_kind = |it: &BgpPeer| {
                 (it.nodes == PeeringNodes::All) == (kind == PeerType::Global)

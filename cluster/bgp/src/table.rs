@@ -470,8 +470,9 @@ impl Table {
         self.generation
     }
 
-    /// Appends the prefixes that some peers have announced, each with the next hop of the best path from these peers. Paths
-    /// of other peers are ignored. Prefixes of this node itself are left out.
+    /// Appends the prefixes that some peers have announced, each with the next hops of those of their paths that are as
+    /// good as the best one ([`decision::used`]). A prefix has a row for each next hop, the best one first, each next hop
+    /// once, at most 16. Paths of other peers are ignored. Prefixes of this node itself are left out.
     ///
     /// A call reads some thousand prefixes, and returns where the next call continues. `None` means that these were the
     /// last. A prefix that changes between two calls may be left out or occur twice; then [`Self::generation`] differs.

@@ -1,4 +1,4 @@
-//! Addresses of a net by their place in it.
+//! The addresses of a net by their index.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,22 +6,22 @@ use ipnet::IpNet;
 
 use crate::block::MOST_ADDRESSES;
 
-/// The number of bits behind the prefix.
+/// Returns the number of bits after the prefix.
 fn host_bits(net: IpNet) -> u32 {
     u32::from(net.max_prefix_len() - net.prefix_len())
 }
 
-/// The number of a block's addresses, at most [`MOST_ADDRESSES`].
+/// Returns the number of addresses in a block, at most [`MOST_ADDRESSES`].
 pub(crate) fn size(block: IpNet) -> u32 {
     1_u32.checked_shl(host_bits(block)).map_or(MOST_ADDRESSES, |it| it.min(MOST_ADDRESSES))
 }
 
-/// The address at a place of a net.
+/// Returns the address of a net with this index.
 pub(crate) fn address(net: IpNet, at: u32) -> IpAddr {
     offset(net, u128::from(at))
 }
 
-/// The place of an address in a block. `None`: it lies outside.
+/// Returns the index of an address in a block, or `None` if the address is outside.
 pub(crate) fn ordinal(block: IpNet, address: IpAddr) -> Option<u32> {
     let from = |start: u128, address: u128| u32::try_from(address - start).ok();
     match (block, address) {
@@ -35,19 +35,20 @@ pub(crate) fn ordinal(block: IpNet, address: IpAddr) -> Option<u32> {
     }
 }
 
-/// The number of a pool's blocks of this length; the largest number if there are more.
+/// Returns the number of blocks of this prefix length in a pool, or the largest number if there are more.
 pub(crate) fn blocks(pool: IpNet, length: u8) -> u128 {
     let bits = u32::from(length.saturating_sub(pool.prefix_len()));
     1_u128.checked_shl(bits).unwrap_or(u128::MAX)
 }
 
-/// A pool's block of this length by its place.
+/// Returns the block of this prefix length in a pool with this index.
 pub(crate) fn nth_block(pool: IpNet, length: u8, at: u128) -> Option<IpNet> {
     let width = u32::from(pool.max_prefix_len().checked_sub(length)?);
     IpNet::new(offset(pool, at.checked_shl(width)?), length).ok()
 }
 
-/// The place of the block of this length in which a net ends; that of the pool's last block if the net ends behind it.
+/// Returns the index of the block in which a net ends. If the net ends after the pool, returns the index of the pool's
+/// last block.
 pub(crate) fn place_of_end(pool: IpNet, length: u8, net: IpNet) -> u128 {
     let bits = |address: IpAddr| match address {
         IpAddr::V4(v4) => u128::from(v4.to_bits()),
@@ -58,7 +59,7 @@ pub(crate) fn place_of_end(pool: IpNet, length: u8, net: IpNet) -> u128 {
     end.saturating_sub(bits(pool.network())).checked_shr(width).unwrap_or(0)
 }
 
-/// The block of this length around an address.
+/// Returns the block of this prefix length that contains an address.
 pub(crate) fn block_around(address: IpAddr, length: u8) -> Option<IpNet> {
     Some(IpNet::new(address, length).ok()?.trunc())
 }

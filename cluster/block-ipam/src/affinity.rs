@@ -4,12 +4,14 @@
 //!  none ──> pending ──> confirmed ──> pendingDeletion ──> none
 //! ```
 //!
-//! - Pending: the owner wants the block, and has not made sure of it. It counts as none for routes.
-//! - Confirmed: the block's own [`owner`](crate::block::Block::owner) was this one when it was confirmed.
-//! - Pending deletion: the owner gives the block up. Nobody else has it before the affinity is gone.
+//! - Pending: the owner wants the block, but it is not certain that it gets the block. Routes do not use a pending
+//!   affinity.
+//! - Confirmed: when the affinity was confirmed, the block's own [`owner`](crate::block::Block::owner) was the owner of
+//!   the affinity.
+//! - Pending deletion: the owner gives the block up. No other owner gets the block before the affinity is deleted.
 //!
-//! The law: no two affinities of one block are confirmed at any moment. An affinity is confirmed only after the block was
-//! made with this owner, and a block is taken from its owner only after the affinity is no longer confirmed.
+//! Law: at no moment are two affinities of one block confirmed. An affinity is confirmed only after the block was
+//! written with this owner. A block is taken from its owner only after the affinity is no longer confirmed.
 
 use std::fmt;
 
@@ -20,17 +22,17 @@ use ipnet::IpNet;
 pub enum Owner {
     /// A node.
     Host(String),
-    /// What is no node: `load-balancer`.
+    /// An owner that is not a node: `load-balancer`.
     Virtual(String),
 }
 
 impl Owner {
-    /// The owner of the blocks whose addresses Services of type `LoadBalancer` get.
+    /// Returns the owner of the blocks for the addresses of Services of type `LoadBalancer`.
     pub fn load_balancer() -> Self {
         Self::Virtual("load-balancer".to_owned())
     }
 
-    /// `spec.type` of the affinity.
+    /// Returns `spec.type` of the affinity.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Host(_) => "host",
@@ -38,14 +40,14 @@ impl Owner {
         }
     }
 
-    /// `spec.node` of the affinity.
+    /// Returns `spec.node` of the affinity.
     pub fn name(&self) -> &str {
         match self {
             Self::Host(name) | Self::Virtual(name) => name,
         }
     }
 
-    /// The owner of this type and name; an absent type is `host`.
+    /// Returns the owner with this type and name. An absent type counts as `host`.
     pub fn new(kind: &str, name: &str) -> Option<Self> {
         match kind {
             "" | "host" => Some(Self::Host(name.to_owned())),
@@ -61,7 +63,7 @@ impl Owner {
     }
 }
 
-/// As `spec.affinity` of a block has it: `host:node-1`.
+/// Writes the owner as in `spec.affinity` of a block: `host:node-1`.
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.kind(), self.name())
@@ -77,7 +79,7 @@ pub enum State {
 }
 
 impl State {
-    /// As `spec.state` has it.
+    /// Returns the text for `spec.state`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -86,7 +88,7 @@ impl State {
         }
     }
 
-    /// Reads `spec.state`. The oldest objects have none and count as confirmed.
+    /// Reads `spec.state`. The oldest objects have no state; it counts as confirmed.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "" => Some(Self::Confirmed),

@@ -1,5 +1,5 @@
-//! What a pod asks for, by annotations of the pod and of its namespace. A pod's own annotation counts before that of its
-//! namespace.
+//! The addresses and pools that a pod requests with annotations of the pod and of its namespace. An annotation of the
+//! pod takes precedence over the same annotation of its namespace.
 //!
 //! Source: Calico's reference, "Configure the Calico CNI plugins", sections on IPAM; its design note "IPAM CNI plugin".
 
@@ -20,21 +20,22 @@ const POOLS: [(Family, &str); 2] = [
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// The addresses that the pod gets, at most one of a family; none: those that the pools give.
+    /// The addresses that the pod must get, at most one of each family. If there are none, the pools provide the
+    /// addresses.
     pub addresses: Vec<IpAddr>,
-    /// The names or CIDRs of the pools, by family; none: the pools that match.
+    /// The names or CIDRs of the pools, by family. If there are none, all pools that match are used.
     pub pools: Vec<(Family, Vec<String>)>,
-    /// The families that it gets; none: those that pools have for it.
+    /// The families of the pod's addresses. If there are none, the pod gets each family for which a pool matches.
     pub families: Vec<Family>,
 }
 
-/// An annotation that cannot be done. The pod, or the Service, gets no address.
+/// An annotation that cannot be followed. The pod or the Service then gets no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AskedError {
     #[error("annotation {name} of {object}: found {found:?}, expected {expected}")]
     Syntax {
         name: &'static str,
-        /// The pod, its namespace, or the Service.
+        /// The object that has the annotation: the pod, its namespace, or the Service.
         object: &'static str,
         found: String,
         expected: &'static str,
@@ -50,7 +51,7 @@ pub enum AskedError {
     TwoOfFamily { name: &'static str, object: &'static str, first: IpAddr, second: IpAddr },
 }
 
-/// Reads the annotations of the pod's object and of its namespace's.
+/// Reads the annotations of a pod and of its namespace, from their objects.
 pub fn asked(pod: &Value, namespace: &Value) -> Result<Asked, AskedError> {
     let of = |object: &Value, name: &str| {
         let text = object["metadata"]["annotations"][name].as_str();
@@ -84,7 +85,7 @@ pub fn asked(pod: &Value, namespace: &Value) -> Result<Asked, AskedError> {
     Ok(asked)
 }
 
-/// Reads a list of addresses, at most one of a family.
+/// Reads a list of addresses, with at most one of each family.
 pub(crate) fn addresses(
     name: &'static str,
     object: &'static str,

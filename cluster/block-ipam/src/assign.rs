@@ -1,13 +1,13 @@
-//! Giving out an address.
+//! Assigns addresses.
 //!
-//! The next address of one of the owner's own blocks; else of a block that it claims now; else, without strict affinity,
-//! of any block of the pools, which the owner borrows. A request that is repeated with its handle gets the address that the
-//! handle has.
+//! An address comes from one of the owner's own blocks. If these are full, it comes from a block that the owner claims
+//! now. If there is no block to claim, the owner borrows an address from any other block of the pools, unless strict
+//! affinity is set. If a request is repeated with the same handle, it gets the address that the handle already has.
 //!
-//! The handle is written before the block: a crash in between leaves a count that is too high, never an address that no
-//! handle knows.
+//! The handle is written before the block. A crash in between leaves a count that is too high, but never an address
+//! without a handle.
 //!
-//! Callers make one request of a handle at a time.
+//! Callers must not make two requests with one handle at the same time.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -26,29 +26,29 @@ use crate::pool::{Pool, around};
 use crate::release::end_rest;
 use crate::store::{self, Found, Key, Store, StoreError, Which};
 
-/// The most attempts while others write the same records.
+/// The maximum number of attempts while other writers change the same records.
 pub(crate) const TRIES: usize = 100;
 
-/// The time for which an empty block stays with the node that claimed it. So two nodes do not take a block from each other
-/// before either has used it.
+/// The time for which an empty block stays with the node that claimed it. It prevents two nodes from taking a block
+/// from each other before either has used it.
 const CLAIM_HOLDS: Duration = Duration::from_mins(1);
 
 /// A request for an address.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// Whose blocks it comes from first.
+    /// The owner whose blocks are used first.
     pub owner: &'a Owner,
-    /// The name by which it is released.
+    /// The handle by which the address is released.
     pub handle: &'a str,
-    /// Who gets it.
+    /// The attributes of the user of the address.
     pub attributes: &'a Attributes,
-    /// Addresses that are not given out unless they are named (`IPReservation`).
+    /// Addresses that are assigned only if the request names them (`IPReservation`).
     pub reserved: &'a [IpNet],
     pub config: &'a Config,
     pub now: Time,
 }
 
-/// The reason why no address is given out.
+/// The reason why no address is assigned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -69,7 +69,7 @@ pub enum Error {
         "this node has {limit} blocks, as many as it may, and they are full: use larger blocks (blockSize), or set strictAffinity and a larger maxBlocksPerHost in IPAMConfig"
     )]
     BlockLimit {
-        /// The most blocks of a node.
+        /// The maximum number of blocks of a node.
         limit: u32,
     },
     #[error(
@@ -99,7 +99,7 @@ impl Request<'_> {
     }
 }
 
-/// Gives out the next address of the pools. All pools have one family.
+/// Assigns the next address from the pools. All pools must be of one family.
 pub async fn assign<S: Store>(
     store: &S,
     pools: &[&Pool],
@@ -132,7 +132,7 @@ pub async fn assign<S: Store>(
     Err(Error::Exhausted { pools: pools.iter().map(|pool| pool.cidr).collect(), strict })
 }
 
-/// Gives out a named address.
+/// Assigns the address that the request names.
 pub async fn assign_named<S: Store>(
     store: &S,
     pools: &[Pool],
@@ -149,7 +149,7 @@ pub async fn assign_named<S: Store>(
             block
         } else {
             let existing = all_blocks(store, request.rest()).await?;
-            // The pool had blocks of another size before.
+            // The pool may have had blocks of another size earlier.
             match overlapping(&existing, cidr) {
                 Some(other) if other.cidr.contains(&address) => {
                     cidr = other.cidr;
@@ -187,7 +187,7 @@ pub async fn assign_named<S: Store>(
     Err(Error::Contended)
 }
 
-/// The address that a handle has in these blocks.
+/// Returns the address that a handle has in these blocks.
 async fn held<S: Store>(
     store: &S,
     handle: &str,
@@ -205,7 +205,8 @@ async fn held<S: Store>(
     Ok(None)
 }
 
-/// An address of a block to which the owner has an affinity. `None`: the block is full, or another owner's.
+/// Assigns an address of a block to which the owner has an affinity. Returns `None` if the block is full or belongs to
+/// another owner.
 async fn assign_of_own<S: Store>(
     store: &S,
     cidr: IpNet,
@@ -219,7 +220,7 @@ async fn assign_of_own<S: Store>(
             Err(error) => return Err(error.into()),
         };
         if let Some(address) = block.value.addresses_of(request.handle).next() {
-            // A request of the same handle that was given up has been done after all.
+            // An earlier request with the same handle, which its caller had given up, was completed after all.
             return Ok(Some(address));
         }
         if !block.value.has_free(request.reserved) {
@@ -232,7 +233,7 @@ async fn assign_of_own<S: Store>(
     Err(Error::Contended)
 }
 
-/// An address of a block that the owner claims now. `None`: the pools have no block left.
+/// Assigns an address of a block that the owner claims now. Returns `None` if the pools have no block left.
 async fn assign_of_new<S: Store>(
     store: &S,
     pools: &[&Pool],
@@ -247,8 +248,8 @@ async fn assign_of_new<S: Store>(
     Err(Error::Contended)
 }
 
-/// A block that nobody has yet, or that another process of this owner has just claimed; else an empty one of another owner,
-/// which is taken from it.
+/// Returns a block that does not exist yet, or that another process of this owner has just claimed. If there is none,
+/// takes an empty block from another owner and returns it.
 async fn unclaimed<S: Store>(
     store: &S,
     pools: &[&Pool],
@@ -275,7 +276,8 @@ async fn unclaimed<S: Store>(
     }
     for block in empty {
         let Some(other) = &block.owner else {
-            // Its last addresses have rested, and nobody has written it since: it is deleted now.
+            // The last addresses of this block have finished their rest, and nothing has written the block since. It is
+            // deleted now.
             end_rest(store, block.cidr, request.rest()).await?;
             return Ok(Some(block.cidr));
         };
@@ -291,7 +293,8 @@ async fn unclaimed<S: Store>(
     Ok(None)
 }
 
-/// A block that has addresses of this one, or this one itself. `existing` is in order, and its blocks do not overlap each other.
+/// Returns a block that overlaps `cidr` or is equal to it. `existing` is sorted, and its blocks do not overlap each
+/// other.
 fn overlapping(existing: &[Block], cidr: IpNet) -> Option<&Block> {
     let after = existing.partition_point(|block| block.cidr.network() <= cidr.network());
     let around = after.checked_sub(1).map(|at| &existing[at]);
@@ -299,8 +302,8 @@ fn overlapping(existing: &[Block], cidr: IpNet) -> Option<&Block> {
     around.filter(overlaps).or_else(|| existing.get(after).filter(overlaps))
 }
 
-/// A pool whose blocks are single addresses is searched from another place for each request, or each would look at all
-/// blocks that its node has.
+/// Returns the text that chooses the first block to search. If the blocks of a pool are single addresses, each request
+/// starts at a different block; otherwise each request would look at all blocks that its node already has.
 fn seed(pool: &Pool, request: Request<'_>) -> String {
     let owner = request.owner.name();
     if pool.block_size == pool.cidr.max_prefix_len() {
@@ -320,7 +323,7 @@ async fn all_blocks<S: Store>(store: &S, rest: Rest) -> Result<Vec<Block>, Store
     Ok(blocks)
 }
 
-/// An address of any block of the pools.
+/// Assigns an address of any block of the pools.
 async fn borrow<S: Store>(
     store: &S,
     pools: &[&Pool],
@@ -335,7 +338,7 @@ async fn borrow<S: Store>(
             .filter(|block| block.has_free(request.reserved))
             .map(|block| block.cidr)
             .collect();
-        // As candidates are ordered: from the place that the owner's name chooses.
+        // The order is that of `Candidates`: it starts at a block that the owner's name chooses.
         if let Some(first) = Candidates::new(pool, &[], &seed(pool, request)).next() {
             let before = with_room.partition_point(|cidr| *cidr < first);
             with_room.rotate_left(before);
@@ -367,7 +370,7 @@ async fn write_next<S: Store>(
     write(store, block, request, allocate).await
 }
 
-/// Writes an allocation: its handle first, then the block. `None`: another writer of the block was first.
+/// Writes an allocation: the handle first, then the block. Returns `None` if another writer has changed the block.
 async fn write<S: Store>(
     store: &S,
     block: Found<Block, S::Revision>,

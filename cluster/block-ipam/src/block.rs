@@ -1,7 +1,8 @@
-//! A block: a range of a pool's addresses, and who has which of them.
+//! A block: a range of a pool's addresses, and the allocation of each address.
 //!
-//! A block is the unit of change: one object of the datastore, written whole by compare-and-swap. All functions here are
-//! pure. The law: each address of the block is either free, which is told once in [`free`](field@Block::free), or allocated.
+//! Changes apply to whole blocks: a block is one object of the datastore, and is written with compare-and-swap. All
+//! functions here are pure. Law: each address of the block is either free, and then occurs exactly once in
+//! [`free`](field@Block::free), or allocated.
 //!
 //! Source: Calico's design notes, "IPAM core library" and "IPAM datastore".
 
@@ -15,54 +16,56 @@ use crate::addresses::{address, ordinal, size};
 use crate::affinity::Owner;
 use crate::handle::Handle;
 
-/// The most addresses of a block: 2^12, those of the largest block that a pool may have (`blockSize` 20 and 116).
+/// The maximum number of addresses of a block: 2^12. The largest block of a pool has this size (`blockSize` 20, or 116
+/// of IPv6).
 pub const MOST_ADDRESSES: u32 = 1 << 12;
 
-/// The handle of addresses that Windows nodes keep for themselves. A block that has only these is empty.
+/// The handle of addresses that Windows nodes reserve for themselves. A block with only such addresses counts as empty.
 const WINDOWS: &str = "windows-reserved-ipam-handle";
 
-/// The attribute `type` of an address that a Service has.
+/// The attribute `type` of an address that belongs to a Service.
 pub const OF_SERVICE: &str = "LoadBalancer";
 
-/// A moment, in nanoseconds since the Unix epoch.
+/// A time, in nanoseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// The time from then to now; zero if `then` is later.
+    /// Returns the time from `then` to this time, or zero if `then` is later.
     pub fn since(self, then: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(then.0))
     }
 }
 
-/// What is known of the one who has an address: `pod`, `namespace`, `node`, `timestamp`, or a `type`.
+/// The attributes of the user of an address: `pod`, `namespace`, `node`, `timestamp`, or a `type`.
 pub type Attributes = BTreeMap<String, String>;
 
-/// An address that somebody has.
+/// The allocation of an address.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Allocation {
-    /// The handle by which it is released. `None`: nobody's, or one that is released and may not be given out yet.
+    /// The handle by which the address is released. `None` if the address has no user, or if it was released and still
+    /// rests.
     pub handle: Option<String>,
-    /// Who has it.
+    /// The attributes of the user.
     pub owner: Attributes,
-    /// Who had it, or will have it: the other end of a live migration.
+    /// The attributes of the previous or the next user: the other end of a live migration.
     pub alternate: Attributes,
-    /// When it was released. Then it rests until the cool-down ends.
+    /// The time of the release. The address then rests until the cool-down ends.
     pub released_at: Option<Time>,
-    /// The block's sequence number when it was allocated. A release that names another one is refused, because it is about
-    /// an earlier allocation of the address. 0: not known.
+    /// The block's sequence number when it was allocated. A release that names another number is refused, because it
+    /// refers to an earlier allocation of the address. 0 means that the number is not known.
     pub sequence: u64,
 }
 
 impl Allocation {
-    /// Whether it has this handle. Handles that were migrated from host-local files may end in a carriage return and a second
-    /// line, which do not count.
+    /// Returns whether the allocation has this handle. Handles that were migrated from host-local files may end in a
+    /// carriage return and a second line, which are ignored.
     pub fn has_handle(&self, handle: &str) -> bool {
         self.handle.as_deref().is_some_and(|it| first_line(it) == handle)
     }
 
-    /// The namespace and the name of the Service of type `LoadBalancer` that has it. `None`: it says no such thing, or its
-    /// handle is not one of a Service.
+    /// Returns the namespace and the name of the Service of type `LoadBalancer` that has the address. Returns `None` if
+    /// the attributes do not name a Service, or if the handle is not one of a Service.
     pub fn service(&self) -> Option<(&str, &str)> {
         let of = |key: &str| self.owner.get(key).map(String::as_str);
         let has_handle = self.handle.as_deref().is_some_and(Handle::is_of_service);
@@ -71,13 +74,13 @@ impl Allocation {
     }
 }
 
-/// Whether a Windows node keeps the address for itself.
+/// Returns whether a Windows node reserves the address for itself.
 pub(crate) fn is_windows(allocation: &Allocation) -> bool {
     let handle = allocation.handle.as_deref();
     handle.is_some_and(|it| first_line(it).eq_ignore_ascii_case(WINDOWS))
 }
 
-/// A handle without what stands behind a carriage return.
+/// Returns a handle without the part after a carriage return.
 pub fn first_line(handle: &str) -> &str {
     handle.split('\r').next().unwrap_or(handle)
 }
@@ -87,19 +90,21 @@ pub fn first_line(handle: &str) -> &str {
 pub struct Block {
     /// Its addresses.
     pub cidr: IpNet,
-    /// The node whose pods get its addresses first. `None`: no node's; all nodes may borrow from it.
+    /// The owner, usually a node, whose requests use this block first. `None` if the block has no owner; all nodes may
+    /// borrow from it.
     pub owner: Option<Owner>,
-    /// When the owner claimed it.
+    /// The time when the owner claimed the block.
     pub claimed_at: Option<Time>,
-    /// The allocated addresses, by their place in the block.
+    /// The allocated addresses, by their index in the block.
     pub allocations: BTreeMap<u32, Allocation>,
-    /// The free addresses, by their place. The first one is given out next; an address that becomes free comes last.
+    /// The free addresses, by their index. The first one is assigned next. An address that becomes free is added at the
+    /// end.
     pub free: VecDeque<u32>,
-    /// It grows with each write.
+    /// The sequence number. It grows with each write.
     pub sequence: u64,
 }
 
-/// A release that is about an earlier allocation of the address.
+/// The error of a release that refers to an earlier allocation of the address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{address} has another owner by now ({found}); expected {expected}: nothing was released")]
 pub struct Outdated {
@@ -108,35 +113,35 @@ pub struct Outdated {
     expected: String,
 }
 
-/// The reason why a named address is not given out.
+/// The reason why a named address is not assigned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Somebody has it.
+    /// The address is already allocated.
     #[error("address {address} is taken by {by}")]
     Taken {
         /// The address.
         address: IpAddr,
-        /// Who has it, for people.
+        /// The user of the address, as text for people.
         by: String,
     },
-    /// The block has no such address.
+    /// The address is outside the block.
     #[error("address {0} does not lie in block {1}")]
     Outside(IpAddr, IpNet),
 }
 
-/// An address to release, and what the caller knows of its allocation.
+/// An address to release, with the allocation that the caller expects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToRelease {
     pub address: IpAddr,
-    /// The handle that it must have.
+    /// The handle that the allocation must have.
     pub handle: Option<String>,
-    /// The sequence number that it must have.
+    /// The sequence number that the allocation must have.
     pub sequence: Option<u64>,
 }
 
 impl Block {
-    /// A new block without allocations. Its sequence starts with the time, so that an allocation of an earlier block of these
-    /// addresses has another number.
+    /// Returns a new block without allocations. Its sequence number starts with the time, so that allocations of an
+    /// earlier block with the same addresses have other numbers.
     pub fn new(cidr: IpNet, owner: Owner, now: Time) -> Self {
         Self {
             cidr: cidr.trunc(),
@@ -148,12 +153,12 @@ impl Block {
         }
     }
 
-    /// Whether nobody has an address of it.
+    /// Returns whether no address of the block has a user. Addresses that Windows nodes reserve do not count.
     pub fn is_empty(&self) -> bool {
         self.allocations.values().all(is_windows)
     }
 
-    /// Whether it has a free address outside of the reserved nets.
+    /// Returns whether the block has a free address outside the reserved nets.
     pub fn has_free(&self, reserved: &[IpNet]) -> bool {
         self.next_free(reserved).is_some()
     }
@@ -166,7 +171,8 @@ impl Block {
         self.free.iter().position(|at| !is_reserved(*at))
     }
 
-    /// Gives out the free address that has been free for the longest time. `None`: all free ones are reserved, or none is free.
+    /// Assigns the address that has been free for the longest time. Returns `None` if no address is free, or if all
+    /// free ones are reserved.
     pub fn allocate_next(
         &mut self,
         handle: &str,
@@ -177,7 +183,7 @@ impl Block {
         Some(self.allocate_at(at, handle, owner))
     }
 
-    /// Gives out a named address. One that the handle has already stays as it is.
+    /// Assigns a named address. If the handle already has it, nothing changes.
     pub fn allocate(
         &mut self,
         address: IpAddr,
@@ -206,8 +212,8 @@ impl Block {
         address(self.cidr, at)
     }
 
-    /// Gives an address of a handle a new sequence number. A release that was sent before names the former one, and is
-    /// refused. Returns whether the handle has the address.
+    /// Gives a new sequence number to an address of a handle. A release that was sent before names the old number and
+    /// is refused. Returns whether the handle has the address.
     pub fn adopt(&mut self, address: IpAddr, handle: &str) -> bool {
         let allocation = ordinal(self.cidr, address).and_then(|at| self.allocations.get_mut(&at));
         let Some(allocation) = allocation.filter(|it| it.has_handle(handle)) else { return false };
@@ -215,13 +221,13 @@ impl Block {
         true
     }
 
-    /// The addresses that a handle has.
+    /// Returns the addresses of a handle.
     pub fn addresses_of<'a>(&'a self, handle: &'a str) -> impl Iterator<Item = IpAddr> + 'a {
         let of_handle = self.allocations.iter().filter(move |(_, it)| it.has_handle(handle));
         of_handle.map(|(at, _)| address(self.cidr, *at))
     }
 
-    /// Who has an address.
+    /// Returns the allocation of an address.
     pub fn allocation(&self, address: IpAddr) -> Option<&Allocation> {
         self.allocations.get(&ordinal(self.cidr, address)?)
     }
@@ -235,10 +241,10 @@ impl Block {
         released
     }
 
-    /// Releases addresses, all or none. Returns the handle of each that was allocated.
+    /// Releases either all of these addresses or none. Returns the handle of each address that was allocated.
     ///
     /// # Errors
-    /// One of them has another handle or sequence number than the caller expects.
+    /// Returns an error if one of them has another handle or sequence number than the caller expects.
     pub fn release(
         &mut self,
         addresses: &[ToRelease],
@@ -271,7 +277,7 @@ impl Block {
         Ok(released)
     }
 
-    /// Frees an address, or lets it rest first.
+    /// Frees an address, or starts its rest.
     fn free(&mut self, address: IpAddr, rest: Rest) {
         let Some(at) = ordinal(self.cidr, address) else { return };
         let Some(allocation) = self.allocations.get_mut(&at) else { return };
@@ -285,7 +291,7 @@ impl Block {
         }
     }
 
-    /// Frees the addresses that have rested long enough. Returns whether there was one.
+    /// Frees the addresses that have rested long enough. Returns whether any address was freed.
     pub fn end_rest(&mut self, rest: Rest) -> bool {
         let rested = |it: &Allocation| {
             it.released_at.is_some_and(|then| rest.now.since(then) >= rest.cooldown)
@@ -300,15 +306,16 @@ impl Block {
     }
 }
 
-/// How long a released address is not given out again.
+/// The current time, and the time for which a released address must rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rest {
     pub now: Time,
-    /// `ipCooldownSeconds`. Zero: it is free at once.
+    /// `ipCooldownSeconds`: a released address is not assigned again for this time. If it is zero, the address is free
+    /// at once.
     pub cooldown: Duration,
 }
 
-/// Who has an address, for people.
+/// Describes the user of an address, for people.
 pub fn describe(allocation: &Allocation) -> String {
     let Allocation { handle, owner, released_at, .. } = allocation;
     if let (Some((namespace, service)), None) = (allocation.service(), released_at) {

@@ -1,5 +1,6 @@
-//! The order in which an owner looks at a pool's blocks: from a place that its name chooses, round the pool once. So two
-//! nodes that need a block at once seldom want the same one, and one that tries again wants the same ones again.
+//! The order in which an owner examines a pool's blocks: it starts at a block that the owner's name chooses, and goes
+//! around the pool once. So two nodes that need a block at the same time rarely want the same one, and a node that
+//! tries again wants the same blocks again.
 
 use std::ops::Range;
 
@@ -8,11 +9,12 @@ use ipnet::IpNet;
 use crate::addresses::{blocks, nth_block, place_of_end};
 use crate::pool::Pool;
 
-/// The blocks of a pool, without those that lie in reserved nets. A reserved net costs one step, however large it is.
+/// The blocks of a pool, except blocks within reserved nets. Skipping a reserved net takes one step, however large the
+/// net is.
 pub(crate) struct Candidates<'a> {
     pool: &'a Pool,
     reserved: &'a [IpNet],
-    /// The places of the blocks that are left: to the end of the pool, then from its start.
+    /// The indexes of the remaining blocks: first those up to the end of the pool, then those from its start.
     left: [Range<u128>; 2],
 }
 
@@ -45,7 +47,7 @@ impl Iterator for Candidates<'_> {
     }
 }
 
-/// FNV-1a, 64 bits (RFC 9923). It is stable over versions and machines.
+/// Returns the FNV-1a hash with 64 bits (RFC 9923). It gives the same result in all versions and on all machines.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,16 +1,17 @@
-//! `manx ipam check`: whether blocks, affinities, handles, and the users of addresses agree. Pure.
+//! `manx ipam check`: finds disagreements between blocks, affinities, handles, and the users of addresses. All
+//! functions here are pure.
 //!
-//! The rules are those of Calico's `ipam check`, and more: Calico counts no address that has two users, no handle that is
-//! missing, and looks at no affinities. What a crash may leave behind by design is no finding: an affinity that is not
-//! confirmed, and a count of a handle that is too high.
+//! The rules include those of Calico's `ipam check` and some more: Calico finds neither addresses with two users nor
+//! missing handles, and does not examine affinities. What a crash may leave behind by design is not a finding: an
+//! affinity that is not confirmed, and a count of a handle that is too high.
 //!
-//! The law: after any run of this crate's own operations that have ended, with the users that they were done for, nothing is
-//! found (`laws.rs`).
+//! Law: after any completed sequence of this crate's own operations, and with the users for which they were made, there
+//! is no finding (`laws.rs`).
 //!
-//! Callers read records and users one after the other, so a finding may be work under way. One that is still there at a
-//! second look is none.
+//! Callers read records and users one after the other, so a finding may be the effect of an operation in progress. A
+//! finding is real if it is still there at a second look.
 //!
-//! `finding` has what is found.
+//! The types of findings are in `finding`.
 //!
 //! Source: Calico's `calicoctl ipam check`.
 
@@ -32,7 +33,7 @@ use crate::records::Records;
 use crate::users::{User, Users, Validity};
 
 impl Records {
-    /// The allocations of all blocks with their states, in the order of the addresses.
+    /// Returns the allocations of all blocks with their states, in the order of the addresses.
     pub fn allocated<'a>(&'a self, users: &Users) -> Vec<Allocated<'a>> {
         let used = users.by_address();
         let mut all = Vec::new();
@@ -56,12 +57,13 @@ pub struct Allocated<'a> {
     pub block: &'a Block,
     pub allocation: &'a Allocation,
     pub state: AddressState,
-    /// Who has the address by its own object; none of what says nothing of its addresses.
+    /// The users whose own objects name the address. Objects that name no addresses are not included.
     pub users: Vec<User>,
 }
 
 impl Allocated<'_> {
-    /// The node that has the address from another one's block, or from nobody's. `None`: nothing says that it is borrowed.
+    /// Returns the node that has borrowed the address from a block of another owner, or from a block without an owner.
+    /// Returns `None` if nothing indicates that the address is borrowed.
     pub fn borrower(&self) -> Option<&str> {
         let node = self.allocation.owner.get("node")?;
         let is_owner = |it: &Owner| matches!(it, Owner::Host(name) if name == node);
@@ -72,15 +74,15 @@ impl Allocated<'_> {
 /// The state of an allocated address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressState {
-    /// It has a user, or nothing says that it has not.
+    /// The address has a user, or it is not certain that it has none.
     InUse,
-    /// Nobody uses it.
+    /// The address has no user.
     Unused,
-    /// Nobody uses it, and its node is gone.
+    /// The address has no user, and its node does not exist any more.
     NodeGone,
-    /// It was released, and is not given out yet.
+    /// The address was released and is not assigned yet.
     Resting,
-    /// A Windows node keeps it for itself.
+    /// A Windows node reserves the address for itself.
     Reserved,
 }
 
@@ -110,38 +112,38 @@ fn state(
     }
     match users.validity(address, allocation) {
         Validity::Valid => AddressState::InUse,
-        // A release would take it from its user.
+        // A release would take the address from its user.
         Validity::Unused | Validity::NodeGone if !used_by.is_empty() => AddressState::InUse,
         Validity::Unused => AddressState::Unused,
         Validity::NodeGone => AddressState::NodeGone,
     }
 }
 
-/// The numbers of what was checked.
+/// The number of each type of record and address that was checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     pub pools: usize,
     pub blocks: usize,
-    /// Blocks of nobody, whose addresses are borrowed.
+    /// The number of blocks without an owner, from which addresses are borrowed.
     pub blocks_of_nobody: usize,
     pub affinities: usize,
-    /// Affinities that are not confirmed.
+    /// The number of affinities that are not confirmed.
     pub unconfirmed: usize,
     pub handles: usize,
-    /// The addresses of all blocks. Each is free, or in one of the following states.
+    /// The number of addresses of all blocks. Each address is free or in one of the following states.
     pub addresses: usize,
     pub in_use: usize,
     pub unused: usize,
     pub resting: usize,
     pub reserved: usize,
-    /// Addresses in use that a node has from a block that is not its own.
+    /// The number of addresses in use that nodes have borrowed from blocks of others.
     pub borrowed: usize,
-    /// The addresses that pods and tunnels have.
+    /// The number of addresses that pods and tunnels have, by their objects.
     pub used: usize,
 }
 
 impl Counts {
-    /// The addresses that blocks can give out at once.
+    /// Returns the number of addresses that blocks can assign at once.
     pub const fn free(&self) -> usize {
         self.addresses.saturating_sub(self.in_use + self.unused + self.resting + self.reserved)
     }
@@ -151,7 +153,7 @@ impl Counts {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checked {
     pub counts: Counts,
-    /// In the order of their kinds.
+    /// The findings, in the order of their kinds.
     pub findings: Vec<Finding>,
 }
 
@@ -189,7 +191,7 @@ fn of_allocations(allocated: &[Allocated<'_>], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether an allocation names a pod, and others use the address.
+/// Returns whether an allocation names a pod and other users have the address.
 fn is_of_others(allocation: &Allocation, users: &[User]) -> bool {
     let of = |key: &str| allocation.owner.get(key).cloned();
     let (Some(namespace), Some(name)) = (of("namespace"), of("pod")) else { return false };
@@ -284,7 +286,7 @@ fn of_owners(records: &Records, findings: &mut Vec<Finding>) {
             findings.push(Finding::WithoutAffinity { block: *block, owner });
         }
     }
-    // A net comes before those that lie in it.
+    // A net sorts before the nets that it contains.
     let mut around: Option<IpNet> = None;
     for block in owners.into_keys() {
         match around.filter(|it| it.contains(&block)) {

@@ -1,4 +1,5 @@
-//! Claiming a block for an owner, and giving it up: the only writers of affinities. See [`affinity`](crate::affinity).
+//! Claims a block for an owner, and gives it up. Only these operations write affinities. See
+//! [`affinity`](crate::affinity).
 
 use ipnet::IpNet;
 
@@ -8,26 +9,27 @@ use crate::store::{self, Found, Key, Store, StoreError, Which};
 
 /// The result of a claim.
 pub(crate) enum Claim<R> {
-    /// The owner has the block. Addresses whose rest has ended are free in it.
+    /// The owner has the block. Addresses whose rest has ended are free in the returned block.
     Ours(Found<Block, R>),
-    /// Another owner has it, or nobody has it while addresses of it are in use.
+    /// Another owner has the block, or the block has no owner while some of its addresses are in use.
     Taken,
 }
 
 /// The result of giving up a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GivenUp {
-    /// The owner has it no longer.
+    /// The owner does not have the block any more.
     Done,
-    /// The owner did not have it.
+    /// The owner did not have the block.
     NotOwned,
-    /// Somebody has addresses of it, and it was to be given up only if empty.
+    /// Addresses of the block are in use, and the caller required an empty block.
     NotEmpty,
-    /// It is not as the caller has seen it.
+    /// The block has changed since the caller read it.
     Changed,
 }
 
-/// Claims a block, or finds that the owner has it. [`StoreError::Conflict`]: others wrote at the same time; try again.
+/// Claims a block, or finds that the owner already has it. Returns [`StoreError::Conflict`] if others wrote at the same
+/// time; the caller should then try again.
 pub(crate) async fn claim<S: Store>(
     store: &S,
     owner: &Owner,
@@ -51,7 +53,8 @@ pub(crate) async fn claim<S: Store>(
         Some(block) if affinity.value.state == State::Confirmed => Ok(ours(block, rest)),
         Some(block) => {
             let affinity = set_state(store, affinity, State::Pending).await?;
-            // Another node may be about to take the block. It has read it before this write, so its own write fails.
+            // Another node may be about to take the block. It read the block before this write, so its own write will
+            // fail.
             let Found { revision, value } = block;
             let block = store::swap(store, &revision, written(value)).await?;
             set_state(store, affinity, State::Confirmed).await?;
@@ -83,15 +86,16 @@ async fn set_state<S: Store>(
     store::swap(store, &revision, Affinity { state, ..value }).await
 }
 
-/// The block as it is written next: each write has another sequence number.
+/// Returns the block for its next write, with the next sequence number.
 pub(crate) fn written(block: Block) -> Block {
     Block { sequence: block.sequence + 1, ..block }
 }
 
-/// Gives up an owner's block: an empty block is deleted, one with addresses stays and is nobody's.
-/// [`StoreError::Conflict`]: others wrote at the same time; try again.
+/// Gives up an owner's block. An empty block is deleted. A block with addresses in use stays, without an owner. Returns
+/// [`StoreError::Conflict`] if others wrote at the same time; the caller should then try again.
 ///
-/// `only_empty` refuses a block with addresses; `sequence` refuses one that was written since the caller has read it.
+/// If `only_empty` is set, a block with addresses in use is not given up. If `sequence` is given, a block with another
+/// sequence number is not given up, because it was written since the caller read it.
 pub async fn give_up<S: Store>(
     store: &S,
     owner: &Owner,
@@ -100,7 +104,8 @@ pub async fn give_up<S: Store>(
     sequence: Option<u64>,
     rest: Rest,
 ) -> Result<GivenUp, StoreError> {
-    // The block first: its owner writes it between two states of the affinity, so that what follows notices a claim.
+    // The block is read first. An owner that claims it writes the block between two states of the affinity, so the
+    // following writes notice such a claim.
     let block = owned_block(store, owner, cidr).await?;
     let key = Key::Affinity(owner.clone(), cidr);
     let affinity = store::get::<Affinity, _>(store, &key).await?;
@@ -121,10 +126,11 @@ pub async fn give_up<S: Store>(
     if only_empty && !is_empty {
         return Ok(GivenUp::NotEmpty);
     }
-    // Without an affinity its owner has not begun to claim it: a crash has left the block.
+    // If there is no affinity, the owner has not begun to claim the block, and the block is left from a crash.
     let affinity = match affinity {
         Some(Found { value, revision }) => {
-            // It is written in any case: its owner must not confirm it by what it has read before.
+            // The affinity is written even if its state does not change. The owner then cannot confirm it with the
+            // revision that it has read before.
             let given_up = Affinity { state: State::PendingDeletion, ..value };
             Some(store::swap(store, &revision, given_up).await?)
         }
@@ -152,7 +158,7 @@ async fn owned_block<S: Store>(
     Ok(block.filter(|block| block.value.owner.as_ref() == Some(owner)))
 }
 
-/// The blocks to which an owner has an affinity of any state, in order.
+/// Returns the blocks to which an owner has an affinity in any state, in order.
 pub(crate) async fn affine<S: Store>(store: &S, owner: &Owner) -> Result<Vec<IpNet>, StoreError> {
     let which = Which::AffinitiesOf(owner.clone());
     let found = store::list::<Affinity, _>(store, &which).await?;

@@ -1,22 +1,22 @@
-//! `IPAMConfig`: settings of the whole cluster.
+//! `IPAMConfig`: the settings of IPAM for the whole cluster.
 //!
 //! Source: Calico's API reference, "IPAM configuration"; its design note "IPAM core library", section "`IPAMConfig`".
 
 use std::time::Duration;
 
-/// The most blocks of a node if the configuration names no number.
+/// The maximum number of blocks of a node if the configuration does not set one.
 const MOST_BLOCKS: u32 = 20;
 
-/// See the module. The default is what counts if there is no such object.
+/// See the module. The default value applies if there is no such object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// `strictAffinity`: no node borrows addresses of other nodes' blocks.
+    /// `strictAffinity`: no node borrows addresses from other nodes' blocks.
     pub strict_affinity: bool,
     /// `autoAllocateBlocks`: a node claims a new block when its own are full.
     pub claims_blocks: bool,
-    /// `maxBlocksPerHost`; 0: not set.
+    /// `maxBlocksPerHost`; 0 means that it is not set.
     pub max_blocks: u32,
-    /// `ipCooldownSeconds`: how long a released address is not given out again.
+    /// `ipCooldownSeconds`: the time for which a released address is not assigned again.
     pub cooldown: Duration,
 }
 
@@ -31,7 +31,7 @@ impl Default for Config {
     }
 }
 
-/// A change of the settings. What is `None` stays.
+/// A change of the settings. A setting that is `None` stays as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ConfigChange {
     pub strict_affinity: Option<bool>,
@@ -52,12 +52,13 @@ pub enum Contradiction {
 }
 
 impl Config {
-    /// The number of blocks that a node may have.
+    /// Returns the maximum number of blocks of a node.
     pub fn limit(&self) -> u32 {
         if self.max_blocks == 0 { MOST_BLOCKS } else { self.max_blocks }
     }
 
-    /// Checks that the settings do not contradict each other: the API server checks each field alone.
+    /// Checks that the settings do not contradict each other. This is needed because the API server checks each field
+    /// separately.
     pub fn checked(self) -> Result<Self, Contradiction> {
         match (self.strict_affinity, self.claims_blocks, self.max_blocks) {
             (false, false, _) => Err(Contradiction::NothingAllowed),

@@ -1,4 +1,4 @@
-//! The counts of handles: how many addresses a handle has in a block. See [`handle`](crate::handle).
+//! The counts of handles: the number of addresses that a handle has in each block. See [`handle`](crate::handle).
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(crate) async fn add<S: Store>(store: &S, id: &str, block: IpNet) -> Result<(
     change(store, id, more).await
 }
 
-/// Counts `number` addresses fewer. A handle without addresses is deleted.
+/// Reduces the count by `number` addresses. A handle without addresses is deleted.
 pub(crate) async fn remove<S: Store>(
     store: &S,
     id: &str,

@@ -1,24 +1,30 @@
-//! Garbage: addresses, blocks, affinities and handles that nobody uses any more, and when they are taken away.
+//! Garbage collection: finds addresses, blocks, affinities and handles without a user, and removes them after some
+//! time.
 //!
-//! A round is a [`Look`] at the store and at the users, a plan by what this look and earlier ones have seen
-//! ([`Garbage::plan`], pure), and the [`Step`]s of the plan, one after the other ([`take`]).
+//! A round has three parts. It takes a [`Look`] at the store and at the users. It makes a plan from this look and from
+//! earlier ones ([`Garbage::plan`], pure). It executes the [`Step`]s of the plan, one after the other ([`take`]).
 //!
-//! What is taken, and when:
-//! - **Addresses** without a user (a pod, a node's tunnel, a Service): if two looks have found none, at least the grace time apart; after two looks if the node
-//!   is gone, because nobody else will release them. All addresses of a handle go in one step, or none. The user is asked
-//!   for again right before. An allocation that says too little of its owner stays for ever (see [`users`](crate::users)).
-//! - **Addresses that rest**: when their rest has ended. A block that nobody writes would keep them.
-//! - **Empty blocks** of a node that exists: if nobody has written them between two looks, at least the grace time apart.
-//!   The node keeps one block of each family, so that its next pod needs no claim.
-//! - **Blocks and affinities of a node that is gone**: if two looks have missed the node, as soon as the block is empty.
-//! - **Handles** without an address: after two looks. A crash leaves them.
+//! These are removed:
+//! - **Addresses** without a user (a pod, a node's tunnel, a Service): if two looks, at least the grace time apart,
+//!   have found no user. If the node does not exist any more, two looks are enough, because nothing else will release
+//!   the addresses. Either all addresses of a handle are released in one step, or none. Right before the release, the
+//!   user is looked up again. An allocation with too little information about its user is never released (see
+//!   [`users`](crate::users)).
+//! - **Resting addresses**: when their rest has ended. This is needed because the rest otherwise ends only when the
+//!   block is written.
+//! - **Empty blocks** of an existing node: if nothing has written them between two looks, at least the grace time
+//!   apart. The node keeps one block of each family, so that its next pod does not need a claim.
+//! - **Blocks and affinities of a node that does not exist any more**: if two looks have not found the node, as soon as
+//!   the block is empty.
+//! - **Handles** without an address: after two looks. Such handles are the result of a crash.
 //!
-//! The laws, for any order of looks and of other writers (`tests.rs`): nothing with a user is taken; all else is taken after
-//! enough rounds; a controller that starts anew waits its grace times anew. Each write names what it expects (a sequence
-//! number, a handle, a revision), so what changes hands between a look and its step stays.
+//! The laws, for any order of looks and of other writers (`tests.rs`): nothing with a user is removed; everything else
+//! is removed after enough rounds; a restarted controller waits for all grace times again. Each write names what it
+//! expects (a sequence number, a handle, a revision). So a record that changes between a look and its step is not
+//! removed.
 //!
-//! A round is bounded by [`Settings::limit`]; what is left comes in the next one. A step that was planned is forgotten,
-//! and needs two looks again if it fails. So steps that always fail do not keep others from their turn.
+//! [`Settings::limit`] bounds a round; the remaining steps follow in the next round. A step that was planned is
+//! forgotten. If it fails, it needs two looks again. So steps that always fail do not prevent others.
 //!
 //! Source: Calico's design note "IPAM garbage collection".
 
@@ -44,25 +50,25 @@ use crate::users::{Users, Validity};
 /// The settings of a controller.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// For how long an address has no user, or a block no write, before it is taken.
+    /// The time without a user, or without a write to an empty block, after which a record is removed.
     pub grace: Duration,
-    /// The most steps of a round.
+    /// The maximum number of steps of a round.
     pub limit: usize,
 }
 
-/// The objects of the cluster that say who uses addresses.
+/// The objects of the cluster that determine which addresses have users.
 pub trait UserSource: Sync {
-    /// All users.
+    /// Reads all users.
     fn all(&self) -> impl Future<Output = Result<Users, StoreError>> + Send;
 
-    /// The pod, the node and the Service that the attributes of an allocation name, as far as they exist now.
+    /// Reads the pod, the node and the Service that the attributes of an allocation name, if they exist now.
     fn named_by(
         &self,
         owner: &Attributes,
     ) -> impl Future<Output = Result<Users, StoreError>> + Send;
 }
 
-/// What is there at one time.
+/// The records and the users at one time.
 #[derive(Debug, Clone, Default)]
 pub struct Look {
     pub records: Records,
@@ -70,75 +76,78 @@ pub struct Look {
 }
 
 impl Look {
-    /// Reads the records, and then the users: a pod is there before it has an address, so the user of an address that was
-    /// read is missing only if it is gone.
+    /// Reads the records first, and then the users. A pod exists before it gets an address. So if an address was read
+    /// and its user is missing, the user does not exist any more.
     pub async fn read<S: Store, U: UserSource>(store: &S, users: &U) -> Result<Self, StoreError> {
         Ok(Self { records: Records::read(store).await?, users: users.all().await? })
     }
 }
 
-/// What earlier looks have seen. A new one has seen nothing.
+/// The suspects that earlier looks have found. It is empty at the start.
 #[derive(Debug, Default)]
 pub struct Garbage {
-    /// The suspects of the last look, and when each was seen first without a look between that did not see it.
+    /// The suspects of the last look. For each, the time of the first look in an unbroken series of looks that have all
+    /// seen it.
     since: BTreeMap<Suspect, Duration>,
 }
 
-/// What a look has found without a user. A change makes another suspect of it, whose time begins anew.
+/// A record that a look has found without a user. If the record changes, it becomes a different suspect, and its time
+/// starts again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Suspect {
-    /// A node that records name, and that does not exist.
+    /// A node that records name but that does not exist.
     Node(String),
-    /// An allocation: its sequence number is another one if the address has changed hands.
+    /// An allocation. If the address gets another user, the sequence number changes.
     Allocation(IpAddr, u64, Option<String>),
-    /// An empty block: its sequence number is another one if it was written.
+    /// An empty block. If the block is written, the sequence number changes.
     Block(IpNet, u64),
     Handle(Handle),
 }
 
-/// Addresses of a handle, and what was seen of them.
+/// An address without a user, as it was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leak {
     pub address: IpAddr,
-    /// Its block.
+    /// The block of the address.
     pub block: IpNet,
     pub allocation: Allocation,
 }
 
-/// Why addresses are released.
+/// The reason why addresses are released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     /// They have had no user for the grace time.
     Unused,
-    /// They have no user, and their node is gone.
+    /// They have no user, and their node does not exist any more.
     NodeGone,
 }
 
-/// A part of a plan.
+/// A step of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Release all addresses of a handle, or one address without a handle.
     Release { leaks: Vec<Leak>, reason: Reason },
     /// Free the addresses of a block that have rested long enough.
     EndRest(IpNet),
-    /// Give up an empty block of a node that exists, if it still has this sequence number.
+    /// Give up an empty block of an existing node, if the block still has this sequence number.
     GiveUpIdle { owner: Owner, cidr: IpNet, sequence: u64 },
-    /// Give up an empty block of a node that is gone, or its affinity to a block that is not its own.
+    /// Give up an empty block of a node that does not exist any more, or the node's affinity to a block that is not its
+    /// own.
     GiveUpOfGone { owner: Owner, cidr: IpNet },
     /// Delete a handle without addresses.
     DeleteHandle(Handle),
 }
 
-/// What a round does.
+/// The steps of a round.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     pub steps: Vec<Step>,
-    /// The number of steps that are left for later rounds.
+    /// The number of steps that remain for later rounds.
     pub left: usize,
 }
 
 impl Garbage {
-    /// Plans a round by a look at the time `at`, of a clock that nobody sets.
+    /// Plans a round for a look. `at` is the time of the look on a monotonic clock.
     pub fn plan(&mut self, look: &Look, settings: Settings, at: Duration, rest: Rest) -> Plan {
         let mut seen = Seen { before: std::mem::take(&mut self.since), now: BTreeMap::new(), at };
         let gone = seen.gone_nodes(look);
@@ -174,7 +183,7 @@ impl Garbage {
     }
 }
 
-/// The suspects of a look, beside those of the one before.
+/// The suspects of the current look and of the look before it.
 struct Seen {
     before: BTreeMap<Suspect, Duration>,
     now: BTreeMap<Suspect, Duration>,
@@ -182,14 +191,14 @@ struct Seen {
 }
 
 impl Seen {
-    /// Adds a suspect, and returns for how long it has been one; `None`: this look is the first to see it.
+    /// Adds a suspect. Returns for how long it has been one, or `None` if this look is the first to see it.
     fn add(&mut self, suspect: Suspect) -> Option<Duration> {
         let since = self.before.get(&suspect).copied();
         self.now.insert(suspect, since.unwrap_or(self.at));
         since.map(|since| self.at.saturating_sub(since))
     }
 
-    /// The nodes that records name, and that two looks have missed.
+    /// Returns the nodes that records name and that this look and the one before did not find.
     fn gone_nodes(&mut self, look: &Look) -> BTreeSet<String> {
         let allocations = look.records.blocks.iter().flat_map(|block| block.allocations.values());
         let of_allocations = allocations.filter_map(|it| it.owner.get("node"));
@@ -219,7 +228,7 @@ impl Leak {
     }
 }
 
-/// What is released together.
+/// Addresses that are released together.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Together<'a> {
     Handle(&'a str),
@@ -233,7 +242,7 @@ fn releases(
     gone: &BTreeSet<String>,
     seen: &mut Seen,
 ) -> Vec<Step> {
-    // `None`: one of the addresses is not to be released now.
+    // `None` means that one of the addresses must not be released now, so none of them is.
     let mut groups = BTreeMap::<Together<'_>, Option<(Vec<Leak>, Reason)>>::new();
     for block in &look.records.blocks {
         for (at, allocation) in &block.allocations {
@@ -282,7 +291,7 @@ fn ends_of_rest(look: &Look, rest: Rest) -> impl Iterator<Item = Step> {
     look.records.blocks.iter().filter(has_rested).map(|block| Step::EndRest(block.cidr))
 }
 
-/// The empty blocks of nodes that exist, without one for each node and family that has no other block.
+/// Returns the steps for empty blocks of existing nodes. One block stays for each node and family.
 fn idle_blocks(look: &Look, settings: Settings, seen: &mut Seen) -> Vec<Step> {
     let mut of_nodes = BTreeMap::<(&str, bool), Vec<&Block>>::new();
     for block in &look.records.blocks {
@@ -318,7 +327,7 @@ fn blocks_of_gone(look: &Look, gone: &BTreeSet<String>) -> Vec<Step> {
             list.insert((owner, block.cidr));
         }
     }
-    // The affinities to blocks that are not their owner's.
+    // These are the affinities to blocks that are not their owner's.
     for Affinity { owner, cidr, .. } in
         look.records.affinities.iter().filter(|it| is_gone(&it.owner))
     {

@@ -1,7 +1,7 @@
-//! A handle: the name by which addresses are released together, and how many each block has of it.
+//! A handle: a name by which addresses are released together, with the number of its addresses in each block.
 //!
-//! The law: a count is never lower than the number of addresses that the handle has in the block. So a release by
-//! handle finds all of them. A count may be higher after a crash; the next release by the handle takes it away.
+//! Law: a count is never lower than the number of addresses that the handle has in the block. So a release by the
+//! handle finds all its addresses. A count may be too high after a crash; the next release by the handle removes it.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use data_encoding::BASE64URL_NOPAD;
 use ipnet::IpNet;
 use sha2::{Digest as _, Sha256};
 
-/// What the handles of Services begin with.
+/// The prefix of the handles of Services.
 const SERVICE: &str = "lb-";
 
 /// See the module.
@@ -21,29 +21,29 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The handle of a pod's attachment: `<network>.<container>`. Calico's CNI plugin names it so.
+    /// Returns the handle of a pod's attachment to a network: `<network>.<container>`, as in Calico's CNI plugin.
     pub fn of_pod(network: &str, container: &str) -> String {
         format!("{network}.{container}")
     }
 
-    /// The handle of a Service's addresses: `lb-` and a hash. Calico's controller names it so (`createHandle`).
+    /// Returns the handle of a Service's addresses: `lb-` and a hash, as in Calico's controller (`createHandle`).
     pub fn of_service(namespace: &str, name: &str, uid: &str) -> String {
         let hash = Sha256::digest(format!("{name}-{namespace}-{uid}").to_lowercase());
         format!("{SERVICE}{}", BASE64URL_NOPAD.encode(&hash).replace(['-', '_'], ""))
     }
 
-    /// Whether [`of_service`](Self::of_service) may have made this name.
+    /// Returns whether [`of_service`](Self::of_service) may have returned this name.
     pub fn is_of_service(id: &str) -> bool {
         id.starts_with(SERVICE)
     }
 
-    /// The handle of a node's tunnel address.
+    /// Returns the handle of a node's tunnel address.
     pub fn of_tunnel(tunnel: Tunnel, node: &str) -> String {
         format!("{}-tunnel-addr-{node}", tunnel.prefix())
     }
 }
 
-/// A kind of tunnel that has an address of its own on each node.
+/// A type of tunnel with an address of its own on each node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tunnel {
     Ipip,
@@ -60,7 +60,7 @@ impl Tunnel {
         }
     }
 
-    /// The attribute `type` of its address.
+    /// Returns the attribute `type` of the tunnel's address.
     pub const fn kind(self) -> &'static str {
         match self {
             Self::Ipip => "ipipTunnelAddress",

@@ -1,6 +1,6 @@
-//! The laws, over interleavings: several nodes attach and detach pods, and an administrator takes blocks away, all over one
-//! store. Between any two calls of the store another one may have its turn. A node may crash at any call: its write is
-//! done, or not, or done later.
+//! The laws, for interleaved operations: several nodes attach and detach pods, and an administrator takes blocks away,
+//! all with one store. Between two calls of the store, another node may continue. A node may crash at any call. Its
+//! write is then done, not done, or done later.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,22 +30,23 @@ use crate::store::{Key, Record, Store, StoreError, Which};
 use crate::users::{NodeUser, PodUser, Users};
 
 const NODES: usize = 3;
-/// 16 addresses in four blocks: fewer than the pods, so nodes borrow, and take empty blocks from each other.
+/// 16 addresses in four blocks. They are fewer than the pods, so nodes borrow addresses and take empty blocks from each
+/// other.
 const POOLS: [(&str, u8); 2] = [("10.65.0.0/28", 30), ("fd00:65::/124", 126)];
 const BLOCKS: usize = 4;
 const ADDRESSES_OF_BLOCK: usize = 4;
 
 const NAMESPACE: &str = "default";
 
-/// What becomes of the next write of a node.
+/// The outcome of a node's next write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Done,
-    /// The node crashes, and the write is done when the schedule says so.
+    /// The node crashes, and the schedule decides when the write is done.
     Late,
 }
 
-/// A store that waits before each call until its node has its turn.
+/// A store that waits before each call until its node may continue.
 #[derive(Clone)]
 pub(crate) struct Stepped {
     pub(crate) memory: Arc<Memory>,
@@ -68,7 +69,7 @@ impl Stepped {
         self.turn().await;
         if *self.fate.lock().unwrap() == Fate::Late {
             self.late.lock().unwrap().push(write);
-            // The node is gone before this is asked again.
+            // The node's task is dropped before this future is polled again.
             std::future::pending::<()>().await;
             unreachable!();
         }
@@ -106,15 +107,16 @@ impl Store for Stepped {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Last {
     Attach,
-    /// No runtime attaches a sandbox that it has begun to detach.
+    /// The pod is being detached. Once this has begun, the runtime does not attach the sandbox again.
     Detach,
 }
 
-/// What a node's pods have, as the node knows it.
+/// The addresses of a node's pods, as the node knows them.
 #[derive(Default)]
 struct Held {
     addresses: RefCell<BTreeMap<String, IpAddr>>,
-    /// The pods whose last request is not known to have been done: after a crash they are detached, or attached once more.
+    /// The pods for which it is not known whether the last request was done. After a crash they are detached or
+    /// attached again.
     unknown: RefCell<BTreeMap<String, Last>>,
     exhausted: Cell<usize>,
     named: Cell<usize>,
@@ -134,15 +136,15 @@ struct Node {
 /// A step of a schedule.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// A node goes on to its next call.
+    /// A node continues to its next call.
     On(usize),
-    /// A node goes on, and crashes after the call.
+    /// A node continues and crashes after the call.
     CrashAfter(usize),
     /// A node crashes before the call.
     CrashBefore(usize),
-    /// A node crashes while its write is under way.
+    /// A node crashes while its write is in progress.
     CrashDuring(usize),
-    /// A write that was under way is done.
+    /// A write that was in progress is done.
     Land(usize),
     /// Time passes.
     Wait,
@@ -167,7 +169,7 @@ struct World {
     config: Rc<Config>,
     now: Rc<Cell<u64>>,
     nodes: Vec<Node>,
-    /// Which blocks the administrator takes away, in turn.
+    /// A number that chooses the next block that the administrator takes away.
     taken: Rc<Cell<u64>>,
 }
 
@@ -185,14 +187,14 @@ impl World {
             task: None,
             pods: 0,
         };
-        // The last one is the administrator.
+        // The last entry is the administrator.
         let nodes = (0..=NODES).map(node).collect();
         let pools = Rc::new(vec![pool(cidr, block_size)]);
         let now = Rc::new(Cell::new(1_000_000_000));
         Self { memory, late, pools, config: Rc::new(config), now, nodes, taken: Rc::default() }
     }
 
-    /// The next thing that a node does: it attaches or detaches what a crash has left, else attaches or detaches a pod.
+    /// Starts the next task of a node: it attaches or detaches pods that a crash has left, or else any pod.
     fn begin(&mut self, at: usize) {
         let Self { pools, config, now, nodes, taken, .. } = self;
         let (pools, config, now) = (Rc::clone(pools), Rc::clone(config), Rc::clone(now));
@@ -318,7 +320,7 @@ impl World {
         records.filter_map(|it| Block::try_from(it).ok()).map(|block| (block.cidr, block)).collect()
     }
 
-    /// What is true at every moment.
+    /// Checks what is true at every moment.
     fn check(&self) {
         let blocks = self.blocks();
         let mut confirmed = BTreeMap::new();
@@ -358,7 +360,7 @@ impl World {
         }
     }
 
-    /// All writes that are under way are done, each node ends what it does, and detaches all its pods.
+    /// Completes all writes that are in progress. Then each node completes its task and detaches all its pods.
     fn end(&mut self) {
         while !self.late.lock().unwrap().is_empty() {
             self.step(Step::Land(0));
@@ -380,8 +382,8 @@ impl World {
     }
 }
 
-/// A run in which no node crashes, to the moment when nothing is under way: all records, the pools, and the users of addresses
-/// as the nodes know them. `on` names the node that goes on; without one time passes.
+/// Runs a schedule without crashes until nothing is in progress. Returns all records, the pools, and the users of
+/// addresses as the nodes know them. `on` gives the node that continues at each step; `None` means that time passes.
 pub(crate) fn run_without_crashes(
     config: Config,
     on: impl IntoIterator<Item = Option<usize>>,
@@ -424,7 +426,7 @@ pub(crate) fn now_or_never<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Gives one node all addresses of the pool, and returns how many these were.
+/// Assigns all addresses of the pool to one node, and returns their number.
 fn take_all(world: &World) -> usize {
     let pools: Vec<&Pool> = world.pools.iter().collect();
     let owner = Owner::Host("last".to_owned());
@@ -473,7 +475,7 @@ proptest! {
     }
 }
 
-/// The schedules reach what the laws are about.
+/// Checks that the schedules reach the situations that the laws describe.
 #[test]
 fn the_schedules_borrow_reclaim_and_run_out() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();

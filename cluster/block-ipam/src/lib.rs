@@ -1,29 +1,32 @@
-//! Calico's IPAM: pools are cut into blocks, nodes claim blocks, and give their addresses to pods.
+//! Calico's IPAM: pools are divided into blocks, nodes claim blocks, and nodes assign the addresses of their blocks to
+//! pods.
 //!
 //! The layers, in order:
-//! - [`block`]: the addresses of a block, and who has which. Pure.
-//! - [`affinity`], [`handle`], [`config`]: who claims a block, what is released together, the cluster's settings. Values.
-//! - [`pool`]: the pools that serve a request. Pure.
-//! - `candidates`: the order in which a node looks at the blocks of a pool.
+//! - [`block`]: the addresses of a block, and their allocations. Its functions are pure.
+//! - [`affinity`], [`handle`], [`config`]: the owner of a block, addresses that are released together, and the
+//!   cluster's settings. These modules define plain values.
+//! - [`pool`]: the pools that serve a request. Its functions are pure.
+//! - `candidates`: the order in which a node examines the blocks of a pool.
 //! - [`store`]: records that are changed by compare-and-swap.
 //! - [`claim`], [`assign`], [`release`]: the algorithms over a store.
 //! - [`objects`]: the records as Calico's objects at a server.
-//! - [`asked`], [`pods`], [`tunnels`]: the addresses of a pod, and of a node's tunnels.
+//! - [`asked`], [`pods`], [`tunnels`]: the addresses of a pod, and those of a node's tunnels.
 //! - [`services`]: the addresses of Services of type `LoadBalancer`.
-//! - [`records`]: all that a store holds.
-//! - [`users`]: which allocations nobody uses. Pure.
-//! - [`check`]: whether all records agree with each other and with the users. Pure.
-//! - [`utilization`], [`split`]: the numbers of pools and blocks; the parts of a pool. Pure.
-//! - [`garbage`]: what nobody uses any more, and when it is taken away.
+//! - [`records`]: all records of a store.
+//! - [`users`]: the users of allocations, and which allocations have none. Its functions are pure.
+//! - [`check`]: whether all records agree with each other and with the users. Its functions are pure.
+//! - [`utilization`], [`split`]: how many addresses of pools and blocks are in use; the parts of a pool. Their
+//!   functions are pure.
+//! - [`garbage`]: removes records that have no user any more.
 //!
-//! Manx and Calico may use one store at the same time. So the records, the order of the writes and the meaning of each state
-//! are Calico's; where Calico leaves something behind after a crash, this crate does not.
+//! Manx and Calico may use one store at the same time. So the records, the order of the writes and the meaning of each
+//! state are the same as Calico's. Calico leaves some records behind after a crash; this crate removes them.
 //!
-//! The laws, for any number of nodes, any order of their reads and writes, and a crash at each of them (`laws.rs`): no
-//! address is given out twice; none is lost for ever; no block has two owners.
+//! The laws (`laws.rs`): no address is assigned twice, no address is lost forever, and no block has two owners. They
+//! hold for any number of nodes, any order of their reads and writes, and a crash at each of them.
 //!
-//! No I/O but the store, no clock: callers give the time. Not supported: addresses of virtual machines that keep theirs
-//! (handles of `KubeVirt` are never released by others); Windows nodes.
+//! The only I/O is the store, and there is no clock: callers pass the time. Not supported: virtual machines that keep
+//! their addresses (other writers never release the handles of `KubeVirt`), and Windows nodes.
 
 pub mod affinity;
 pub mod asked;

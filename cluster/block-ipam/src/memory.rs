@@ -35,17 +35,17 @@ impl Memory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All records.
+    /// Returns all records.
     pub fn records(&self) -> Vec<Record> {
         self.state().records.values().map(|(record, _)| record.clone()).collect()
     }
 
-    /// Reads a record.
+    /// Reads one record and its revision.
     pub fn read(&self, key: &Key) -> Option<(Record, u64)> {
         self.state().records.get(key).cloned()
     }
 
-    /// Lists records.
+    /// Lists records and their revisions.
     pub fn listed(&self, which: &Which) -> Vec<(Record, u64)> {
         let is_asked = |record: &Record| match (which, record) {
             (Which::Blocks, Record::Block(_))
@@ -110,10 +110,10 @@ impl Store for Memory {
     }
 }
 
-/// A pool for workloads and tunnels of all nodes.
+/// Returns a pool for the workloads and tunnels of all nodes.
 ///
 /// # Panics
-/// The text is no net.
+/// Panics if the text is not a net.
 #[expect(clippy::unwrap_used, reason = "for tests")]
 pub fn pool(cidr: &str, block_size: u8) -> Pool {
     Pool {

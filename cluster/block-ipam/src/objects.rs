@@ -1,11 +1,12 @@
-//! The records as Calico's objects at a server: `IPAMBlock`, `BlockAffinity`, `IPAMHandle`; and the cluster's settings of
-//! IPAM.
+//! The records as Calico's objects at a server (`IPAMBlock`, `BlockAffinity`, `IPAMHandle`), and the cluster's settings
+//! of IPAM.
 //!
-//! `names` gives objects their names and labels, `fields` writes and reads their fields, and `users` reads pods and nodes.
+//! `names` defines the names and labels of objects, `fields` writes and reads their fields, and `users` reads pods and
+//! nodes.
 //!
-//! Kubernetes' own delete would delete whatever is there by then. So a record is deleted in two steps, as Calico does it: it
-//! is marked `deleted` by compare-and-swap, which decides, and then removed. A reader that meets a mark takes the record for
-//! gone, and ends the removal.
+//! A plain delete of Kubernetes would also delete a version that the caller has not read. So a record is deleted in two
+//! steps, as in Calico: a compare-and-swap marks it as `deleted`, which is the decision, and then the object is
+//! removed. A reader that finds a mark treats the record as deleted, and completes the removal.
 //!
 //! Source: Calico's design note "IPAM datastore".
 
@@ -34,16 +35,16 @@ pub struct Objects<W> {
     writes: W,
 }
 
-/// An object as it was read or written last.
+/// An object as it was last read or written.
 #[derive(Debug, Clone)]
 pub struct Known {
     revision: Revision,
-    /// Its whole value: fields that are not known here are written back as they are.
+    /// The whole object. Fields that this crate does not know are written back unchanged.
     object: Value,
 }
 
 impl Known {
-    /// The server's version of the object.
+    /// Returns the server's version of the object.
     pub const fn revision(&self) -> &Revision {
         &self.revision
     }
@@ -54,7 +55,7 @@ impl<W: Writes + Sync> Objects<W> {
         Self { writes }
     }
 
-    /// The server.
+    /// Returns the client of the server.
     pub const fn writes(&self) -> &W {
         &self.writes
     }
@@ -63,7 +64,7 @@ impl<W: Writes + Sync> Objects<W> {
         Ok(Version::of(self.writes.api_version(kind).await.map_err(error)?))
     }
 
-    /// The record of an object. `None`: it is marked as deleted, and removed now.
+    /// Returns the record of an object. If the object is marked as deleted, removes it and returns `None`.
     async fn record(
         &self,
         key: ServedKey,
@@ -73,7 +74,7 @@ impl<W: Writes + Sync> Objects<W> {
         match read(key.kind, &object) {
             Ok(Some(record)) => Ok(Some((record, Known { revision, object }))),
             Ok(None) => {
-                // A reader that may not delete it sees it as gone, too. The next writer removes it.
+                // A reader without the right to delete also treats the object as gone. The next writer removes it.
                 let _ = self.remove(&key, &revision).await;
                 Ok(None)
             }
@@ -81,7 +82,7 @@ impl<W: Writes + Sync> Objects<W> {
         }
     }
 
-    /// The second step of a deletion. Another one may have been first.
+    /// Executes the second step of a deletion. Another process may already have done so.
     async fn remove(&self, key: &ServedKey, revision: &Revision) -> Result<(), StoreError> {
         match self.writes.delete(key, revision).await.map_err(error) {
             Err(StoreError::Conflict) | Ok(()) => Ok(()),
@@ -99,7 +100,7 @@ impl<W: Writes + Sync> Objects<W> {
         Ok(Known { revision: put.await.map_err(error)?, object })
     }
 
-    /// Any other object of the server.
+    /// Reads any other object of the server.
     pub async fn object(
         &self,
         kind: Kind,
@@ -110,10 +111,10 @@ impl<W: Writes + Sync> Objects<W> {
         Ok(found.map_err(error)?.map(|(object, _)| object))
     }
 
-    /// The cluster's settings; the default ones if there is no such object.
+    /// Reads the cluster's settings. Returns the default ones if there is no such object.
     ///
     /// # Errors
-    /// They cannot be read, or contradict each other.
+    /// Returns an error if they cannot be read or contradict each other.
     pub async fn config(&self) -> Result<Config, StoreError> {
         let key = ServedKey::new(ServedKind::IpamConfig, "", "default");
         let found = match self.writes.get(&key).await {
@@ -127,10 +128,10 @@ impl<W: Writes + Sync> Objects<W> {
         config.checked().map_err(|contradiction| damaged(contradiction.to_string()))
     }
 
-    /// Changes the cluster's settings, and makes their object if there is none. Returns them as they are now.
+    /// Changes the cluster's settings, and creates their object if there is none. Returns the new settings.
     ///
     /// # Errors
-    /// They would contradict each other, or cannot be read or written.
+    /// Returns an error if they would contradict each other, or cannot be read or written.
     pub async fn configure(&self, change: ConfigChange) -> Result<Config, StoreError> {
         let key = ServedKey::new(ServedKind::IpamConfig, "", "default");
         for _ in 0..TRIES {
@@ -162,10 +163,10 @@ impl<W: Writes + Sync> Objects<W> {
         Err(StoreError::Conflict)
     }
 
-    /// The nets whose addresses are not given out unless they are named (`IPReservation`).
+    /// Reads the nets whose addresses are assigned only if a request names them (`IPReservation`).
     ///
     /// # Errors
-    /// They cannot be read: then no address is given out.
+    /// Returns an error if they cannot be read. No address must be assigned then.
     pub async fn reserved(&self) -> Result<Vec<IpNet>, StoreError> {
         let all = match self.writes.list(ServedKind::IpReservation, "").await {
             Ok(all) => all,
@@ -181,8 +182,8 @@ impl<W: Writes + Sync> Objects<W> {
         Ok(nets)
     }
 
-    /// Labels the affinities of an owner that versions of Calico before 3.31 have written without labels. Without them
-    /// [`Which::AffinitiesOf`] does not find them.
+    /// Adds labels to the affinities of an owner that versions of Calico before 3.31 have written without labels.
+    /// [`Which::AffinitiesOf`] finds affinities by these labels.
     pub async fn label_affinities(&self, owner: &Owner) -> Result<(), StoreError> {
         for (record, known) in self.list(&Which::Affinities).await? {
             let Record::Affinity(Affinity { owner: of, cidr, .. }) = &record else { continue };
@@ -254,7 +255,7 @@ impl<W: Writes + Sync> Store for Objects<W> {
             Err(WriteError::Gone) => return Ok(()),
             marked => marked.map_err(error)?,
         };
-        // From here on it counts as deleted, whatever becomes of the object.
+        // From now on the record counts as deleted, even if the object cannot be removed.
         match self.remove(&key, &marked).await {
             Ok(()) | Err(StoreError::Unreachable(_)) => Ok(()),
             Err(error) => Err(error),

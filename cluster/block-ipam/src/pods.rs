@@ -1,4 +1,4 @@
-//! The addresses of a pod: what Calico's CNI plugin for IPAM does.
+//! Assigns the addresses of a pod, as Calico's CNI plugin for IPAM does.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ pub struct Pod<'a> {
     pub namespace: &'a str,
     pub name: &'a str,
     pub handle: &'a str,
-    /// Addresses that the container runtime names (CNI's `ips` capability); they count before annotations.
+    /// Addresses that the container runtime requests (CNI's `ips` capability). They take precedence over annotations.
     pub addresses: &'a [IpAddr],
 }
 
@@ -36,7 +36,8 @@ pub struct Place<'a> {
     pub node: &'a str,
     pub node_labels: &'a Labels,
     pub pools: &'a [Pool],
-    /// Addresses that no pod may have, with their owners: those of nodes, and what this node needs.
+    /// Addresses that no pod may have, with their owners: the addresses of nodes, and addresses that this node needs
+    /// for itself.
     pub taken: &'a BTreeMap<IpAddr, String>,
 }
 
@@ -52,7 +53,7 @@ pub enum PodError {
     #[error("address {address} is that of {owner}: name another")]
     Taken {
         address: IpAddr,
-        /// Who has it.
+        /// The owner of the address.
         owner: String,
     },
     #[error("the API server has no Pod {0}: it was deleted before it got addresses")]
@@ -66,7 +67,8 @@ impl From<StoreError> for PodError {
 }
 
 impl PodError {
-    /// Whether the store did not answer, or others were faster all the time: the same request may succeed later.
+    /// Returns whether the failure is temporary: the store did not answer, or other writers always came first. The same
+    /// request may succeed later.
     pub fn is_passing(&self) -> bool {
         matches!(
             self,
@@ -77,7 +79,7 @@ impl PodError {
         )
     }
 
-    /// Whether no address is left.
+    /// Returns whether no free address is left.
     pub fn is_exhausted(&self) -> bool {
         matches!(
             self,
@@ -86,8 +88,8 @@ impl PodError {
     }
 }
 
-/// Gives a pod its addresses, one of each family that it gets: all, or none. A repeated request with the same handle gets the
-/// same ones.
+/// Assigns addresses to a pod, one of each family that it gets. Assigns either all or none. A repeated request with the
+/// same handle gets the same addresses.
 pub async fn assign_pod<W: Writes + Sync>(
     objects: &Objects<W>,
     pod: Pod<'_>,
@@ -95,11 +97,12 @@ pub async fn assign_pod<W: Writes + Sync>(
     now: Time,
 ) -> Result<Vec<IpAddr>, PodError> {
     let key = Key::Handle(pod.handle.to_owned());
-    // What a repeated request finds may be in use.
+    // If the request is a repetition, the addresses that it finds may already be in use.
     let is_first = store::get::<Handle, _>(objects, &key).await?.is_none();
     let given = try_assign(objects, pod, place, now).await;
     if given.is_err() && is_first {
-        // If this fails, too, the addresses stay with the handle. The runtime detaches what it failed to attach.
+        // If this also fails, the addresses stay allocated to the handle. The container runtime will call DEL for the
+        // pod that it could not attach.
         if let Ok(Config { cooldown, .. }) = objects.config().await {
             let _ = release_by_handle(objects, pod.handle, Rest { now, cooldown }).await;
         }
@@ -149,18 +152,18 @@ async fn try_assign<W: Writes + Sync>(
     Ok(given)
 }
 
-/// The labels of an object.
+/// Returns the labels of an object.
 pub(crate) fn labels(object: &Value) -> Labels {
     let texts = object["metadata"]["labels"].as_object().into_iter().flatten();
     texts.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// A time as Calico writes it into the attributes of an address.
+/// Returns a time in the form of Calico's attributes of an address.
 pub(crate) fn timestamp(now: Time) -> String {
     moment(now).replace('T', " ").replace('Z', " +0000 UTC")
 }
 
-/// The pools of each family that the pod gets.
+/// Returns the pools for each family that the pod gets.
 fn pools<'a>(
     asked: &Asked,
     place: Place<'a>,

@@ -1,7 +1,8 @@
-//! The pools that serve a request.
+//! Chooses the pools that serve a request.
 //!
-//! Pools that a pod or its namespace names are used whatever their selectors say. Otherwise the automatic pools are used
-//! whose selectors match both the node and the namespace, in the order of their names. A pool's `allowedUses` always count.
+//! Pools that a pod or its namespace names are used independently of the pools' selectors. Otherwise, the automatic
+//! pools whose selectors match both the node and the namespace are used, in the order of their names. The `allowedUses`
+//! of a pool always apply.
 //!
 //! Source: Calico's API reference, "IP pool"; its design note "IPAM core library".
 
@@ -11,30 +12,30 @@ use ipnet::IpNet;
 use manx_objects::object::{AssignmentMode, IpPool, PoolUse};
 use manx_policy_compiler::selector::{Labels, Selector, SelectorError};
 
-/// A pool, as giving out addresses sees it.
+/// The part of a pool that the assignment of addresses needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
     pub name: String,
     pub cidr: IpNet,
     /// The prefix length of its blocks.
     pub block_size: u8,
-    /// Whether no new address is given out.
+    /// Whether no new address of the pool is assigned.
     pub is_disabled: bool,
-    /// Whether it serves only those who name it (`assignmentMode: Manual`).
+    /// Whether the pool serves only requests that name it (`assignmentMode: Manual`).
     pub is_manual: bool,
-    /// `None`: every node.
+    /// The nodes that the pool is for. `None` means every node.
     pub nodes: Option<Selector>,
-    /// `None`: every namespace, and what has none.
+    /// The namespaces that the pool is for. `None` means every namespace, and requests without a namespace.
     pub namespaces: Option<Selector>,
     /// `allowedUses`.
     pub uses: Vec<PoolUse>,
 }
 
 impl Pool {
-    /// The pool of an object.
+    /// Returns the pool of an object.
     ///
     /// # Errors
-    /// A selector cannot be parsed. Objects that were read have none such.
+    /// Returns an error if a selector cannot be parsed. This cannot happen for a pool that the reader has accepted.
     pub fn new(name: &str, pool: &IpPool) -> Result<Self, SelectorError> {
         let selector = |text: &Option<String>| text.as_deref().map(Selector::parse).transpose();
         let uses = [PoolUse::Workload, PoolUse::Tunnel, PoolUse::LoadBalancer];
@@ -51,7 +52,7 @@ impl Pool {
     }
 }
 
-/// A request's family.
+/// The address family of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
     V4,
@@ -59,7 +60,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// The family of a net.
+    /// Returns the family of a net.
     pub const fn of(net: IpNet) -> Self {
         match net {
             IpNet::V4(_) => Self::V4,
@@ -77,14 +78,14 @@ impl fmt::Display for Family {
     }
 }
 
-/// Who asks for an address.
+/// The data by which the pools for a request are chosen.
 #[derive(Debug, Clone, Copy)]
 pub struct Asker<'a> {
     /// The labels of the node.
     pub node: &'a Labels,
-    /// The labels of the pod's namespace. `None`: it is no pod that asks.
+    /// The labels of the pod's namespace, or `None` if the address is not for a pod.
     pub namespace: Option<&'a Labels>,
-    /// What for.
+    /// The intended use of the address.
     pub purpose: PoolUse,
 }
 
@@ -96,10 +97,10 @@ pub enum NoPool {
         list(.pools)
     )]
     Unknown {
-        /// The pool, as it was named.
+        /// The name or CIDR in the request.
         named: String,
         family: Family,
-        /// The pools that there are.
+        /// The pools that exist.
         pools: Vec<String>,
     },
     #[error(
@@ -108,12 +109,12 @@ pub enum NoPool {
     )]
     NoneMatches {
         family: Family,
-        /// The pools that there are.
+        /// The pools that exist.
         pools: Vec<String>,
     },
     #[error("the IPPools {} do not have {purpose:?} in their allowedUses", list(.pools))]
     OtherUse {
-        /// The pools that would serve it otherwise.
+        /// The pools that would serve the request if they allowed its use.
         pools: Vec<String>,
         purpose: PoolUse,
     },
@@ -127,8 +128,8 @@ fn names<'a>(pools: impl IntoIterator<Item = &'a Pool>) -> Vec<String> {
     pools.into_iter().map(|pool| format!("{} ({})", pool.name, pool.cidr)).collect()
 }
 
-/// The pools of a family that serve a request, the first one first. `named` are names or CIDRs of pools; none: the request
-/// names none.
+/// Returns the pools of a family that serve a request, in order of preference. `named` contains the names or CIDRs of
+/// pools in the request. It is empty if the request names none.
 pub fn choose<'a>(
     pools: &'a [Pool],
     family: Family,
@@ -173,7 +174,7 @@ pub fn choose<'a>(
     Ok(for_purpose)
 }
 
-/// The pool around an address, the smallest one.
+/// Returns the smallest pool that contains an address.
 pub fn around(pools: &[Pool], address: std::net::IpAddr) -> Option<&Pool> {
     let around = pools.iter().filter(|pool| pool.cidr.contains(&address));
     around.max_by_key(|pool| pool.cidr.prefix_len())

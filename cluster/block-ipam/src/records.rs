@@ -5,7 +5,7 @@ use crate::block::Block;
 use crate::handle::Handle;
 use crate::store::{self, Store, StoreError, Which};
 
-/// What a store holds.
+/// The records of a store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Records {
     pub blocks: Vec<Block>,

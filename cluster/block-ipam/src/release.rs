@@ -1,7 +1,7 @@
-//! Taking addresses back.
+//! Releases addresses.
 //!
-//! The block is written before the handle: a crash in between leaves a count that is too high, which the next release by
-//! the handle takes away. A block that is nobody's and has become empty is deleted.
+//! The block is written before the handle. A crash in between leaves a count that is too high, and the next release by
+//! the handle removes it. A block that has no owner and becomes empty is deleted.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -30,7 +30,7 @@ impl From<StoreError> for ReleaseError {
     }
 }
 
-/// Releases all addresses of a handle and returns them; none if there is no such handle.
+/// Releases all addresses of a handle and returns them. Returns none if there is no such handle.
 pub async fn release_by_handle<S: Store>(
     store: &S,
     handle: &str,
@@ -46,8 +46,8 @@ pub async fn release_by_handle<S: Store>(
     Ok(all)
 }
 
-/// Releases a handle's addresses of one block. When this returns, no write of an earlier request of the handle can be done to
-/// this block any more, so its count may go.
+/// Releases the addresses that a handle has in one block. After this, no write of an earlier request with this handle
+/// can succeed on this block. So the handle's count for the block can be removed.
 async fn release_of_block<S: Store>(
     store: &S,
     handle: &str,
@@ -56,17 +56,18 @@ async fn release_of_block<S: Store>(
 ) -> Result<Vec<IpAddr>, Error> {
     let released = change(store, cidr, |block| {
         block.end_rest(rest);
-        // If there is none, a write that gives one out may be under way: its process counted the address and crashed. So the
-        // block is written in any case, and gets another revision.
+        // If the handle has no address here, a write that assigns one may still be in progress: its process has counted
+        // the address and then crashed. So the block is written in any case, which changes its revision and makes that
+        // write fail.
         Ok::<_, Error>(Some(block.release_handle(handle, rest)))
     });
     Ok(released.await?.unwrap_or_default())
 }
 
-/// Releases addresses of one block, all or none, and returns those that were allocated.
+/// Releases either all of these addresses of one block or none. Returns those that were allocated.
 ///
 /// # Errors
-/// One of them has another handle or sequence number than the caller expects.
+/// Returns an error if one of them has another handle or sequence number than the caller expects.
 pub async fn release<S: Store>(
     store: &S,
     cidr: IpNet,
@@ -89,10 +90,11 @@ pub async fn release<S: Store>(
     Ok(released.into_iter().map(|(address, _)| address).collect())
 }
 
-/// Deletes a handle that has no address, if it has not changed since the caller has read it. Returns whether it is deleted.
+/// Deletes a handle without addresses, if it has not changed since the caller read it. Returns whether it is deleted.
 ///
-/// A request of the handle may be under way: it has counted its address, and writes the block next. So each block that the
-/// handle counts is written before, and the request notices that. If it then counts again, the handle has changed.
+/// A request with this handle may be in progress: it has counted its address and will write the block next. So each
+/// block that the handle counts is written first, which makes that write fail. If the request then counts again, the
+/// handle has changed and is not deleted.
 pub async fn delete_handle<S: Store>(
     store: &S,
     handle: Handle,
@@ -111,7 +113,7 @@ pub async fn delete_handle<S: Store>(
     }
 }
 
-/// Writes a block again, unless a handle has an address of it. Returns whether it has none.
+/// Writes a block again, unless a handle has an address in it. Returns whether the handle has none.
 async fn rewrite_without<S: Store>(
     store: &S,
     handle: &str,
@@ -128,8 +130,8 @@ async fn rewrite_without<S: Store>(
     Ok(!has_address)
 }
 
-/// Gives an address of a handle a new sequence number, so that no release that is under way takes it. Returns whether the
-/// handle has the address.
+/// Gives a new sequence number to an address of a handle, so that a release that is in progress fails. Returns whether
+/// the handle has the address.
 pub(crate) async fn adopt<S: Store>(
     store: &S,
     cidr: IpNet,
@@ -140,13 +142,14 @@ pub(crate) async fn adopt<S: Store>(
     Ok(change(store, cidr, adopt).await?.is_some())
 }
 
-/// Frees a block's addresses that have rested long enough, if it has some: a block that nobody writes would keep them.
+/// Frees a block's addresses that have rested long enough, if there are any. This is needed because the rest otherwise
+/// ends only when the block is written.
 pub async fn end_rest<S: Store>(store: &S, cidr: IpNet, rest: Rest) -> Result<(), Error> {
     change(store, cidr, |block| Ok::<_, Error>(block.end_rest(rest).then_some(()))).await.map(drop)
 }
 
-/// Writes what `change` makes of a block, as it is when nobody else writes it in between. `None`: there is no such block, or
-/// `change` returned `None`, and the block stays as it is.
+/// Applies `change` to a block and writes the result. Tries again if another writer has changed the block in between.
+/// Returns `None` if there is no such block, or if `change` returns `None`; the block then stays as it is.
 async fn change<S: Store, T, E: From<StoreError> + From<Error>>(
     store: &S,
     cidr: IpNet,

@@ -1,12 +1,14 @@
-//! Splitting a pool into smaller ones. Pure.
+//! Splits a pool into smaller pools. All functions here are pure.
 //!
-//! Blocks stay as they are: each lies in one of the parts, because no part is smaller than a block.
+//! Blocks do not change: each block is within one of the parts, because no part is smaller than a
+//! block.
 //!
 //! Source: Calico's `calicoctl ipam split`.
 
 use ipnet::IpNet;
 
-/// The most parts of a pool: each is an object that every agent reads.
+/// The maximum number of parts of a pool. There is a limit because each part is an object that
+/// every agent reads.
 pub const MOST_PARTS: u32 = 1 << 10;
 
 /// The reason why a pool cannot be split.
@@ -21,12 +23,12 @@ pub enum NoParts {
         parts: u32,
         pool: IpNet,
         block_size: u8,
-        /// The most parts.
+        /// The maximum number of parts.
         most: u128,
     },
 }
 
-/// The parts of a pool, in order.
+/// Returns the parts of a pool, in order.
 pub fn parts(pool: IpNet, block_size: u8, number: u32) -> Result<Vec<IpNet>, NoParts> {
     if !number.is_power_of_two() || !(2..=MOST_PARTS).contains(&number) {
         return Err(NoParts::Number(number));

@@ -1,7 +1,7 @@
-//! The store of blocks, affinities and handles: read one, list, create, compare and swap, delete.
+//! The store of blocks, affinities and handles, with these operations: get, list, create, compare-and-swap, delete.
 //!
-//! A writer names the revision that it has read, and nothing is written if the record has another one by now. A writer that
-//! crashes has written a record as a whole, or not at all, or its request is still under way and is done later.
+//! A writer names the revision that it has read. Nothing is written if the record has another revision now. If a writer
+//! crashes, its write was done completely, or not at all, or it is still in progress and will be done later.
 
 use std::fmt;
 
@@ -47,7 +47,7 @@ impl Record {
     }
 }
 
-/// The records that are listed.
+/// The records to list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Which {
     Blocks,
@@ -59,28 +59,30 @@ pub enum Which {
 /// The reason why a record was not read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// The record has another revision, exists already, or is gone. Read it again and decide anew.
+    /// The record has another revision, exists already, or is gone. The caller should read the record again and make a
+    /// new decision.
     #[error("another writer was first")]
     Conflict,
-    /// The record cannot be parsed. Nothing is decided by it, and it stays as it is.
+    /// The record cannot be parsed. Nothing is decided from it, and it stays as it is.
     #[error("{record} is damaged: {reason}")]
     Damaged {
         /// The record's description.
         record: String,
-        /// The fault, and what was expected.
+        /// The fault, and the expected value.
         reason: String,
     },
-    /// The store refuses it for good.
+    /// The store permanently refuses the request.
     #[error("{0}")]
     Refused(String),
-    /// The store does not answer. A write may have been done, or is done later.
+    /// The store does not answer. A write may have been done, or may still be done later.
     #[error("{0}")]
     Unreachable(String),
 }
 
-/// See the module. A call whose future is dropped may have been done, or not, or is done later.
+/// See the module. If the future of a call is dropped, the call may have been done, may not be done, or may be done
+/// later.
 pub trait Store: Sync {
-    /// A version of a record, and what the store needs to write the record again.
+    /// A version of a record, with the data that the store needs to write the record again.
     type Revision: Clone + fmt::Debug + Send + Sync;
 
     /// Reads a record; `None` if there is none.
@@ -89,26 +91,26 @@ pub trait Store: Sync {
         key: &Key,
     ) -> impl Future<Output = Result<Option<(Record, Self::Revision)>, StoreError>> + Send;
 
-    /// Reads records.
+    /// Lists records.
     fn list(
         &self,
         which: &Which,
     ) -> impl Future<Output = Result<Vec<(Record, Self::Revision)>, StoreError>> + Send;
 
-    /// Makes a record; [`StoreError::Conflict`] if there is one.
+    /// Creates a record. Returns [`StoreError::Conflict`] if it exists.
     fn create(
         &self,
         record: Record,
     ) -> impl Future<Output = Result<Self::Revision, StoreError>> + Send;
 
-    /// Replaces a record that still has this revision.
+    /// Replaces a record, if it still has this revision.
     fn swap(
         &self,
         revision: &Self::Revision,
         record: Record,
     ) -> impl Future<Output = Result<Self::Revision, StoreError>> + Send;
 
-    /// Deletes a record that still has this revision. One that is gone already is no error.
+    /// Deletes a record, if it still has this revision. It is not an error if the record is already gone.
     fn delete(
         &self,
         revision: &Self::Revision,

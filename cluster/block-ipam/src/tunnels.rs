@@ -1,7 +1,8 @@
-//! The addresses of a node's tunnels: the sources of what the node itself sends to pods of other nodes.
+//! The addresses of a node's tunnels. They are the sources of packets that the node itself sends to pods of other
+//! nodes.
 //!
-//! A node has one as long as a pool of its kind is encapsulated so. It is kept while it lies in such a pool; otherwise it is
-//! given back, and the node gets another one.
+//! A node has an address for a type of tunnel as long as a pool uses this encapsulation. The node keeps the address
+//! while it is in such a pool. Otherwise the address is released, and the node gets another one.
 //!
 //! Source: Calico's design note "IPAM: other callers", section "Node tunnel-address allocator".
 
@@ -21,9 +22,9 @@ use crate::pool::{Asker, Family, Pool, choose};
 use crate::release::release_by_handle;
 use crate::store::{self, Key};
 
-/// The address that a node has for a tunnel, after it has got or lost one.
+/// Assigns or releases the address of a node's tunnel as needed. Returns the address that the node then has.
 ///
-/// `pools` are those that are encapsulated by this tunnel; `reserved` are addresses that it must not get.
+/// `pools` are the pools that use this tunnel. `reserved` are addresses that the tunnel must not get.
 pub async fn set_tunnel_address<W: Writes + Sync>(
     objects: &Objects<W>,
     tunnel: Tunnel,
@@ -62,12 +63,12 @@ pub async fn set_tunnel_address<W: Writes + Sync>(
     Ok(Some(assign(objects, &serving, request).await?))
 }
 
-/// Whether an address that the node has may stay: a pool that is disabled gives out no new one, and takes none away.
+/// Returns whether a node may keep its address. A disabled pool assigns no new addresses but takes none away.
 fn stays(address: IpAddr, pools: &[Pool]) -> bool {
     pools.iter().any(|pool| pool.cidr.contains(&address))
 }
 
-/// Whether a node is about to lose the address of a tunnel. Others must not send to it any more then.
+/// Returns whether a node is about to lose the address of a tunnel. Others must then stop sending to it.
 pub async fn is_leaving<W: Writes + Sync>(
     objects: &Objects<W>,
     tunnel: Tunnel,
@@ -78,7 +79,7 @@ pub async fn is_leaving<W: Writes + Sync>(
     Ok(held.is_some_and(|address| !stays(address, pools)))
 }
 
-/// The address that a handle has.
+/// Returns the address that a handle has.
 async fn held<W: Writes + Sync>(
     objects: &Objects<W>,
     id: &str,

@@ -1,7 +1,7 @@
-//! Who uses addresses by the cluster's objects, and whether an allocation has a user.
+//! The users of addresses, by the cluster's objects, and the check whether an allocation has a user.
 //!
-//! An allocation counts as used until the opposite is sure: one that says too little of its owner stays. `manx ipam check`
-//! and the controllers judge by this.
+//! An allocation counts as used unless the opposite is certain. An allocation with too little information about its
+//! user stays. `manx ipam check` and the controllers use this check.
 //!
 //! Source: Calico's design note "IPAM garbage collection", section "Leak detection".
 
@@ -11,44 +11,44 @@ use std::net::IpAddr;
 
 use crate::block::{Allocation, is_windows};
 
-/// What has addresses.
+/// The objects that have addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Users {
     /// The pods that are not on their node's own network, by namespace and name.
     pub pods: BTreeMap<(String, String), PodUser>,
-    /// The names of the nodes.
+    /// The nodes, by name.
     pub nodes: BTreeMap<String, NodeUser>,
-    /// The handles of the Services, by namespace and name. One of another type than `LoadBalancer` counts, too: its controller
-    /// takes its addresses back, and it may be of this type again.
+    /// The handles of the Services, by namespace and name. Services of any type are included. If the type is not
+    /// `LoadBalancer`, the Service's controller releases its addresses, and the type may change back.
     pub services: BTreeMap<(String, String), String>,
 }
 
 /// A pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodUser {
-    /// Its node, once it has one.
+    /// The pod's node, if it is assigned to one.
     pub node: Option<String>,
-    /// The addresses that its object names; none while it starts.
+    /// The addresses that the pod's object names. There are none while the pod starts.
     pub addresses: Vec<IpAddr>,
-    /// Whether all its containers have ended for good.
+    /// Whether all containers of the pod have ended permanently.
     pub is_finished: bool,
 }
 
 /// A node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeUser {
-    /// The addresses of its tunnels, by its annotations.
+    /// The addresses of the node's tunnels, from the node's annotations.
     pub tunnel_addresses: Vec<IpAddr>,
 }
 
-/// Who uses an address.
+/// A user of an address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum User {
     Pod {
         namespace: String,
         name: String,
     },
-    /// The tunnel of this node.
+    /// The tunnel of the node with this name.
     Tunnel(String),
 }
 
@@ -61,19 +61,20 @@ impl fmt::Display for User {
     }
 }
 
-/// Whether an allocation has a user.
+/// The result of the check whether an allocation has a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Validity {
-    /// It has, or nothing says that it has not.
+    /// It has a user, or it is not certain that it has none.
     Valid,
-    /// It has none: the pod is gone, has finished, is on another node, or has other addresses; or the Service is gone.
+    /// It has no user: the pod does not exist, has finished, is on another node, or has other addresses; or the Service
+    /// does not exist.
     Unused,
-    /// Its node is gone, so that nobody will ask for its release.
+    /// Its node does not exist any more, so nothing will request its release.
     NodeGone,
 }
 
 impl Users {
-    /// The users of each address that objects name.
+    /// Returns the users of each address that objects name.
     pub fn by_address(&self) -> BTreeMap<IpAddr, Vec<User>> {
         let mut used = BTreeMap::<IpAddr, Vec<User>>::new();
         let mut add = |address: &IpAddr, user: User| {
@@ -95,7 +96,7 @@ impl Users {
         used
     }
 
-    /// Whether the allocation of an address has a user.
+    /// Checks whether the allocation of an address has a user.
     pub fn validity(&self, address: IpAddr, allocation: &Allocation) -> Validity {
         let of = |key: &str| allocation.owner.get(key).map(String::as_str);
         let node_is_gone = of("node").is_some_and(|node| !self.nodes.contains_key(node));
@@ -107,7 +108,7 @@ impl Users {
             return Validity::Valid;
         }
         if let Some((namespace, name)) = allocation.service() {
-            // A Service that was made anew has another handle.
+            // A Service that was deleted and created again has another handle.
             let handle = self.services.get(&(namespace.to_owned(), name.to_owned()));
             let is_there = handle.is_some_and(|handle| allocation.has_handle(handle));
             return if is_there { Validity::Valid } else { Validity::Unused };
@@ -130,8 +131,8 @@ impl Users {
     }
 }
 
-/// Whether a virtual machine of `KubeVirt` has the address. It keeps it while no pod runs it, and no object that is read here
-/// names the machine.
+/// Returns whether a virtual machine of `KubeVirt` has the address. The machine keeps its address while no pod runs it,
+/// and no object that is read here names the machine.
 fn is_of_virtual_machine(Allocation { owner, alternate, .. }: &Allocation) -> bool {
     let names_machine =
         |key: &String| key.get(..2).is_some_and(|start| start.eq_ignore_ascii_case("vm"));

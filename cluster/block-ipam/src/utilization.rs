@@ -1,7 +1,7 @@
-//! `manx ipam show`: how many addresses of pools and blocks are given out. Pure.
+//! `manx ipam show`: how many addresses of pools and blocks are in use. All functions here are pure.
 //!
-//! An address may be reserved and given out: it was given out before, or to somebody who has named it. So the numbers of a row
-//! need not add up.
+//! An address may be both reserved and in use: it was assigned before it was reserved, or to a request that named it.
+//! So the numbers of a row may not add up to the total.
 
 use std::net::IpAddr;
 
@@ -15,13 +15,13 @@ use crate::pool::{Pool, around};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Numbers {
     pub total: u128,
-    /// Given out, those that rest after their release among them.
+    /// Addresses that are assigned, including those that rest after their release.
     pub in_use: u128,
-    /// Given to nobody who does not name them (`IPReservation`).
+    /// Addresses that are assigned only to requests that name them (`IPReservation`).
     pub reserved: u128,
-    /// Neither given out nor reserved.
+    /// Addresses that are neither assigned nor reserved.
     pub free: u128,
-    /// Resting after their release: no user has them, and nobody gets them yet.
+    /// Addresses that rest after their release: they have no user, and cannot be assigned yet.
     pub resting: u128,
 }
 
@@ -35,12 +35,12 @@ pub struct Row {
 /// A pool with its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Utilization {
-    /// `None`: the blocks lie in no pool.
+    /// The pool, or `None` for blocks that are in no pool.
     pub pool: Option<Row>,
     pub blocks: Vec<Row>,
 }
 
-/// The utilization of all pools in the order of their CIDRs, and then of the blocks that lie in none, if there are such.
+/// Returns the utilization of all pools in the order of their CIDRs. If there are blocks in no pool, they follow.
 pub fn utilization(pools: &[Pool], blocks: &[Block], reserved: &[IpNet]) -> Vec<Utilization> {
     let mut sorted: Vec<&Pool> = pools.iter().collect();
     sorted.sort_by_key(|it| it.cidr);
@@ -82,13 +82,13 @@ fn numbers(net: IpNet, blocks: &[&Block], reserved: &[IpNet]) -> Numbers {
     numbers
 }
 
-/// The number of a net's addresses; the largest number if there are more.
+/// Returns the number of addresses of a net, or the largest number if there are more.
 fn addresses(net: IpNet) -> u128 {
     let bits = u32::from(net.max_prefix_len() - net.prefix_len());
     if bits <= 12 { u128::from(size(net)) } else { 1_u128.checked_shl(bits).unwrap_or(u128::MAX) }
 }
 
-/// The parts of a net that lie in these nets, each address once.
+/// Returns the parts of `net` that are covered by these nets, without overlaps.
 fn disjoint(net: IpNet, all: &[IpNet]) -> Vec<IpNet> {
     if all.iter().any(|it| it.contains(&net)) {
         return vec![net];

@@ -1,8 +1,8 @@
-//! The calculation makes the dataplane's tables from the cluster, the topology and this node's attachments.
+//! Calculates the dataplane's tables from the cluster, the topology and the pods that are attached to this node.
 //!
-//! The result depends on the current state only, never on the changes that led to it. Three things are exceptions,
-//! because they must outlive a table: the indexes of tunnels, the revisions by which a flow finds that its policy has
-//! changed, and the counts of rules.
+//! The result depends on the current state only, never on the changes that led to it. There are three exceptions,
+//! because these must outlive a table: the indexes of tunnels, the revisions by which a flow detects that its policy
+//! has changed, and the counts of rules.
 
 mod delta;
 mod routes;
@@ -38,11 +38,11 @@ pub use routes::{InPlace, own_routes};
 pub struct LocalPod {
     /// The index of the pod's endpoint. It stays the same from attach to detach.
     pub index: u32,
-    /// The number of the attachment. No other attachment ever gets it.
+    /// The number of the attachment, which is never used for another attachment.
     pub attachment: u32,
     /// The pod's port.
     pub port: PortId,
-    /// The pod's own way to the node, if another plugin has connected the pod.
+    /// The pod's link to the node, if another plugin has made it.
     pub host: Option<HostSide>,
     /// The addresses that the pod was given.
     pub addresses: Vec<IpAddr>,
@@ -50,16 +50,16 @@ pub struct LocalPod {
     pub mtu: u32,
 }
 
-/// The way from a pod to the node that another plugin has made.
+/// The pod's link to the node, which another plugin has made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostSide {
-    /// The port.
+    /// The port on the host side of this link.
     pub port: PortId,
-    /// The node's own addresses on this way.
+    /// The node's own addresses on this link.
     pub gateways: Vec<IpAddr>,
 }
 
-/// Everything from which a node's tables are made.
+/// All inputs from which a node's tables are calculated.
 #[derive(Debug)]
 pub struct Inputs<'a> {
     /// The objects of the datastore, imported.
@@ -70,49 +70,50 @@ pub struct Inputs<'a> {
     pub locals: &'a BTreeMap<&'a ObjectName, &'a LocalPod>,
     /// The ports and the MTU by which packets reach other nodes.
     pub underlay: &'a Underlay,
-    /// The link to this node. Without an `uplink` packets also leave the node by it.
+    /// The link to this node. If there is no `uplink`, packets also leave the node by this link.
     pub host: Link,
-    /// The port that brings the packets that this node forwards. `None`: they come by `host`, as the node's own do.
+    /// The port from which the packets come that this node forwards. `None` if they come from the port of `host`, like
+    /// the node's own packets.
     pub forwarded: Option<PortId>,
-    /// The link by which packets leave the node, if the uplink is Manx's own.
+    /// The link by which packets leave the node, if Manx owns the uplink.
     pub uplink: Option<Link>,
-    /// The addresses that the kernel takes for the node's own, on all interfaces.
+    /// The addresses that the kernel treats as the node's own, on all interfaces.
     pub own_addresses: &'a BTreeSet<IpNet>,
-    /// The service addresses, and who translates them.
+    /// The service addresses, and what translates them.
     pub services: Translation<'a>,
-    /// The settings by which connections are followed.
+    /// The settings for connection tracking.
     pub connections: Connections,
     /// The node's own interfaces.
     pub interfaces: Interfaces<'a>,
 }
 
-/// Who translates service addresses, and which ones.
+/// The component that translates service addresses, and the addresses that it translates.
 #[derive(Debug, Clone, Copy)]
 pub enum Translation<'a> {
-    /// Nobody: they are addresses of the world.
+    /// Nothing translates them: they are treated like addresses outside the cluster.
     Nobody,
-    /// The node's kube-proxy, behind this link.
+    /// The node's kube-proxy translates them; the link leads to the node.
     KubeProxy(&'a Services, Link),
-    /// Manx. Addresses of the ranges that no service has are refused.
+    /// Manx translates them. Packets to an address in the ranges are refused if no service has the address.
     Manx(&'a Frontends, &'a ServiceRanges, Option<ManxPort>),
 }
 
-/// The port of the node for Manx's own translation.
+/// The port for Manx's own translation, which leads to the node.
 #[derive(Debug, Clone, Copy)]
 pub struct ManxPort {
-    /// The link to the node by it.
+    /// The link to the node through this port.
     pub link: Link,
-    /// The ports of the way out, the first and the last.
+    /// The first and the last source port for masqueraded packets that leave the cluster.
     pub egress: (u16, u16),
-    /// The node's addresses, of IPv4 and of IPv6.
+    /// The node's IPv4 and IPv6 address.
     pub addresses: [Option<IpAddr>; 2],
-    /// The addresses by which the world sees pods.
+    /// The source addresses of masqueraded packets that leave the cluster, for IPv4 and IPv6.
     pub outgoing: [Option<IpAddr>; 2],
-    /// The ports that bring ICMP messages about packets with these addresses.
+    /// The ports that receive ICMP messages about packets with these addresses.
     pub icmp: [Option<PortId>; 2],
 }
 
-/// The state that is kept from one version of the tables to the next.
+/// The state that is kept between versions of the tables.
 #[derive(Default)]
 pub struct Calculation {
     compiler: Compiler,
@@ -120,23 +121,24 @@ pub struct Calculation {
     version: u64,
     /// The revision of each attached pod's policy.
     revisions: BTreeMap<ObjectName, Revision>,
-    /// The revision of the policy at the node's own interfaces, if there is one.
+    /// The revision of the policy at the node's own interfaces, if there is such a policy.
     host_revision: Option<Revision>,
     /// The number of the newest revision.
     last_revision: u32,
-    /// The counter slots that are in use or kept, by number.
+    /// The counter slots that are in use or kept, by their number.
     counted: BTreeMap<u32, Counted>,
-    /// The number of slots that the last tables name.
+    /// The number of slots that the last tables use.
     named: usize,
-    /// The counts of the reclaimed slots that no rule has got yet. A rule that gets one counts from there.
+    /// The counts of reclaimed slots that are not assigned to another rule yet. When a rule gets such a slot, it counts
+    /// from this value on.
     bases: BTreeMap<u32, u64>,
-    /// The packets that reclaimed slots have counted: allowed, denied.
+    /// The number of packets that reclaimed slots have counted: first the allowed ones, then the denied ones.
     reclaimed: [u64; 2],
 }
 
-/// The revision of an endpoint's policy: the image's hash of it, and the number by which flows remember it. Two
-/// policies that differ never have the same number. This holds for one pod, and for pods that had an address one after
-/// the other.
+/// The revision of an endpoint's policy: the image's hash of the policy, and a number that flows store. Two different
+/// policies never have the same number. This holds for one pod, and for pods that have had the same address at
+/// different times.
 #[derive(Clone, Copy)]
 struct Revision {
     hash: u64,
@@ -147,18 +149,18 @@ struct Revision {
 struct Counted {
     reason: Reason,
     noted: Vec<Noted>,
-    /// The version of the last tables that name it.
+    /// The version of the last tables that use the slot.
     last: u64,
-    /// The packets that the slot had counted for other rules before.
+    /// The number of packets that the slot has counted for other rules before.
     base: u64,
 }
 
-/// Slots that no tables name are kept, so that a policy that comes back goes on counting where it stopped. As many may be
-/// kept as the last tables name, and always this many.
+/// Slots that no tables use are kept for some time, so that a policy that comes back continues its counts. They are
+/// reclaimed when there are more of them than this number, and more than the slots that the last tables use.
 const KEPT_SLOTS: usize = 1024;
 
 impl Calculation {
-    /// Makes the next tables.
+    /// Calculates the next tables.
     pub fn tables(&mut self, inputs: &Inputs<'_>) -> Tables {
         let model = &inputs.cluster.model;
         let hosts = [
@@ -217,8 +219,8 @@ impl Calculation {
         }
     }
 
-    /// Stores in `tables`, which are in use, that routes have changed. `only`: nothing has changed but which of these addresses
-    /// are services'.
+    /// Stores changed routes in `tables`, which are in use. If `only` is given, the only change is whether these
+    /// addresses are services' addresses.
     pub fn change_routes(
         &mut self,
         tables: &Tables,
@@ -228,9 +230,9 @@ impl Calculation {
         self.route_tables.change_in_place(tables, inputs, only)
     }
 
-    /// The attached pods' endpoints, by index. A pod has no endpoint until the cluster has its object, because its
-    /// policy depends on its labels. It has none while its object lacks an address that the agent gave it, because
-    /// other nodes would not know the sender.
+    /// Returns the endpoints of the attached pods, by index. A pod has no endpoint before the cluster has its object,
+    /// because its policy depends on its labels. A pod also has no endpoint while its object lacks an address that the
+    /// agent has assigned to it, because other nodes would not know the sender.
     fn endpoints(&mut self, inputs: &Inputs<'_>, image: &Image) -> Vec<Option<Endpoint>> {
         self.revisions.retain(|name, _| inputs.locals.contains_key(name));
         let len = inputs.locals.values().map(|local| local.index as usize + 1).max().unwrap_or(0);
@@ -281,8 +283,8 @@ impl Calculation {
         HostPolicy { native, tunnelled, drops_to_node, revision }
     }
 
-    /// Returns the revision of a policy with this hash: `before` if the hash is the same, else one with the next
-    /// number.
+    /// Returns the revision of a policy with this hash: `before` if the hash is the same, and otherwise a revision with
+    /// the next number.
     fn renumber(&mut self, before: Option<Revision>, hash: u64) -> Revision {
         if let Some(before) = before.filter(|before| before.hash == hash) {
             return before;
@@ -306,10 +308,10 @@ impl Calculation {
         }
     }
 
-    /// Reclaims counter slots for other rules, if too many are named only by tables that no worker uses: those up to
-    /// version `unused`. `read` returns the count of a slot; the counts of reclaimed slots are added to
-    /// [`Calculation::reclaimed_count`]. Flows remember slots, so the next tables, which are the first that may use a
-    /// reclaimed slot for another rule, make all flows be judged again.
+    /// Reclaims counter slots for other rules, if too many slots are used only by tables that no worker uses. These are
+    /// the tables up to version `unused`. `read` returns the count of a slot; the counts of reclaimed slots are added
+    /// to [`Calculation::reclaimed_count`]. Flows store slots. So the next tables, which are the first that may assign
+    /// a reclaimed slot to another rule, cause all flows to be judged again.
     pub fn reclaim_slots(&mut self, unused: u64, read: impl Fn(u32) -> u64) {
         if self.counted.len() <= self.named + self.named.max(KEPT_SLOTS) {
             return;
@@ -331,31 +333,31 @@ impl Calculation {
         self.host_revision = None;
     }
 
-    /// The local endpoints that the last tables leave out: [`Compiler::left_out`].
+    /// Returns the local endpoints that the last tables leave out: [`Compiler::left_out`].
     pub fn left_out(&self) -> &BTreeSet<ObjectName> {
         self.compiler.left_out()
     }
 
-    /// The routes of the last tables.
+    /// Returns the routes of the last tables.
     pub fn current_routes(&self) -> impl Iterator<Item = (IpNet, NextHop)> + '_ {
         self.route_tables.routes.iter().map(|(net, via)| (*net, *via))
     }
 
-    /// The reason whose packets a counter slot counts.
+    /// Returns the reason whose packets a counter slot counts.
     pub fn reason(&self, slot: u32) -> Option<&Reason> {
         self.counted.get(&slot).map(|counted| &counted.reason)
     }
 
-    /// The reason and the count of every slot that is not reclaimed. `read` returns what the workers have counted in a
-    /// slot.
+    /// Returns the reason and the count of every slot that is not reclaimed. `read` returns the count of the workers
+    /// for a slot.
     pub fn counts(&self, read: impl Fn(u32) -> u64) -> impl Iterator<Item = (&Reason, u64)> {
         self.counted
             .iter()
             .map(move |(slot, counted)| (&counted.reason, read(*slot).wrapping_sub(counted.base)))
     }
 
-    /// The number of packets that met each noted rule before the rule that decided, by the slots that are not
-    /// reclaimed.
+    /// Returns, for each noted rule, the number of packets that matched it before another rule decided. Only slots that
+    /// are not reclaimed are included.
     pub fn noted(&self, read: impl Fn(u32) -> u64) -> BTreeMap<&Noted, u64> {
         let mut noted = BTreeMap::new();
         for (slot, counted) in &self.counted {
@@ -365,14 +367,14 @@ impl Calculation {
         noted
     }
 
-    /// The number of packets with this verdict that reclaimed slots have counted.
+    /// Returns the number of packets with this verdict that reclaimed slots have counted.
     pub fn reclaimed_count(&self, verdict: Verdict) -> u64 {
         self.reclaimed[verdict as usize]
     }
 }
 
-/// The chains of an interface that a host endpoint governs: those for forwarded packets, and those for all other
-/// packets if the uplink is Manx's own (`owned`).
+/// Returns the chains of an interface to which a host endpoint applies: those for forwarded packets and, if Manx owns
+/// the uplink (`owned`), those for all other packets.
 fn interface_chains(image: &Image, host: &ObjectName, owned: bool) -> InterfaceChains {
     let chain =
         |stage, direction| image.chain_at(host, stage, direction).unwrap_or(ChainId::MISSING);
@@ -390,7 +392,8 @@ fn interface_chains(image: &Image, host: &ObjectName, owned: bool) -> InterfaceC
     InterfaceChains { forward: both(Stage::Forward), owned: owned.then_some(rest) }
 }
 
-/// The link to each pod's own way to the node, by the index of the pod's endpoint.
+/// Returns the link to the host side of each pod, by the index of the pod's endpoint. Only pods that another plugin has
+/// connected have one.
 fn host_sides(inputs: &Inputs<'_>) -> Vec<Option<Link>> {
     let mut links = Vec::new();
     for local in inputs.locals.values() {

@@ -1,22 +1,23 @@
-//! The host endpoints that govern this node's interfaces.
+//! Finds the host endpoints that apply to this node's interfaces.
 //!
-//! Source: Calico documentation, "Host endpoints": one that names an interface comes before one that is found by its
-//! addresses, and that before `interfaceName: "*"`, which is for all interfaces; of equals the first by name. If none
-//! of these governs an interface, an invalid one does, because it may be meant for it.
+//! Source: Calico documentation, "Host endpoints". A host endpoint that names the interface comes first, then one that
+//! is found by its addresses, and then one with `interfaceName: "*"`, which applies to all interfaces. Among equals,
+//! the first by name is used. If none of these applies to an interface, an invalid host endpoint does, because it may
+//! be meant for this interface.
 
 use manx_policy_compiler::model::{HostEndpoint, Interface, Model};
 
-/// The interfaces of a node that Manx sees forwarded packets of.
+/// The interfaces of a node on which Manx sees forwarded packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interfaces<'a> {
     pub node: &'a str,
-    /// The name of the interface to other nodes and the world, if there is one.
+    /// The name of the interface to other nodes and to destinations outside the cluster, if there is one.
     pub uplink: Option<&'a str>,
     pub addresses: &'a [std::net::IpAddr],
 }
 
 impl Interfaces<'_> {
-    /// The host endpoint of the uplink, for packets without a tunnel.
+    /// Returns the host endpoint that applies to the uplink, for packets without a tunnel.
     pub fn uplink_host_endpoint<'m>(&self, model: &'m Model) -> Option<&'m str> {
         let named = |host: &HostEndpoint| match (&host.interface, self.uplink) {
             (Interface::Named(name), Some(uplink)) => name == uplink,
@@ -31,7 +32,8 @@ impl Interfaces<'_> {
             .or_else(|| self.all(model))
     }
 
-    /// The host endpoint of the tunnels, which are an interface that no host endpoint can name.
+    /// Returns the host endpoint that applies to the tunnels. They count as an interface that no host endpoint can
+    /// name.
     pub fn tunnel_host_endpoint<'m>(&self, model: &'m Model) -> Option<&'m str> {
         self.all(model)
     }
@@ -83,7 +85,7 @@ mod tests {
         host("n1", Interface::All, &[])
     }
 
-    /// The host endpoints that govern the uplink of node n1 and its tunnels; `-`: none.
+    /// Returns the host endpoints that apply to the uplink and the tunnels of node n1; `-` stands for none.
     fn govern(hosts: &[(&str, HostEndpoint)]) -> String {
         let mut model = Model::default();
         for (name, host) in hosts {

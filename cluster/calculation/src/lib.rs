@@ -1,16 +1,17 @@
-//! From a cluster's objects to the tables of one node.
+//! Calculates the tables of one node from a cluster's objects.
 //!
 //! The layers, in order:
-//! - [`interfaces`]: the interfaces of a node that host endpoints may govern.
-//! - [`overlay`]: the kinds of tunnels, in one table.
-//! - [`import`]: objects to the validated model. An object that is not valid fails closed.
+//! - [`interfaces`]: the interfaces of a node to which host endpoints may apply.
+//! - [`overlay`]: the types of tunnels.
+//! - [`import`]: turns objects into the validated model. An invalid object fails closed.
 //! - [`topology`]: the route of every prefix, seen from one node.
 //! - [`way_out`]: the hosts to which pods keep their own addresses.
-//! - [`services`]: service addresses that the node's kube-proxy translates, and the table of those that Manx translates.
-//! - [`calc`]: the tables of the dataplane, made anew or changed in place.
+//! - [`services`]: the service addresses that the node's kube-proxy translates, and the table of the services that Manx
+//!   translates.
+//! - [`calc`]: the tables of the dataplane, which are calculated again or changed in place.
 //!
-//! Everything here is calculated from its arguments: no files, no clock, no system call. The oracle, which judges the
-//! result, shares no code with this crate.
+//! All results are calculated from the arguments: there are no files, no clock and no system calls. The oracle, which
+//! judges the result, shares no code with this crate.
 
 pub mod calc;
 pub mod import;

@@ -1,4 +1,4 @@
-//! The overlays: all in which one differs from another, and the underlay, by which their packets travel.
+//! The overlays, with all differences between them, and the underlay, over which their packets travel.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -8,10 +8,10 @@ use manx_dataplane::port::udp_tunnel;
 use manx_dataplane::tables::PortId;
 use manx_objects::object::{EncapsulationMode, IpPool};
 
-/// The VXLAN network of Calico's nodes (`FelixConfiguration`, `vxlanVNI`, by default).
+/// The default VXLAN network identifier of Calico's nodes (`vxlanVNI` of `FelixConfiguration`).
 const VNI: u32 = 4096;
 
-/// An encapsulation that pools can ask for.
+/// An encapsulation that pools can request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Overlay {
     /// IPIP.
@@ -22,10 +22,10 @@ pub enum Overlay {
 }
 
 impl Overlay {
-    /// All of them.
+    /// All overlays.
     pub const ALL: [Self; 2] = [Self::Ipip, Self::Vxlan];
 
-    /// The name of the port of its own socket.
+    /// Returns the name of the port of the overlay's own socket.
     pub const fn port(self) -> &'static str {
         match self {
             Self::Ipip => "uplink-raw",
@@ -33,7 +33,7 @@ impl Overlay {
         }
     }
 
-    /// The overlay that a pool asks for, and the nodes between which it asks for it.
+    /// Returns the overlay that a pool requests, and between which nodes it requests it.
     pub(crate) fn of_pool(pool: &IpPool) -> (Self, EncapsulationMode) {
         let overlay = match pool.vxlan_mode {
             None | Some(EncapsulationMode::Never) => Self::Ipip,
@@ -42,7 +42,8 @@ impl Overlay {
         (overlay, pool.mode())
     }
 
-    /// The headers around its packets. A tunnel's MTU is smaller by them than the underlay's.
+    /// Returns the headers that the overlay adds to packets. The MTU of a tunnel is smaller than the underlay's MTU by
+    /// their length.
     pub const fn encapsulation(self) -> Encapsulation {
         match self {
             Self::Ipip => Encapsulation::Ipip,
@@ -50,13 +51,14 @@ impl Overlay {
         }
     }
 
-    /// The most segments that a pod's super-packet should have, if packets of `mtu` bytes travel by this overlay.
+    /// Returns the maximum number of segments that a pod's super-packet should have, if packets of `mtu` bytes use this
+    /// overlay.
     pub fn segments(self, mtu: u32) -> Option<u32> {
         self.encapsulation().udp_port().map(|_| udp_tunnel::segments_at_once(mtu))
     }
 
-    /// The prepared outer header of a tunnel, and the port that its packets leave by. `macs` are the nodes' hardware
-    /// addresses in inner frames. `None`: it cannot be had yet.
+    /// Returns the prepared outer header of a tunnel, and the port by which its packets leave. `macs` are the nodes'
+    /// MAC addresses for inner frames. Returns `None` if they are not known yet.
     pub(crate) fn tunnel(
         self,
         underlay: &Underlay,
@@ -64,7 +66,7 @@ impl Overlay {
         (local, peer): (Ipv4Addr, Ipv4Addr),
     ) -> Option<(Outer, PortId)> {
         match self {
-            // By the packet socket where the next hop is known, else by the raw socket.
+            // The packet socket is used if the next hop is known, and otherwise the raw socket.
             Self::Ipip => Some(match (underlay.packet_socket, underlay.next_hops.get(&peer)) {
                 (Some((packet_socket, own)), Some(next_hop)) => {
                     let link = LinkAddresses { source: own, destination: *next_hop };
@@ -81,26 +83,27 @@ impl Overlay {
     }
 }
 
-/// The ports of overlays' own sockets.
+/// The ports of the overlays' own sockets.
 pub type Sockets = BTreeMap<Overlay, PortId>;
 
-/// Where encapsulated packets leave and arrive.
+/// The ports through which encapsulated packets leave and arrive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Underlay {
     /// The MTU of the uplink.
     pub mtu: u32,
-    /// The raw protocol-4 socket: the kernel finds the way.
+    /// The raw socket for protocol 4. The kernel finds the route of its packets.
     pub raw: PortId,
-    /// The packet socket on the uplink and the uplink's own hardware address.
+    /// The packet socket on the uplink, and the MAC address of the uplink.
     pub packet_socket: Option<(PortId, [u8; 6])>,
-    /// Hardware address of the next hop to each peer that it can reach; others go by the raw socket.
+    /// The MAC address of the next hop for each peer that the packet socket can reach. The raw socket is used for other
+    /// peers.
     pub next_hops: BTreeMap<Ipv4Addr, [u8; 6]>,
-    /// The sockets of overlays that have one of their own, once a tunnel needs it.
+    /// The sockets of overlays that have their own. A socket is opened when a tunnel needs it.
     pub sockets: Sockets,
 }
 
 impl Underlay {
-    /// An underlay with the raw socket alone.
+    /// Returns an underlay that has only the raw socket.
     pub const fn new(mtu: u32, raw: PortId) -> Self {
         Self { mtu, raw, packet_socket: None, next_hops: BTreeMap::new(), sockets: Sockets::new() }
     }

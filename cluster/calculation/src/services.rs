@@ -1,8 +1,8 @@
-//! The service addresses that the node's kube-proxy translates: cluster IPs, and those of their endpoints that are
+//! The service addresses that the node's kube-proxy translates: the cluster IPs, and which of their endpoints are
 //! hosts. [`Frontends`] are the services that Manx translates itself.
 //!
-//! The other addresses of services (`externalIPs`, load balancers) count as the world's. Every author of a Service may
-//! give it any such address, and this must not bypass policy.
+//! All other addresses of services (`externalIPs`, load balancers) count as addresses outside the cluster. The reason
+//! is that any author of a Service may give it any such address, which must not bypass policy.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -38,33 +38,37 @@ pub use manx_dataplane::services::{FrontendKey, WithoutBackend};
 pub use omission::Omission;
 pub use ranges::{RangeProblem, RoutedRanges, ServiceRanges};
 
-/// The most endpoints of a service's port that may be hosts. For every new flow, policy is asked about each of them.
+/// The maximum number of hosts among the endpoints of a service's port. For every new flow, policy is evaluated for
+/// each of them.
 const MOST_HOSTS: usize = 64;
 
-/// Whether an address may be a service's, seen from a node: it lies in no pool and no block, and is no node's.
+/// Returns whether an address may be a service's address on a node: it is in no pool and in no block, and is not an
+/// address of a node.
 pub fn admits(topology: &Topology, is_of_node: impl Fn(&IpAddr) -> bool, address: IpAddr) -> bool {
     topology.is_of_world(address) && !is_of_node(&address)
 }
 
-/// The service addresses that a node translates, and what is known of their endpoints.
+/// The service addresses that a node translates, and data about their endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Services {
     /// The cluster IPs that the node translates.
     pub addresses: BTreeSet<IpAddr>,
     /// The endpoints of these services that are hosts.
     pub hosts: Arc<ServiceHosts>,
-    /// The addresses of endpoints that have the same route as the world's. `true`: the address is a pod's of another
-    /// plugin.
+    /// The addresses of endpoints whose route is the same as for destinations outside the cluster. The value is true if
+    /// the address belongs to a pod of another plugin.
     endpoints: HashMap<IpAddr, bool>,
 }
 
 impl Services {
-    /// The service addresses of a cluster, seen from a node. `is_own` says whether an address is the node's own.
-    /// `is_pod` says whether a pod has an address whose route is the same as the world's.
+    /// Returns the service addresses of a cluster, as a node sees them. `is_own` says whether an address is the node's
+    /// own. `is_pod` says whether an address belongs to a pod, if the route of the address is the same as for
+    /// destinations outside the cluster.
     ///
-    /// A cluster IP that lies in a pool or a block, or is the node's own, is left out, and so is a service that is not
-    /// fully known. Policy decides about such an address itself. An address that was a pod's `before` stays a pod's
-    /// until no slice names it, because a slice names a pod for some time after the pod is gone.
+    /// A cluster IP is left out if it is in a pool or a block, or is the node's own address. A service whose objects
+    /// are not completely known is left out, too. Policy decides about such an address itself. If the address of an
+    /// endpoint was a pod's `before`, it still counts as a pod's until no slice names it, because a slice names a pod
+    /// for some time after the pod is gone.
     pub fn new(
         contents: &Contents,
         topology: &Topology,
@@ -115,18 +119,18 @@ impl Services {
         all
     }
 
-    /// Whether the node translates the same addresses, with the same hosts.
+    /// Returns whether the node translates the same addresses, and the same endpoints are hosts.
     pub fn has_same_translation(&self, other: &Self) -> bool {
         (&self.addresses, &self.hosts) == (&other.addresses, &other.hosts)
     }
 
-    /// Whether an endpoint with this address is a pod of another plugin. `None`: no endpoint has this address, or the
-    /// route of the address says what it is.
+    /// Returns whether the endpoint with this address is a pod of another plugin. Returns `None` if no endpoint has
+    /// this address, or if the route of the address already gives the answer.
     pub fn is_pod(&self, address: &IpAddr) -> Option<bool> {
         self.endpoints.get(address).copied()
     }
 
-    /// Whether a change of this object may change the services. Pods are not considered here.
+    /// Returns whether a change of this object may change the services. Pods are not considered here.
     pub fn may_be_changed_by(key: &ObjectKey) -> bool {
         matches!(key.kind, Kind::Service | Kind::EndpointSlice)
     }

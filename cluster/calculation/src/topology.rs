@@ -1,6 +1,6 @@
-//! The route of every prefix, seen from one node. Routes are computed only from the Nodes, the pools, and the addresses
-//! that pods have outside of their nodes' blocks. The worker's routes and the kernel's routes are both made from these,
-//! so they cannot disagree.
+//! The route of every prefix, as one node sees it. Routes depend only on the Nodes, the pools, and the addresses that
+//! pods have outside of their nodes' blocks. Both the workers' routes and the kernel's routes are made from these
+//! routes, so they cannot disagree.
 
 mod longest;
 mod no_route;
@@ -29,28 +29,30 @@ const WORLD: [IpNet; 2] = [
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0)),
 ];
 
-/// The route of a prefix: what packets to its addresses reach, and how.
+/// The route of a prefix: where packets to its addresses go, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
-    /// A block of this node, or an address that a pod of this node borrows: only its endpoints are reachable in it.
+    /// A block of this node, or an address that a pod of this node borrows. Packets to it reach only endpoints of this
+    /// node.
     Local,
     /// An address of this node itself.
     Node,
-    /// An address by which this node masquerades other addresses ([`Plan`](manx_ipam::plan::Plan)). As a destination it
-    /// is like the node's own addresses. As a source it is unknown.
+    /// An address by which this node masquerades other addresses ([`Plan`](manx_ipam::plan::Plan)). As a destination,
+    /// it is treated like the node's own addresses. As a source, it is unknown.
     Masquerade,
-    /// A block, borrowed address or tunnel address of another node. It is reached unencapsulated, by that node's address.
+    /// A block, borrowed address or tunnel address of another node. It is reached without encapsulation, through that
+    /// node's address.
     Direct(IpAddr),
-    /// A block, borrowed address or tunnel address of another node. It is reached by a tunnel to that node.
+    /// A block, borrowed address or tunnel address of another node. It is reached through a tunnel to that node.
     Tunnel(Peer),
-    /// An address that is not reached. Packets to it must never leave by the default route.
+    /// An address that cannot be reached. Packets to it must never leave by the default route.
     NoRoute(NoRoute),
-    /// Any other address: one of the world outside the cluster.
+    /// Any other address, which is outside the cluster.
     World,
 }
 
 impl Route {
-    /// The far end of the tunnel, if the route leads through one.
+    /// Returns the far end of the tunnel, if the route uses one.
     pub const fn tunnel(self) -> Option<Peer> {
         match self {
             Self::Tunnel(peer) => Some(peer),
@@ -71,9 +73,9 @@ pub struct Contribution {
     pub prefix: IpNet,
     /// The source.
     pub source: RouteSource,
-    /// The object that causes the route: a node or a pod.
+    /// The object from which the route comes: a node or a pod.
     pub object: Option<String>,
-    /// The route that the source gives the prefix.
+    /// The route that this source has for the prefix.
     pub route: Route,
 }
 
@@ -86,78 +88,83 @@ pub struct Peer {
     pub overlay: Overlay,
 }
 
-/// The way by which the node itself reaches a block of pod addresses, or an address that a pod borrows.
+/// How the node itself reaches a block of pod addresses, or an address that a pod borrows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HostRoute {
-    /// The way leads through Manx. This is so for what belongs to this node, lies behind a tunnel, or is not reached.
-    /// For a tunnel `source` is the node's tunnel address, because the far node checks that its route to the inner source
-    /// leads to this node.
+    /// The route leads through Manx. This is so for addresses that belong to this node, that need a tunnel, or that
+    /// cannot be reached. For a tunnel, `source` is the node's tunnel address, because the far node checks that its
+    /// route to the inner source leads to this node.
     Manx {
-        /// The node's source address. `None`: the kernel chooses it, and a node without a tunnel address gets no answer.
+        /// The node's source address. If it is `None`, the kernel chooses it. A node without a tunnel address gets no
+        /// replies through a tunnel.
         source: Option<IpAddr>,
     },
-    /// The way leads unencapsulated to another node, by the node's own routes.
+    /// The route leads to another node without encapsulation, by the node's own routes.
     Node {
         /// The other node's address.
         address: IpAddr,
     },
-    /// The way out of the cluster leads to a router that has told of it (BGP). Every route of another program to the same
-    /// prefix is better.
+    /// The route leads out of the cluster to a router that has announced the prefix with BGP. Several routers may lead to
+    /// the same prefix. A route of another program to the same prefix takes precedence.
     Router {
         /// The router's address.
         address: IpAddr,
     },
 }
 
-/// The desired state of the node's namespace.
+/// The desired state of the node's own network namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostNetwork {
     /// The node's tunnel addresses.
     pub addresses: Vec<IpAddr>,
     /// The addresses by which the node masquerades other addresses.
     pub masquerade_addresses: Vec<IpAddr>,
-    /// The way to each block, and to each borrowed address of pods and tunnels.
+    /// The route to each block, and to each borrowed address of pods and tunnels. A prefix has one route, or one for each
+    /// of several routers.
     pub blocks: Vec<(IpNet, HostRoute)>,
-    /// The node's own addresses; no host beyond the uplink has them.
+    /// The node's own addresses. No host beyond the uplink has them.
     pub own: BTreeSet<IpAddr>,
-    /// Whether the ways by routers ([`HostRoute::Router`]) are not known yet, so that those of the last agent stay.
+    /// Whether the routes through routers ([`HostRoute::Router`]) are not known yet. The routes of the last agent then
+    /// stay.
     pub keeps_routers: bool,
 }
 
 /// One node's view of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Topology {
-    /// What gives out pods' addresses.
+    /// The IPAM that assigns pods' addresses.
     pub ipam: Ipam,
     /// The route of each prefix.
     pub prefixes: BTreeMap<IpNet, Route>,
     /// This node's blocks, from which its pods get addresses. With Calico's IPAM there may be none yet.
     pub blocks: Vec<IpNet>,
-    /// The addresses that the node itself uses for its traffic to remote pods. They lie in its blocks, but for those that
-    /// Calico's IPAM gave its tunnels from elsewhere.
+    /// The source addresses of the node's own packets to remote pods. They are in the node's blocks, except addresses
+    /// that Calico's IPAM has assigned to the node's tunnels from elsewhere.
     pub tunnel_addresses: Vec<IpAddr>,
-    /// The node's own addresses. A host endpoint with `expectedIPs` is matched with the uplink by them.
+    /// The node's own addresses. They are compared with the `expectedIPs` of a host endpoint to find the host endpoint
+    /// of the uplink.
     pub addresses: Vec<IpAddr>,
     /// The address to which other nodes send tunnel packets.
     pub underlay: Option<Ipv4Addr>,
     /// The nodes that send tunnel packets to this node, each with the overlay. The pools of this node's own blocks
-    /// choose the overlay.
+    /// determine the overlay.
     pub senders: BTreeSet<Peer>,
-    /// The hardware address of each node in VXLAN's inner frames, by the node's address.
+    /// The MAC address of each node in the inner frames of VXLAN, by the node's address.
     pub vxlan_macs: BTreeMap<Ipv4Addr, [u8; 6]>,
-    /// Other nodes' blocks that lie in no pool, with the names of the nodes. These blocks are not reached.
+    /// The blocks of other nodes that are in no pool, with the names of the nodes. These blocks cannot be reached.
     pub unpooled_blocks: BTreeMap<IpNet, String>,
-    /// Borrowed addresses that lie in no pool. Pods reach those that pods of this node borrow. The node itself reaches
-    /// none: its own table has no route for them, because the node may need the address elsewhere.
+    /// Borrowed addresses that are in no pool. Pods can reach those that pods of this node borrow. The node itself
+    /// cannot reach any: its kernel has no route for them, because the node may need the address for another
+    /// destination.
     pub unpooled_borrowed: BTreeSet<IpNet>,
     /// The addresses whose routes do not lead to the pods that name them.
     pub unrouted: UnroutedAddresses,
-    /// Whether Manx connects this node's pods. Where another plugin does, the way out is that plugin's, and pools say
-    /// nothing of it.
+    /// Whether Manx connects this node's pods. If another plugin connects them, that plugin also handles packets that
+    /// leave the cluster, and pools do not apply.
     pub connects_pods: bool,
 }
 
-/// The purpose for which a node needs an address that no pod may have, wherever the address lies.
+/// The reason why a node needs an address, so that no pod may have it, wherever the address is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReservedFor {
     /// The API server.
@@ -166,7 +173,7 @@ pub enum ReservedFor {
     Gateway,
     /// A server in the node's resolv.conf.
     DnsServer,
-    /// An interface of the node's own.
+    /// An interface of the node.
     Interface,
 }
 
@@ -181,11 +188,11 @@ impl fmt::Display for ReservedFor {
     }
 }
 
-/// The addresses that no pod may have, with the purpose of each.
+/// The addresses that no pod may have, with the reason for each.
 pub type Reserved = BTreeMap<IpAddr, ReservedFor>;
 
 impl Topology {
-    /// Whether another view differs only in [`Topology::prefixes`] and in what follows from these alone.
+    /// Returns whether another view differs only in [`Topology::prefixes`] and in fields that follow from them.
     pub(crate) fn differs_in_prefixes_alone(&self, other: &Self) -> bool {
         let Self { prefixes: _, unpooled_blocks: _, unpooled_borrowed: _, unrouted: _, .. } = self;
         let Self { vxlan_macs, senders, .. } = self;
@@ -195,15 +202,15 @@ impl Topology {
             && *underlay == other.underlay
     }
 
-    /// The longest prefix that contains an address, and the route of this prefix.
+    /// Returns the longest prefix that contains an address, and the route of this prefix.
     pub fn route(&self, address: IpAddr) -> (IpNet, Route) {
         let address = IpNet::from(address);
         let found = longest(&self.prefixes, address);
         found.map_or((address, Route::World), |(prefix, route)| (prefix, *route))
     }
 
-    /// Whether an address belongs to the world outside the cluster. A pod that has this address does not change that,
-    /// if the address lies in no pool.
+    /// Returns whether an address is outside the cluster. An address in no pool counts as outside, even if a pod has
+    /// it.
     pub fn is_of_world(&self, address: IpAddr) -> bool {
         let (prefix, route) = self.route(address);
         let is_borrowed = || match route {
@@ -213,7 +220,7 @@ impl Topology {
         route == Route::World || is_borrowed()
     }
 
-    /// The addresses by which this node masquerades other addresses.
+    /// Returns the addresses by which this node masquerades other addresses.
     pub fn masquerade_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.prefixes
             .iter()
@@ -221,22 +228,22 @@ impl Topology {
             .map(|(net, _)| net.addr())
     }
 
-    /// The far ends of the tunnels by which packets leave, in order.
+    /// Returns the far ends of the tunnels to which packets are sent, in order.
     pub fn receivers(&self) -> BTreeSet<Peer> {
         self.prefixes.values().filter_map(|route| route.tunnel()).collect()
     }
 
-    /// The far ends of all tunnels, in order.
+    /// Returns the far ends of all tunnels, in order.
     pub fn peers(&self) -> BTreeSet<Peer> {
         self.receivers().union(&self.senders).copied().collect()
     }
 
-    /// The interfaces of this node that host endpoints may govern. `node` is the node's name.
+    /// Returns the interfaces of this node to which host endpoints may apply. `node` is the node's name.
     pub fn interfaces<'a>(&'a self, node: &'a str, uplink: &'a str) -> Interfaces<'a> {
         Interfaces { node, uplink: Some(uplink), addresses: &self.addresses }
     }
 
-    /// The problems of the cluster as this node sees it.
+    /// Returns the problems of the cluster as this node sees it.
     pub fn problems(&self) -> impl Iterator<Item = String> {
         let name = self.ipam.block();
         let blocks = self.unpooled_blocks.iter().map(move |(block, node)| {
@@ -248,7 +255,7 @@ impl Topology {
         blocks.chain(lines(&self.unrouted, self.ipam))
     }
 
-    /// The desired state of the node's own namespace.
+    /// Returns the desired state of the node's own network namespace.
     pub fn host_network(&self) -> HostNetwork {
         let source = |block: &IpNet| {
             self.tunnel_addresses.iter().copied().find(|ip| ip.is_ipv4() == block.addr().is_ipv4())
@@ -291,13 +298,14 @@ pub enum TopologyError {
         /// The Nodes that exist.
         found: Vec<String>,
     },
-    /// A Node without a block has no addresses for pods. With Calico's IPAM it gets one with its first pod.
+    /// The Node has no block, so there are no addresses for its pods. (With Calico's IPAM this is not an error, because
+    /// a node gets a block with its first pod.)
     #[error(
         "Node {0:?} has no spec.podCIDR and no spec.podCIDRs: expected at least one block for its pods"
     )]
     NoBlock(String),
-    /// Without all pools it is not known which blocks are behind tunnels. If such a block were taken for a direct one,
-    /// hosts outside could send with its pods' addresses.
+    /// Not all pools are valid, so it is not known which blocks need a tunnel. If such a block were treated as direct,
+    /// hosts outside the cluster could send packets with its pods' addresses.
     #[error(
         "not valid, defined twice or overlapping: IPPool {}; until it is corrected or removed, it is not known which blocks are behind tunnels",
         .0.join(", ")
@@ -311,13 +319,13 @@ pub enum TopologyError {
     BlockClaimed {
         /// This node.
         name: String,
-        /// Its block.
+        /// The block of this node.
         own: IpNet,
         /// The other node.
         claimant: String,
-        /// The other's block.
+        /// The block of the other node.
         other: IpNet,
-        /// What gave them out.
+        /// The IPAM that assigned the blocks.
         ipam: Ipam,
     },
 }
@@ -326,7 +334,7 @@ fn list(names: &[String], none: &str) -> String {
     if names.is_empty() { none.to_owned() } else { names.join(", ") }
 }
 
-/// The topology as seen from node `name`.
+/// Returns the topology as the node `name` sees it.
 pub fn topology(
     cluster: &Cluster,
     name: &str,
@@ -340,8 +348,8 @@ pub fn topology(
     }
 }
 
-/// The topology for an agent that starts, and has no earlier one. While not all pools are known, other nodes' pods are
-/// not reached, and nothing is accepted from them.
+/// Returns the topology for an agent that starts and has no earlier topology. While not all pools are known, pods of
+/// other nodes cannot be reached, and no packets from them are accepted.
 pub fn closed_topology(
     cluster: &Cluster,
     name: &str,
@@ -372,7 +380,7 @@ pub fn closed_topology(
     })
 }
 
-/// The routes of all sources as seen from node `name`. [`Topology::prefixes`] is made from these.
+/// Returns the routes of all sources as the node `name` sees them. [`Topology::prefixes`] is made from these.
 pub fn contributions(
     cluster: &Cluster,
     name: &str,
@@ -382,8 +390,8 @@ pub fn contributions(
     Ok(seen.routes().map(Contribution::from).collect())
 }
 
-/// The topology for a node where another CNI plugin connects the pods. All addresses are the world's, except those of
-/// the node itself and of its attached pods. Blocks and pools do not matter.
+/// Returns the topology for a node on which another CNI plugin connects the pods. All addresses count as outside the
+/// cluster, except those of the node itself and of its attached pods. Blocks and pools do not matter.
 pub fn policy_only(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError> {
     let here = node(cluster, name)?;
     let all = policy_only_contributions(cluster, name)?;
@@ -395,8 +403,8 @@ pub fn policy_only(cluster: &Cluster, name: &str) -> Result<Topology, TopologyEr
     })
 }
 
-/// The routes of all sources if another CNI plugin connects the pods. The prefixes of [`policy_only`] are made from
-/// these.
+/// Returns the routes of all sources if another CNI plugin connects the pods. The prefixes of [`policy_only`] are made
+/// from these.
 pub fn policy_only_contributions(
     cluster: &Cluster,
     name: &str,

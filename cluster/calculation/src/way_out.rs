@@ -1,4 +1,5 @@
-//! Which pods have the node's address on the way out, and to which hosts they keep their own.
+//! Decides which pods' packets get the node's address as source when they leave the cluster, and for which hosts pods
+//! keep their own addresses.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,8 +11,8 @@ use manx_policy_compiler::prefix_map::PrefixMap;
 use crate::import::Cluster;
 use crate::topology::Topology;
 
-/// The pools and the excluded hosts, each with its value of [`ManxPorts::masquerade`]. A pod outside of all pools keeps
-/// its address.
+/// Returns the pools and the excluded hosts, each with its value for [`ManxPorts::masquerade`]. A pod outside of all
+/// pools keeps its address.
 pub(crate) fn values(
     cluster: &Cluster,
     topology: &Topology,
@@ -21,8 +22,8 @@ pub(crate) fn values(
     of_pools.into_iter().chain(of_hosts(reached))
 }
 
-/// Whether the world sees the node's address in packets between these two, if the node excludes hosts or not. The
-/// cluster's settings do not count.
+/// Returns whether packets from `source` to `destination` get the node's address. `excludes_hosts` says whether nodes
+/// are excluded from this. The cluster's own setting is ignored.
 pub fn is_masqueraded(
     (cluster, topology): (&Cluster, &Topology),
     excludes_hosts: bool,
@@ -44,19 +45,19 @@ fn of_hosts(reached: BTreeSet<IpAddr>) -> impl Iterator<Item = (IpNet, u32)> {
     reached.into_iter().map(|host| (IpNet::from(host), ManxPorts::STAYS))
 }
 
-/// The addresses of nodes that `natOutgoingExclusions: IPPoolsAndHostIPs` means: of each node the first of each family,
-/// as with Calico. There are none if the setting is another one.
+/// The addresses of nodes that `natOutgoingExclusions: IPPoolsAndHostIPs` excludes. As in Calico, they are the first
+/// address of each family of each node. There are none if the setting has another value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExcludedHosts {
-    /// Those whose answers come back to a pod's own address.
+    /// The addresses of nodes whose replies reach a pod at its own address.
     pub reached: BTreeSet<IpAddr>,
-    /// Those behind a tunnel. Their answers would come in it, and a tunnel brings no node's address. So pods' packets
-    /// to them are translated.
+    /// The addresses of nodes behind a tunnel. Their replies would arrive through the tunnel, and a tunnel must not
+    /// carry packets from a node's address. So pods' packets to these nodes are masqueraded.
     pub behind_tunnels: BTreeSet<IpAddr>,
 }
 
 impl ExcludedHosts {
-    /// The hosts of a cluster as one node sees them.
+    /// Returns the excluded hosts of a cluster as one node sees them.
     pub fn new(cluster: &Cluster, topology: &Topology) -> Self {
         Self::with(cluster.way_out.excludes_hosts, cluster, topology)
     }

@@ -1,23 +1,24 @@
 //! The directory datastore: the objects of all manifests in one directory.
 //!
 //! Files named `*.yaml`, `*.yml` and `*.json` directly in the directory are read, in the order of their names. Names
-//! that begin with a dot are skipped, and subdirectories are not entered (editors and `ConfigMap` mounts keep their
-//! unfinished copies in such places).
+//! that begin with a dot are skipped, and subdirectories are not read, because editors and `ConfigMap` mounts keep
+//! incomplete copies there.
 //!
-//! - A file that cannot be read or is no YAML keeps its last good state; the fault is reported. If it never had a good
-//!   state (at start), the store is not in sync until it has one, and an agent that is not in sync passes nothing. A
-//!   broken file that appears later is like an object that the API server refuses: reported, and without effect.
-//! - A file that lacks an object that it had, or that was written in place and got shorter, may be a partial save: an
-//!   editor empties a file before it writes it. Without a policy nothing isolates, so such a file keeps its last good
-//!   state, and is reported, until it has stayed unchanged for [`STANDS`]. A file that lacks all its objects keeps them
-//!   for good.
-//! - An object that is not valid is present as [`State::Invalid`], and fails closed.
-//! - If a file is removed, its objects are removed: this is the way to remove objects. If a directory cannot be read,
+//! - If a file cannot be read or is not YAML, its last valid state stays in force, and the fault is reported. If it
+//!   never had a valid state (at the start), the store is not in sync until the file has one. An agent that is not in
+//!   sync passes nothing. A broken file that is added later is treated like an object that the API server refuses: it
+//!   is reported and has no effect.
+//! - If a file lacks an object that it had before, or was rewritten in place and became shorter, it may be a partial
+//!   save, because editors empty a file before they write it. If a policy were lost, nothing would isolate its pods. So
+//!   the last valid state stays in force, and this is reported, until the file has been unchanged for [`STANDS`]. If a
+//!   file lacks all its objects, they stay in force permanently.
+//! - An invalid object is present as [`State::Invalid`], and fails closed.
+//! - If a file is removed, its objects are removed. This is the way to remove objects. If a directory cannot be read,
 //!   nothing is removed.
-//! - An object of any kind that is defined differently in two places is invalid: neither definition is used. The same
+//! - An object of any kind that two places define differently is invalid, and neither definition is used. The same
 //!   content twice only causes a warning.
 //!
-//! A program that writes here should write a temporary file (say `.policy.yaml.tmp`) and rename it.
+//! A program that writes files here should write a temporary file (such as `.policy.yaml.tmp`) and rename it.
 
 mod encoding;
 mod file;
@@ -38,19 +39,19 @@ pub use file::STANDS;
 use file::{File, Moment, PreviousText, Refreshed};
 pub(crate) use secrets::read_secrets;
 
-/// A directory of manifests: the last good state of each file, and the objects that they define together.
+/// A directory of manifests, with the last valid state of each file and the objects of all files.
 #[derive(Debug, Default)]
 pub struct Store {
     directory: PathBuf,
     files: BTreeMap<String, File>,
     fault: Option<Problem>,
     contents: Arc<Contents>,
-    /// The objects that are defined in more than one place.
+    /// The objects that more than one place defines.
     repeated: BTreeSet<ObjectKey>,
 }
 
 impl Store {
-    /// A store of `directory` that has not read anything yet.
+    /// Returns a store for `directory` that has not read anything yet.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into(), ..Self::default() }
     }
@@ -66,22 +67,24 @@ impl Store {
         &self.directory
     }
 
-    /// All objects as of the last [`Store::refresh`].
+    /// Returns all objects as of the last [`Store::refresh`].
     pub fn contents(&self) -> &Contents {
         &self.contents
     }
 
-    /// All objects, shared: the caller may read them while the store continues. The store then changes a copy.
+    /// Returns all objects as a shared value. The caller may read it while the store continues, because the store then
+    /// changes a copy.
     pub fn shared(&self) -> Arc<Contents> {
         Arc::clone(&self.contents)
     }
 
-    /// Reads the files that have changed since the last refresh and returns the differences; `None` if there are none.
+    /// Reads the files that have changed since the last refresh. Returns the differences, or `None` if there are none.
     pub fn refresh(&mut self) -> Option<Changes> {
         self.refresh_at(Moment::now())
     }
 
-    /// Whether a file may be half written. Its new text is used when it has stayed unchanged for [`STANDS`].
+    /// Returns whether a file may be a partial save. Its new text is used when the file has been unchanged for
+    /// [`STANDS`].
     pub fn has_unsettled_file(&self) -> bool {
         self.files.values().any(File::is_unsettled)
     }
@@ -126,8 +129,8 @@ impl Store {
         Some(changes.unwrap_or_else(|| self.rebuild()))
     }
 
-    /// Replaces the previous contents of these files by the current ones. `None`: the contents have to be rebuilt,
-    /// because something is or was wrong with one of the files, or an object is or was defined twice.
+    /// Replaces the previous contents of these files with the current ones. Returns `None` if the contents must be
+    /// rebuilt. This is so if one of the files has or had a fault, or if an object is or was defined twice.
     fn apply_texts(&mut self, said: &[(String, PreviousText)]) -> Option<Changes> {
         let mut changed = BTreeMap::new();
         let contents = Arc::make_mut(&mut self.contents);
@@ -179,18 +182,19 @@ impl Store {
     }
 }
 
-/// The objects of one reading, and the texts that they were read from.
+/// The objects that were read, and the texts from which they were read.
 #[derive(Debug)]
 pub struct Read {
     pub contents: Contents,
-    /// The text of each file that could be read, by its name in [`Place::file`](manx_objects::problem::Place::file).
+    /// The text of each readable file, by its name in [`Place::file`](manx_objects::problem::Place::file).
     pub texts: BTreeMap<String, String>,
 }
 
-/// Reads files and directories once, as if all files were in one directory. Each file has the path that led to it as
-/// its name. A file that several paths lead to is read once. `-` is standard input. A directory without a manifest is
-/// an error, and so are files that together have no object, because the caller expects some. Text that is no object
-/// is an error in a file that was named, and a warning in a file of a directory.
+/// Reads files and directories once, as if all files were in one directory. The name of each file is the path by which
+/// it was found. A file that is found through several paths is read once. `-` stands for standard input. A directory
+/// without a manifest is an error, because the caller expects objects. For the same reason it is an error if all files
+/// together have no object. Text that is not an object is an error in a file that was named, and a warning in a file of
+/// a directory.
 pub fn read_with_texts<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive: bool) -> Read {
     let now = Moment::now();
     let mut files: BTreeMap<String, File> = BTreeMap::new();
@@ -238,7 +242,8 @@ pub fn read_with_texts<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive:
     Read { contents, texts }
 }
 
-/// The problem that subdirectories with manifests are not entered. A directory without any manifest is another problem.
+/// Returns a problem if there are subdirectories with manifests, because these are not read. A directory without any
+/// manifest of its own causes a different problem.
 fn skipped_folders(directory: &Path, name: &str) -> Option<Problem> {
     if file::names(directory).ok()?.is_empty() {
         return None;
@@ -250,12 +255,13 @@ fn skipped_folders(directory: &Path, name: &str) -> Option<Problem> {
     Some(Problem { severity: Severity::Warning, ..Problem::of_file(&name.into(), cause) })
 }
 
-/// As [`read_with_texts`], without the texts.
+/// Like [`read_with_texts`], without the texts.
 pub fn read_paths<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive: bool) -> Contents {
     read_with_texts(paths, recursive).contents
 }
 
-/// Reports that no object was read, unless another error explains it. `blank`: no text has more than comments.
+/// Reports that no object was read, unless another error already explains this. `blank` says that all texts are empty
+/// or consist of comments.
 fn expect_objects(contents: &mut Contents, first: &Arc<str>, blank: bool) {
     let told = contents.problems.iter().any(|problem| problem.severity == Severity::Error);
     if !contents.objects.is_empty() || told {
@@ -263,7 +269,7 @@ fn expect_objects(contents: &mut Contents, first: &Arc<str>, blank: bool) {
     }
     let empty = contents.problems.iter().position(|it| it.cause == Cause::EmptyList);
     let problem = match empty {
-        // One problem is enough for one cause.
+        // One cause should be reported as one problem.
         Some(empty) => {
             let problem = contents.problems.remove(empty);
             let cause = Cause::NoObject { found: "a list without items" };
@@ -284,7 +290,8 @@ fn from_files(files: BTreeMap<String, File>) -> Contents {
     Arc::unwrap_or_clone(store.contents)
 }
 
-/// The files of the manifests at a path: the path itself, or if it is a directory those in it. `-` is standard input.
+/// Returns the files of the manifests at a path. If the path is a directory, these are the files in it; otherwise it is
+/// the path itself. `-` stands for standard input.
 pub fn manifests(path: &Path, recursive: bool) -> io::Result<Vec<PathBuf>> {
     if path == Path::new("-") {
         return Ok(vec![PathBuf::from("/dev/stdin")]);

@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
-/// Why a source cannot be opened, read once, or written to. Later faults are no errors: they are reported by
-/// [`Source::stale`](crate::Source::stale).
+/// The reason why a source cannot be opened, read once, or written to. Later faults are not returned as errors;
+/// [`Source::stale`](crate::Source::stale) reports them.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// There is no directory to read.
+    /// The directory does not exist.
     #[error(
         "there is no directory {0} to read manifests from: make it, or name another by --datastore"
     )]
     NoDirectory(PathBuf),
-    /// A directory could not be read whole.
+    /// A part of a directory could not be read.
     #[error(
         "the datastore {0} cannot be read whole, and until it is nothing may pass: {1}; correct it and start again"
     )]
@@ -31,10 +31,10 @@ pub enum SourceError {
         server: String,
         /// The kind of objects.
         kind: &'static str,
-        /// The server's message, or the reason for its silence.
+        /// The server's message, or the reason why there is no answer.
         reason: String,
     },
-    /// An object cannot be made.
+    /// An object cannot be created.
     #[error("no {kind} can be made at {server}: {reason}")]
     Unmade {
         server: String,

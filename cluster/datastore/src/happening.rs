@@ -1,14 +1,14 @@
-//! What happens at a node, for people who look at its Node object.
+//! Something that happened at a node, for people who look at the Node object.
 
-/// Something that has happened at the agent's own node.
+/// Something that happened at the agent's own node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Happening {
-    /// What it is, as one word for programs (Kubernetes, `events.k8s.io/v1`, `reason`).
+    /// The type of happening, as one word for programs (Kubernetes, `events.k8s.io/v1`, `reason`).
     pub reason: &'static str,
-    /// What the agent did then, likewise (`action`).
+    /// What the agent did, as one word for programs (`action`).
     pub action: &'static str,
-    /// Whether it is something to look after.
+    /// Whether people should act on it.
     pub is_warning: bool,
-    /// The sentence. What goes beyond 1,024 bytes is cut off.
+    /// The text. It is cut after 1,024 bytes.
     pub text: String,
 }

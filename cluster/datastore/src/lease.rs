@@ -1,8 +1,9 @@
-//! A Lease of Kubernetes (`coordination.k8s.io`), by which at most one of several processes leads.
+//! A Lease of Kubernetes (`coordination.k8s.io`). It ensures that at most one of several processes leads.
 //!
-//! The leader writes the Lease again and again. The others take it when it has not been written for the holder's duration.
-//! They measure that by their own clocks, from when they have seen a write, so clocks need not agree. The leader counts from
-//! before it has sent its last write, and stops leading [`Terms::renew`] after that: earlier than anybody may take the Lease.
+//! The leader writes the Lease at regular intervals. Other processes take the Lease if the holder has not written it
+//! for the duration that the Lease contains. They measure this with their own clocks, from the time when they have seen
+//! a write, so the clocks need not agree. The leader measures from the time before it sent its last write, and stops
+//! leading [`Terms::renew`] after that. This is earlier than any other process may take the Lease.
 //!
 //! Source: `client-go/tools/leaderelection` of Kubernetes.
 
@@ -16,9 +17,9 @@ use crate::writes::{WriteError, Writes};
 /// The times of a Lease. The default values are those of Kubernetes' own controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// For how long others leave the Lease to a holder that does not write.
+    /// The time for which others wait if the holder does not write.
     pub duration: Duration,
-    /// For how long the holder leads after a write. Shorter than the duration.
+    /// The time for which the holder leads after a write. It is shorter than the duration.
     pub renew: Duration,
     /// The pause between two attempts.
     pub retry: Duration,
@@ -31,14 +32,14 @@ impl Default for Terms {
     }
 }
 
-/// A process that leads, or wants to.
+/// A process that leads or wants to lead.
 #[derive(Debug)]
 pub struct Candidate {
     key: ServedKey,
-    /// Unique to the process: one that starts anew is another candidate.
+    /// The identity of the process. A restarted process has another identity.
     identity: String,
     terms: Terms,
-    /// What the Lease said last, and when that was first seen.
+    /// The last content of the Lease, and the time when this content was first seen.
     seen: Option<(Value, Instant)>,
     until: Option<Instant>,
 }
@@ -49,15 +50,15 @@ impl Candidate {
         Self { key, identity, terms, seen: None, until: None }
     }
 
-    /// The time until which this process leads; `None`: it has not the Lease.
+    /// Returns the time until which this process leads, or `None` if it does not have the Lease.
     pub const fn until(&self) -> Option<Instant> {
         self.until
     }
 
-    /// Takes or renews the Lease. Returns whether this process has it now.
+    /// Takes or renews the Lease. Returns whether this process now has the Lease.
     ///
     /// # Errors
-    /// The server does not answer, or refuses it.
+    /// Returns an error if the server does not answer or refuses the write.
     pub async fn attempt<W: Writes>(&mut self, writes: &W) -> Result<bool, WriteError> {
         let sent = Instant::now();
         let found = writes.get(&self.key).await?;
@@ -76,10 +77,10 @@ impl Candidate {
         }
     }
 
-    /// Gives the Lease back if this process has it, so that another one need not wait.
+    /// Gives the Lease back if this process has it, so that another process does not have to wait.
     ///
     /// # Errors
-    /// The server does not answer, or refuses it. Then others wait for the duration.
+    /// Returns an error if the server does not answer or refuses the write. Other processes then wait for the duration.
     pub async fn give_back<W: Writes>(&mut self, writes: &W) -> Result<(), WriteError> {
         self.until = None;
         let found = writes.get(&self.key).await?;
@@ -97,7 +98,7 @@ impl Candidate {
         }
     }
 
-    /// The fields with which this process has the Lease from now on; `None`: another process has it.
+    /// Returns the fields with which this process takes or keeps the Lease, or `None` if another process has it.
     fn next(&mut self, found: Option<&Value>, now: Instant, wall: SystemTime) -> Option<Value> {
         let wall = time(wall);
         let duration = self.terms.duration;
@@ -147,7 +148,7 @@ impl Candidate {
     }
 }
 
-/// Kubernetes' `MicroTime`.
+/// Returns a time in the form of Kubernetes' `MicroTime`.
 fn time(time: SystemTime) -> String {
     humantime::format_rfc3339_micros(time).to_string()
 }
@@ -185,7 +186,7 @@ mod tests {
                 "renewTime": "2025-11-29T01:02:03.000001Z",
             })
         );
-        // What counts is when the other has seen a write, and not the time that it names.
+        // The time at which the other process has seen a write matters, not the time in the Lease.
         assert_eq!(other.next(Some(&lease), after(100), wall), None);
         let later = wall + Duration::from_secs(2);
         let renewed = one.next(Some(&lease), after(102), later).unwrap();
@@ -200,7 +201,7 @@ mod tests {
             (&json!("other"), &json!(1))
         );
         assert_eq!(one.next(Some(&taken), after(130), wall), None);
-        // A holder with a longer duration is waited for.
+        // If the holder has a longer duration, the other process waits for that duration.
         let mut longer = taken.clone();
         longer["leaseDurationSeconds"] = 60.into();
         assert_eq!(one.next(Some(&longer), after(131), wall), None);

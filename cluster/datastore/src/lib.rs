@@ -2,25 +2,25 @@
 //!
 //! The layers, in order:
 //! - `error`: the errors of sources.
-//! - `directory`: the [`Store`] of a directory. It reads changed files, keeps the last good state of each, and returns
-//!   the differences as [`Changes`](manx_objects::contents::Changes).
+//! - `directory`: the [`Store`] of a directory. It reads changed files, stores the last valid state of each, and
+//!   returns the differences as [`Changes`](manx_objects::contents::Changes).
 //! - `watch`: reports when a directory may have changed.
-//! - `served`: the kinds of object that are read and written one by one.
-//! - `writes`: writes of single objects, by compare-and-swap.
-//! - `object_event`: sentences about objects, for people, by these writes.
-//! - `lease`: at most one of several processes leads, by these writes.
-//! - `pool`: the first `IPPool` of a cluster, by these writes.
-//! - [`secrets`]: values of single Secrets, apart from all other objects.
-//! - `node_status`: what people want to know of a node at the API server, apart from all other objects.
-//! - `happening`: what happens at a node, for people.
-//! - `followed`: the common part of all sources that follow a server: its objects, their last state on disk, the time
-//!   since which they are stale, and the values that are still to be written.
-//! - [`api_server`]: the API server as such a source: its connection, lists, watches and writes.
+//! - `served`: the kinds of object that are read and written individually.
+//! - `writes`: writes single objects with compare-and-swap.
+//! - `object_event`: Events about objects, for people, with these writes.
+//! - `lease`: ensures that at most one of several processes leads, with these writes.
+//! - `pool`: the first `IPPool` of a cluster, with these writes.
+//! - [`secrets`]: values of single Secrets, separate from all other objects.
+//! - `node_status`: the status of a node for people at the API server, separate from all other objects.
+//! - `happening`: what happened at a node, for people.
+//! - `followed`: the common part of all sources that follow a server. It has the objects, their last state on disk,
+//!   since when they are stale, and the values that must still be written.
+//! - [`api_server`]: the API server as such a source, with its connection, lists, watches and writes.
 //! - [`time`]: times of objects, for crates without a clock.
 //! - `source`: the [`Source`] that an agent follows. It has all objects, and returns one change after the other.
 //!
-//! The meaning and the parsing of objects are in `manx-objects`; this crate decides when a text is read and which of
-//! its states is used.
+//! `manx-objects` parses and interprets objects. This crate decides when a text is read and which of its states is
+//! used.
 
 pub mod api_server;
 mod directory;

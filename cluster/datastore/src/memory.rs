@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::served::{ServedKey, ServedKind};
 use crate::writes::{Revision, WriteError, Writes};
 
-/// See the module. It serves all kinds, Calico's in one API version.
+/// See the module. It serves all kinds. Calico's kinds are served in one API version.
 #[derive(Debug)]
 pub struct MemoryWrites {
     calicos: &'static str,
@@ -19,14 +19,14 @@ pub struct MemoryWrites {
 struct State {
     objects: BTreeMap<ServedKey, Value>,
     version: u64,
-    /// While it is set, nothing is answered.
+    /// While it is set, no request is answered.
     is_down: bool,
     /// The kinds that the server lacks.
     lacks: BTreeSet<ServedKind>,
 }
 
 impl MemoryWrites {
-    /// A server without objects that serves Calico's kinds in this API version.
+    /// Returns a server without objects that serves Calico's kinds in this API version.
     pub fn new(calicos: &'static str) -> Self {
         Self { calicos, state: Mutex::default() }
     }
@@ -35,7 +35,7 @@ impl MemoryWrites {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts an object there, whatever was there before.
+    /// Stores an object, and replaces any existing one.
     pub fn put(&self, key: ServedKey, object: Value) {
         self.state().store(key, object);
     }
@@ -45,22 +45,22 @@ impl MemoryWrites {
         self.state().objects.remove(key);
     }
 
-    /// An object as it is.
+    /// Returns an object.
     pub fn object(&self, key: &ServedKey) -> Option<Value> {
         self.state().objects.get(key).cloned()
     }
 
-    /// Lacks a kind from now on.
+    /// Makes the server lack a kind from now on.
     pub fn stop_serving(&self, kind: ServedKind) {
         self.state().lacks.insert(kind);
     }
 
-    /// Whether the server answers from now on.
+    /// Sets whether the server answers.
     pub fn set_down(&self, is_down: bool) {
         self.state().is_down = is_down;
     }
 
-    /// All objects.
+    /// Returns all objects.
     pub fn objects(&self) -> BTreeMap<ServedKey, Value> {
         self.state().objects.clone()
     }
@@ -176,7 +176,7 @@ impl Writes for MemoryWrites {
     }
 }
 
-/// The JSON of an object with these annotations and labels.
+/// Returns the JSON of an object with these annotations and labels.
 pub fn annotated(annotations: &Value, labels: &Value) -> Value {
     json!({ "metadata": { "annotations": annotations, "labels": labels } })
 }

@@ -1,6 +1,8 @@
-//! Calico's `CalicoNodeStatus` objects: what people want to know of a node at the API server, and what the node has to say.
+//! Calico's `CalicoNodeStatus` objects. Users request the status of a node with such an object at the API server, and
+//! the node's agent writes the status.
 //!
-//! They are apart from all other objects: no policy and no route depends on them, and their status changes all the time.
+//! They are separate from all other objects, because no policy and no route depends on them, and their status changes
+//! all the time.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,30 +13,31 @@ use tokio::sync::watch;
 
 use crate::followed::Waiting;
 
-/// The most objects that one node fills in, the first by their names.
+/// The maximum number of objects that one node fills in. The first ones by name are used.
 pub(crate) const MOST_OBJECTS: usize = 16;
-/// The shortest period. Each object is written as often at most, and the server keeps each version for minutes.
+/// The minimum period. There is a minimum because each object is written once in each period, and the server stores
+/// each version for minutes.
 pub(crate) const LEAST_PERIOD: Duration = Duration::from_secs(10);
-/// The longest period: a day, as in Calico.
+/// The maximum period: one day, as in Calico.
 const LONGEST_PERIOD: Duration = Duration::from_hours(24);
 
-/// What is asked for by an object that names this node.
+/// The request of an object that names this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatusRequest {
-    /// Which object of this name it is.
+    /// The uid of the object, which distinguishes objects with the same name.
     pub uid: String,
-    /// `classes` has `Agent`.
+    /// Whether `classes` contains `Agent`.
     pub agent: bool,
-    /// `classes` has `BGP`.
+    /// Whether `classes` contains `BGP`.
     pub bgp: bool,
-    /// `classes` has `Routes`.
+    /// Whether `classes` contains `Routes`.
     pub routes: bool,
-    /// The time between two looks; `None`: the status stays as it is (`updatePeriodSeconds: 0`).
+    /// The time between two updates. `None` means that the status is not updated (`updatePeriodSeconds: 0`).
     pub period: Option<Duration>,
 }
 
 impl StatusRequest {
-    /// Reads an object. `None`: it is about another node.
+    /// Reads an object. Returns `None` if it is for another node.
     pub(crate) fn read(object: &Value, node: &str) -> Option<(String, Self)> {
         let (metadata, spec) = (&object["metadata"], &object["spec"]);
         if spec["node"] != node {
@@ -44,7 +47,7 @@ impl StatusRequest {
             let classes = spec["classes"].as_array().into_iter().flatten();
             classes.filter_map(Value::as_str).any(|it| it == class)
         };
-        // Without a period it is the shortest one, which is Calico's default, too.
+        // Without a period, the minimum period is used, which is also Calico's default.
         let seconds = spec["updatePeriodSeconds"].as_u64().unwrap_or(LEAST_PERIOD.as_secs());
         let period = Duration::from_secs(seconds).clamp(LEAST_PERIOD, LONGEST_PERIOD);
         let request = Self {
@@ -58,7 +61,7 @@ impl StatusRequest {
     }
 }
 
-/// What is asked for by objects' names, and what is to be written to them.
+/// The requests of objects, and the statuses that must be written to them.
 #[derive(Debug, Default)]
 pub struct NodeStatuses {
     is_wanted: watch::Sender<bool>,
@@ -69,34 +72,34 @@ pub struct NodeStatuses {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What was written last, with the object's uid.
+    /// The status that was last written, with the object's uid.
     written: BTreeMap<String, (String, Value)>,
-    /// Why objects cannot be followed.
+    /// The reason why objects cannot be followed.
     fault: Option<String>,
-    /// Why the last write failed, with the object's name.
+    /// The reason why the last write failed, with the object's name.
     failure: Option<(String, String)>,
-    /// How many objects there are beyond [`MOST_OBJECTS`].
+    /// The number of objects beyond [`MOST_OBJECTS`].
     left_out: usize,
 }
 
 impl NodeStatuses {
-    /// Begins to follow the objects. Until then no right to read them is needed.
+    /// Begins to follow the objects. Before this call, no right to read them is needed.
     pub fn want(&self) {
         self.is_wanted.send_replace(true);
     }
 
-    /// Waits until the objects are to be followed.
+    /// Waits until [`NodeStatuses::want`] is called.
     pub(crate) async fn wanted(&self) {
-        // `self` holds the sender.
+        // The sender exists as long as `self`, so this cannot fail.
         _ = self.is_wanted.subscribe().wait_for(|it| *it).await;
     }
 
-    /// What is asked for, by the objects' names.
+    /// Returns the requests, by the objects' names.
     pub fn requests(&self) -> BTreeMap<String, StatusRequest> {
         self.requests.borrow().clone()
     }
 
-    /// Queues a status. One that was written last is not written again.
+    /// Queues a status. If the status is the one that was last written, it is not written again.
     pub fn put(&self, name: &str, status: Value) {
         let uid = self.requests.borrow().get(name).map(|it| it.uid.clone());
         let is_written = self
@@ -109,7 +112,7 @@ impl NodeStatuses {
         }
     }
 
-    /// Warnings to users.
+    /// Returns warnings for users.
     pub(crate) fn problems(&self) -> Vec<String> {
         let State { fault, failure, left_out, .. } = &*self.state();
         let fault = fault.iter().map(|reason| {
@@ -127,7 +130,7 @@ impl NodeStatuses {
         fault.chain(failure).chain(left_out).collect()
     }
 
-    /// Replaces what is asked for.
+    /// Replaces the requests.
     pub(crate) fn note(&self, mut requests: BTreeMap<String, StatusRequest>) {
         let behind = requests.keys().nth(MOST_OBJECTS).cloned();
         let left_out = behind.map_or(0, |behind| requests.split_off(&behind).len());
@@ -141,12 +144,12 @@ impl NodeStatuses {
         self.requests.send_replace(requests);
     }
 
-    /// Notes why objects cannot be followed. What is known of them stays.
+    /// Records the reason why objects cannot be followed. The known requests are kept.
     pub(crate) fn note_fault(&self, reason: String) {
         self.state().fault = Some(reason);
     }
 
-    /// Notes what came of a write.
+    /// Records the result of a write.
     pub(crate) fn note_written(&self, name: &str, status: Value, outcome: Result<(), String>) {
         let uid = self.requests.borrow().get(name).map(|it| it.uid.clone());
         let mut state = self.state();
@@ -168,7 +171,7 @@ impl NodeStatuses {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change of it is whole.
+        // A poisoned lock is not a problem, because each change leaves the state valid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,8 @@
-//! An Event of Kubernetes (`events.k8s.io/v1`): a sentence about an object, for people. The server forgets it after an hour.
+//! An Event of Kubernetes (`events.k8s.io/v1`): a text about an object, for people. The server removes it after an
+//! hour.
 //!
-//! Its name is made of the object's identity, of the text, and of the occurrence, so that the server refuses the same Event a second time.
+//! Its name is derived from the object's identity, the text and the occurrence, so that the server refuses the same
+//! Event a second time.
 
 use std::time::SystemTime;
 
@@ -10,40 +12,40 @@ use serde_json::{Value, json};
 use crate::served::{ServedKey, ServedKind};
 use crate::writes::{WriteError, Writes};
 
-/// The most bytes of an Event's text (Kubernetes, `note`).
+/// The maximum length of an Event's text, in bytes (Kubernetes, `note`).
 pub(crate) const NOTE: usize = 1024;
-/// The most bytes of an object's name in the name of an Event, which has 253.
+/// The maximum number of bytes of an object's name within the name of an Event. The whole name may have 253.
 const NAME: usize = 200;
-/// The most bytes of a writer's name in an Event.
+/// The maximum length of a writer's name in an Event, in bytes.
 const INSTANCE: usize = 128;
 
 /// See the module.
 #[derive(Debug, Clone, Copy)]
 pub struct ObjectEvent<'a> {
-    /// API version and kind of the object that it is about.
+    /// The API version and the kind of the object.
     pub of: (&'a str, &'a str),
     /// The object's `metadata`.
     pub metadata: &'a Value,
-    /// The name of the process that writes it.
+    /// The name of the process that writes the Event.
     pub by: &'a str,
-    /// What it did, as one word.
+    /// What the process did, as one word.
     pub action: &'a str,
-    /// Why it says this, as one word.
+    /// Why the Event is written, as one word.
     pub reason: &'a str,
-    /// The sentence. What is more than 1024 bytes is cut off.
+    /// The text. It is cut after 1024 bytes.
     pub note: &'a str,
     /// Whether something is wrong.
     pub is_warning: bool,
-    /// What makes it another Event than one with the same sentence: 0 for a state, and a sum over subject and time for what
-    /// happens more than once.
+    /// A number that distinguishes Events with the same text. It is 0 for a state, and a hash of subject and time for
+    /// something that can happen several times.
     pub occurrence: u64,
 }
 
 impl ObjectEvent<'_> {
-    /// Writes the Event, unless it is there already.
+    /// Writes the Event, unless it already exists.
     ///
     /// # Errors
-    /// The server does not answer, or refuses.
+    /// Returns an error if the server does not answer or refuses the write.
     pub async fn write(self, writes: &impl Writes, now: SystemTime) -> Result<(), WriteError> {
         let value = self.value(now);
         let text = |field: &str| value["metadata"][field].as_str().unwrap_or_default();
@@ -54,7 +56,7 @@ impl ObjectEvent<'_> {
         }
     }
 
-    /// The object. That about an object without namespace stands in `default`.
+    /// Returns the Event as an object. An Event about an object without a namespace is in the namespace `default`.
     pub(crate) fn value(self, now: SystemTime) -> Value {
         let Self { of: (api_version, kind), metadata, note, .. } = self;
         let text = |field: &str| metadata[field].as_str().unwrap_or_default();
@@ -87,7 +89,7 @@ impl ObjectEvent<'_> {
     }
 }
 
-/// The start of a text, up to this many bytes.
+/// Returns the start of a text, up to this many bytes.
 pub(crate) fn prefix(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]

@@ -1,7 +1,7 @@
-//! The first `IPPool`s of a cluster: one of each family that has none.
+//! The first `IPPool`s of a cluster: one for each family that has none.
 //!
-//! Source: Calico's reference, "Configuring calico/node", sections "IP pool configuration". (Calico makes them at the start
-//! of each node.)
+//! Source: Calico's reference, "Configuring calico/node", sections "IP pool configuration". (Calico creates them when a
+//! node starts.)
 
 use ipnet::IpNet;
 use manx_objects::object::Kind;
@@ -12,22 +12,22 @@ use serde_json::{Value, json};
 use crate::served::ServedKey;
 use crate::writes::{WriteError, Writes};
 
-/// A pool to make if there is none of its family.
+/// A pool that is created if there is none of its family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DefaultPool {
-    /// Its addresses.
+    /// The pool's addresses.
     pub cidr: IpNet,
-    /// Its `ipipMode`, for IPv4 alone.
+    /// `ipipMode`, for IPv4 only.
     pub ipip: &'static str,
-    /// Its `vxlanMode`.
+    /// `vxlanMode`.
     pub vxlan: &'static str,
-    /// Its `natOutgoing`.
+    /// `natOutgoing`.
     pub nat_outgoing: bool,
-    /// Its `blockSize`, if it is another one than that of its family.
+    /// `blockSize`, if it differs from the default of the family.
     pub block_size: Option<u8>,
-    /// Its `nodeSelector`, if it is not for all nodes.
+    /// `nodeSelector`, if the pool is not for all nodes.
     pub node_selector: Option<String>,
-    /// Its `disableBGPExport`.
+    /// `disableBGPExport`.
     pub hidden_from_peers: bool,
 }
 
@@ -36,13 +36,13 @@ impl DefaultPool {
         self.cidr.addr().is_ipv4()
     }
 
-    /// Its key. The name is the one that Calico gives it.
+    /// Returns the pool's key, with the name that Calico uses.
     fn key(&self) -> ServedKey {
         let name = if self.is_v4() { "default-ipv4-ippool" } else { "default-ipv6-ippool" };
         ServedKey::new(Kind::IpPool, "", name)
     }
 
-    /// The object, without what its key says.
+    /// Returns the object, without the fields of its key.
     fn object(&self) -> Value {
         let mut spec = json!({ "cidr": self.cidr.to_string(), "natOutgoing": self.nat_outgoing });
         if self.is_v4() {
@@ -63,7 +63,7 @@ impl DefaultPool {
         json!({ "spec": spec })
     }
 
-    /// What an agent would find wrong with it.
+    /// Returns a problem that an agent would find in the pool.
     pub fn problem(&self) -> Option<String> {
         let mut object = self.object();
         object["apiVersion"] = "projectcalico.org/v3".into();
@@ -82,7 +82,7 @@ impl DefaultPool {
     }
 }
 
-/// Makes each of the pools unless there is one of its family, of any name. Returns those that were made.
+/// Creates each pool, unless a pool of its family exists, whatever its name. Returns the pools that were created.
 pub(crate) async fn make_first(
     writes: &impl Writes,
     pools: &[DefaultPool],
@@ -91,7 +91,7 @@ pub(crate) async fn make_first(
     let is_present = |is_v4: bool| {
         present.iter().any(|(_, object, _)| {
             let cidr = object["spec"]["cidr"].as_str().and_then(|it| it.parse::<IpNet>().ok());
-            // One that cannot be read may be of either family.
+            // A pool that cannot be read may be of either family.
             cidr.is_none_or(|it| it.addr().is_ipv4() == is_v4)
         })
     };
@@ -99,7 +99,7 @@ pub(crate) async fn make_first(
     for pool in pools.iter().filter(|it| !is_present(it.is_v4())) {
         match writes.create(&pool.key(), pool.object()).await {
             Ok(_) => made.push(pool.clone()),
-            // Another writer was first.
+            // Another writer has created it first.
             Err(WriteError::Conflict) => {}
             Err(error) => return Err(error),
         }
@@ -107,7 +107,8 @@ pub(crate) async fn make_first(
     Ok(made)
 }
 
-/// The pods' networks in kubeadm's `ClusterConfiguration` (`networking.podSubnet`); none if it names none.
+/// Returns the pods' networks in kubeadm's `ClusterConfiguration` (`networking.podSubnet`). The list is empty if there
+/// are none.
 pub(crate) fn pod_networks(configuration: &str) -> Result<Vec<IpNet>, String> {
     let documents = Yaml::load_from_str(configuration).map_err(|error| error.to_string())?;
     let networking = documents.first().and_then(|it| it.as_mapping_get("networking"));

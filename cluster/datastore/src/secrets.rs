@@ -1,7 +1,7 @@
-//! Values of single Secrets, by name: those that the agent wants now, and no others.
+//! Values of single Secrets by name: only those that the agent currently needs.
 //!
-//! They are apart from all other objects: a value is in no [`Contents`](manx_objects::contents::Contents), in no file and
-//! in no message, and is forgotten when nobody wants it any more.
+//! They are separate from all other objects. A value is in no [`Contents`](manx_objects::contents::Contents), in no
+//! file and in no message, and is removed when it is no longer needed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,15 +9,15 @@ use std::fmt;
 use manx_objects::object::bgp::SecretKey;
 use tokio::sync::watch;
 
-/// The namespace of an agent that is not told its own.
+/// The default namespace of an agent.
 pub const NAMESPACE: &str = "kube-system";
 
-/// A value of a Secret. Its `Debug` shows nothing of it.
+/// A value of a Secret. Its `Debug` output does not contain the value.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretValue(Vec<u8>);
 
 impl SecretValue {
-    /// The bytes. They are to be shown nowhere.
+    /// Returns the bytes. They must not be shown anywhere.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
@@ -35,7 +35,7 @@ impl fmt::Debug for SecretValue {
     }
 }
 
-/// What is known of a value that is wanted.
+/// The state of a requested value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     Value(SecretValue),
@@ -43,14 +43,14 @@ pub enum Found {
     NoSecret,
     /// The Secret has no such key.
     NoKey,
-    /// The Secret cannot be read, or says something else; the reason.
+    /// The Secret or the value cannot be read, for this reason.
     Unreadable(String),
 }
 
-/// What is known of the values that are wanted. A value that has not been looked for yet is not in it.
+/// The states of the requested values. A value that was not looked up yet is not included.
 pub type FoundSecrets = BTreeMap<SecretKey, Found>;
 
-/// The values that are wanted, and what is known of them.
+/// The requested values, and the state of each.
 #[derive(Debug)]
 pub struct Secrets {
     namespace: String,
@@ -59,7 +59,7 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// No value is wanted yet. All Secrets are in this namespace.
+    /// Returns a value without requests. All Secrets must be in this namespace.
     pub(crate) fn new(namespace: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
@@ -68,22 +68,22 @@ impl Secrets {
         }
     }
 
-    /// The namespace of all the Secrets.
+    /// Returns the namespace of all Secrets.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// What is known, now and later.
+    /// Returns a receiver of the states.
     pub fn subscribe(&self) -> watch::Receiver<FoundSecrets> {
         self.found.subscribe()
     }
 
-    /// What is known now.
+    /// Returns the current states.
     pub fn found(&self) -> FoundSecrets {
         self.found.borrow().clone()
     }
 
-    /// Replaces what is wanted. Other values are forgotten.
+    /// Replaces the requested values. All other values are removed.
     pub(crate) fn want(&self, keys: BTreeSet<SecretKey>) {
         self.wanted.send_if_modified(|wanted| {
             let is_new = *wanted != keys;
@@ -98,17 +98,17 @@ impl Secrets {
         });
     }
 
-    /// What is wanted, now and later.
+    /// Returns a receiver of the requested keys.
     pub(crate) fn wanted(&self) -> watch::Receiver<BTreeSet<SecretKey>> {
         self.wanted.subscribe()
     }
 
-    /// Notes what a Secret says of each key of it that is wanted.
+    /// Records the state of each requested key of a Secret.
     pub(crate) fn note(&self, name: &str, value: impl Fn(&str) -> Found) {
         self.change(name, |key, _| Some(value(key)));
     }
 
-    /// Notes that a Secret cannot be read. Values that are known stay.
+    /// Records that a Secret cannot be read. Known values stay.
     pub(crate) fn note_fault(&self, name: &str, reason: &str) {
         self.change(name, |_, found| {
             let is_known = matches!(found, Some(Found::Value(_)));
@@ -116,7 +116,7 @@ impl Secrets {
         });
     }
 
-    /// Changes what is known of the wanted keys of a Secret. `None`: it stays.
+    /// Changes the state of the requested keys of a Secret. If `change` returns `None`, the state stays.
     fn change(&self, name: &str, change: impl Fn(&str, Option<&Found>) -> Option<Found>) {
         let wanted = self.wanted.borrow();
         self.found.send_if_modified(|found| {

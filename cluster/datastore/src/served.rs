@@ -1,7 +1,8 @@
-//! The kinds of object that are read and written one by one, and the key of such an object.
+//! The kinds of object that are read and written individually, and the key of such an object.
 //!
-//! They are the kinds that `manx-objects` reads, those of Calico's IPAM and of its controllers, what describes its cluster,
-//! Leases, and Events. The latter are records: no source follows them, and no policy depends on them.
+//! These are the kinds that `manx-objects` reads, the kinds of Calico's IPAM and of its controllers, the kinds that
+//! describe a Calico cluster, Leases, and Events. The kinds other than those of `manx-objects` are records: no source
+//! follows them, and no policy depends on them.
 
 use std::fmt;
 
@@ -12,25 +13,25 @@ use manx_objects::object::{Kind, ObjectKey};
 pub enum ServedKind {
     /// A kind that `manx-objects` reads.
     Read(Kind),
-    /// Calico's `IPAMBlock`: the addresses of one block, and who has them.
+    /// Calico's `IPAMBlock`: the addresses of one block, and their allocations.
     IpamBlock,
     /// Calico's `IPAMHandle`: the blocks in which a handle has addresses.
     IpamHandle,
     /// Calico's settings of IPAM; the only object is `default`. The kind is `IPAMConfig` in `crd.projectcalico.org/v1`,
     /// and `IPAMConfiguration` in `projectcalico.org/v3`.
     IpamConfig,
-    /// Calico's `IPReservation`: addresses that are not given automatically.
+    /// Calico's `IPReservation`: addresses that are not assigned automatically.
     IpReservation,
     /// Calico's `ClusterInformation`: the cluster's identity, and whether its datastore is locked. The only object is
     /// `default`.
     ClusterInformation,
     /// Calico's settings of its controllers. The only object is `default`.
     KubeControllersConfiguration,
-    /// Calico's `CalicoNodeStatus`: what people want to know of a node.
+    /// Calico's `CalicoNodeStatus`: a request for the status of a node.
     NodeStatus,
     /// Kubernetes' `Lease`: which of several processes leads.
     Lease,
-    /// Kubernetes' `Event`: a sentence about an object, for people.
+    /// Kubernetes' `Event`: a text about an object, for people.
     Event,
 }
 
@@ -39,7 +40,7 @@ impl ServedKind {
     pub const IPAM: [Self; 4] =
         [Self::IpamBlock, Self::IpamHandle, Self::IpamConfig, Self::IpReservation];
 
-    /// The name that the kind has in an API version.
+    /// Returns the name of the kind in an API version.
     pub fn name_in(self, api_version: &str) -> &'static str {
         match self {
             Self::Read(kind) => kind.name(),
@@ -58,11 +59,11 @@ impl ServedKind {
         }
     }
 
-    /// The API versions that are used.
+    /// Returns the API versions of the kind that are used.
     pub const fn api_versions(self) -> &'static [&'static str] {
         match self {
             Self::Read(kind) => kind.api_versions(),
-            // All of Calico's kinds are in the same two versions.
+            // All of Calico's kinds have the same two versions.
             Self::IpamBlock
             | Self::IpamHandle
             | Self::IpamConfig
@@ -82,7 +83,7 @@ impl From<Kind> for ServedKind {
     }
 }
 
-/// The name of the first API version.
+/// Writes the kind's name in its first API version.
 impl fmt::Display for ServedKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name_in(self.api_versions().first().copied().unwrap_or_default()))
@@ -100,7 +101,7 @@ pub struct ServedKey {
 }
 
 impl ServedKey {
-    /// The key of these; the namespace of a kind that has none is empty.
+    /// Builds the key. `namespace` must be empty for a kind that has none.
     pub fn new(kind: impl Into<ServedKind>, namespace: &str, name: &str) -> Self {
         Self { kind: kind.into(), namespace: namespace.to_owned(), name: name.to_owned() }
     }

@@ -1,4 +1,4 @@
-//! A source of objects: their present state, and an event for each change.
+//! A source of objects. It has their current state, and returns each change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ use crate::node_status::NodeStatuses;
 use crate::secrets::{NAMESPACE, Secrets};
 use crate::watch::Watcher;
 
-/// A source of objects, the same to its reader for every kind of source.
+/// A source of objects. All types of source look the same to their reader.
 #[derive(Debug)]
 pub enum Source {
     /// A directory of manifests.
@@ -35,20 +35,20 @@ pub struct Directory {
     store: Store,
     watcher: Watcher,
     secrets: Secrets,
-    /// The time when the last change was seen.
+    /// The time when the last change was noticed.
     changed: Option<Instant>,
 }
 
 impl Source {
-    /// Reads a directory. Call within a tokio runtime.
+    /// Reads a directory. This must be called within a tokio runtime.
     ///
     /// # Errors
-    /// There is no such directory.
+    /// Returns an error if the directory does not exist.
     pub fn open_directory(directory: &Path) -> Result<Self, SourceError> {
         if !directory.is_dir() {
             return Err(SourceError::NoDirectory(directory.to_owned()));
         }
-        // Before the first reading, which then misses no change.
+        // The watcher starts before the first reading, so that no change is missed.
         let watcher = Watcher::new(directory);
         let mut store = Store::new(directory);
         store.refresh();
@@ -59,7 +59,7 @@ impl Source {
     /// Follows an API server; see [`ApiServer::open`].
     ///
     /// # Errors
-    /// `access` and the kubeconfig name no server.
+    /// Returns an error if `access` and the kubeconfig name no server.
     pub async fn open_api_server(
         access: Access,
         follower: Follower,
@@ -68,7 +68,7 @@ impl Source {
         Ok(Self::ApiServer(Box::new(ApiServer::open(access, follower, told).await?)))
     }
 
-    /// All objects, as of the last event.
+    /// Returns all objects, as of the last event.
     pub fn contents(&self) -> &Contents {
         match self {
             Self::Directory(directory) => directory.store.contents(),
@@ -76,7 +76,7 @@ impl Source {
         }
     }
 
-    /// All objects, shared: the caller may read them while the source continues.
+    /// Returns all objects as a shared value. The caller may read it while the source continues.
     pub fn shared(&self) -> Arc<Contents> {
         match self {
             Self::Directory(directory) => directory.store.shared(),
@@ -84,9 +84,10 @@ impl Source {
         }
     }
 
-    /// Gives a pod its addresses on this node, or takes them away. They are in force until the pod's object names its
-    /// addresses: without an address it is no endpoint and has no policy, and kubelet reports addresses only after the
-    /// pod is attached. Returns the differences. A directory's objects have their addresses already.
+    /// Assigns addresses on this node to a pod, or withdraws them. They are used until the pod's object contains
+    /// addresses. This is needed because a pod without an address is not an endpoint and has no policy, and kubelet
+    /// reports addresses only after the pod is attached. Returns the differences. For a directory this does nothing,
+    /// because its objects already contain their addresses.
     pub fn assign(&mut self, pod: ObjectKey, addresses: Option<Vec<IpAddr>>) -> Option<Changes> {
         match self {
             Self::Directory(_) => None,
@@ -94,8 +95,8 @@ impl Source {
         }
     }
 
-    /// Reports the problems of objects to their authors: an API server gets Kubernetes Events; a directory has no place
-    /// for them. `problems`: all present problems.
+    /// Reports the problems of objects to their authors. An API server gets Kubernetes Events; a directory cannot store
+    /// them. `problems` contains all current problems.
     pub fn report(&mut self, problems: &[Problem]) {
         match self {
             Self::Directory(_) => {}
@@ -103,37 +104,37 @@ impl Source {
         }
     }
 
-    /// Tells people of something that has happened at the node: an API server gets a Kubernetes Event about the Node. One
-    /// waits for each subject: a later one takes the place of an earlier one that is not written yet. A directory has no
-    /// place for them.
+    /// Reports something that happened at the node. An API server gets a Kubernetes Event about the Node. Only one
+    /// Event waits for each subject: a later one replaces an earlier one that is not written yet. A directory cannot
+    /// store Events.
     pub fn tell(&self, subject: String, happening: Happening) {
         if let Self::ApiServer(server) = self {
             server.tell(subject, happening);
         }
     }
 
-    /// Queues a write to the Node: the network of its pods works. A directory is not written to.
+    /// Queues a write to the Node that says that the network of its pods works. Nothing is written to a directory.
     pub fn tell_network_up(&self) {
         if let Self::ApiServer(server) = self {
             server.tell_network_up();
         }
     }
 
-    /// Writes to the Node that the network of its pods ends; waits for that at most a second.
+    /// Writes to the Node that the network of its pods stops. Waits for the write for at most one second.
     pub async fn tell_network_down(&self) {
         if let Self::ApiServer(server) = self {
             server.tell_network_down().await;
         }
     }
 
-    /// Queues a write of annotations of the Node, which is tried until the server has them. A directory is not written to.
+    /// Queues a write of annotations of the Node. It is tried until it succeeds. Nothing is written to a directory.
     pub fn annotate_node(&self, annotations: BTreeMap<&'static str, String>) {
         if let Self::ApiServer(server) = self {
             server.annotate_node(annotations);
         }
     }
 
-    /// The host of the API server, a name or an address.
+    /// Returns the host of the API server, which is a name or an address.
     pub fn server_host(&self) -> Option<&str> {
         match self {
             Self::Directory(_) => None,
@@ -141,7 +142,7 @@ impl Source {
         }
     }
 
-    /// Since when objects may be out of date, and why; `None`: they are not.
+    /// Returns since when and why objects may be out of date, or `None` if they are up to date.
     pub fn stale(&self) -> Option<Stale> {
         match self {
             Self::Directory(_) => None,
@@ -149,7 +150,7 @@ impl Source {
         }
     }
 
-    /// Whether changes of a kind are missed now, so that an object of it may exist and not be known.
+    /// Returns whether changes of a kind may be missed now, so that an object of the kind may exist but not be known.
     pub fn is_behind(&self, kind: Kind) -> bool {
         match self {
             Self::Directory(_) => false,
@@ -157,7 +158,7 @@ impl Source {
         }
     }
 
-    /// Values of Secrets, which are apart from the objects: what is known of those that are wanted.
+    /// Returns the states of the requested Secret values, which are separate from the objects.
     pub fn secrets(&self) -> &Secrets {
         match self {
             Self::Directory(directory) => &directory.secrets,
@@ -165,7 +166,7 @@ impl Source {
         }
     }
 
-    /// Replaces the values of Secrets that are wanted.
+    /// Replaces the Secret values that are requested.
     pub fn want_secrets(&self, keys: BTreeSet<SecretKey>) {
         self.secrets().want(keys);
         if let Self::Directory(directory) = self {
@@ -173,7 +174,8 @@ impl Source {
         }
     }
 
-    /// What people want to know of the node at the API server; `None`: a directory is not written to.
+    /// Returns the status objects of the node at the API server, or `None` for a directory, because nothing is written
+    /// to it.
     pub fn node_statuses(&self) -> Option<&NodeStatuses> {
         match self {
             Self::Directory(_) => None,
@@ -181,7 +183,7 @@ impl Source {
         }
     }
 
-    /// Further warnings to users: about state that is not kept, or that could not be written.
+    /// Returns further warnings for users: about state that is not stored or could not be written.
     pub fn warnings(&self) -> Vec<String> {
         match self {
             Self::Directory(_) => Vec::new(),
@@ -189,7 +191,7 @@ impl Source {
         }
     }
 
-    /// The time when the last change was received, before it was read.
+    /// Returns the time when the last change was received, before it was read.
     pub fn changed(&self) -> Option<Instant> {
         match self {
             Self::Directory(directory) => directory.changed,
@@ -197,7 +199,7 @@ impl Source {
         }
     }
 
-    /// Reads a directory at once, and does not wait for its watcher. Returns the differences.
+    /// Reads a directory immediately, without waiting for its watcher. Returns the differences.
     #[cfg(feature = "testing")]
     pub fn refresh(&mut self) -> Option<Changes> {
         match self {
@@ -206,7 +208,8 @@ impl Source {
         }
     }
 
-    /// Waits for the next change, and returns it. [`Source::contents`] has it then. Dropping the future loses nothing.
+    /// Waits for the next change, and returns it. [`Source::contents`] then contains it. If the future is dropped,
+    /// nothing is lost.
     pub async fn next(&mut self) -> Changes {
         match self {
             Self::Directory(directory) => directory.next().await,
@@ -216,7 +219,7 @@ impl Source {
 }
 
 impl Directory {
-    /// Reads the Secrets that are wanted.
+    /// Reads the requested Secrets.
     fn read_secrets(&self) {
         read_secrets(self.store.directory(), &self.secrets);
     }
@@ -225,7 +228,7 @@ impl Directory {
         loop {
             self.watcher.changed().await;
             self.changed = Some(Instant::now());
-            // Nothing is awaited from here on: a change that is read is returned.
+            // There is no await from here on, so a change that is read is always returned.
             let changes = self.store.refresh();
             self.read_secrets();
             if self.store.has_unsettled_file() {

@@ -1,4 +1,5 @@
-//! Times as Kubernetes' objects have them (RFC 3339), for crates that have no clock: in nanoseconds since the Unix epoch.
+//! Times in the form of Kubernetes' objects (RFC 3339), for crates that have no clock. A time is in nanoseconds since
+//! the Unix epoch.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,7 +8,8 @@ pub fn written(nanos: u64) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_nanos(nanos)).to_string()
 }
 
-/// Reads a time in UTC, with or without parts of a second. `None`: it is not one, or earlier than the epoch.
+/// Reads a time in UTC, with or without fractions of a second. Returns `None` if the text is not a time or the time is
+/// before the epoch.
 pub fn read(text: &str) -> Option<u64> {
     let time = humantime::parse_rfc3339(text).ok()?;
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

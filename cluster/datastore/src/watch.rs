@@ -7,21 +7,21 @@ use notify::{EventKind, RecursiveMode, Watcher as _};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// Changes come in bursts (an editor's write, a checkout), and only the last state matters. A burst ends after this
-/// time without a change.
+/// Changes come in bursts (an editor's write, a checkout), and only the state after the burst matters. A burst ends
+/// after this time without a change.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 /// A burst that does not end is reported after this time.
 const DEBOUNCE_AT_MOST: Duration = Duration::from_millis(500);
-/// The directory is read again after this time without an event: watches miss changes on network file systems, and a
-/// directory that is replaced has no watch.
+/// After this time without an event, the directory is read again. The reasons are that watches miss changes on network
+/// file systems, and that a replaced directory has no watch.
 const RESCAN: Duration = Duration::from_secs(3);
 
 /// The reason why a [`Watcher`] woke up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WakeUp {
-    /// Something in the directory changed.
+    /// Something in the directory has changed.
     Event,
-    /// There was no event for a while; read the directory anyway.
+    /// There was no event for some time. The directory should be read anyway.
     Rescan,
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum WakeUp {
 #[derive(Debug)]
 pub(crate) struct Watcher {
     changes: mpsc::Receiver<()>,
-    /// `None` if there is no watch (no inotify instances left, say): then there are only rescans.
+    /// `None` if there is no watch (for example, because no inotify instance is left); there are only rescans then.
     watch: Option<notify::RecommendedWatcher>,
     /// The time of the next rescan.
     rescan: Instant,
@@ -50,7 +50,7 @@ impl Watcher {
         // One waiting signal is enough.
         let (sender, changes) = mpsc::channel(1);
         let told = move |event: notify::Result<notify::Event>| {
-            // Reading the files is an event, too; answering it by reading would never end.
+            // Reading files causes events, too. A reaction to them would read the files again, without end.
             if event.is_ok_and(|event| matches!(event.kind, EventKind::Access(_))) {
                 return;
             }
@@ -75,7 +75,7 @@ impl Watcher {
         Self { changes, watch, rescan: Instant::now() + RESCAN, burst: None }
     }
 
-    /// Waits until the directory may have changed, at most 3 s. Dropping the future loses no event.
+    /// Waits until the directory may have changed, for at most 3 s. If the future is dropped, no event is lost.
     pub(crate) async fn changed(&mut self) -> WakeUp {
         loop {
             let due = match self.burst {
@@ -92,7 +92,8 @@ impl Watcher {
                     let first = self.burst.map_or(last, |burst| burst.first);
                     self.burst = Some(Burst { first, last });
                 }
-                // The watch has ended by itself: from now on there are only rescans, the first one at once.
+                // The watch has ended by itself. From now on there are only rescans, and the first one is due
+                // immediately.
                 Ok(None) => {
                     self.watch = None;
                     self.rescan = Instant::now();

@@ -1,28 +1,28 @@
-//! Single objects, read and written. A write is done, or is refused because another writer was first.
+//! Reads and writes single objects. A write either succeeds, or is refused because another writer was first.
 //!
-//! A source follows objects, and is always a little late. A writer that decides by the value of an object reads it here,
-//! and writes it only if it is still the same. So no writer undoes a change that it has not seen.
+//! A source that follows objects is always a little late. So a writer whose decision depends on an object reads the
+//! object here, and writes it only if it has not changed. Then no writer reverts a change that it has not seen.
 
 use serde_json::Value;
 
 use crate::served::{ServedKey, ServedKind};
 
-/// Identifies a value of one object: the server gives each value another revision.
+/// Identifies one value of an object: the server gives each value another revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revision {
     /// The server's version of the value.
     pub(crate) version: String,
-    /// Identifies the object among all that ever had its key; `None`: the server has no such identity.
+    /// Identifies the object among all objects that have ever had its key. `None` if the server has no such identity.
     pub(crate) uid: Option<String>,
 }
 
 impl Revision {
-    /// The server's version of the value.
+    /// Returns the server's version of the value.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// The server's identity of the object among all that ever had its key.
+    /// Returns the server's identity of the object among all objects that have ever had its key.
     pub fn uid(&self) -> Option<&str> {
         self.uid.as_deref()
     }
@@ -31,37 +31,39 @@ impl Revision {
 /// The reason why an object was not written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// Another writer was first: the object exists, or has another revision. Read it, and decide anew.
+    /// Another writer was first: the object exists, or has another revision. The caller should read it and make a new
+    /// decision.
     #[error("another writer was first")]
     Conflict,
     /// The object that was to be replaced is gone.
     #[error("the object is gone")]
     Gone,
-    /// The server does not serve this kind, which may be installed later.
+    /// The server does not serve this kind. The kind may be installed later.
     #[error("the server serves no {0}")]
     NotServed(ServedKind),
-    /// The server refuses it for good, with this message.
+    /// The server permanently refuses the request, with this message.
     #[error("{0}")]
     Refused(String),
-    /// The server does not answer, or cannot do it now, for this reason. The write may have been done: read the object
-    /// to find out.
+    /// The server does not answer or cannot do this now, for this reason. The write may have been done; the caller can
+    /// read the object to find out.
     #[error("{0}")]
     Unreachable(String),
 }
 
 /// A store in which objects are read and written.
 ///
-/// An object has the name by which the server knows it. A value is the object's JSON, in the [API version] that the
-/// server serves; the fields of the key (kind, API version, name, namespace) may be left out of a value that is written.
+/// An object is identified by the name that the server uses. A value is the object's JSON in the [API version] that the
+/// server serves. A value that is written may omit the fields of the key (kind, API version, name, namespace).
 ///
-/// A write that names a revision is done only if the object still has it. [`WriteError::Conflict`] then says that
-/// another writer was first, or that the write was sent twice: read the object, and decide anew.
+/// A write that names a revision is done only if the object still has this revision. [`WriteError::Conflict`] then
+/// means that another writer was first, or that the write was sent twice. The caller should read the object and make a
+/// new decision.
 ///
 /// [API version]: Self::api_version
 pub trait Writes {
-    /// The API version of the kind's values, which decides how some fields are written: `spec.deleted` of a
+    /// Returns the API version of the kind's values. It determines how some fields are written: `spec.deleted` of a
     /// `BlockAffinity` is the text `"true"` or `"false"` in `crd.projectcalico.org/v1`, and a boolean in
-    /// `projectcalico.org/v3`. It stays the same for as long as the store is open.
+    /// `projectcalico.org/v3`. It does not change as long as the store is open.
     fn api_version(
         &self,
         kind: ServedKind,
@@ -73,16 +75,16 @@ pub trait Writes {
         key: &ServedKey,
     ) -> impl Future<Output = Result<Option<(Value, Revision)>, WriteError>> + Send;
 
-    /// Reads the objects of a kind that a label selector of Kubernetes matches (`color=red,size!=big`); an empty one
-    /// matches all.
+    /// Reads the objects of a kind that a label selector of Kubernetes matches (`color=red,size!=big`). An empty
+    /// selector matches all.
     fn list(
         &self,
         kind: ServedKind,
         labels: &str,
     ) -> impl Future<Output = Result<Vec<(ServedKey, Value, Revision)>, WriteError>> + Send;
 
-    /// Reads the objects of a kind as [`list`](Self::list), one after the other, and keeps only what `read` makes of each:
-    /// a cluster has more pods than memory has room for.
+    /// Like [`list`](Self::list), but reads the objects one after the other and stores only the results of `read`. This
+    /// matters because all pods of a cluster may not fit into memory.
     fn read_each<T: Send>(
         &self,
         kind: ServedKind,
@@ -98,14 +100,14 @@ pub trait Writes {
         }
     }
 
-    /// Makes an object, unless there is one: [`WriteError::Conflict`].
+    /// Creates an object. Returns [`WriteError::Conflict`] if it exists.
     fn create(
         &self,
         key: &ServedKey,
         value: Value,
     ) -> impl Future<Output = Result<Revision, WriteError>> + Send;
 
-    /// Replaces an object if it still has this revision; if not: [`WriteError::Conflict`].
+    /// Replaces an object if it still has this revision, and otherwise returns [`WriteError::Conflict`].
     fn compare_and_swap(
         &self,
         key: &ServedKey,
@@ -113,8 +115,8 @@ pub trait Writes {
         value: Value,
     ) -> impl Future<Output = Result<Revision, WriteError>> + Send;
 
-    /// Replaces fields of an object's `status` if the object still has this revision; if not: [`WriteError::Conflict`]. Its
-    /// other fields stay. The kind has the subresource `status`.
+    /// Replaces fields of an object's `status` if the object still has this revision, and otherwise returns
+    /// [`WriteError::Conflict`]. The other fields of the status stay. The kind must have the subresource `status`.
     fn write_status(
         &self,
         key: &ServedKey,
@@ -122,8 +124,9 @@ pub trait Writes {
         fields: Value,
     ) -> impl Future<Output = Result<Revision, WriteError>> + Send;
 
-    /// Deletes an object if it still has this revision; if not: [`WriteError::Conflict`]. An object that is gone is no
-    /// error, so a delete without an answer may be sent again. An object with finalizers stays until these are removed.
+    /// Deletes an object if it still has this revision, and otherwise returns [`WriteError::Conflict`]. It is not an
+    /// error if the object is already gone, so a delete whose answer was lost may be sent again. An object with
+    /// finalizers stays until they are removed.
     fn delete(
         &self,
         key: &ServedKey,

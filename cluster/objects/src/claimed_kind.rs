@@ -1,31 +1,32 @@
-//! The kind that a document claims to have, or the kind as which it is judged.
+//! The kind that a document claims to have, or, without a clear claim, the kind that it is checked as.
 
 use super::cursor::{Cursor, Findings, edits_apart};
 use super::object::Kind;
 use super::syntax::is_dns_subdomain;
 use super::tree::Node;
 
-/// The fields that every object must have, as messages name them.
+/// The expected value in messages about a missing field that every object must have.
 pub(super) const OF_ITSELF: &str = "what every Kubernetes object must state";
 
-/// The kind as which a document is judged.
+/// The kind that a document is checked as.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ClaimedKind<'a> {
     pub(super) kind: Kind,
     version: Option<&'a str>,
-    /// Whether the document is of this kind, valid or not. If not, it may be of several kinds, and `kind` is the one
-    /// that denies most; its fields then cannot be read.
+    /// Whether the document is certainly of this kind, valid or not. If not, it may be of several kinds; `kind` is then
+    /// the one that denies most, and the document's fields cannot be read.
     pub(super) certain: bool,
-    /// Whether its kind does not exist and is spelled nearly like this one.
+    /// Whether no kind has the document's kind name, and the name is nearly that of `kind`.
     misspelled: bool,
 }
 
 impl<'a> ClaimedKind<'a> {
-    /// `None`: the document is of no kind that is read. If it lacks its kind or its API version, the other one leaves
-    /// several kinds; if one of these is a policy, it counts as a policy. Without both it is of no kind.
+    /// Returns `None` if the document is of no kind that Manx reads. A document that lacks its kind or its API version
+    /// may be of several kinds; if one of them is a policy, the document counts as a policy. A document that lacks both
+    /// is of no kind.
     ///
-    /// A kind that is spelled nearly like one that is read counts as that kind, and as invalid: if it were ignored,
-    /// traffic would pass that its author believes denied.
+    /// A kind name that is nearly one of the known names counts as that kind, and the document is invalid. If the
+    /// document were ignored, traffic would pass that its author believes denied.
     pub(super) fn new(node: &Node, kind: Option<&str>, version: Option<&'a str>) -> Option<Self> {
         let near = kind.and_then(|kind| nearest(kind, version));
         let claim =
@@ -33,7 +34,7 @@ impl<'a> ClaimedKind<'a> {
         let kind = near.or(kind);
         let Some(kind) = kind else {
             let namespace = node.get("metadata").and_then(|metadata| metadata.get("namespace"));
-            // Of the kinds that the document may be, the one that denies most.
+            // Among the kinds that the document may be, the one that denies most is chosen.
             let policies = [
                 if namespace.is_some() {
                     Kind::CalicoNetworkPolicy
@@ -53,11 +54,12 @@ impl<'a> ClaimedKind<'a> {
             return claim(known, true);
         }
         let (first, last) = (named.next()?, named.next_back());
-        // Other projects also have kinds called Node or Service. Such a document counts as ours only if traffic could
-        // pass because our object is missing, and if its group may be a typing error.
+        // Other projects also have kinds called Node or Service. Such a document counts as Kubernetes' or Calico's
+        // object only under two conditions: traffic could pass because that object is missing, and the document's group
+        // may be a typing error.
         let opens = first.enforced_policy() || first.opens_if_absent();
         let closes = version.is_none_or(|version| opens && !is_of_another_vendor(version));
-        // Calico's NetworkPolicy comes after Kubernetes' in the list, and denies more.
+        // In `Kind::ALL`, Calico's NetworkPolicy comes after Kubernetes' NetworkPolicy, and it denies more.
         if closes { claim(last.unwrap_or(first), last.is_none()) } else { None }
     }
 
@@ -89,8 +91,9 @@ impl<'a> ClaimedKind<'a> {
     }
 }
 
-/// The existing kind that a misspelled name resembles: at most three letters differ, and fewer in short names. The kind
-/// must be of the API group; in a group of policies any policy may be meant, and without an API version any kind.
+/// Returns the kind whose name a misspelled name resembles: at most three letters differ, and fewer in short names. The
+/// kind must belong to the document's API group. If that group contains policies, the kind may be any policy; if the
+/// document has no API version, it may be any kind.
 fn nearest(name: &str, version: Option<&str>) -> Option<&'static str> {
     let candidates = Kind::ALL.into_iter().filter(|kind| match version {
         Some(version) => {
@@ -107,22 +110,23 @@ fn nearest(name: &str, version: Option<&str>) -> Option<&'static str> {
     near.filter(|(edits, known)| *edits <= 3.min(known.len() / 3)).min().map(|(_, known)| known)
 }
 
-/// Whether an API version belongs to a group that contains kinds of policy which are read.
+/// Returns whether an API version belongs to a group that contains policies which Manx reads.
 pub(super) fn holds_policies(version: &str) -> bool {
     Kind::ALL.into_iter().any(|kind| kind.enforced_policy() && is_read(kind, version))
 }
 
-/// Whether the kind is another vendor's with the name of one that is read: `networking.k8s.aws/v1alpha1`
-/// ClusterNetworkPolicy.
+/// Returns whether the kind belongs to another vendor and has the name of a kind that Manx reads, such as
+/// ClusterNetworkPolicy of `networking.k8s.aws/v1alpha1`.
 pub(super) fn is_another_vendors(kind: &str, version: &str) -> bool {
     Kind::ALL.into_iter().any(|known| known.name() == kind) && is_of_another_vendor(version)
 }
 
-/// Whether an API version is well-formed and cannot be meant as one that is read. Its group has a dot, as every group
-/// except Kubernetes' own has, does not contain Kubernetes, Calico or networking, and differs from each group that is
-/// read by more than three letters, with and without its last part.
+/// Returns whether an API version is well-formed and cannot be a misspelling of one that Manx reads. The version must
+/// meet all of these conditions. Its group has a dot (every group except some of Kubernetes has one). The group does
+/// not contain `kubernetes`, `calico` or `networking`. The group differs by more than three letters from each group
+/// that Manx reads, with and without the last part of the name.
 pub(super) fn is_of_another_vendor(version: &str) -> bool {
-    /// A domain of Amazon, which differs from Kubernetes' domain by three letters.
+    /// A domain of Amazon, which differs from the domain of Kubernetes by three letters only.
     const AMAZON: &str = ".k8s.aws";
     let Some((group, version)) = version.split_once('/') else { return false };
     if !group.contains('.') || !is_dns_subdomain(group) || !is_version(version) {
@@ -143,7 +147,7 @@ pub(super) fn is_of_another_vendor(version: &str) -> bool {
     !is_ours && !groups.any(is_near)
 }
 
-/// Whether a text is a version of an API: `v1`, `v1alpha2`.
+/// Returns whether a text is a version of an API, such as `v1` or `v1alpha2`.
 fn is_version(text: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
     text.strip_prefix('v').is_some_and(|rest| {
@@ -152,8 +156,8 @@ fn is_version(text: &str) -> bool {
     })
 }
 
-/// Whether an object with this kind and API version must be judged here: the API group must be the kind's own, with any
-/// version, so that `networking.k8s.io/v1beta1` is an invalid NetworkPolicy and not an unknown kind.
+/// Returns whether an object with this kind and API version must be checked here. The API group must be the kind's own,
+/// with any version: `networking.k8s.io/v1beta1` is an invalid NetworkPolicy, not an unknown kind.
 fn is_read(kind: Kind, version: &str) -> bool {
     let group = |version: &str| version.rsplit_once('/').map(|(group, _)| group.to_owned());
     kind.api_versions().iter().any(|known| group(known) == group(version))
@@ -166,7 +170,7 @@ mod tests {
     use super::super::problem::Problem;
     use super::super::{State, read};
 
-    /// The codes of a document's problems, and whether the document denies everything.
+    /// Returns the codes of a document's problems, and whether the document denies everything.
     fn judged(version: &str, kind: &str) -> (Vec<Code>, bool) {
         let text = format!(
             "{{apiVersion: {version}, kind: {kind}, metadata: {{name: a, namespace: shop}}, spec: {{}}}}\n"

@@ -38,27 +38,28 @@ struct Row {
 }
 
 impl Code {
-    /// The name in messages, in JSON and in SARIF.
+    /// Returns the name in messages, in JSON and in SARIF.
     pub const fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// The severity of every problem with this code.
+    /// Returns the severity of every problem with this code.
     pub const fn severity(self) -> Severity {
         self.row().severity
     }
 
-    /// The meaning in one sentence.
+    /// Returns the meaning of the code, in one sentence.
     pub const fn meaning(self) -> &'static str {
         self.row().meaning
     }
 
-    /// Advice about how to write what was meant. `None`: the problem itself says what was expected.
+    /// Advice on how to write what was meant. `None` if the problem's message already says what was
+    /// expected.
     pub const fn help(self) -> Option<&'static str> {
         self.row().help
     }
 
-    /// The code with this name.
+    /// Returns the code with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.name() == name)
     }
@@ -113,7 +114,7 @@ codes! {
         "The input is too large to compare everything with everything: problems may be missing."
         Some("check parts of the input, each with the pods and namespaces that its policies are about");
 
-    // Objects that are not valid.
+    // Invalid objects.
     DuplicateKey "duplicate-key" Error
         "A mapping has a key twice." None;
     NotJsonTypes "not-json-types" Error

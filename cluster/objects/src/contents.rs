@@ -1,11 +1,12 @@
 //! The objects of a cluster at one moment, from any source.
 //!
-//! A source (such as a directory of manifests) assembles [`Contents`] and describes with [`Changes`] how they differ
-//! from the previous ones. Users of the contents know nothing about the source.
+//! A source (such as a directory of manifests) assembles [`Contents`], and describes with [`Changes`] how the new
+//! contents differ from the previous ones. Code that uses the contents does not depend on the source.
 //!
-//! - An object that is not valid is present as [`State::Invalid`], and fails closed.
-//! - An object of any kind that is defined differently in two places is invalid: neither definition is used. The same
-//!   content twice only causes a warning. For workloads of kinds that are not read, the first definition counts.
+//! - An invalid object is present as [`State::Invalid`], and fails closed.
+//! - An object of any kind that two places define differently is invalid, and neither definition is used. The same
+//!   content twice only causes a warning. If an object is a workload of a kind that Manx does not read, its first
+//!   definition counts.
 
 use std::collections::btree_map;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -35,7 +36,7 @@ pub struct Contents {
     pub fingerprint: u64,
 }
 
-/// How contents differ from the previous ones: the one event that every source of objects sends.
+/// The difference between contents and the previous ones. Every source of objects sends this one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Changes {
     /// Only these objects and the fingerprint differ. Each comes with its previous definition, if it had one. An object
@@ -46,7 +47,8 @@ pub enum Changes {
 }
 
 impl Changes {
-    /// These changes and the `later` ones as one: the difference between the first and the last contents.
+    /// Combines these changes with the `later` ones: the result is the difference between the first and the last
+    /// contents.
     #[must_use]
     pub fn then(self, later: Self) -> Self {
         match (self, later) {
@@ -73,15 +75,15 @@ pub struct Stored {
 #[derive(Debug, Default)]
 pub struct Assembly {
     contents: Contents,
-    /// The objects that are defined in more than one place, with the number of reports about each.
+    /// The objects that more than one place defines, with the number of reports about each.
     repeated: BTreeMap<ObjectKey, Tally>,
     /// `metadata.uid` of the first definition of each object that has one.
     uids: HashMap<ObjectKey, Arc<str>>,
 }
 
 impl Contents {
-    /// The contents of manifests in memory (names and texts), as if they were the files of a directory. They are in
-    /// sync if every text is YAML or JSON.
+    /// Builds the contents from manifests in memory (names and texts), as if they were the files of a directory. They
+    /// are in sync if every text is YAML or JSON.
     pub fn from_texts<'a>(texts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let texts: BTreeMap<&str, &str> = texts.into_iter().collect();
         let mut assembly = Assembly::default();
@@ -101,7 +103,7 @@ impl Contents {
         assembly.finish(in_sync).0
     }
 
-    /// The objects of a kind.
+    /// Returns the objects of a kind.
     pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&ObjectKey, &Stored)> {
         let first = ObjectKey { kind, namespace: String::new(), name: String::new() };
         self.objects.range(first..).take_while(move |(key, _)| key.kind == kind)
@@ -118,17 +120,18 @@ impl Contents {
         all.take_while(move |(key, _)| (key.kind, &key.namespace) == (end.kind, &end.namespace))
     }
 
-    /// The valid object of a key.
+    /// Returns the valid object of a key.
     pub fn valid(&self, key: &ObjectKey) -> Option<&Object> {
         self.objects.get(key)?.state.valid()
     }
 
-    /// All valid objects.
+    /// Returns all valid objects.
     pub fn all_valid(&self) -> impl Iterator<Item = (&ObjectKey, &Object)> {
         self.objects.iter().filter_map(|(key, stored)| Some((key, stored.state.valid()?)))
     }
 
-    /// The object that controls a pod in the end: the Deployment of its `ReplicaSet`, the `CronJob` of its Job.
+    /// Returns the object that controls a pod in the end, such as the Deployment of its `ReplicaSet` or the `CronJob`
+    /// of its Job.
     pub fn workload(&self, pod: &ObjectKey) -> Option<Owner> {
         let Object::Pod(wire) = self.valid(pod)? else { return None };
         let mut owner = wire.owner.clone()?;
@@ -148,9 +151,9 @@ impl Contents {
         Some(owner)
     }
 
-    /// The Endpoints of a service, if the cluster copies them to slices. It does so if the service has neither a
-    /// selector nor slices of others. `None` if the service has a selector, if there are no Endpoints, or if a label
-    /// says that they are not copied.
+    /// Returns the Endpoints of a service, if the cluster copies them to `EndpointSlices`. The cluster copies them if
+    /// the service has neither a selector nor slices that come from elsewhere. Returns `None` if the service has a
+    /// selector, if there are no Endpoints, or if a label forbids the copy.
     pub fn copied_endpoints(&self, key: &ObjectKey, service: &Service) -> Option<&State> {
         let key = ObjectKey { kind: Kind::Endpoints, ..key.clone() };
         let state = &self.objects.get(&key).filter(|_| service.selector.is_empty())?.state;
@@ -163,7 +166,7 @@ impl Contents {
         is_copied.then_some(state)
     }
 
-    /// Frees unused memory. If objects were added in the order of their keys, the map's nodes are half full.
+    /// Frees unused memory. The map's nodes are half full if the objects were added in the order of their keys.
     pub fn pack(&mut self) {
         self.objects = mem::take(&mut self.objects).into_iter().collect();
     }
@@ -181,8 +184,8 @@ impl Contents {
     }
 }
 
-/// The Deployment of a `ReplicaSet` that is not in the input: the name of a `ReplicaSet` ends in the pods' template
-/// hash.
+/// Returns the Deployment of a `ReplicaSet` that is not in the input. This works because the name of such a
+/// `ReplicaSet` ends in the pods' template hash.
 fn deployment(pod: &Pairs, owner: &Owner) -> Option<Owner> {
     let hash = pod.get("pod-template-hash").filter(|_| owner.kind == "ReplicaSet")?;
     let name = owner.name.strip_suffix(hash.as_str())?.strip_suffix('-')?.to_owned();
@@ -195,7 +198,7 @@ impl Assembly {
         self.contents.problems.extend(problems.into_iter().cloned());
     }
 
-    /// Adds the objects that a text defines, and its problems. `fingerprint` identifies the text and its content
+    /// Adds the objects that a text defines, and its problems. `fingerprint` identifies the text's name and content
     /// ([`fingerprint_of_text`]); it is 0 if the text could not be read.
     pub fn add_text<'a>(
         &mut self,
@@ -233,8 +236,8 @@ impl Assembly {
                     other.push_str(&uids);
                 }
                 if !same {
-                    // The state is moved, not copied: with very many definitions each copy would contain the additions
-                    // of all earlier ones.
+                    // The state is moved, not copied: if an object has very many definitions, each copy would contain
+                    // the additions of all earlier ones.
                     let before = mem::replace(&mut stored.state, entry.state.clone());
                     stored.state = State::Invalid(Box::new(either(before, entry.state.clone())));
                 }
@@ -258,7 +261,7 @@ impl Assembly {
         }
     }
 
-    /// The contents, and the objects that are defined in more than one place.
+    /// Returns the contents, and the objects that more than one place defines.
     pub fn finish(self, in_sync: bool) -> (Contents, BTreeSet<ObjectKey>) {
         let Self { mut contents, repeated, .. } = self;
         contents.in_sync = in_sync;
@@ -271,13 +274,13 @@ impl Assembly {
                 }),
             );
         }
-        // The sort is stable: within one severity the order of the texts stays.
+        // The sort is stable: problems of one severity stay in the order of the texts.
         contents.problems.sort_by_key(|problem| problem.severity);
         (contents, repeated.into_keys().collect())
     }
 }
 
-/// The `uid` of another definition and of this one, for messages; `None` if neither has one.
+/// Returns the `uid` of another definition and of this one, for messages, or `None` if neither has one.
 fn both_uids(other: Option<&Arc<str>>, this: Option<&Arc<str>>) -> Option<String> {
     let [other, this] = [other, this].map(|uid| uid.map(|uid| shown(uid)));
     (other.is_some() || this.is_some()).then(|| {
@@ -286,20 +289,21 @@ fn both_uids(other: Option<&Arc<str>>, this: Option<&Arc<str>>) -> Option<String
     })
 }
 
-/// The fingerprint of a value. It has no secret key, so that two processes can compare theirs. It only decides whether
-/// two have read the same content.
+/// Returns the fingerprint of a value. The hash has no secret key, so that two processes can compare their
+/// fingerprints. The fingerprint is used only to decide whether two processes have read the same content.
 pub fn fingerprint(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
 }
 
-/// The fingerprint of a text and its name, given the [`fingerprint`] of the text.
+/// Returns the fingerprint of a text and its name, given the [`fingerprint`] of the text.
 pub fn fingerprint_of_text(name: &str, text: u64) -> u64 {
     fingerprint((name, text))
 }
 
-/// The known parts of an object with two definitions: the subject and labels if both agree, and the addresses of both.
+/// Returns the known parts of an object with two definitions: the subject and the labels if both definitions agree on
+/// them, and the addresses of both.
 fn either(one: State, other: State) -> Invalid {
     let (mut one, other) = (remains(one), remains(other));
     one.subject = one.subject.filter(|subject| other.subject.as_ref() == Some(subject));
@@ -309,7 +313,7 @@ fn either(one: State, other: State) -> Invalid {
     one
 }
 
-/// The parts of an object that stay known when it becomes invalid.
+/// Returns the parts of an object that stay known when it becomes invalid.
 fn remains(state: State) -> Invalid {
     let object = match state {
         State::Valid(object) => object,

@@ -8,7 +8,7 @@ use super::code::Code;
 use super::problem::{Cause, MOST_OF_OBJECT, Severity};
 use super::tree::{Entry, Flaw, Node, Position, Value, shown};
 
-/// A report about a field, before the identity of its object is known.
+/// A problem of a field, before the identity of the field's object is known.
 #[derive(Debug, Clone)]
 pub(super) struct Finding {
     pub(super) severity: Severity,
@@ -22,21 +22,21 @@ pub(super) struct Finding {
 pub struct Tally(BTreeMap<Severity, usize>);
 
 impl Tally {
-    /// Counts one more finding, and returns the number of that severity so far.
+    /// Counts one more finding. Returns how many of that severity have been counted, this one included.
     pub fn count(&mut self, severity: Severity) -> usize {
         let count = self.0.entry(severity).or_default();
         *count += 1;
         *count
     }
 
-    /// For each severity, the number of findings after the first `told`.
+    /// Returns, for each severity with more than `told` findings, how many exceed `told`.
     pub fn beyond(&self, told: usize) -> impl Iterator<Item = (Severity, usize)> {
         let beyond = move |(severity, count): (&Severity, &usize)| (*severity, count - told);
         self.0.iter().filter(move |(_, count)| **count > told).map(beyond)
     }
 }
 
-/// The findings of one object. The first [`Self::MOST`] of each severity are reported and the others only counted,
+/// The findings of one object. The first [`Self::MOST`] of each severity are reported. The others are only counted,
 /// because a small object may have very many errors.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
@@ -45,10 +45,10 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// The number of findings of one severity that are reported.
+    /// The maximum number of findings of one severity that are reported.
     pub(super) const MOST: usize = MOST_OF_OBJECT;
 
-    /// The findings about the document as a tree.
+    /// Returns the findings for the flaws of the document as a tree.
     pub(super) fn of_flaws(flaws: &[Flaw]) -> Self {
         let mut findings = Self::default();
         for flaw in flaws {
@@ -66,12 +66,12 @@ impl Findings {
         self.tally.0.get(&Severity::Error).copied().unwrap_or(0)
     }
 
-    /// The number of findings of any severity, reported or not.
+    /// Returns the number of findings of any severity, reported or not.
     pub(super) fn count(&self) -> usize {
         self.tally.0.values().sum()
     }
 
-    /// Adds a finding: its place, field and cause. `finding` is not called if the finding is only counted.
+    /// Adds a finding: its place, field and cause. `finding` is called only if the finding is reported.
     fn push(&mut self, severity: Severity, finding: impl FnOnce() -> (Position, String, Cause)) {
         if self.tally.count(severity) <= Self::MOST {
             let (at, field, cause) = finding();
@@ -79,7 +79,8 @@ impl Findings {
         }
     }
 
-    /// The findings to report, and the number of those that are left out for the object at `at`.
+    /// Returns the findings to report and, for each severity, the number of findings that are left out. `at` is the
+    /// place of the object.
     pub(super) fn reported(self, at: Position) -> impl Iterator<Item = Finding> {
         let untold = |(severity, count)| {
             let cause = Cause::Untold { count, of: "object" };
@@ -98,7 +99,7 @@ enum Step<'a> {
     Index(usize),
 }
 
-/// A node and its path. The path costs nothing until a problem is reported.
+/// A node and its path. The text of the path is built only when a problem is reported.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cursor<'a> {
     pub(super) node: &'a Node<'a>,
@@ -107,7 +108,7 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// The object itself.
+    /// Returns a cursor at the object itself.
     pub(super) fn root(node: &'a Node<'a>) -> Self {
         Self { node, up: None, step: Step::Root }
     }
@@ -116,7 +117,7 @@ impl<'a> Cursor<'a> {
         let mut path = self.up.map(Self::path).unwrap_or_default();
         match self.step {
             Step::Root => {}
-            // A key with dots (of a label or annotation) would read as several fields.
+            // A key with dots (of a label or annotation) would look like several fields.
             Step::Key(key) if key.contains(['.', '/']) => {
                 let _ = write!(path, "[{:?}]", shown(key));
             }
@@ -138,7 +139,7 @@ impl<'a> Cursor<'a> {
         out.push(Severity::Error, || (self.node.at, self.path(), cause));
     }
 
-    /// Reports that this value has no effect, or another effect than its author may expect.
+    /// Reports that this value has no effect, or an effect that its author may not expect.
     pub(super) fn warning(&self, out: &mut Findings, cause: Cause) {
         self.warning_at(out, self.node.at, cause);
     }
@@ -160,7 +161,7 @@ impl<'a> Cursor<'a> {
         self.error(out, cause);
     }
 
-    /// Reports that `found`, which has its own place (such as a key), should be something else.
+    /// Reports that `found`, which has a position of its own (such as a key), should be something else.
     pub(super) fn error_at(&self, out: &mut Findings, at: Position, found: &str, expected: &str) {
         let cause = Cause::Unexpected { found: found.to_owned(), expected: expected.to_owned() };
         out.push(Severity::Error, || (at, self.path(), cause));
@@ -172,26 +173,27 @@ impl<'a> Cursor<'a> {
         child.error(out, Cause::Missing { expected: expected.to_owned() });
     }
 
-    /// The field `key`; null counts as absent, as in the API server.
+    /// Returns the field `key`. A null value counts as absent, as in the API server.
     pub(super) fn field<'b>(&'b self, key: &'b str) -> Option<Cursor<'b>> {
         let node = self.node.get(key)?;
         (node.value != Value::Null).then_some(Cursor { node, up: Some(self), step: Step::Key(key) })
     }
 
-    /// The field `key`, or this value under the field's name if it is absent or null.
+    /// Returns the field `key`. If the field is absent, the cursor has the field's name and the position of this
+    /// mapping.
     pub(super) fn absent<'b>(&'b self, key: &'b str) -> Cursor<'b> {
         let node = self.node.get(key).unwrap_or(self.node);
         Cursor { node, up: Some(self), step: Step::Key(key) }
     }
 
-    /// The item of a list.
+    /// Returns the item of a list at an index.
     pub(super) fn item(&self, index: usize) -> Option<Cursor<'_>> {
         let Value::Sequence(nodes) = &self.node.value else { return None };
         let node = nodes.get(index)?;
         Some(Cursor { node, up: Some(self), step: Step::Index(index) })
     }
 
-    /// The field `key`; reports if it is missing.
+    /// Returns the field `key`, and reports an error if the field is missing.
     pub(super) fn required<'b>(
         &'b self,
         out: &mut Findings,
@@ -205,14 +207,14 @@ impl<'a> Cursor<'a> {
         field
     }
 
-    /// Whether this is a mapping; reports if it is not. Fields that are neither in `read` nor in `ignored` (fields of
-    /// the API that Manx does not use) cause a warning.
+    /// Returns whether this is a mapping, and reports an error if it is not. Fields that are neither in `read` nor in
+    /// `ignored` cause a warning. `ignored` lists the fields of the API that Manx does not use.
     pub(super) fn mapping(&self, out: &mut Findings, read: &[&str], ignored: &[&str]) -> bool {
         self.fields(out, Severity::Warning, [read, ignored])
     }
 
-    /// Whether this is a mapping; reports if it is not. Fields that are not in `read` are errors: if a restricting
-    /// field is misspelled and ignored, traffic passes that its author believes denied.
+    /// Returns whether this is a mapping, and reports an error if it is not. Fields that are not in `read` are errors:
+    /// if a misspelled restriction were ignored, traffic would pass that its author believes denied.
     pub(super) fn exact(&self, out: &mut Findings, read: &[&str]) -> bool {
         self.fields(out, Severity::Error, [read, &[]])
     }
@@ -233,7 +235,7 @@ impl<'a> Cursor<'a> {
         true
     }
 
-    /// Warns that the kind has no field like this one, whose key is at `at`.
+    /// Warns that the kind does not have the field whose key is at `at`.
     pub(super) fn unknown<'k>(
         &self,
         out: &mut Findings,
@@ -249,7 +251,7 @@ impl<'a> Cursor<'a> {
         });
     }
 
-    /// The fields that are not in `known` and not null, each with the position of its key.
+    /// Returns the fields that are neither in `known` nor null, each with the position of its key.
     pub(super) fn others<'b>(
         &'b self,
         known: &'b [&str],
@@ -267,13 +269,14 @@ impl<'a> Cursor<'a> {
             })
     }
 
-    /// Reports that `found`, which has its own place (such as a key), has no effect, or another effect than its author
-    /// may expect.
+    /// Reports that `found`, which has a position of its own (such as a key), has no effect, or an effect that its
+    /// author may not expect.
     pub(super) fn warning_at(&self, out: &mut Findings, at: Position, cause: Cause) {
         out.push(Severity::Warning, || (at, self.path(), cause));
     }
 
-    /// The results of `each` for the items of a list. Reports if this is not a list, and then returns an empty list.
+    /// Returns the results of `each` for the items of a list. If this is not a list, reports an error and returns an
+    /// empty list.
     pub(super) fn items<T>(
         &self,
         out: &mut Findings,
@@ -287,7 +290,7 @@ impl<'a> Cursor<'a> {
             each(&Cursor { node, up: Some(self), step: Step::Index(index) }, out)
         });
         let mut items: Vec<T> = items.collect();
-        // Memory is saved because very many lists have one item, and a growing list begins with room for four.
+        // This saves memory: very many lists have one item, and a growing list begins with room for four.
         items.shrink_to_fit();
         items
     }
@@ -324,7 +327,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The string; reports if it is something else.
+    /// Returns the string, and reports an error if this is something else.
     pub(super) fn string(&self, out: &mut Findings, expected: &str) -> Option<&'a str> {
         match &self.node.value {
             Value::String(text) => Some(text),
@@ -339,7 +342,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The whole number, if it is within `range`; otherwise reports.
+    /// Returns the whole number, and reports an error if the value is not a whole number within `range`.
     pub(super) fn integer<T: TryFrom<i128>>(
         &self,
         out: &mut Findings,
@@ -356,12 +359,13 @@ impl<'a> Cursor<'a> {
         number
     }
 
-    /// A string that is not empty. An empty one counts as absent, because some APIs write absent strings in this way.
+    /// Returns a string that is not empty. An empty string counts as absent, because some APIs write absent strings in
+    /// this way.
     pub(super) fn filled(&self, out: &mut Findings, expected: &str) -> Option<&'a str> {
         self.string(out, expected).filter(|text| !text.is_empty())
     }
 
-    /// Whether this is empty: an empty string, list or mapping, or null.
+    /// Returns whether this is empty: an empty string, list or mapping, or null.
     pub(super) fn is_empty(&self) -> bool {
         match &self.node.value {
             Value::Null => true,
@@ -372,7 +376,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The boolean; reports if it is something else.
+    /// Returns the boolean, and reports an error if this is something else.
     pub(super) fn boolean(&self, out: &mut Findings) -> Option<bool> {
         let Value::Boolean(truth) = self.node.value else {
             self.expected(out, "true or false");
@@ -381,7 +385,7 @@ impl<'a> Cursor<'a> {
         Some(truth)
     }
 
-    /// The result of `parse` for a string; reports if there is none.
+    /// Returns the result of `parse` for a string, and reports an error if there is no result.
     pub(super) fn parsed<T>(
         &self,
         out: &mut Findings,
@@ -397,16 +401,17 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The text in `known` that is most similar to `key`, if there is a similar one.
+/// Returns the text in `known` that is most similar to `key`, if one is similar enough.
 fn similar<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
     let most = |other: &str| key.len().max(other.len()) / 3;
-    // Each byte of difference in length is an edit, so texts of very different length are not compared.
+    // Each byte by which the lengths differ costs an edit, so texts of very different lengths are not compared.
     let near = known.iter().filter(|other| key.len().abs_diff(other.len()) <= most(other));
     let (distance, best) = near.map(|other| (edits_apart(key, other), *other)).min()?;
     (distance <= most(best)).then_some(best)
 }
 
-/// The number of bytes to insert, remove or replace to turn one text into the other, ignoring case (Levenshtein).
+/// Returns the number of bytes to insert, remove or replace to turn one text into the other, ignoring case
+/// (Levenshtein).
 pub(super) fn edits_apart(a: &str, b: &str) -> usize {
     let (a, b) = (a.to_ascii_lowercase().into_bytes(), b.to_ascii_lowercase().into_bytes());
     let mut row: Vec<usize> = (0..=b.len()).collect();

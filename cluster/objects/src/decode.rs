@@ -7,7 +7,7 @@ use super::object::{Kind, Object, Subject};
 use super::{calico, cluster, endpoint_slice, endpoints, namespace, network_policy, node, pod};
 use super::{service, workload};
 
-/// Decodes the object as far as it can be read, and returns its known parts if it is not valid.
+/// Decodes as much of the object as can be read. If the object is invalid, returns its known parts.
 pub(super) fn decode(
     root: &Cursor<'_>,
     kind: Kind,

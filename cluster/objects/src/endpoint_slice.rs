@@ -1,4 +1,4 @@
-//! `discovery.k8s.io/v1` `EndpointSlice`: some endpoints of a service.
+//! `discovery.k8s.io/v1` `EndpointSlice`: some of a service's endpoints.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -16,11 +16,11 @@ use super::tree::Value;
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 const ENDPOINT: &[&str] = &["addresses", "conditions", "hints", "nodeName"];
-/// Of these, `zone` is for the controller of slices: what follows from it are hints.
+/// `zone` is among them because only the controller of slices reads it: the controller turns zones into `hints`.
 const ENDPOINT_IGNORED: &[&str] = &["deprecatedTopology", "hostname", "targetRef", "zone"];
 const CONDITIONS: [&str; 3] = ["ready", "serving", "terminating"];
 
-/// Reads some endpoints of a service. Domain names among them are not addresses.
+/// Reads an `EndpointSlice`. Domain names among its endpoints are not used, because they are not addresses.
 pub(super) fn decode(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -> EndpointSlice {
     let read = &["apiVersion", "kind", "metadata", "addressType", "endpoints", "ports"];
     root.mapping(out, read, &[]);
@@ -51,21 +51,21 @@ pub(super) fn decode(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings)
     }
 }
 
-/// The kind of a slice's addresses.
+/// The type of a slice's addresses.
 #[derive(Debug, Clone, Copy)]
 enum Family {
     V4,
     V6,
 }
 
-/// What several endpoints of a slice name, each stored once.
+/// Values that several endpoints of a slice have in common; each value is stored once.
 #[derive(Debug, Default)]
 struct Shared {
     nodes: BTreeSet<Arc<str>>,
     hints: BTreeSet<Arc<Hints>>,
 }
 
-/// The stored value that is equal to this one, which is stored if there is none.
+/// Returns the stored value that equals `value`, and stores `value` first if there is none.
 fn share<T: Ord + ?Sized>(stored: &mut BTreeSet<Arc<T>>, value: Arc<T>) -> Arc<T> {
     if let Some(found) = stored.get(&value) {
         return Arc::clone(found);
@@ -115,7 +115,7 @@ fn endpoint(
     SliceEndpoint { address, ready, serving, terminating, node, hints }
 }
 
-/// Reads for which nodes and zones an endpoint is meant; `None`: for no particular ones.
+/// Reads the nodes and zones that an endpoint is meant for. Returns `None` if it is meant for all.
 fn hints(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Hints> {
     if !cursor.mapping(out, &["forNodes", "forZones"], &[]) {
         return None;
@@ -134,7 +134,8 @@ fn hints(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Hints> {
     (!nodes.is_empty() || !zones.is_empty()).then_some(Hints { nodes, zones })
 }
 
-/// Reads a port. In Kubernetes an entry without a number means every port; in Calico, and so here, it means none.
+/// Reads a port. An entry without a number means every port in Kubernetes. Calico takes it as no port, and so does this
+/// reader.
 pub(super) fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<EndpointPort> {
     if !cursor.mapping(out, &["name", "protocol", "port"], &["appProtocol"]) {
         return None;

@@ -16,7 +16,7 @@ use super::syntax::{ADDRESS, address};
 const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
 /// The annotation of Endpoints that only serve as a lock.
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
-/// The most addresses of a subset that are copied.
+/// The maximum number of addresses of a subset that the cluster copies.
 const MOST_ADDRESSES: usize = 1000;
 
 const SUBSET: &[&str] = &["addresses", "notReadyAddresses", "ports"];
@@ -37,7 +37,7 @@ pub(super) fn decode(
     if skips { Endpoints::default() } else { Endpoints { slices: slices.concat() } }
 }
 
-/// The slices of a subset: one for each family.
+/// Returns the slices of a subset, one for each address family.
 fn subset(cursor: &Cursor<'_>, name: &str, out: &mut Findings) -> Option<Vec<EndpointSlice>> {
     if !cursor.mapping(out, SUBSET, &[]) {
         return None;
@@ -89,7 +89,7 @@ mod tests {
         )
     }
 
-    /// Of these, 192.0.2.2 is not ready and `fd00::1` is on a node.
+    /// The address 192.0.2.2 is not ready, and `fd00::1` is on a node.
     fn endpoint(address: &str) -> SliceEndpoint {
         let ready = address != "192.0.2.2";
         SliceEndpoint {

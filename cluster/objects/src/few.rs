@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-/// The first `most` items, and the number of the others: `a, b and 3 more`.
+/// Joins the first `most` items, and adds the number of the others: `a, b and 3 more`.
 pub fn few<T: Display>(items: impl IntoIterator<Item = T>, most: usize) -> String {
     let mut items = items.into_iter();
     let shown: Vec<_> = items.by_ref().take(most).map(|it| it.to_string()).collect();

@@ -1,4 +1,4 @@
-//! Parts of a policy that are valid and probably not meant.
+//! Finds parts of a policy that are valid but probably not what the author meant.
 
 use ipnet::IpNet;
 
@@ -8,7 +8,7 @@ use super::object::{LabelSelector, Peer, PolicyType, Port, PortNumber, Rule};
 use super::syntax::{CIDR, cidr};
 use super::tree::Value;
 
-/// Reads a net, which keeps its host bits.
+/// Reads a net and keeps its host bits.
 pub(super) fn net(cursor: &Cursor<'_>, out: &mut Findings) -> Option<IpNet> {
     let net = cursor.parsed(out, CIDR, cidr)?;
     if net != net.trunc() {
@@ -25,8 +25,8 @@ pub(super) fn no_spec(root: &Cursor<'_>, selects: &str, out: &mut Findings) {
     root.absent("spec").told(out, Code::EmptySpec, message);
 }
 
-/// Warns of rules of a direction that `types`, the field `name`, does not contain. An absent or empty list contains
-/// every direction that has rules.
+/// Warns of rules in a direction that the policy's types do not contain. An absent or empty list contains every
+/// direction that has rules.
 pub(super) fn rules_without_type(
     spec: &Cursor<'_>,
     name: &str,
@@ -49,8 +49,8 @@ pub(super) fn rules_without_type(
     }
 }
 
-/// Warns of an empty list of rules, the field `key`, of a direction that a policy without types covers only if it has
-/// rules.
+/// Warns of an empty list of rules (the field `key`) in a policy without types. Such a policy covers the direction of
+/// the list only if the list has rules.
 pub(super) fn empty_without_type(
     spec: &Cursor<'_>,
     (name, types): (&str, Option<&[PolicyType]>),
@@ -68,8 +68,8 @@ pub(super) fn empty_without_type(
     }
 }
 
-/// Warns of a condition that is an empty list: `every` peer, port or address matches. Null is not a list: the API
-/// server takes it for an absent field, and templates often leave it.
+/// Warns of a condition that is an empty list, because everything then matches: `every` names it (peer, port or
+/// address). Null is not a list: the API server treats it as an absent field, and templates often write it.
 pub(super) fn empty_condition(rule: &Cursor<'_>, key: &str, every: &str, out: &mut Findings) {
     if let Some(list) = rule.field(key)
         && is_empty_list(&list)
@@ -86,10 +86,11 @@ fn is_empty_list(cursor: &Cursor<'_>) -> bool {
 /// Ports that are often opened to everyone: name resolution, web, time, and the API server.
 const OF_EVERYBODY: [u16; 6] = [53, 80, 123, 443, 5353, 6443];
 
-/// Warns if all rules of a list are pairs of one rule with peers and one with ports, once for each list.
+/// Warns if all rules of a list come in pairs: one rule with peers only, and one with ports only. There is one warning
+/// for each list.
 ///
-/// Some such pairs are common and right: all pods of the policy's own namespace and, from everywhere, a port; and
-/// egress to some pods and, to everywhere, name resolution or the web.
+/// Two kinds of pair are common and right. In the first, the peers are all pods of the policy's own namespace. In the
+/// second, which is egress, every port is in `OF_EVERYBODY` or has a name that begins with `dns`.
 pub(super) fn separate_rules(list: &Cursor<'_>, rules: &[Rule], egress: bool, out: &mut Findings) {
     let own = Peer::Selectors { pods: Some(LabelSelector::default()), namespaces: None };
     let is_common = |peers: &[Peer], ports: &[Port]| {
@@ -108,7 +109,7 @@ pub(super) fn separate_rules(list: &Cursor<'_>, rules: &[Rule], egress: bool, ou
         }
         _ => false,
     };
-    // Rules that are not valid are not in `rules`.
+    // Invalid rules are not in `rules`.
     if out.errors() || !rules.chunks(2).all(is_pair) {
         return;
     }
@@ -120,8 +121,9 @@ pub(super) fn separate_rules(list: &Cursor<'_>, rules: &[Rule], egress: bool, ou
     second.told(out, Code::SeparateRules, message);
 }
 
-/// Warns of a `podSelector` and a `namespaceSelector` that are neighbours in a list of peers, once for each list.
-/// `podSelector: {}` next to a `namespaceSelector` means all pods of the policy's own namespace, and is common.
+/// Warns if a list of peers has a `podSelector` followed by a `namespaceSelector` as a separate peer. There is one
+/// warning for each list. `podSelector: {}` next to a `namespaceSelector` means all pods of the policy's own namespace,
+/// and is common.
 pub(super) fn separate_peers(list: &Cursor<'_>, peers: &[Peer], out: &mut Findings) {
     let second = peers.windows(2).position(|pair| {
         let [
@@ -138,7 +140,7 @@ pub(super) fn separate_peers(list: &Cursor<'_>, peers: &[Peer], out: &mut Findin
             _ => false,
         }
     });
-    // Peers that are not valid are not in `peers`.
+    // Invalid peers are not in `peers`.
     let Some(second) = second.filter(|_| !out.errors()).and_then(|first| list.item(first + 1))
     else {
         return;
@@ -153,7 +155,7 @@ mod tests {
     use super::super::problem::Problem;
     use super::super::{State, read};
 
-    /// The policy of a spec, and its problems' summaries without their places.
+    /// Reads a policy with this spec. Returns it, and the summaries of its problems without their places.
     fn policy(spec: &str) -> (Object, Vec<String>) {
         let head = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\n";
         let manifest = read("a.yaml", &format!("{head}{spec}")).unwrap();
@@ -255,7 +257,7 @@ mod tests {
             let expected = format!("empty-condition spec.{field}");
             assert_eq!(told(&format!("spec: {{{rules}}}")), [expected], "{rules}");
         }
-        // Everything is meant, or a template had nothing to write.
+        // In these rules, the author means everything, or a template had nothing to write.
         for fine in
             ["{}", "{from: , ports: }", "{from: [{ipBlock: {cidr: 10.0.0.0/8, except: []}}]}"]
         {

@@ -1,11 +1,11 @@
-//! The known parts of an object that is not valid.
+//! The known parts of an invalid object.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::object::{Pairs, Pod, Subject};
 
-/// The known parts of an object that is not valid.
+/// The known parts of an invalid object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Invalid {
     /// For a policy: the endpoints that it selects, if these could be read.
@@ -14,13 +14,13 @@ pub struct Invalid {
     pub labels: Option<Pairs>,
     /// For a pod: the addresses that could be read from its status.
     pub reported: BTreeSet<IpAddr>,
-    /// For a pod: the addresses that could be read from its annotations. Everyone who may change
-    /// the pod may write these.
+    /// For a pod: the addresses that could be read from its annotations. Anybody who may change the
+    /// pod may write these annotations.
     pub annotated: BTreeSet<IpAddr>,
 }
 
 impl Invalid {
-    /// The known parts of a pod.
+    /// Returns the known parts of a pod.
     pub(super) fn of_pod(pod: &Pod) -> Self {
         let reported: BTreeSet<IpAddr> = pod.reported_addresses().collect();
         let annotated = pod.every_address().difference(&reported).copied().collect();

@@ -1,8 +1,9 @@
 //! Reads JSON (RFC 8259) into a [`tree`](super::tree), with the position of every value.
 //!
-//! This reader is stricter than YAML's flow style, which contains all of JSON except long keys, tabs and surrogate
-//! escapes. It returns `None` for a text that is not JSON or that exceeds the limits of a [`tree`](super::tree); the YAML
-//! reader then reads the text or reports its errors. Law: if both readers accept a text, they read the same from it.
+//! This reader accepts less than YAML's flow style, which contains all of JSON except long keys, tabs and surrogate
+//! escapes. It returns `None` for a text that is not JSON or that exceeds the limits of a [`tree`](super::tree). The
+//! YAML reader then reads the text or reports its errors. Law: if both readers accept a text, they read the same from
+//! it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,11 +14,11 @@ use super::tree::{
     Document, Entry, Flaw, FlawKind, MAX_DEPTH, MAX_NODES, Node, Position, Value, shown,
 };
 
-/// An object with fewer keys is searched for a key without an index.
+/// The number of keys from which an object gets an index of its keys. A smaller object is searched without one.
 const SMALL: usize = 16;
 
-/// The documents of a text that consists of JSON objects or lists and white space: one document, or several as in JSON
-/// Lines. A key that occurs twice is a flaw.
+/// Returns the documents of a text that consists of JSON objects or lists and white space. There is one document, or
+/// several as in JSON Lines. A key that occurs twice is a flaw.
 pub(super) fn parse(text: &str) -> Option<Vec<Document<'_>>> {
     let is_ascii = text.is_ascii();
     let mut reader = Reader { rest: text, is_ascii, line: 1, column: 1, ..Reader::default() };
@@ -35,14 +36,15 @@ pub(super) fn parse(text: &str) -> Option<Vec<Document<'_>>> {
 #[derive(Default)]
 struct Reader<'a> {
     rest: &'a str,
-    /// Whether each character of the text is a byte.
+    /// Whether the text is ASCII, so that each character is one byte.
     is_ascii: bool,
     line: usize,
     column: usize,
     nodes: usize,
     flaws: Vec<Flaw>,
-    /// The entries and items of the objects and lists that are being read, the innermost last. At the end of an object
-    /// or list its part is split off, because a new vector has no spare capacity.
+    /// The entries of all objects that are being read; `items` has the items of all lists that are being read. The part
+    /// of the innermost object or list comes last. When the object or list ends, its part is moved to a new vector
+    /// without spare capacity.
     entries: Vec<Entry<'a>>,
     items: Vec<Node<'a>>,
 }
@@ -69,7 +71,7 @@ impl<'a> Reader<'a> {
         is_next
     }
 
-    /// A carriage return, alone or before a line feed, also ends a line, as in YAML.
+    /// Skips white space. A carriage return, alone or before a line feed, also ends a line, as in YAML.
     fn skip_space(&mut self) {
         loop {
             let bytes = self.rest.as_bytes();
@@ -94,7 +96,7 @@ impl<'a> Reader<'a> {
         (self.nodes <= MAX_NODES).then_some(())
     }
 
-    /// Reads a value inside `depth` lists and objects.
+    /// Reads a value that is nested in `depth` lists and objects.
     fn value(&mut self, depth: usize) -> Option<Node<'a>> {
         self.count()?;
         let at = self.at();
@@ -113,7 +115,8 @@ impl<'a> Reader<'a> {
 
     fn object(&mut self, depth: usize) -> Option<Vec<Entry<'a>>> {
         let begin = self.entries.len();
-        // The position of each key, only for a large object, because a small one is searched faster without it.
+        // The position of each key. It is filled only for a large object, because a small object is searched faster
+        // without it.
         let mut keys: HashMap<Cow<'a, str>, Position> = HashMap::new();
         self.take(1);
         self.skip_space();
@@ -243,7 +246,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the part after `\u`: four digits, or two surrogates for a character beyond them.
+    /// Reads the part after `\u`: four hexadecimal digits, or a surrogate pair for a character above U+FFFF.
     fn escaped_character(&mut self) -> Option<char> {
         let first = self.four_digits()?;
         if !(0xd800..0xdc00).contains(&first) {
@@ -320,7 +323,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1000))]
 
-        /// Values and positions are equal, in whatever layout the text is written.
+        /// Law: both readers return equal values and positions, whatever the layout of the text.
         #[test]
         fn json_and_yaml_read_the_same(value in json(), pretty in any::<bool>(), crlf in any::<bool>()) {
             let object = serde_json::json!({ "a": value });
@@ -332,7 +335,7 @@ mod tests {
             prop_assert_eq!(parse(&text), Some(by_yaml), "{}", text);
         }
 
-        /// `serde_json` and this reader refuse the same texts.
+        /// Law: `serde_json` and this reader refuse the same texts.
         #[test]
         fn what_is_no_json_is_left_to_yaml(text in r#"[\[{][\[\]{}:,"\\ 0-9eE.+\-a-dntrufls\n]{0,16}"#) {
             let by_serde: Result<Vec<Json>, _> = serde_json::Deserializer::from_str(&text).into_iter().collect();
@@ -363,7 +366,8 @@ mod tests {
         let documents = parse(text).unwrap();
         assert_eq!(documents[0].flaws.len(), 2);
         assert_eq!(documents, yaml::parse_yaml(text, 0).unwrap());
-        // A key of a large object that occurs twice: an early key, the last one of a small object, a late one.
+        // A key of a large object occurs twice. The key is an early one, the last one of a small object, the next one,
+        // or a late one.
         for twice in [0, SMALL - 1, SMALL, SMALL + 3] {
             let keys = (0..SMALL + 5).chain([twice]).map(|key| format!("\"k{key}\": 1"));
             let text = format!("{{{}}}", keys.collect::<Vec<_>>().join(", "));
@@ -380,7 +384,7 @@ mod tests {
         assert_eq!(at, ["1:1", "2:1", "4:1", "4:5"]);
         let numbers: Vec<_> = documents.iter().map(|it| (it.number, it.flaws.len())).collect();
         assert_eq!(numbers, [(1, 0), (2, 1), (3, 0), (4, 0)]);
-        // An error in a line is reported by the YAML reader, with the line.
+        // The YAML reader reports an error in a line, with the line's number.
         assert_eq!(parse("{\"a\": 1}\n{\"b\""), None);
     }
 

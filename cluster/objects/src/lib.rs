@@ -1,20 +1,22 @@
-//! Kubernetes' and Calico's objects as they are written: from text to wire types, with the position of everything.
+//! The objects of Kubernetes and Calico as they are written: this crate turns text into wire types, with the position
+//! of every value.
 //!
 //! The layers, in order, with the limits of each:
 //! - `json`, [`yaml`]: text to [`tree`]; they know nothing of Kubernetes.
 //! - [`scalar`]: the value of a plain scalar; the only place where YAML's version matters.
-//! - decoders, one for each kind: from tree to [`object`], checked as the API server checks; they apply no defaults.
-//! - `intent`: parts of a policy that are valid and probably not meant.
-//! - [`settings`]: the effect in Manx of each field of Calico's kinds, or that it has none.
-//! - [`read`]: all objects of a file. An object that is not valid is still there, as [`State::Invalid`], so that it can
-//!   fail closed; the other objects of the file load.
-//! - [`locate`]: the place of a field in the text, for problems that only all objects together show.
+//! - decoders, one for each kind: they turn a tree into an [`object`] and check it as the API server does; they apply
+//!   no defaults.
+//! - `intent`: parts of a policy that are valid but probably not what the author meant.
+//! - [`settings`]: the effect that each field of Calico's kinds has in Manx, if it has any.
+//! - [`read`]: all objects of a file. An invalid object is still there, as [`State::Invalid`], so that it can fail
+//!   closed; the other objects of the file load.
+//! - [`locate`]: the place of a field in the text, for problems that are found only when all objects are compared.
 //! - [`contents`]: all objects of a cluster, from any source.
 //!
 //! This crate reads no file, applies no default and does not know what a policy means.
 //!
 //! Not supported: YAML tags other than those of JSON's types; JSON's surrogate escapes (`\ud83d\ude00`) in a text that
-//! is not JSON as a whole.
+//! is not entirely JSON.
 
 mod calico;
 mod claimed_kind;

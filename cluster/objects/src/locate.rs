@@ -4,8 +4,8 @@ use super::problem::Problem;
 use super::tree::{Node, Value};
 use super::yaml;
 
-/// Changes the places of problems from their object's place to their field's, if the field can be
-/// found. `text` is the content of the file that contains all of them.
+/// Moves each problem from the place of its object to the place of its field, if the field can be
+/// found. `text` is the content of the file that contains all these objects.
 pub fn locate<'p>(text: &str, problems: impl IntoIterator<Item = &'p mut Problem>) {
     let Ok(documents) = yaml::parse(text) else { return };
     let lines: Vec<&str> = text.lines().collect();
@@ -20,7 +20,7 @@ pub fn locate<'p>(text: &str, problems: impl IntoIterator<Item = &'p mut Problem
     }
 }
 
-/// The object itself, or an object among its items or their items.
+/// Returns the object itself, or the object within a list or a list of lists.
 fn object_at<'n>(node: &'n Node<'n>, is_it: &dyn Fn(&Node<'_>) -> bool) -> Option<&'n Node<'n>> {
     if is_it(node) {
         return Some(node);
@@ -29,7 +29,8 @@ fn object_at<'n>(node: &'n Node<'n>, is_it: &dyn Fn(&Node<'_>) -> bool) -> Optio
     items.iter().find_map(|item| object_at(item, is_it))
 }
 
-/// The value at a path such as `spec.ingress[0].from`, or the innermost existing value around it.
+/// Returns the value at a path such as `spec.ingress[0].from`, or the innermost value on that path
+/// that exists.
 fn field<'n>(object: &'n Node<'n>, path: &str) -> &'n Node<'n> {
     let mut node = object;
     for step in path.split(['.', '[']).filter(|step| !step.is_empty()) {
@@ -55,7 +56,7 @@ mod tests {
     use super::super::tree::Position;
     use super::*;
 
-    /// The place of a field of the object that is at this position of a document.
+    /// Returns the place of a field. The field's object is at this position of a document.
     fn place(text: &str, document: usize, (line, column): (usize, usize), field: &str) -> String {
         let file = Arc::from("a.yaml");
         let place = Place { file, document, at: Some(Position { line, column }) };

@@ -33,12 +33,12 @@ const IGNORED: &[&str] = &[
     "uid",
 ];
 
-/// The annotation in which Calico's own client stores, as JSON, the metadata of objects of `crd.projectcalico.org/v1`.
+/// The annotation in which Calico's client stores, as JSON, the metadata of objects of `crd.projectcalico.org/v1`.
 const STORED: &str = "projectcalico.org/metadata";
 const STORED_VERSION: &str = "crd.projectcalico.org/v1";
 
-/// The most bytes of an object's annotations, keys and values (apimachinery, `TotalAnnotationSizeLimitB`; Calico's
-/// validation has the same limit).
+/// The maximum size of an object's annotations, keys and values together, in bytes (apimachinery,
+/// `TotalAnnotationSizeLimitB`; Calico's validation has the same limit).
 const MAX_ANNOTATIONS: usize = 256 << 10;
 
 /// The parts of `metadata` that decoders need, apart from the identity.
@@ -53,8 +53,8 @@ pub(super) struct Metadata {
     pub(super) owner: Option<Owner>,
 }
 
-/// The object's identity, if it can be read. The name may be illegal, because an illegal name still says which object
-/// fails.
+/// Returns the object's identity, if it can be read. The name may be illegal, because it still identifies the object
+/// that fails.
 pub(super) fn identity(root: &Cursor<'_>, kind: Kind) -> Option<ObjectKey> {
     let namespace = if kind.namespaced() { namespace(root)? } else { String::new() };
     let stored = match stored(root) {
@@ -94,7 +94,8 @@ fn stored<'a>(root: &Cursor<'a>) -> Stored<'a> {
     }
 }
 
-/// The namespace of a namespaced object: `default` if there is none, as with kubectl. `None` if it cannot be read.
+/// Returns the namespace of a namespaced object. It is `default` if the object names none, as with kubectl. `None` if
+/// it cannot be read.
 pub(super) fn namespace(root: &Cursor<'_>) -> Option<String> {
     let metadata = root.node.get("metadata")?;
     if !matches!(metadata.value, Value::Mapping(_)) {
@@ -106,13 +107,13 @@ pub(super) fn namespace(root: &Cursor<'_>) -> Option<String> {
     }
 }
 
-/// The namespace that an object of any kind names; empty if it names none.
+/// Returns the namespace that an object of any kind names, or an empty text if it names none.
 pub(super) fn written_namespace(node: &Node) -> String {
     text(&Cursor::root(node), "namespace").unwrap_or_default()
 }
 
-/// A text field. A text longer than any name is cut, because every message about the object repeats it; the cut text is
-/// no legal name either.
+/// Returns a text field of `metadata`. A text longer than any legal name is cut, because every message about the object
+/// repeats it. The cut text is still too long to be a legal name.
 fn text(root: &Cursor<'_>, key: &str) -> Option<String> {
     match &root.node.get("metadata")?.get(key)?.value {
         Value::String(text) => Some(shown(text).into_owned()),
@@ -186,7 +187,7 @@ pub(super) fn metadata(root: &Cursor<'_>, kind: Kind, out: &mut Findings) -> Met
     metadata
 }
 
-/// The `metadata` of a pod template, which has no name: labels and annotations.
+/// Reads the `metadata` of a pod template, which consists of labels and annotations without a name.
 pub(super) fn of_template(cursor: &Cursor<'_>, out: &mut Findings) -> Metadata {
     let mut metadata = Metadata::default();
     if !cursor.mapping(out, READ, IGNORED) {
@@ -198,8 +199,8 @@ pub(super) fn of_template(cursor: &Cursor<'_>, out: &mut Findings) -> Metadata {
     metadata
 }
 
-/// The owner that is the controller. Errors are not reported, because only the pods that workloads make depend on the
-/// owner.
+/// Returns the owner that controls the object (`controller: true`). Errors are not reported, because the owner matters
+/// only for pods that workloads make.
 fn owner(metadata: &Cursor<'_>) -> Option<Owner> {
     let Value::Sequence(references) = &metadata.node.get("ownerReferences")?.value else {
         return None;
@@ -215,7 +216,8 @@ fn owner(metadata: &Cursor<'_>) -> Option<Owner> {
     })
 }
 
-/// Adds the labels that Calico's client has stored to the object's own. If both have a key, the stored label is used.
+/// Adds the labels that Calico's client has stored in its annotation to the object's own labels. If both have a key,
+/// the stored value is used.
 fn stored_labels(
     root: &Cursor<'_>,
     cursor: &Cursor<'_>,
@@ -241,7 +243,7 @@ fn stored_labels(
     }
 }
 
-/// Reports the form that an annotation should have.
+/// Reports that an annotation does not have the form that it should have.
 pub(super) fn annotation(
     root: &Cursor<'_>,
     name: &str,
@@ -262,8 +264,8 @@ pub(super) fn annotation(
     }
 }
 
-/// Reads labels (whose values have a syntax) or annotations (whose values are any text, and whose keys may have
-/// capitals in their DNS part).
+/// Reads labels or annotations. The values of labels have a syntax. The values of annotations are any text, and their
+/// keys may have capitals in the DNS part.
 pub(super) fn pairs(cursor: &Cursor<'_>, out: &mut Findings, labels: bool) -> Pairs {
     let mut pairs = BTreeMap::new();
     cursor.entries(out, |key, at, value, out| {

@@ -19,8 +19,8 @@ use super::tree::Value;
 const SPEC: &[&str] = &["podSelector", "policyTypes", "ingress", "egress"];
 const STAGED_SPEC: &[&str] = &["stagedAction", "podSelector", "policyTypes", "ingress", "egress"];
 
-/// Reads `spec`, of Calico's staged kind if `staged`. Errors are in `out`; if there are any, only the result's selector
-/// may be used. The selector is `None` if it could not be read completely.
+/// Reads `spec`. If `staged`, it is the `spec` of Calico's StagedKubernetesNetworkPolicy. Errors are in `out`; if there
+/// are any, only the result's selector may be used. The selector is `None` if it could not be read completely.
 pub(super) fn decode(
     root: &Cursor<'_>,
     staged: bool,
@@ -110,9 +110,9 @@ fn rule(cursor: &Cursor<'_>, peers_field: &'static str, out: &mut Findings) -> O
     Some(rule)
 }
 
-/// The most pairs of a peer with a selector and a port that an egress rule with named ports may have, plus four for
-/// each peer and each port. A name stands for different ports at different peers, so each peer has its own list of
-/// ports.
+/// The maximum number of pairs of a selector peer and a port in an egress rule with named ports. Four pairs are added
+/// for each peer and for each port. A name stands for different ports at different peers, so each peer needs its own
+/// list of ports.
 const PAIRS: usize = 256;
 
 fn few_pairs(cursor: &Cursor<'_>, rule: &Rule, out: &mut Findings) {
@@ -214,7 +214,7 @@ fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Port> {
     Some(Port { protocol, port: Some(port) })
 }
 
-/// The port number; reports if it is something else.
+/// Returns the port number, and reports an error if this is something else.
 pub(super) fn number(cursor: &Cursor<'_>, out: &mut Findings, expected: &str) -> Option<u16> {
     let number = match &cursor.node.value {
         Value::Integer(number) => port_number(*number),
@@ -226,7 +226,7 @@ pub(super) fn number(cursor: &Cursor<'_>, out: &mut Findings, expected: &str) ->
     number
 }
 
-/// The protocol of a policy's port. Many authors write ICMP, which Kubernetes' policies cannot name.
+/// Reads the protocol of a policy's port. Many authors write ICMP, which Kubernetes' policies cannot name.
 pub(super) fn policy_protocol(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Protocol> {
     if let Value::String(text) = &cursor.node.value
         && ["ICMP", "ICMPv6"].iter().any(|icmp| icmp.eq_ignore_ascii_case(text))
@@ -239,7 +239,7 @@ pub(super) fn policy_protocol(cursor: &Cursor<'_>, out: &mut Findings) -> Option
     protocol(cursor, out)
 }
 
-/// The protocol; reports if it is something else.
+/// Returns the protocol, and reports an error if this is something else.
 pub(super) fn protocol(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Protocol> {
     cursor.parsed(out, "TCP, UDP or SCTP", |text| {
         Protocol::ALL.into_iter().find(|protocol| protocol.name() == text)

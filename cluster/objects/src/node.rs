@@ -12,14 +12,14 @@ use super::problem::Severity;
 use super::syntax::{ADDRESS, CIDR, address, cidr};
 use super::tree::{self, Value};
 
-/// The annotations in which Calico stores a node's address and the length of its subnet, of IPv4 and of IPv6.
+/// The annotations in which Calico stores a node's IPv4 and IPv6 address, each with the prefix length of its subnet.
 const CALICO_ADDRESS: &str = NODE_ADDRESSES[0];
 const CALICO_ADDRESS_V6: &str = NODE_ADDRESSES[1];
-/// The annotation in which Calico stores the hardware address of a node's VXLAN device, if it does not follow from the
-/// node's name.
+/// The annotation in which Calico stores the MAC address of a node's VXLAN device. It is present if the address does
+/// not follow from the node's name.
 const VXLAN_MAC: &str = "projectcalico.org/VXLANTunnelMACAddr";
 
-/// The annotation of a node whose autonomous system is not the cluster's.
+/// The annotation with a node's autonomous system, if it differs from the cluster's.
 const SYSTEM: &str = "projectcalico.org/ASNumber";
 /// The annotation that makes a node a route reflector.
 const REFLECTOR_CLUSTER: &str = "projectcalico.org/RouteReflectorClusterID";
@@ -84,7 +84,8 @@ pub(super) fn node(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -
     node
 }
 
-/// Whether a node's taints say that it is about to go. Whatever else they hold is the scheduler's, and is not checked.
+/// Returns whether a taint marks the node for deletion. All other content of taints is for the scheduler and is not
+/// checked.
 fn has_taint(taints: &tree::Node) -> bool {
     let Value::Sequence(taints) = &taints.value else { return false };
     let is_it = |taint: &tree::Node| {
@@ -94,7 +95,7 @@ fn has_taint(taints: &tree::Node) -> bool {
     taints.iter().any(is_it)
 }
 
-/// The types of address that are read.
+/// The types of node addresses that Manx reads.
 enum AddressType {
     Internal,
     External,
@@ -155,8 +156,8 @@ fn vxlan_mac(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -> Opti
     mac
 }
 
-/// What a node's annotations say about BGP. One that cannot be read counts as absent, with a warning: the node's pods are
-/// reached as before.
+/// Reads the annotations of a node that concern BGP. An annotation that cannot be read counts as absent and causes a
+/// warning. Routes to the node's pods do not depend on it.
 fn bgp(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -> NodeBgp {
     let mut of = |name: &str, expected: &str, read: &dyn Fn(&str) -> bool| {
         let text = metadata.annotations.get(name).filter(|text| !text.is_empty())?;

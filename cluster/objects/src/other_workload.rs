@@ -1,8 +1,9 @@
-//! Workloads of kinds that are not read: Argo's Rollout, the `DeploymentConfig` of `OpenShift`, Knative's Service.
+//! Workloads of kinds that Manx does not read, such as Argo's Rollout, `OpenShift`'s `DeploymentConfig` or Knative's
+//! Service.
 //!
-//! An object with `spec.template.metadata` counts as a workload. If its template has no containers, it may make
-//! something else (a secret, a node), or pods of another kind (a virtual machine), so it counts as idle: no pod is made
-//! of it, and a selector for its labels is not reported.
+//! An object with `spec.template.metadata` counts as a workload. A template without containers may be for something
+//! else (a secret, a node), or for pods of another kind (a virtual machine). Such an object counts as idle: no pod is
+//! made from it, and a selector for its labels is not reported.
 
 use super::cursor::{Cursor, Findings};
 use super::metadata;
@@ -10,8 +11,8 @@ use super::object::{Controller, Kind, ObjectKey, Pairs, Workload, kind_and_group
 use super::pod;
 use super::tree::{Node, Value};
 
-/// The workload that a document of an unread kind stands for, under the name `KIND.GROUP/NAME`. No errors are reported,
-/// because the fields of the kind are not known.
+/// Returns the workload that a document of an unread kind stands for. The workload's name is `KIND.GROUP/NAME`. No
+/// errors are reported, because the fields of the kind are not known.
 pub(super) fn decode(
     node: &Node,
     (kind, api_version): (&str, &str),
@@ -55,7 +56,7 @@ mod tests {
     use super::super::read;
     use super::super::tests::problems;
 
-    /// A document of this kind, whose template has these labels.
+    /// Returns a document of this kind, whose template has these labels.
     fn document(version: &str, kind: &str, labels: &str, pods: &str) -> String {
         format!(
             "{{apiVersion: {version}, kind: {kind}, metadata: {{name: web, namespace: shop}}, \
@@ -101,7 +102,7 @@ mod tests {
                  file makes the pods of its spec.template\n"
             );
             assert!(problems(&text).starts_with(&told), "{}", problems(&text));
-            // The kind is reported once for a file.
+            // The kind is reported only once for each file.
             assert_eq!(read("a.yaml", &format!("{text}---\n{text}")).unwrap().problems.len(), 1);
         }
     }

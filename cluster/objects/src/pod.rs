@@ -1,4 +1,4 @@
-//! `v1` Pod, the part that networking needs.
+//! The part of `v1` Pod that networking needs.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,12 +17,12 @@ use super::syntax::{
 };
 use super::tree::Value;
 
-/// The annotation in which Calico's CNI plugin stores the addresses of a pod: addresses or CIDRs of one address each,
-/// joined by commas.
+/// The annotation in which Calico's CNI plugin stores the addresses of a pod, joined by commas. Each is an address or a
+/// CIDR of one address.
 const POD_IPS: &str = "cni.projectcalico.org/podIPs";
 /// The annotation with the first of these addresses.
 const POD_IP: &str = "cni.projectcalico.org/podIP";
-/// The annotation of Amazon's CNI plugin.
+/// The annotation in which Amazon's CNI plugin stores them.
 const AWS_POD_IPS: &str = "vpc.amazonaws.com/pod-ips";
 
 const SPEC: &[&str] = &[
@@ -134,8 +134,8 @@ pub(super) fn decode(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) 
     pod
 }
 
-/// Reads the template of pods in `spec`. If the template's object is `owned` (a Deployment's `ReplicaSet`), the
-/// warnings about annotations are reported at the owner.
+/// Reads the template of pods in `spec`. If the template's object is `owned` (such as a Deployment's `ReplicaSet`), its
+/// owner's template already causes the warnings about annotations, so they are not repeated.
 pub(super) fn template(spec: &Cursor<'_>, owned: bool, out: &mut Findings) -> Option<Pod> {
     let template = spec.required(out, "template", "the pods' metadata and spec")?;
     if !template.mapping(out, &["metadata", "spec"], &[]) {
@@ -149,7 +149,7 @@ pub(super) fn template(spec: &Cursor<'_>, owned: bool, out: &mut Findings) -> Op
     Some(without_status(&template, metadata, out))
 }
 
-/// Reads `spec` of a pod that has never run.
+/// Reads the metadata and the `spec` of a pod, without its status.
 fn without_status(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) -> Pod {
     let Metadata { labels, created, deleting, owner, .. } = metadata;
     let mut pod = Pod {
@@ -176,7 +176,7 @@ fn without_status(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) -> 
     pod
 }
 
-/// The name in a field. The API writes a name that is not set yet as an empty string.
+/// Reads the name in a field. The API writes a name that is not set yet as an empty string.
 fn name(spec: &Cursor<'_>, field: &str, out: &mut Findings) -> Option<String> {
     let name = spec.field(field)?.parsed(out, DNS_SUBDOMAIN, |text| {
         (text.is_empty() || is_dns_subdomain(text)).then(|| text.to_owned())
@@ -238,7 +238,7 @@ fn container_port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<ContainerPo
     Some(ContainerPort { name, port: number(&field, out, PORT_NUMBER)?, protocol, host })
 }
 
-/// The port of the node. The API takes 0 for none.
+/// Reads the port of the node. The API treats 0 as an absent port.
 fn host_port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<HostPort> {
     let address = empty_or_address(cursor, "hostIP", out);
     let field = cursor.field("hostPort").filter(|it| it.node.value != Value::Integer(0))?;
@@ -270,7 +270,7 @@ fn decode_status(status: &Cursor<'_>, pod: &mut Pod, out: &mut Findings) {
     }
 }
 
-/// The address in a field. It may be empty, as those of `status` are until the pod has an address.
+/// Returns the address in a field. The field may be empty, as the fields of `status` are before the pod has an address.
 fn empty_or_address(cursor: &Cursor<'_>, field: &str, out: &mut Findings) -> Option<IpAddr> {
     let field = cursor.field(field)?;
     field
@@ -281,9 +281,9 @@ fn empty_or_address(cursor: &Cursor<'_>, field: &str, out: &mut Findings) -> Opt
         .flatten()
 }
 
-/// The addresses that can be read from an annotation; `None` if it is absent or none can be read. If one part is not
-/// legal, the pod is not valid, and the other parts are addresses to close. If `status` is `filled`, Calico does not
-/// look at annotations, so an error is only a warning.
+/// Returns the addresses that can be read from an annotation. Returns `None` if the annotation is absent or no address
+/// can be read. If one part is not legal, the pod is invalid. The addresses in the other parts are then closed. If
+/// `status` is `filled`, Calico does not look at annotations, so an error is only a warning.
 fn annotated(
     root: &Cursor<'_>,
     annotations: &Pairs,
@@ -311,12 +311,13 @@ fn annotated(
             annotation(root, name, several, Severity::Error, out);
         }
     }
-    // An empty annotation means that the addresses are released; an illegal one does not.
+    // An empty annotation means that the addresses are released. An annotation without a legal address does not mean
+    // this, so it gives `None`.
     addresses.shrink_to_fit();
     (!addresses.is_empty()).then_some(addresses)
 }
 
-/// An address, or the address of a CIDR; and whether the CIDR contains only that address.
+/// Parses an address or a CIDR. Returns the address, and whether the text stands for this address alone.
 fn address_or_cidr(text: &str) -> Option<(IpAddr, bool)> {
     let of_cidr = |net: IpNet| (net.addr(), net.prefix_len() == net.max_prefix_len());
     address(text).map(|address| (address, true)).or_else(|| cidr(text).map(of_cidr))

@@ -11,15 +11,17 @@ use super::object::ObjectKey;
 pub use super::severity::Severity;
 use super::tree::{FlawKind, Position};
 
-/// The most problems of one severity that are reported for an object, in the reader and in the import.
+/// The maximum number of problems of one severity that are reported for an object. It applies in the reader and in the
+/// import separately.
 pub const MOST_OF_OBJECT: usize = 100;
 
 /// A place in a file, or an API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The file's name as the reader got it, or the URL of an API server.
+    /// The name of the file as it was passed to the reader, or the URL of an API server.
     pub file: Arc<str>,
-    /// The document in the file, counted from 1; 0 for the whole file, and for objects from an API server.
+    /// The number of the document in the file, counted from 1. It is 0 for the whole file, and for objects from an API
+    /// server.
     pub document: usize,
     /// The position, if there is one.
     pub at: Option<Position>,
@@ -79,10 +81,10 @@ pub enum Cause {
         "is a template of Helm that is not rendered: found `{{{{ ... }}}}`, expected YAML or JSON ({error})"
     )]
     Template {
-        /// The reason why the file is no YAML.
+        /// The reason why the file is not YAML.
         error: String,
     },
-    /// A document that is no Kubernetes object and does not look like one.
+    /// A document that is not a Kubernetes object and does not look like one.
     #[error("is no Kubernetes object: found {found}, expected apiVersion, kind and metadata")]
     NotAnObject {
         /// A description of the document.
@@ -108,18 +110,18 @@ pub enum Cause {
         /// The seconds for which the file must stay unchanged.
         seconds: u64,
     },
-    /// The file is no YAML or JSON, or is too large.
+    /// The file is not YAML or JSON, or is too large.
     #[error("{0}")]
     Syntax(String),
-    /// The document has a flaw as a tree, such as a key twice or a tag without meaning.
+    /// The document has a flaw as a tree, such as a duplicate key or an unknown tag.
     #[error("{0}")]
     Flaw(FlawKind),
-    /// There are more problems of this severity than are reported.
+    /// There are more problems of this severity than the limit allows to report.
     #[error("{count} further problems of this {of} are not shown: correct those above first")]
     Untold {
         /// The number of problems that are not reported.
         count: usize,
-        /// `object` or `file`.
+        /// What the problems belong to: `object` or `file`.
         of: &'static str,
     },
     /// Something else was expected here.
@@ -159,8 +161,8 @@ pub enum Cause {
         api_version: String,
         /// Whether the kind has a template of pods, so that its objects count as workloads.
         makes_pods: bool,
-        /// The namespaces of its objects in the file. An empty name means any namespace, because an object names none,
-        /// is cluster-wide, or there are very many.
+        /// The namespaces of its objects in the file. An empty name means any namespace: an object names none, is
+        /// cluster-wide, or the objects have very many namespaces.
         namespaces: BTreeSet<String>,
         /// Advice, if there is any for the kind.
         help: Option<&'static str>,
@@ -168,13 +170,13 @@ pub enum Cause {
     /// A kind of policy that is not supported.
     #[error("{kind} ({api_version}) is not supported: this policy is NOT ENFORCED")]
     UnsupportedPolicy { kind: String, api_version: String },
-    /// The same object, with other content, in two places.
+    /// Two places define the same object with different content.
     #[error("defined differently at {other}; neither definition is used")]
     Duplicate {
         /// The other place.
         other: String,
     },
-    /// The same object, with the same content, in two places.
+    /// Two places define the same object with the same content.
     #[error("defined again, with the same content, at {other}")]
     Repeated {
         /// The other place.
@@ -198,7 +200,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// A cause with a code of its own.
+    /// Returns a cause with a code of its own.
     pub fn told(code: Code, message: impl Into<String>) -> Self {
         Self::Told { code, message: message.into() }
     }
@@ -243,7 +245,7 @@ impl fmt::Display for Problem {
 impl std::error::Error for Problem {}
 
 impl Problem {
-    /// A problem of a whole file or directory.
+    /// Returns a problem of a whole file or directory.
     pub fn of_file(file: &Arc<str>, cause: Cause) -> Self {
         Self {
             severity: Severity::Error,
@@ -255,7 +257,7 @@ impl Problem {
         }
     }
 
-    /// A note that an object has more problems than are reported.
+    /// Returns a note that an object has more problems than are reported.
     pub fn of_untold(key: &ObjectKey, place: &Place, severity: Severity, count: usize) -> Self {
         Self {
             severity: severity.of_untold(),
@@ -267,7 +269,7 @@ impl Problem {
         }
     }
 
-    /// The warning for a valid host endpoint.
+    /// Returns the warning for a valid host endpoint.
     pub fn of_host_endpoint(key: &ObjectKey, place: &Place) -> Self {
         let message = "for forwarded traffic (applyOnForward) its policies are enforced; for traffic of the node's own processes, doNotTrack and preDNAT they are NOT ENFORCED";
         Self {
@@ -280,7 +282,7 @@ impl Problem {
         }
     }
 
-    /// The code, which decides the severity.
+    /// Returns the code. The code and the severity always agree.
     pub fn code(&self) -> Code {
         let warns = self.severity == Severity::Warning;
         match &self.cause {
@@ -317,7 +319,7 @@ impl Problem {
         }
     }
 
-    /// The consequence and advice, if they are not obvious.
+    /// Returns the consequence and advice, if they are not obvious.
     pub fn help(&self) -> Option<&'static str> {
         match &self.cause {
             Cause::NoManifest { recursive: false, .. } => Some(
@@ -330,13 +332,13 @@ impl Problem {
         }
     }
 
-    /// The whole problem in one line, for logs and `manx status`.
+    /// Returns the whole problem in one line, for logs and `manx status`.
     pub fn summary(&self) -> String {
         let object = self.object.as_ref().map(|object| format!("{object}: ")).unwrap_or_default();
         format!("{}: {object}{}", self.place, self.finding())
     }
 
-    /// The summary without the object's name.
+    /// Returns the summary without the object's name.
     pub fn finding(&self) -> String {
         let field = if self.field.is_empty() { String::new() } else { format!("{}: ", self.field) };
         format!("{field}{}", self.cause)

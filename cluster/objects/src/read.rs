@@ -19,12 +19,13 @@ use super::tree::{Document, Flaw, FlawKind, Node, Position, Value, shown};
 use super::unrelated::is_unrelated;
 use super::yaml;
 
-/// The most bytes of an object as JSON: the longest request that the API server accepts (apiserver,
-/// `MaxRequestBodyBytes`). An accepted object also has to fit into etcd's 1.5 MiB, in another encoding.
+/// The maximum size of an object, in bytes of JSON: the API server accepts no longer request (apiserver,
+/// `MaxRequestBodyBytes`). The API server also refuses an object that does not fit into etcd's limit of 1.5 MiB, in
+/// another encoding.
 pub(super) const MAX_OBJECT: usize = 3 << 20;
-/// The most problems of one severity that are reported for a file.
+/// The maximum number of problems of one severity that are reported for a file.
 pub(super) const MAX_PROBLEMS: usize = 10_000;
-/// The most namespaces that are kept for a kind that is not read.
+/// The maximum number of namespaces that are recorded for a kind that Manx does not read.
 const MAX_NAMESPACES: usize = 64;
 
 /// Advice about another vendor's policy.
@@ -43,25 +44,25 @@ pub struct Manifest {
 #[derive(Debug, Clone)]
 pub struct Entry {
     pub key: ObjectKey,
-    /// Whether the identity could be read. If not, the key is that of a placeholder.
+    /// Whether the identity could be read. If it could not, the key is that of a placeholder.
     pub identified: bool,
     /// The place where the object begins.
     pub place: Arc<Place>,
-    /// `metadata.uid`, which tells two objects of one name apart.
+    /// `metadata.uid`, which distinguishes two objects with the same name.
     pub uid: Option<Arc<str>>,
     pub state: State,
 }
 
-/// An object, or the fact that it is not valid.
+/// An object, or the fact that it is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     Valid(Arc<Object>),
-    /// The object is not valid. Its problems say why.
+    /// The object is invalid. Its problems say why.
     Invalid(Box<Invalid>),
 }
 
 impl State {
-    /// The object, if it is valid.
+    /// Returns the object, if it is valid.
     pub fn valid(&self) -> Option<&Object> {
         match self {
             Self::Valid(object) => Some(object),
@@ -70,7 +71,8 @@ impl State {
     }
 }
 
-/// Reads `text`, the content of the file `file`. `Err`: it is neither YAML nor JSON, and no part of it can be used.
+/// Reads `text`, the content of the file `file`. Returns `Err` if the text is neither YAML nor JSON; no part of it can
+/// then be used.
 pub fn read(file: &str, text: &str) -> Result<Manifest, Box<Problem>> {
     let file: Arc<str> = file.into();
     let mut reader = Reader {
@@ -98,7 +100,7 @@ pub fn read(file: &str, text: &str) -> Result<Manifest, Box<Problem>> {
     Ok(reader.finish())
 }
 
-/// Whether a kind of this name is a policy, in any API group.
+/// Returns whether a kind of this name is a policy, in any API group.
 fn is_policy(name: &str) -> bool {
     Kind::ALL.into_iter().any(|kind| kind.enforced_policy() && kind.name() == name)
 }
@@ -108,10 +110,10 @@ struct Reader<'a> {
     lines: Vec<&'a str>,
     manifest: Manifest,
     reported: Tally,
-    /// The place in the manifest of each object that has a `uid`, with its age.
+    /// For each object that has a `uid`: its age, and its index in the manifest.
     known: HashMap<ObjectKey, (Age, usize)>,
-    /// The kinds and API versions that were reported as unknown, and whether they make pods, each with the index of its
-    /// problem. Each is reported once.
+    /// The kinds and API versions that were reported as unknown, and whether they make pods. Each is reported once; the
+    /// value is the index of its problem.
     unknown: HashMap<(String, String, bool), usize>,
 }
 
@@ -132,7 +134,7 @@ impl Reader<'_> {
 
     fn report(&mut self, document: usize, object: Option<&ObjectKey>, finding: Finding) {
         let Finding { severity, at, field, mut cause } = finding;
-        // A template in quotes is a string.
+        // A template within quotes is a string for YAML.
         if let Cause::Unexpected { found, expected } = &cause
             && found.starts_with("the string")
             && found.contains("{{")
@@ -163,7 +165,7 @@ impl Reader<'_> {
     fn document(&mut self, document: &Document) {
         let before = self.manifest.problems.len();
         self.value(&document.root, document.number, (None, None), &document.flaws);
-        // The objects fail closed, and one problem says why.
+        // The objects fail closed, and one problem gives the reason.
         if let Some(flaw) = document.flaws.iter().find(|flaw| self.is_of_template(flaw)) {
             self.manifest.problems.truncate(before);
             let cause = Cause::Template { error: flaw.kind.to_string() };
@@ -176,15 +178,15 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether a flaw comes from a template: `{{ .Values.name }}` is a mapping whose key is a mapping.
+    /// Returns whether a flaw comes from a template: `{{ .Values.name }}` is a mapping whose key is a mapping.
     fn is_of_template(&self, flaw: &Flaw) -> bool {
         let line = self.lines.get(flaw.at.line.saturating_sub(1));
         matches!(flaw.kind, FlawKind::KeyNotText { .. })
             && line.is_some_and(|line| is_template(line))
     }
 
-    /// Reads an object or a list of objects. The document's `flaws` apply to every object in it; `default` is the kind
-    /// and API version that the enclosing list gives.
+    /// Reads an object or a list of objects. The document's `flaws` apply to every object in it. `default` is the kind
+    /// and API version that the enclosing list gives to its items.
     fn value(
         &mut self,
         node: &Node,
@@ -210,7 +212,8 @@ impl Reader<'_> {
             if kind.is_none() || version.is_none() {
                 self.unidentified(node, document, kind, &[]);
             }
-            // An empty list of one kind shows that there are no objects of it, as in `kubectl cluster-info dump`.
+            // An empty list of one kind states that there are no objects of this kind, as in the output of `kubectl
+            // cluster-info dump`.
             let of_kind = !item_kind.is_empty() && !is_policy(item_kind);
             if items.is_empty() && flaws.is_empty() && !of_kind {
                 let (severity, field) = (Severity::Warning, "items".to_owned());
@@ -222,7 +225,7 @@ impl Reader<'_> {
                 );
             }
             let item_kind = (!item_kind.is_empty()).then_some(item_kind);
-            // The flaws could belong to any item: the first one invalidates every item, and the others are reported
+            // A flaw could belong to any item. The first flaw makes every item invalid, and the others are reported
             // once.
             let (first, further) = flaws.split_at(flaws.len().min(items.len()).min(1));
             self.report_all(document, None, Findings::of_flaws(further), node);
@@ -251,7 +254,7 @@ impl Reader<'_> {
         self.unread(node, document, (&shown(kind), &shown(version)), flaws);
     }
 
-    /// Reports a document of a kind that is not read. If it has a template of pods, it counts as a workload.
+    /// Reports a document of a kind that Manx does not read. If it has a template of pods, it counts as a workload.
     fn unread(
         &mut self,
         node: &Node,
@@ -260,8 +263,8 @@ impl Reader<'_> {
         flaws: &[Flaw],
     ) {
         let is_vendors = is_another_vendors(kind, api_version);
-        // An ignored policy would let traffic pass that its author believes denied, so this is an error. The vendor's own
-        // agents enforce another vendor's kind.
+        // An ignored policy would let traffic pass that its author believes denied, so this is an error. The exception
+        // is another vendor's kind, which the vendor's own agents enforce.
         let of_policies = kind.contains("Policy") && holds_policies(api_version);
         if (kind.contains("NetworkPolicy") && !is_vendors) || of_policies {
             let (kind, api_version) = (kind.to_owned(), api_version.to_owned());
@@ -279,7 +282,8 @@ impl Reader<'_> {
         self.unknown_kind(node, document, (kind, api_version), makes_pods);
     }
 
-    /// Reports a kind that is not read. One problem names all objects of the file, and their namespaces.
+    /// Reports a kind that Manx does not read. A single problem covers all objects of this kind in the file, and names
+    /// their namespaces.
     fn unknown_kind(
         &mut self,
         node: &Node,
@@ -362,7 +366,8 @@ impl Reader<'_> {
         };
         let state = match object {
             Some(object) if !out.errors() => State::Valid(Arc::new(object)),
-            // The subject of a namespaced policy counts only in its namespace, so it is not used for another kind.
+            // The subject of a namespaced policy is valid only in its namespace, so it is not used for a placeholder of
+            // another kind.
             _ if key.as_ref().is_some_and(|key| key.kind != kind) => State::Invalid(Box::default()),
             _ => State::Invalid(Box::new(invalid)),
         };
@@ -372,8 +377,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Adds an object. A later state of an object that is already there, or its successor of the same name, replaces
-    /// it.
+    /// Adds an object. If an object with the same key is already there, a later state of it, or a successor with the
+    /// same name, replaces it.
     fn put(
         &mut self,
         node: &Node,
@@ -405,27 +410,28 @@ impl Reader<'_> {
         entries.push(entry);
     }
 
-    /// The placeholder for an object whose name or namespace cannot be read, so that it fails closed. Its name is one
-    /// that no object can have. If the object's effect on others is not known, the placeholder is a policy that is not
-    /// valid and denies everything, in the namespace if that is known.
+    /// Returns the placeholder for an object whose name or namespace cannot be read, so that the object fails closed.
+    /// No object can have the placeholder's name. If it is not known which other objects the object affects, the
+    /// placeholder is an invalid policy that denies everything, only in the object's namespace if that is known.
     fn placeholder(&self, root: &Cursor<'_>, kind: Kind, document: usize) -> Option<ObjectKey> {
         let namespace =
             if kind.namespaced() { metadata::namespace(root) } else { Some(String::new()) };
         let mut name = format!("(no name: {kind}, {} document {document})", self.file);
         let everywhere = (Kind::GlobalNetworkPolicy, String::new());
         let (kind, namespace) = match (kind, namespace) {
-            // Any selector may match the pods of the namespace by its labels, and any policy may be in the tier.
+            // Any selector may match pods by the labels of this namespace, and any policy may be in this tier.
             (Kind::Namespace | Kind::Tier, _) => everywhere,
             (Kind::ServiceAccount, Some(namespace)) => (Kind::CalicoNetworkPolicy, namespace),
-            // The pod's addresses are closed, whatever its namespace is.
+            // The pod's addresses are closed, whatever its namespace.
             (Kind::Pod, None) => (kind, "default".to_owned()),
             // The object may be the configuration of every node.
             (Kind::FelixConfiguration | Kind::BgpConfiguration, _) => {
                 "default".clone_into(&mut name);
                 (kind, String::new())
             }
-            // Without these nothing more is allowed: nothing is routed to a missing node or for a missing affinity, nobody is
-            // a peer by a missing `BGPPeer`, a missing filter rejects all routes, a missing profile denies, and services, workloads and staged policies enforce nothing.
+            // If one of these objects is missing, nothing more is allowed. Nothing is routed to a missing node or for a
+            // missing affinity. A missing `BGPPeer` makes no peer, a missing filter rejects all routes, and a missing
+            // profile denies. Services, workloads and staged policies enforce nothing.
             (
                 Kind::Node
                 | Kind::BlockAffinity
@@ -447,15 +453,16 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a line has `{{ ... }}` where a value or a line begins: Helm's templates, outside of a text in quotes.
+/// Returns whether a line has `{{ ... }}` where a value or a line begins: Helm's templates, outside of a text in
+/// quotes.
 fn is_template(line: &str) -> bool {
     let line = line.trim_start();
     let begins = line.starts_with("{{") || line.contains(": {{") || line.starts_with("- {{");
     begins && line.contains("}}")
 }
 
-/// Whether a document without a known kind may be meant as an object or a list of objects. An API version alone is not
-/// enough: Helm's `Chart.yaml` has one. (Documents with an API version of policies are handled before.)
+/// Returns whether a document without a known kind may be meant as an object or a list of objects. An API version alone
+/// is not enough: Helm's `Chart.yaml` has one. (Documents with an API version of policies are handled before.)
 fn resembles_object(node: &Node) -> bool {
     match &node.value {
         Value::Sequence(items) => {
@@ -465,7 +472,7 @@ fn resembles_object(node: &Node) -> bool {
     }
 }
 
-/// A description of a document that is no object: the first keys of a mapping.
+/// Describes a document that is not an object, with the first keys of a mapping.
 fn outline(value: &Value) -> String {
     const SHOWN: usize = 3;
     let Value::Mapping(entries) = value else { return value.describe() };
@@ -478,8 +485,8 @@ fn outline(value: &Value) -> String {
     }
 }
 
-/// The line at a position, for messages. A line of more than 400 bytes is left out, because some files consist of one
-/// line.
+/// Returns the line at a position, for messages. A line of more than 400 bytes is left out, because some files consist
+/// of one line.
 pub(super) fn shown_line(lines: &[&str], at: Position) -> Option<String> {
     let line = lines.get(at.line.checked_sub(1)?)?;
     (line.len() <= 400).then(|| (*line).to_owned())

@@ -1,12 +1,12 @@
-//! Finds the later of two documents of one text that have the same name. `kubectl get --watch` prints an object at each
-//! change, and may then print another object that has taken its name.
+//! Decides which of two documents with the same name in one text is the later one. `kubectl get --watch` prints an
+//! object at each change, and may then print another object that has taken its name.
 
 use std::sync::Arc;
 
 use super::object::{Created, Kind};
 use super::tree::{Node, Value};
 
-/// The age of an object, according to the API server.
+/// The age of an object, from the fields that the API server sets.
 #[derive(Debug)]
 pub(super) struct Age {
     /// `metadata.uid`, which the API server gives to every object.
@@ -20,7 +20,7 @@ pub(super) struct Age {
 /// The relation of a document to an earlier one of the same text with the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RevisionOrder {
-    /// A later state of the object, or the object that has taken its name.
+    /// A later state of the object, or another object that has taken its name.
     Later,
     /// An earlier state of the object.
     Earlier,
@@ -29,7 +29,7 @@ pub(super) enum RevisionOrder {
 }
 
 impl Age {
-    /// `None` if the object has no `uid`: it has not been in an API server.
+    /// Reads the age. Returns `None` if the object has no `uid`, because it then does not come from an API server.
     pub(super) fn read(node: &Node) -> Option<Self> {
         let text = |key| match &node.get("metadata")?.get(key)?.value {
             Value::String(text) if !text.is_empty() => Some(&**text),
@@ -42,11 +42,11 @@ impl Age {
         })
     }
 
-    /// The relation of a later document to one of this age.
+    /// Returns the relation of a later document to a document of this age.
     ///
     /// An object with another `uid` is a successor, unless its version or its time of creation is earlier. Objects
-    /// whose absence allows more (policies) have no successors, because a policy would be lost if one file contains two
-    /// clusters.
+    /// whose absence allows more (policies) have no successors: if one file contains the objects of two clusters, a
+    /// policy would be lost.
     pub(super) fn followed_by(&self, next: &Self, kind: Kind) -> RevisionOrder {
         let versions = self.version.zip(next.version);
         if self.uid == next.uid {
@@ -72,7 +72,7 @@ mod tests {
     use super::super::object::Object;
     use super::super::{State, read};
 
-    /// A document as an API server prints it, with a label that tells which one it is.
+    /// Returns a document as an API server prints it, with a label that identifies the document.
     fn document(kind: &str, metadata: &str, which: &str) -> String {
         let (version, spec) = match kind {
             "Pod" => ("v1", "{\"containers\": []}"),
@@ -95,7 +95,7 @@ mod tests {
             + &field("creationTimestamp", created)
     }
 
-    /// The documents that are left.
+    /// Returns the documents that the reader keeps.
     fn left(kind: &str, ages: [(&str, &str, &str); 2]) -> Vec<String> {
         let documents: Vec<String> = ages
             .iter()
@@ -130,12 +130,12 @@ mod tests {
     #[test]
     fn the_later_state_of_an_object_counts_and_the_object_that_took_its_place() {
         for (ages, expected) in [
-            // The same object twice.
+            // The two documents are the same object.
             ([("1", "", ""), ("1", "", "")], "second"),
             ([("1", "8", EARLY), ("1", "9", EARLY)], "second"),
             ([("1", "9", EARLY), ("1", "10", EARLY)], "second"),
             ([("1", "9", EARLY), ("1", "8", EARLY)], "first"),
-            // Two objects of one name.
+            // The two documents are different objects with one name.
             ([("1", "", ""), ("2", "", "")], "second"),
             ([("1", "8", EARLY), ("2", "9", LATE)], "second"),
             ([("1", "8", EARLY), ("2", "9", EARLY)], "second"),
@@ -155,8 +155,8 @@ mod tests {
         ] {
             assert_eq!(left("Pod", ages), ["first", "second"], "{ages:?}");
         }
-        // If an object of this kind is absent, policy may allow more, and the texts of two clusters may have been put
-        // together.
+        // If an object of this kind is absent, policy may allow more; and the text may join the objects of two
+        // clusters.
         let without_versions = [("1", "", EARLY), ("2", "", LATE)];
         assert_eq!(left("Pod", without_versions), ["second"]);
         assert_eq!(left("NetworkSet", without_versions), ["first", "second"]);

@@ -1,13 +1,13 @@
-//! Scalars as kubectl reads them: YAML 1.1 if they are plain, text if they are quoted.
+//! Reads scalars as kubectl does: a plain scalar follows YAML 1.1, and a quoted one is text.
 //!
-//! kubectl turns YAML into JSON before anything else (`sigs.k8s.io/yaml` over `yaml.v2`), so `yes` is a boolean, `0x50`
-//! and `010` are numbers, and a plain `80` is an error where text is required. Timestamps stay text, as in kubectl.
+//! kubectl first converts YAML into JSON (`sigs.k8s.io/yaml` over `yaml.v2`). So `yes` is a boolean, `0x50` and `010`
+//! are numbers, and a plain `80` is an error where text is required. Timestamps stay text, as in kubectl.
 
 use std::borrow::Cow;
 
 use super::tree::Value;
 
-/// The value of a plain (unquoted, untagged) scalar.
+/// Returns the value of a plain (unquoted, untagged) scalar.
 pub fn plain<'a>(text: impl Into<Cow<'a, str>>) -> Value<'a> {
     let text = text.into();
     match &*text {
@@ -34,7 +34,8 @@ pub fn plain<'a>(text: impl Into<Cow<'a, str>>) -> Value<'a> {
     Value::String(text)
 }
 
-/// Decimal, `0x` hexadecimal, `0o` or leading-zero octal, `0b` binary, each with a sign, within 64 bits.
+/// Parses a decimal, `0x` hexadecimal, `0o` or leading-zero octal, or `0b` binary number, each with an optional sign,
+/// within 64 bits.
 fn integer(text: &str) -> Option<i128> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -58,7 +59,8 @@ fn integer(text: &str) -> Option<i128> {
     (number >= i128::from(i64::MIN)).then_some(number)
 }
 
-/// Digits with a dot or an exponent, or one of YAML's names for infinity and not-a-number.
+/// Returns whether the text has digits with a dot or an exponent, or is one of YAML's names for infinity and
+/// not-a-number.
 fn is_float(text: &str) -> bool {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     if matches!(unsigned, ".inf" | ".Inf" | ".INF" | ".nan" | ".NaN" | ".NAN") {

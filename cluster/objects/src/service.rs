@@ -29,8 +29,8 @@ const SERVICE_SPEC: &[&str] = &[
     "sessionAffinityConfig",
     "type",
 ];
-/// Of these, `publishNotReadyAddresses` and `trafficDistribution` are for the controller of `EndpointSlices`: the slices
-/// say what follows from them.
+/// `publishNotReadyAddresses` and `trafficDistribution` are among them because only the controller of `EndpointSlices`
+/// reads them: the slices contain the result.
 const SERVICE_SPEC_IGNORED: &[&str] = &[
     "allocateLoadBalancerNodePorts",
     "ipFamilies",
@@ -39,10 +39,10 @@ const SERVICE_SPEC_IGNORED: &[&str] = &[
     "publishNotReadyAddresses",
     "trafficDistribution",
 ];
-/// Calico's annotation of a Service whose endpoints all nodes choose alike, and its value.
+/// Calico's annotation of a Service, and its value, with which all nodes choose the same endpoint for a connection.
 const EXTERNAL_STRATEGY: (&str, &str) =
     ("lb.projectcalico.org/external-traffic-strategy", "maglev");
-/// The most seconds of `sessionAffinityConfig.clientIP.timeoutSeconds`: a day.
+/// The maximum of `sessionAffinityConfig.clientIP.timeoutSeconds`: one day.
 const MOST_AFFINITY: u32 = 86_400;
 
 /// Reads a service account.
@@ -115,7 +115,7 @@ pub(super) fn service(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings)
     service
 }
 
-/// An address. The texts `None` and the empty one are none.
+/// Reads an address. The text `None` and the empty text stand for no address.
 fn address_or_none(field: &Cursor<'_>, out: &mut Findings) -> Option<IpAddr> {
     let address = field.parsed(out, ADDRESS, |text| match text {
         "None" | "" => Some(None),
@@ -138,7 +138,7 @@ fn service_type(spec: &Cursor<'_>, out: &mut Findings) -> Option<ServiceType> {
     found.flatten()
 }
 
-/// Reads which endpoints a client may get, and which clients are served.
+/// Reads the fields that say which endpoints a client may get and which clients are served.
 fn traffic(spec: &Cursor<'_>, service: &mut Service, out: &mut Findings) {
     let local = |key, out: &mut Findings| {
         let policy = spec.field(key).and_then(|field| {
@@ -171,7 +171,7 @@ fn traffic(spec: &Cursor<'_>, service: &mut Service, out: &mut Findings) {
     }
     service.client_affinity = (affinity == Some(true)).then_some(ClientAffinity { timeout });
     if let Some(field) = spec.field("loadBalancerSourceRanges") {
-        // The API server, too, accepts spaces round a range.
+        // Spaces around a range are accepted, as in the API server.
         service.source_ranges =
             field.items(out, |item, out| item.parsed(out, CIDR, |text| cidr(text.trim())));
     }
@@ -179,12 +179,13 @@ fn traffic(spec: &Cursor<'_>, service: &mut Service, out: &mut Findings) {
     service.health_check_port = port.and_then(|field| number(&field, out, PORT_NUMBER));
 }
 
-/// Whether a number is not the 0 that stands for an absent one.
+/// Returns whether the value is other than 0, which stands for an absent number.
 fn is_not_zero(field: &Cursor<'_>) -> bool {
     field.node.value != Value::Integer(0)
 }
 
-/// An address of a load balancer, and whether nodes translate it (`ipMode: VIP`). One that has only a host name is none.
+/// Reads an address of a load balancer, and whether nodes translate it (`ipMode: VIP`). A load balancer that has only a
+/// host name has no address.
 fn load_balancer_address(item: &Cursor<'_>, out: &mut Findings) -> Option<(IpAddr, bool)> {
     if !item.mapping(out, &["ip", "ipMode"], &["hostname", "ports"]) {
         return None;
@@ -199,7 +200,7 @@ fn load_balancer_address(item: &Cursor<'_>, out: &mut Findings) -> Option<(IpAdd
     Some((address_or_none(&item.field("ip")?, out)?, mode != Some(false)))
 }
 
-/// Reads ranges of services' addresses.
+/// Reads a `ServiceCIDR`.
 pub(super) fn service_cidr(root: &Cursor<'_>, out: &mut Findings) -> ServiceCidr {
     root.mapping(out, &["apiVersion", "kind", "metadata", "spec"], &["status"]);
     let mut cidrs = Vec::new();
@@ -227,7 +228,7 @@ fn service_port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<ServicePort> 
     Some(ServicePort { name: name.map(str::to_owned), protocol, port, target, node_port })
 }
 
-/// A number or a name. In some old objects an absent one is written as 0.
+/// Reads a number or a name. Some old objects write an absent value as 0.
 fn target(field: &Cursor<'_>, out: &mut Findings) -> Option<PortNumber> {
     match &field.node.value {
         Value::Integer(0) => None,

@@ -3,7 +3,7 @@
 /// The severity of a [`Problem`](super::problem::Problem).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Something does not take effect as it was written.
+    /// Something does not take effect as written.
     Error,
     /// Something was ignored.
     Warning,
@@ -12,8 +12,8 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// The severity of the problem that counts those of this severity which are not shown: at least
-    /// a warning, so that it is not overlooked.
+    /// Returns the severity of the problem that counts unreported problems of this severity. It is
+    /// at least a warning, so that it is not overlooked.
     pub(super) fn of_untold(self) -> Self {
         self.min(Self::Warning)
     }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// These texts say in messages what the checks below require.
+/// These texts describe, in messages, what the checks below require.
 pub(super) const DNS_LABEL: &str = "a DNS label: at most 63 lower-case letters, digits and '-', beginning and ending with a letter or digit";
 pub(super) const DNS_SUBDOMAIN: &str = "a DNS name: at most 253 lower-case letters, digits, '-' and '.', each part beginning and ending with a letter or digit";
 pub(super) const POLICY_NAME: &str = "a name with one '.' at most: lower-case letters, digits and '-', each part beginning and ending with a letter or digit";
@@ -21,7 +21,7 @@ fn lower_or_digit(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
-/// An RFC 1123 label in lower case.
+/// Returns whether the text is an RFC 1123 label in lower case.
 pub(super) fn is_dns_label(text: &str) -> bool {
     let bytes = text.as_bytes();
     bytes.len() <= 63
@@ -30,7 +30,8 @@ pub(super) fn is_dns_label(text: &str) -> bool {
         && bytes.iter().all(|byte| lower_or_digit(*byte) || *byte == b'-')
 }
 
-/// Labels joined by dots. Unlike in DNS, a part may be as long as the whole.
+/// Returns whether the text consists of labels that are joined by dots. Unlike in DNS, a part has no length limit of
+/// its own; the limit of 253 characters is for the whole.
 pub(super) fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= 253
         && text.split('.').all(|part| {
@@ -41,8 +42,8 @@ pub(super) fn is_dns_subdomain(text: &str) -> bool {
         })
 }
 
-/// The name of a Calico policy. Only a namespaced policy whose name tells its origin (a Kubernetes policy, or a
-/// security group of `OpenStack`) may have more than one dot.
+/// Returns whether the text is the name of a Calico policy. The name may have at most one dot. The exception is a
+/// namespaced policy whose name contains its origin (a Kubernetes policy, or a security group of `OpenStack`).
 pub(super) fn is_policy_name(text: &str, namespaced: bool) -> bool {
     let made = |prefix: &&str| namespaced && text.starts_with(prefix);
     let dots = text.bytes().filter(|byte| *byte == b'.').count();
@@ -59,7 +60,7 @@ fn is_name_part(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
-/// The key of a label or annotation.
+/// Returns whether the text is the key of a label or an annotation.
 pub(super) fn is_qualified_name(text: &str) -> bool {
     match text.split_once('/') {
         Some((prefix, name)) => is_dns_subdomain(prefix) && is_name_part(name),
@@ -67,12 +68,12 @@ pub(super) fn is_qualified_name(text: &str) -> bool {
     }
 }
 
-/// The value of a label.
+/// Returns whether the text is the value of a label.
 pub(super) fn is_label_value(text: &str) -> bool {
     text.is_empty() || is_name_part(text)
 }
 
-/// An IANA service name.
+/// Returns whether the text is an IANA service name.
 pub(super) fn is_port_name(text: &str) -> bool {
     let bytes = text.as_bytes();
     bytes.len() <= 15
@@ -87,8 +88,8 @@ pub(super) fn port_number(number: i128) -> Option<u16> {
     u16::try_from(number).ok().filter(|port| *port != 0)
 }
 
-/// An address. An IPv4 address written as IPv6 (`::ffff:10.0.0.1`) is refused, because components disagree about its
-/// family.
+/// Parses an address. An IPv4 address written as IPv6 (`::ffff:10.0.0.1`) is refused, because components disagree about
+/// its family.
 pub(super) fn address(text: &str) -> Option<IpAddr> {
     match text.parse().ok()? {
         IpAddr::V6(address) if address.to_ipv4_mapped().is_some() => None,
@@ -96,7 +97,7 @@ pub(super) fn address(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// A CIDR; host bits are kept.
+/// Parses a CIDR and keeps its host bits.
 pub(super) fn cidr(text: &str) -> Option<IpNet> {
     let (ip, length) = text.split_once('/')?;
     // `parse` would accept "+8" and "08".

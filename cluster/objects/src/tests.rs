@@ -11,7 +11,7 @@ use super::problem::Severity;
 use super::tree::{MAX_DEPTH, Node, Value};
 use super::{Entry, Manifest, State, read, yaml};
 
-/// Every problem of a text, as users see it.
+/// Returns every problem of a text in the form for users.
 pub(super) fn problems(text: &str) -> String {
     let problems = match read("file.yaml", text) {
         Ok(manifest) => manifest.problems,
@@ -42,7 +42,7 @@ fn pod(text: &str) -> Pod {
     *pod
 }
 
-/// A policy whose `spec` is `spec`, indented by two.
+/// Returns a policy with this `spec`, indented by two.
 fn policy_text(spec: &str) -> String {
     let head = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: web\n";
     let body = spec.trim_matches('\n').replace('\n', "\n  ");
@@ -187,7 +187,7 @@ fn a_pods_annotations_tell_addresses_or_that_there_are_none() {
     assert_eq!(noted, AnnotatedIps { pod_ip: addresses(&[]), ..none.clone() });
     let noted = annotated(aws, "10.0.0.1, 10.0.0.2").unwrap();
     assert_eq!(noted, AnnotatedIps { aws_pod_ips: addresses(&["10.0.0.1", "10.0.0.2"]), ..none });
-    // One illegal part makes the pod invalid, and the others are addresses that it closes.
+    // One illegal part makes the pod invalid. The addresses in the other parts are closed.
     for (name, text, closed) in [
         (ip, "10.0.0.1,10.0.0.2", &["10.0.0.1", "10.0.0.2"][..]),
         (ip, "here", &[]),
@@ -417,7 +417,7 @@ fn a_policy_without_a_name_still_fails_closed_in_its_namespace() {
     );
 }
 
-/// `KIND NAMESPACE` of every object in a text. None of them may be valid.
+/// Returns `KIND NAMESPACE` of every object in a text. None of them may be valid.
 fn closing(text: &str) -> Vec<String> {
     let manifest = read("file.yaml", text).unwrap();
     assert!(manifest.problems.iter().any(|it| it.severity == Severity::Error), "{text}");
@@ -452,7 +452,7 @@ fn a_policy_that_does_not_say_what_it_is_closes_all_that_it_may_be() {
         let list = head.replace('\n', "\n  ");
         let items = format!("items:\n- {list}\n  {metadata}");
         for list in ["apiVersion: v1\nkind: List", "kind: List", "apiVersion: v1"] {
-            // The list may give what an item lacks.
+            // The list may provide what an item lacks.
             let expected = usize::from(!list.contains("v1") || kind != "Pod shop");
             let found = read("file.yaml", &format!("{list}\n{items}")).unwrap();
             let invalid = |entry: &&Entry| matches!(entry.state, State::Invalid(_));
@@ -506,7 +506,7 @@ fn a_kind_that_is_spelled_nearly_like_one_that_is_read_is_that_one_and_not_valid
     let items = "items: [{metadata: {name: a, namespace: shop}}]";
     let list = format!("apiVersion: networking.k8s.io/v1\nkind: NetworkPolcyList\n{items}");
     assert_eq!(closing(&list), ["NetworkPolicy shop"]);
-    // The subject is read as that of the intended kind.
+    // The subject is read in the form of the intended kind.
     let text = "apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolcy\nmetadata: {name: a}\nspec: {selector: app == 'web'}\n";
     let manifest = read("file.yaml", text).unwrap();
     let State::Invalid(invalid) = &manifest.entries[0].state else { panic!() };
@@ -525,7 +525,7 @@ fn kinds_that_are_not_read_are_skipped_with_a_word_and_policies_with_an_error() 
         ("v1", "Something", Some(Severity::Warning)),
         ("example.com/v1", "ConfigMap", Some(Severity::Note)),
         ("networking.k8s.io/v1", "Something", Some(Severity::Warning)),
-        // Kinds that every cluster has.
+        // Every cluster has these kinds.
         ("networking.k8s.io/v1", "Ingress", None),
         ("networking.k8s.io/v1", "IngressClass", None),
         ("v1", "Secret", None),
@@ -544,7 +544,7 @@ fn kinds_that_are_not_read_are_skipped_with_a_word_and_policies_with_an_error() 
         assert!(manifest.entries.is_empty(), "{kind}");
         let told: Vec<Severity> = manifest.problems.iter().map(|it| it.severity).collect();
         assert_eq!(told, Vec::from_iter(severity), "{kind}");
-        // A kind is reported once for a file, and a policy each time.
+        // An unknown kind is reported once for each file, but a policy is reported each time.
         let manifest = read("file.yaml", &format!("{text}---\n{text}")).unwrap();
         let times =
             usize::from(severity.is_some()) + usize::from(severity == Some(Severity::Error));
@@ -599,7 +599,7 @@ fn what_an_invalid_policy_selects_is_kept_without_its_api_version() {
     let manifest = read("file.yaml", text).unwrap();
     let State::Invalid(invalid) = &manifest.entries[0].state else { panic!() };
     assert!(invalid.subject.is_some());
-    // If the API is not known, neither `selector` nor `podSelector` says anything certain.
+    // If the API is not known, the meaning of `selector` and `podSelector` is not certain.
     let manifest = read("file.yaml", &text.replace("Global", "")).unwrap();
     assert_eq!(manifest.entries[0].state, State::Invalid(Box::default()));
 }
@@ -642,7 +642,7 @@ fn what_has_no_name_fails_closed() {
         let head = format!("apiVersion: {version}\nkind: {kind}\n");
         let found = closing(&format!("{head}metadata: {{namespace: shop}}\n"));
         assert_eq!(found, named.into_iter().collect::<Vec<_>>(), "{kind}");
-        // The namespace is not known either.
+        // In these texts, the namespace is not known either.
         for metadata in ["", "metadata: [shop]\n", "metadata: {namespace: [shop]}\n"] {
             let found = closing(&format!("{head}{metadata}"));
             assert_eq!(found, unknown.into_iter().collect::<Vec<_>>(), "{kind} {metadata}");
@@ -653,7 +653,7 @@ fn what_has_no_name_fails_closed() {
     assert_eq!(closing(&text), ["GlobalNetworkPolicy"]);
 }
 
-/// Every error, each with a manifest that causes it: users read these texts, so they are all written out here.
+/// Every error, each with a manifest that causes it. All texts are written out here, because users read them.
 #[test]
 fn error_texts_of_policies() {
     for (name, spec) in [
@@ -781,13 +781,13 @@ fn a_problem_is_one_line_in_logs() {
 }
 
 proptest::proptest! {
-    /// Reading any bytes ends without a panic.
+    /// Law: reading any text ends without a panic.
     #[test]
     fn reading_never_panics(text in "[ -~\n\t\u{e9}]{0,200}") {
         let _ = read("file.yaml", &text);
     }
 
-    /// Reading a valid manifest that is cut or changed anywhere ends without a panic.
+    /// Law: reading a valid manifest that is cut or changed anywhere ends without a panic.
     #[test]
     fn reading_a_damaged_manifest_never_panics(at in 0_usize..400, with in "[ -~\n]{0,3}") {
         let whole = policy_text("podSelector: {matchLabels: {a: b}}\ningress:\n- from:\n  - ipBlock: {cidr: 10.0.0.0/8, except: [10.1.0.0/16]}\n  ports:\n  - {port: 80, endPort: 90}");

@@ -16,9 +16,9 @@ impl fmt::Display for Position {
     }
 }
 
-/// The most levels of nested lists and mappings.
+/// The maximum number of levels of nested lists and mappings.
 pub const MAX_DEPTH: usize = 64;
-/// The most values in a file.
+/// The maximum number of values in a file.
 pub const MAX_NODES: usize = 16 << 20;
 
 /// A value and its position.
@@ -28,13 +28,13 @@ pub struct Node<'a> {
     pub value: Value<'a>,
 }
 
-/// A value of JSON's types: YAML is converted to JSON's types, as in kubectl. A text is borrowed from the file where it
-/// stands there as it is, which most do.
+/// A value of one of JSON's types. YAML is converted to JSON's types, as in kubectl. A text is borrowed from the file
+/// if the file contains it without escapes, as most do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value<'a> {
     /// No value, `null` or `~`.
     Null,
-    /// A boolean; plain YAML 1.1 has many spellings for it.
+    /// A boolean. Plain YAML 1.1 has many spellings of one.
     Boolean(bool),
     Integer(i128),
     /// A number that is not whole, kept as it was written.
@@ -57,14 +57,14 @@ pub struct Entry<'a> {
 /// One document of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document<'a> {
-    /// Counted from 1.
+    /// The number of the document in the file, counted from 1.
     pub number: usize,
     pub root: Node<'a>,
-    /// Errors of the document although it could be parsed.
+    /// The errors of the document that did not prevent parsing.
     pub flaws: Vec<Flaw>,
 }
 
-/// A fault that makes the document's object invalid, whatever the object means.
+/// A fault that makes the document's object invalid, independently of the object's kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flaw {
     pub at: Position,
@@ -81,13 +81,13 @@ pub enum FlawKind {
         /// The position of the first value.
         first: Position,
     },
-    /// A mapping's key is null, a list or a mapping.
+    /// A key of a mapping is null, a list or a mapping.
     #[error("a key must be text, and this is {found}")]
     KeyNotText {
         /// The type of the key.
         found: &'static str,
     },
-    /// `<<` with something other than mappings.
+    /// The value of the merge key `<<` is not a mapping or a list of mappings.
     #[error("`<<` takes a mapping or a list of mappings, and this is {found}")]
     MergeOfNoMapping {
         /// The type of the value.
@@ -96,13 +96,13 @@ pub enum FlawKind {
     /// A tag other than those of JSON's types.
     #[error("the tag `{0}` has no meaning in a manifest")]
     UnknownTag(String),
-    /// A tag of JSON's types that does not fit its value.
+    /// The value does not fit its tag, which is one of JSON's types.
     #[error("`{text}` is not of the type that its tag `{tag}` says")]
     TagContradicted { tag: String, text: String },
 }
 
 impl Value<'_> {
-    /// The type's name in messages.
+    /// Returns the type's name in messages.
     pub const fn type_name(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
@@ -114,7 +114,7 @@ impl Value<'_> {
         }
     }
 
-    /// A description for messages: the type, and the value if it is short.
+    /// Returns a description for messages: the type, and the value if it is short.
     pub fn describe(&self) -> String {
         match self {
             Self::Null | Self::Sequence(_) | Self::Mapping(_) => self.type_name().to_owned(),
@@ -129,7 +129,7 @@ impl Value<'_> {
     }
 }
 
-/// A manifest's text for messages, cut if it is longer than any legal name, kind or field.
+/// Returns a text of a manifest for messages. The text is cut if it is longer than any legal name, kind or field.
 pub(super) fn shown(text: &str) -> Cow<'_, str> {
     const MOST: usize = 320;
     match text.char_indices().nth(MOST) {
@@ -139,8 +139,8 @@ pub(super) fn shown(text: &str) -> Cow<'_, str> {
 }
 
 impl<'a> Node<'a> {
-    /// The number of bytes as JSON without white space. An escape counts as the character that it
-    /// stands for.
+    /// Returns the number of bytes of the value as JSON without white space. An escape sequence counts as the character
+    /// that it stands for.
     pub fn json_len(&self) -> usize {
         match &self.value {
             Value::Null | Value::Boolean(true) => 4,
@@ -151,12 +151,12 @@ impl<'a> Node<'a> {
             }
             Value::Float(text) => text.len(),
             Value::String(text) => text.len() + 2,
-            // Brackets, and a comma after each value but the last.
+            // Two brackets, and a comma between each two values.
             Value::Sequence(nodes) => {
                 let values: usize = nodes.iter().map(|node| node.json_len() + 1).sum();
                 1 + values.max(1)
             }
-            // Brackets and commas as for a list, and for each key its quotes and a colon.
+            // Brackets and commas as for a list, and two quotes and a colon for each key.
             Value::Mapping(entries) => {
                 let pairs = entries.iter().map(|entry| entry.key.len() + entry.node.json_len() + 4);
                 1 + pairs.sum::<usize>().max(1)
@@ -164,12 +164,12 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The number of values in this one, itself included.
+    /// Returns the number of values within this value, including itself.
     pub(super) fn size(&self) -> usize {
         1 + self.children().map(Self::size).sum::<usize>()
     }
 
-    /// The number of levels of lists and mappings.
+    /// Returns the number of levels of lists and mappings.
     pub(super) fn depth(&self) -> usize {
         match &self.value {
             Value::Sequence(_) | Value::Mapping(_) => {
@@ -188,7 +188,7 @@ impl<'a> Node<'a> {
         nodes.iter().chain(entries.iter().map(|entry| &entry.node))
     }
 
-    /// The value of `key`, if this is a mapping with that key.
+    /// Returns the value of `key`, if this is a mapping with that key.
     pub fn get(&self, key: &str) -> Option<&Self> {
         match &self.value {
             Value::Mapping(entries) => {

@@ -106,7 +106,7 @@ const LEAVES: [&str; 26] = [
     "\"a == 'b'\"",
 ];
 
-/// A value in YAML's flow style.
+/// Generates a value in YAML's flow style.
 fn tree() -> impl Strategy<Value = String> {
     let leaf = prop::sample::select(&LEAVES[..]).prop_map(str::to_owned);
     leaf.prop_recursive(6, 40, 4, |inner| {
@@ -128,7 +128,8 @@ fn tree() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Reading ends without a panic, and an object is invalid exactly if an error says why.
+    /// Law: reading ends without a panic, and an object is invalid exactly if an error gives the
+    /// reason.
     #[test]
     fn an_object_is_invalid_exactly_if_an_error_says_why(
         kind in prop::sample::select(&Kind::ALL[..]),

@@ -3,7 +3,7 @@
 //!
 //! Source: Kubernetes API reference v1.35, all groups.
 
-/// Some kinds of a group, or all of them (`None`).
+/// Some kinds of a group, or all of them if it is `None`.
 type Kinds = Option<&'static [&'static str]>;
 
 /// The API groups, without their versions; the core group has no name.
@@ -44,7 +44,7 @@ const GROUPS: &[(&str, Kinds)] = &[
     ("storagemigration.k8s.io", None),
 ];
 
-/// Whether a kind of this API version is one of these.
+/// Returns whether this kind, with this API version, is one of the unrelated kinds.
 pub(super) fn is_unrelated(kind: &str, version: &str) -> bool {
     let group = version.rsplit_once('/').map_or("", |(group, _)| group);
     let known = GROUPS.iter().find(|(name, _)| *name == group);

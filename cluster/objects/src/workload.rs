@@ -8,7 +8,7 @@ use super::object::{Controller, Numbers, Pod, Workload};
 use super::pod;
 use super::tree::Value;
 
-/// Reads a workload. Only the pods, their number and whether any of them run are read from its
+/// Reads a workload. Only the pods, their number, and whether any of them run, are read from its
 /// `spec`.
 pub(super) fn decode(
     root: &Cursor<'_>,

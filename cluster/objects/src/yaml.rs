@@ -1,4 +1,4 @@
-//! Reads text into documents: YAML, and JSON by a reader of its own.
+//! Reads a text as documents of YAML, or of JSON with a separate reader.
 //!
 //! Reading has limits, because a manifest may come from anywhere: [`MAX_BYTES`] of text, [`MAX_DEPTH`] levels of
 //! nesting, and [`MAX_NODES`] values in a file, including those that aliases repeat. The memory for a file is
@@ -16,11 +16,11 @@ use super::tree::{
     Document, Entry, Flaw, FlawKind, MAX_DEPTH, MAX_NODES, Node, Position, Value, shown,
 };
 
-/// The most bytes of a file.
+/// The maximum size of a file, in bytes.
 pub const MAX_BYTES: usize = 256 << 20;
-/// The bytes as JSON that the anchors and aliases of a file may repeat in addition to its own length. kubectl's parser
-/// limits the values that come from aliases, in a short document to 400,000 (goyaml, `allowedAliasRatio`); a limit in
-/// bytes also covers long texts.
+/// The number of bytes, as JSON, that the anchors and aliases of a file may repeat in addition to the file's own
+/// length. kubectl's parser instead limits the number of values that come from aliases: to 400,000 in a short document
+/// (goyaml, `allowedAliasRatio`). A limit in bytes also covers long texts.
 pub const MAX_REPEATED: usize = 1 << 20;
 
 /// The reason why a file has no usable documents.
@@ -40,19 +40,19 @@ pub enum SyntaxError {
     )]
     Repeats {
         at: Position,
-        /// The limit in bytes.
+        /// The limit, in bytes.
         most: usize,
     },
     /// The file is too long.
     #[error("{found} bytes are more than the {MAX_BYTES} that a manifest may have")]
     TooLong {
-        /// Its length.
+        /// The length of the file, in bytes.
         found: usize,
     },
 }
 
 impl SyntaxError {
-    /// The place of the error; a file that is too long has none.
+    /// Returns the place of the error. A file that is too long has none.
     pub fn position(&self) -> Option<Position> {
         match self {
             Self::NotYaml { at, .. }
@@ -64,7 +64,7 @@ impl SyntaxError {
     }
 }
 
-/// All documents of `text` that are not empty. A text may be JSON, also JSON Lines.
+/// Returns all documents of `text` that are not empty. The text may also be JSON or JSON Lines.
 pub fn parse(text: &str) -> Result<Vec<Document<'_>>, SyntaxError> {
     parse_either(text, text.len() + MAX_REPEATED)
 }
@@ -115,7 +115,8 @@ enum Content<'a> {
     Sequence(Vec<Node<'a>>),
     Mapping {
         entries: Vec<Entry<'a>>,
-        /// The position of each key. Keys merged by `<<` are left out, so that an explicit key may override them.
+        /// The position of each key that the mapping itself contains. Keys that come from `<<` are left out, so that
+        /// the mapping's own keys override them.
         explicit: HashMap<Cow<'a, str>, Position>,
         /// The key for the next value.
         key: Option<Key<'a>>,
@@ -133,7 +134,7 @@ struct Builder<'a> {
     flaws: Vec<Flaw>,
     anchors: HashMap<usize, Node<'a>>,
     nodes: usize,
-    /// The bytes as JSON that anchors keep and aliases have repeated, and the limit for them.
+    /// The number of bytes, as JSON, that anchors store and aliases have repeated so far. `may_repeat` is its limit.
     repeated: usize,
     may_repeat: usize,
 }
@@ -192,7 +193,7 @@ impl<'a> Builder<'a> {
         if self.nodes > MAX_NODES { Err(SyntaxError::TooMany { at }) } else { Ok(()) }
     }
 
-    /// Counts a node that is repeated.
+    /// Counts a node that an anchor stores or an alias repeats.
     fn repeat(&mut self, node: &Node<'a>, at: Position) -> Result<(), SyntaxError> {
         self.count(node.size(), at)?;
         self.repeated += node.json_len();
@@ -240,7 +241,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Stores the node of an anchor; the number 0 means no anchor.
+    /// Stores the node of an anchor. The anchor number 0 means that there is no anchor.
     fn remember(&mut self, anchor: usize, node: &Node<'a>) -> Result<(), SyntaxError> {
         if anchor != 0 {
             self.repeat(node, node.at)?;
@@ -249,7 +250,8 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Adds a finished node to its list or mapping. If `merges_here` and the node is a key, it is the merge key.
+    /// Adds a finished node to its list or mapping. If `merges_here` is set and the node is a key, the node is the
+    /// merge key.
     fn add(&mut self, node: Node<'a>, merges_here: bool) {
         let Some(open) = self.stack.last_mut() else {
             self.root = Some(node);
@@ -283,8 +285,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Merges the values of `<<`. Keys that the mapping has itself are not merged, and of several mappings the first
-    /// one counts. `keys` are the keys of `entries`.
+    /// Merges the values of `<<`. A key of the mapping itself takes precedence. If several merged mappings have a key,
+    /// the first one counts. `keys` are the keys of `entries`.
     fn merge(
         &mut self,
         entries: &mut Vec<Entry<'a>>,
@@ -328,7 +330,7 @@ impl<'a> Builder<'a> {
             };
         };
         if !tag.is_yaml_core_schema() {
-            // `! text` has the non-specific tag and is a string.
+            // `! text` has YAML's non-specific tag, so it is a string.
             if !(tag.handle.is_empty() && tag.suffix == "!") {
                 self.flaws.push(Flaw { at, kind: unknown(tag) });
             }
@@ -379,11 +381,11 @@ enum KeyKind<'a> {
     Text(Cow<'a, str>),
     /// A plain `<<`.
     Merge,
-    /// A key that is not text, with the name of its type.
+    /// A key that is not text, and the name of its type.
     Illegal(&'static str),
 }
 
-/// A key as in JSON: text. Numbers and booleans become the text that JSON would write.
+/// Converts a key into text, as JSON requires. A number or a boolean becomes the text that JSON would write.
 fn key_kind(value: Value<'_>) -> KeyKind<'_> {
     match value {
         Value::String(text) | Value::Float(text) => KeyKind::Text(text),

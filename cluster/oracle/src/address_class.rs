@@ -1,8 +1,8 @@
-//! The inputs that the oracle's verdicts depend on: the boundaries at which a result may change, and classes of ends
-//! and peers that it judges alike.
+//! The inputs of the oracle's verdicts: the boundaries at which a result may change, and the classes of ends and peers
+//! for which it decides equally.
 //!
 //! To compare all packets, a caller needs only the packets at these boundaries, and only one end or peer of each class.
-//! This module follows `rules` term by term: `rules` decides whether a term holds, this module lists what the term
+//! This module follows `rules` term by term: `rules` decides whether a term holds, and this module lists what the term
 //! depends on.
 
 use std::collections::{BTreeSet, HashMap};
@@ -23,17 +23,17 @@ use manx_objects::object::calico::{self, EntityRule};
 use manx_objects::object::cluster::ClusterProtocol;
 use manx_objects::object::{self, PortNumber};
 
-/// The part of an address that the terms of some rules depend on. Addresses of one family with equal classes are judged
-/// alike.
+/// The properties of an address that the terms of some rules depend on. The oracle decides equally for addresses of one
+/// family with equal classes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct AddressClass {
     /// Whether each term holds.
     terms: Vec<bool>,
-    /// For each port name and each service: the protocols and ports that it stands for.
+    /// For each port name and each service, the protocols and ports that it stands for.
     ports: Vec<BTreeSet<(u8, u16)>>,
 }
 
-/// The parts of the local end that the terms depend on.
+/// The properties of the local end that the terms depend on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     place: Place,
@@ -42,28 +42,29 @@ pub struct Key {
     unreadable: bool,
     asked: Vec<usize>,
     broken: Vec<usize>,
-    /// Only for a host endpoint.
+    /// The profiles, only for a host endpoint.
     profiles: Vec<String>,
     failsafe: Vec<(u8, u16, Option<IpNet>)>,
     own: AddressClass,
 }
 
-/// The boundaries at which an end's result may change, apart from addresses: the first and last values of ranges.
+/// The boundaries at which an end's result may change, apart from addresses. They are the first and last values of
+/// ranges.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limits {
     pub protocols: BTreeSet<u8>,
-    /// Types, and codes if a rule names them.
+    /// ICMP types, with codes if a rule names them.
     pub icmp: BTreeSet<(u8, Option<u8>)>,
-    /// Source ports.
+    /// Ranges of source ports.
     pub sources: BTreeSet<(u16, u16)>,
-    /// Destination ports.
+    /// Ranges of destination ports.
     pub destinations: BTreeSet<(u16, u16)>,
 }
 
 impl Oracle {
-    /// The members' prefixes, each with a number: these ends judge members with equal numbers alike. A rule depends
-    /// only on whether a member is in a set that the rule names, and on which of its ports have a name that the rule
-    /// uses.
+    /// Returns the members' prefixes, each with a number. These ends decide equally for members with equal numbers. A
+    /// rule depends only on two properties of a member: whether it is in a set that the rule names, and which of its
+    /// ports have a name that the rule uses.
     pub fn occupants(&self, ends: &[&EnforcementPoint<'_>]) -> Vec<(IpNet, u32)> {
         let mut rules: Vec<&Rule> = ends.iter().flat_map(|end| end.rules.iter().copied()).collect();
         rules.sort_unstable_by_key(|rule| std::ptr::from_ref(*rule));
@@ -89,12 +90,13 @@ impl Oracle {
         })
     }
 
-    /// Like [`Self::occupants`], for ends of any rules.
+    /// Like [`Self::occupants`], for ends with any rules.
     pub fn all_occupants(&self) -> Vec<(IpNet, u32)> {
         self.numbered(Member::content)
     }
 
-    /// The members' prefixes; members for which `said` gives equal values have one number.
+    /// Returns the members' prefixes with numbers. Members have the same number if `said` returns equal values for
+    /// them.
     fn numbered<'a, T: Hash + Eq>(&'a self, said: impl Fn(&'a Member) -> T) -> Vec<(IpNet, u32)> {
         let mut numbers: HashMap<T, u32> = HashMap::new();
         let mut occupants = Vec::new();
@@ -109,7 +111,7 @@ impl Oracle {
         occupants
     }
 
-    /// The nets that the rules of an end name, and the addresses of the services that they name.
+    /// Returns the nets that the rules of an end name, and the addresses of the services that these rules name.
     pub fn nets(&self, end: &EnforcementPoint<'_>) -> BTreeSet<IpNet> {
         let mut nets = BTreeSet::new();
         for rule in &end.rules {
@@ -147,7 +149,7 @@ impl Oracle {
         nets
     }
 
-    /// The values at which packets change for an end.
+    /// Returns the values at which the result of packets at an end may change.
     pub fn limits(&self, end: &EnforcementPoint<'_>) -> Limits {
         let mut limits = Limits::default();
         let mut names = [BTreeSet::new(), BTreeSet::new()];
@@ -164,7 +166,7 @@ impl Oracle {
         limits
     }
 
-    /// The parts of one of an end's own addresses that its verdicts depend on.
+    /// Returns the properties of one of an end's own addresses that the end's verdicts depend on.
     pub fn key(&self, end: &EnforcementPoint<'_>, local: IpAddr) -> Key {
         let mut own = AddressClass::default();
         own.terms.push(self.unknown(end, local, local).is_some());
@@ -191,7 +193,7 @@ impl Oracle {
         }
     }
 
-    /// The parts of a peer's address that an end's verdicts depend on.
+    /// Returns the properties of a peer's address that an end's verdicts depend on.
     pub fn address_class(&self, end: &EnforcementPoint<'_>, peer: IpAddr) -> AddressClass {
         let mut address_class = AddressClass::default();
         address_class.terms.push(self.members.invalid_addresses.contains(&peer));
@@ -272,7 +274,7 @@ impl Limits {
     }
 }
 
-/// Collects what the rules depend on in one end of packets.
+/// Collects what the rules depend on at one end of packets.
 struct RuleScan<'a> {
     oracle: &'a Oracle,
     end: &'a EnforcementPoint<'a>,
@@ -330,8 +332,8 @@ impl RuleScan<'_> {
         }
     }
 
-    /// Rules of Kubernetes' kinds depend on the peer's members, and on the port names of the destination: those of the
-    /// end itself, or those of the members that the rule means.
+    /// Rules of Kubernetes' kinds depend on the members that have the peer's address. They also depend on port names of
+    /// the destination: the names of the end itself, or the names of the members that the rule selects.
     fn peers<'n>(
         &mut self,
         fits: &dyn Fn(Option<usize>) -> bool,
@@ -345,7 +347,7 @@ impl RuleScan<'_> {
         } else {
             owners.extend(self.seen.endpoint);
         }
-        // For ingress the destination is the local end, for egress the peer.
+        // For ingress, the destination is the local end. For egress, it is the peer.
         if self.is_peer == (self.end.direction == Direction::Egress) {
             names.for_each(|name| self.named(name, &owners));
         }

@@ -1,5 +1,6 @@
-//! The pod that has an address if the objects of several pods name it. This is the oracle's own reading of the law in
-//! `docs/policy-semantics.md`: it sorts all claims to all addresses, and keeps the first claim to each.
+//! Decides which pod has an address if the objects of several pods name it. This implements the law in
+//! `docs/policy-semantics.md` independently of the product: it sorts all claims to all addresses, and keeps the first
+//! claim to each address.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -15,7 +16,7 @@ use manx_objects::object::{Object, ObjectKey, Pod};
 #[derive(Debug, Default)]
 pub(super) struct Owners<'a> {
     of_pods: HashMap<&'a ObjectKey, BTreeSet<IpAddr>>,
-    /// The addresses that the objects of any pods name.
+    /// The addresses that the object of any pod names.
     named: BTreeSet<IpAddr>,
     places: Places<'a>,
 }
@@ -75,12 +76,12 @@ impl<'a> Owners<'a> {
         Self { of_pods, named, places }
     }
 
-    /// The addresses that belong to this pod.
+    /// Returns the addresses that belong to this pod.
     pub(super) fn of(&self, pod: &ObjectKey) -> BTreeSet<IpAddr> {
         self.of_pods.get(pod).cloned().unwrap_or_default()
     }
 
-    /// The addresses that are closed because this pod is not valid.
+    /// Returns the addresses that are closed because this pod is invalid.
     pub(super) fn closed(
         &self,
         reported: &BTreeSet<IpAddr>,
@@ -98,8 +99,8 @@ impl Places<'_> {
         node.is_some_and(|node| node.contain(address))
     }
 
-    /// Whether a pod of that node can have the address: it is a pod's address in one of the node's blocks, or it is
-    /// outside of all blocks and in a pool.
+    /// Returns whether a pod of that node can have the address: either the address is for pods in one of the node's
+    /// blocks, or it is in a pool and in no block.
     fn could_be(&self, pod: &Pod, address: IpAddr) -> bool {
         let Some(node) = pod.node_name.as_deref().and_then(|name| self.nodes.get(name)) else {
             return false;
@@ -125,7 +126,7 @@ impl Places<'_> {
     }
 }
 
-/// The first IPv4 address and the first IPv6 address of the annotation that counts.
+/// Returns the first IPv4 address and the first IPv6 address of the annotation that is used.
 fn first_of_each_family(pod: &Pod) -> Vec<IpAddr> {
     let noted = &pod.annotated_ips;
     let lists = [&noted.pod_ips, &noted.pod_ip, &noted.aws_pod_ips].into_iter().flatten();

@@ -1,4 +1,4 @@
-//! The addresses that an object gives a pod or a node.
+//! The addresses that an object assigns to a pod or a node.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use super::blocks::BlockSource;
 use manx_objects::object::{Node, Phase, Pod};
 
-/// The addresses of a node: those that its object lists, and those of its tunnels. Calico's annotations tell these, or else
-/// the node keeps the second address of each podCIDR for itself. A podCIDR of fewer than four addresses has room neither
-/// for pods nor for the node.
+/// Returns the addresses of a node: those that its object lists, and those of its tunnels. Calico's annotations name
+/// the tunnel addresses. Without Calico's IPAM, the node uses the second address of each podCIDR. A podCIDR with fewer
+/// than four addresses has no address for pods or for the node.
 pub(super) fn node_addresses(node: &Node, source: BlockSource) -> BTreeSet<IpAddr> {
     let listed = node.internal_ips.iter().chain(&node.external_ips).copied();
     let noted = node.calico_address.map(|net| net.addr());
@@ -26,10 +26,10 @@ pub(super) fn node_addresses(node: &Node, source: BlockSource) -> BTreeSet<IpAdd
     }
 }
 
-/// The addresses that a pod's object names. A pod on the host's network and a finished pod have none.
+/// Returns the addresses that a pod's object names. A pod on the host's network and a finished pod have none.
 pub(super) fn addresses(pod: &Pod) -> BTreeSet<IpAddr> {
     let finished = pod.phase == Some(Phase::Succeeded) || pod.phase == Some(Phase::Failed);
-    // The CNI plugin empties its annotation when it takes the addresses back: Calico's podIP, Amazon's pod-ips.
+    // The CNI plugin empties its annotation when it releases the addresses: Calico's `podIP`, or Amazon's `pod-ips`.
     let noted = &pod.annotated_ips;
     let empty = Some(Vec::new());
     let released = pod.deleting && (noted.pod_ip == empty || noted.aws_pod_ips == empty);

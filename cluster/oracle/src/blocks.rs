@@ -1,5 +1,5 @@
-//! The blocks of each node, and what their addresses are for, by the objects alone. This is the oracle's own reading of
-//! Kubernetes' podCIDRs and of Calico's block affinities.
+//! The blocks of each node, and the use of their addresses, from the objects alone. This interprets Kubernetes'
+//! podCIDRs and Calico's block affinities independently of the product.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,17 +8,17 @@ use ipnet::IpNet;
 use manx_objects::contents::Stored;
 use manx_objects::object::{AffinityState, AffinityType, BlockAffinity, Object, ObjectKey};
 
-/// The objects that say which blocks a node has.
+/// The objects from which a node's blocks are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockSource {
-    /// Its own Node object, by `spec.podCIDRs`.
+    /// The node's own Node object, with `spec.podCIDRs`.
     PodCidrs,
     /// Calico's block affinities.
     Affinities,
 }
 
 impl BlockSource {
-    /// The source where nobody says which it is: affinities if one of them counts.
+    /// Returns the source for a cluster whose IPAM is not known: affinities if at least one is in force.
     pub fn assumed(objects: &BTreeMap<ObjectKey, Stored>) -> Self {
         if affinities(objects).is_empty() { Self::PodCidrs } else { Self::Affinities }
     }
@@ -28,8 +28,8 @@ impl BlockSource {
 #[derive(Debug)]
 pub(super) struct NodeBlocks {
     blocks: Vec<IpNet>,
-    /// The addresses that the node's tunnels have, if every other address of the blocks is for pods. `None`: each block
-    /// has a few addresses that no pod gets.
+    /// The addresses of the node's tunnels, if all other addresses of the blocks are for pods. `None` if each block has
+    /// some addresses that no pod gets.
     tunnels: Option<Vec<IpAddr>>,
 }
 
@@ -38,12 +38,12 @@ impl NodeBlocks {
         self.blocks.iter().any(|block| block.contains(&address))
     }
 
-    /// Whether a pod of this node may have an address by the blocks.
+    /// Returns whether the blocks allow a pod of this node to have an address.
     pub(super) fn have_for_pods(&self, address: IpAddr) -> bool {
         self.blocks.iter().any(|block| self.is_pods(*block, address))
     }
 
-    /// Whether an address lies in a block that does not have it for pods.
+    /// Returns whether an address is in a block but not for pods.
     pub(super) fn withhold(&self, address: IpAddr) -> bool {
         let mut around = self.blocks.iter().filter(|block| block.contains(&address));
         around.any(|block| !self.is_pods(*block, address))
@@ -57,7 +57,7 @@ impl NodeBlocks {
     }
 }
 
-/// The blocks of all valid nodes, by name.
+/// Returns the blocks of all valid nodes, by name.
 pub(super) fn of_nodes(
     objects: &BTreeMap<ObjectKey, Stored>,
     source: BlockSource,
@@ -81,7 +81,7 @@ pub(super) fn of_nodes(
     nodes
 }
 
-/// The affinities that count: confirmed, of a node, and not about to be deleted.
+/// Returns the affinities in force: they are confirmed, belong to a node, and are not being deleted.
 fn affinities(objects: &BTreeMap<ObjectKey, Stored>) -> Vec<&BlockAffinity> {
     let mut counted = Vec::new();
     for stored in objects.values() {
@@ -96,8 +96,8 @@ fn affinities(objects: &BTreeMap<ObjectKey, Stored>) -> Vec<&BlockAffinity> {
     counted
 }
 
-/// Whether an address lies in a block and a pod may have it. Pods have neither the first address (it belongs to no
-/// one), nor the second (it is the node's), nor the last of an IPv4 block (it is the broadcast address).
+/// Returns whether an address is in a block and a pod may have it. Pods do not get the first address (it is not used),
+/// the second address (it is the node's), and the last address of an IPv4 block (it is the broadcast address).
 fn is_inside(block: IpNet, address: IpAddr) -> bool {
     let block = block.trunc();
     if !block.contains(&address) || block.prefix_len() + 2 > block.max_prefix_len() {

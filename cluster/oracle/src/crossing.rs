@@ -11,34 +11,36 @@ use super::place::Place;
 pub struct Crossing<'a> {
     pub node: &'a str,
     pub interface: &'a str,
-    /// The interface's addresses. They identify a host endpoint that has no interface name.
+    /// The interface's addresses. A host endpoint without an interface name is found by them.
     pub addresses: &'a [IpAddr],
-    /// Ingress packets enter the node by the interface, egress packets leave it.
+    /// Ingress packets enter the node through the interface, and egress packets leave it.
     pub direction: Direction,
-    /// Whether the packet is neither from nor for a process of the node.
+    /// Whether the packet comes from another host and goes to another host, not from or to a
+    /// process of the node.
     pub forwarded: bool,
     pub source: IpAddr,
     /// The destination address, after destination NAT.
     pub destination: IpAddr,
     /// The packet's protocol and L4 header, after destination NAT.
     pub packet: Packet,
-    /// Destination and ports before destination NAT, if they differ.
+    /// The destination address and the ports before destination NAT, if they differ.
     pub original: Option<(IpAddr, Packet)>,
 }
 
 impl Crossing<'_> {
-    /// The places where policy judges it, in order.
+    /// Returns the places where policy judges the packet, in order.
     pub(super) fn places(&self) -> [Place; 3] {
         let last = if self.forwarded { Place::Forward } else { Place::Host };
         [Place::Untracked, Place::PreDnat, last]
     }
 
-    /// Destination and ports as policy sees them last.
+    /// Returns the destination address and the ports as policy sees them at the last place.
     pub(super) fn last(&self) -> (IpAddr, Packet) {
         (self.destination, self.packet)
     }
 
-    /// Destination and ports before destination NAT, which comes before egress.
+    /// Returns the destination address and the ports before destination NAT. For egress,
+    /// destination NAT has already been done.
     pub(super) fn first(&self) -> (IpAddr, Packet) {
         match self.original {
             Some(original) if self.direction == Direction::Ingress => original,

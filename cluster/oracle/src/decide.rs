@@ -1,4 +1,4 @@
-//! The search: invalid policies first, then tier by tier, then the profiles.
+//! The search for a verdict: invalid policies first, then the tiers in order, then the profiles.
 
 use super::direction::Direction;
 use super::members::Role;
@@ -15,33 +15,33 @@ use manx_objects::object::{Kind, ObjectKey};
 
 /// An observer of the steps of the search. It cannot change the search.
 pub(super) trait Watch {
-    /// A tier begins.
+    /// The search enters a tier.
     fn tier(&mut self, _tier: &Tier) {}
-    /// A policy that selects the endpoint in this direction begins.
+    /// The search enters a policy that selects the endpoint in this direction.
     fn policy(&mut self, _policy: &Policy) {}
     /// A rule of the policy was evaluated.
     fn rule(&mut self, _rule: &Rule, _mismatch: Option<Mismatch>) {}
-    /// No rule of a staged policy decided, all policies of its tier that apply here are staged, and the end of the tier
-    /// would deny.
+    /// The end of a tier would deny because of this staged policy: no rule of the policy decided, and all policies of
+    /// its tier that apply here are staged.
     fn staged_tier_end(&mut self, _policy: &Policy) {}
-    /// A profile begins.
+    /// The search enters a profile.
     fn profile(&mut self, _name: &str) {}
 }
 
 /// The observer that does nothing.
 impl Watch for () {}
 
-/// How the search in the tiers ended.
+/// The result of the search in the tiers.
 pub(super) enum Outcome {
     Decided(VerdictReason),
     /// No policy applied.
     NobodyAsked,
-    /// Policies applied, and none decided.
+    /// Policies applied, but none decided.
     Passed,
 }
 
 impl Oracle {
-    /// The result of an endpoint's policies and profiles.
+    /// Returns the result of an endpoint's policies and profiles.
     pub(super) fn decide(
         &self,
         endpoint: usize,
@@ -62,7 +62,7 @@ impl Oracle {
         Verdict { why, through }
     }
 
-    /// The reason if policies that cannot be evaluated deny the endpoint everything.
+    /// Returns the reason, if policies that cannot be evaluated deny everything to the endpoint.
     pub(super) fn denied_by_broken(&self, selecting: &[Placed]) -> Option<VerdictReason> {
         let broken = self.broken(selecting);
         let broken: Vec<ObjectKey> =
@@ -70,7 +70,8 @@ impl Oracle {
         (!broken.is_empty()).then_some(VerdictReason::InvalidPolicies(broken))
     }
 
-    /// Goes through the tiers. A tier counts if one of its enforced policies selects the endpoint in this direction.
+    /// Searches the tiers in order. A tier is evaluated if one of its enforced policies selects the endpoint in this
+    /// direction.
     pub(super) fn tiers(
         &self,
         chain: Chain,
@@ -127,7 +128,8 @@ impl Oracle {
         if enforced { Outcome::Passed } else { Outcome::NobodyAsked }
     }
 
-    /// The result if no policy decided. Every pod has its namespace's profile, and then its service account's.
+    /// Returns the result if no policy decided. Every pod has the profile of its namespace, and then the profile of its
+    /// service account.
     fn profiles(
         &self,
         endpoint: usize,
@@ -160,7 +162,8 @@ impl Oracle {
     }
 }
 
-/// The first rule that matches and ends the search. A Log rule that matches is recorded, and the search continues.
+/// Returns the first rule that matches and ends the search. A Log rule that matches is recorded, and the search
+/// continues.
 fn first_match<'a>(
     rules: &'a [Rule],
     flow: &Flow<'_>,

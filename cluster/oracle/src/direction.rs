@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Into the endpoint or out of it.
+/// The direction of packets, as the endpoint sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// The endpoint is the destination.
@@ -12,7 +12,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// `ingress` or `egress`.
+    /// Returns `ingress` or `egress`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ingress => "ingress",

@@ -1,7 +1,7 @@
-//! The search at one end of a connection: which policies apply there, and their result.
+//! The search at one end of a connection: the policies that apply there, and their result.
 //!
-//! It is the search of `decide` at one place. Tests compare it with the compiled tables, which are also made for one
-//! place.
+//! It is the search of `decide` for a single place. Tests compare it with the compiled tables, which are also compiled
+//! for a single place.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -26,19 +26,19 @@ use manx_objects::object::calico::Failsafe;
 pub struct EnforcementPoint<'o> {
     pub(super) place: Place,
     pub(super) direction: Direction,
-    /// `None`: there is no such endpoint, so nothing passes.
+    /// The endpoint's member. `None` if there is no such endpoint, so that nothing passes.
     pub(super) member: Option<usize>,
     /// The policies that select the endpoint.
     selecting: Vec<Placed>,
-    /// The indexes of those policies that apply here, in order, including staged ones.
+    /// The indexes of those policies that apply here, in order. Staged policies are included.
     pub(super) asked: Vec<usize>,
-    /// The policies that deny the endpoint everything because they cannot be evaluated.
+    /// The policies that deny everything to the endpoint because they cannot be evaluated.
     pub(super) broken: Vec<usize>,
-    /// Whether this is a host endpoint that is not valid, so that the policies that select it are not known.
+    /// Whether this is an invalid host endpoint, so that it is not known which policies select it.
     pub(super) unreadable: bool,
-    /// The rules that may be evaluated: the policies' rules, then the profiles'.
+    /// The rules that may be evaluated: first the rules of policies, then the rules of profiles.
     pub(super) rules: Vec<&'o Rule>,
-    /// The failsafe ports that pass here.
+    /// The failsafe ports that are open here.
     pub(super) failsafe: Vec<Failsafe>,
 }
 
@@ -54,7 +54,8 @@ impl EnforcementPoint<'_> {
 }
 
 impl Oracle {
-    /// The end of a pod, or of a host endpoint if no namespace is given, at a place and in a direction.
+    /// Returns the end of a pod at a place and in a direction. If no namespace is given, it is the end of a host
+    /// endpoint.
     pub fn end(
         &self,
         namespace: &str,
@@ -101,19 +102,19 @@ impl Oracle {
         end
     }
 
-    /// The addresses of an end.
+    /// Returns the addresses of an end.
     pub fn addresses(&self, end: &EnforcementPoint<'_>) -> BTreeSet<IpAddr> {
         end.member.map(|member| self.members.list[member].addresses.clone()).unwrap_or_default()
     }
 
-    /// The first enforced policy that applies there.
+    /// Returns the first enforced policy that applies there.
     pub fn first_asked(&self, end: &EnforcementPoint<'_>) -> Option<&ObjectKey> {
         let mut asked = end.asked.iter().map(|index| &self.policies[*index]);
         asked.find(|policy| !policy.staged).map(|policy| &policy.key)
     }
 
-    /// The verdict of one end on packets between two addresses, and the effects that staged policies would have had.
-    /// `local` is the end's own address or, for forwarded traffic, the address on the end's side.
+    /// Returns the verdict of one end on packets between two addresses, and the effects that staged policies would have
+    /// had. `local` is the end's own address. For forwarded traffic, it is the address on the end's side.
     pub fn judge_end(
         &self,
         end: &EnforcementPoint<'_>,
@@ -145,7 +146,7 @@ impl Oracle {
         packets.into_iter().map(one).collect()
     }
 
-    /// The reason why nothing passes between two addresses, whatever the policies are.
+    /// Returns the reason why nothing passes between two addresses, independently of the policies.
     pub(super) fn unknown(
         &self,
         end: &EnforcementPoint<'_>,
@@ -161,8 +162,8 @@ impl Oracle {
         invalid.then_some(VerdictReason::InvalidPeer)
     }
 
-    /// The members that have the end's own address. For a pod's own end that is only this pod, even if another pod
-    /// still has the address. For forwarded traffic, port names are not those of the host.
+    /// Returns the members that have the end's own address. For a pod's own end this is only the pod itself, even if
+    /// another pod still has the address. For forwarded traffic, the port names of the host are not used.
     pub(super) fn occupants_at(&self, end: &EnforcementPoint<'_>, local: IpAddr) -> Occupants {
         let mut occupants =
             self.occupants_of(local, end.member.filter(|_| end.place != Place::Forward));
@@ -199,7 +200,7 @@ impl Oracle {
         Verdict { why, through }
     }
 
-    /// The verdict at a host endpoint that is not valid.
+    /// Returns the verdict at an invalid host endpoint.
     fn at_unreadable(&self, end: &EnforcementPoint<'_>, flow: &Flow<'_>) -> VerdictReason {
         let denies = match end.place {
             Place::Host if end.is_failsafe(flow) => return VerdictReason::Failsafe,

@@ -1,6 +1,7 @@
-//! The search step by step: the policies that applied, and the first term that failed of each rule that did not match.
+//! The steps of the search: the policies that applied and, for each rule that did not match, the first term that
+//! failed.
 //!
-//! It is the search of `decide` with an observer that writes the steps down, so the explanation is what the search
+//! It is the search of `decide` with an observer that records the steps. So the explanation shows what the search
 //! really did.
 
 use manx_api::trace::{
@@ -21,7 +22,7 @@ use super::words::term;
 use manx_objects::object::ObjectKey;
 
 impl Oracle {
-    /// Explains the verdicts of [`Oracle::judge`] at either end, and of [`Oracle::judge_shared`] at the interfaces
+    /// Explains the verdicts of [`Oracle::judge`] at both ends, and of [`Oracle::judge_shared`] at the interfaces
     /// between them: `leaving` the source's node, and `arriving` at the destination's node.
     pub fn explain(
         &self,
@@ -56,7 +57,7 @@ impl Oracle {
         }
     }
 
-    /// Explains the verdict of one end, `local`, on the packets that it sends to `peer` or gets from it.
+    /// Explains the verdict of one end, `local`, on the packets that it sends to `peer` or receives from it.
     pub fn explain_side(
         &self,
         direction: Direction,
@@ -65,7 +66,7 @@ impl Oracle {
         packet: Packet,
     ) -> SideTrace {
         let mut writer = Writer::new(direction);
-        // Traffic of a pod to itself is not judged.
+        // Traffic from a pod to itself is not judged.
         let verdict = if is_same_pod(local, peer) {
             Verdict::from(VerdictReason::Itself)
         } else {
@@ -128,12 +129,12 @@ impl Writer {
         Self { direction, tiers: Vec::new(), profiles: Vec::new() }
     }
 
-    /// Whether a policy applied.
+    /// Returns whether a policy applied.
     pub(super) fn has_steps(&self) -> bool {
         self.tiers.iter().any(|tier| !tier.policies.is_empty())
     }
 
-    /// The trace of a place where no policy decides and a later place does.
+    /// Returns the trace of a place where no policy decides, so that a later place does.
     pub(super) fn undecided(mut self) -> SideTrace {
         self.tiers.retain(|tier| !tier.policies.is_empty());
         SideTrace {

@@ -1,17 +1,19 @@
 //! Host endpoints: the policy at an interface of a node.
 //!
-//! The order of the hooks, from Calico's pages "Host endpoints" and "Policy for hosts":
-//! 1. `doNotTrack` policies, before connection tracking. A packet that one of them allows passes this interface without
-//!    its other policies; a packet that none of them decides goes to the next hook.
-//! 2. For ingress, `preDNAT` policies, on the original destination. Again, a packet that one of them allows passes, and
-//!    a packet that none of them decides goes to the next hook: the end of a tier does not drop.
-//! 3. For traffic of the host's own processes: all other policies tier by tier, then the profiles, then deny. For
-//!    forwarded traffic: those of these policies that have `applyOnForward`. If there is none, the packet passes; if
-//!    there are some and none allows it, it does not.
+//! The order of the hooks is described in Calico's pages "Host endpoints" and "Policy for hosts":
+//! 1. First, `doNotTrack` policies apply, before connection tracking. If one of them allows a packet, it passes this
+//!    interface without any other policy. If none of them decides, the packet continues to the next hook.
+//! 2. Then, for ingress only, `preDNAT` policies apply to the original destination. If one of them allows a packet, it
+//!    passes. If none of them decides, the packet continues to the next hook, because the end of a tier does not drop
+//!    here.
+//! 3. For traffic of the host's own processes, all other policies apply tier by tier, then the profiles. If none of
+//!    them decides, the packet is denied. For forwarded traffic, only those of these policies apply that have
+//!    `applyOnForward`. If there is no such policy, the packet passes. If there are some, the packet passes only if one
+//!    of them allows it.
 //!
-//! Failsafe ports pass the first two hooks, and their local traffic passes the third. Policies that cannot be evaluated
-//! deny before every hook, except for what a failsafe port lets pass. Forwarded traffic to a pod is also judged by the
-//! pod's policies; [`Oracle::judge`] does that.
+//! Failsafe ports pass the first two hooks, and traffic of the host's own processes on failsafe ports passes the third.
+//! Policies that cannot be evaluated deny before every hook, except for packets that a failsafe port allows. Forwarded
+//! traffic to a pod is also judged by the pod's policies, in [`Oracle::judge`].
 
 use std::net::IpAddr;
 
@@ -28,7 +30,8 @@ use super::verdict::{RuleName, Verdict, VerdictReason};
 use manx_objects::object::Kind;
 
 impl Oracle {
-    /// Whether a packet passes an interface if all host endpoint policy is enforced. Replies are not judged.
+    /// Returns whether a packet passes an interface on which all host endpoint policy is enforced. Replies are not
+    /// judged.
     pub fn judge_host(&self, crossing: &Crossing<'_>) -> Verdict {
         let Some(endpoint) = self.host_endpoint(crossing) else {
             return self.ungoverned(crossing).into();
@@ -45,7 +48,7 @@ impl Oracle {
         Verdict { why: VerdictReason::NotForwarded, through }
     }
 
-    /// Whether a forwarded packet passes an interface that Manx shares with the kernel: only the policies with
+    /// Returns whether a forwarded packet passes an interface that Manx shares with the kernel. Only the policies with
     /// `applyOnForward` apply there.
     pub fn judge_shared(&self, crossing: &Crossing<'_>) -> Verdict {
         let Some(endpoint) = self.host_endpoint(crossing) else {
@@ -55,8 +58,8 @@ impl Oracle {
         Verdict { why: decided.unwrap_or(VerdictReason::NotForwarded), through }
     }
 
-    /// The verdict of a host endpoint on a packet at one place, and the Log and Pass rules that matched. `None`: no
-    /// verdict, and the next place follows.
+    /// Returns the verdict of a host endpoint on a packet at one place, and the Log and Pass rules that matched.
+    /// Returns `None` if there is no verdict, so that the next place follows.
     pub(super) fn hook(
         &self,
         crossing: &Crossing<'_>,
@@ -88,9 +91,9 @@ impl Oracle {
         (why, through)
     }
 
-    /// The verdict without a host endpoint. No policy applies, unless the interface may belong to a host endpoint that
-    /// is not valid: such a host endpoint denies what one without policies would deny, and everything that policies for
-    /// forwarded traffic might deny.
+    /// Returns the verdict for an interface without a host endpoint. No policy applies, unless the interface may belong
+    /// to an invalid host endpoint. An invalid host endpoint denies everything that a host endpoint without policies
+    /// denies, and everything that policies for forwarded traffic might deny.
     pub(super) fn ungoverned(&self, crossing: &Crossing<'_>) -> VerdictReason {
         if self.hosts.broken_endpoints.is_empty() {
             return VerdictReason::NoHostEndpoint;
@@ -104,7 +107,7 @@ impl Oracle {
         }
     }
 
-    /// Whether some policy may deny forwarded traffic of a host endpoint that it selects.
+    /// Returns whether some policy may deny forwarded traffic of a host endpoint that the policy selects.
     pub(super) fn may_deny_forwarded(&self, direction: Direction) -> bool {
         let forward = [Chain::Forward, Chain::PreDnat, Chain::Untracked];
         self.policies.iter().any(|policy: &Policy| {
@@ -115,8 +118,9 @@ impl Oracle {
         })
     }
 
-    /// The host endpoint of the interface: one that names it, otherwise one with an address of the interface among its
-    /// expected IPs, otherwise one for all interfaces. Of several, the first by name.
+    /// Returns the host endpoint of the interface. It is the one that names the interface, or else one whose expected
+    /// IPs contain an address of the interface, or else one for all interfaces. If there are several, the first by name
+    /// is used.
     pub(super) fn host_endpoint(&self, crossing: &Crossing<'_>) -> Option<usize> {
         let rank = |member: &Member| match member.interface.as_deref() {
             Some("*") => Some(2),
@@ -141,7 +145,7 @@ impl Oracle {
         endpoint: usize,
         (destination, packet): (IpAddr, Packet),
     ) -> Flow<'_> {
-        // A port name is the host endpoint's own only if the host itself is the end.
+        // A port name belongs to the host endpoint only if the host itself is the end.
         let own = (!crossing.forwarded).then_some(endpoint);
         let at = |direction| own.filter(|_| crossing.direction == direction);
         Flow {

@@ -1,4 +1,4 @@
-//! Felix' configuration for hosts, and the host endpoints that are not valid.
+//! Felix' configuration for hosts, and the invalid host endpoints.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use manx_objects::contents::Stored;
 use manx_objects::object::calico::{EndpointToHost, Failsafe, FelixConfiguration};
 use manx_objects::object::{Kind, Object, ObjectKey};
 
-/// Calico's failsafe ports: inbound and outbound. Source: Felix' configuration, `FailsafeInboundHostPorts`.
+/// Calico's default failsafe ports: inbound and outbound. Source: Felix' configuration, `FailsafeInboundHostPorts`.
 const FAILSAFE: [&[(u8, u16)]; 2] = [
     &[
         (6, 22),
@@ -37,12 +37,12 @@ const FAILSAFE: [&[(u8, u16)]; 2] = [
     ],
 ];
 
-/// Felix' configuration for hosts, and the host endpoints that are not valid.
+/// Felix' configuration for hosts, and the invalid host endpoints.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
-    /// By name: `default`, and `node.<name>`, which takes precedence field by field.
+    /// The configurations by name: `default`, and `node.<name>`, which takes precedence for each field.
     configurations: BTreeMap<String, FelixConfiguration>,
-    /// The names of those that are not valid.
+    /// The names of the invalid configurations.
     broken_configurations: Vec<String>,
     pub(super) broken_endpoints: Vec<String>,
 }
@@ -65,7 +65,7 @@ impl Hosts {
         hosts
     }
 
-    /// A setting of the node's own configuration, or of the default one if the node has none.
+    /// Returns a setting of the node's own configuration, or of the default one if the node's own does not set it.
     fn setting<T>(
         &self,
         node: &str,
@@ -76,8 +76,8 @@ impl Hosts {
             .find_map(|name| self.configurations.get(name).and_then(&field))
     }
 
-    /// Whether a node accepts its own pods' packets. It accepts them unless the configuration says otherwise or is not
-    /// valid.
+    /// Returns whether a node accepts its own pods' packets. It accepts them, unless the configuration says otherwise
+    /// or is invalid.
     pub(super) fn accepts_pods(&self, node: &str) -> bool {
         let broken = |name: &String| name == "default" || name.strip_prefix("node.") == Some(node);
         if self.broken_configurations.iter().any(broken) {
@@ -86,7 +86,7 @@ impl Hosts {
         self.setting(node, |felix| felix.endpoint_to_host) != Some(EndpointToHost::Drop)
     }
 
-    /// The failsafe ports of a node.
+    /// Returns the failsafe ports of a node.
     pub(super) fn failsafe(&self, node: &str, direction: Direction) -> Vec<Failsafe> {
         let (listed, ours) = match direction {
             Direction::Ingress => {
@@ -104,7 +104,7 @@ impl Hosts {
         listed.unwrap_or_else(|| ours.collect())
     }
 
-    /// Whether the destination port is a failsafe port that is open for this peer. A configuration that is not valid
+    /// Returns whether the destination port is a failsafe port that is open for this peer. An invalid configuration
     /// closes none of Calico's default failsafe ports.
     pub(super) fn is_failsafe(
         &self,

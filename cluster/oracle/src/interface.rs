@@ -1,8 +1,8 @@
-//! The search step by step at a node's interface: each place where host endpoint policy applies, and its result.
+//! The steps of the search at a node's interface: each place where host endpoint policy applies, and its result.
 //!
-//! It is the search of [`Oracle::judge_host`] with an observer that writes the steps down. On a node that shares its
-//! uplink with the kernel only `applyOnForward` policies are enforced, on forwarded traffic; the other host endpoint
-//! policies are not.
+//! It is the search of [`Oracle::judge_host`] with an observer that records the steps. If a node shares its uplink with
+//! the kernel, only `applyOnForward` policies are enforced, on forwarded traffic. All other host endpoint policies are
+//! not enforced.
 
 use manx_api::trace::{InterfaceTrace, SideTrace, StageTrace};
 
@@ -16,8 +16,9 @@ use super::staged::{Collector, Staged};
 use super::verdict::Verdict;
 
 impl Oracle {
-    /// Explains [`Oracle::judge_host`] and [`Oracle::judge_shared`], and the effects that staged policies would have
-    /// had where policy is enforced. `None` if the interface can belong to no host endpoint.
+    /// Explains [`Oracle::judge_host`] and [`Oracle::judge_shared`], and returns the effects that staged policies would
+    /// have had at the places where policy is enforced. Returns `None` if the interface cannot belong to any host
+    /// endpoint.
     pub fn explain_host(&self, crossing: &Crossing<'_>) -> Option<(InterfaceTrace, Vec<Staged>)> {
         let mut interface = InterfaceTrace {
             node: crossing.node.to_owned(),
@@ -40,8 +41,8 @@ impl Oracle {
         };
         interface.host_endpoint = Some(self.members.list[endpoint].name.clone());
         for place in crossing.places() {
-            // If a place decided, later places are not evaluated. The enforced place is the exception, because it does
-            // not know of that decision.
+            // After a place has decided, later places are not evaluated. The enforced place is an exception, because it
+            // is evaluated independently of that decision.
             if place != Place::Forward && interface.stages.iter().any(|stage| stage.decides) {
                 continue;
             }
@@ -65,7 +66,7 @@ impl Oracle {
         Some((interface, staged))
     }
 
-    /// Whether a host endpoint of this node exists, or may exist.
+    /// Returns whether a host endpoint of this node exists, or may exist.
     fn has_host_endpoints(&self, node: &str) -> bool {
         let is_its = |member: &Member| {
             member.role == Role::HostEndpoint && member.node.as_deref() == Some(node)
@@ -73,7 +74,7 @@ impl Oracle {
         !self.hosts.broken_endpoints.is_empty() || self.members.list.iter().any(is_its)
     }
 
-    /// The node of a party.
+    /// Returns the node of a party.
     pub fn node<'a>(&'a self, party: &'a Party) -> Option<&'a str> {
         match party {
             Party::Pod { .. } => self.members.list[self.endpoint(party)?].node.as_deref(),

@@ -1,4 +1,4 @@
-//! The verdict on a connection, and on one side of it.
+//! The verdict on a connection, and on each side of it.
 
 use super::decide::Watch;
 use super::direction::Direction;
@@ -10,8 +10,8 @@ use super::rules::Flow;
 use super::verdict::{Judgement, Verdict, VerdictReason};
 
 impl Oracle {
-    /// Whether a new connection from `from` to `to` passes. The two addresses must be of one family, because no other
-    /// packet exists.
+    /// Returns whether a new connection from `from` to `to` passes. The two addresses must be of one family, because
+    /// packets between different families do not exist.
     pub fn judge(&self, from: &Party, to: &Party, packet: Packet) -> Judgement {
         if is_same_pod(from, to) {
             return Judgement {
@@ -24,7 +24,7 @@ impl Oracle {
         Judgement { egress, ingress }
     }
 
-    /// The verdict of `local`'s policies on `peer`.
+    /// Returns the verdict of the policies of `local` on traffic with `peer`.
     pub(super) fn side(
         &self,
         direction: Direction,
@@ -43,12 +43,12 @@ impl Oracle {
         {
             return VerdictReason::OwnNode.into();
         }
-        // An address that the end shares with an invalid pod cannot be judged either.
+        // If an end shares its address with an invalid pod, the address cannot be judged either.
         if [local, peer].iter().any(|end| self.members.invalid_addresses.contains(&end.address())) {
             return VerdictReason::InvalidPeer.into();
         }
         let mut local = self.occupants_of(local.address(), Some(endpoint));
-        // For its own end only this pod counts, even if another pod still has the address.
+        // At the pod's own end, only this pod counts, even if another pod still has the address.
         local.holders.retain(|holder| {
             *holder == endpoint || self.members.list[*holder].role == Role::NetworkSet
         });
@@ -62,10 +62,10 @@ impl Oracle {
         self.decide(endpoint, &self.selecting(endpoint), &flow, watch)
     }
 
-    /// The verdict at an end that is no endpoint. If a pod is no endpoint because it, its namespace or its service
-    /// account is not valid, nothing passes its addresses. A node accepts or drops its own pods' packets to it. Host
-    /// endpoint policy does not apply to that; [`Oracle::judge_host`] judges everything else that passes a node's
-    /// interfaces.
+    /// Returns the verdict at an end that is not an endpoint. If a pod is not an endpoint because it, its namespace or
+    /// its service account is invalid, no packets from or to its addresses pass. A node accepts or drops its own pods'
+    /// packets to it. Host endpoint policy does not apply to these packets. [`Oracle::judge_host`] judges all other
+    /// packets at a node's interfaces.
     fn at_no_pod(&self, direction: Direction, local: &Party, peer: &Party) -> VerdictReason {
         if direction == Direction::Ingress
             && let Party::Node { name, .. } = local

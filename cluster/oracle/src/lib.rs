@@ -1,23 +1,23 @@
-//! The independent oracle: it judges the objects themselves.
+//! The independent oracle, which judges connections from the objects themselves.
 //!
-//! It reads wire objects and the documentation of Kubernetes and Calico, and nothing else: its own defaults, its own
-//! selectors, its own addresses. It shares no code with the import, the model, resolution or the tables, so that one
-//! mistake is not made twice; it is slow and plain on purpose. `manx rig` expects its verdicts of real traffic, and the
-//! conformance tests compare the compiled tables with them.
+//! It is based only on wire objects and on the documentation of Kubernetes and Calico. It has its own defaults,
+//! selectors and addresses. It shares no code with the import, the model, the resolution or the tables, so that a
+//! mistake is not made twice in the same way. It is intentionally slow and simple. `manx rig` expects its verdicts for
+//! real traffic, and the conformance tests compare the compiled tables with them.
 //!
 //! The layers, in order:
 //! - [`packet`]: a packet's protocol and L4 header. `selector`: Calico's selector language. `matching`: Kubernetes'
 //!   selectors and blocks.
 //! - `addresses`, `address_owner`, `members`: the members that have an address, and the labels that selectors see.
 //!   `services`: the endpoints of services. `set`: the members that a rule or a policy selects.
-//! - `rules`, `prepare`: the first term of a rule that a packet does not match; rules as they were written.
-//! - `policies`, `tiers`, `selecting`, `profiles`, `hosts`: the policies in their order, and the rules that apply
-//!   without a policy. `place`: the policies that apply at a place.
+//! - `rules`, `prepare`: the first term of a rule that a packet does not match, and rules in their original form.
+//! - `policies`, `tiers`, `selecting`, `profiles`, `hosts`: the policies in their order, and the rules that apply if
+//!   there is no policy. `place`: the places where policy is evaluated, and the policies that apply there.
 //! - `oracle`: all of these for one cluster.
-//! - `decide`: the search. `judge`: the search at both ends of a connection. `enforcement`: the search at one end
-//!   alone. `address_class`: the inputs that it depends on. `host`: the search at a node's interface. [`verdict`]: the
-//!   results. [`explain`], [`interface`], `staged`: the steps of the search.
-//! - `service_backends`: the backends that a new connection to a service may get. No policy is asked.
+//! - `decide`: the search. `judge`: the search at both ends of a connection. `enforcement`: the search at a single end.
+//!   `address_class`: the inputs on which the search depends. `host`: the search at a node's interface. [`verdict`]:
+//!   the results. [`explain`], [`interface`], `staged`: the steps of the search.
+//! - `service_backends`: the backends that a new connection to a service may get. Policy is not evaluated there.
 //!
 //! A connection passes if the egress side of its source and the ingress side of its destination both allow it. Replies
 //! are not judged.

@@ -1,4 +1,4 @@
-//! The oracle's own Kubernetes selectors, blocks and protocols.
+//! The oracle's own implementation of Kubernetes selectors, blocks and protocols.
 
 use std::net::IpAddr;
 
@@ -6,8 +6,8 @@ use ipnet::IpNet;
 
 use manx_objects::object::{IpBlock, LabelSelector, Operator, Pairs, Protocol};
 
-/// Whether a selector matches an object with these labels. Kubernetes, "Labels and Selectors": all requirements must
-/// hold; `NotIn` and `DoesNotExist` match objects without the key.
+/// Returns whether a selector matches an object with these labels. (Kubernetes, "Labels and Selectors".) All
+/// requirements must be met. `NotIn` and `DoesNotExist` match objects without the key.
 pub(super) fn selected(selector: &LabelSelector, labels: &Pairs) -> bool {
     for (key, wanted) in &selector.match_labels {
         if labels.get(key) != Some(wanted) {
@@ -30,7 +30,7 @@ pub(super) fn selected(selector: &LabelSelector, labels: &Pairs) -> bool {
     true
 }
 
-/// Whether an address is in a block and in none of its exceptions.
+/// Returns whether an address is in a block and in none of its exceptions.
 pub(super) fn in_block(block: &IpBlock, address: IpAddr) -> bool {
     if !in_net(block.cidr, address) {
         return false;
@@ -43,7 +43,7 @@ pub(super) fn in_block(block: &IpBlock, address: IpAddr) -> bool {
     true
 }
 
-/// Whether the leading bits agree; addresses of different families never do.
+/// Returns whether the leading bits are equal. Addresses of different families never match.
 pub(super) fn in_net(net: IpNet, address: IpAddr) -> bool {
     let (net_bits, address_bits, width) = match (net.addr(), address) {
         (IpAddr::V4(a), IpAddr::V4(b)) => {
@@ -57,7 +57,7 @@ pub(super) fn in_net(net: IpNet, address: IpAddr) -> bool {
     host == 128 || net_bits >> host == address_bits >> host
 }
 
-/// IANA's number; a port without a protocol is TCP.
+/// Returns IANA's protocol number. A port without a protocol is TCP.
 pub(super) fn protocol_number(protocol: Option<Protocol>) -> u8 {
     match protocol {
         Some(Protocol::Tcp) | None => 6,

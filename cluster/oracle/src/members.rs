@@ -1,5 +1,5 @@
-//! The members that have an address (pods, host endpoints and network sets), with the properties that selectors depend
-//! on.
+//! The members that have an address (pods, host endpoints and network sets), with the properties on which selectors
+//! depend.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ pub(super) enum Role {
     NetworkSet,
 }
 
-/// The properties of a member that selectors, port names and other terms can depend on.
+/// The properties of a member on which selectors, port names and other terms can depend.
 pub(super) type Content<'m> =
     (u8, Option<&'m str>, [&'m Pairs; 3], Option<&'m str>, &'m BTreeSet<(String, u8, u16)>);
 
@@ -33,23 +33,23 @@ pub(super) type Content<'m> =
 #[derive(Debug, Clone)]
 pub(super) struct Member {
     pub(super) role: Role,
-    /// `None` for host endpoints and global network sets.
+    /// The namespace, or `None` for host endpoints and global network sets.
     pub(super) namespace: Option<String>,
     pub(super) name: String,
-    /// Only for a pod or host endpoint.
+    /// The node, only for a pod or a host endpoint.
     pub(super) node: Option<String>,
     /// `spec.interfaceName`, only for a host endpoint.
     pub(super) interface: Option<String>,
-    /// Only for a host endpoint.
+    /// The profiles, only for a host endpoint.
     pub(super) profiles: Vec<String>,
     pub(super) addresses: BTreeSet<IpAddr>,
-    /// Only for a network set.
+    /// The nets, only for a network set.
     nets: Vec<IpNet>,
     labels: Pairs,
     namespace_labels: Pairs,
-    /// Only for a pod.
+    /// The name of the service account, only for a pod.
     account: Option<String>,
-    /// Whether the service account exists. A pod may name one that does not.
+    /// Whether the service account exists. A pod may name an account that does not exist.
     account_exists: bool,
     account_labels: Pairs,
     /// Name, protocol number and port of every named port.
@@ -76,44 +76,45 @@ impl Member {
         }
     }
 
-    /// Whether policies can select it. Policies never select a network set; rules match its addresses.
+    /// Returns whether policies can select the member. Policies never select a network set, but rules match its
+    /// addresses.
     pub(super) fn is_endpoint(&self) -> bool {
         self.role != Role::NetworkSet
     }
 
-    /// Name, protocol number and port of every named port.
+    /// Returns name, protocol number and port of every named port.
     pub(super) fn ports(&self) -> impl Iterator<Item = &(String, u8, u16)> {
         self.named_ports.iter()
     }
 
-    /// The prefixes in which it has addresses.
+    /// Returns the prefixes of the member's addresses.
     pub(super) fn occupies(&self) -> impl Iterator<Item = IpNet> + '_ {
         self.addresses.iter().copied().map(IpNet::from).chain(self.nets.iter().copied())
     }
 
-    /// Everything that terms of rules can see of it.
+    /// Returns all properties of the member that terms of rules can depend on.
     pub(super) fn content(&self) -> Content<'_> {
         let labels = [&self.labels, &self.namespace_labels, &self.account_labels];
         let (namespace, account) = (self.namespace.as_deref(), self.account.as_deref());
         (self.role as u8, namespace, labels, account, &self.named_ports)
     }
 
-    /// Whether it gives a port of this protocol and number this name.
+    /// Returns whether a port with this protocol and number has this name at the member.
     pub(super) fn names_port(&self, name: &str, protocol: u8, number: u16) -> bool {
         self.named_ports.contains(&(name.to_owned(), protocol, number))
     }
 
-    /// Whether it is a pod whose own labels a Kubernetes selector matches.
+    /// Returns whether the member is a pod whose own labels a Kubernetes selector matches.
     pub(super) fn is_pod_of(&self, selector: &LabelSelector) -> bool {
         self.role == Role::Pod && selected(selector, &self.labels)
     }
 
-    /// Whether it is a pod in a namespace that a Kubernetes selector matches.
+    /// Returns whether the member is a pod in a namespace that a Kubernetes selector matches.
     pub(super) fn is_pod_in(&self, selector: &LabelSelector) -> bool {
         self.role == Role::Pod && selected(selector, &self.namespace_labels)
     }
 
-    /// Whether one of Calico's selectors matches it.
+    /// Returns whether one of Calico's selectors matches the member.
     pub(super) fn is_taken_by(&self, selector: &Selector, language: Language) -> bool {
         match language {
             Language::Endpoints => selector.holds(true, false, &|key| self.label(key)),
@@ -128,13 +129,13 @@ impl Member {
         }
     }
 
-    /// Whether its service account has one of these names.
+    /// Returns whether the member's service account has one of these names.
     pub(super) fn runs_as(&self, names: &[String]) -> bool {
         self.account.as_ref().is_some_and(|account| names.contains(account))
     }
 
-    /// A label as Calico's selectors see it. An object cannot set the labels that the cluster gives it: its own labels
-    /// with these keys are not read.
+    /// Returns a label in the form that Calico's selectors use. The cluster sets some labels itself. If an object has
+    /// its own label with such a key, that label is ignored.
     fn label(&self, key: &str) -> Option<&str> {
         if let Some(key) = key.strip_prefix("pcns.") {
             return self.namespace_label(key);
@@ -150,7 +151,7 @@ impl Member {
         }
     }
 
-    /// Calico gives every namespace a label with its name.
+    /// Returns a label of the namespace. Calico gives every namespace a label with its name.
     fn namespace_label(&self, key: &str) -> Option<&str> {
         if key == "projectcalico.org/name" {
             return self.namespace.as_deref();
@@ -158,7 +159,7 @@ impl Member {
         self.namespace_labels.get(key).map(String::as_str)
     }
 
-    /// Calico also gives every existing service account a label with its name.
+    /// Returns a label of the service account. Calico also gives every existing service account a label with its name.
     fn account_label(&self, key: &str) -> Option<&str> {
         if key == "projectcalico.org/name" {
             return self.account.as_deref().filter(|_| self.account_exists);
@@ -172,26 +173,26 @@ impl Member {
 pub(super) struct Members {
     pub(super) list: Vec<Member>,
     by_address: HashMap<IpAddr, Vec<usize>>,
-    /// Indexes by role, namespace and name; made at first use.
+    /// The indexes by role, namespace and name. The map is filled at first use.
     by_name: OnceLock<HashMap<(Role, String, String), usize>>,
     /// The indexes of the members that have nets.
     sets: Vec<usize>,
-    /// The numbers that a port name stands for at any member.
+    /// For each port name, the numbers that it stands for at any member.
     pub(super) port_names: BTreeMap<String, BTreeSet<u16>>,
-    /// Network sets that are not valid but whose labels are known: they may contain any address.
+    /// Invalid network sets whose labels are known. They may contain any address.
     pub(super) doubtful: Vec<Member>,
     /// Whether there is a network set whose labels are not known.
     pub(super) unknown_sets: bool,
-    /// The addresses of pods that are not valid.
+    /// The addresses of invalid pods.
     pub(super) invalid_addresses: BTreeSet<IpAddr>,
-    /// The addresses of pods that are not valid, and of pods that are no endpoints because their namespace or service
-    /// account is not valid.
+    /// The addresses of invalid pods, and of pods that are not endpoints because their namespace or service account is
+    /// invalid.
     pub(super) closed_addresses: BTreeSet<IpAddr>,
-    /// The namespaces that are known.
+    /// The known namespaces.
     pub(super) namespaces: BTreeSet<String>,
-    /// The labels of each node, and all of its addresses.
+    /// The labels and all addresses of each node.
     nodes: Vec<(Pairs, BTreeSet<IpAddr>)>,
-    /// Whether there is a node that is not valid: its labels and addresses are not known.
+    /// Whether there is an invalid node, whose labels and addresses are not known.
     unknown_node: bool,
 }
 
@@ -257,14 +258,14 @@ impl Members {
         members
     }
 
-    /// The addresses of the nodes that a selector matches; `None` if these are not known.
+    /// Returns the addresses of the nodes that a selector matches, or `None` if they are not known.
     pub(super) fn addresses_of_nodes(&self, selector: &LabelSelector) -> Option<BTreeSet<IpAddr>> {
         let matching = self.nodes.iter().filter(|(labels, _)| selected(selector, labels));
         let addresses = matching.flat_map(|(_, addresses)| addresses).copied().collect();
         (!self.unknown_node).then_some(addresses)
     }
 
-    /// All members that have this address.
+    /// Returns all members that have this address.
     pub(super) fn holders(&self, address: IpAddr) -> Vec<usize> {
         let mut holders = self.by_address.get(&address).cloned().unwrap_or_default();
         for index in &self.sets {
@@ -275,7 +276,7 @@ impl Members {
         holders
     }
 
-    /// The member of this name.
+    /// Returns the member with this name.
     pub(super) fn named(&self, role: Role, namespace: &str, name: &str) -> Option<usize> {
         let by_name = self.by_name.get_or_init(|| {
             let members = self.list.iter().enumerate();
@@ -287,7 +288,7 @@ impl Members {
         by_name.get(&(role, namespace.to_owned(), name.to_owned())).copied()
     }
 
-    /// The pod of this name, if it has this address.
+    /// Returns the pod with this name, if it has this address.
     pub(super) fn pod(&self, namespace: &str, name: &str, address: IpAddr) -> Option<usize> {
         let of_address = self.by_address.get(&address)?;
         of_address.iter().copied().find(|index| {
@@ -304,7 +305,7 @@ struct Surroundings<'a> {
     namespaces: BTreeMap<&'a str, &'a Pairs>,
     accounts: BTreeMap<(&'a str, &'a str), &'a Pairs>,
     profiles: BTreeMap<&'a str, &'a Pairs>,
-    /// Namespaces and service accounts that are not valid: the selectors that should match their members are not known.
+    /// The invalid namespaces and service accounts. It is not known which selectors match their members.
     broken: BTreeSet<&'a ObjectKey>,
 }
 
@@ -341,7 +342,8 @@ impl<'a> Surroundings<'a> {
         self.broken.contains(&ObjectKey::new(kind, namespace, name))
     }
 
-    /// A namespace without a manifest has the one label that the API server gives every namespace.
+    /// Returns the labels of a namespace. A namespace without a manifest has only the label that the API server sets on
+    /// every namespace.
     fn namespace_labels(&self, name: &str) -> Option<Pairs> {
         if self.is_broken(Kind::Namespace, "", name) {
             return None;
@@ -351,7 +353,7 @@ impl<'a> Surroundings<'a> {
         }))
     }
 
-    /// `None`: the pod is no endpoint.
+    /// Returns the member of a pod, or `None` if the pod is not an endpoint.
     fn pod(&self, key: &ObjectKey, pod: &Pod, addresses: BTreeSet<IpAddr>) -> Option<Member> {
         if addresses.is_empty() {
             return None;
@@ -377,13 +379,14 @@ impl<'a> Surroundings<'a> {
         member.addresses = addresses;
         member.namespace_labels = self.namespace_labels(&key.namespace)?;
         member.account = Some(account.to_owned());
-        // Kubernetes makes the account `default` in every namespace, so manifests rarely contain it.
+        // Kubernetes creates the account `default` in every namespace, so manifests rarely contain it.
         member.account_exists = account_labels.is_some() || account == "default";
         member.account_labels = account_labels.copied().cloned().unwrap_or_default();
         Some(member)
     }
 
-    /// `None`: the set's namespace is not valid, so any selector may match the set.
+    /// Returns the member of a network set, or `None` if the set's namespace is invalid, so that any selector may match
+    /// the set.
     fn network_set(&self, key: &ObjectKey, set: &NetworkSet) -> Option<Member> {
         let namespace = (!key.namespace.is_empty()).then(|| key.namespace.clone());
         let mut member =
@@ -395,8 +398,8 @@ impl<'a> Surroundings<'a> {
         Some(member)
     }
 
-    /// The host endpoint's own labels take precedence over those of its profiles, and an earlier profile's over a later
-    /// one's.
+    /// Returns the member of a host endpoint. Its own labels take precedence over the labels of its profiles, and
+    /// labels of an earlier profile take precedence over those of a later one.
     fn host_endpoint(&self, key: &ObjectKey, host: &HostEndpoint) -> Member {
         let mut labels = host.labels.to_map();
         for profile in &host.profiles {

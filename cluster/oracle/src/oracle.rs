@@ -1,4 +1,4 @@
-//! The objects of one cluster, prepared for judging.
+//! The objects of one cluster, in a form that is ready for judging.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use super::tiers::{self, Tier};
 use manx_objects::contents::Stored;
 use manx_objects::object::ObjectKey;
 
-/// The objects of one cluster, prepared for judging.
+/// The objects of one cluster, in a form that is ready for judging.
 #[derive(Debug)]
 pub struct Oracle {
     pub(super) members: Members,
@@ -29,12 +29,12 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// An oracle over all objects of a store.
+    /// Returns an oracle for all objects of a store.
     pub fn new(objects: &BTreeMap<ObjectKey, Stored>) -> Self {
         Self::with_blocks(objects, BlockSource::assumed(objects))
     }
 
-    /// The same where it is known which objects say what blocks a node has.
+    /// Like [`Oracle::new`], for a known source of the nodes' blocks.
     pub fn with_blocks(objects: &BTreeMap<ObjectKey, Stored>, source: BlockSource) -> Self {
         let members = Members::new(objects, source);
         let services = Services::new(objects);
@@ -46,7 +46,7 @@ impl Oracle {
         Self { members, policies, tiers, by_namespace, profiles, hosts: Hosts::new(objects) }
     }
 
-    /// Every pod that is an endpoint, once for each of its addresses.
+    /// Returns every pod that is an endpoint, once for each of its addresses.
     pub fn pods(&self) -> impl Iterator<Item = Party> + '_ {
         self.members.list.iter().filter(|member| member.role == Role::Pod).flat_map(|member| {
             member.addresses.iter().map(|address| Party::Pod {
@@ -57,18 +57,18 @@ impl Oracle {
         })
     }
 
-    /// An address with all members that have it.
+    /// Returns an address with all members that have it.
     pub(super) fn occupants_of(&self, address: IpAddr, endpoint: Option<usize>) -> Occupants {
         Occupants { address, holders: self.members.holders(address), endpoint }
     }
 
-    /// The index of the member that is this pod.
+    /// Returns the index of the member for this pod.
     pub(super) fn endpoint(&self, party: &Party) -> Option<usize> {
         let Party::Pod { namespace, name, address } = party else { return None };
         self.members.pod(namespace, name, *address)
     }
 
-    /// The policies that select an endpoint, tier by tier, in the order of each tier.
+    /// Returns the policies that select an endpoint, tier by tier, in the order of each tier.
     pub(super) fn selecting(&self, endpoint: usize) -> Vec<Placed> {
         let member = &self.members.list[endpoint];
         let may_select = self.by_namespace.of(member);
@@ -78,8 +78,8 @@ impl Oracle {
         selecting
     }
 
-    /// The policies that deny the endpoint everything because they cannot be evaluated, in the
-    /// order of their names.
+    /// Returns the policies that deny everything to the endpoint because they cannot be evaluated,
+    /// in the order of their names.
     pub(super) fn broken(&self, selecting: &[Placed]) -> Vec<usize> {
         let mut broken: Vec<usize> = selecting.iter().map(|it| it.policy).collect();
         broken.retain(|policy| self.policies[*policy].broken.is_some());

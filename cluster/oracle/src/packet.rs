@@ -13,7 +13,7 @@ const ICMPV6: u8 = 58;
 pub struct Packet {
     /// IANA's number of the protocol.
     pub protocol: u8,
-    /// A header that does not fit the protocol counts as absent.
+    /// The L4 header. A header that does not fit the protocol counts as absent.
     pub l4: L4Header,
 }
 
@@ -29,10 +29,10 @@ pub enum L4Header {
 }
 
 impl Packet {
-    /// A source port that no rule treats specially: the first of the ephemeral ports (RFC 6335).
+    /// A source port for which no rule is special: the first of the ephemeral ports (RFC 6335).
     pub const EPHEMERAL: u16 = 49152;
 
-    /// A packet to a port from an ephemeral port. Without a port its L4 header is absent.
+    /// Returns a packet to a port from an ephemeral port. If no port is given, the packet has no L4 header.
     pub const fn to_port(protocol: u8, port: Option<u16>) -> Self {
         let l4 = match port {
             Some(destination) => L4Header::Ports { source: Self::EPHEMERAL, destination },
@@ -41,22 +41,22 @@ impl Packet {
         Self { protocol, l4 }
     }
 
-    /// A packet without an L4 header that policy can read.
+    /// Returns a packet without an L4 header that policy can read.
     pub const fn bare(protocol: u8) -> Self {
         Self { protocol, l4: L4Header::Nothing }
     }
 
-    /// An echo request of ICMP, or of `ICMPv6`.
+    /// Returns an echo request of ICMP or of `ICMPv6`.
     pub const fn echo(v4: bool) -> Self {
         if v4 { Self::icmp(ICMP, 8, 0) } else { Self::icmp(ICMPV6, 128, 0) }
     }
 
-    /// A packet of ICMP or `ICMPv6`.
+    /// Returns a packet of ICMP or `ICMPv6`.
     pub const fn icmp(protocol: u8, kind: u8, code: u8) -> Self {
         Self { protocol, l4: L4Header::Icmp { kind, code } }
     }
 
-    /// Source and destination port, if the protocol has ports in policy.
+    /// Returns the source and the destination port, if the protocol has ports in policy.
     pub(super) const fn ports(self) -> Option<(u16, u16)> {
         match self.l4 {
             L4Header::Ports { source, destination } if has_ports(self.protocol) => {
@@ -66,12 +66,12 @@ impl Packet {
         }
     }
 
-    /// Whether this is ICMP in IPv4 or `ICMPv6` in IPv6.
+    /// Returns whether this is ICMP in IPv4 or `ICMPv6` in IPv6.
     pub(super) const fn is_icmp(self, v4: bool) -> bool {
         self.protocol == icmp_of(v4)
     }
 
-    /// Type and code, if this is the ICMP of its address family.
+    /// Returns type and code, if the packet is the ICMP of its address family.
     pub(super) const fn type_and_code(self, v4: bool) -> Option<(u8, u8)> {
         match self.l4 {
             L4Header::Icmp { kind, code } if self.is_icmp(v4) => Some((kind, code)),
@@ -80,12 +80,13 @@ impl Packet {
     }
 }
 
-/// Whether a protocol has ports in policy.
+/// Returns whether a protocol has ports in policy.
 pub(super) const fn has_ports(protocol: u8) -> bool {
     matches!(protocol, TCP | UDP | SCTP)
 }
 
-/// Whether a rule for this protocol can match a packet of the family: IPv4 has ICMP, IPv6 has `ICMPv6`.
+/// Returns whether a rule for this protocol can match a packet of the family. ICMP exists only in IPv4, and `ICMPv6`
+/// only in IPv6.
 pub(super) const fn is_of_family(protocol: u8, v4: bool) -> bool {
     match protocol {
         ICMP => v4,

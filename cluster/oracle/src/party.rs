@@ -6,14 +6,14 @@ use std::net::IpAddr;
 /// One end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Party {
-    /// A pod, by one of its addresses.
+    /// A pod, with one of its addresses.
     Pod {
         namespace: String,
         name: String,
         /// The address of the pod that the connection uses.
         address: IpAddr,
     },
-    /// A node, by the address that it uses.
+    /// A node, with one of its addresses.
     Node {
         name: String,
         /// The address of the node that the connection uses.
@@ -24,7 +24,7 @@ pub enum Party {
 }
 
 impl Party {
-    /// The address that packets carry.
+    /// Returns the address in the packets.
     pub fn address(&self) -> IpAddr {
         match self {
             Self::Pod { address, .. } | Self::Node { address, .. } | Self::Address(address) => {
@@ -44,7 +44,7 @@ impl fmt::Display for Party {
     }
 }
 
-/// Whether both ends are the same pod, perhaps with different addresses.
+/// Returns whether both ends are the same pod, perhaps with different addresses.
 pub(super) fn is_same_pod(from: &Party, to: &Party) -> bool {
     match (from, to) {
         (

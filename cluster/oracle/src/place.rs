@@ -27,22 +27,23 @@ impl Place {
         }
     }
 
-    /// Whether failsafe ports pass here.
+    /// Returns whether failsafe ports pass here.
     pub(super) const fn has_failsafe(self) -> bool {
         matches!(self, Self::Host | Self::PreDnat | Self::Untracked)
     }
 }
 
-/// The policies that apply, and the result if the last tier does not decide.
+/// The policies that apply at a place, and the result if the last tier does not decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Chain {
-    /// At a pod, and for the traffic of the host's own processes. The profiles follow.
+    /// The policies at a pod, and for traffic of the host's own processes. If the last tier does
+    /// not decide, the profiles do.
     Endpoint,
-    /// For traffic that a host endpoint forwards.
+    /// The policies for traffic that a host endpoint forwards.
     Forward,
-    /// Before destination NAT.
+    /// The policies before destination NAT.
     PreDnat,
-    /// Before connection tracking.
+    /// The policies before connection tracking.
     Untracked,
 }
 
@@ -56,8 +57,8 @@ impl Chain {
         }
     }
 
-    /// Whether a tier whose default action is Deny denies here. It does not if the packet is judged
-    /// again later.
+    /// Returns whether a tier whose default action is Deny denies here. It does not deny if a later
+    /// place judges the packet again.
     pub(super) fn ends_tiers(self) -> bool {
         matches!(self, Self::Endpoint | Self::Forward)
     }

@@ -1,4 +1,4 @@
-//! Every policy of every API, with its own defaults applied, ready to be evaluated.
+//! The policies of all APIs, each with the defaults of its API applied, ready to be evaluated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,8 +16,8 @@ use manx_objects::object::{
     self, Kind, NetworkPolicy, Object, ObjectKey, PolicyType, Subject, calico,
 };
 
-/// The point on a packet's path where a policy applies. At a pod [`Hook::Forward`] is the same as [`Hook::Normal`], and
-/// policies of the other two do not apply: they are for host endpoints.
+/// The point on a packet's path where a policy applies. At a pod, [`Hook::Forward`] is the same as [`Hook::Normal`].
+/// Policies with the other two hooks do not apply to pods, because they are for host endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hook {
     /// For pods, and for the host's own processes.
@@ -34,11 +34,11 @@ pub(super) enum Hook {
 pub(super) struct Policy {
     pub(super) key: ObjectKey,
     pub(super) tier: String,
-    /// An absent order is infinite.
+    /// The order. An absent order is infinite.
     pub(super) order: f64,
     /// The members that the policy selects.
     pub(super) subject: Set,
-    /// `None` if it does not apply to the direction.
+    /// The ingress rules, or `None` if the policy does not apply to ingress.
     pub(super) ingress: Option<Vec<Rule>>,
     pub(super) egress: Option<Vec<Rule>>,
     pub(super) staged: bool,
@@ -48,7 +48,7 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    /// The rules of a direction, if the policy applies to it.
+    /// Returns the rules of a direction, if the policy applies to it.
     pub(super) fn rules(&self, direction: Direction) -> Option<&[Rule]> {
         match direction {
             Direction::Ingress => self.ingress.as_deref(),
@@ -74,13 +74,13 @@ impl Policy {
 /// The order of Kubernetes' policies in the tier `default`.
 const KUBERNETES_ORDER: f64 = 1000.0;
 
-/// All policies: those that are valid, and those that deny because they are not valid.
+/// Returns all policies: valid ones, and the replacements of invalid ones, which deny.
 pub(super) fn read(objects: &BTreeMap<ObjectKey, Stored>, preparer: &Preparer<'_>) -> Vec<Policy> {
     let invalid_tiers: BTreeSet<&str> = objects
         .iter()
         .filter(|(key, stored)| key.kind == Kind::Tier && matches!(stored.state, State::Invalid(_)))
         .map(|(key, _)| key.name.as_str())
-        // No object, valid or not, changes a built-in tier.
+        // Objects cannot change a built-in tier.
         .filter(|name| BUILT_IN.iter().all(|(built_in, ..)| built_in != name))
         .collect();
     let mut policies = Vec::new();
@@ -98,7 +98,7 @@ pub(super) fn read(objects: &BTreeMap<ObjectKey, Stored>, preparer: &Preparer<'_
         if policy.broken.is_none() && invalid_tiers.contains(policy.tier.as_str()) {
             policy.broken = Some(format!("its tier {} is not valid", policy.tier));
         }
-        // A staged policy that is not understood has no known effect, so there is nothing to report.
+        // The effect of an invalid staged policy is not known, so there is nothing to report.
         if !(policy.staged && policy.broken.is_some()) {
             policies.push(policy);
         }
@@ -106,8 +106,8 @@ pub(super) fn read(objects: &BTreeMap<ObjectKey, Stored>, preparer: &Preparer<'_
     policies
 }
 
-/// Without `policyTypes` a policy applies to ingress, and to egress if it has egress rules. `None`: the policy is
-/// staged and must not be evaluated.
+/// Converts a Kubernetes policy. Without `policyTypes`, it applies to ingress, and also to egress if it has egress
+/// rules. Returns `None` if the policy is staged and must not be evaluated.
 fn kubernetes(key: &ObjectKey, wire: &NetworkPolicy) -> Option<Policy> {
     if !is_evaluated(key, wire.staged_action) {
         return None;
@@ -132,12 +132,14 @@ fn kubernetes(key: &ObjectKey, wire: &NetworkPolicy) -> Option<Policy> {
     Some(policy)
 }
 
-/// A staged policy is evaluated if its action is Set, which is the default; not for Delete, Learn and Ignore.
+/// A staged policy is evaluated if its action is Set, which is the default. It is not evaluated for Delete, Learn and
+/// Ignore.
 fn is_evaluated(key: &ObjectKey, action: Option<StagedAction>) -> bool {
     !key.kind.staged() || action.is_none_or(|action| action == StagedAction::Set)
 }
 
-/// The policy applies to the directions for which it has rules. A rule that could not be converted keeps its index.
+/// Converts a cluster-wide policy. It applies to the directions in which it has rules. A rule that could not be
+/// converted still counts for the indexes of the others.
 fn cluster(
     key: &ObjectKey,
     wire: &object::ClusterNetworkPolicy,
@@ -163,14 +165,14 @@ fn cluster(
     policy
 }
 
-/// `None`: the policy is staged and must not be evaluated.
+/// Converts a Calico policy. Returns `None` if the policy is staged and must not be evaluated.
 fn calico(key: &ObjectKey, wire: &calico::Policy, preparer: &Preparer<'_>) -> Option<Policy> {
     if !is_evaluated(key, wire.staged_action) {
         return None;
     }
     let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
     let (in_speaks, out_speaks) = match wire.types.as_deref().unwrap_or(&[]) {
-        // A policy without types applies to ingress, except if it has only egress rules, and to egress if it has egress
+        // A policy without types applies to ingress unless it has only egress rules, and to egress if it has egress
         // rules.
         [] => (!wire.ingress.is_empty() || wire.egress.is_empty(), !wire.egress.is_empty()),
         types => (types.contains(&PolicyType::Ingress), types.contains(&PolicyType::Egress)),
@@ -205,8 +207,9 @@ fn calico(key: &ObjectKey, wire: &calico::Policy, preparer: &Preparer<'_>) -> Op
     Some(policy)
 }
 
-/// A policy that is not valid. A Kubernetes NetworkPolicy isolates the pods that it may select, in both directions;
-/// every other enforced policy denies them everything. A staged policy is left out. `None` if the object is no policy.
+/// Returns the replacement of an invalid policy. For a Kubernetes NetworkPolicy, it isolates the pods that the policy
+/// may select in both directions. For every other enforced policy, it denies everything to them. There is no
+/// replacement for a staged policy. Returns `None` if the object is not a policy.
 fn invalid(key: &ObjectKey, subject: Option<&Subject>) -> Option<Policy> {
     let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
     let pods_only = match key.kind {

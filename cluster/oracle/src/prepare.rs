@@ -1,4 +1,4 @@
-//! Parses selectors once, into the sets of members that a rule or a policy selects.
+//! Parses each selector once, and makes the sets of members that rules and policies select.
 
 use ipnet::IpNet;
 
@@ -11,7 +11,7 @@ use manx_objects::object::calico::{self, Action, EntityRule};
 use manx_objects::object::cluster::{self, ClusterAction, ClusterMatch};
 use manx_objects::object::{self, Peer};
 
-/// The reason why the packets that a rule matches are not known.
+/// The reason why it is not known which packets a rule matches.
 #[derive(Debug)]
 pub(super) struct Unknown(pub(super) String);
 
@@ -23,11 +23,12 @@ pub(super) struct Preparer<'a> {
 }
 
 impl Preparer<'_> {
-    /// The endpoints that a Calico policy selects; for a namespaced policy only those of its namespace.
+    /// Returns the endpoints that a Calico policy selects. A namespaced policy selects only endpoints of its namespace.
     ///
-    /// In a global policy with a selector of namespaces or accounts `all()` never means host endpoints: Calico replaces
-    /// each `all()` of the selector and of the namespace selector by `has(projectcalico.org/namespace)`, and then each
-    /// remaining one by `has(projectcalico.org/serviceaccount)`.
+    /// In a global policy with a selector of namespaces or accounts, `all()` never selects host endpoints. The reason
+    /// is that Calico replaces `all()`: with a namespace selector, each `all()` of the selector and of the namespace
+    /// selector becomes `has(projectcalico.org/namespace)`; with an account selector, each remaining one becomes
+    /// `has(projectcalico.org/serviceaccount)`.
     pub(super) fn subject(wire: &calico::Subject, namespace: Option<&str>) -> Result<Set, Unknown> {
         let global = namespace.is_none();
         let written = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
@@ -52,7 +53,7 @@ impl Preparer<'_> {
         }))
     }
 
-    /// A rule of a Kubernetes policy; such rules always allow.
+    /// Converts a rule of a Kubernetes policy. Such rules always allow.
     pub(super) fn kubernetes(index: usize, wire: &object::Rule, namespace: &str) -> Rule {
         let peers = wire.peers.as_deref().unwrap_or(&[]).iter().map(|peer| match peer {
             Peer::IpBlock(block) => KubernetesPeer::Block(block.clone()),
@@ -74,8 +75,8 @@ impl Preparer<'_> {
         Rule { index, action: Action::Allow, terms }
     }
 
-    /// A rule of a cluster-wide policy. If it contains something that cannot be decided here, an Accept is dropped, and
-    /// Deny and Pass deny everything.
+    /// Converts a rule of a cluster-wide policy. If the rule contains something that cannot be decided here, an Accept
+    /// matches nothing, and a Deny or Pass denies everything.
     pub(super) fn cluster(&self, index: usize, wire: &cluster::ClusterRule) -> Rule {
         let action = match wire.action {
             ClusterAction::Accept => Action::Allow,
@@ -111,7 +112,7 @@ impl Preparer<'_> {
         Rule { index, action, terms }
     }
 
-    /// A rule of a Calico policy in `namespace`, of a global policy, or of a profile.
+    /// Converts a rule of a Calico policy in `namespace`, of a global policy, or of a profile.
     pub(super) fn calico(
         &self,
         index: usize,
@@ -126,8 +127,9 @@ impl Preparer<'_> {
         Ok(Rule { index, action: wire.action, terms })
     }
 
-    /// In a namespaced policy every selector is limited to the policy's namespace, unless there is a namespaceSelector.
-    /// A notSelector alone also limits the rule to the namespace, although it may exclude members of any namespace.
+    /// In a namespaced policy, every selector is limited to the policy's namespace, unless the rule has a
+    /// `namespaceSelector`. A `notSelector` alone also limits the rule to the namespace, although the labels that it
+    /// excludes may occur in any namespace.
     fn entity(&self, wire: &EntityRule, namespace: Option<&str>) -> Result<Entity, Unknown> {
         let selector = read(wire.selector.as_deref(), Language::Endpoints)?;
         let not_selector = read(wire.not_selector.as_deref(), Language::Endpoints)?;
@@ -142,7 +144,7 @@ impl Preparer<'_> {
             selector.is_some() || namespaces.is_some() || accounts.is_some() || !names.is_empty();
         let is_positive = selects || (not_selector.is_some() && namespace.is_some());
         let is_negative = not_selector.is_some();
-        // A network set has no account: a selector of accounts matches all sets or none.
+        // A network set has no service account, so a selector of accounts matches either all sets or none.
         let of_no_account = |accounts: &Selector| accounts.holds(true, false, &|_| None);
         let accounts_take_sets = names.is_empty() && accounts.as_ref().is_some_and(of_no_account);
         let asks_for_sets =
@@ -182,7 +184,7 @@ impl Preparer<'_> {
     }
 }
 
-/// An empty text is the same as an absent one, as in Calico's API.
+/// Parses a selector. An empty text counts as absent, as in Calico's API.
 fn read(text: Option<&str>, language: Language) -> Result<Option<Selector>, Unknown> {
     text.filter(|text| !text.is_empty())
         .map(|text| selector::parse(text, language))
@@ -190,7 +192,7 @@ fn read(text: Option<&str>, language: Language) -> Result<Option<Selector>, Unkn
         .map_err(|error| Unknown(format!("one of its selectors cannot be read: {error}")))
 }
 
-/// Without a selector every member matches.
+/// Returns whether a selector matches a member. Without a selector, every member matches.
 fn takes(selector: Option<&Selector>, language: Language, member: &Member) -> bool {
     selector.is_none_or(|selector| member.is_taken_by(selector, language))
 }

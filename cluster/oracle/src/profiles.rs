@@ -21,20 +21,20 @@ struct Defined {
     egress: Vec<Rule>,
 }
 
-/// The profile that a name refers to.
+/// The meaning of a profile's name.
 pub(super) enum Profile<'a> {
     /// The profile allows everything in both directions.
     Open,
-    /// The profile of a service account: it has labels and no rules.
+    /// The profile of a service account, which has labels but no rules.
     Empty,
     /// The profile's rules, in order.
     Rules(&'a [Rule]),
-    /// The profile does not exist or is not valid: deny.
+    /// The profile does not exist or is invalid, so it denies.
     Missing,
 }
 
 impl Profiles {
-    /// A profile with a rule that cannot be evaluated counts as not valid.
+    /// Reads the profiles. A profile with a rule that cannot be evaluated counts as invalid.
     pub(super) fn new(objects: &BTreeMap<ObjectKey, Stored>, preparer: &Preparer<'_>) -> Self {
         let mut defined = BTreeMap::new();
         for (key, stored) in objects {
@@ -51,8 +51,8 @@ impl Profiles {
         Self { defined, namespaces: preparer.members.namespaces.clone() }
     }
 
-    /// The profile of this name. Calico makes one for every namespace and every service account,
-    /// and `projectcalico-default-allow`.
+    /// Returns the profile with this name. Calico makes one for every namespace and every service
+    /// account, and `projectcalico-default-allow`.
     pub(super) fn find(&self, name: &str, direction: Direction) -> Profile<'_> {
         if name == "projectcalico-default-allow" {
             return Profile::Open;

@@ -1,11 +1,11 @@
-//! Matches a rule with a packet. If it does not match, the result is the first term that failed.
+//! Matches a rule against a packet. If it does not match, the result is the first term that failed.
 //!
-//! A rule is evaluated as it was written, in the words of its own API: nothing is translated. All terms of a rule must
-//! hold.
+//! A rule is evaluated in its original form, with the terms of its own API. Nothing is translated. All terms of a rule
+//! must hold.
 //!
-//! Whether a selector matches is a property of the *address*: one member that has it must match everything that the
-//! rule says about the end (selector, namespace, service account, and a named port), and no member that has it may
-//! match what the rule excludes.
+//! Whether a selector matches is a property of the *address*. One member with the address must meet all conditions of
+//! the rule for this end (selector, namespace, service account, and a named port). No member with the address may meet
+//! an excluding condition of the rule.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ use manx_objects::object::calico::{self, Action, EntityRule};
 use manx_objects::object::cluster::{self, ClusterProtocol};
 use manx_objects::object::{self, IpBlock, PortNumber};
 
-/// The end of a packet, source or destination.
+/// An end of a packet: source or destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PacketEnd {
     Source,
@@ -45,9 +45,9 @@ pub(super) enum Mismatch {
     Selector(PacketEnd),
     NotSelector(PacketEnd),
     Service(PacketEnd),
-    /// `from`, `to`.
+    /// The term `from` or `to`.
     Peers,
-    /// `ports`, `protocols`.
+    /// The term `ports` or `protocols`.
     PeerPorts,
     /// The rule could not be converted and counts as absent.
     Dropped,
@@ -59,7 +59,8 @@ pub(super) struct Occupants {
     pub(super) address: IpAddr,
     /// All members that have the address.
     pub(super) holders: Vec<usize>,
-    /// The endpoint whose policies are evaluated, if it is at this end. A port name then means the endpoint's own port.
+    /// The endpoint whose policies are evaluated, if it is at this end. A port name then stands for the endpoint's own
+    /// port.
     pub(super) endpoint: Option<usize>,
 }
 
@@ -91,7 +92,7 @@ impl Flow<'_> {
         }
     }
 
-    /// The end opposite to the endpoint whose policies are evaluated.
+    /// Returns the end opposite to the endpoint whose policies are evaluated.
     pub(super) fn peer(&self) -> &Occupants {
         match self.direction {
             Direction::Ingress => &self.source,
@@ -108,7 +109,7 @@ impl Flow<'_> {
 /// A rule that is ready to be evaluated.
 #[derive(Debug)]
 pub(super) struct Rule {
-    /// Its index in the object's list.
+    /// The index in the object's list.
     pub(super) index: usize,
     pub(super) action: Action,
     pub(super) terms: Terms,
@@ -119,7 +120,7 @@ pub(super) struct Rule {
 pub(super) enum Terms {
     /// Every packet.
     Everything,
-    /// No packet, because the packets that the rule should match are not known.
+    /// No packet, because it is not known which packets the rule should match.
     Nothing,
     Kubernetes {
         wire: object::Rule,
@@ -153,7 +154,7 @@ pub(super) struct CalicoTerms {
     pub(super) destination: Entity,
 }
 
-/// The members that one end of a Calico rule means.
+/// The members that one end of a Calico rule selects.
 #[derive(Debug, Default)]
 pub(super) struct Entity {
     /// At least one holder of the address is in this set.
@@ -164,7 +165,7 @@ pub(super) struct Entity {
 }
 
 impl Rule {
-    /// The sets of members that it names.
+    /// Returns the sets of members that the rule names.
     pub(super) fn sets(&self) -> Vec<&Set> {
         match &self.terms {
             Terms::Everything | Terms::Nothing => Vec::new(),
@@ -189,7 +190,7 @@ impl Rule {
         }
     }
 
-    /// The first term that the packet does not match.
+    /// Returns the first term that the packet does not match.
     pub(super) fn mismatch(&self, flow: &Flow<'_>) -> Option<Mismatch> {
         match &self.terms {
             Terms::Everything => None,
@@ -231,8 +232,9 @@ impl Rule {
     }
 }
 
-/// Kubernetes rules name peers and the destination's ports. Every holder of the peer's address is tried; an address
-/// without holders is tried too. For egress, a port name is that of the holder that is tried.
+/// Matches a rule of Kubernetes' kinds, which names peers and ports of the destination. Every holder of the peer's
+/// address is tried. If there is no holder, the address alone is tried. For egress, a port name is looked up at the
+/// holder that is tried.
 fn with_peer(
     flow: &Flow<'_>,
     peer_fits: &dyn Fn(Option<usize>) -> bool,
@@ -250,7 +252,7 @@ fn with_peer(
     (!fits).then_some(Mismatch::PeerPorts)
 }
 
-/// Whether an entry of `ports` matches the packet. A port name is looked up at `owner`.
+/// Returns whether an entry of `ports` matches the packet. A port name is looked up at `owner`.
 fn kubernetes_port(port: &object::Port, owner: Option<usize>, flow: &Flow<'_>) -> bool {
     let protocol = protocol_number(port.protocol);
     if protocol != flow.packet.protocol {
@@ -289,7 +291,7 @@ impl CalicoTerms {
         if wire.ip_version.is_some_and(|version| version != if v4 { 4 } else { 6 }) {
             return Some(Mismatch::IpVersion);
         }
-        // If a list of nets has no entry of the family, the whole rule does not exist for that family.
+        // If a list of nets has no entry of the packet's family, the whole rule does not apply to that family.
         for nets in [
             &wire.source.nets,
             &wire.source.not_nets,
@@ -300,8 +302,8 @@ impl CalicoTerms {
                 return Some(Mismatch::Family);
             }
         }
-        // HTTP cannot be inspected here. A rule that would deny some of it denies all of it; a rule that would allow
-        // some of it allows none.
+        // HTTP cannot be inspected here. So a rule that would deny some of it denies all of it, and a rule that would
+        // allow some of it allows none.
         if wire.http && action != Action::Deny {
             return Some(Mismatch::Http);
         }
@@ -316,7 +318,7 @@ impl CalicoTerms {
         if wire.icmp.is_some_and(|icmp| !covers_icmp(icmp, flow)) {
             return Some(Mismatch::Icmp);
         }
-        // A fragment without its type may have the excluded type.
+        // The ICMP type of a later fragment is not known, so it may be the excluded type.
         let hides = packet.is_icmp(v4) && packet.type_and_code(v4).is_none();
         if wire.not_icmp.is_some_and(|icmp| hides || covers_icmp(icmp, flow)) {
             return Some(Mismatch::NotIcmp);
@@ -327,7 +329,8 @@ impl CalicoTerms {
     }
 }
 
-/// Type and code together: a packet without an ICMP type matches only a rule that requires none.
+/// Returns whether type and code match together. A packet without an ICMP type matches only a rule that requires no
+/// type.
 fn covers_icmp(icmp: calico::IcmpMatch, flow: &Flow<'_>) -> bool {
     let v4 = flow.v4();
     let Some(wanted) = icmp.kind else { return flow.packet.is_icmp(v4) };
@@ -386,7 +389,7 @@ fn entity_mismatch(
     if !wire.ports.is_empty() && !takes(&wire.ports, entity.positive.as_ref()) {
         return Some(Mismatch::Ports(end));
     }
-    // A packet of a protocol without ports has none of the excluded ports; a later fragment may have any of them.
+    // A packet of a protocol without ports has none of the excluded ports. A later fragment may have any of them.
     let hides = has_ports(flow.packet.protocol) && flow.port(end).is_none();
     if !wire.not_ports.is_empty() && (hides || takes(&wire.not_ports, None)) {
         return Some(Mismatch::NotPorts(end));

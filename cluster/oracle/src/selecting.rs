@@ -1,7 +1,7 @@
 //! The policies that may select an endpoint, by the namespace to which their subjects are limited.
 //!
-//! A policy whose subject is limited to a namespace is tried only for members of that namespace: a cluster has many
-//! policies, and few of them can select one endpoint.
+//! A policy whose subject is limited to a namespace is tried only for members of that namespace. The reason is that a
+//! cluster has many policies, and only a few of them can select a given endpoint.
 
 use std::collections::HashMap;
 
@@ -9,18 +9,18 @@ use super::members::Member;
 use super::policies::Policy;
 use super::tiers::Tier;
 
-/// Policies by the namespace to which their subjects are limited; `None` for policies without such a limit.
+/// Policies by the namespace to which their subjects are limited. The key is `None` for policies without such a limit.
 #[derive(Debug, Default)]
 pub(super) struct ByNamespace(HashMap<Option<String>, Vec<Placed>>);
 
-/// A policy with its place in the order.
+/// A policy and its place in the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Placed {
-    /// The tier's index.
+    /// The index of the tier.
     pub(super) tier: usize,
-    /// Its place in the tier.
+    /// The place within the tier.
     place: usize,
-    /// The policy's index.
+    /// The index of the policy.
     pub(super) policy: usize,
 }
 
@@ -36,7 +36,7 @@ impl ByNamespace {
         all
     }
 
-    /// The policies that may select a member.
+    /// Returns the policies that may select a member.
     pub(super) fn of(&self, member: &Member) -> impl Iterator<Item = Placed> {
         let everywhere = self.0.get(&None);
         let here = member.namespace.as_ref().and_then(|_| self.0.get(&member.namespace));

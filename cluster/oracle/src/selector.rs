@@ -8,13 +8,13 @@
 //! operator = ( "==" | "!=" | "contains" | "starts" "with" | "ends" "with" ) string | [ "not" ] "in" "{" strings "}"
 //! ```
 //!
-//! A namespaceSelector may also be `global()` and nothing else. Whitespace is space and tab. A word is a label unless
-//! its parenthesis follows directly (`has(`), so every keyword may also be a label's key. Source: Calico's
+//! A `namespaceSelector` may also be `global()` alone. Whitespace consists of spaces and tabs. A word is a label key
+//! unless a parenthesis follows it directly (`has(`). So every keyword may also be the key of a label. Source: Calico's
 //! documentation of selectors, and the behaviour of its parser.
 
 use std::fmt;
 
-/// The longest key of a label.
+/// The maximum length of a label's key.
 const KEY_MAX: usize = 512;
 
 /// The labels that a selector's keys refer to, and the meaning of `all()`.
@@ -22,13 +22,13 @@ const KEY_MAX: usize = 512;
 pub(super) enum Language {
     /// Labels of endpoints and network sets; `all()` matches all of them.
     Endpoints,
-    /// Labels of the members' namespaces. `all()` matches members that have a namespace. `global()`, which stands
-    /// alone, matches members that have none.
+    /// Labels of the members' namespaces. `all()` matches members that have a namespace. `global()`, which must be
+    /// alone, matches members that have no namespace.
     Namespaces,
     /// Labels of the members' service accounts. `all()` matches all members, with or without an account.
     Accounts,
     /// Labels of the service accounts of the endpoints that a global policy selects. `all()` matches members that have
-    /// one.
+    /// a service account.
     SubjectsAccounts,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum Selector {
     Has(String),
     /// `key operator 'value'`.
     Compare(String, Comparison, String),
-    /// `key in {..}`; `false` is `not in`.
+    /// `key in {..}` (true) or `key not in {..}` (false).
     Listed(String, bool, Vec<String>),
     /// `!`.
     Not(Box<Selector>),
@@ -62,7 +62,7 @@ pub(super) enum Comparison {
     EndsWith,
 }
 
-/// The reason why a text is no selector.
+/// The reason why a text is not a selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SyntaxError {
     at: usize,
@@ -76,10 +76,10 @@ impl fmt::Display for SyntaxError {
 }
 
 impl Selector {
-    /// Whether the selector matches a member with these labels. `all` and `global` are the values of `all()` and
-    /// `global()` for the member.
+    /// Returns whether the selector matches a member with these labels. `all` and `global` are the values of `all()`
+    /// and `global()` for this member.
     ///
-    /// If the label is absent, `!=` and `not in` are true and every other comparison is false.
+    /// If the label is absent, `!=` and `not in` are true, and every other comparison is false.
     pub(super) fn holds<'a>(
         &self,
         all: bool,
@@ -111,7 +111,7 @@ impl Selector {
     }
 }
 
-/// Parses a selector. A text of only whitespace is `all()`.
+/// Parses a selector. A text that contains only whitespace means `all()`.
 pub(super) fn parse(text: &str, language: Language) -> Result<Selector, SyntaxError> {
     let mut reader = Reader { text, at: 0 };
     reader.space();
@@ -145,12 +145,12 @@ impl<'a> Reader<'a> {
         self.at += rest.len() - rest.trim_start_matches([' ', '\t']).len();
     }
 
-    /// Whether the text is `global()` alone.
+    /// Returns whether the text is `global()` alone.
     fn only_global(mut self) -> bool {
         self.take("global(") && self.take(")") && self.rest().is_empty()
     }
 
-    /// Takes a word or sign and the whitespace after it.
+    /// Takes a word or an operator, and the whitespace after it.
     fn take(&mut self, word: &str) -> bool {
         let there = self.rest().starts_with(word);
         if there {
@@ -160,7 +160,7 @@ impl<'a> Reader<'a> {
         there
     }
 
-    /// Takes two words, or nothing.
+    /// Takes either both words or nothing.
     fn take_two(&mut self, first: &str, second: &str) -> bool {
         let at = self.at;
         let there = self.take(first) && self.take(second);

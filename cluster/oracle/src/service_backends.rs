@@ -1,12 +1,12 @@
-//! The backends that a new connection to a service may get, by the objects alone.
+//! The backends that a new connection to a service may get, from the objects alone.
 //!
-//! It is the oracle's own reading of "Virtual IPs and Service Proxies" (Kubernetes documentation), KEP-1669 (endpoints
-//! that terminate), KEP-2086 (`internalTrafficPolicy`), KEP-2433 and KEP-3015 (hints), and of what kube-proxy does where
-//! these are silent. Each question goes through all objects again.
+//! It implements these documents independently of the product: "Virtual IPs and Service Proxies" (Kubernetes
+//! documentation), KEP-1669 (terminating endpoints), KEP-2086 (`internalTrafficPolicy`), KEP-2433 and KEP-3015 (hints).
+//! Where they leave something open, it follows kube-proxy. Each call reads all objects again.
 //!
-//! The client is a pod or a process of a node; both get the same. Or he is outside of the cluster, and his packets come
-//! to a node. Not judged here: `loadBalancerSourceRanges`, node ports, and the addresses of a `ServiceCIDR` that no
-//! service has.
+//! The client is a pod or a process of a node, for which the result is the same. Or the client is outside the cluster,
+//! and its packets arrive at a node. These are not judged here: `loadBalancerSourceRanges`, node ports, and the
+//! addresses of a `ServiceCIDR` that no service has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,29 +20,30 @@ use manx_objects::object::{
     Hints, Kind, Object, ObjectKey, Service, ServicePort, ServiceType, SliceEndpoint,
 };
 
-/// The label of a service that another proxy translates, whatever its value is.
+/// The label of a service that another proxy translates. Its value does not matter.
 const OF_ANOTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
-/// The label of a service that nobody translates, whatever its value is.
+/// The label of a service that nothing translates. Its value does not matter.
 const HEADLESS: &str = "service.kubernetes.io/headless";
-/// The label of a node's zone.
+/// The label with the zone of a node.
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// `sessionAffinityConfig.clientIP.timeoutSeconds` if absent: three hours.
+/// The default of `sessionAffinityConfig.clientIP.timeoutSeconds`: three hours.
 const AFFINITY_SECONDS: u32 = 10_800;
 
-/// What becomes of a new connection.
+/// The treatment of a new connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServiceBackends {
-    /// No service has this address and port. The connection is judged by the address itself.
+    /// No service has this address and port. The connection is judged untranslated.
     NotAService,
-    /// The client is told that nobody is there.
+    /// The connection is refused: the client gets an answer that there is no endpoint.
     Refused,
-    /// The client is told nothing: its service has endpoints, and none on this node, where it must be.
+    /// The packets are dropped: the service has endpoints, but none on this node, where the endpoint must be.
     Dropped,
     /// The connection goes to one of these addresses and ports.
     OneOf {
-        /// Not empty.
+        /// The addresses and ports, at least one.
         backends: BTreeSet<(IpAddr, u16)>,
-        /// The seconds after its last new connection for which a client keeps its backend, if it does.
+        /// If the service has client affinity, a client keeps its backend for this number of seconds after its last new
+        /// connection.
         affinity: Option<u32>,
     },
 }
@@ -51,7 +52,7 @@ pub enum ServiceBackends {
 #[derive(Debug)]
 pub struct ServiceOracle<'a> {
     objects: &'a BTreeMap<ObjectKey, Stored>,
-    /// The nets in which `externalIPs` count.
+    /// The nets in which `externalIPs` take effect.
     external: &'a [IpNet],
 }
 
@@ -63,19 +64,20 @@ struct Endpoint<'a> {
 }
 
 impl<'a> ServiceOracle<'a> {
-    /// An oracle over all objects of a store, in a cluster that heeds no `externalIPs`.
+    /// Returns an oracle for all objects of a store, in a cluster in which no `externalIPs` take effect.
     pub const fn new(objects: &'a BTreeMap<ObjectKey, Stored>) -> Self {
         Self { objects, external: &[] }
     }
 
-    /// The same, in a cluster that heeds `externalIPs` in these nets.
+    /// Sets the nets in which `externalIPs` take effect.
     #[must_use]
     pub const fn with_external_ips(self, external: &'a [IpNet]) -> Self {
         Self { external, ..self }
     }
 
-    /// What becomes of a new connection of a client on `node`, or of one from outside whose packets come to it. A service that is not valid has no known address, so
-    /// that none is a service's by it.
+    /// Returns the treatment of a new connection of a client on `node`, or of a client outside the cluster whose
+    /// packets arrive at `node`. The address of an invalid service is not known, so no address counts as a service's
+    /// address because of it.
     pub fn backends(
         &self,
         (node, from_outside): (&str, bool),
@@ -84,7 +86,8 @@ impl<'a> ServiceOracle<'a> {
         port: u16,
     ) -> ServiceBackends {
         let Some((key, service, port)) = self.owner(address, protocol, port) else {
-            // Nothing but the Service has a cluster IP. A load balancer may serve more ports at its address.
+            // Only the Service has a cluster IP, so its other ports lead nowhere. A load balancer may serve more ports
+            // at its address.
             let is_cluster_ip = !self.is_of_pods_or_nodes(address)
                 && self
                     .services_at(address)
@@ -100,8 +103,8 @@ impl<'a> ServiceOracle<'a> {
             return ServiceBackends::Refused;
         }
         let endpoints = self.endpoints(key, port, address.is_ipv4());
-        // The internal policy is about cluster IPs, the external one about load balancers' addresses and external IPs.
-        // There a client in the cluster gets any endpoint.
+        // The internal policy applies to cluster IPs. The external policy applies to load balancers' addresses and
+        // external IPs. At these addresses, a client in the cluster gets any endpoint.
         let local = if service.cluster_ips.contains(&address) {
             service.internal_local
         } else {
@@ -114,13 +117,13 @@ impl<'a> ServiceOracle<'a> {
             && !service.keeps_clients
             && !service.cluster_ips.contains(&address)
         {
-            // Which node gets the connection must not matter.
+            // The result must not depend on the node that receives the connection.
             available(endpoints.clone())
         } else {
             self.hinted(node, available(endpoints.clone()))
         };
         if chosen.is_empty() {
-            // kube-proxy refuses while no node has an endpoint.
+            // kube-proxy refuses connections while no node has an endpoint.
             let is_elsewhere = local && !available(endpoints).is_empty();
             return if is_elsewhere { ServiceBackends::Dropped } else { ServiceBackends::Refused };
         }
@@ -129,8 +132,8 @@ impl<'a> ServiceOracle<'a> {
         ServiceBackends::OneOf { backends, affinity }
     }
 
-    /// All endpoints of a service, whatever their conditions and nodes: those that a client of UDP, which has no
-    /// connection, may be left with (kube-proxy clears connection tracking of others).
+    /// Returns all endpoints of a service, independently of their conditions and nodes. A client of UDP, which has no
+    /// connections, may keep any of them; for all other endpoints, kube-proxy clears connection tracking.
     pub fn all_backends(
         &self,
         address: IpAddr,
@@ -147,7 +150,7 @@ impl<'a> ServiceOracle<'a> {
         endpoints.iter().map(|it| (it.of_slice.address, it.port)).collect()
     }
 
-    /// The service that has an address, protocol and port.
+    /// Returns the service that has an address, protocol and port.
     fn owner(
         &self,
         address: IpAddr,
@@ -157,7 +160,8 @@ impl<'a> ServiceOracle<'a> {
         if self.is_of_pods_or_nodes(address) {
             return None;
         }
-        // Nobody takes by `externalIPs` what the cluster or a load balancer has given to somebody.
+        // An address in `externalIPs` does not take an address from a service that got it from the cluster or a load
+        // balancer.
         let (given, named): (Vec<_>, Vec<_>) =
             self.services_at(address).into_iter().partition(|(_, it)| is_given(it, address));
         let services = given.into_iter().chain(named);
@@ -166,7 +170,7 @@ impl<'a> ServiceOracle<'a> {
         owners.next()
     }
 
-    /// Whether pods or a node may have the address. No service takes it from them.
+    /// Returns whether pods or a node may have the address. A service does not take it from them.
     fn is_of_pods_or_nodes(&self, address: IpAddr) -> bool {
         let source = BlockSource::assumed(self.objects);
         let mut objects = self.objects.values().filter_map(|stored| stored.state.valid());
@@ -179,8 +183,9 @@ impl<'a> ServiceOracle<'a> {
             || blocks::of_nodes(self.objects, source).values().any(|node| node.contain(address))
     }
 
-    /// The services that are translated at an address, the oldest first. One without `creationTimestamp` counts as
-    /// younger than all others; of one age the first by namespace and name counts as older.
+    /// Returns the services that are translated at an address, the oldest first. A service without `creationTimestamp`
+    /// counts as younger than all others. Among services of the same age, the first by namespace and name counts as
+    /// older.
     fn services_at(&self, address: IpAddr) -> Vec<(&'a ObjectKey, &'a Service)> {
         let mut found = Vec::new();
         for (key, stored) in self.objects {
@@ -195,13 +200,14 @@ impl<'a> ServiceOracle<'a> {
         found
     }
 
-    /// Whether an address is one of the `externalIPs` of a service, and heeded. kube-proxy heeds all of them.
+    /// Returns whether an address is one of a service's `externalIPs` and takes effect. In kube-proxy, all
+    /// `externalIPs` take effect.
     fn is_external_ip(&self, service: &Service, address: IpAddr) -> bool {
         service.external_ips.contains(&address)
             && self.external.iter().any(|it| in_net(*it, address))
     }
 
-    /// Whether a slice of the namespace is not valid: it may be any service's.
+    /// Returns whether a slice of the namespace is invalid. Such a slice may belong to any service.
     fn has_unknown_slice(&self, namespace: &str) -> bool {
         self.objects.iter().any(|(key, stored)| {
             key.kind == Kind::EndpointSlice
@@ -210,8 +216,8 @@ impl<'a> ServiceOracle<'a> {
         })
     }
 
-    /// The endpoints of a service's port, of one family, whatever their conditions. A port has the endpoints of the
-    /// slices' ports with its name and protocol.
+    /// Returns the endpoints of a service's port in one family, independently of their conditions. The endpoints of a
+    /// port are those of slices with a port of the same name and protocol.
     fn endpoints(&self, service: &ObjectKey, port: &ServicePort, ipv4: bool) -> Vec<Endpoint<'a>> {
         let mut found = Vec::new();
         for (key, stored) in self.objects {
@@ -233,10 +239,10 @@ impl<'a> ServiceOracle<'a> {
         found
     }
 
-    /// Those of the available endpoints that are meant for clients on `node`: by the nodes that they name, or else by the
-    /// zones. Hints count only if every endpoint that is ready has one, and one of them is for this node (this zone).
+    /// Returns those of the available endpoints that are meant for clients on `node`, by the nodes or else by the zones
+    /// in their hints. Hints are used only if every ready endpoint has one, and at least one names this node (or zone).
     fn hinted(&self, node: &str, endpoints: Vec<Endpoint<'a>>) -> Vec<Endpoint<'a>> {
-        // Nobody keeps the hints of endpoints that terminate up to date.
+        // The hints of terminating endpoints are not kept up to date.
         if endpoints.iter().any(|it| !it.of_slice.ready) {
             return endpoints;
         }
@@ -249,7 +255,7 @@ impl<'a> ServiceOracle<'a> {
         by_zone.unwrap_or(endpoints)
     }
 
-    /// The zone of a node, if its object says so.
+    /// Returns the zone of a node, if its object contains it.
     fn zone(&self, node: &str) -> Option<&'a str> {
         let stored = self.objects.get(&ObjectKey::new(Kind::Node, "", node))?;
         let Object::Node(node) = stored.state.valid()? else { return None };
@@ -257,8 +263,8 @@ impl<'a> ServiceOracle<'a> {
     }
 }
 
-/// Whether nodes translate a service's addresses of one family. kube-proxy needs a cluster IP of the family, also for a
-/// load balancer's address.
+/// Returns whether nodes translate a service's addresses of one family. kube-proxy requires a cluster IP of the family,
+/// even for a load balancer's address.
 fn is_translated(service: &Service, ipv4: bool) -> bool {
     service.service_type != Some(ServiceType::ExternalName)
         && !service.headless
@@ -267,7 +273,7 @@ fn is_translated(service: &Service, ipv4: bool) -> bool {
         && service.cluster_ips.iter().any(|it| it.is_ipv4() == ipv4)
 }
 
-/// Whether the cluster or a load balancer has given an address to a service.
+/// Returns whether the cluster or a load balancer has assigned an address to a service.
 fn is_given(service: &Service, address: IpAddr) -> bool {
     let is_balanced = service.service_type == Some(ServiceType::LoadBalancer);
     service.cluster_ips.contains(&address)
@@ -279,8 +285,9 @@ fn port_of(service: &Service, protocol: u8, port: u16) -> Option<&ServicePort> {
     service.ports.iter().find(same)
 }
 
-/// Whether an address of an endpoint is a single host's. By the others, who writes slices would reach the node itself,
-/// or what is on its link; no router forwards to them (RFC 1122, section 3.2.1.3; RFC 1812, section 5.3.7).
+/// Returns whether the address of an endpoint can be the address of a single host. With other addresses, authors of
+/// slices could reach the node itself or hosts on its link. Routers do not forward packets to such addresses (RFC 1122,
+/// section 3.2.1.3; RFC 1812, section 5.3.7).
 fn may_be_sent_to(address: IpAddr) -> bool {
     let is_special = match address {
         IpAddr::V4(it) => it.is_link_local() || it.octets()[0] == 0 || it.octets()[0] >= 240,
@@ -289,13 +296,13 @@ fn may_be_sent_to(address: IpAddr) -> bool {
     !is_special && !address.is_loopback() && !address.is_multicast()
 }
 
-/// The names of an endpoint's hints of one kind; none without hints.
+/// Returns the names in an endpoint's hints of one type. Without hints there are none.
 fn names<'a>(endpoint: &Endpoint<'a>, of: fn(&Hints) -> &[Box<str>]) -> &'a [Box<str>] {
     endpoint.of_slice.hints.as_deref().map_or(&[], of)
 }
 
-/// The endpoints whose hints name the client's node (or zone). `None`: these hints do not count, because an endpoint has
-/// none, or because none is for the client.
+/// Returns the endpoints whose hints name the client's node (or zone). Returns `None` if these hints are not used,
+/// because an endpoint has none or because none names the client's node (or zone).
 fn meant_for<'a>(
     endpoints: &[Endpoint<'a>],
     names: impl Fn(&Endpoint<'a>) -> &'a [Box<str>],
@@ -309,8 +316,8 @@ fn meant_for<'a>(
     (!meant.is_empty()).then_some(meant)
 }
 
-/// The endpoints that new connections may get: those that are ready, or, if there are none, those that terminate and
-/// still serve (KEP-1669).
+/// Returns the endpoints that new connections may get. These are the ready ones. If none is ready, they are the
+/// terminating ones that still serve (KEP-1669).
 fn available(endpoints: Vec<Endpoint<'_>>) -> Vec<Endpoint<'_>> {
     let ready: Vec<_> = endpoints.iter().copied().filter(|it| it.of_slice.ready).collect();
     if !ready.is_empty() {

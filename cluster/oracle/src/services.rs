@@ -11,7 +11,7 @@ use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey};
 #[derive(Debug, Default)]
 pub(super) struct Services {
     slices: BTreeMap<(String, String), Vec<EndpointSlice>>,
-    /// Namespaces with a slice that is not valid: it may belong to any service there.
+    /// The namespaces with an invalid slice. Such a slice may belong to any service there.
     broken: BTreeSet<String>,
 }
 
@@ -39,7 +39,8 @@ impl Services {
         services
     }
 
-    /// The endpoints of a service: none if it has no slice, `None` if they are not known.
+    /// Returns the endpoints of a service. There are none if the service has no slice. Returns
+    /// `None` if they are not known.
     pub(super) fn members(&self, namespace: &str, name: &str) -> Option<ServiceMembers> {
         if self.broken.contains(namespace) {
             return None;
@@ -50,31 +51,31 @@ impl Services {
 }
 
 impl ServiceMembers {
-    /// Every endpoint's addresses.
+    /// Returns the addresses of every endpoint.
     pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.0.iter().flat_map(|slice| slice.addresses.iter().copied())
     }
 
-    /// Every protocol number and port that an endpoint serves.
+    /// Returns every protocol number and port that an endpoint serves.
     pub(super) fn ports(&self) -> impl Iterator<Item = (u8, u16)> + '_ {
         let ports = self.0.iter().flat_map(|slice| &slice.ports);
         ports.map(|it| (protocol_number(Some(it.protocol)), it.port))
     }
 
-    /// The protocols and ports that are served at an address.
+    /// Returns the protocols and ports that are served at an address.
     pub(super) fn served(&self, address: IpAddr) -> BTreeSet<(u8, u16)> {
         let there = self.0.iter().filter(|slice| slice.addresses.contains(&address));
         let ports = there.flat_map(|slice| &slice.ports);
         ports.map(|it| (protocol_number(Some(it.protocol)), it.port)).collect()
     }
 
-    /// Whether an endpoint has this address.
+    /// Returns whether an endpoint has this address.
     pub(super) fn has(&self, address: IpAddr) -> bool {
         self.0.iter().any(|slice| slice.addresses.contains(&address))
     }
 
-    /// Whether an endpoint has this address and serves this port. A packet without a port matches
-    /// none.
+    /// Returns whether an endpoint has this address and serves this port. A packet without a port
+    /// matches no port.
     pub(super) fn has_port(&self, address: IpAddr, protocol: u8, number: Option<u16>) -> bool {
         self.0.iter().any(|slice| {
             slice.addresses.contains(&address)

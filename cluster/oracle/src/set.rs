@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::members::Member;
 
-/// A set of members, as a function. It is called for one member at a time and caches nothing: a cluster has many
-/// members and many policies, and a judgement is about few of either.
+/// A set of members, as a function. It is called for one member at a time and caches nothing, because a cluster has
+/// many members and many policies, and a single judgement concerns only a few of them.
 pub(super) struct Set {
     /// The namespace that contains all members of the set, if there is one.
     pub(super) within: Option<String>,
@@ -13,7 +13,7 @@ pub(super) struct Set {
 }
 
 impl Set {
-    /// The members for which `takes` is true, within a namespace if one is given.
+    /// Returns the set of the members for which `takes` is true. If a namespace is given, the set is limited to it.
     pub(super) fn new(
         within: Option<&str>,
         takes: impl Fn(&Member) -> bool + Send + Sync + 'static,
@@ -21,7 +21,7 @@ impl Set {
         Self { within: within.map(str::to_owned), takes: Box::new(takes) }
     }
 
-    /// Whether a member is in the set.
+    /// Returns whether a member is in the set.
     pub(super) fn has(&self, member: &Member) -> bool {
         (self.within.is_none() || self.within == member.namespace) && (self.takes)(member)
     }

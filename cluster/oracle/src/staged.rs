@@ -13,10 +13,10 @@ use super::verdict::{RuleName, name};
 use manx_objects::object::ObjectKey;
 use manx_objects::object::calico::Action;
 
-/// The effect that a staged policy would have had if it were enforced and the search had reached it.
+/// The effect that a staged policy would have had if it were enforced and the search reached it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Staged {
-    /// One of its rules would have decided, or logged.
+    /// One of its rules would have decided or logged.
     Rule(RuleName, Action),
     /// None of its rules would have decided, and the end of its tier would have denied. This is reported only if no
     /// enforced policy of the tier applies, because otherwise the end denies without the staged policy.
@@ -35,8 +35,8 @@ impl fmt::Display for Staged {
 }
 
 impl Oracle {
-    /// The effects that staged policies would have had on a packet, in the order of the search. The search ends at the
-    /// enforced rule that decided.
+    /// Returns the effects that staged policies would have had on a packet, in the order of the search. The search ends
+    /// at the enforced rule that decided.
     pub fn staged(&self, from: &Party, to: &Party, packet: Packet) -> Vec<Staged> {
         let mut found = Vec::new();
         if is_same_pod(from, to) {
@@ -55,7 +55,7 @@ impl Oracle {
 /// Collects the effects that staged policies would have had.
 pub(super) struct Collector<'a> {
     direction: Direction,
-    /// The staged policy that is being evaluated and has not decided.
+    /// The staged policy that is being evaluated and has not decided yet.
     asked: Option<ObjectKey>,
     found: &'a mut Vec<Staged>,
 }

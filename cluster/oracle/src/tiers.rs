@@ -12,9 +12,9 @@ use manx_objects::object::{Kind, Object, ObjectKey};
 #[derive(Debug)]
 pub(super) struct Tier {
     pub(super) name: String,
-    /// A tier without an order comes after every tier with one.
+    /// The order. A tier without an order comes after every tier with one.
     pub(super) order: Option<f64>,
-    /// Policies name the tier and no object defines it. It comes after all defined tiers.
+    /// Whether policies name the tier but no object defines it. It comes after all defined tiers.
     pub(super) missing: bool,
     /// Whether a packet that no rule decided continues to the next tier; otherwise it is denied.
     pub(super) passes: bool,
@@ -22,7 +22,7 @@ pub(super) struct Tier {
     pub(super) policies: Vec<usize>,
 }
 
-/// The tiers that policies name, in order, with their policies in order.
+/// Returns the tiers that policies name, in order, with their policies in order.
 pub(super) fn arrange(objects: &BTreeMap<ObjectKey, Stored>, policies: &[Policy]) -> Vec<Tier> {
     let named: BTreeSet<&str> = policies.iter().map(|policy| policy.tier.as_str()).collect();
     let mut tiers: Vec<Tier> = named
@@ -31,8 +31,8 @@ pub(super) fn arrange(objects: &BTreeMap<ObjectKey, Stored>, policies: &[Policy]
             let mut tier = define(objects, name);
             tier.policies =
                 (0..policies.len()).filter(|index| policies[*index].tier == name).collect();
-            // By order, then by name: the second sort is stable, so policies of one order stay
-            // sorted by name.
+            // Policies are sorted by order and then by name. The second sort is stable, so policies
+            // with the same order stay sorted by name.
             tier.policies.sort_by_cached_key(|index| tie(&policies[*index].key));
             tier.policies.sort_by(|a, b| policies[*a].order.total_cmp(&policies[*b].order));
             tier
@@ -70,7 +70,8 @@ fn define(objects: &BTreeMap<ObjectKey, Stored>, name: &str) -> Tier {
     tier(None, true, false)
 }
 
-/// Orders policies of one order: "name/namespace/kind" with Calico's names of the kinds.
+/// Returns the key that sorts policies with the same order: "name/namespace/kind", with Calico's
+/// names of the kinds.
 fn tie(key: &ObjectKey) -> String {
     let kind = match key.kind {
         Kind::NetworkPolicy => "KubernetesNetworkPolicy",

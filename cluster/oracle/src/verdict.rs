@@ -23,8 +23,8 @@ impl fmt::Display for RuleName {
     }
 }
 
-/// The name for users: Kubernetes' own policies have their bare name, others also their kind. Counters, denials in the
-/// log and `manx status` spell policies and rules in the same way.
+/// Returns the name for users. Kubernetes' own policies are named without their kind, and all others with it. Counters,
+/// denials in the log and `manx status` spell policies and rules in the same way.
 pub fn name(key: &ObjectKey) -> String {
     match key.kind {
         Kind::NetworkPolicy => format!("{}/{}", key.namespace, key.name),
@@ -44,7 +44,7 @@ pub struct Judgement {
 }
 
 impl Judgement {
-    /// Whether the connection passes.
+    /// Returns whether the connection passes.
     pub fn allowed(&self) -> bool {
         self.egress.allows() && self.ingress.allows()
     }
@@ -67,7 +67,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Whether this side allows the connection.
+    /// Returns whether this side allows the connection.
     pub fn allows(&self) -> bool {
         self.why.allows()
     }
@@ -92,56 +92,57 @@ impl fmt::Display for Verdict {
 /// The reason why one side allows a connection or denies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VerdictReason {
-    /// The party is no pod of the cluster: no policy applies.
+    /// The party is not a pod of the cluster, so no policy applies.
     NoPod,
-    /// The pod talks to itself, which is always allowed.
+    /// The pod connects to itself, which is always allowed.
     Itself,
-    /// The node talks to a pod of its own, which is always allowed.
+    /// The node connects to one of its own pods, which is always allowed.
     OwnNode,
-    /// The pod is not in the manifests, is not valid, has no such address or is finished: nothing passes.
+    /// The pod is not in the manifests, is invalid, does not have this address, or is finished. Nothing passes.
     NoEndpoint,
-    /// The peer's address belongs to a pod that is not valid: the rules that should match it are not known.
+    /// The peer's address belongs to an invalid pod, so it is not known which rules match it.
     InvalidPeer,
-    /// These policies select the endpoint and are not valid. They deny it everything, before all tiers.
+    /// These policies select the endpoint and are invalid. They deny everything to it, before all tiers.
     InvalidPolicies(Vec<ObjectKey>),
     /// A rule of a policy or of a profile decided.
     Rule {
         rule: RuleName,
-        /// Whether the rule allows. Pass in a profile denies.
+        /// Whether the rule allows the packet. A Pass in a profile denies.
         allowed: bool,
     },
     /// These policies of a tier select the endpoint in this direction, none of their rules decided, and the tier's
     /// default action is Deny.
     TierEnd {
         tier: String,
-        /// At least one, in the tier's order.
+        /// The policies, at least one, in the tier's order.
         policies: Vec<ObjectKey>,
     },
     /// No policy decided, and this profile, which needs no object, allows everything (`kns.<namespace>`).
     DefaultProfile(String),
-    /// No policy decided, and the endpoint's profile does not exist or is not valid.
+    /// No policy decided, and the endpoint's profile does not exist or is invalid.
     MissingProfile(String),
     /// No policy decided, and no rule of the endpoint's profiles matched.
     NoProfile,
-    /// The node's treatment of its own pods' packets to it (`defaultEndpointToHostAction`).
+    /// The node's setting for packets from its own pods to the node decided (`defaultEndpointToHostAction`).
     EndpointToHost {
-        /// Whether the action is Accept or Return, and not Drop.
+        /// True if the action is Accept or Return, and false if it is Drop.
         accepted: bool,
     },
-    /// There is no host endpoint for the interface: no policy applies there.
+    /// The interface has no host endpoint, so no policy applies there.
     NoHostEndpoint,
-    /// There is no valid host endpoint, but these invalid ones exist, and the interface may belong to any of them.
+    /// There is no valid host endpoint, but there are these invalid ones, and the interface may belong to any of them.
     InvalidHostEndpoints(Vec<String>),
-    /// A failsafe port, which host endpoint policy never closes.
+    /// The port is a failsafe port, which host endpoint policy never closes.
     Failsafe,
-    /// Forwarded, and no policy with `applyOnForward` selects the host endpoint in this direction.
+    /// The packet is forwarded, and no policy with `applyOnForward` selects the host endpoint in this direction.
     NoForwardPolicy,
-    /// Forwarded, and none of the policies with `applyOnForward` that select the host endpoint allowed it.
+    /// The packet is forwarded, and some policies with `applyOnForward` select the host endpoint, but none of them
+    /// allowed the packet.
     NotForwarded,
 }
 
 impl VerdictReason {
-    /// Whether this reason allows the connection.
+    /// Returns whether this reason allows the connection.
     pub fn allows(&self) -> bool {
         match self {
             Self::NoPod

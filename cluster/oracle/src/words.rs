@@ -6,7 +6,7 @@ use manx_objects::object::calico::{self, EntityRule};
 use manx_objects::object::cluster::{ClusterPeer, ClusterProtocol};
 use manx_objects::object::{self, LabelSelector, Operator, Peer, PortNumber};
 
-/// The term that failed, as the rule writes it.
+/// Returns the term that failed, in the form that the rule uses.
 pub(super) fn term(rule: &Rule, mismatch: Mismatch, direction: Direction) -> String {
     match &rule.terms {
         Terms::Everything => "nothing".to_owned(),
@@ -91,7 +91,7 @@ fn calico_term(wire: &calico::Rule, mismatch: Mismatch) -> String {
     }
 }
 
-/// The combined requirement of an end's selectors.
+/// Returns the combined requirement of an end's selectors.
 fn selectors(entity: &EntityRule) -> String {
     let mut asked = Vec::new();
     let mut ask = |name: &str, text: Option<&String>| {
@@ -174,7 +174,7 @@ fn cluster_peer(peer: &ClusterPeer) -> String {
     }
 }
 
-/// A label selector as kubectl writes it.
+/// Returns a label selector in the form that kubectl uses.
 fn labels(selector: &LabelSelector) -> String {
     let equal = selector.match_labels.iter().map(|(key, value)| format!("{key}={value}"));
     let expressions = selector.match_expressions.iter().map(|expression| {

@@ -22,7 +22,7 @@ impl ResolvedAddress {
     }
 }
 
-/// Looks up the two ends of a packet, and the next hops towards them.
+/// Looks up the two ends of a packet, with the next hops to them.
 pub(super) fn lookup_ends(
     tables: &Tables,
     source: Address,
@@ -38,8 +38,9 @@ fn pair(source: ResolvedAddress, destination: ResolvedAddress) -> (NextHopPair, 
     (pair, FlowEnds { from, to, identities: [source.identity, destination.identity] })
 }
 
-/// The result of [`lookup_ends`], for packets that go back by this path. A masqueraded sender is not the node, and a visitor
-/// does not come by the node's own interface: policy judges them as [`NextHop::Forwarded`] and [`NextHop::Visitor`].
+/// The result of [`lookup_ends`], for packets whose replies go back by this path. A masqueraded sender is not the node,
+/// and a visitor does not come in by the node's own interface: policy judges them as [`NextHop::Forwarded`] and
+/// [`NextHop::Visitor`].
 #[inline]
 pub(super) fn by_return_path(
     tables: &Tables,
@@ -54,15 +55,15 @@ pub(super) fn by_return_path(
     (pair, FlowEnds { from, ..ends })
 }
 
-/// The epoch of a decision that rests on these two addresses. It must be read before anything is looked up, so that
-/// a change meanwhile is noticed.
+/// The epoch of a decision that rests on these two addresses. It must be read before the look-ups, so that a change in
+/// between is noticed.
 #[inline]
 pub(super) fn current_epoch(tables: &Tables, addresses: [u32; 2]) -> Epoch {
     Epoch { version: tables.version as u32, changes: tables.changes(addresses) }
 }
 
-/// The source that was looked up last: packets that come together often have the same one. It is valid while nothing
-/// has changed at its address.
+/// The source that was looked up last. Packets that arrive together often have the same source. It is valid while
+/// nothing has changed at its address.
 #[derive(Debug, Clone, Copy)]
 pub struct SourceCache {
     address: Address,
@@ -80,7 +81,7 @@ impl Default for SourceCache {
 }
 
 impl SourceCache {
-    /// As [`lookup_ends`].
+    /// Does the same as the function [`lookup_ends`], and reuses the source of the last packet.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the caller may know the family of the addresses")]
     pub(super) fn lookup_ends(

@@ -10,36 +10,39 @@ use crate::wire::address::Address;
 pub struct Entrance {
     /// The next hop back to the senders.
     pub(super) back: EncodedNextHop,
-    /// The bits in which the next hop of a source must equal `back`, so that its packets may enter here.
+    /// The bits that are compared: a packet may enter here if the next hop of its source equals `back` in these bits.
     significant_bits: u32,
 }
 
 impl Entrance {
-    /// The entrance that no packet may use: no next hop equals it in all bits.
+    /// The entrance that no packet may use, because no next hop equals it in all bits.
     pub const NOWHERE: Self = Self { back: EncodedNextHop(u32::MAX), significant_bits: u32::MAX };
-    /// The host port: the node and the world, and service addresses, where processes of the node answer.
+    /// The host port. Its sources are the node, the world, and service addresses at which processes of the node answer.
     pub const HOST: Self = Self {
         back: NextHop::Host.encode(),
         significant_bits: !(EncodedNextHop::NODE_OR_HOST | EncodedNextHop::HOST_OR_SERVICE),
     };
-    /// The port of packets that the node forwards. It admits the world's sources, and the node's addresses as those of
-    /// masqueraded senders. Replies from the node's own addresses come here, too, after the kernel has undone their
-    /// translation: their flow shows that they are replies.
+    /// The port of packets that the node forwards. It admits the world's sources. It also admits the node's addresses,
+    /// which masqueraded senders have. Replies from the node's own addresses come in here, too, after the kernel has
+    /// undone their translation; their flow shows that they are replies.
     pub const FORWARDED: Self = Self {
         back: EncodedNextHop::FORWARDED,
         significant_bits: !EncodedNextHop::HOST_OR_FORWARDED,
     };
-    /// The service port: translated packets of this node's endpoints, and replies from service addresses.
+    /// The service port. Its sources are translated packets of this node's endpoints, and replies from service
+    /// addresses.
     pub const SERVICE: Self = Self {
         back: EncodedNextHop::SERVICE,
         significant_bits: !EncodedNextHop::SERVICE_OR_TRANSLATED,
     };
-    /// The node's ports that are Manx's: the node and the world, as [`NextHop::ManxPorts`].
+    /// The port for the port ranges of the node's addresses that belong to Manx. Its sources are the node and the
+    /// world, as [`NextHop::ManxPorts`].
     pub const MANX_PORTS: Self =
         Self { back: EncodedNextHop::MANX_PORTS, significant_bits: u32::MAX };
-    /// The host port where the world is behind the uplink: the node.
+    /// The host port of a node whose uplink Manx owns. Its only source is the node, because the world is behind the
+    /// uplink.
     pub const NODE: Self = Self { back: NextHop::Node.encode(), significant_bits: u32::MAX };
-    /// The uplink: the world.
+    /// The uplink. Its source is the world.
     pub const UPLINK: Self = Self { back: NextHop::Host.encode(), significant_bits: u32::MAX };
 
     /// An endpoint's port.
@@ -48,16 +51,16 @@ impl Entrance {
         Self { back: NextHop::Endpoint(index).encode(), significant_bits: u32::MAX }
     }
 
-    /// The host side of an endpoint that another plugin has connected: as the host port, and for packets of other
-    /// endpoints of the node that the node forwards.
+    /// The host side of an endpoint that another CNI plugin has connected. It admits what the host port admits, and
+    /// packets that the node forwards from its other endpoints.
     #[inline]
     pub const fn host_side(index: u32) -> Self {
         Self { back: NextHop::HostSide(index).encode(), significant_bits: u32::MAX }
     }
 
-    /// The tunnel of a known peer. The pool of the destination chooses the encapsulation of a packet, and the pool
-    /// of the source chooses that of its replies, so the peer may use either tunnel. It brings visitors, too, as far as
-    /// `visitor` lets them.
+    /// The tunnel of a known peer. The pool of the destination chooses the encapsulation of a packet, and the pool of
+    /// the source chooses that of its replies, so the peer may use either tunnel. It also brings visitors, as far as
+    /// `visitor` admits them.
     #[inline]
     pub const fn tunnel(index: u32) -> Self {
         Self {
@@ -80,8 +83,9 @@ impl Entrance {
         }
     }
 
-    /// Whether packets between these addresses are decided here, and not dropped as nobody's. Processes of the node reach
-    /// the ports that are Manx's at IPv4's loopback addresses, too; nothing else goes there.
+    /// Whether Manx decides packets between these addresses here. Other packets are dropped as not forwardable.
+    /// Processes of the node reach the port ranges that belong to Manx at IPv4's loopback addresses, too; no other port
+    /// accepts those.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "every new flow")]
     pub(super) fn takes(self, [source, destination]: [Address; 2]) -> bool {
@@ -97,8 +101,8 @@ impl Entrance {
         (self.back.0 ^ hop.0) & self.significant_bits == 0
     }
 
-    /// The same where the fast path need not be fast: processes of the node answer for service addresses by host sides,
-    /// too, each to its own endpoint.
+    /// Like [`Self::admits`], for a packet of a flow on the slow path. Processes of the node also answer from service
+    /// addresses by a host side, each to the endpoint of that host side.
     pub(super) fn admits_flow(
         self,
         NextHopPair { from, to }: NextHopPair,
@@ -117,15 +121,16 @@ impl Entrance {
         self.admits(from) || is_untranslated || is_answer()
     }
 
-    /// Whether a known flow from this next hop is another sender's, although a packet that entered here has its addresses
-    /// and ports. The node's own packets and forwarded ones may look alike, and each needs a verdict of its own.
+    /// Whether a known flow with this next hop belongs to another sender, although a packet that entered here has the
+    /// same addresses and ports. The node's own packets and forwarded ones may look alike, and each needs its own
+    /// verdict.
     pub(super) fn is_other_sender(self, hop: EncodedNextHop) -> bool {
         (self == Self::FORWARDED && hop == EncodedNextHop::NODE)
             || (self == Self::HOST && hop == EncodedNextHop::FORWARDED)
     }
 
-    /// The next hops of an ICMP error of a flow. The node is a hop on the way to the clients that it masquerades, so it
-    /// sends errors about packets to them. These are packets of the node's own.
+    /// The next hops of an ICMP error about a packet of a flow. The node is a hop on the way to the clients that it
+    /// masquerades, so it sends errors about packets to them. Such an error is the node's own packet.
     pub(super) fn next_hops_of_error(self, pair: NextHopPair) -> NextHopPair {
         if self == Self::HOST && pair.from == EncodedNextHop::FORWARDED {
             NextHopPair { from: EncodedNextHop::NODE, ..pair }
@@ -134,13 +139,13 @@ impl Entrance {
         }
     }
 
-    /// The next hop back to the senders.
+    /// The next hop by which senders that enter here are reached.
     #[inline]
     pub const fn back(self) -> NextHop {
         NextHop::decode(self.back)
     }
 
-    /// The drop reason for a packet towards `to` whose source may not enter here.
+    /// The drop reason for a packet to `to` whose source may not enter here.
     pub(super) fn refusal(self, to: EncodedNextHop) -> DropReason {
         match self.back() {
             NextHop::Service if to == EncodedNextHop::SERVICE => DropReason::ServiceUntranslated,

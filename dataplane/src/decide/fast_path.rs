@@ -1,7 +1,7 @@
-//! The fast path decides a packet of a known flow for which nothing has changed. Nearly every packet is one.
+//! The fast path decides a packet of a known flow for which nothing has changed. Nearly every packet is such a packet.
 //!
-//! Its decision and its changes to the state equal those of [`decide`](super::decide()). It makes no decision in any
-//! unusual case.
+//! Its decision and its changes to the state equal those of [`decide`](super::decide()). It leaves every unusual case
+//! to the slow path.
 
 use super::address_lookup::current_epoch;
 use super::metadata::PacketMetadata;
@@ -11,12 +11,12 @@ use crate::fate::Forwarding;
 use crate::flow::{RuleCounters, Verdict};
 use crate::tables::Tables;
 
-/// Decides a packet of a known flow whose slot has been [guessed](crate::flow::FlowTable::guess): its forwarding, and
-/// the slots of the rules that allow it. `None`: nothing was done, and [`decide`](super::decide()) must decide. `now`
-/// is in seconds.
+/// Decides a packet of a known flow whose slot has been [guessed](crate::flow::FlowTable::guess). Returns its
+/// forwarding, and the slots of the rules that allow it. Returns `None` without an effect if
+/// [`decide`](super::decide()) must decide. `now` is in seconds.
 ///
-/// If there is policy before connection tracking ([`HostPolicy::has_untracked`], which is read once a batch), the
-/// caller uses this only for packets that are [`Tracked`](super::UntrackedVerdict::Tracked).
+/// If there is policy before connection tracking ([`HostPolicy::has_untracked`], which is read once per batch), the
+/// caller may use this only for packets that are [`Tracked`](super::UntrackedVerdict::Tracked).
 ///
 /// [`HostPolicy::has_untracked`]: crate::tables::HostPolicy::has_untracked
 #[inline]

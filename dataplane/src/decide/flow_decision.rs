@@ -6,15 +6,15 @@ use crate::policy::{NO_SLOT, PolicyVerdict};
 use crate::rewrite::Translation;
 use crate::tables::NextHopPair;
 
-/// The decision for a flow, and the slots of the rules that gave it. The later fragments of a packet follow the
-/// decision on its first.
+/// The decision for a flow, and the counter slots of the rules that gave it. The later fragments of a packet follow the
+/// decision on its first fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowDecision {
     pub(super) outcome: Outcome,
     pub(super) rules: RuleCounters,
 }
 
-/// The fate of the packets of a flow, as far as it does not depend on the single packet.
+/// The fate that all packets of a flow have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// They are forwarded between these next hops.
@@ -22,7 +22,7 @@ pub(super) enum Outcome {
     /// They are translated and forwarded.
     Translate(NextHopPair, Translation),
     Drop(DropReason),
-    /// They are dropped, and the sender is told that nobody is there.
+    /// They are dropped, and the sender gets a RST or an ICMP error.
     Refuse(DropReason),
     /// Another worker has the flow and decides.
     Handoff(WorkerId),
@@ -45,7 +45,7 @@ impl FlowDecision {
         Self::without_rules(Outcome::Handoff(to))
     }
 
-    /// The decision for packets between two next hops on which policy has given its verdict.
+    /// The decision for packets between two next hops, from the verdict of policy.
     #[inline]
     pub(super) fn from_verdict(pair: NextHopPair, verdict: &PolicyVerdict) -> Self {
         let outcome = match verdict.denied {
@@ -55,7 +55,7 @@ impl FlowDecision {
         Self { outcome, rules: verdict.rules }
     }
 
-    /// The same decision for packets that are translated if they are forwarded.
+    /// The same decision, with a translation of the packets that are forwarded.
     #[inline]
     pub(super) fn translated(self, translation: Translation) -> Self {
         let outcome = match self.outcome {
@@ -65,7 +65,7 @@ impl FlowDecision {
         Self { outcome, ..self }
     }
 
-    /// Whether its packets go on.
+    /// Whether the packets are forwarded.
     #[inline]
     pub(super) const fn forwards(&self) -> bool {
         matches!(self.outcome, Outcome::Forward(_) | Outcome::Translate(..))

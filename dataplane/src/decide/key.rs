@@ -1,4 +1,4 @@
-//! The key of a packet's flow, and the query to policy for it.
+//! The key of a packet's flow, and the packet as policy judges it.
 
 use manx_policy_compiler::model::{L4Header, Protocol, Transport};
 
@@ -23,8 +23,8 @@ pub fn flow_key(parsed: &Parsed) -> (FlowKey, Orientation) {
     key_from_parts(parsed.source, parsed.destination, ports, parsed.protocol, parsed.icmp())
 }
 
-/// The two ends of an ICMP query's flow differ, one asks and one answers: a request never passes as the reply to
-/// another.
+/// The two ends of an ICMP query's flow have different ports, one for the side that asks and one for the side that
+/// answers. So a request never passes as the reply to another request.
 #[inline(never)]
 pub(super) fn key_from_parts(
     source: Address,
@@ -44,8 +44,8 @@ pub(super) fn key_from_parts(
     }
 }
 
-/// The key with other ends of the packets that have this key and orientation. An ICMP query's port is its identifier, and
-/// its destination has none.
+/// The key of the same packets after their ends have been replaced by others. The port of an ICMP query is its
+/// identifier, which belongs to the source; the destination has no port.
 pub(super) fn key_with_ends(
     key: &FlowKey,
     orientation: Orientation,
@@ -63,7 +63,7 @@ pub(super) fn key_with_ends(
     key_from_parts(source.0, destination.0, ports, protocol, icmp)
 }
 
-/// The type of the reply to an ICMP query, or of the query to a reply; and whether this is the query.
+/// For an ICMP query or reply: the type of the packets in the other direction, and whether this packet is the query.
 pub(super) fn icmp_query(source: Address, upper: u8, kind: u8) -> Option<(u8, bool)> {
     match (upper, source.is_v4()) {
         (protocol::ICMPV4, true) => icmpv4::kind::query(kind),

@@ -1,5 +1,5 @@
-//! The results of the parse pass for a packet: enough for [`fast_path`](super::fast_path()), and small enough that
-//! those of a batch stay in the cache.
+//! The results of the parse pass for one packet. They suffice for [`fast_path`](super::fast_path()), and are small
+//! enough that those of a whole batch stay in the cache.
 
 use super::entrance::Entrance;
 use super::key::flow_key;
@@ -10,25 +10,25 @@ use crate::parse::{Fragment, Parsed};
 use crate::tables::PortId;
 use crate::wire::address::Address;
 
-/// The way by which a packet came.
+/// How a packet arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
     /// The entrance by which it came.
     pub entrance: Entrance,
-    /// The port that brought it, to this worker or another one.
+    /// The port at which it arrived, which may be another worker's.
     pub port: PortId,
-    /// The number of workers that have had it before.
+    /// The number of workers that have handed it off.
     pub handoffs: u8,
 }
 
-/// The key and hash of a packet's flow, formed once for all lookups.
+/// The key and hash of a packet's flow, computed once for all lookups.
 #[derive(Debug, Clone, Copy)]
 pub struct FlowLookup {
     /// The [`flow_key`].
     pub key: FlowKey,
     /// The key's hash in the worker's flow table.
     pub hash: u64,
-    /// The slot at which the flow probably is.
+    /// The slot where the flow probably is.
     pub guess: Guess,
     /// The packet's direction in the flow.
     pub orientation: Orientation,
@@ -49,23 +49,23 @@ pub struct PacketMetadata {
     pub flow: FlowLookup,
     /// The entrance by which it came.
     pub entrance: Entrance,
-    /// The port that brought it, to this worker or another one.
+    /// The port at which it arrived, which may be another worker's.
     pub port: PortId,
-    /// The number of workers that have had it before.
+    /// The number of workers that have handed it off.
     pub handoffs: u8,
-    /// The number of packets that a wire would carry for it; 0: it cannot be parsed.
+    /// The number of packets on a wire that it stands for. 0 means that it cannot be parsed.
     pub segments: u32,
-    /// The length on a wire: of the packet, or of a super-packet's largest segment.
+    /// The length on a wire: that of the packet, or of the largest segment of a super-packet.
     pub unit: u32,
-    /// The packet's length by its IP header.
+    /// The packet's length as its IP header gives it.
     pub total_len: u16,
-    /// The end of the upper layer's header: each segment of a super-packet repeats the bytes before it.
+    /// The end of the layer-4 header. Each segment of a super-packet repeats the bytes before it.
     pub header_len: u16,
     /// TTL or hop limit.
     pub ttl: u8,
-    /// TCP's flags, else none.
+    /// The flags of TCP; none for other protocols.
     pub tcp_flags: TcpFlags,
-    /// Whether its flow alone decides it: it is no fragment, has ports, and does not carry a tunnel.
+    /// Whether its flow alone decides it: it has ports, is no fragment, and does not carry a tunnel.
     pub is_plain: bool,
     /// Whether a wire could carry it ([`is_finished`](crate::packet::Body::is_finished)).
     pub is_finished: bool,
@@ -93,14 +93,14 @@ impl PacketMetadata {
         is_finished: false,
     };
 
-    /// Whether it may be of a connection that is there: of the protocols that say so, it does not open one.
+    /// Whether the packet may belong to a connection that exists. False if its protocol shows that it opens one.
     #[inline]
     pub(super) fn is_under_way(&self) -> bool {
         !self.tcp_flags.opens()
     }
 
-    /// The metadata of a packet, given the number of its packets [on a wire](crate::packet::Body::on_a_wire) and
-    /// whether a wire could carry it unchanged. `flows` is the table in which its flow will be looked up.
+    /// The metadata of a packet, from the number of packets that it is [on a wire](crate::packet::Body::on_a_wire) and
+    /// from whether a wire could carry it unchanged. `flows` is the table in which its flow will be looked up.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "most of it is known beforehand of a plain packet")]
     pub fn new(
@@ -122,7 +122,7 @@ impl PacketMetadata {
             header_len: parsed.header_len,
             ttl: parsed.ttl,
             tcp_flags: TcpFlags(parsed.tcp_flags),
-            // The protocol is not asked for here; the slow path asks for it.
+            // The fast path does not check the protocol; the slow path does.
             is_plain: parsed.has_ports
                 && parsed.fragment == Fragment::Whole
                 && !is_tunnel_port(parsed.destination_port),
@@ -134,7 +134,7 @@ impl PacketMetadata {
 /// One packet with its metadata.
 #[derive(Debug, Clone, Copy)]
 pub struct PacketRef<'a> {
-    /// The packet: its headers are parsed again where its flow alone does not decide it.
+    /// The packet. Its headers are parsed again if its flow alone does not decide it.
     pub packet: &'a Packet,
     /// Its metadata.
     pub metadata: &'a PacketMetadata,

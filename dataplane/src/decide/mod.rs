@@ -1,6 +1,7 @@
-//! The decision for one packet: its entrance, its flow if that is known, the verdict of policy, the route.
+//! The decision for one packet. It rests on the packet's entrance, its flow if that is known, the verdict of policy,
+//! and the route.
 //!
-//! Nothing here touches a device, a clock or a buffer; the caller acts on the [`Fate`](crate::fate::Fate).
+//! This module does not touch a device, a clock or a buffer; the caller acts on the [`Fate`](crate::fate::Fate).
 
 mod address_lookup;
 mod entrance;

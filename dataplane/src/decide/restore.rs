@@ -1,4 +1,4 @@
-//! Flows of the last process: each is judged anew, and continues if these tables allow it.
+//! Restores flows of the last process. Each is judged again, and continues if these tables allow it.
 
 use super::address_lookup::{by_return_path, current_epoch, lookup_ends};
 use super::key::transport;
@@ -15,16 +15,16 @@ use crate::tables::{NextHopPair, Tables};
 /// The outcome of restoring a flow of the agent's last process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestoreOutcome {
-    /// It continues here.
+    /// It continues at this worker.
     Here,
-    /// Another worker has its shard, and restores it.
+    /// Another worker has its shard and restores it.
     Elsewhere,
-    /// It ends: these tables do not allow it, its ends have moved, or its timeout has passed.
+    /// It ends: these tables do not allow it, its ends have changed, or its timeout has passed.
     Ended,
 }
 
-/// Opens a flow again as its record says, if it would be opened by a first packet that policy judges now.
-/// `may_reserve`: the worker may take a shard that no worker has.
+/// Opens a flow again as its record describes it, if policy would allow its first packet now. `may_reserve`: whether
+/// the worker may take a shard that no worker has.
 pub fn restore(
     tables: &Tables,
     state: &mut DecisionState,
@@ -56,7 +56,7 @@ pub fn restore(
     let hash = state.flows.hash(key);
     let found = state.flows.find(hash, key);
     if state.flows.live_entry(found, now).is_some() {
-        // What has passed since is newer.
+        // The flow in the table is newer than the record.
         return RestoreOutcome::Here;
     }
     if !(may_reserve || state.flows.has_shard(hash))
@@ -93,8 +93,8 @@ pub fn restore(
     RestoreOutcome::Here
 }
 
-/// The ends of a flow and the verdict on it, by these tables. `None`: its backend is gone, or the node that brings its
-/// packets, or nothing leads there.
+/// The ends of a flow and the verdict on it, according to these tables. `None`: its backend is gone, the node whose
+/// tunnel brings its packets is gone, or its destination has no route.
 fn judge(
     tables: &Tables,
     record: &FlowRecord,

@@ -1,4 +1,4 @@
-//! Routing: the next hops that Manx connects, and the forwarding of a packet that policy allows.
+//! Routing: which next hops Manx connects, and how a packet that policy allows is forwarded.
 
 use super::metadata::PacketMetadata;
 use crate::drop_reason::DropReason;
@@ -7,10 +7,10 @@ use crate::icmp::ErrorKind;
 use crate::rewrite::Rewrite;
 use crate::tables::{NextHop, NextHopPair, Tables};
 
-/// Whether Manx carries packets between two next hops. It connects its endpoints with everything; this node, and the
-/// clients that it masquerades, with pods of other nodes; visitors with its endpoints; and, where it owns the uplink, this node with the world. It
-/// carries no transit. Nothing is opened from a service address. A destination without a route is let through, to be
-/// answered.
+/// Whether Manx carries packets between two next hops. It connects its endpoints with everything, visitors with its
+/// endpoints, and this node and the clients that it masquerades with pods of other nodes. Where it owns the uplink, it
+/// also connects this node with the world. It does not carry packets from one other node to another. A service address
+/// opens no flow. A destination without a route counts as connected, so that the sender gets an ICMP error.
 #[inline]
 pub(super) fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
     match (from, to) {
@@ -43,7 +43,7 @@ pub(super) fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
     }
 }
 
-/// The rest of routing, except for the packet size: checks the link and the hop limit.
+/// The last part of routing, without the packet size: checks the link and the hop limit.
 pub(super) fn route<'a>(
     tables: &'a Tables,
     metadata: &PacketMetadata,
@@ -63,7 +63,8 @@ pub(super) fn route<'a>(
     Ok(Forwarding { link, rewrite })
 }
 
-/// Forwards a packet that rules allow. `None`: it must be answered, or does not fit.
+/// Forwards a packet that the rules allow. `None`: the packet must be answered by an ICMP error, or does not fit the
+/// link's MTU.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "nearly every packet")]
 pub(super) fn forward_if_fits<'a>(
@@ -77,7 +78,7 @@ pub(super) fn forward_if_fits<'a>(
     fits.then_some(Forwarding { link, rewrite })
 }
 
-/// Whether the hop limit of a packet ends here.
+/// Whether the hop limit of a packet runs out here.
 #[inline]
 fn expires(metadata: &PacketMetadata, rewrite: Rewrite) -> bool {
     rewrite.decrements_ttl && metadata.ttl <= 1

@@ -1,13 +1,13 @@
 //! Service addresses that the node translates ([`ServicePort`](crate::tables::ServicePort)).
 //!
-//! A pod's packet to a service address leaves by the service port unjudged. kube-proxy changes its destination, and it
-//! comes back by the same port, as a flow of its own: from the pod to an endpoint. That flow is judged, and its replies
-//! leave by the service port, so that the node translates them back. They come back from the service address and
-//! belong to the first flow.
+//! A pod's packet to a service address leaves by the service port without a verdict. kube-proxy changes its
+//! destination. The packet then comes back by the same port as a separate flow, from the pod to an endpoint of the
+//! service. Policy judges this second flow. Its replies leave by the service port, so that the node translates them
+//! back. The translated replies come from the service address and belong to the first flow.
 //!
-//! Each first flow takes an entry in the kernel's table of connections, which the whole node shares. This happens before
-//! policy can judge the second flow. So each pod has a budget of first flows ([`ServiceBudgets`]). If policy allows the
-//! second flow, the first one is given back.
+//! Each first flow takes an entry in the kernel's table of connections, which the whole node shares. This happens
+//! before policy can judge the second flow. So each pod has a budget of first flows ([`ServiceBudgets`]). If policy
+//! allows the second flow, the pod gets the budget for the first one back.
 
 use std::net::IpAddr;
 
@@ -18,7 +18,7 @@ use crate::policy::{self, FlowEnds, PolicyVerdict, PolicyViews, UntrackedAllows}
 use crate::tables::{EncodedNextHop, NextHop, NextHopPair, Tables};
 use crate::wire::address::Address;
 
-/// Why a packet between these next hops opens no flow.
+/// The reason why a packet between these next hops opens no flow.
 #[inline]
 pub(super) fn refusal(pair: NextHopPair) -> Option<DropReason> {
     match (pair.from, pair.to) {
@@ -30,29 +30,30 @@ pub(super) fn refusal(pair: NextHopPair) -> Option<DropReason> {
     }
 }
 
-/// The number of flows to service addresses that an endpoint may open at once and that do not come back allowed.
+/// The number of flows to service addresses that an endpoint may open in a burst and that policy has not allowed when
+/// they came back.
 const BURST: u32 = 1024;
-/// The number of further ones in each second.
+/// The number of such flows by which the budget grows each second.
 const REFILL: u32 = 100;
 
-/// The rest of each endpoint's budget of new flows to service addresses.
+/// What is left of each endpoint's budget of new flows to service addresses.
 #[derive(Debug, Default)]
 pub struct ServiceBudgets {
-    /// By the endpoint's index.
+    /// Indexed by the endpoint's index.
     by_endpoint: Vec<Budget>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Budget {
-    /// The attachment of its endpoint: the index may be another endpoint's later.
+    /// The attachment of the endpoint. It is compared because the index may later belong to another endpoint.
     attachment: u32,
     left: u32,
-    /// The second in which it was refilled last.
+    /// The second in which it was last refilled.
     at: u32,
 }
 
 impl ServiceBudgets {
-    /// The budget of an endpoint: its index, and its attachment.
+    /// The budget of an endpoint, which is given by its index and its attachment.
     fn of(&mut self, (index, attachment): (u32, u32)) -> &mut Budget {
         let (at, full) = (index as usize, Budget { attachment, left: BURST, at: 0 });
         if self.by_endpoint.len() <= at {
@@ -65,7 +66,7 @@ impl ServiceBudgets {
         budget
     }
 
-    /// Takes one flow from an endpoint's budget. `false`: nothing is left.
+    /// Takes one flow from an endpoint's budget. Returns `false` if nothing is left.
     fn take(&mut self, endpoint: (u32, u32), now: u32) -> bool {
         let budget = self.of(endpoint);
         let refill = now.saturating_sub(budget.at).saturating_mul(REFILL);
@@ -81,7 +82,7 @@ impl ServiceBudgets {
     }
 }
 
-/// Accounts for a flow that policy lets begin. Returns why it does not, after all.
+/// Accounts for a flow that policy allows. Returns a drop reason if the budget does not allow it.
 #[inline]
 pub(super) fn account(
     tables: &Tables,
@@ -101,7 +102,7 @@ pub(super) fn account(
     None
 }
 
-/// The endpoints of a service's port that are hosts, if any.
+/// The endpoints of a service's port that are host addresses, if there are any.
 fn hosts(tables: &Tables, address: Address, transport: Transport) -> Option<&[(IpAddr, u16)]> {
     let L4Header::Ports { destination, .. } = transport.l4 else { return None };
     let key = (address.to_ip(), transport.protocol, destination);
@@ -109,7 +110,8 @@ fn hosts(tables: &Tables, address: Address, transport: Transport) -> Option<&[(I
 }
 
 /// Evaluates policy for a flow to a service address. A packet that the node translates to a pod is judged when it comes
-/// back. One that it translates to a host may not come back, so every endpoint that is a host must be allowed.
+/// back. A packet that the node translates to a host may not come back, so policy must allow every endpoint that is a
+/// host.
 #[inline(never)]
 pub(super) fn evaluate(
     tables: &Tables,

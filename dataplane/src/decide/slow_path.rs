@@ -1,4 +1,4 @@
-//! The complete decision for one packet: untracked policy, its flow or policy's verdict, fragments, routing, size.
+//! The complete decision for one packet: untracked policy, its flow or the verdict of policy, fragments, routing, size.
 
 use std::net::IpAddr;
 
@@ -26,8 +26,8 @@ use crate::wire::protocol;
 pub struct Decision<'a> {
     /// The fate of the packet.
     pub fate: Fate<'a>,
-    /// The slots of the rules that decided at the source's egress and at the destination's ingress
-    /// ([`NO_SLOT`](crate::policy::NO_SLOT): no rule was evaluated).
+    /// The slots of the rules that decided at the source's egress and at the destination's ingress.
+    /// [`NO_SLOT`](crate::policy::NO_SLOT) means that no rule was evaluated.
     pub rules: RuleCounters,
 }
 
@@ -56,7 +56,7 @@ pub fn decide<'a>(
     Decision { fate, rules: decision.rules }
 }
 
-/// The forwarding of a packet that policy allows. Errors: it has another fate.
+/// The forwarding of a packet that policy allows. Returns an error if the packet has another fate.
 #[inline]
 fn forward<'a>(
     tables: &'a Tables,
@@ -91,7 +91,7 @@ fn decide_flow(
     }
 }
 
-/// As [`decide_flow`], for packets whose flow alone does not decide them.
+/// Like [`decide_flow`], for packets that their flow alone does not decide.
 #[inline(never)]
 fn decide_unusual(
     tables: &Tables,
@@ -128,13 +128,13 @@ fn decide_unusual(
             }
             decision
         }
-        // The decision on the first fragment includes its source check, because the key names the entrance too. It is
-        // valid only in its epoch: it names endpoints by an index that other tables may give to another endpoint, and
-        // next hops that a change of the tables in use may have replaced.
+        // The decision on the first fragment includes its source check, because the fragment key contains the entrance,
+        // too. It is valid only in its epoch. It contains the index of an endpoint, which other tables may give to
+        // another endpoint, and next hops, which a change within the tables may have replaced.
         Fragment::Later { .. } => {
             match (state.fragments.lookup(parsed, entrance, epoch, now), state.next_worker) {
                 (Some(Some(decision)), _) => decision,
-                // Another worker may have had the first fragment.
+                // Another worker may have received the first fragment.
                 (None, (next, others)) if metadata.handoffs < others => {
                     FlowDecision::hand_off(next)
                 }
@@ -144,8 +144,8 @@ fn decide_unusual(
     }
 }
 
-/// Whether packets between these addresses are decided here. An endpoint answers itself at [`HAIRPIN_V6`], which is
-/// link-local: only a known flow brings such a packet further.
+/// Whether Manx decides packets between these addresses here. An endpoint that reaches itself through a service answers
+/// to [`HAIRPIN_V6`], which is link-local. Only a known flow forwards such a packet.
 fn is_taken(tables: &Tables, entrance: Entrance, parsed: &Parsed) -> bool {
     let is_hairpin =
         || tables.services.is_some() && parsed.destination == IpAddr::V6(HAIRPIN_V6).into();
@@ -153,7 +153,7 @@ fn is_taken(tables: &Tables, entrance: Entrance, parsed: &Parsed) -> bool {
         || (parsed.source.is_forwardable() && is_hairpin())
 }
 
-/// Drops the first fragment of an SCTP packet whose ports would change: its checksum covers all fragments.
+/// Drops the first fragment of an SCTP packet whose ports would change, because its checksum covers all fragments.
 fn untranslatable(decision: FlowDecision, parsed: &Parsed) -> FlowDecision {
     let ports = [parsed.source_port, parsed.destination_port];
     match decision.outcome {

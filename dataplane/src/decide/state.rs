@@ -15,33 +15,34 @@ use crate::services::Affinities;
 
 /// The state that a worker keeps between packets.
 pub struct DecisionState {
-    /// Flows.
+    /// The flow table.
     pub flows: FlowTable,
-    /// The source of the last packet that the fast path did not decide.
+    /// The source of the last packet that the fast path left to the slow path.
     pub source_cache: SourceCache,
-    /// The untracked hook of the last packet for which there was one to look up.
+    /// The untracked hook that was looked up last.
     pub untracked_hooks: UntrackedHookCache,
     /// The decisions on first fragments.
     pub fragments: FragmentTracker<FlowDecision>,
-    /// The rest of each endpoint's budget of new flows to service addresses.
+    /// What is left of each endpoint's budget of new flows to service addresses.
     pub service_budgets: ServiceBudgets,
-    /// The backend that each client of a service got last. All workers share it.
+    /// The last backend of each client of a service. All workers share it.
     pub affinities: Arc<Affinities>,
-    /// Random numbers, and how many were drawn.
+    /// The source of random numbers, and how many have been drawn.
     pub random: (RandomState, u64),
     /// The number of live flows that were evicted for others.
     pub evictions: u64,
-    /// The last flow of the way out that got no port.
+    /// The last refusal of a masqueraded flow for which no port was free.
     pub refusal: Refusal,
-    /// The worker that gets the next packet whose state may be at any worker, and the number of other workers.
+    /// The worker that gets the next packet if it is unknown which worker has the packet's state. Also the number of
+    /// other workers.
     pub next_worker: (WorkerId, u8),
 }
 
-/// A refusal that control is to know of: one a second.
+/// A refusal to report to the control loop, at most one per second.
 #[derive(Debug, Default)]
 pub struct Refusal {
     at: Option<u32>,
-    /// It is not reported yet.
+    /// The refusal, until it is reported.
     pub waiting: Option<PortRefused>,
 }
 
@@ -54,7 +55,7 @@ impl Refusal {
 }
 
 impl DecisionState {
-    /// A random number that no sender can foresee.
+    /// A random number that no sender can predict.
     #[inline]
     pub(super) fn chance(&mut self) -> u32 {
         let (random, drawn) = &mut self.random;

@@ -1,4 +1,5 @@
-//! The decision that a flow's entry holds: how it is written, read and brought up to date, and whom the flow counts for.
+//! The decision that a flow's entry holds: how it is written, read and brought up to date. Also which owner the flow
+//! counts for.
 
 use super::flow_decision::FlowDecision;
 use super::metadata::PacketMetadata;
@@ -8,8 +9,8 @@ use crate::policy::{self, FlowEnds, NO_SLOT, PolicyVerdict};
 use crate::services::FrontendKey;
 use crate::tables::{Established, NextHop, NextHopPair, Tables};
 
-/// The owner that a flow counts for: the endpoint that opens it, so that no endpoint fills the share of another;
-/// else the endpoint that it is opened to.
+/// The owner that a flow counts for: the endpoint that opens it, else the endpoint that it is opened to. So no endpoint
+/// uses up the share of another one.
 #[inline]
 pub(super) fn flow_owner(ends: &FlowEnds) -> Owner {
     match (ends.from, ends.to) {
@@ -18,8 +19,8 @@ pub(super) fn flow_owner(ends: &FlowEnds) -> Owner {
     }
 }
 
-/// As [`flow_owner`], for a flow that is translated and has this first key. Clients from outside who are led to another
-/// node count for the namespace of the Service: so they take nothing from those of other namespaces.
+/// Like [`flow_owner`], for a translated flow with this first key. A client from outside that is led to another node
+/// counts for the namespace of the Service, so it takes nothing from clients of other namespaces.
 pub(super) fn translated_owner(tables: &Tables, first: &DirectedKey, ends: &FlowEnds) -> Owner {
     let owner = flow_owner(ends);
     if owner != Owner::NODE || ends.from != NextHop::Host {
@@ -65,7 +66,7 @@ pub(super) fn decide_by_verdict(
     decision
 }
 
-/// The verdict that an entry holds, if that is of this epoch and policy need not be evaluated (`judge`).
+/// The verdict that an entry holds, if it is of this epoch and policy need not be evaluated (`judge` is false).
 #[inline]
 pub(super) fn cached_verdict_at(
     epoch: Epoch,
@@ -75,8 +76,8 @@ pub(super) fn cached_verdict_at(
     if judge || epoch != entry.epoch { None } else { cached_verdict(entry) }
 }
 
-/// The verdict that an entry holds. `None`: the flow was denied by something else than a rule, which an entry does
-/// not hold.
+/// The verdict that an entry holds. `None`: something other than a rule denied the flow, and an entry cannot hold such
+/// a reason.
 #[inline]
 fn cached_verdict(entry: &FlowMut<'_>) -> Option<PolicyVerdict> {
     let rules = entry.counters;
@@ -88,8 +89,9 @@ fn cached_verdict(entry: &FlowMut<'_>) -> Option<PolicyVerdict> {
     (slot != NO_SLOT).then_some(PolicyVerdict { denied: Some(denied), rules })
 }
 
-/// Brings a flow up to date whose ends have been looked up in these tables: it keeps its verdict while nothing has changed
-/// that this rests on, or policy is evaluated. `leads`: whether Manx carries packets between these ends.
+/// Brings a flow up to date after its ends have been looked up in these tables. The flow keeps its verdict while
+/// everything that the verdict rests on is unchanged; otherwise policy is evaluated. `leads`: whether Manx carries
+/// packets between these ends.
 #[inline]
 pub(super) fn refresh_stale(
     tables: &Tables,
@@ -103,7 +105,7 @@ pub(super) fn refresh_stale(
     if !judge
         && leads_as_before
         && leads
-        // Its verdict rests on endpoints that the stamp does not name.
+        // The verdict also rests on the endpoints of the service, which the stamp does not contain.
         && ends.to != NextHop::Service
         && policy::policy_stamp(tables, ends) == entry.second.policy_stamp
         && let Some(verdict) = cached_verdict(entry)
@@ -114,7 +116,7 @@ pub(super) fn refresh_stale(
     let is_kept = !judge && keeps_established(tables, entry) && leads_as_before;
     let verdict =
         if leads { evaluate() } else { PolicyVerdict::without_rules(Some(DropReason::NoRoute)) };
-    // A connection that is kept against the rules is counted by none of them.
+    // A connection that is kept although rules deny it is counted at no rule.
     let verdict = if is_kept && verdict.denied.is_some() {
         PolicyVerdict::without_rules(None)
     } else {
@@ -125,15 +127,15 @@ pub(super) fn refresh_stale(
     verdict
 }
 
-/// Whether a connection outlives a policy that denies it now.
+/// Whether a connection continues although policy denies it now.
 pub(super) fn keeps_established(tables: &Tables, entry: &FlowMut<'_>) -> bool {
     tables.connections.established == Established::Keep
         && entry.verdict == Verdict::Allow
         && entry.state().is_answered()
 }
 
-/// Whether the ends of a flow have the next hops that they had. They do not when another pod has the address of one
-/// end.
+/// Whether the ends of a flow still have the next hops that they had. They have others if another pod has the address
+/// of one end.
 fn has_same_next_hops(
     tables: &Tables,
     entry: &FlowMut<'_>,
@@ -144,7 +146,8 @@ fn has_same_next_hops(
         && entry.second.attachments == attachment_ids(tables, ends)
 }
 
-/// What names the ends beyond these tables: the attachments of endpoints, and the address of the node that brings a visitor.
+/// The ids of the ends that stay unique across tables: the attachments of endpoints, and the address of the node that
+/// brings a visitor.
 fn attachment_ids(tables: &Tables, ends: &FlowEnds) -> [u32; 2] {
     [ends.from, ends.to].map(|next_hop| match next_hop {
         NextHop::Endpoint(index) => {
@@ -164,7 +167,7 @@ fn attachment_ids(tables: &Tables, ends: &FlowEnds) -> [u32; 2] {
     })
 }
 
-/// Writes the decision and its policy stamp into a flow.
+/// Writes the decision and its policy stamp into an entry.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "every new flow; restoring and judging again are rare")]
 pub(super) fn write_decision(
@@ -177,8 +180,8 @@ pub(super) fn write_decision(
         None => (Verdict::Allow, verdict.rules),
         Some(DropReason::PolicyIngress) => (Verdict::DenyIngress, verdict.rules),
         Some(DropReason::PolicyEgress) => (Verdict::DenyEgress, verdict.rules),
-        // No rule decided. The entry cannot hold the reason, so it gets no slots and the next packet has policy
-        // evaluated again.
+        // No rule decided. The entry cannot hold the reason, so it gets no slots, and policy is evaluated again for the
+        // next packet.
         Some(_) => (Verdict::DenyEgress, PolicyVerdict::without_rules(None).rules),
     };
     entry.set_verdict(cached);

@@ -1,4 +1,4 @@
-//! Flows: known ones, new ones, those whose verdict is renewed, and the ICMP errors that belong to them.
+//! Flows: known flows, new flows, flows whose verdict is renewed, and the ICMP errors that belong to flows.
 
 use manx_policy_compiler::model::Transport;
 
@@ -77,9 +77,9 @@ fn known_by_two_keys(
     }
 }
 
-/// Decides a packet without a flow. If it is allowed, its flow is inserted, where there is a `place` for it. A packet
-/// of an endpoint to itself by its own port makes no flow: it is always allowed, in either direction, and would cost
-/// the table two entries.
+/// Decides a packet without a flow. If policy allows it, its flow is inserted, provided that there is a `place` for it.
+/// A packet from an endpoint to itself by its own port makes no flow: it is always allowed in both directions, and
+/// would take two entries of the table.
 #[inline(never)]
 fn open_flow(
     tables: &Tables,
@@ -146,7 +146,7 @@ fn open_flow(
     decision
 }
 
-/// Evaluates policy for a flow to this destination, in its original direction.
+/// Evaluates policy for a flow to this destination, in the flow's original direction.
 #[inline]
 pub(super) fn evaluate(
     tables: &Tables,
@@ -160,7 +160,7 @@ pub(super) fn evaluate(
     policy::evaluate_policy(tables, views, UntrackedAllows::NONE)
 }
 
-/// Decides a packet of a known flow. The cached decision is valid while all that it rests on is unchanged.
+/// Decides a packet of a known flow. The cached decision is valid while everything that it rests on is unchanged.
 #[inline]
 fn apply_cached(
     tables: &Tables,
@@ -181,8 +181,8 @@ fn apply_cached(
     FlowDecision::from_verdict(pair, &PolicyVerdict { denied: None, rules: entry.counters })
 }
 
-/// As [`apply_cached`], if something may have changed or policy must be evaluated (`judge`). Policy is evaluated for
-/// the original direction of the flow, whatever the packet's direction.
+/// Like [`apply_cached`], if something may have changed or policy must be evaluated (`judge`). Policy is evaluated for
+/// the original direction of the flow, whichever direction the packet has.
 #[inline(never)]
 fn recheck(
     tables: &Tables,
@@ -206,7 +206,7 @@ fn refresh(tables: &Tables, entry: &mut FlowMut<'_>, judge: bool) -> PolicyVerdi
     refresh_untranslated(tables, entry, epoch, judge)
 }
 
-/// As [`refresh`], if something may have changed.
+/// Like [`refresh`], if something may have changed.
 #[inline(never)]
 fn refresh_untranslated(
     tables: &Tables,
@@ -225,8 +225,8 @@ fn refresh_untranslated(
     refresh_stale(tables, entry, (pair, &ends, leads), epoch, judge, evaluate)
 }
 
-/// Decides an ICMP error. It passes with the flow that its quoted header names, towards the sender of the quoted
-/// packet and from the side to which that packet went. An error from an endpoint to itself passes.
+/// Decides an ICMP error. It passes if its quoted header names a flow, if it goes to the sender of the quoted packet,
+/// and if it comes from the side to which the quoted packet went. An error from an endpoint to itself passes.
 pub(super) fn decide_icmp_error(
     tables: &Tables,
     flows: &mut FlowTable,
@@ -254,7 +254,7 @@ pub(super) fn decide_icmp_error(
     if quoted.source != parsed.destination {
         return unmatched;
     }
-    // A host sends errors about requests; an error about a reply has no reader.
+    // A host sends errors only about requests, because the sender of a reply does not read errors.
     let asked = quoted.icmp.and_then(|(kind, _)| icmp_query(quoted.source, quoted.protocol, kind));
     if asked.is_some_and(|(_, asks)| !asks) {
         return unmatched;
@@ -276,7 +276,7 @@ pub(super) fn decide_icmp_error(
             of_flow.filter(|(direction, pair, _)| entrance.admits_flow(*pair, *direction));
         return admitted.map_or(unmatched, |(_, _, decision)| decision);
     }
-    // The error travels against the quoted packet.
+    // The error travels in the opposite direction of the quoted packet.
     let direction = entry.direction(orientation).reverse();
     let verdict = refresh(tables, &mut entry, false);
     let pair = entrance.next_hops_of_error(entry.next_hop_pair(direction));

@@ -1,11 +1,11 @@
-//! Untracked policy (`doNotTrack`): it decides a packet before connection tracking. The decision is not kept in a flow,
-//! and replies are decided by themselves.
+//! Untracked policy (`doNotTrack`): it decides a packet before connection tracking. No flow keeps the decision, and
+//! replies are decided independently.
 //!
 //! Such policy is evaluated only on an uplink that Manx owns
-//! ([`InterfaceChains::owned`](crate::tables::InterfaceChains)). An agent shares the uplink with the kernel and
+//! ([`InterfaceChains::owned`](crate::tables::InterfaceChains)). An agent shares the uplink with the kernel, so it
 //! publishes no such chains. So this file, `untracked_hook.rs`, `Role::Uplink` and the chains of
-//! [`OwnedChains`](crate::tables::OwnedChains) wait for a mode in which Manx owns the uplink; until then only tests and
-//! the bench reach them.
+//! [`OwnedChains`](crate::tables::OwnedChains) are for a mode in which Manx owns the uplink. Until that exists, only
+//! tests and the bench use them.
 
 use manx_policy_compiler::model::{L4Header, Transport};
 
@@ -24,8 +24,8 @@ use crate::flow::{FlowKey, Orientation, RuleCounters};
 use crate::policy::{self, PolicyVerdict, PolicyViews};
 use crate::tables::{NextHopPair, Tables};
 
-/// Decides a packet before its flow is looked up. Its decision equals that of [`decide`](super::decide()), and it
-/// changes no flow.
+/// Decides a packet before its flow is looked up. Its decision equals that of [`decide`](super::decide()), and it does
+/// not change any flow.
 #[inline]
 pub fn untracked_fast_path<'a>(
     tables: &'a Tables,
@@ -100,7 +100,7 @@ fn evaluate_addresses(
     }
 }
 
-/// The decision of untracked policy. `None`: there is no such policy, or it decides nothing.
+/// The decision of untracked policy. `None`: there is no such policy, or it does not decide the packet.
 #[inline]
 pub(super) fn evaluate_untracked(
     tables: &Tables,

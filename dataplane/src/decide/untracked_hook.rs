@@ -1,4 +1,4 @@
-//! The untracked hook of an interface: which chains decide its packets before connection tracking.
+//! The untracked hook of an interface: the chains that decide its packets before connection tracking.
 
 use manx_policy_compiler::image::{ChainId, Identity, Image};
 use manx_policy_compiler::model::{Direction, Transport, Verdict};
@@ -11,17 +11,17 @@ use crate::tables::{NextHop, NextHopPair, Tables};
 /// The verdict of the untracked fast path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UntrackedVerdict<T> {
-    /// The interface and the chains after it allow the packet.
+    /// The chain of the interface and the chains after it allow the packet.
     Allow(T),
-    /// Untracked policy decides nothing: the flow of the packet decides.
+    /// Untracked policy does not decide: the packet's flow decides.
     Tracked,
     /// The slow path ([`decide`](super::decide())) must decide.
     SlowPath,
 }
 
-/// The chains that are evaluated for packets between two next hops before their flows are looked up: that of the
-/// node's interface, and, if that allows the packet, that of the pod at the other end, if there is one. Both have
-/// one direction, because no packet that Manx carries passes two interfaces.
+/// The chains that are evaluated for packets between two next hops before their flows are looked up. The first is the
+/// chain of the node's interface. If it allows the packet, the chain of the pod at the other end follows, if there is
+/// one. Both chains have the same direction, because no packet that Manx carries passes two interfaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct UntrackedHook {
     direction: Direction,
@@ -54,7 +54,7 @@ impl UntrackedHook {
         UntrackedVerdict::Allow(Self { direction, interface, pod })
     }
 
-    /// Evaluates the hook for a packet between two ends. Returns the slots of the rules that allow it.
+    /// Evaluates the hook for a packet between two ends. Returns the slots of the rules that allow the packet.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as `evaluate_addresses`")]
     pub(super) fn evaluate(
@@ -92,7 +92,7 @@ impl UntrackedHook {
     }
 }
 
-/// The hook that was looked up last: packets that come together often have the same two next hops. It is valid for
+/// The hook that was looked up last. Packets that arrive together often have the same two next hops. It is valid for
 /// one version of the tables.
 #[derive(Debug, Clone, Copy)]
 pub struct UntrackedHookCache {
@@ -102,7 +102,7 @@ pub struct UntrackedHookCache {
 }
 
 impl Default for UntrackedHookCache {
-    /// Valid for any tables: no interface is at a next hop without a route.
+    /// This value is valid for any tables, because no interface is at a next hop without a route.
     fn default() -> Self {
         let nowhere = NextHop::NoRoute.encode();
         Self {

@@ -1,23 +1,25 @@
-//! Clients from outside whom another node has led to a backend on this one, so that the backend sees their own address.
+//! Visitors: clients from outside that another node has led to a backend on this node. The backend sees a visitor's own
+//! address.
 //!
-//! A tunnel brings sources of its own node, and no others ([`Entrance::tunnel`](super::Entrance::tunnel)). Visitors are the
-//! exception: they are let in as far as some frontend leads to the address and port that they ask, and are judged by policy
-//! as themselves. The node that brought them has chosen the backend, so a taken node can say that anybody asks there; it
-//! can do so at its own node ports, too.
+//! A tunnel brings sources of its own node, and no others ([`Entrance::tunnel`](super::Entrance::tunnel)). Visitors are
+//! the exception. They are admitted if some frontend leads to the address and port of their packet, and policy judges
+//! them by their own address. The node that brings a visitor has chosen the backend. So a compromised node can claim
+//! that any client asks there; it could do the same at its own node ports.
 
 use crate::flow::{FlowKey, Orientation};
 use crate::policy::FlowEnds;
 use crate::services::FrontendKey;
 use crate::tables::{NextHop, Tables};
 
-/// Whether the source of a flow or of a packet, which has this next hop, is a visitor: it is outside of the cluster and comes
-/// in by another node's tunnel.
+/// Whether this next hop of a source makes it a visitor: the source is outside of the cluster and comes in by another
+/// node's tunnel.
 #[inline]
 pub(super) fn is_visitor(from: NextHop) -> bool {
     matches!(from, NextHop::Visitor(_))
 }
 
-/// Whether a packet comes from a visitor who was led to no backend of this node, and so may open nothing.
+/// Whether a packet comes from a visitor that no frontend leads to a backend of this node. Such a packet may open
+/// nothing.
 #[inline]
 pub(super) fn is_stray(
     tables: &Tables,

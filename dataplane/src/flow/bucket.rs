@@ -5,20 +5,20 @@ use zerocopy::FromZeros;
 use crate::sys::lanes;
 
 pub(super) const WAYS: usize = 8;
-/// A first bucket with this many entries sends the next one to the alternate, if that holds fewer.
+/// An entry whose first bucket has this many entries goes to the alternate bucket, if that has fewer.
 pub(super) const CROWDED: usize = 6;
 
-/// A bucket: one cache line with the ways of a hash. Tag 0 is a free way.
+/// A bucket: one cache line with the ways of a hash. Tag 0 marks a free way.
 #[derive(Clone, Copy, FromZeros)]
 #[repr(C, align(64))]
 pub(super) struct Bucket {
     pub(super) tags: [u16; WAYS],
     pub(super) slots: [u32; WAYS],
-    /// The number of entries that have this as their first bucket and are in their alternate one.
+    /// The number of entries that have this as their first bucket but are in their alternate bucket.
     pub(super) spilled: u32,
 }
 
-/// Some of a bucket's ways: two bits for each.
+/// A set of a bucket's ways: two bits for each way.
 pub(super) struct Ways(u32);
 
 impl Iterator for Ways {
@@ -52,7 +52,8 @@ impl Bucket {
         WAYS - self.ways_with_tag(0).0.count_ones() as usize / 2
     }
 
-    /// Whether [`CROWDED`] ways are used. Not every processor counts bits in one step.
+    /// Whether at least [`CROWDED`] ways are used. Counting the bits would be slower, because not every processor has
+    /// an instruction for that.
     #[inline]
     pub(super) fn is_crowded(&self) -> bool {
         const ONE_OF_TWO: u32 = 0x5555;
@@ -69,7 +70,7 @@ impl Bucket {
     }
 }
 
-/// The place of an entry's tag.
+/// The place where an entry's tag is.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) bucket: usize,
@@ -79,13 +80,13 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The most buckets that a number can name.
+    /// The largest number of buckets that the number of a place can name.
     pub(super) const BUCKETS: usize = 1 << 28;
-    /// The bucket's lowest bit in the number.
+    /// The lowest bit of the bucket in the number.
     const BUCKET: u32 = WAYS.trailing_zeros();
     const IS_ALTERNATE: u32 = 1 << 31;
 
-    /// The place as a number. By it, a flow to evict is found without its key.
+    /// The place as a number. It finds a flow to evict without its key.
     pub(super) const fn to_bits(self) -> u32 {
         let alternate = if self.is_alternate { Self::IS_ALTERNATE } else { 0 };
         alternate | (self.bucket as u32) << Self::BUCKET | self.way as u32

@@ -1,5 +1,5 @@
-//! The end of an allowed flow, reported once, with its counts, to a listener. By default there is none: then it costs
-//! one comparison for each flow that ends.
+//! The end of an allowed flow, which is reported once to a listener, with the flow's counts. By default there is no
+//! listener; then each flow that ends costs one comparison.
 
 use crossbeam::channel::{Sender, TrySendError};
 
@@ -11,30 +11,31 @@ use super::second_key::DirectedKey;
 pub enum EndReason {
     /// It was silent for longer than its state allows.
     Expired,
-    /// It was live, and was evicted for another one.
+    /// It was live, and was evicted to make room for another one.
     Evicted,
-    /// The same connection was opened again; or its own was over, and another one got its port of the way out.
+    /// The same connection was opened again, or the connection was over and another one got its masquerading port.
     Replaced,
     /// Its backend is gone.
     BackendGone,
-    /// Policy or routes no longer allow it. If they allow it again, it has another end, which counts from its opening.
+    /// Policy or routes no longer allow it. If they allow it again, a later end is reported separately, with counts
+    /// from the new opening.
     Denied,
 }
 
 /// A flow that has ended.
 #[derive(Debug, Clone, Copy)]
 pub struct FlowEnd {
-    /// Its last state: its key, its traffic, the rules that allowed it, when it was last seen.
+    /// Its last state: its key, its traffic, the rules that allowed it, and when it was last seen.
     pub flow: FlowEntry,
     /// Its second key, if it had one.
     pub second_key: Option<DirectedKey>,
     /// The reason for its end.
     pub reason: EndReason,
-    /// The number of earlier ends that found no room in the channel, and were lost.
+    /// The number of earlier ends that were lost because the channel had no room.
     pub lost: u64,
 }
 
-/// The receiver of ends.
+/// The listener to which ends are reported.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) to: Sender<FlowEnd>,
@@ -42,7 +43,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Tells an end. False: nobody listens any more.
+    /// Reports an end. Returns false if the receiver is gone.
     pub(super) fn tell(&mut self, end: FlowEnd) -> bool {
         match self.to.try_send(FlowEnd { lost: self.lost, ..end }) {
             Ok(()) => self.lost = 0,
@@ -98,7 +99,7 @@ mod tests {
             let mut table = table(capacity);
             let (to, ends) = bounded(4096);
             table.tell_ends(to);
-            // Of each flow in the table: whether it is allowed, its packets, and when it was last seen.
+            // For each flow in the table: whether it is allowed, its packets, and when it was last seen.
             let mut model = BTreeMap::<u8, (bool, u64, u32)>::new();
             let mut now = 100;
             for (n, action, wait) in steps {

@@ -22,8 +22,8 @@ pub enum Verdict {
     Allow = 2,
 }
 
-/// The policy stamp: the inputs of a verdict, in the original direction of the flow. While it is unchanged the
-/// verdict is valid; otherwise policy is evaluated again, in the original direction, whichever packet comes.
+/// The policy stamp: the inputs of a verdict, in the original direction of the flow. While the stamp is unchanged, the
+/// verdict is valid. Otherwise policy is evaluated again, in the original direction, whichever packet comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromZeros)]
 #[repr(C)]
 pub struct PolicyStamp {
@@ -37,14 +37,15 @@ pub struct PolicyStamp {
     pub destination_revision: u32,
 }
 
-/// The epoch in which a decision was made. While it is the current one, nothing that the decision rests on has
-/// changed, and nothing of it need be read.
+/// The epoch in which a decision was made. While it is the current epoch, nothing that the decision rests on has
+/// changed, and none of it has to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, FromZeros)]
 #[repr(C)]
 pub struct Epoch {
-    /// The low half of the version of the tables. 0: there are no tables.
+    /// The low half of the version of the tables. 0 means that there are no tables.
     pub version: u32,
-    /// The changes of the two addresses' cells in these tables until then: a sum of counts that only grow.
+    /// The number of changes to the cells of the two addresses in these tables until then: a sum of counts that only
+    /// grow.
     pub changes: u32,
 }
 
@@ -61,13 +62,13 @@ pub struct RuleCounters {
 /// The traffic of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
-    /// Packets; a super-packet counts as its segments.
+    /// The number of packets; a super-packet counts as its segments.
     pub packets: u64,
-    /// Bytes of IP packets.
+    /// The number of bytes, from the IP header on.
     pub bytes: u64,
 }
 
-/// Half of the bits of each count of a [`Traffic`].
+/// One half of the bits of each count of a [`Traffic`].
 #[derive(Debug, Clone, Copy, Default, FromZeros)]
 #[repr(C)]
 pub(super) struct HalfTraffic {
@@ -76,29 +77,29 @@ pub(super) struct HalfTraffic {
 }
 
 /// The part of an entry that a packet of a known IPv4 flow reads and changes: one cache line of plain data. The number
-/// of lines that are fetched limits the speed of a large table, so these fields lie side by side.
+/// of cache lines that are fetched limits the speed of a large table, so these fields lie side by side.
 #[derive(Debug, Clone, Copy, FromZeros)]
 #[repr(C, align(64))]
 pub struct FirstLine {
     pub(super) key_words: [u64; 2],
     pub(super) state: FlowState,
-    /// The cached verdict. In a table it is set by [`FlowMut::set_verdict`](super::FlowMut::set_verdict).
+    /// The cached verdict. In a table, [`FlowMut::set_verdict`](super::FlowMut::set_verdict) sets it.
     pub verdict: Verdict,
     pub(super) original: Orientation,
-    /// The table sets it.
+    /// The flow table sets this.
     pub(super) eviction_class: EvictionClass,
     pub(super) last_seen: u32,
     /// The epoch in which the verdict and the next hops were last checked.
     pub epoch: Epoch,
-    /// By direction, the next hop of its packets. The next hop of replies is the one by which the first packet came.
+    /// The next hops, by direction of the packets. The next hop of replies is the one from which the first packet came.
     pub next_hops: [EncodedNextHop; 2],
     /// The rules that allowed the flow.
     pub counters: RuleCounters,
-    /// By direction.
+    /// Indexed by direction.
     pub(super) traffic: [HalfTraffic; 2],
 }
 
-/// The rest of an entry: fields that are read after a change, IPv6 addresses, and the upper halves of the traffic
+/// The rest of an entry: fields that are read only after a change, IPv6 addresses, and the upper halves of the traffic
 /// counts.
 #[derive(Debug, Clone, Copy, FromZeros)]
 #[repr(C, align(64))]
@@ -107,9 +108,9 @@ pub struct SecondLine {
     /// The inputs of the verdict.
     pub policy_stamp: PolicyStamp,
     /// The attachments of source and destination, each 0 if it is not a local endpoint. The numbers of endpoints and
-    /// ports are used again, those of attachments are not.
+    /// ports are reused; those of attachments are not.
     pub attachments: [u32; 2],
-    /// By direction.
+    /// Indexed by direction.
     upper_traffic: [HalfTraffic; 2],
 }
 
@@ -132,22 +133,22 @@ impl FirstLine {
         }
     }
 
-    /// Whether the entry belongs to this connection, and has no other key.
+    /// Whether the entry belongs to this connection and has no second key.
     #[inline]
     pub(super) fn has_key(&self, key: &FlowKey, second: &SecondLine) -> bool {
         key.has_words(&self.key_words, &second.v6)
     }
 
-    /// The key, without a mark.
+    /// The key, without its marks.
     #[inline]
     pub(super) fn key(&self, second: &SecondLine) -> FlowKey {
         let [first, last] = self.key_words;
-        // An IPv4 flow does not need the other line.
+        // An IPv4 flow does not need the second line.
         let v6 = if last & IS_V6 == 0 { [0; 3] } else { second.v6 };
         FlowKey::from_words([first, last & !HAS_ANOTHER], v6)
     }
 
-    /// Whether the entry has another key as well ([`two_keys`](super::two_keys)).
+    /// Whether the entry has a second key ([`two_keys`](super::two_keys)).
     #[inline]
     pub(crate) fn has_two_keys(&self) -> bool {
         self.key_words[1] & HAS_ANOTHER != 0
@@ -157,7 +158,7 @@ impl FirstLine {
         self.key_words[1] = self.key_words[1] & !HAS_ANOTHER | if two { HAS_ANOTHER } else { 0 };
     }
 
-    /// Becomes another entry in the same slot. The table's own data of the slot stay.
+    /// Replaces the entry by another one in the same slot. The slot's data that the table owns stays.
     #[inline]
     pub(super) fn become_other(&mut self, other: Self) {
         let (class, two) = (self.eviction_class, self.has_two_keys());
@@ -183,7 +184,7 @@ impl FirstLine {
         self.original
     }
 
-    /// The direction within the flow of a packet with this orientation.
+    /// The direction within the flow of a packet that has this orientation.
     #[inline]
     pub fn direction(&self, packet: Orientation) -> FlowDirection {
         if packet == self.original { FlowDirection::Original } else { FlowDirection::Reply }
@@ -197,13 +198,13 @@ impl FirstLine {
         NextHopPair { from, to }
     }
 
-    /// The admission of a packet by the flow's state.
+    /// How the flow's state admits a packet.
     #[inline]
     pub fn admission(&self, flags: TcpFlags, direction: FlowDirection) -> Admission {
         self.state.admission(flags, direction)
     }
 
-    /// Whether a packet of this direction leaves the flow's state as it is ([`FlowState::stays`]).
+    /// Whether a packet of this direction leaves the flow's state unchanged ([`FlowState::stays`]).
     #[inline]
     pub fn stays(&self, flags: TcpFlags, direction: FlowDirection) -> bool {
         self.state.stays(flags, direction)
@@ -222,8 +223,8 @@ impl FirstLine {
         self.last_seen
     }
 
-    /// Whether the flow has been silent for longer than its state's timeout. The answer is never early, and late by
-    /// less than two seconds, because the clock counts seconds.
+    /// Whether the flow has been silent for longer than its state's timeout. The result is never early, and at most two
+    /// seconds late, because the clock counts whole seconds.
     #[inline]
     pub fn is_expired(&self, now: u32) -> bool {
         // Time never goes back. If it did, the second comparison would still be right.
@@ -266,7 +267,7 @@ impl FlowEntry {
         Self { first: FirstLine::open(&key, original, flags, now), second: SecondLine::open(&key) }
     }
 
-    /// A flow that is as far as its record says. It is denied, as [`FlowMut::open`](super::FlowMut::open) says. The record
+    /// A flow with the progress that its record states. It is denied, like a flow from [`Self::open`]. The record
     /// may be older than the flow's last packet by [`MAX_AGE`].
     pub fn from_record(record: &FlowRecord, now: u32) -> Self {
         let seen = record.seen.saturating_add(MAX_AGE).min(now);

@@ -1,21 +1,22 @@
-//! Eviction: which flow a full table gives up.
+//! Eviction: which flow a full table removes.
 
 use super::bucket::WAYS;
 use super::eviction_class::EvictionClass;
 use super::owners::Owner;
 use super::table::FlowTable;
 
-/// The number of established flows of an owner that are sampled for one that has been silent for long.
+/// The number of an owner's established flows that are sampled to find one that has been silent for long.
 const SAMPLE: usize = 8;
-/// Seconds in which a connection opens, if at all: the time of the first repetitions of a SYN (RFC 6298, section 2).
+/// The seconds in which a connection normally opens: the time of the first repetitions of a SYN (RFC 6298, section 2).
 pub(super) const OPENING: u32 = 4;
 
 impl FlowTable {
-    /// The flow that a full table evicts for a new one of `owner`. [`Owners`](super::owners::Owners) names the owner
-    /// that gives one up; its oldest flow that is not established is evicted. An established flow is evicted instead in
-    /// two cases: no other flow is left, or few are left and the oldest of them may still be answered (connections that
-    /// are opened together must not evict one another). Then some of the owner's established flows are sampled, those
-    /// first that were sampled longest ago, and the one of them that has been silent longest is evicted.
+    /// Chooses the flow that a full table evicts for a new flow of `owner`. [`Owners`](super::owners::Owners) names the
+    /// owner that loses a flow; its oldest flow that is not established is evicted. An established flow is evicted
+    /// instead in two cases: there is no other flow, or there are few others and the oldest of them may still be
+    /// answered. (Connections that are opened together must not evict one another.) Then some of the owner's
+    /// established flows are sampled, starting with those that were sampled longest ago. The one of them that has been
+    /// silent longest is evicted.
     pub(super) fn victim(&mut self, owner: Owner, now: u32) -> Option<u32> {
         let giver = self.slots.owners.victim_owner(owner);
         let queued = self.slots.oldest(giver, EvictionClass::Unestablished);
@@ -27,7 +28,7 @@ impl FlowTable {
         queued
     }
 
-    /// Whether a flow has opened lately, so that the other side may still answer.
+    /// Whether a flow was opened so recently that the other side may still answer.
     pub(super) fn is_opening(&self, slot: u32, now: u32) -> bool {
         let entry = &self.first_lines[slot as usize];
         entry.state().is_opening() && now.saturating_sub(entry.last_seen()) < OPENING
@@ -50,8 +51,9 @@ impl FlowTable {
         Some(victim)
     }
 
-    /// The flow of a hash's two buckets, but for one, to evict first, if they hold any: an expired flow before a live one,
-    /// then a flow whose owner has more than its share, then one that is not established, then the longest silent.
+    /// The flow to evict first from a hash's two buckets, except for `but`, if they hold any. The order is: an expired
+    /// flow before a live one, then a flow whose owner has more than its share, then a flow that is not established,
+    /// then the flow that has been silent longest.
     pub(super) fn least_valuable(&self, hash: u64, but: Option<u32>, now: u32) -> Option<u32> {
         let buckets = [self.first_bucket(hash), self.alternate_bucket(hash)];
         let all = buckets.into_iter().flat_map(|bucket| (0..WAYS).map(move |way| (bucket, way)));

@@ -1,18 +1,19 @@
-//! The order in which a full table gives flows up: two classes of them.
+//! The two classes that determine in which order a full table evicts flows.
 
 use zerocopy::FromZeros;
 
 use super::state::FlowState;
 
-/// The eviction class of an entry. Zero is free: memory that was never written holds no flow.
+/// The eviction class of an entry. Zero is the free class, so memory that was never written holds
+/// no flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromZeros)]
 #[repr(u8)]
 pub(super) enum EvictionClass {
     /// The slot is free and in no list.
     Free = 0,
-    /// It is in the list of its owner that is evicted first.
+    /// It is in that list of its owner which is evicted first.
     Unestablished = 1,
-    /// It is in the list of its owner that is evicted last.
+    /// It is in that list of its owner which is evicted last.
     Established = 2,
 }
 

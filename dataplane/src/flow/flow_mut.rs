@@ -1,4 +1,5 @@
-//! A flow that is changed. In a table its eviction list and its record follow, and whoever listens is told of its end.
+//! A flow that can be changed. If it is in a table, its eviction list and its record follow each change, and a listener
+//! gets a report of its end.
 
 use std::mem::replace;
 use std::net::Ipv4Addr;
@@ -14,7 +15,7 @@ use super::state::{FlowDirection, TcpFlags};
 use crate::tables::ReturnPath;
 
 impl FlowEntry {
-    /// The flow, to be changed as in a table.
+    /// A mutable view of the flow, like that of a flow in a table.
     #[inline]
     pub fn as_mut(&mut self) -> FlowMut<'_> {
         FlowMut::from_lines(&mut self.first, &mut self.second, None)
@@ -27,8 +28,8 @@ pub struct FlowMut<'a> {
     first: &'a mut FirstLine,
     /// The part that is seldom needed.
     pub second: &'a mut SecondLine,
-    /// The table's slots and the flow's own slot, which is always in the list of its owner that its state asks for.
-    /// `None`: the flow is in no table.
+    /// The table's slots, and the slot of the flow. The slot is always in that list of its owner which the flow's state
+    /// requires. `None`: the flow is in no table.
     list_slot: Option<(&'a mut Slots, u32)>,
 }
 
@@ -42,8 +43,9 @@ impl<'a> FlowMut<'a> {
         Self { first, second, list_slot: queued }
     }
 
-    /// Makes it the flow of a first packet with the orientation `original`. The flow is denied, has an empty stamp and
-    /// no next hops until the caller sets what was decided. The packet is not counted: see [`FlowMut::record_packet`].
+    /// Turns the entry into the flow of a first packet with the orientation `original`. The flow is denied, has an
+    /// empty stamp and has no next hops until the caller sets the decision. The packet is not counted here: see
+    /// [`FlowMut::record_packet`].
     #[inline]
     pub fn open(&mut self, key: &FlowKey, original: Orientation, flags: TcpFlags, now: u32) {
         self.first.become_other(FirstLine::open(key, original, flags, now));
@@ -51,20 +53,20 @@ impl<'a> FlowMut<'a> {
         self.update_eviction_list();
     }
 
-    /// Says that it goes on by a port of the node's, after [`FlowMut::open`].
+    /// Marks the flow as masqueraded by a port of the node, after [`FlowMut::open`].
     #[inline]
     pub fn go_outward(&mut self) {
         self.first.state = self.first.state.outward();
     }
 
-    /// Makes it a copy of another flow.
+    /// Turns the entry into a copy of another flow.
     pub fn replace(&mut self, entry: FlowEntry) {
         self.first.become_other(entry.first);
         *self.second = entry.second;
         self.follow_state();
     }
 
-    /// A copy outside of the table.
+    /// Returns a copy outside of the table.
     #[inline]
     pub fn to_entry(&self) -> FlowEntry {
         FlowEntry::from_lines(self.first, self.second)
@@ -76,7 +78,7 @@ impl<'a> FlowMut<'a> {
         self.first.key(self.second)
     }
 
-    /// What the next process has to know of it.
+    /// The part of the flow that the next process needs.
     #[inline]
     pub fn record(&self) -> FlowRecord {
         let second = self.list_slot.as_ref().filter(|_| self.first.has_two_keys());
@@ -90,7 +92,7 @@ impl<'a> FlowMut<'a> {
         }
     }
 
-    /// The way back of its packets, for the next process.
+    /// The return path of its packets, in the form for the next process.
     fn return_path(&self) -> ReturnPath<Ipv4Addr> {
         let node = Ipv4Addr::from_bits(self.second.attachments[0]);
         ReturnPath::of(self.first.next_hop_pair(FlowDirection::Original).from)
@@ -115,14 +117,14 @@ impl<'a> FlowMut<'a> {
         self.count_packet(direction, packets, bytes, now);
     }
 
-    /// Brings up to date what depends on the state.
+    /// Brings everything that depends on the state up to date.
     #[inline(never)]
     fn follow_state(&mut self) {
         self.update_eviction_list();
         self.renew_record();
     }
 
-    /// Sets the verdict. A flow that is no longer allowed has ended.
+    /// Sets the verdict. A flow that is no longer allowed is reported as ended.
     #[inline]
     pub fn set_verdict(&mut self, verdict: Verdict) {
         let before = replace(&mut self.first.verdict, verdict);
@@ -159,7 +161,7 @@ impl<'a> FlowMut<'a> {
         }
     }
 
-    /// Moves the flow to the list of its owner that its state asks for.
+    /// Moves the flow to that list of its owner which its state requires.
     fn update_eviction_list(&mut self) {
         let Some((slots, slot)) = &mut self.list_slot else { return };
         let standing = EvictionClass::from_state(self.first.state);
@@ -170,7 +172,8 @@ impl<'a> FlowMut<'a> {
         }
     }
 
-    /// Counts a packet as [`FlowMut::record_packet`] does, if the packet leaves the state as it is.
+    /// Counts a packet as [`FlowMut::record_packet`] does, if the packet leaves the state unchanged. Otherwise does
+    /// nothing.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "nearly every packet, and a few instructions")]
     pub fn count_packet(&mut self, direction: FlowDirection, packets: u32, bytes: u32, now: u32) {

@@ -1,4 +1,4 @@
-//! The key of a flow: one for both directions of a connection.
+//! The key of a flow, which is the same for both directions of a connection.
 
 use std::hash::{Hash, Hasher};
 use std::net::Ipv4Addr;
@@ -19,7 +19,7 @@ pub enum Orientation {
 }
 
 impl Orientation {
-    /// The other one.
+    /// The opposite orientation.
     #[inline]
     #[must_use]
     pub const fn reverse(self) -> Self {
@@ -34,17 +34,17 @@ impl Orientation {
 ///
 /// Protocols without ports carry 0; for ICMP see [`FlowKey::query`] and [`FlowKey::message`].
 ///
-/// It is made, compared and hashed with every packet, so an IPv4 key lies in two words.
+/// A key is made, compared and hashed for every packet, so an IPv4 key fits in two words.
 #[derive(Debug, Clone, Copy, Eq)]
 #[repr(C)]
 pub struct FlowKey {
-    /// From the lowest bits up: the low end's port and IPv4 address, the protocol, and the ICMP type. For a query and
-    /// its reply it is the type of the packet that comes from the low end. IPv6: the last half of the low end's
-    /// address.
+    /// The fields from the lowest bits up: the low end's port and IPv4 address, the protocol, and the ICMP type. For a
+    /// query and its reply, the type is that of the packets from the low end. For IPv6, this is the last half of the
+    /// low end's address.
     first: u64,
-    /// The high end's port and IPv4 address. IPv6: both ports, protocol, type and [`IS_V6`].
+    /// The high end's port and IPv4 address. For IPv6: both ports, protocol, type and [`IS_V6`].
     second: u64,
-    /// IPv6: the other parts of the two addresses.
+    /// For IPv6: the other parts of the two addresses.
     v6: [u64; 3],
 }
 
@@ -52,16 +52,16 @@ const ADDRESS: u32 = u16::BITS;
 const PROTOCOL: u32 = ADDRESS + u32::BITS;
 const ICMP_TYPE: u32 = PROTOCOL + u8::BITS;
 const HIGH_PORT: u32 = u16::BITS;
-/// The number of bits by which the protocol and the ICMP type lie lower in the second word of IPv6. That leaves room
-/// for [`IS_V6`].
+/// The number of bits by which the protocol and the ICMP type are shifted down in the second word of an IPv6 key. The
+/// shift leaves room for [`IS_V6`].
 const SECOND: u32 = u16::BITS;
-/// A mark in the second word: the key is IPv6's.
+/// A mark in the second word of an IPv6 key.
 pub(super) const IS_V6: u64 = 1 << 63;
-/// A mark in the second word of an entry's key, which no packet's key has: the entry has another key as well.
+/// A mark in the second word of an entry's key: the entry has a second key. No packet's key has this mark.
 pub(super) const HAS_ANOTHER: u64 = 1 << 62;
 
 impl FlowKey {
-    /// The key of no connection: a value to be replaced.
+    /// A key that belongs to no connection: a placeholder.
     pub const EMPTY: Self = Self { first: 0, second: 0, v6: [0; 3] };
 
     /// The key of a packet, and the packet's orientation.
@@ -102,7 +102,7 @@ impl FlowKey {
         (Self { first, second, v6: [low_high, high_high, high_low] }, orientation)
     }
 
-    /// The two words that hold the whole key of IPv4, and the three more of IPv6.
+    /// The two words that hold a whole IPv4 key, and the three further words of IPv6.
     #[inline]
     pub(super) const fn words(&self) -> ([u64; 2], [u64; 3]) {
         ([self.first, self.second], self.v6)
@@ -116,12 +116,12 @@ impl FlowKey {
     /// Whether the key has these words. For an IPv4 key only the first two are compared.
     #[inline]
     pub(super) fn has_words(&self, [first, second]: &[u64; 2], v6: &[u64; 3]) -> bool {
-        // Without a branch between the words: nearly always both are equal.
+        // The comparison has no branch between the words, because nearly always both are equal.
         let differing = (self.first ^ first) | (self.second ^ second);
         differing == 0 && (!self.is_v6() || self.v6 == *v6)
     }
 
-    /// Whether the words are those of a connection: its ends in order, each word as a packet's key has it.
+    /// Whether the words are those of a connection: the ends are in order, and each word is as in a packet's key.
     pub(super) fn is_canonical(&self) -> bool {
         let (low, high) = (self.low(), self.high());
         let (key, _) = Self::new(low.0, high.0, low.1, high.1, self.protocol());
@@ -130,13 +130,13 @@ impl FlowKey {
         self.words() == key.words()
     }
 
-    /// Whether its addresses are IPv6's.
+    /// Whether its addresses are IPv6 addresses.
     #[inline]
     pub fn is_v6(&self) -> bool {
         self.second & IS_V6 != 0
     }
 
-    /// The protocol and the ICMP type, at the bits where the first word of IPv4 holds them.
+    /// The protocol and the ICMP type, at the bits where the first word of an IPv4 key has them.
     #[inline]
     fn upper(&self) -> u64 {
         if self.is_v6() { self.second << SECOND } else { self.first }
@@ -171,8 +171,8 @@ impl FlowKey {
 
     /// The key of an ICMP query, such as an echo request, or of its reply (RFC 792; RFC 4443, section 4). `types` are
     /// the type of the packet and the type of the packets in the other direction. The port of the side that asks is the
-    /// identifier, and the port of the other side is the identifier's complement. So two hosts that ask each other with
-    /// one identifier have two flows, and a request can never pass as a reply.
+    /// identifier, and the port of the other side is the identifier's complement. So two hosts that query each other
+    /// with the same identifier have two flows, and a request can never pass as a reply.
     #[inline]
     pub fn query(
         source: Address,
@@ -191,7 +191,8 @@ impl FlowKey {
         (key.with_icmp_type(types[orientation as usize]), orientation)
     }
 
-    /// The key of any other ICMP message. Each type and code is a flow of its own, because policy may tell them apart.
+    /// The key of any other ICMP message. Each type and code has a flow of its own, because policy may distinguish
+    /// them.
     #[inline]
     pub fn message(
         source: Address,
@@ -215,7 +216,7 @@ impl FlowKey {
     /// reply, whose code is 0.
     #[inline]
     pub fn icmp_code(&self) -> Option<u8> {
-        // A query's ports are complements of each other, a message's are its code.
+        // The ports of a query are complements of each other. Both ports of a message are its code.
         let (low, high) = (self.low().1, self.high().1);
         (low == high).then_some(low as u8)
     }
@@ -232,7 +233,7 @@ impl FlowKey {
         [self.first, self.second].map(|word| (word >> ADDRESS) as u32)
     }
 
-    /// Address and port that a packet of this orientation comes from.
+    /// The address and port that a packet of this orientation comes from.
     #[inline]
     pub fn source(&self, orientation: Orientation) -> (Address, u16) {
         match orientation {
@@ -241,7 +242,7 @@ impl FlowKey {
         }
     }
 
-    /// Address and port that a packet of this orientation goes to.
+    /// The address and port that a packet of this orientation goes to.
     #[inline]
     pub fn destination(&self, orientation: Orientation) -> (Address, u16) {
         match orientation {

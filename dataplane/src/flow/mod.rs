@@ -1,17 +1,17 @@
-//! Flows: cached decisions, so that the next packets of a connection need no classification.
+//! Flows: cached decisions, so that later packets of a connection need no classification.
 //!
-//! - [`FlowKey`] names a connection, the same from both ends.
+//! - [`FlowKey`] identifies a connection and is the same for both directions.
 //! - [`FlowEntry`] is the cached decision and its inputs.
-//! - [`FlowState`] holds the progress of the connection. It determines the timeout, and the packets that are judged
-//!   again.
+//! - [`FlowState`] holds the progress of the connection. It determines the timeout, and which packets are judged again.
 //! - [`FlowTable`] holds the entries. It has a fixed capacity, bounded work per call, and time as a parameter. Each
 //!   [`Owner`] has its share of a full table.
 //! - A [`FlowRecord`] is the part of a flow that outlives the process, if the table keeps records.
-//! - A [`FlowEnd`] reports to a listener that a flow has ended, and its traffic.
-//! - [`TwoKeys`] are those of a translated flow: of its packets before the translation, and behind it.
-//! - [`Shards`] say which worker has a flow, if several workers have a table each.
+//! - A [`FlowEnd`] reports the end of a flow and its traffic to a listener.
+//! - [`TwoKeys`] are the keys of a translated flow: one for its packets before the translation, one for its packets
+//!   after it.
+//! - [`Shards`] determine which worker has a flow, if there are several workers with a table each.
 //!
-//! Nothing here classifies, routes or sends.
+//! This module does not classify, route or send.
 
 mod bucket;
 mod end;

@@ -1,36 +1,37 @@
-//! The number of flows of each owner in a table, and the owner that gives one up when the table is full.
+//! The number of flows of each owner in a table, and which owner loses one when the table is full.
 //!
-//! A flow counts for the endpoint of this node that opened it, else for the endpoint that it was opened to, else for
-//! the namespace of the Service that leads its client from outside to another node, else for the node. The *share* of an owner is the capacity of the table divided by the number of owners that have flows.
-//! An owner may have more while there is room. In a full table an owner that has its share gives up a flow of its
-//! own; for an owner that has less, one that has more than its share gives up a flow. So no owner loses a flow to
-//! another while it has no more than its share.
+//! A flow counts for the endpoint of this node that opened it, or else for the endpoint of this node that it was opened
+//! to. If there is neither, it counts for the namespace of the Service that leads its client from outside to another
+//! node. Otherwise it counts for the node. The *share* of an owner is the capacity of the table divided by the number
+//! of owners that have flows. An owner may have more while there is room. In a full table, an owner that has its share
+//! loses a flow of its own when it opens one. For an owner that has less, an owner with more than its share loses a
+//! flow. So no owner loses a flow to another owner while it has no more than its share.
 
 /// The owner that a flow counts for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Owner(pub(super) u16);
 
 impl Owner {
-    /// The node: the owner of flows between no endpoints of it.
+    /// The node, which owns the flows that no endpoint of this node opens or accepts.
     pub const NODE: Self = Self(0);
 
-    /// The number of namespaces that are told apart. Others share one of these owners. Each takes a share like an endpoint's,
-    /// so they are few.
+    /// The number of owners for namespaces. Namespaces beyond this number share these owners. Each takes a share like
+    /// that of an endpoint, so the number is small.
     const NAMESPACES: u16 = 16;
 
-    /// A namespace with Services, by its number.
+    /// The owner for a namespace with Services, from the namespace's number.
     pub const fn namespace(number: u64) -> Self {
         Self(1 + (number % Self::NAMESPACES as u64) as u16)
     }
 
-    /// An endpoint of this node, by its index in the tables. Those from index 65,518 on count as one.
+    /// An endpoint of this node, by its index in the tables. All endpoints from index 65,518 on count as one owner.
     #[inline]
     pub const fn endpoint(index: u32) -> Self {
         let number = index.saturating_add(1 + Self::NAMESPACES as u32);
         Self(if number < u16::MAX as u32 { number as u16 } else { u16::MAX })
     }
 
-    /// The index of its endpoint. `None` for others, and where several endpoints count as one.
+    /// The index of its endpoint. `None` for other owners, and for the owner that stands for several endpoints.
     pub const fn endpoint_index(self) -> Option<u32> {
         match self.0.checked_sub(1 + Self::NAMESPACES) {
             Some(index) if self.0 < u16::MAX => Some(index as u32),
@@ -38,7 +39,7 @@ impl Owner {
         }
     }
 
-    /// Whether it is a namespace.
+    /// Whether the owner is a namespace.
     pub const fn is_namespace(self) -> bool {
         0 < self.0 && self.0 <= Self::NAMESPACES
     }
@@ -49,7 +50,7 @@ impl Owner {
     }
 }
 
-/// The oldest and the newest slot of a list: slots plus one; 0 is none.
+/// The oldest and the newest slot of a list. Each is stored plus one; 0 means none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct List {
     pub(super) oldest: u32,
@@ -62,7 +63,7 @@ pub(super) struct OwnerFlows {
     flows: u32,
     /// The number of them that are not established.
     pub(super) unestablished: u32,
-    /// The list of slots whose flows are not established, and that of slots whose flows are.
+    /// The list of slots with flows that are not established, and the list of slots with established flows.
     pub(super) lists: [List; 2],
 }
 
@@ -70,13 +71,13 @@ pub(super) struct OwnerFlows {
 #[derive(Debug)]
 pub(super) struct Owners {
     holdings: Vec<OwnerFlows>,
-    /// Flows that fit in the table.
+    /// The number of flows that fit in the table.
     capacity: u32,
     /// The number of owners that have flows.
     active: u32,
-    /// The capacity divided by the number of active owners, at least 1. Without any: the capacity.
+    /// The capacity divided by the number of active owners, at least 1. The capacity itself if there are none.
     share: u32,
-    /// The owner that gave up the last flow.
+    /// The owner that lost the last flow.
     last: Owner,
 }
 
@@ -123,7 +124,7 @@ impl Owners {
         self.share = self.share_among(self.active);
     }
 
-    /// Counts one flow less. The owner must have one.
+    /// Counts one flow less. The owner must have at least one.
     #[inline]
     pub(super) fn remove(&mut self, owner: Owner) {
         let holding = self.owner_flows(owner);
@@ -148,7 +149,7 @@ impl Owners {
         self.flows(owner) > self.share
     }
 
-    /// The owner that gives up a flow for a new one of `owner` in a full table.
+    /// The owner that loses a flow for a new flow of `owner` in a full table.
     #[inline]
     pub(super) fn victim_owner(&mut self, owner: Owner) -> Owner {
         let flows = self.flows(owner);
@@ -156,8 +157,8 @@ impl Owners {
         self.last
     }
 
-    /// An owner that has more than its share, if possible the last one. There is one while the table is full and
-    /// `owner` has less than its share.
+    /// An owner that has more than its share. It is the owner that lost the last flow, if that one still has more. Such
+    /// an owner exists while the table is full and `owner` has less than its share.
     #[inline(never)]
     fn over_share_owner(&self, owner: Owner, flows: u32) -> Owner {
         let share = self.share_among(self.active + u32::from(flows == 0));
@@ -168,13 +169,13 @@ impl Owners {
         all.max().map_or(owner, |(_, number)| Owner(number))
     }
 
-    /// Whether no more than a quarter of an owner's flows is not established.
+    /// Whether at most a quarter of an owner's flows are not established.
     pub(super) fn has_few_unestablished(&self, owner: Owner) -> bool {
         let holding = self.holdings.get(owner.index());
         holding.is_some_and(|holding| holding.unestablished <= holding.flows / 4)
     }
 
-    /// The owner that gave up the last flow.
+    /// The owner that lost the last flow.
     #[inline]
     pub(super) fn last(&self) -> Owner {
         self.last

@@ -1,8 +1,8 @@
 //! Flow records: the part of each flow that outlives the process.
 //!
-//! A table may keep a record of each of its flows in memory that another process holds a descriptor of. The next
-//! process reads the records and judges each flow anew. So a record holds only the facts that later packets do not
-//! show: the connection, the side that opened it, and its progress.
+//! A table may keep a record of each of its flows in shared memory. Another process holds a descriptor of that memory.
+//! The next process reads the records and judges each flow again. So a record holds only the facts that later packets
+//! do not show: the connection, the side that opened it, and its progress.
 //!
 //! ```text
 //! file:   header · records of slots 0, 1, ... · second keys of slots 0, 1, ...   (each six words of eight bytes)
@@ -13,8 +13,8 @@
 //! second key in the mark: 0: none; else orientation + 1
 //! ```
 //! The process may be killed between any two stores. The mark is cleared before the other words change, and set after.
-//! So there is the whole record or none. Of a flow with two keys the second one lies apart, so that other flows take no memory
-//! for it.
+//! So a slot holds either a whole record or none. The second key of a flow with two keys lies in a separate place, so
+//! that other flows use no memory for it.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -40,11 +40,11 @@ pub struct FlowRecord {
     pub original: Orientation,
     /// The progress of the connection.
     pub state: FlowState,
-    /// When its last packet came, or up to [`MAX_AGE`] before that: in seconds since the machine's start.
+    /// The time of its last packet, or up to [`MAX_AGE`] before that, in seconds since the machine's start.
     pub seen: u32,
-    /// The component that its first packet passed before it was judged.
+    /// The component that its first packet passed before policy judged it.
     pub return_path: ReturnPath<Ipv4Addr>,
-    /// Its key behind a translation, if it is translated.
+    /// Its key after the translation, if it is translated.
     pub second: Option<DirectedKey>,
 }
 
@@ -52,17 +52,17 @@ const WORDS: usize = 6;
 const RECORD_BYTES: usize = WORDS * size_of::<u64>();
 type Words = [u64; WORDS];
 
-/// "manxflow" and the number of the layout above. Read with the other byte order it is something else.
+/// "manxflow" and the number of the layout above. A reader with the other byte order sees a different number.
 const MAGIC: u64 = 0x6d61_6e78_666c_6f77 ^ LAYOUT;
 const LAYOUT: u64 = 2;
 /// The beginning of the header.
 const HEADER: [u64; 2] = [MAGIC, RECORD_BYTES as u64];
 
-/// The most seconds by which a record may be older than the last packet of its flow: the time in which each entry of a
-/// table is aged once.
+/// The largest number of seconds by which a record may be older than the last packet of its flow: the time in which
+/// each entry of a table is aged once.
 pub const MAX_AGE: u32 = 30;
 
-/// The records that are read at a time.
+/// The number of records that are read at a time.
 const CHUNK: usize = 1024;
 
 impl FlowRecord {
@@ -75,8 +75,8 @@ impl FlowRecord {
             | u64::from(self.seen) << 32
     }
 
-    /// The record in these words, which may be anything; `second` reads those of its second key. `None`: there is none
-    /// that a table could have written.
+    /// The record in these words, whose content is not trusted; `second` reads the words of its second key. `None`: no
+    /// table can have written these words.
     fn from_words(words: Words, second: impl Fn() -> Option<Words>) -> Option<Self> {
         let mark = words[0];
         let state = *FlowState::ALL.get((mark as u8).checked_sub(1)? as usize)?;
@@ -115,7 +115,7 @@ fn path_number(path: ReturnPath<Ipv4Addr>) -> u64 {
     }
 }
 
-/// The path with a number. `node`: that of its tunnel.
+/// The return path that a number stands for. `node` reads the address of the node to which the path's tunnel leads.
 fn path(number: u64, node: impl FnOnce() -> Option<Ipv4Addr>) -> Option<ReturnPath<Ipv4Addr>> {
     match number {
         0 => Some(ReturnPath::None),
@@ -136,7 +136,7 @@ fn orientation(number: u64) -> Option<Orientation> {
     }
 }
 
-/// The key in a record's words, if it is one of a packet.
+/// The key in a record's words, if a packet can have this key.
 fn key([_, first, second, a, b, c]: Words) -> Option<FlowKey> {
     let short = FlowKey::from_words([first, second], [0; 3]);
     let key = if short.is_v6() { FlowKey::from_words([first, second], [a, b, c]) } else { short };
@@ -147,7 +147,7 @@ fn key([_, first, second, a, b, c]: Words) -> Option<FlowKey> {
 #[repr(transparent)]
 struct AtomicWords([AtomicU64; WORDS]);
 
-/// Replaces the content of a slot by a record, by these stores. Words from [`WORDS`] on are those of the second key.
+/// Replaces the content of a slot by a record, with these stores. Words from [`WORDS`] on belong to the second key.
 #[inline]
 fn put(record: &FlowRecord, mut store: impl FnMut(usize, u64)) {
     store(0, 0);
@@ -179,7 +179,8 @@ pub(super) struct FlowRecords {
 }
 
 impl FlowRecords {
-    /// No records yet, and room for those of `capacity` slots. A record takes memory when its slot is first used.
+    /// Creates an empty set of records with room for `capacity` slots. A record uses memory only after its slot is
+    /// first used.
     pub(super) fn new(capacity: usize) -> io::Result<Self> {
         let (words, file) = ZeroedPages::<AtomicWords>::shared(1 + 2 * capacity, "manx-flows")?;
         for (word, value) in words[0].0.iter().zip(HEADER.into_iter().chain([capacity as u64])) {
@@ -197,14 +198,14 @@ impl FlowRecords {
     pub(super) fn write(&self, slot: u32, record: &FlowRecord) {
         let AtomicWords(words) = &self.words[1 + slot as usize];
         let AtomicWords(of_second) = &self.words[1 + self.words.len() / 2 + slot as usize];
-        // Release: no store is seen before those before it.
+        // The release ordering makes earlier stores visible before later ones.
         put(record, |word, value| match word.checked_sub(WORDS) {
             None => words[word].store(value, Release),
             Some(word) => of_second[word].store(value, Release),
         });
     }
 
-    /// As [`FlowRecords::write`] where the key is the same; if there is no record yet, does nothing.
+    /// Like [`FlowRecords::write`] if the key is the same; does nothing if there is no record yet.
     pub(super) fn change(&self, slot: u32, record: &FlowRecord) {
         let mark = &self.words[slot as usize + 1].0[0];
         if mark.load(Relaxed) != 0 {
@@ -217,13 +218,13 @@ impl FlowRecords {
     }
 }
 
-/// Why a file is not one of flow records.
+/// Why a file does not hold usable flow records.
 #[derive(Debug, thiserror::Error)]
 pub enum NoRecords {
     /// It cannot be read.
     #[error("the flow records cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// The file begins with other words.
+    /// The file does not begin with the expected words.
     #[error(
         "the flow records begin with {:#x}, {}: expected {:#x}, {} (layout {LAYOUT})",
         .0[0], .0[1], HEADER[0], HEADER[1]
@@ -240,7 +241,7 @@ pub struct FlowRecordFile {
 }
 
 impl FlowRecordFile {
-    /// Opens the records of this file. Errors: it has another layout, or cannot be read.
+    /// Opens the records of this file. Returns an error if the layout is different or the file cannot be read.
     pub fn open(file: SharedFile) -> Result<Self, NoRecords> {
         let mut bytes = [0; RECORD_BYTES];
         file.read_at(&mut bytes, 0)?;
@@ -250,17 +251,17 @@ impl FlowRecordFile {
         }
     }
 
-    /// The words at a place in the file: that of the header is 0.
+    /// The words at a place in the file; the header is at place 0.
     fn words_at(&self, place: u64) -> Option<Words> {
         let mut bytes = [0; RECORD_BYTES];
         let found = self.file.read_at(&mut bytes, place.checked_mul(RECORD_BYTES as u64)?).ok()?;
         (found == RECORD_BYTES).then(|| words(&bytes))
     }
 
-    /// Reads the records of up to `slots` slots. Returns how many slots hold something else than a record.
+    /// Reads the records of up to `slots` slots. Returns the number of slots that hold something other than a record.
     pub fn read(&self, slots: usize, mut each: impl FnMut(FlowRecord)) -> io::Result<usize> {
-        // Slots are used from the first on, and the file has a hole where none was. The hole may begin within the last
-        // record, because one of IPv4 does not fill its words.
+        // Slots are used from the first on, so the file has a hole where no slot was used. The hole may begin within
+        // the last record, because an IPv4 record does not fill all of its words.
         let end = self.file.first_hole()?.saturating_add(RECORD_BYTES as u64);
         let slots = (slots as u64).min(self.slots);
         let end = end.min(slots.saturating_add(1).saturating_mul(RECORD_BYTES as u64));
@@ -300,7 +301,7 @@ mod tests {
     use super::*;
     use crate::wire::address::Address;
 
-    /// The words of a record, and of its second key.
+    /// The words of a record and of its second key.
     fn words_of(record: &FlowRecord) -> [Words; 2] {
         let mut words = [[0; WORDS]; 2];
         put(record, |word, value| words[word / WORDS][word % WORDS] = value);

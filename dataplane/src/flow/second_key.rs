@@ -1,11 +1,11 @@
-//! The keys of a flow whose packets are translated: a key and the flow's direction in it, and the cache line that holds
-//! the second one, next to the entry.
+//! The second key of a flow whose packets are translated. It lies in a cache line next to the entry. Each key comes
+//! with the flow's direction in it.
 
 use zerocopy::FromZeros;
 
 use super::key::{FlowKey, Orientation};
 
-/// A key of a flow, and how the packets of the flow's original direction lie in it.
+/// A key of a flow, and which orientation the flow's original direction has in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirectedKey {
     /// The key.
@@ -14,7 +14,7 @@ pub struct DirectedKey {
     pub original: Orientation,
 }
 
-/// The second key of the entry in a slot, if that is marked.
+/// The second key of the entry in a slot, if the entry is marked to have one.
 #[derive(Debug, Clone, Copy, FromZeros)]
 #[repr(C, align(64))]
 pub(super) struct SecondKeyLine {

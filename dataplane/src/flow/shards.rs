@@ -1,14 +1,14 @@
 //! Shards: the assignment of flows to workers, if a node has several workers with a flow table each.
 //!
-//! The hash of a flow chooses one of many small shards, thousands for each possible flow. A shard has no owner until
-//! a worker opens a flow in it; then it belongs to that worker until the last of its flows is gone. So a flow stays
-//! with the worker that read its first packet (unless the shard had another owner), as the kernel spreads packets
-//! over the queues, and a worker that meets a packet of an unknown flow learns by one load which worker has it. A
-//! packet of a known flow reads no shard.
+//! The hash of a flow chooses one of many small shards. There are thousands of shards for each flow that the tables can
+//! hold. A shard has no owner until a worker opens a flow in it; then it belongs to that worker until the last of its
+//! flows is gone. So a flow stays with the worker that read its first packet, unless the shard had another owner. This
+//! follows the kernel's spread of packets over the queues. A worker that meets a packet of an unknown flow finds out
+//! with one load which worker has the flow. A packet of a known flow does not need to read its shard.
 //!
-//! Only shards that have an owner take memory: 512 shards share a bucket, which holds three. When a fourth shard of
-//! a bucket is needed, one of the three owners takes all the others of that bucket. So every shard can have an owner,
-//! and all workers see the same one.
+//! Only shards that have an owner take memory: 512 shards share a bucket, and a bucket holds three. When a bucket is
+//! full and one of its owners needs a fourth shard, that owner takes all other shards of the bucket. So every shard can
+//! have an owner, and all workers see the same one.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,24 +22,26 @@ use crate::sys::memory::{Pages, ZeroedPages};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u8);
 
-/// The workers that one node can have.
+/// The largest number of workers on one node.
 pub const MAX_WORKERS: usize = 255;
 
-/// The owner of each shard. A bucket changes as a whole, so no two workers open flows in one shard at the same time.
+/// The owner of each shard. A bucket changes in one atomic step, so no two workers open flows in one shard at the same
+/// time.
 ///
-/// No other memory is read because of a value here: a handoff goes through a queue, which orders the rest.
+/// No other memory is read because of a value in here: a handoff goes through a queue, and the queue provides the
+/// ordering.
 pub struct Shards {
     /// All workers use this hash, so that they agree on a packet's shard.
     random: RandomState,
-    /// [`ShardBucket`]s.
+    /// One [`ShardBucket`] in each.
     buckets: ZeroedPages<AtomicU64>,
 }
 
 const BUCKETS_PER_FLOW: usize = 8;
 
 impl Shards {
-    /// Shards for tables that hold `flows` flows together. They take at most 128 bytes for each flow. Errors: no
-    /// address space.
+    /// Creates shards for tables that together hold `flows` flows. They take at most 128 bytes for each flow. Returns
+    /// an error if there is no address space.
     pub fn new(flows: usize) -> io::Result<Self> {
         Self::with_seed(flows, HashSeed::random())
     }
@@ -64,14 +66,15 @@ impl Shards {
         (hash >> 8) as usize & (self.buckets.len() - 1)
     }
 
-    /// The worker that has the flows of this hash. `None`: there are no such flows.
+    /// The worker that has the flows of this hash. `None`: no worker has such flows.
     #[inline]
     pub fn owner(&self, hash: u64) -> Option<WorkerId> {
         let bucket = ShardBucket::from_bits(self.buckets[self.bucket_index(hash)].load(Relaxed));
         Some(bucket.0[bucket.find(tag(hash))?].owner())
     }
 
-    /// Counts a flow of this hash, which `worker` is about to open. Errors: the other worker that the shard belongs to.
+    /// Counts a flow of this hash that `worker` is about to open. Returns an error with the shard's owner if that is
+    /// another worker.
     pub(super) fn open(&self, hash: u64, worker: WorkerId) -> Result<(), WorkerId> {
         let place = &self.buckets[self.bucket_index(hash)];
         let mut found = place.load(Relaxed);
@@ -84,7 +87,7 @@ impl Shards {
         }
     }
 
-    /// Counts one flow less. With its last flow the shard loses its owner.
+    /// Counts one flow less. When it has no flow left, the shard loses its owner.
     pub(super) fn close(&self, hash: u64) {
         let place = &self.buckets[self.bucket_index(hash)];
         let closed = |found| Some(ShardBucket::from_bits(found).closed(tag(hash)).to_bits());
@@ -98,7 +101,7 @@ fn tag(hash: u64) -> u16 {
     ((hash >> 55) as u16).max(1)
 }
 
-/// The tag that stands for all shards that the bucket does not hold otherwise.
+/// The tag that stands for all shards without a tag of their own in the bucket.
 const ALL_OTHERS: u16 = 0;
 
 /// A shard that has an owner, in 21 bits.
@@ -106,9 +109,9 @@ const ALL_OTHERS: u16 = 0;
 struct OwnedShard {
     /// 0: no owner. Else the number of the owner plus one.
     worker: u8,
-    /// 9 bits: which shard, or [`ALL_OTHERS`].
+    /// 9 bits: the shard, or [`ALL_OTHERS`].
     tag: u16,
-    /// 4 bits: its flows. A shard that has once had [`MANY`] keeps its owner forever.
+    /// 4 bits: the number of its flows. A shard that has once had [`MANY`] flows keeps its owner forever.
     flows: u8,
 }
 
@@ -149,14 +152,14 @@ impl ShardBucket {
         })
     }
 
-    /// The position of this shard's owner.
+    /// The position of the owner of this shard.
     #[inline]
     fn find(&self, tag: u16) -> Option<usize> {
         let held = |tag| self.0.iter().position(|it| it.worker > 0 && it.tag == tag);
         held(tag).or_else(|| held(ALL_OTHERS))
     }
 
-    /// The bucket with one flow more in a shard. Errors: the other worker that the shard belongs to.
+    /// The bucket with one flow added to a shard. Returns an error with the shard's owner if that is another worker.
     fn opened(mut self, tag: u16, worker: WorkerId) -> Result<Self, WorkerId> {
         let at = if let Some(at) = self.find(tag) {
             at
@@ -178,7 +181,7 @@ impl ShardBucket {
         Ok(self)
     }
 
-    /// The bucket with one flow less in a shard.
+    /// The bucket with one flow removed from a shard.
     fn closed(mut self, tag: u16) -> Self {
         if let Some(at) = self.find(tag) {
             let held = &mut self.0[at];
@@ -266,7 +269,7 @@ mod tests {
             steps in prop::collection::vec((1u64..7, 0u64..4, 0u8..3, any::<bool>()), 1..100),
         ) {
             let shards = Shards::new(1).unwrap();
-            // For each hash its owner and its number of flows; and the most flows that a bucket has had.
+            // For each hash, its owner and its number of flows.
             let mut flows: HashMap<u64, (WorkerId, u8)> = HashMap::new();
             let mut most = 0;
             for (tag, bucket, worker, opens) in steps {

@@ -1,10 +1,10 @@
-//! The slots of a table: which are free, and in which order the entries of each owner are evicted.
+//! The slots of a table: which slots are free, and the order in which the entries of each owner are evicted.
 //!
-//! Each owner has two lists of slots, the oldest first: flows that are not established, which are evicted first, and
-//! those that are.
+//! Each owner has two lists of slots, each with the oldest slot first: one for flows that are not established, which
+//! are evicted first, and one for established flows.
 //!
-//! The other data of a slot are here, too: the [record](super::record), which follows the entry's state as the lists
-//! do, the [second key](super::second_key), and the listener for the flow's [end](super::end).
+//! The other data of a slot is here, too: the [record](super::record), which follows the entry's state as the lists do;
+//! the [second key](super::second_key); and the listener for the flow's [end](super::end).
 
 use std::io;
 
@@ -18,31 +18,31 @@ use super::record::FlowRecords;
 use super::second_key::SecondKeyLine;
 use crate::sys::memory::{Pages, ZeroedPages};
 
-/// A slot's neighbours in its list: slots plus one; 0 is none.
+/// The neighbours of a slot in its list. Each is stored plus one; 0 means none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromZeros)]
 pub(crate) struct SlotLink {
     pub(crate) previous: u32,
     pub(crate) next: u32,
-    /// The table's note on a slot that is taken.
+    /// A number that the table stores with a taken slot.
     pub(crate) note: u32,
-    /// The owner of a slot that is taken.
+    /// The owner of a taken slot.
     pub(crate) owner: u16,
 }
 
-/// The links of all slots. Each slot is free, or in one list of its owner. Every call takes constant time.
+/// The links of all slots. Each slot is either free or in one list of its owner. Every call takes constant time.
 #[derive(Debug)]
 pub(super) struct Slots {
     links: ZeroedPages<SlotLink>,
     pub(super) owners: Owners,
     /// The flow records, if they are kept.
     pub(super) records: Option<FlowRecords>,
-    /// The second key of each entry that is marked.
+    /// The second key of each entry that is marked to have one.
     pub(super) second_keys: ZeroedPages<SecondKeyLine>,
     /// The listener for the ends of flows, if there is one.
     pub(super) listener: Option<Listener>,
-    /// First of the chain of returned slots.
+    /// The first of the chain of slots that were given back.
     returned: u32,
-    /// Slots from here on were never used.
+    /// Slots from this number on have never been used.
     unused: u32,
 }
 
@@ -63,7 +63,8 @@ impl Slots {
         self.links.len()
     }
 
-    /// Takes a free slot: the one that was returned last, because its lines are in the cache. `None`: all are taken.
+    /// Takes a free slot: the one that was given back last, because its lines are probably in the cache. `None`: no
+    /// slot is free.
     pub(super) fn allocate(&mut self, owner: Owner, note: u32) -> Option<u32> {
         let slot = if let Some(slot) = self.returned.checked_sub(1) {
             self.returned = self.links[slot as usize].next;
@@ -82,7 +83,7 @@ impl Slots {
         Some(slot)
     }
 
-    /// Gives a slot that is taken and in no list to `owner`, as [`Slots::allocate`] does.
+    /// Gives a taken slot that is in no list to `owner`, as [`Slots::allocate`] does with a free slot.
     #[inline]
     pub(super) fn reassign(&mut self, slot: u32, owner: Owner, note: u32) {
         let link = &mut self.links[slot as usize];
@@ -102,7 +103,7 @@ impl Slots {
         self.append(slot, standing);
     }
 
-    /// The note that was made on a slot when it was taken.
+    /// The note that was stored when the slot was taken.
     #[inline]
     pub(super) fn place_bits(&self, slot: u32) -> u32 {
         self.links[slot as usize].note
@@ -114,7 +115,7 @@ impl Slots {
         Owner(self.links[slot as usize].owner)
     }
 
-    /// Tells that the flow in a slot has ended.
+    /// Reports to the listener that the flow in a slot has ended.
     #[cold]
     #[inline(never)]
     pub(super) fn tell_end(&mut self, slot: u32, flow: FlowEntry, reason: EndReason) {
@@ -177,7 +178,7 @@ impl Slots {
     }
 }
 
-/// The list of an owner that holds the flows of a class.
+/// The list of an owner for the flows of a class.
 #[inline]
 const fn list(standing: EvictionClass) -> Option<usize> {
     match standing {

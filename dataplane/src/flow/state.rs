@@ -1,29 +1,29 @@
 //! The state of a flow: TCP's states as a middle box sees them, and the timeouts.
 //!
 //! States and timeouts are those of Calico's connection tracking: opening 20 s, established 3600 s, both halves closed
-//! 30 s, reset 40 s, UDP 60 s, ICMP 5 s, anything else 600 s. Sequence numbers are not checked: a segment forged from
-//! outside the window could advance a state, which shortens or lengthens a silence but admits nothing, because every
-//! SYN is judged and every other packet is admitted by addresses and ports alone. One exception: where no port of the way
-//! out is free, a connection that says nothing for two seconds after a reset loses its own, forged or not
-//! ([`FlowState::over_after`]).
+//! 30 s, reset 40 s, UDP 60 s, ICMP 5 s, anything else 600 s. Sequence numbers are not checked, so a segment that was
+//! forged from outside the window can advance a state. That shortens or lengthens the timeout but admits nothing,
+//! because every SYN is judged and every other packet is admitted by addresses and ports alone. There is one exception:
+//! if no masquerading port is free, a connection that sends nothing for two seconds after a reset loses its port,
+//! whether the reset was forged or not ([`FlowState::over_after`]).
 
 use zerocopy::FromZeros;
 
 use crate::wire::protocol::{ICMPV4, ICMPV6, TCP, UDP};
 use crate::wire::tcp::flag;
 
-/// TCP's control bits as in the header's 14th byte (RFC 9293, section 3.1); 0 for other protocols.
+/// The control bits of TCP, as in the 14th byte of the header (RFC 9293, section 3.1); 0 for other protocols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpFlags(pub u8);
 
 impl TcpFlags {
-    /// The sender has no more to send.
+    /// The sender has no more data to send.
     pub const FIN: Self = Self(flag::FIN);
-    /// Synchronise sequence numbers.
+    /// Synchronize sequence numbers.
     pub const SYN: Self = Self(flag::SYN);
     /// Reset the connection.
     pub const RST: Self = Self(flag::RST);
-    /// The acknowledgement field counts.
+    /// The acknowledgment field is significant.
     pub const ACK: Self = Self(flag::ACK);
 
     /// Whether all bits of `other` are set.
@@ -32,7 +32,7 @@ impl TcpFlags {
         self.0 & other.0 == other.0
     }
 
-    /// Whether the segment asks for a connection: SYN without ACK and RST. Policy judges each such segment.
+    /// Whether the segment opens a connection: it has SYN without ACK and RST. Policy judges each such segment.
     #[inline]
     pub const fn opens(self) -> bool {
         self.0 & (Self::SYN.0 | Self::ACK.0 | Self::RST.0) == Self::SYN.0
@@ -58,7 +58,7 @@ pub enum FlowDirection {
 }
 
 impl FlowDirection {
-    /// The other direction.
+    /// The opposite direction.
     #[inline]
     #[must_use]
     pub const fn reverse(self) -> Self {
@@ -73,13 +73,13 @@ impl FlowDirection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromZeros)]
 #[repr(u8)]
 pub enum FlowState {
-    /// TCP: the initiator's SYN.
+    /// TCP: the initiator has sent its SYN.
     SynSent = 0,
-    /// TCP: answered by SYN+ACK.
+    /// TCP: the other side has answered with SYN+ACK.
     SynReceived = 1,
-    /// TCP: joined in the middle; only the side that was judged has been seen since.
+    /// TCP: the flow began in the middle of a connection; only the side that was judged has been seen since.
     PickedUp = 2,
-    /// TCP: both sides have spoken.
+    /// TCP: both sides have sent segments.
     Established = 3,
     /// TCP: the original side has sent FIN.
     OriginalClosed = 4,
@@ -103,36 +103,38 @@ pub enum FlowState {
     OtherUnanswered = 13,
     /// Another protocol, in both directions.
     OtherAnswered = 14,
-    /// TCP: both sides have sent FIN, the original side last. It waits for the acknowledgement.
+    /// TCP: both sides have sent FIN, the original side last. The other side has not acknowledged that FIN yet.
     OriginalLastAck = 15,
-    /// TCP: both sides have sent FIN, the replying side last. It waits for the acknowledgement.
+    /// TCP: both sides have sent FIN, the replying side last. The other side has not acknowledged that FIN yet.
     ReplyLastAck = 16,
-    /// TCP: the initiator's SYN, sent by a port of the node's. The other side may still have a connection by that port,
-    /// which was another pod's. So nothing but the answer to the SYN is of the flow ([`Admission::OtherConnection`]).
+    /// TCP: the initiator has sent its SYN by a masquerading port of the node. The other side may still have a
+    /// connection with that port, which belonged to another pod. So only the answer to the SYN belongs to the flow
+    /// ([`Admission::OtherConnection`]).
     SynSentOutward = 17,
 }
 
-/// The admission of a packet by a flow's state. The policy stamp is compared after it.
+/// How a flow's state admits a packet. The policy stamp is compared afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Admission {
-    /// The packet belongs to the flow: the cached verdict is valid.
+    /// The packet belongs to the flow: use the cached verdict.
     Cached,
     /// A SYN of the initiator: evaluate policy again in the flow's original direction, even if the stamp has not
     /// changed.
     Judge,
     /// A SYN of the replying side while the flow is live: evaluate policy for this packet alone, in the packet's own
-    /// direction. The entry stays as it is: a reply must not carry a forbidden connection, and a stray SYN must not end
+    /// direction. The entry stays unchanged: a reply must not open a forbidden connection, and a stray SYN must not end
     /// a live one.
     JudgeAlone,
     /// A SYN after the sender's half was closed or the flow was reset: evaluate policy as for a new flow. If it is
-    /// allowed, the new entry replaces this one; if not, this one stays as it is.
+    /// allowed, the new entry replaces this one; if not, this one is not changed.
     Recycle,
-    /// Not of the flow, but of a connection that had its port before.
+    /// The packet belongs not to the flow, but to a connection that had its port before.
     OtherConnection,
 }
 
-/// A bit for each state that takes every packet of a direction without SYN, FIN and RST, and stays as it is.
+/// For each direction, a set of states, one bit each. A state in the set admits every packet of that direction without
+/// SYN, FIN and RST, and does not change.
 const STEADY: [u32; 2] = [steady(FlowDirection::Original), steady(FlowDirection::Reply)];
 
 const fn steady(direction: FlowDirection) -> u32 {
@@ -148,7 +150,7 @@ const fn steady(direction: FlowDirection) -> u32 {
     states
 }
 
-/// The shortest [timeout](FlowState::timeout) of a state, in seconds.
+/// The shortest [timeout](FlowState::timeout) of all states, in seconds.
 pub(super) const LEAST_TIMEOUT: u32 = {
     let (mut least, mut at) = (u32::MAX, 0);
     while at < FlowState::ALL.len() {
@@ -184,8 +186,8 @@ impl FlowState {
 
     /// The state after a flow's first packet.
     ///
-    /// A TCP flow whose first packet is not a SYN is picked up: it has the short timeout until the other side speaks,
-    /// so that stray segments cannot fill the table with long-lived entries.
+    /// A TCP flow whose first packet is not a SYN gets the state `PickedUp`. It has the short timeout until the other
+    /// side sends, so that stray segments cannot fill the table with long-lived entries.
     #[inline]
     pub const fn first(protocol: u8, flags: TcpFlags) -> Self {
         match protocol {
@@ -198,7 +200,7 @@ impl FlowState {
         }
     }
 
-    /// The state after the first packet of a flow that goes on by a port of the node's.
+    /// The state after the first packet of a flow that is masqueraded by a port of the node.
     #[inline]
     pub(super) const fn outward(self) -> Self {
         match self {
@@ -207,7 +209,7 @@ impl FlowState {
         }
     }
 
-    /// Whether it is one of TCP.
+    /// Whether this is a state of TCP.
     pub const fn is_tcp(self) -> bool {
         self.is_of(TCP)
     }
@@ -242,7 +244,8 @@ impl FlowState {
         if self.stays(flags, direction) { self } else { self.after(flags, direction) }
     }
 
-    /// Whether a packet is of the flow and leaves the state as it is, as nearly all do. `false`: it may be otherwise.
+    /// Whether a packet belongs to the flow and leaves the state unchanged. This is true of nearly all packets. `false`
+    /// means that this is not known.
     #[inline]
     pub const fn stays(self, flags: TcpFlags, direction: FlowDirection) -> bool {
         const CHANGING: u8 = TcpFlags::FIN.0 | TcpFlags::SYN.0 | TcpFlags::RST.0;
@@ -289,7 +292,7 @@ impl FlowState {
                 | Self::SynReceived
                 | Self::PickedUp
                 | Self::ResetOpening => Self::ResetOpening,
-                // Both sides have said that they end it.
+                // Both sides have ended the connection already.
                 Self::Closed | Self::OriginalLastAck | Self::ReplyLastAck => Self::Closed,
                 _ => Self::ResetEstablished,
             };
@@ -300,8 +303,8 @@ impl FlowState {
         }
         let fin = flags.has(TcpFlags::FIN);
         match (self, direction) {
-            // Only the answer to the SYN proves that there is another side. A bare ACK of a stale connection (RFC 9293,
-            // 3.10.7.3) does not, and the initiator's own next segment does not.
+            // Only the answer to the SYN proves that the other side exists. A bare ACK of a stale connection (RFC 9293,
+            // 3.10.7.3) does not prove it, and neither does the initiator's own next segment.
             (Self::SynSent | Self::SynSentOutward, Reply) if flags.has(TcpFlags::SYN) => {
                 Self::SynReceived
             }
@@ -309,8 +312,8 @@ impl FlowState {
             (Self::PickedUp | Self::ResetOpening, Original) => Self::PickedUp,
             (Self::OriginalClosed, Reply) if fin => Self::ReplyLastAck,
             (Self::ReplyClosed, Original) if fin => Self::OriginalLastAck,
-            // What that side sends after its own FIN carries no data. A FIN is sent again if it was lost, and
-            // acknowledges nothing new then.
+            // A segment that this side sends after its own FIN carries no new data, so it acknowledges the other side's
+            // FIN. A FIN that is sent again because it was lost may acknowledge nothing new.
             (Self::ReplyLastAck, Original) | (Self::OriginalLastAck, Reply) if !fin => Self::Closed,
             (
                 Self::SynSent
@@ -332,8 +335,9 @@ impl FlowState {
         }
     }
 
-    /// Seconds of silence after which the flow is over. One that is translated cannot go on from the middle, so it lives
-    /// as long as others let it: TCP as with kube-proxy, UDP and ICMP as RFC 4787 and RFC 5508 ask.
+    /// The seconds of silence after which the flow is over. A translated flow cannot continue from the middle of a
+    /// connection, so it has the long timeouts that are usual for translation: for TCP that of kube-proxy, for UDP and
+    /// ICMP those of RFC 4787 and RFC 5508.
     #[inline]
     pub const fn timeout(self, is_translated: bool) -> u32 {
         match self {
@@ -350,7 +354,7 @@ impl FlowState {
         }
     }
 
-    /// Whether the other side has not spoken yet, and may.
+    /// Whether the other side has not answered yet but may still do so.
     pub const fn is_opening(self) -> bool {
         matches!(
             self,
@@ -364,7 +368,7 @@ impl FlowState {
         )
     }
 
-    /// Whether both sides have spoken and the connection is not over. A full table evicts other flows first.
+    /// Whether both sides have sent packets and the connection is not over. A full table evicts other flows first.
     #[inline]
     pub const fn is_established(self) -> bool {
         match self {
@@ -389,7 +393,7 @@ impl FlowState {
         }
     }
 
-    /// Whether both sides have spoken, so that the connection is more than an attempt.
+    /// Whether both sides have sent packets, so that the connection is more than an attempt.
     #[inline]
     pub const fn is_answered(self) -> bool {
         self.is_established()
@@ -404,8 +408,8 @@ impl FlowState {
     }
 
     /// The seconds of silence after which the connection is over, so that another one may have its ports before its
-    /// [`timeout`](Self::timeout). `None`: it is not over. Anybody who knows the ports can forge a reset, and a
-    /// connection that goes on undoes it with its next segment.
+    /// [`timeout`](Self::timeout). `None`: the connection is not over. Anybody who knows the ports can forge a reset,
+    /// and a connection that continues undoes a forged reset with its next segment.
     #[inline]
     pub const fn over_after(self) -> Option<u32> {
         match self {
@@ -415,7 +419,7 @@ impl FlowState {
         }
     }
 
-    /// Whether a packet that does not open a connection may be of a flow in this state.
+    /// Whether a packet that does not open a connection may belong to a flow in this state.
     #[inline]
     const fn takes(self, flags: TcpFlags, direction: FlowDirection) -> bool {
         if !matches!(self, Self::SynSentOutward) {
@@ -425,7 +429,7 @@ impl FlowState {
         matches!(direction, FlowDirection::Reply) && answers
     }
 
-    /// The admission of a packet by this state.
+    /// How this state admits a packet.
     #[inline]
     pub const fn admission(self, flags: TcpFlags, direction: FlowDirection) -> Admission {
         use FlowDirection::{Original, Reply};
@@ -492,7 +496,7 @@ mod tests {
     const SYN_ACK: TcpFlags = TcpFlags(0x12);
     const FIN_ACK: TcpFlags = TcpFlags(0x11);
 
-    /// A state, then the state after it by: ACK, FIN+ACK, SYN+ACK, RST of the original side; then by those of the
+    /// A state, then the next state after ACK, FIN+ACK, SYN+ACK and RST from the original side, then the same from the
     /// replying side.
     const TRANSITIONS: [(FlowState, [FlowState; 4], [FlowState; 4]); 11] = [
         (
@@ -627,7 +631,7 @@ mod tests {
         }
     }
 
-    /// The next owner of a port cannot read or write on the connection of the owner before.
+    /// The next owner of a port can neither read nor write on the connection of the owner before it.
     #[test]
     fn by_a_port_of_the_node_nothing_passes_before_the_answer_to_the_syn() {
         assert_eq!(FlowState::first(TCP, SYN).outward(), SynSentOutward);
@@ -647,19 +651,19 @@ mod tests {
         assert_eq!(SynSentOutward.admission(SYN, Reply), Admission::JudgeAlone);
     }
 
-    /// Only then may its ports be another connection's.
+    /// Only a connection that is over may give its ports to another one.
     #[test]
     fn a_connection_is_over_after_both_fins_and_the_last_acknowledgement_or_a_reset_and_silence() {
         for (first, last) in [(Original, Reply), (Reply, Original)] {
             let mut state = Established;
-            // The last ACK of data crosses the other side's FIN, which is sent again.
+            // The last ACK of data crosses the other side's FIN, so that FIN is sent again.
             for (flags, direction) in
                 [(FIN_ACK, first), (ACK, last), (FIN_ACK, first), (FIN_ACK, last), (FIN_ACK, last)]
             {
                 state = state.next(flags, direction);
                 assert_eq!(state.over_after(), None, "{state:?}");
             }
-            // Data that is sent again acknowledges nothing.
+            // A data segment that is sent again acknowledges nothing new.
             assert_eq!(state.next(ACK, last).over_after(), None);
             for (flags, side) in [(ACK, first), (RST, first), (RST, last)] {
                 assert_eq!(state.next(flags, side).over_after(), Some(0));

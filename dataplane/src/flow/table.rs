@@ -1,18 +1,18 @@
-//! The flow table: buckets of tags that lead to densely kept entries.
+//! The flow table: buckets of tags that lead to densely stored entries.
 //!
 //! ```text
 //! hash ── bucket (one line: 8 tags, 8 slots) ── slot ──> first line of the entry ··· second line
 //!      └─ alternate bucket, only if the first one has spilled
 //! ```
-//! The two lines of an entry lie in two arrays, because most packets need only the first line: so no line that is not
-//! needed is fetched, or takes room in a cache. Entries are dense, so a thousand flows touch the pages of a thousand
-//! entries, whatever the capacity. The buckets have at least two places for each key, and an entry goes to its
-//! alternate bucket when its first one is nearly full. So the table is practically always full before both buckets of
-//! a hash are.
+//! The two lines of an entry lie in two arrays, because most packets need only the first line. So a line that is not
+//! needed is not fetched and takes no room in a cache. Entries are dense: a thousand flows touch only the pages of a
+//! thousand entries, whatever the capacity is. The buckets have at least two places for each key, and an entry goes to
+//! its alternate bucket when its first one is nearly full. So the table is practically always full before both buckets
+//! of some hash are.
 //!
-//! When the table is full, an owner that has its share or more gives up a flow: the oldest that is not established, and
-//! only then an established one that was silent for long. So a flood of SYNs replaces itself, and takes nothing from
-//! other owners.
+//! When the table is full, an owner that has its share or more loses a flow. It is the oldest flow that is not
+//! established. If there is none, it is an established flow that has been silent for long. So a flood of SYNs evicts
+//! its own flows and takes nothing from other owners.
 
 use std::io;
 use std::sync::Arc;
@@ -43,15 +43,15 @@ impl Guess {
     pub const NONE: Self = Self(u32::MAX);
 }
 
-/// The slot of a flow, if it is in the table. Valid until a flow is inserted or removed.
+/// The slot of a flow, if it is in the table. It is valid until a flow is inserted or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found(pub(super) Option<u32>);
 
-/// The last flow that a batch has prefetched of those that are evicted next.
+/// The last of the flows to be evicted next that a batch has prefetched.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Victims(Option<u32>);
 
-/// What an insertion evicted.
+/// The kind of flow that an insertion evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evicted {
     /// A flow whose timeout had passed.
@@ -63,7 +63,7 @@ pub enum Evicted {
 }
 
 impl Evicted {
-    /// Whether a flow went that another packet might still have found.
+    /// Whether another packet might still have found the flow.
     pub fn is_live(self) -> bool {
         match self {
             Self::Unestablished | Self::Established => true,
@@ -72,7 +72,8 @@ impl Evicted {
     }
 }
 
-/// A worker's flows. Time is in seconds and never goes back; where records are kept it is that of the machine's start.
+/// The flows of a worker. Time is in seconds and never goes back. If records are kept, it counts from the machine's
+/// start.
 pub struct FlowTable {
     random: RandomState,
     /// The shards and the number of this worker, if there are several workers.
@@ -88,15 +89,15 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// A table for `capacity` flows, at least 1 and at most 2^30 (other values are clamped). It takes about 144 bytes
-    /// for each flow that it has held at once, and at most another 32 for each flow of its capacity (twice as much
-    /// where second keys are [expected](FlowTable::expect_second_keys)), in steps of a huge page if the system has
-    /// them. Errors: no address space.
+    /// Creates a table for `capacity` flows, at least 1 and at most 2^30 (other values are clamped). It takes about 144
+    /// bytes for each flow that it has held at once, and at most 32 more bytes for each flow of its capacity (twice as
+    /// much if second keys are [expected](FlowTable::expect_second_keys)). Memory grows by huge pages if the system has
+    /// them. Returns an error if there is no address space.
     pub fn new(capacity: usize, seed: HashSeed) -> io::Result<Self> {
         Self::with_hasher(capacity, seed.hasher("flows"), None)
     }
 
-    /// The table of one of several workers. Its flows are opened after a [`FlowTable::reserve_shard`].
+    /// Creates the table of one of several workers. A flow in it is opened only after a [`FlowTable::reserve_shard`].
     pub fn shared(capacity: usize, shards: Arc<Shards>, worker: WorkerId) -> io::Result<Self> {
         Self::with_hasher(capacity, shards.random(), Some((shards, worker)))
     }
@@ -119,16 +120,16 @@ impl FlowTable {
         })
     }
 
-    /// Makes room for a second key of each flow. Without it, second keys take the places of other flows in a table that
-    /// is nearly full. Call it while the table is empty. Errors: no address space.
+    /// Makes room for a second key of each flow. Without this, second keys take the places of other flows in a table
+    /// that is nearly full. Call this while the table is empty. Returns an error if there is no address space.
     pub fn expect_second_keys(&mut self) -> io::Result<()> {
         self.buckets = buckets_for(2 * self.capacity())?;
         Ok(())
     }
 
-    /// Keeps a record of each flow from now on, for the next process. Call it while the table is empty. Returns the
-    /// file of the records ([`super::FlowRecordFile`]). They take another 48 bytes for each flow. Errors: no file, or
-    /// no address space.
+    /// Keeps a record of each flow from now on, for the next process. Call this while the table is empty. Returns the
+    /// file of the records ([`super::FlowRecordFile`]). The records take another 48 bytes for each flow. Returns an
+    /// error if there is no file or no address space.
     pub fn keep_records(&mut self) -> io::Result<Arc<SharedFile>> {
         let records = FlowRecords::new(self.capacity())?;
         let file = records.file();
@@ -136,13 +137,13 @@ impl FlowTable {
         Ok(file)
     }
 
-    /// Tells `to` of the end of each allowed flow from now on, until its receiver is dropped. What finds no room there is
-    /// lost, and counted. Whoever was told before is told no longer.
+    /// From now on, reports the end of each allowed flow to `to`, until its receiver is dropped. An end that finds no
+    /// room in the channel is lost and counted. A receiver that was set before gets no more reports.
     pub fn tell_ends(&mut self, to: Sender<FlowEnd>) {
         self.slots.listener = Some(Listener { to, lost: 0 });
     }
 
-    /// The number of flows, with the expired ones that have not been removed yet.
+    /// The number of flows, including expired flows that have not been removed yet.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
@@ -154,12 +155,12 @@ impl FlowTable {
         self.len == 0
     }
 
-    /// How many flows fit.
+    /// The largest number of flows that the table holds.
     pub fn capacity(&self) -> usize {
         self.slots.capacity()
     }
 
-    /// The key's hash, for the calls below.
+    /// The hash of the key, for the calls below.
     #[inline]
     pub fn hash(&self, key: &FlowKey) -> u64 {
         self.random.hash_one(key)
@@ -180,7 +181,7 @@ impl FlowTable {
             Some(way) => Guess(bucket.slots[way]),
             None if bucket.spilled > 0 => self.guess_alternate(hash),
             None => {
-                // The flow may be opened in the alternate bucket, and its shard is read then.
+                // The flow may be opened in the alternate bucket, and then its shard is read, too.
                 if bucket.is_crowded() {
                     self.buckets.prefetch(self.alternate_bucket(hash));
                 }
@@ -228,7 +229,7 @@ impl FlowTable {
         }
     }
 
-    /// The flow of this key, if it is at the guessed slot and live. `None`: call [`FlowTable::lookup`].
+    /// The flow of this key, if it is at the guessed slot and live. If this returns `None`, call [`FlowTable::lookup`].
     #[inline]
     pub fn lookup_guessed(
         &mut self,
@@ -261,7 +262,8 @@ impl FlowTable {
         FlowMut::from_lines(&mut first[slot as usize], &mut second[slot as usize], queued)
     }
 
-    /// The other worker that has the flows of this hash, if there is one. The caller has not found the flow here.
+    /// The other worker that has the flows of this hash, if there is one. The caller has not found the flow in this
+    /// table.
     #[inline]
     pub fn other_worker(&self, hash: u64) -> Option<WorkerId> {
         let (shards, own) = self.shards.as_ref()?;
@@ -273,22 +275,24 @@ impl FlowTable {
         self.shards.as_ref().is_none_or(|(shards, own)| shards.owner(hash) == Some(*own))
     }
 
-    /// Reserves the shard of a hash for this worker, before the flow that [`FlowTable::find`] looked for is stored here.
-    /// Returns the owner if the shard belongs to another worker; if not, [`FlowTable::insert`] must follow.
+    /// Reserves the shard of a hash for this worker, before the flow that [`FlowTable::find`] searched for is stored
+    /// here. Returns the owner if the shard belongs to another worker. Otherwise [`FlowTable::insert`] must follow.
     pub fn reserve_shard(&self, hash: u64, Found(slot): Found) -> Option<WorkerId> {
         let (shards, own) = self.shards.as_ref().filter(|_| slot.is_none())?;
         shards.open(hash, *own).err()
     }
 
-    /// Gives back the reservation of a flow that is not stored after all. `found` is as for [`FlowTable::reserve_shard`].
+    /// Releases the reservation of a flow that is not stored after all. `found` is the same as for
+    /// [`FlowTable::reserve_shard`].
     pub fn release_shard(&self, hash: u64, Found(slot): Found) {
         if let Some((shards, _)) = self.shards.as_ref().filter(|_| slot.is_none()) {
             shards.close(hash);
         }
     }
 
-    /// Stores a flow of an owner: `write` opens it, or copies it into its place. `found` comes from [`FlowTable::find`]
-    /// of its key; a flow that was found is replaced. It always succeeds, and returns what was evicted.
+    /// Stores a flow of an owner: `write` opens the flow or copies it into its slot. `found` is the result of
+    /// [`FlowTable::find`] for its key; a flow that was found is replaced. The call always succeeds, and returns the
+    /// kind of flow that it evicted, if any.
     #[inline(never)]
     pub fn insert(
         &mut self,
@@ -301,7 +305,8 @@ impl FlowTable {
         self.store((hash, found, owner), now, true, write).1
     }
 
-    /// As [`FlowTable::insert`], with a record if the flow `is_whole`: it gets no second key. Returns the slot, too.
+    /// Like [`FlowTable::insert`]. Writes the record if the flow `is_whole`, that is, if it gets no second key. Also
+    /// returns the slot.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "every new flow")]
     pub(super) fn store(
@@ -313,7 +318,8 @@ impl FlowTable {
     ) -> (Option<u32>, Option<Evicted>) {
         let (slot, evicted) = match slot {
             Some(taken) if self.first_lines[taken as usize].has_two_keys() => {
-                // It may have been found by either key, and stands under its first. Its reservation of this hash goes over.
+                // The flow may have been found by either key, and is stored under its first key. The old flow's
+                // reservation of this hash passes to the new flow.
                 if let Some((shards, own)) = &self.shards {
                     let reserved = shards.open(hash, *own);
                     debug_assert_eq!(reserved, Ok(()), "a shard in which this worker has a flow");
@@ -346,7 +352,8 @@ impl FlowTable {
         (slot, evicted)
     }
 
-    /// A slot for a new flow, with a tag that leads to it, and what was evicted.
+    /// Returns a slot for a new flow, after it has set a tag that leads to the slot. Also returns the kind of flow that
+    /// was evicted for it.
     #[inline(never)]
     fn make_room(&mut self, hash: u64, owner: Owner, now: u32) -> (Option<u32>, Option<Evicted>) {
         let chosen = self.choose_bucket(hash);
@@ -358,7 +365,7 @@ impl FlowTable {
             None
         };
         let evicted = victim.map(|slot| self.evict(slot, now));
-        // There is a place and a slot, because the victim left them if there were none.
+        // There is always a place and a slot: the victim left them if there were none.
         let Some(place) = self.free_place(hash, chosen) else { return (None, evicted) };
         let slot = if let Some(slot) = victim {
             self.slots.reassign(slot, owner, place.to_bits());
@@ -374,7 +381,7 @@ impl FlowTable {
         (Some(slot), evicted)
     }
 
-    /// A free place for a tag of this hash: in the chosen bucket, or in the one that can be chosen now.
+    /// A free place for a tag of this hash, in the chosen bucket or, without one, in the bucket that can be chosen now.
     #[inline]
     pub(super) fn free_place(&self, hash: u64, chosen: Option<usize>) -> Option<Place> {
         let bucket = chosen.or_else(|| self.choose_bucket(hash))?;
@@ -382,7 +389,7 @@ impl FlowTable {
         Some(Place { bucket, way, is_alternate: bucket != self.first_bucket(hash) })
     }
 
-    /// Lets a hash lead to a slot by a free way.
+    /// Sets a tag in a free way, so that a hash leads to a slot.
     #[inline]
     pub(super) fn set_tag(
         &mut self,
@@ -399,7 +406,7 @@ impl FlowTable {
         line.slots[way] = slot;
     }
 
-    /// Frees a way, and counts the flow that it led to by `key` out of the key's shard and first bucket.
+    /// Frees a way. Removes the flow that it led to by `key` from the counts of the key's shard and first bucket.
     #[inline]
     pub(super) fn clear_tag(
         &mut self,
@@ -412,9 +419,9 @@ impl FlowTable {
         self.buckets[bucket].set_tag(way, 0);
     }
 
-    /// Removes the expired flows of the next `budget` buckets, and returns their number. A caller that spends
-    /// [`FlowTable::buckets`] over a few seconds keeps the table clean, and its records true: they say when the flow was
-    /// last looked at here, or changed its state.
+    /// Removes the expired flows of the next `budget` buckets and returns their number. A caller that ages
+    /// [`FlowTable::buckets`] buckets every few seconds keeps the table clean and its records correct. A record states
+    /// when the flow was last aged or last changed its state.
     pub fn age(&mut self, budget: usize, now: u32) -> usize {
         let before = self.len;
         for _ in 0..budget.min(self.buckets.len()) {
@@ -432,24 +439,24 @@ impl FlowTable {
         before - self.len
     }
 
-    /// The number of buckets in a whole round of [`FlowTable::age`].
+    /// The number of buckets in a complete round of [`FlowTable::age`].
     pub fn buckets(&self) -> usize {
         self.buckets.len()
     }
 
-    /// Copies of all flows, in no order, with the expired ones that have not been removed yet.
+    /// Copies of all flows, in no particular order, including expired flows that have not been removed yet.
     pub fn iter(&self) -> impl Iterator<Item = FlowEntry> {
         let ways =
             (0..self.buckets.len()).flat_map(|bucket| (0..WAYS).map(move |way| (bucket, way)));
         ways.filter_map(|(bucket, way)| {
             let slot = self.slot_at(bucket, way)?;
-            // The way of a second key leads to the same flow once more.
+            // The tag of a second key leads to the same flow again.
             let place = Place::from_bits(self.slots.place_bits(slot));
             ((place.bucket, place.way) == (bucket, way)).then(|| self.copy(slot))
         })
     }
 
-    /// An owner's flows of one class, from the oldest on: no more than there are slots.
+    /// An owner's flows of one class, starting with the oldest. The list is never longer than the number of slots.
     #[cfg(test)]
     pub(super) fn listed(
         &self,
@@ -483,7 +490,7 @@ impl FlowTable {
         (line.tag(way) != 0).then(|| line.slots[way])
     }
 
-    /// Looks for the flow of this key, which may be either of the two that a flow has.
+    /// Searches for the flow of this key, which may be either of the two keys of a flow.
     #[inline(never)]
     pub fn find(&self, hash: u64, key: &FlowKey) -> Found {
         let first = self.first_bucket(hash);
@@ -524,7 +531,7 @@ impl FlowTable {
         }
     }
 
-    /// Evicts a flow, and returns what it was. Its slot stays its owner's.
+    /// Evicts a flow and returns its kind. Its slot still belongs to its owner.
     pub(super) fn evict(&mut self, slot: u32, now: u32) -> Evicted {
         let entry = &self.first_lines[slot as usize];
         let evicted = if entry.is_expired(now) {
@@ -538,7 +545,8 @@ impl FlowTable {
         evicted
     }
 
-    /// Removes a flow, but leaves its slot to its owner. The reason counts unless it has expired.
+    /// Removes a flow, but its slot still belongs to its owner. The end is reported with this reason, or as expired if
+    /// the flow has expired.
     #[inline]
     fn vacate(&mut self, slot: u32, now: u32, reason: EndReason) {
         self.tell_end(slot, now, reason);
@@ -550,12 +558,12 @@ impl FlowTable {
         }
         let entry = &mut self.first_lines[slot as usize];
         let standing = std::mem::replace(&mut entry.eviction_class, EvictionClass::Free);
-        // A packet of the same batch may have the slot as its guess.
+        // A packet of the same batch may have guessed this slot.
         entry.key_words = FlowKey::EMPTY.words().0;
         self.slots.unlink(slot, standing);
     }
 
-    /// Tells whoever listens that a flow goes, and why if it has not expired.
+    /// Reports to the listener that a flow ends, with this reason or, if the flow has expired, as expired.
     #[inline]
     fn tell_end(&mut self, slot: u32, now: u32, reason: EndReason) {
         if self.slots.listener.is_some() {
@@ -573,7 +581,7 @@ impl FlowTable {
         }
     }
 
-    /// Removes a flow. The reason counts unless it has expired.
+    /// Removes a flow. The end is reported with this reason, or as expired if the flow has expired.
     pub(super) fn remove(&mut self, slot: u32, now: u32, reason: EndReason) {
         self.vacate(slot, now, reason);
         self.release(slot);
@@ -586,7 +594,7 @@ impl FlowTable {
         self.len -= 1;
     }
 
-    /// Counts a removed flow out of its shard and its first bucket.
+    /// Removes a flow from the counts of its shard and its first bucket.
     #[inline(never)]
     fn forget_hash(&mut self, hash: u64, is_alternate: bool) {
         if let Some((shards, _)) = &self.shards {
@@ -599,7 +607,7 @@ impl FlowTable {
     }
 }
 
-/// Buckets with at least two places for each of `keys` keys, as far as a [`Place`] can name them.
+/// Creates buckets with at least two places for each of `keys` keys, up to the number that a [`Place`] can name.
 fn buckets_for(keys: usize) -> io::Result<ZeroedPages<Bucket>> {
     let buckets = (keys * 2).div_ceil(WAYS).next_power_of_two();
     ZeroedPages::new(buckets.clamp(2, Place::BUCKETS), Pages::Huge)

@@ -40,7 +40,7 @@ fn record_in(state: FlowState) -> FlowRecord {
     FlowRecord { key: key(1, TCP).0, original, state, seen: 100, return_path, second: None }
 }
 
-/// The flows that the next process reads in the table's records.
+/// The flows that the next process reads from the table's records.
 fn recorded(file: &FlowRecordFile, table: &FlowTable) -> HashMap<FlowKey, FlowRecord> {
     let mut all = HashMap::new();
     let spoiled = file.read(table.capacity(), |it| assert_eq!(all.insert(it.key, it), None));
@@ -110,7 +110,7 @@ fn a_flood_evicts_its_own_oldest_and_flows_established_since_are_spared() {
     for n in 0..256 {
         insert(&mut table, open(n, UDP, TcpFlags::default(), 0), 0);
     }
-    // Sixteen of the oldest are answered later and then silent.
+    // Sixteen of the oldest connections are answered later and are then silent.
     for n in 0..16 {
         let (key, orientation) = key(n, UDP);
         let mut entry = table.lookup(table.hash(&key), &key, 1).unwrap();
@@ -151,13 +151,14 @@ fn connections_that_are_opened_together_do_not_evict_one_another() {
         let new = open(n, TCP, TcpFlags::SYN, 9);
         assert_eq!(insert(&mut table, new, 9), Some(Evicted::Established));
     }
-    // Once more than a quarter of the flows is not established, the oldest of these goes, and no established one.
+    // When more than a quarter of the flows are not established, the oldest of these is evicted, and no established
+    // one.
     for n in 116..200 {
         let _ = insert(&mut table, open(n, TCP, TcpFlags::SYN, 9), 9);
     }
     let queued = table.listed(Owner::NODE, EvictionClass::Unestablished).count();
     assert_eq!((queued, table.len()), (17, 64));
-    // No connection was answered.
+    // None of these connections was answered.
     let new = open(300, TCP, TcpFlags::SYN, 9 + OPENING);
     assert_eq!(insert(&mut table, new, 9 + OPENING), Some(Evicted::Unestablished));
 }
@@ -195,7 +196,7 @@ fn an_owner_that_fills_the_table_takes_nothing_from_one_within_its_share() {
     }
     let held = |table: &FlowTable, owner| table.listed(owner, EvictionClass::Established).count();
     assert_eq!((held(&table, attacker), held(&table, accomplice)), (100, 100));
-    // A new owner gets its share from the owners that then have more than theirs.
+    // A new owner gets its share from those owners that then have more than theirs.
     for n in 0..75 {
         let _ = insert_of(&mut table, Owner::endpoint(3), established(20_000 + n, 20), 20);
     }
@@ -210,7 +211,7 @@ fn an_owner_with_only_established_flows_gives_up_one_that_was_silent_for_long() 
     for n in 0..64 {
         insert(&mut table, established(n, 0), 0);
     }
-    // All flows but a few get further packets.
+    // All flows except a few get further packets.
     for n in (0..64).filter(|n| n % 8 != 5) {
         let key = key_of(n);
         let mut entry = table.lookup(table.hash(&key), &key, 100).unwrap();
@@ -309,7 +310,7 @@ proptest! {
         prop_assert_eq!(table.hash(&there), table.hash(&back));
     }
 
-    /// A worker owns a shard while it has a flow of it, even as flows expire, are evicted or replaced. A bucket of
+    /// A worker owns a shard while it has a flow in it, even as flows expire, are evicted or replaced. A bucket of
     /// shards without flows has no owner.
     #[test]
     fn a_shard_has_an_owner_exactly_while_it_has_flows(
@@ -344,8 +345,8 @@ proptest! {
         }
     }
 
-    /// Compares the table with a plain map: only the flows that the table says it evicted are missing, `len`, `iter`
-    /// and `lookup` agree, the eviction lists are in order, and there is a record of each flow.
+    /// Compares the table with a plain map. Only flows that the table reports as evicted are missing; `len`, `iter` and
+    /// `lookup` agree; the eviction lists are in order; and there is a record of each flow.
     #[test]
     fn the_table_is_a_map_with_timeouts_and_bounded_size(
         capacity in 1usize..40,

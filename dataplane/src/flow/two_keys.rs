@@ -1,18 +1,20 @@
-//! Flows with two keys: those whose packets are translated.
+//! Flows with two keys: flows whose packets are translated.
 //!
-//! A flow that is translated has the key of its packets before it and the key of its packets behind it, which its
-//! replies carry. Both lead to one entry: one state, one verdict, one count, one timeout, one eviction.
+//! A translated flow has one key for its packets before the translation, and one for its packets after it. Replies
+//! carry the second key. Both keys lead to the same entry, so there is one state, one verdict, one count, one timeout
+//! and one eviction.
 //!
 //! ```text
 //! hash of the first key ─── bucket ──┐
 //!                                    ├─> slot ──> first line ··· second line ··· second key
 //! hash of the second key ── bucket ──┘
 //! ```
-//! The entry's key has a mark that no packet's key has. So a packet of such a flow never passes for one of a flow that
-//! is not translated, and looking for the latter costs nothing more.
+//! The entry's key has a mark that no packet's key has. So a packet of such a flow never matches a flow that is not
+//! translated, and a lookup of the latter costs nothing more.
 //!
-//! One worker has both keys: it reserves the shards of both when it opens the flow. A second key that another flow has, or
-//! whose shard is another worker's, is refused, and the caller takes another one (another source port).
+//! One worker has both keys: it reserves the shards of both keys when it opens the flow. A second key is refused if
+//! another flow has it or if its shard belongs to another worker. The caller then tries another key with another source
+//! port.
 
 use super::bucket::{Place, tag};
 use super::end::EndReason;
@@ -36,12 +38,14 @@ pub enum KeyTaken {
 /// A packet's place in a flow that has both keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlaceInFlow {
-    /// A packet of the flow: its direction, and the key and orientation with which it goes on.
+    /// The packet belongs to the flow. The value is its direction, and the key and orientation that it has after the
+    /// translation.
     Own(FlowDirection, FlowKey, Orientation),
-    /// As a reply, but with the key of packets before the translation: the translation would have changed it.
+    /// The packet has the direction of a reply, but the key of packets before the translation: a translated reply would
+    /// have the other key.
     UntranslatedReply,
-    /// In the original direction, but with the key of packets behind the translation: another connection, whose replies
-    /// could not be told from this one's.
+    /// The packet has the original direction, but the key of packets after the translation. It belongs to another
+    /// connection, whose replies could not be distinguished from this one's.
     OtherConnection,
 }
 
@@ -50,7 +54,7 @@ pub enum PlaceInFlow {
 pub struct TwoKeys {
     /// The key before the translation.
     pub first: DirectedKey,
-    /// The key behind it.
+    /// The key after the translation.
     pub second: DirectedKey,
 }
 
@@ -66,8 +70,9 @@ impl TwoKeys {
 }
 
 impl PlaceInFlow {
-    /// The place of a packet of this orientation that has the first key or the second one. `originals`: the orientation
-    /// of the flow's original direction in each of them. `other`: the key that the packet does not have.
+    /// The place of a packet of this orientation. `is_first` says whether it has the first key or the second one.
+    /// `originals` is the orientation of the flow's original direction in each key. `other` returns the key that the
+    /// packet does not have.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "every packet that is translated")]
     fn new(
@@ -86,7 +91,7 @@ impl PlaceInFlow {
     }
 }
 
-/// A flow that has a key.
+/// The flow that has a key.
 #[derive(Debug, Clone, Copy)]
 pub struct Holder {
     /// Its slot.
@@ -95,7 +100,7 @@ pub struct Holder {
     pub owner: Owner,
     /// Its state.
     pub state: FlowState,
-    /// When its last packet came.
+    /// The time of its last packet.
     pub last_seen: u32,
 }
 
@@ -115,8 +120,8 @@ impl ReservedKey {
 }
 
 impl FlowTable {
-    /// Reserves a second key for the flow that was `found`, or that is about to be stored if none was. A flow that has the
-    /// key and has expired is removed. Call it after [`FlowTable::reserve_shard`] of the first key.
+    /// Reserves a second key for the flow that was `found`, or that is about to be stored if none was. An expired flow
+    /// that has the key is removed. Call this after [`FlowTable::reserve_shard`] for the first key.
     pub fn reserve_second_key(
         &mut self,
         second: DirectedKey,
@@ -138,16 +143,16 @@ impl FlowTable {
         Ok(ReservedKey { second, hash })
     }
 
-    /// Gives back a reservation that is not needed.
+    /// Releases a reservation that is not needed.
     pub fn release_second_key(&mut self, ReservedKey { hash, .. }: ReservedKey) {
         if let Some((shards, _)) = &self.shards {
             shards.close(hash);
         }
     }
 
-    /// As [`FlowTable::insert`], with the second key that was reserved for the flow. Returns what was evicted for either
-    /// key. If there is no place for the second key after all, the flow is not stored: it must not be taken for one
-    /// that is not translated.
+    /// Like [`FlowTable::insert`], with the second key that was reserved for the flow. Returns the kinds of the flows
+    /// that were evicted for the two keys. If there is no place for the second key after all, the flow is not stored,
+    /// because it must not pass as a flow that is not translated.
     #[inline]
     pub fn insert_with_second_key(
         &mut self,
@@ -165,8 +170,8 @@ impl FlowTable {
         }
     }
 
-    /// Gives a flow that was stored just now, and that has one key, the second one, and writes its record. Returns what
-    /// was evicted for it.
+    /// Gives the second key to a flow that was just stored with one key, and writes its record. Returns the kind of
+    /// flow that was evicted for the key.
     fn add_second_key(
         &mut self,
         slot: u32,
@@ -180,7 +185,7 @@ impl FlowTable {
             self.release(victim);
             evicted
         });
-        // The victim left a place if there was none.
+        // There is always a place: the victim left one if there was none.
         let Some(place) = self.free_place(hash, chosen) else {
             self.release_second_key(ReservedKey { second, hash });
             self.remove(slot, now, EndReason::Evicted);
@@ -194,7 +199,7 @@ impl FlowTable {
         evicted
     }
 
-    /// The flow that has a key, by which a second key is refused.
+    /// The flow that already has a key, so that it is refused as a second key.
     pub fn holder(&self, key: &FlowKey) -> Option<Holder> {
         let found = self.find(self.hash(key), key);
         let slot = found.0?;
@@ -219,7 +224,7 @@ impl FlowTable {
         Some(TwoKeys { first: DirectedKey { key, original: line.original() }, second })
     }
 
-    /// As [`FlowTable::lookup_guessed`], for flows with two keys: the flow, and the packet's place in it.
+    /// Like [`FlowTable::lookup_guessed`], for flows with two keys. Returns the flow and the packet's place in it.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "every packet that is translated")]
     pub fn lookup_guessed_two_keys(
@@ -246,7 +251,7 @@ impl FlowTable {
         Some((FlowMut::from_lines(first, second, Some((&mut self.slots, guess))), place))
     }
 
-    /// Removes a flow that was found. The reason counts unless it has expired.
+    /// Removes a flow that was found. The end is reported with this reason, or as expired if the flow has expired.
     pub fn remove_found(&mut self, Found(slot): Found, now: u32, reason: EndReason) {
         if let Some(slot) = slot {
             self.remove(slot, now, reason);
@@ -261,7 +266,7 @@ impl FlowTable {
             || self.slots.second_keys[slot].has_key(key)
     }
 
-    /// Takes the second key of the entry in a slot away, if it has one.
+    /// Removes the second key of the entry in a slot, if it has one.
     #[inline]
     pub(super) fn remove_second_key(&mut self, slot: u32) {
         if self.first_lines[slot as usize].has_two_keys() {
@@ -298,11 +303,11 @@ mod tests {
 
     const OWN: WorkerId = WorkerId(3);
     const OTHER: WorkerId = WorkerId(4);
-    /// The numbers of first keys, and of second keys.
+    /// The numbers that first keys have; those of second keys follow.
     const FIRST: std::ops::Range<u32> = 0..24;
     const SECOND: std::ops::Range<u32> = 20..40;
 
-    /// Some numbers are a first key and a second one. A third of the keys is IPv6's.
+    /// Some numbers are used both as a first key and as a second key. A third of the keys are IPv6 keys.
     fn key(n: u32) -> (FlowKey, Orientation) {
         let address = |n: u32| match n % 3 {
             0 => Address::v6(u128::from(n).to_be_bytes()),
@@ -317,10 +322,12 @@ mod tests {
         DirectedKey { key, original }
     }
 
-    /// What the table should hold: the second key of each flow, by the first, and when the flow was opened.
+    /// The expected content of the table: for each first key, the second key of the flow, and the time when the flow
+    /// was opened.
     type Model = BTreeMap<u32, (Option<u32>, u32)>;
 
-    /// Stores a flow with these keys as the decision on its first packet does. `Err`: the second key is taken.
+    /// Stores a flow with these keys as the decision on its first packet does. Returns an error if the second key is
+    /// taken.
     fn open(
         table: &mut FlowTable,
         first: u32,
@@ -352,8 +359,9 @@ mod tests {
     }
 
     proptest! {
-        /// Each key leads to its flow and to no other, whichever flows come, expire, are evicted, replaced, or get another
-        /// second key; a flow that goes leaves nothing of either key behind, and other flows only go if the table says so.
+        /// Each key leads to its flow and to no other flow, whichever flows arrive, expire, are evicted, are replaced,
+        /// or get another second key. A flow that is removed leaves no trace of either key. Other flows are removed
+        /// only if the table reports it.
         #[test]
         fn both_keys_lead_to_one_flow_until_it_goes_and_then_to_none(
             capacity in 1_usize..30,
@@ -373,7 +381,7 @@ mod tests {
                     prop_assert_eq!(table.age(table.buckets(), now), expired);
                     model.retain(|_, (_, at)| live(*at, now));
                 } else if second != Some(first) {
-                    // By either key a packet finds the flow that the new one replaces.
+                    // The packet finds the flow that the new one replaces by either of its keys.
                     let replaced = model.iter().find(|(key, (its, _))| **key == first || *its == Some(first));
                     let replaced = replaced.map(|(key, _)| *key);
                     let taken = model.iter().find(|(key, (its, _))| {
@@ -467,7 +475,7 @@ mod tests {
         }
     }
 
-    /// Packets of one batch have their guesses from before the first of them is decided.
+    /// Packets of one batch made their guesses before the first of them was decided.
     #[test]
     fn nothing_of_a_removed_flow_is_found_by_a_guess_from_before() {
         let mut table = FlowTable::new(64, HashSeed::fixed(3)).unwrap();
@@ -506,7 +514,7 @@ mod tests {
             let found = table.find(hash, key);
             assert_eq!(table.insert(hash, found, Owner::NODE, now, |it| it.replace(flow)), None);
         }
-        // The oldest of all is the one that gets a second key.
+        // The oldest flow of all is the one that gets a second key.
         let oldest = table.find(table.hash(&keys[0].0), &keys[0].0);
         let (key, original) = keys[2 * WAYS];
         let reserved = table.reserve_second_key(DirectedKey { key, original }, oldest, 16).unwrap();
@@ -518,7 +526,7 @@ mod tests {
         assert_eq!(table.find(table.hash(&keys[0].0), &keys[0].0), oldest);
         assert_eq!(table.find(table.hash(&keys[1].0), &keys[1].0), Found(None));
         assert_eq!(table.len(), 2 * WAYS - 1);
-        // A flow that begins anew in its place keeps both.
+        // A flow that is opened again in its slot keeps both.
         table.live_entry(oldest, 16).unwrap().open(&keys[0].0, keys[0].1, TcpFlags::SYN, 16);
         for key in [key, keys[0].0] {
             assert_eq!(table.find(table.hash(&key), &key), oldest);

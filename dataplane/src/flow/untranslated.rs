@@ -1,4 +1,4 @@
-//! Flows that are not translated, and would be if they were opened now.
+//! Flows that are not translated, although they would be translated if they were opened now.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::table::{FlowTable, Found};
 use crate::wire::protocol::UDP;
 
 impl FlowTable {
-    /// Removes the flows of UDP in some buckets whose destination is not translated and now `is_frontend`.
+    /// Removes UDP flows in these buckets whose destination is not translated although it `is_frontend` now.
     pub fn remove_untranslated(
         &mut self,
         buckets: Range<usize>,

@@ -4,21 +4,23 @@ use crate::drop_reason::DropReason;
 use crate::packet::{Offload, Packet, Pool};
 use crate::wire::{Malformed, ipv4};
 
-/// Offsets count in this many bytes.
+/// The unit of offsets, in bytes.
 const UNIT: usize = 8;
 const MAX_HEADER: usize = 60;
-/// Option types: the end of the list; no operation; and the bit of options that every fragment repeats.
+/// Option types: end of list, no operation, and the bit of options that every fragment repeats.
 const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
 const COPIED: u8 = 0x80;
 
-/// Appends the packet to `into` in pieces of at most `mtu` bytes, in order; in one piece if it fits. Its layer-4
-/// checksum is completed first, because no piece can do that.
+/// Appends the packet to `into` in pieces of at most `mtu` bytes, in order. If it fits, it is appended whole. Its
+/// layer-4 checksum is completed first, because a piece cannot do that.
 ///
-/// All or nothing: after an error `into` is as it was and every buffer is in `pool`. [`DropReason::TooBig`]: it must
-/// not be fragmented (DF, IPv6), or `mtu` leaves less than eight bytes. [`DropReason::NoBuffer`].
-/// [`DropReason::Malformed`]: not a whole IPv4 packet, options that overrun, or a super-packet, which has to be
-/// segmented instead.
+/// After an error, `into` is as it was and every buffer is in `pool`. The errors are:
+///
+/// - [`DropReason::TooBig`]: the packet must not be fragmented (DF, IPv6), or `mtu` leaves less than eight bytes;
+/// - [`DropReason::NoBuffer`]: there are not enough buffers;
+/// - [`DropReason::Malformed`]: it is not a whole IPv4 packet, its options overrun, or it is a super-packet, which has
+///   to be segmented instead.
 pub fn fragment(
     mut packet: Packet,
     mtu: usize,
@@ -54,16 +56,16 @@ struct Plan {
     mtu: usize,
     header_len: usize,
     payload_len: usize,
-    /// Flags and offset of the packet itself, which may be a fragment already.
+    /// The flags and offset of the packet itself, which may already be a fragment.
     word: u16,
-    /// Payload bytes of the first piece.
+    /// The number of payload bytes in the first piece.
     first_len: usize,
     /// The header of the later pieces, without lengths, offset and checksum.
     later_header: [u8; MAX_HEADER],
     later_header_len: usize,
 }
 
-/// `None`: it fits.
+/// Returns `None` if the packet fits.
 fn plan(packet: &mut Packet, mtu: usize) -> Result<Option<Plan>, DropReason> {
     if packet.offload.segmentation.is_some() {
         return Err(DropReason::Malformed);
@@ -125,8 +127,8 @@ fn copied_options(mut options: &[u8], into: &mut [u8]) -> Result<usize, Malforme
 }
 
 impl Plan {
-    /// Makes `piece` the fragment with the payload of `whole` from `start` on, as much as fits. Returns how much that
-    /// is.
+    /// Makes `piece` the fragment with the payload of `whole` from `start` on, with as many bytes as fit. Returns that
+    /// number of bytes.
     fn fill(&self, piece: &mut Packet, whole: &[u8], start: usize) -> usize {
         let header_len = self.later_header_len;
         let left = self.payload_len - start;
@@ -139,7 +141,8 @@ impl Plan {
         bytes[header_len..header_len + len].copy_from_slice(payload);
         piece.set_len(header_len + len);
         if let Ok(ip) = ipv4::View::new_quoted_mut(piece.bytes_mut()) {
-            // A last piece of a fragment that was not the last is not the last either: `word` says so.
+            // If the packet is itself a fragment but not the last one, its last piece is not the last fragment either:
+            // `word` has that flag.
             ip.set_flags_offset((self.word | more) + (start / UNIT) as u16);
             ip.set_total_len((header_len + len) as u16);
             ip.fill_checksum();
@@ -154,7 +157,7 @@ impl Plan {
             ip.set_total_len(len as u16);
         }
         packet.set_len(len);
-        // The checksum is in the packet, and no piece can verify it.
+        // The checksum is complete in the packet, and a piece cannot verify it.
         packet.offload = Offload::default();
     }
 }
@@ -172,7 +175,7 @@ mod tests {
     use crate::wire::address::pseudo;
     use crate::wire::{arbitrary, udp};
 
-    /// Buffers for all pieces of the longest packet here. Each piece carries at least 8 bytes.
+    /// The number of buffers for all pieces of the longest packet in these tests. Each piece carries at least 8 bytes.
     const LIMIT: usize = 512;
     const NEIGHBOUR: [u8; 6] = [2, 0, 0, 0, 0, 7];
 
@@ -222,7 +225,7 @@ mod tests {
                 prop_assert_eq!(header.header_checksum, header.calc_header_checksum());
                 prop_assert_eq!(usize::from(header.total_len), piece.len());
                 prop_assert_eq!(header.more_fragments, index + 1 < pieces.len());
-                // A first piece that cannot hold the whole TCP header is refused wherever it is parsed.
+                // If the first piece cannot hold the whole TCP header, every parser refuses it.
                 if usize::from(whole.header_len) <= pieces[0].len() {
                     prop_assert_ne!(parse(piece.bytes()).unwrap().fragment, Fragment::Whole);
                 }
@@ -251,7 +254,7 @@ mod tests {
         }
     }
 
-    /// An IPv4 UDP packet of this many bytes behind these options.
+    /// An IPv4 UDP packet with these options and this many bytes after them.
     fn packet(options: &[u8], len: usize) -> Vec<u8> {
         let header_len = 20 + options.len();
         let mut bytes = vec![0; header_len + len];

@@ -1,4 +1,5 @@
-//! Fragments: the first one decides for the later ones; packets that are too big are cut.
+//! Fragments: the decision on the first one applies to the later ones, and packets that are too big
+//! are cut.
 
 mod cut;
 mod tracker;

@@ -1,4 +1,4 @@
-//! The decisions on first fragments. The later ones, which carry no ports, follow them.
+//! The decisions on first fragments. Later fragments carry no ports and follow these decisions.
 
 use ahash::RandomState;
 
@@ -6,10 +6,10 @@ use crate::flow::Epoch;
 use crate::parse::{Fragment, Parsed};
 use crate::wire::address::Address;
 
-/// Seconds for which a first fragment's decision stands: as long as Linux keeps fragments (`ipfrag_time`). RFC 1122,
-/// section 3.3.2 recommends 60 to 120 to a receiver.
+/// The seconds for which the decision on a first fragment is valid. Linux keeps fragments for the same time
+/// (`ipfrag_time`). RFC 1122, section 3.3.2, recommends 60 to 120 seconds for a receiver.
 const TIMEOUT: u32 = 30;
-/// Places where a key may be.
+/// The number of places where a key may be.
 const WAYS: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,32 +17,33 @@ struct Key {
     source: Address,
     destination: Address,
     id: u32,
-    /// 0 in IPv6, where fragments of one packet may name different protocols (RFC 8200, section 4.5).
+    /// 0 for IPv6, where fragments of one packet may name different protocols (RFC 8200, section 4.5).
     protocol: u8,
-    /// The place where the packet entered: fragments that entered elsewhere do not join it.
+    /// The entrance of the packet: fragments that entered elsewhere do not follow its decision.
     origin: u32,
-    /// When it was decided. In another epoch the addresses may lead elsewhere, and other tables may mean something else
-    /// by an endpoint or a rule.
+    /// The epoch of the decision. In another epoch the addresses may lead elsewhere, and an endpoint or a rule of the
+    /// decision may mean something else in other tables.
     epoch: Epoch,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Entry<T> {
     key: Key,
-    /// `None`: two first fragments were decided differently.
+    /// `None`: two first fragments got different decisions.
     decision: Option<T>,
     expires: u32,
 }
 
-/// A bounded table of decisions on first fragments. The key is source, destination, id, protocol, the packet's origin,
-/// and the epoch of the decision. New tables, and a change of one of the addresses in the tables in use, therefore end
-/// the decisions, and the later fragments are dropped.
+/// A table of bounded size with the decisions on first fragments. The key consists of source, destination, id,
+/// protocol, the packet's origin, and the epoch of the decision. So new tables, and a change of one of the addresses in
+/// the current tables, end the decisions, and later fragments are dropped.
 ///
-/// If first fragments of one key are decided differently while the first decision stands, the key has no decision until
-/// 30 seconds after the last of them: it is not known to which of them a receiver joins the later fragments. (Two
-/// packets may have the same id within that time, RFC 4963; both are dropped, so that neither passes by the other's
-/// decision.) A full bucket removes the decision that expires first among those of the origin that would have most; its
-/// later fragments are dropped. So each of two origins has half of a bucket. Time is in seconds from any fixed moment.
+/// If first fragments with one key get different decisions while the first decision is valid, the key has no decision
+/// until 30 seconds after the last of them. The reason is that it is unknown to which of them a receiver joins the
+/// later fragments. (Two packets may have the same id within that time, RFC 4963. The later fragments of both are
+/// dropped, so that neither packet passes by the decision on the other.) A full bucket removes a decision of the origin
+/// that would have most of them, and of these the one that expires first. The later fragments of that packet are
+/// dropped. So each of two origins has half of a bucket. Time is in seconds from any fixed point.
 #[derive(Debug)]
 pub struct FragmentTracker<T> {
     hasher: RandomState,
@@ -50,7 +51,7 @@ pub struct FragmentTracker<T> {
 }
 
 impl<T: Copy + PartialEq> FragmentTracker<T> {
-    /// Room for at least `capacity` packets in fragments, never more than twice as many.
+    /// Creates a tracker with room for at least `capacity` packets in fragments, and for at most twice as many.
     pub fn new(capacity: usize) -> Self {
         Self::with_hasher(capacity, RandomState::new())
     }
@@ -74,7 +75,7 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
         }
         let live = bucket.map(|place| place.filter(|entry| now < entry.expires));
         let held_by = |origin| live.iter().flatten().filter(|it| it.key.origin == origin).count();
-        // Free places first, then places of the origin that would have most with this one.
+        // Free places come first, then places of the origin that would have most places together with the new one.
         let worth = |place: &Option<Entry<T>>| {
             place.map(|entry| {
                 let is_own = entry.key.origin == origin;
@@ -88,8 +89,8 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
         }
     }
 
-    /// The decision on the first fragment of a later one; `Some(None)` if several were decided differently. `None`: no
-    /// decision stands, or it is no later fragment.
+    /// The decision that applies to a later fragment. `Some(None)` means that first fragments got different decisions.
+    /// `None`: there is no valid decision, or the packet is not a later fragment.
     pub fn lookup(
         &mut self,
         parsed: &Parsed,
@@ -132,7 +133,7 @@ mod tests {
 
     const EPOCH: Epoch = Epoch { version: 1, changes: 0 };
 
-    /// An IPv4 UDP fragment at this offset in units of eight bytes, from a source given by one number.
+    /// An IPv4 UDP fragment at this offset, in units of eight bytes. One number gives its source.
     fn part(source: u8, id: u16, units: u16) -> Parsed {
         let mut bytes = [0; 36];
         (bytes[0], bytes[3], bytes[8], bytes[9], bytes[15], bytes[19]) =

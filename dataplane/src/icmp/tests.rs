@@ -19,7 +19,7 @@ fn ours(v4: bool) -> Address {
     if v4 { Address::v4([10, 0, 0, 1]) } else { v6.into() }
 }
 
-/// Sets source and destination so that errors may be sent about it.
+/// Sets a source and a destination for which errors about the packet may be sent.
 fn addressed(mut bytes: Vec<u8>, last: u8) -> Vec<u8> {
     if bytes[0] >> 4 == 4 {
         bytes[12..20].copy_from_slice(&[10, 0, 0, last, 10, 0, 1, 9]);

@@ -1,29 +1,31 @@
-//! Puts segments together into super-packets, by the rules of the kernel's GRO.
+//! Merges segments into super-packets, by the rules of the kernel's GRO.
 
 use super::headers::{ACK, CWR, FIN, FLAGS, Headers, PSH, Shape, TCP, UDP, ipv4_id, sequence};
 use crate::checksum::fold;
 use crate::packet::Capabilities;
 use crate::packet::{Checksum, Offload, Packet, Pool, Segmentation};
 
-/// The longest IP packet that a super-packet may be (RFC 791: 16 bits of length).
+/// The length of the longest IP packet, in bytes (RFC 791: 16 bits of length).
 const MAX_LEN: usize = 65_535;
-/// Streams that are followed at once in a batch. One more closes one of them.
+/// The number of super-packets under construction at once in a batch, at most one for each connection. If all are in
+/// use, the next connection closes one of them.
 const RUNS: usize = 8;
-/// The most datagrams in a super-packet that a socket accepts (the kernel's `UDP_GRO_CNT_MAX`).
+/// The largest number of datagrams in a super-packet that a socket accepts (the kernel's `UDP_GRO_CNT_MAX`).
 const DATAGRAMS: u16 = 64;
 
-/// Merges the TCP segments and the UDP datagrams of a batch, in place: each run of consecutive ones becomes one
-/// super-packet, in the buffer and at the place of the first one. The other buffers return to `pool`.
+/// Merges the TCP segments and UDP datagrams of a batch in place. Each run of consecutive ones becomes one
+/// super-packet, in the buffer and at the position of the first one. The other buffers return to `pool`.
 ///
-/// Segments merge if their headers are equal in every byte that segmentation does not derive. The sequence number must
-/// follow on. The IPv4 identification counts up by one, or stays the same if Don't Fragment makes it meaningless (RFC
-/// 6864, section 4.1). The lengths are equal; a shorter segment ends the run, and so do PSH and FIN. Only the first may
-/// have CWR. Never merged are SYN, RST, URG, pure acknowledgements, empty datagrams and those without a checksum,
-/// fragments, and packets that are super-packets already. A checksum that is not verified yet is verified here. A
-/// packet with a wrong one stays alone and unchanged.
+/// Segments merge if their headers are equal in every byte that segmentation does not compute. The sequence number must
+/// continue that of the segment before. The IPv4 identification must count up by one, or may stay the same if Don't
+/// Fragment makes it meaningless (RFC 6864, section 4.1). The lengths must be equal. A shorter segment ends the run,
+/// and so do PSH and FIN. Only the first segment may have CWR. These are never merged: SYN, RST, URG, pure
+/// acknowledgments, empty datagrams, datagrams without a checksum, fragments, and packets that are already
+/// super-packets. A checksum that is not yet verified is verified here. A packet with a wrong checksum stays alone and
+/// unchanged.
 ///
-/// Packets of one connection keep their order; those of different connections may change it. Only kinds of
-/// super-packets that the port `takes` are made. Packets for a port that takes any begin with their IP header.
+/// Packets of one connection keep their order; packets of different connections may change theirs. Only kinds of
+/// super-packets that the port `takes` are built. If the port takes any, its packets begin with their IP header.
 pub fn coalesce(batch: &mut Vec<Packet>, takes: Capabilities, pool: &mut Pool) {
     let mut runs = Runs { takes, open: Default::default(), turn: 0 };
     let mut kept = 0;
@@ -40,9 +42,9 @@ pub fn coalesce(batch: &mut Vec<Packet>, takes: Capabilities, pool: &mut Pool) {
     batch.drain(kept..).for_each(|packet| pool.put(packet));
 }
 
-/// Whether a batch may hold packets that [`coalesce`] merges, by its first and last packets: a TCP segment, or two
-/// datagrams of one flow, as in a batch of many datagrams. A sender of few datagrams loses too little to look at each
-/// packet.
+/// Whether a batch may hold packets that [`coalesce`] merges, judged by its first and last packets. True for a TCP
+/// segment, and for two datagrams of one flow, as in a batch of many datagrams. A sender of few datagrams gains too
+/// little to justify a look at each packet.
 #[inline]
 pub fn may_coalesce(batch: &[Packet]) -> bool {
     match batch {
@@ -54,7 +56,7 @@ pub fn may_coalesce(batch: &[Packet]) -> bool {
 
 #[inline]
 fn may_merge(one: &Packet, other: &Packet) -> bool {
-    /// The protocol, addresses and ports if the header has no options; with options it may be something else.
+    /// The protocol, addresses and ports if the header has no options. With options, the bytes may be something else.
     fn flow_bytes(packet: &Packet) -> Option<(u8, &[u8])> {
         let bytes = packet.bytes();
         let (protocol, ends) = if bytes.first()? >> 4 == 4 { (9, 12..24) } else { (6, 8..44) };
@@ -69,7 +71,7 @@ fn may_merge(one: &Packet, other: &Packet) -> bool {
     }
 }
 
-/// The streams that are followed.
+/// The super-packets under construction, at most one for each connection.
 struct Runs {
     takes: Capabilities,
     open: [Option<Run>; RUNS],
@@ -77,8 +79,8 @@ struct Runs {
 }
 
 impl Runs {
-    /// Appends a packet to its run and returns `true`; or prepares the runs for the packet to stay at `place`, behind
-    /// `before`.
+    /// Appends a packet to its run and returns `true`, or prepares the runs for the packet to stay at `place` with
+    /// `before` in front of it.
     fn append_or_prepare(
         &mut self,
         before: &mut [Packet],
@@ -121,7 +123,7 @@ impl Runs {
         false
     }
 
-    /// A slot without a run: a free one, or the next in turn, which is closed.
+    /// Returns a slot without a run: a free one, or the next one in turn, whose run is closed.
     fn vacate(&mut self, batch: &mut [Packet]) -> usize {
         if let Some(free) = self.open.iter().position(Option::is_none) {
             return free;
@@ -147,7 +149,7 @@ fn close(open: &mut Option<Run>, batch: &mut [Packet]) {
     }
 }
 
-/// Whether a packet is intact and may be part of a run at all.
+/// Whether a packet is intact and may be part of any run.
 fn is_whole(packet: &mut Packet, headers: &Headers) -> bool {
     if packet.offload.segmentation.is_some()
         || !headers.verify_ip(packet.bytes())
@@ -171,8 +173,8 @@ fn is_whole(packet: &mut Packet, headers: &Headers) -> bool {
     }
 }
 
-/// Whether a segment or a datagram can be the first of a run: it carries data, and no flag that ends a run or means
-/// more than data.
+/// Whether a segment or datagram can be the first of a run: it carries data, and has no flag that ends a run or has
+/// another meaning than data.
 pub(super) fn opens(bytes: &[u8], headers: &Headers) -> bool {
     const ECE: u8 = 0x40;
     let only_data =
@@ -180,29 +182,29 @@ pub(super) fn opens(bytes: &[u8], headers: &Headers) -> bool {
     bytes.len() > headers.payload && only_data
 }
 
-/// The sequence of the IPv4 identifications of a run.
+/// How the IPv4 identifications of a run continue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Identification {
-    /// One segment so far, or IPv6.
+    /// There is one segment so far, or the packets are IPv6.
     Open,
     Counting,
     Fixed,
 }
 
-/// A super-packet that is being put together.
+/// A super-packet under construction.
 pub(super) struct Run {
-    /// Index of the first segment in the batch.
+    /// The index of its first segment in the batch.
     head: usize,
     pub(super) headers: Headers,
-    /// Payload bytes of the first segment.
+    /// The number of payload bytes of the first segment.
     size: usize,
     pub(super) segments: u16,
     /// The sequence number of the next segment; 0 for UDP.
     next: u32,
     identification: Identification,
-    /// FIN and PSH of the last segment; the super-packet has them too.
+    /// FIN and PSH of the last segment; the super-packet gets them, too.
     last: u8,
-    /// No segment can follow.
+    /// Whether no further segment can follow.
     pub(super) ended: bool,
 }
 
@@ -231,13 +233,13 @@ impl Run {
             && self.headers.ports(head) == headers.ports(bytes)
     }
 
-    /// The same for a header of the same shape.
+    /// Like `same_connection`, for a header of the same shape.
     pub(super) fn is_connected(&self, head: &[u8], header: &[u8]) -> bool {
         self.same_connection(head, header, &self.headers)
     }
 
-    /// Whether a segment of the same connection follows on. Its headers, at the start of `header`, have the same shape,
-    /// and it has this many bytes of payload.
+    /// Whether a segment of the same connection continues the run. Its headers, at the start of `header`, have the same
+    /// shape, and its payload has `len` bytes.
     pub(super) fn continues(&self, head: &[u8], header: &[u8], len: usize) -> bool {
         let Headers { v6, protocol, transport, payload } = self.headers;
         if len == 0 || len > self.size {
@@ -258,7 +260,8 @@ impl Run {
         let flags = header[transport + FLAGS];
         network
             && sequence(header, transport) == self.next
-            // Acknowledgement, data offset and reserved bits; window; urgent pointer and options.
+            // Compares acknowledgment number, data offset and reserved bits; then window; then urgent pointer and
+            // options.
             && equal(transport + 8, transport + FLAGS)
             && equal(transport + 14, transport + 16)
             && equal(transport + 18, payload)
@@ -280,7 +283,7 @@ impl Run {
         }
     }
 
-    /// Appends a segment that follows on. `false`: no room, and nothing is changed.
+    /// Appends a segment that continues the run. Returns `false` and changes nothing if there is no room.
     fn append(&mut self, head: &mut Packet, bytes: &[u8]) -> bool {
         let data = &bytes[self.headers.payload..];
         let len = head.len();
@@ -308,7 +311,7 @@ impl Run {
         self.ended = self.last != 0 || len < self.size;
     }
 
-    /// Makes the first segment's headers those of the super-packet. All the payload stands behind them.
+    /// Turns the first segment's headers into those of the super-packet. The whole payload is already behind them.
     pub(super) fn close(&self, bytes: &mut [u8]) -> Offload {
         let headers = &self.headers;
         let flags = headers.transport + FLAGS;

@@ -1,4 +1,4 @@
-//! The headers of a TCP or UDP packet, and their length. Segmentation repeats these headers.
+//! The headers of a TCP or UDP packet, and their length. Segmentation repeats these headers in each segment.
 
 use crate::checksum::{finish, is_right, sum};
 use crate::packet::SegmentKind;
@@ -7,25 +7,25 @@ use crate::wire::{Malformed, extension, ipv4, ipv6, tcp, udp};
 pub(super) use crate::wire::protocol::{TCP, UDP};
 pub(super) use crate::wire::tcp::flag::{ACK, CWR, FIN, PSH};
 
-/// The shape of an unfragmented TCP or UDP packet; every offset lies within the packet.
+/// The layout of an unfragmented TCP or UDP packet. Every offset lies within the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Headers {
     pub(super) v6: bool,
     pub(super) protocol: u8,
-    /// First byte of the transport header.
+    /// The offset of the first byte of the transport header.
     pub(super) transport: usize,
-    /// First byte of the payload.
+    /// The offset of the first byte of the payload.
     pub(super) payload: usize,
 }
 
 /// The kind of a packet for segmentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// Whole TCP or UDP.
+    /// A whole TCP or UDP packet.
     Whole(Headers),
-    /// Whole, well-formed, and of another protocol.
+    /// A whole, well-formed packet of another protocol.
     Other,
-    /// A fragment, authenticated, cut short, padded, or contradictory: its flow is not known.
+    /// A fragment, or a packet that is authenticated, cut short, padded or contradictory: its flow is unknown.
     Unknown,
 }
 
@@ -34,8 +34,8 @@ impl Shape {
         Self::parse(bytes).unwrap_or(Self::Unknown)
     }
 
-    /// Reads the packet by the same views as [`parse`](crate::parse::parse). `parse` itself would sum the IPv4 header
-    /// again, and does not report an authentication header, which must not be repeated.
+    /// Reads the packet by the same views as [`parse`](crate::parse::parse). `parse` itself is not used: it would sum
+    /// the IPv4 header again, and it does not report an authentication header, which must not be repeated.
     fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let (v6, protocol, transport) = match bytes.first().ok_or(Malformed)? >> 4 {
             4 => ipv4(bytes)?,
@@ -72,12 +72,12 @@ fn ipv6(bytes: &[u8]) -> Result<(bool, u8, usize), Malformed> {
 }
 
 impl Headers {
-    /// Source and destination address.
+    /// The source and destination address.
     pub(super) fn addresses<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         if self.v6 { &bytes[8..40] } else { &bytes[12..20] }
     }
 
-    /// Source and destination port.
+    /// The source and destination port.
     pub(super) fn ports<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         &bytes[self.transport..self.transport + 4]
     }
@@ -101,8 +101,8 @@ impl Headers {
         sum(self.addresses(headers)) + u32::from(self.protocol) + (len & 0xffff) + (len >> 16)
     }
 
-    /// Whether the transport checksum in the packet is right. UDP over IPv4 may have none (RFC 768), which is right
-    /// too.
+    /// Whether the transport checksum in the packet is right. UDP over IPv4 may have no checksum (RFC 768), which
+    /// counts as right.
     pub(super) fn verify(&self, bytes: &[u8]) -> bool {
         let at = self.transport + self.checksum_offset();
         if self.protocol == UDP && bytes[at..at + 2] == [0; 2] {
@@ -112,10 +112,10 @@ impl Headers {
         self.verify_apart(headers, payload)
     }
 
-    /// The same for a packet whose payload may be elsewhere, and that has a checksum.
+    /// Like [`Self::verify`], for a packet that has a checksum and whose payload may lie elsewhere.
     pub(super) fn verify_apart(&self, headers: &[u8], payload: &[u8]) -> bool {
         let pseudo = self.pseudo_header(headers, headers.len() + payload.len());
-        // A transport header has an even length, so the two sums add up to one.
+        // A transport header has an even length, so the two sums can simply be added.
         is_right(pseudo + sum(&headers[self.transport..]) + sum(payload))
     }
 
@@ -125,12 +125,12 @@ impl Headers {
         usize::from(u16::from_be_bytes([headers[at], headers[at + 1]])) == len
     }
 
-    /// Writes a new transport checksum into a packet whose payload may be elsewhere.
+    /// Writes a new transport checksum into a packet whose payload may lie elsewhere.
     pub(super) fn write_checksum(&self, headers: &mut [u8], payload: &[u8]) {
         let at = self.transport + self.checksum_offset();
         headers[at..at + 2].fill(0);
         let pseudo = self.pseudo_header(headers, headers.len() + payload.len());
-        // A transport header has an even length, so the two sums add up to one.
+        // A transport header has an even length, so the two sums can simply be added.
         let mut checksum = finish(pseudo + sum(&headers[self.transport..]) + sum(payload));
         // RFC 768: a computed zero is sent as all ones, because zero means that there is no checksum.
         if self.protocol == UDP && checksum == 0 {

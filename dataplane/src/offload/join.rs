@@ -9,13 +9,13 @@ use crate::packet::Offload;
 pub(crate) struct Joined {
     /// The number of its segments, at least 2.
     pub(crate) segments: usize,
-    /// Bytes of the super-packet.
+    /// The length of the super-packet, in bytes.
     pub(crate) len: usize,
-    /// Its metadata; offsets count from its first byte.
+    /// Its metadata. Offsets count from its first byte.
     pub(crate) offload: Offload,
 }
 
-/// The length of the headers of a TCP segment to which others may be joined; `None` for any other packet.
+/// The length of the headers of a TCP segment to which others may be joined. `None` for any other packet.
 pub(crate) fn header_len(segment: &[u8]) -> Option<usize> {
     match Shape::classify(segment) {
         Shape::Whole(headers) if headers.protocol == TCP && opens(segment, &headers) => {
@@ -25,12 +25,13 @@ pub(crate) fn header_len(segment: &[u8]) -> Option<usize> {
     }
 }
 
-/// Joins TCP segments by the rules of [`coalesce`](super::coalesce::coalesce). `bytes` holds the first segment, `first`
-/// bytes long, and behind it the payload of the others in order. `others` holds their headers, each as long as the
-/// first one's. The payload of each is as long as the first one's, except for the last.
+/// Joins TCP segments by the rules of [`coalesce`](super::coalesce::coalesce). `bytes` holds the first segment, which
+/// is `first` bytes long, followed by the payload of the others in order. `others` holds the headers of the others,
+/// each as long as the first one's. The payload of each is as long as the first one's, except for the last, which may
+/// be shorter.
 ///
-/// Joins as many as possible, from the first on; the rest of `bytes` stays as it is. `None`: nothing can be joined, and
-/// nothing is changed.
+/// Joins as many segments as possible, starting with the first; the rest of `bytes` stays unchanged. Returns `None` and
+/// changes nothing if no segments can be joined.
 pub(crate) fn join<'h>(
     bytes: &mut [u8],
     first: usize,

@@ -5,16 +5,17 @@ use crate::drop_reason::DropReason;
 use crate::packet::{Checksum, Packet, Pool, Segmentation};
 
 /// Cuts a packet into segments of at most `mtu` bytes, and appends them to `out` in order, each with complete
-/// checksums. A packet that is no super-packet passes with its checksum completed. Segment before encapsulation: this
-/// does not look through tunnel headers, and `mtu` is the tunnel's.
+/// checksums. A packet that is no super-packet passes whole, and its checksum is completed. Segment before
+/// encapsulation: this function does not look behind tunnel headers, and `mtu` is the tunnel's.
 ///
-/// Every segment repeats all headers with their options. IPv4 identifications count up from the packet's own. TCP's FIN
-/// and PSH stay with the last segment, CWR with the first (RFC 3168, section 6.1.2). TCP segments become shorter if
-/// `mtu` requires it; datagrams cannot. An unverified checksum is verified first, because a new one would hide an
-/// error.
+/// Every segment repeats all headers with their options. IPv4 identifications count up from that of the packet. FIN and
+/// PSH of TCP stay with the last segment, CWR with the first (RFC 3168, section 6.1.2). TCP segments become shorter if
+/// `mtu` requires it; datagrams cannot become shorter. An unverified checksum is verified first, because a new checksum
+/// would hide an error.
 ///
-/// Errors give the packet back and append nothing: [`DropReason::TooBig`] (does not fit `mtu`: answer the sender),
-/// [`DropReason::Malformed`] (not what its metadata says, or a wrong checksum), [`DropReason::NoBuffer`].
+/// An error returns the packet and appends nothing. The errors are [`DropReason::TooBig`] (it does not fit `mtu`; send
+/// an ICMP error), [`DropReason::Malformed`] (it does not match its metadata, or has a wrong checksum) and
+/// [`DropReason::NoBuffer`].
 pub fn segment(
     mut packet: Packet,
     mtu: usize,
@@ -59,25 +60,25 @@ pub fn segment(
     Ok(())
 }
 
-/// The cut of a super-packet.
+/// A plan for cutting a super-packet.
 #[derive(Debug)]
 pub(crate) struct Cut {
     headers: Headers,
-    /// Payload bytes of a segment.
+    /// The number of payload bytes in a segment.
     size: usize,
     /// The number of segments, at least 1.
     count: usize,
-    /// The super-packet's.
+    /// The number of payload bytes in the super-packet.
     payload: usize,
     id: u16,
     sequence: u32,
     flags: u8,
-    /// UDP over IPv4 that came without a checksum gets none.
+    /// Whether the segments get no checksum, because the packet is UDP over IPv4 without one.
     unchecked: bool,
 }
 
 impl Cut {
-    /// Plans to cut a super-packet into segments of at most `mtu` bytes; errors as of [`segment`].
+    /// Plans how to cut a super-packet into segments of at most `mtu` bytes. The errors are those of [`segment`].
     pub(crate) fn plan(
         bytes: &[u8],
         Segmentation { kind, size, .. }: Segmentation,
@@ -133,12 +134,12 @@ impl Cut {
         self.count
     }
 
-    /// Bytes of the headers that each segment repeats.
+    /// The length of the headers that each segment repeats, in bytes.
     pub(crate) fn header_len(&self) -> usize {
         self.headers.payload
     }
 
-    /// Payload bytes of a segment.
+    /// The number of payload bytes in a segment.
     fn len(&self, index: usize) -> usize {
         self.size.min(self.payload - index * self.size)
     }
@@ -149,7 +150,7 @@ impl Cut {
         &bytes[start..start + self.len(index)]
     }
 
-    /// Makes the `index`-th segment of the super-packet whose bytes are given.
+    /// Writes the `index`-th segment of the super-packet `from` into `to`.
     fn copy(&self, from: &[u8], index: usize, to: &mut Packet) {
         let (start, payload) = (self.headers.payload, self.payload(from, index));
         let room = to.room_mut();
@@ -158,7 +159,7 @@ impl Cut {
         self.finish(to, index);
     }
 
-    /// Makes the segment of a copy of the super-packet's headers, with the segment's payload behind them.
+    /// Turns a copy of the super-packet's headers, followed by the segment's payload, into the segment.
     fn finish(&self, segment: &mut Packet, index: usize) {
         segment.set_len(self.headers.payload + self.len(index));
         let (headers, payload) = segment.bytes_mut().split_at_mut(self.headers.payload);
@@ -167,7 +168,8 @@ impl Cut {
         segment.offload.segmentation = None;
     }
 
-    /// Makes a copy of the super-packet's headers those of the `index`-th segment, whose payload may be elsewhere.
+    /// Turns a copy of the super-packet's headers into those of the `index`-th segment, whose payload may lie
+    /// elsewhere.
     pub(crate) fn write_headers(&self, bytes: &mut [u8], payload: &[u8], index: usize) {
         let Headers { v6, protocol, transport, .. } = self.headers;
         if !v6 {

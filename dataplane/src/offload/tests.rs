@@ -16,12 +16,12 @@ use crate::packet::{Checksum, Offload, Packet, Pool, SegmentKind, Segmentation};
 
 const ECE: u8 = 0x40;
 
-/// Everything a packet's headers say that segments share or derive.
+/// All header fields that segments share or that segmentation computes.
 #[derive(Debug, Clone)]
 struct Template {
     v6: bool,
     tcp: bool,
-    /// IPv4 options or, over IPv6, a hop-by-hop header: 32-bit words.
+    /// The IPv4 options or, over IPv6, a hop-by-hop header, as a number of 32-bit words.
     ip_options: u8,
     tcp_options: u8,
     tos: u8,
@@ -72,7 +72,7 @@ impl Template {
         }
     }
 
-    /// A packet with right lengths and checksums, written byte by byte.
+    /// A packet with correct lengths and checksums, written byte by byte.
     fn packet(&self, id: u16, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
         let protocol = if self.tcp { TCP } else { UDP };
         let mut bytes = Vec::new();
@@ -84,7 +84,7 @@ impl Template {
             bytes.push(2);
             if self.ip_options > 0 {
                 bytes[6] = 0;
-                // One PadN over the whole header (RFC 8200, section 4.2).
+                // The header holds one PadN option over its whole length (RFC 8200, section 4.2).
                 bytes.extend([protocol, 0, 1, 4, 0, 0, 0, 0]);
             }
         } else {
@@ -161,7 +161,7 @@ fn super_packet(pool: &mut Pool, bytes: &[u8], size: u16) -> Packet {
     packet
 }
 
-/// Slow and obvious: header values by another library, one segment at a time.
+/// The slow, obvious reference: another library writes the header values, one segment at a time.
 fn reference(bytes: &[u8], size: usize) -> Vec<Vec<u8>> {
     let headers = shape(bytes);
     let data = &bytes[headers.payload..];
@@ -305,7 +305,7 @@ proptest! {
         for packet in &mut out {
             packet.offload.checksum = Checksum::Unverified;
         }
-        // Whether it is worth a look is not said of headers with options.
+        // `may_coalesce` makes no statement about headers with options.
         if template.ip_options == 0 {
             prop_assert!(may_coalesce(&out));
         }
@@ -316,8 +316,9 @@ proptest! {
         prop_assert_eq!(pool.available(), 255, "every other buffer is back");
     }
 
-    /// Streams with gaps, retransmissions, flags, odd sizes and corruption, of both protocols, interleaved: whatever
-    /// was merged falls apart into exactly what came, in each connection's order, and is what the port takes.
+    /// Streams of both protocols are interleaved, with gaps, retransmissions, flags, odd sizes and corruption. Whatever
+    /// was merged falls apart into exactly the packets that arrived, in each connection's order, and the port takes
+    /// every kind that was built.
     #[test]
     fn coalesce_then_segment_gives_each_connection_as_it_came(
         template in template(true),
@@ -371,8 +372,8 @@ proptest! {
         prop_assert_eq!(pool.available(), 256);
     }
 
-    /// Whatever happens in a stream of segments whose payload stands in one piece: joined is what coalescing joins
-    /// first, in the same form, and what is behind it stays as it was.
+    /// A stream of segments may contain anything, and its payload lies in one piece. The joined packet is the one that
+    /// coalescing builds first, in the same form, and the bytes after it stay unchanged.
     #[test]
     fn join_gives_the_first_packet_that_coalesce_gives(
         template in template(true),
@@ -450,7 +451,7 @@ proptest! {
     }
 }
 
-/// Two segments that would merge, the second changed.
+/// Two segments that would merge if the second were not changed.
 fn pair(change: impl Fn(&mut Template, &mut u16, &mut u32, &mut u8)) -> usize {
     let mut pool = Pool::new(4);
     let first = Template::plain();
@@ -503,7 +504,7 @@ fn a_run_ends_at_the_longest_ip_packet_and_another_begins() {
     assert_eq!(lens, [52 + 46 * 1400, 52 + 14 * 1400]);
 }
 
-/// Datagrams of `len` bytes each, as one sender numbers them.
+/// Datagrams of `len` bytes each, with identifications as one sender gives them.
 fn datagrams(len: usize, count: u16) -> Vec<Vec<u8>> {
     let template = Template { tcp: false, ..Template::plain() };
     (0..count).map(|n| template.packet(n, 0, 0, &payload(n.into(), len))).collect()
@@ -532,7 +533,7 @@ fn a_datagram_that_a_super_packet_could_not_give_back_passes_alone() {
         }
     };
     assert_eq!(merged(&all, unchecked), [1, 1, 2], "no checksum");
-    // UDP options (RFC 9868) stand behind what the datagram says is its length.
+    // UDP options (RFC 9868) follow after the length that the UDP header states.
     let mut shorter = all.clone();
     for packet in &mut shorter[2..] {
         packet[25] -= 2;

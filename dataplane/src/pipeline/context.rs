@@ -12,7 +12,7 @@ use crate::port_table::ports::Ports;
 use crate::stopwatch::Stopwatch;
 use crate::tables::{Link, PortId, Tables};
 
-/// The parts of a worker that a batch passes through, and the time.
+/// The parts of a worker that the passes of a batch use, and the time.
 pub(crate) struct Context<'a> {
     pub(crate) tables: &'a Tables,
     pub(crate) ports: &'a mut Ports,
@@ -25,8 +25,8 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Forwards a packet: rewrites it, and puts it into the queue of its link's port. `is_ready`: the packet is
-    /// finished and fits the link.
+    /// Forwards a packet: rewrites it and puts it into the queue of its link's port. `is_ready` means that the packet
+    /// is finished and fits the link.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as Outbox::queue")]
     pub(super) fn forward(
@@ -40,7 +40,7 @@ impl Context<'_> {
         self.output(packet, header_len, link, is_ready)
     }
 
-    /// Puts a packet into the queue of a link's port. `is_ready`: the packet is finished and fits the link.
+    /// Puts a packet into the queue of a link's port. `is_ready` means that the packet is finished and fits the link.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as Outbox::queue")]
     pub(super) fn output(
@@ -57,7 +57,7 @@ impl Context<'_> {
         let tunnel = match link.tunnel.map(|index| tables.tunnel(index)) {
             None => None,
             Some(Some(tunnel)) => Some(tunnel),
-            // The link's tunnel is unknown, and the packet must not leave without it.
+            // The tunnel of the link is unknown, and the packet must not leave without it.
             Some(None) => return Err(discard(pool, packet, DropReason::HostUnreachable)),
         };
         let outcome = match tunnel {
@@ -74,7 +74,7 @@ impl Context<'_> {
                 outbox.prepare_and_queue(slot, pool, packet, header_len, link.mtu as usize, tunnel)
             }
         };
-        // A batch of super-packets falls into more segments than there are buffers: send before they run out.
+        // A batch of super-packets may need more segments than there are buffers: send before the buffers run out.
         if self.outbox.is_full() {
             self.outbox.send(self.ports, self.pool, self.lost);
         }
@@ -88,7 +88,7 @@ impl Context<'_> {
         }
     }
 
-    /// The time in the seconds that flows use.
+    /// The time in seconds, as flows use it.
     pub(super) fn seconds(&self) -> u32 {
         self.now.as_secs() as u32
     }

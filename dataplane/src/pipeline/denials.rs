@@ -1,4 +1,4 @@
-//! The denied flows that were reported lately, so that a flow is reported once and not with every packet.
+//! The denied flows that were reported recently, so that a flow is not reported with every packet.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ const PLACES: usize = 4096;
 /// A denied flow that continues is reported again after this time.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// A direct-mapped cache of flow hashes: a flow may be reported twice. A new flow is left out only if its hash is that
-/// of a flow reported lately.
+/// A direct-mapped cache of flow hashes. A flow may be reported twice. A new flow is omitted only if its hash equals
+/// that of a recently reported flow.
 pub(crate) struct RecentDenials(Box<[(u64, Duration)]>);
 
 impl Default for RecentDenials {

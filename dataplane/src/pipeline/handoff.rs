@@ -1,8 +1,8 @@
 //! Handoff: a packet that one worker has read goes to the worker that has its flow.
 //!
-//! Each worker has a mailbox of fixed size. A packet takes its buffer along; the receiver gives the sender an empty
-//! buffer for it, so that each worker keeps its number of buffers. A full mailbox, or a sender with few buffers left,
-//! means that the other worker is behind; then the worker that has read the packet drops it.
+//! Each worker has a mailbox of fixed size. A packet takes its buffer along. The receiver gives the sender an empty
+//! buffer in exchange, so that each worker keeps its number of buffers. A full mailbox, or a sender with few buffers
+//! left, means that the other worker does not keep up. Then the worker that has read the packet drops it.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -16,15 +16,15 @@ use crate::flow::WorkerId;
 use crate::packet::{Packet, Pool};
 use crate::tables::PortId;
 
-/// A packet on its way to the worker that has its flow. It holds no index into tables, because the two workers may use
+/// A packet on its way to the worker that has its flow. It holds no index into tables, because the two workers may have
 /// different tables.
 pub(crate) struct Handoff {
     pub(crate) packet: Packet,
-    /// The number of packets that a wire would carry for it.
+    /// The number of packets on a wire that it stands for.
     pub(crate) segments: u32,
-    /// The port that brought it.
+    /// The port at which it arrived.
     pub(crate) port: PortId,
-    /// The remote end of the tunnel that it came out of.
+    /// The remote end of the tunnel by which it arrived, if any.
     pub(crate) peer: Option<(Ipv4Addr, Encapsulation)>,
     /// The number of handoffs so far.
     pub(crate) handoffs: u8,
@@ -32,28 +32,29 @@ pub(crate) struct Handoff {
 
 struct Mailbox {
     packets: ArrayQueue<(WorkerId, Handoff)>,
-    /// Empty buffers in exchange for those of packets handed off, each with the port that had brought its packet.
+    /// Empty buffers in exchange for the buffers of packets that were handed off, each with the port at which its
+    /// packet arrived.
     returned: ArrayQueue<(PortId, Packet)>,
-    /// The worker sleeps, or is about to sleep.
+    /// Whether the worker sleeps or is about to sleep.
     sleeps: AtomicBool,
     waker: OnceLock<Arc<Waker>>,
 }
 
-/// The workers of a node, as one of them sees them.
+/// The workers of a node, from the view of one of them.
 pub(crate) struct WorkerMesh {
     own: WorkerId,
-    /// The mailboxes by worker. Empty if there is one worker.
+    /// The mailboxes, one for each worker. Empty if there is only one worker.
     mailboxes: Arc<[Mailbox]>,
 }
 
 impl WorkerMesh {
-    /// The view of each of `workers` workers, in the order of their numbers. Each worker has `buffers` buffers, at
+    /// Creates the views of `workers` workers, in the order of their numbers. Each worker has `buffers` buffers, at
     /// least one.
     pub(crate) fn new(workers: usize, buffers: usize) -> Vec<Self> {
         let mailbox = |_| Mailbox {
-            // Room for all packets that eight other workers can hand off.
+            // There is room for all packets that eight other workers can hand off.
             packets: ArrayQueue::new((buffers * (workers - 1).min(8)).max(1)),
-            // Room for a buffer for each packet that this worker can hand off.
+            // There is room for a buffer for each packet that this worker can hand off.
             returned: ArrayQueue::new(buffers.max(1)),
             sleeps: AtomicBool::new(false),
             waker: OnceLock::new(),
@@ -80,7 +81,7 @@ impl WorkerMesh {
         (WorkerId(if last { 0 } else { self.own.0 + 1 }), others)
     }
 
-    /// Sets the waker by which the others wake this worker.
+    /// Sets the waker with which other workers wake this worker.
     pub(crate) fn set_waker(&self, waker: Arc<Waker>) {
         if let Some(own) = self.mailbox(self.own) {
             // The waker is set once.
@@ -99,7 +100,7 @@ impl WorkerMesh {
         Some(refused.packet)
     }
 
-    /// Wakes the workers that sleep while a packet waits in their mailboxes.
+    /// Wakes the workers that sleep although a packet waits in their mailboxes.
     pub(crate) fn wake(&self) {
         // Either the sleeping worker sees the packet before it sleeps, or this worker sees that it sleeps.
         fence(Ordering::SeqCst);
@@ -109,14 +110,14 @@ impl WorkerMesh {
                 && mailbox.sleeps.swap(false, Ordering::Relaxed)
                 && let Some(waker) = mailbox.waker.get()
             {
-                // This fails when the other worker has gone, and then the process is ending.
+                // This fails if the other worker has ended, and then the process is ending, too.
                 let _ = waker.wake();
             }
         }
     }
 
-    /// Takes the next packet out of the mailbox of this worker, and gives its sender an empty buffer. `None`: there
-    /// is no packet, or no buffer.
+    /// Takes the next packet from the mailbox of this worker, and gives its sender an empty buffer. `None`: there is no
+    /// packet or no buffer.
     #[inline]
     pub(crate) fn receive(&self, pool: &mut Pool) -> Option<Handoff> {
         let own = self.mailbox(self.own)?;
@@ -146,11 +147,12 @@ impl WorkerMesh {
         self.mailbox(self.own).map_or(0, |own| own.packets.len())
     }
 
-    /// Takes the buffers that came in exchange. Calls `back` with the port that had brought each packet.
+    /// Takes the empty buffers that other workers returned in exchange. Calls `back` with the port at which each packet
+    /// arrived.
     #[inline]
     pub(crate) fn reclaim_buffers(&self, pool: &mut Pool, mut back: impl FnMut(PortId)) {
         let Some(own) = self.mailbox(self.own) else { return };
-        // Testing for emptiness costs less than a pop that finds nothing.
+        // A test for emptiness costs less than a pop that finds nothing.
         while !own.returned.is_empty()
             && let Some((port, empty)) = own.returned.pop()
         {
@@ -159,7 +161,7 @@ impl WorkerMesh {
         }
     }
 
-    /// Marks this worker as about to sleep. False: a packet waits for it, and it must not sleep.
+    /// Marks this worker as about to sleep. Returns false if a packet waits for it; then it must not sleep.
     pub(crate) fn prepare_sleep(&self) -> bool {
         let Some(own) = self.mailbox(self.own) else { return true };
         own.sleeps.store(true, Ordering::Relaxed);

@@ -17,11 +17,12 @@ use crate::wire::address::{Address, pseudo};
 use crate::wire::view::Header as _;
 use crate::wire::{icmpv4, icmpv6, ipv4, protocol, tcp, udp};
 
-/// The entrance of the packets of a port with this role. `None`: each packet has its own, see [`decapsulate`].
+/// The entrance of the packets of a port with this role. `None`: each packet has its own entrance, see [`decapsulate`].
 pub(crate) fn entrance(tables: &Tables, role: Role) -> Result<Option<Entrance>, DropReason> {
     match role {
         Role::Closed => Err(DropReason::NoTables),
-        // The port is attached, but the cluster does not know the endpoint. An answer would not reach it either.
+        // The port is attached, but the cluster does not know the endpoint. An ICMP error would not reach the endpoint
+        // either.
         Role::Endpoint(index) | Role::HostSide(index) if tables.endpoint(index).is_none() => {
             Err(DropReason::NoTables)
         }
@@ -51,7 +52,7 @@ pub(crate) fn decapsulate(
 }
 
 /// The fast path of nearly all tunnel packets: IPIP to this node, without a congestion mark, with a finished checksum.
-/// Its result equals that of [`decapsulate_any`]. `None`: nothing was done, and [`decapsulate_any`] decides.
+/// Its result equals that of [`decapsulate_any`]. Returns `None` and does nothing if [`decapsulate_any`] must decide.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "the loop over a batch is to have it in its registers")]
 fn decapsulate_plain(tables: &Tables, packet: &mut Packet) -> Option<Entrance> {
@@ -71,7 +72,7 @@ fn decapsulate_plain(tables: &Tables, packet: &mut Packet) -> Option<Entrance> {
     Some(Entrance::tunnel(peer))
 }
 
-/// As [`decapsulate`], for any packet.
+/// Like [`decapsulate`], for any packet.
 #[inline(never)]
 fn decapsulate_any(
     tables: &Tables,
@@ -97,7 +98,7 @@ fn decapsulate_any(
     Ok(Entrance::tunnel(peer))
 }
 
-/// The entrance of a packet that another worker has read and, if it came by a tunnel from `peer`, decapsulated.
+/// The entrance of a packet that another worker has read and, if it arrived by a tunnel from `peer`, decapsulated.
 pub(crate) fn handoff_entrance(
     tables: &Tables,
     role: Role,
@@ -121,8 +122,8 @@ fn is_tunnelled_here(tables: &Tables, packet: &Packet) -> bool {
     })
 }
 
-/// Whether the TCP or UDP checksum of an IPv4 packet may be partial (the sum of the pseudo-header only). If it is
-/// not, [`restore_offload`] has nothing to do.
+/// Whether the TCP or UDP checksum of an IPv4 packet may be partial (the sum of the pseudo-header only). If it may not
+/// be, [`restore_offload`] has nothing to do.
 #[inline]
 fn may_be_partial(bytes: &[u8]) -> bool {
     let Ok((header, _)) = ipv4::Header::ref_from_prefix(bytes) else { return false };
@@ -137,7 +138,7 @@ fn may_be_partial(bytes: &[u8]) -> bool {
     let stored = bytes.get(at..at + 2).and_then(<[u8]>::first_chunk);
     let Some(stored) = stored else { return false };
     // The payload's length is a difference, so the complement of the header's length is added. The words are read in
-    // the machine's byte order, which a ones' complement sum survives (RFC 1071, section 2 (B)).
+    // the machine's byte order, which does not change a ones' complement sum (RFC 1071, section 2 (B)).
     let ends = [header.source, header.destination].map(|end| u64::from(u32::from_ne_bytes(end)));
     let words = [upper.into(), header.total_len.get(), !(header_len as u16)]
         .map(|word| u64::from(word.to_be()));
@@ -145,10 +146,10 @@ fn may_be_partial(bytes: &[u8]) -> bool {
     checksum::fold(checksum::fold64(sum)) == u16::from_ne_bytes(*stored)
 }
 
-/// Restores the offload state of a packet from a socket without metadata. Kernels on one machine pass each other
-/// unfinished packets, and such a socket does not mark them: a super-packet of TCP, and a checksum that is only the sum
-/// of the pseudo-header. If the packet was anything else, its checksum is wrong and its receiver finds that: a wrong
-/// checksum that equals the sum of the pseudo-header is as likely as a wrong one that happens to be right.
+/// Restores the offload state of a packet from a socket without metadata. Kernels on one machine pass unfinished
+/// packets to each other, and such a socket does not mark them. They are TCP super-packets, and packets whose checksum
+/// is only the sum of the pseudo-header. If the packet is neither, its checksum is wrong, and its receiver detects
+/// that. A wrong checksum equals the sum of the pseudo-header as rarely as a wrong checksum happens to be right.
 #[inline(never)]
 fn restore_offload(packet: &mut Packet, mtu: usize) {
     let Ok(ip) = ipv4::View::new_checked(packet.bytes()) else { return };
@@ -179,7 +180,7 @@ fn restore_offload(packet: &mut Packet, mtu: usize) {
     }
 }
 
-/// Checks the offload state of a parsed packet, takes the padding of the link off, and counts its segments. Returns the
+/// Checks the offload state of a parsed packet, removes the padding of the link, and counts its segments. Returns the
 /// number of its packets [on a wire](crate::packet::Body::on_a_wire), and the length of the longest.
 #[inline]
 pub(crate) fn check_offload(
@@ -198,9 +199,9 @@ pub(crate) fn check_offload(
     }
 }
 
-/// Whether super-packets of this kind exist in the protocol of the packet. Senders choose the kind. A packet that is
-/// no such super-packet would never be cut, would be counted as many all the same, and would go to a device that
-/// does not take it. (For a tunnel packet the kernel names the kind of the inner packet.)
+/// Whether the protocol of the packet has super-packets of this kind. Senders choose the kind, so it is checked. A
+/// packet that is no such super-packet would never be cut, but would count as many packets and would go to a device
+/// that does not accept it. (For a tunnel packet the kernel names the kind of the inner packet.)
 fn is_segmentable(kind: SegmentKind, parsed: &Parsed) -> bool {
     let is_kind = match kind {
         SegmentKind::Tcp4 => parsed.is_v4() && parsed.protocol == protocol::TCP,
@@ -210,10 +211,10 @@ fn is_segmentable(kind: SegmentKind, parsed: &Parsed) -> bool {
     is_kind || parsed.protocol == protocol::IPIP
 }
 
-/// Whether writing the checksum later changes nothing by which the packet is judged: it is the checksum of the upper
-/// layer, or it lies behind the header of that layer (of a packet in a tunnel). Senders choose its place, and would
-/// choose that of a port. Behind the end of the packet, in the padding of the link, it does not belong to the
-/// packet.
+/// Whether completing the checksum later cannot change anything that decides the packet. The checksum must be that of
+/// the layer-4 header, or lie after that header (in a packet in a tunnel). Senders choose the place of the checksum,
+/// and could choose the place of a port. After the end of the packet, in the padding of the link, it does not belong to
+/// the packet.
 #[inline]
 fn is_completable(checksum: Checksum, parsed: &Parsed) -> bool {
     let Checksum::Partial { start, offset } = checksum else { return true };
@@ -226,7 +227,7 @@ fn is_completable(checksum: Checksum, parsed: &Parsed) -> bool {
     };
     let is_own = start == parsed.transport_offset && own == Some(usize::from(offset));
     let is_inside = u32::from(start) + u32::from(offset) + 2 <= u32::from(parsed.total_len);
-    // What an ICMP error quotes is judged too.
+    // The packet that an ICMP error quotes is judged, too.
     is_inside && (is_own || start >= parsed.header_len && !parsed.is_icmp_error())
 }
 
@@ -265,18 +266,18 @@ mod tests {
         }
     }
 
-    /// A packet from a tunnel: mostly right, and often wrong in one thing.
+    /// A packet from a tunnel: mostly correct, and often wrong in one respect.
     #[derive(Debug, Clone)]
     struct Arrival {
         inner: Vec<u8>,
-        /// Bytes of options.
+        /// The number of bytes of options.
         inner_options: u8,
         is_unfinished: bool,
         is_vxlan: bool,
         source: Ipv4Addr,
         destination: Ipv4Addr,
         outer_options: u8,
-        /// Whether it is the outer header's; else it is the inner one's.
+        /// Whether the mark is that of the outer header; else it is that of the inner one.
         mark: Option<Ecn>,
         padding: usize,
         changes: Vec<(usize, u8)>,
@@ -322,7 +323,7 @@ mod tests {
         })
     }
 
-    /// Sets the options of an IPv4 packet to 0 or 4 bytes that mean nothing.
+    /// Sets the options of an IPv4 packet to 0 or 4 bytes of no-operation options.
     fn put_options(bytes: &mut Vec<u8>, len: u8) {
         let ip = ipv4::View::new_checked(&bytes[..]).unwrap();
         let header_len = ip.header_len();
@@ -395,7 +396,7 @@ mod tests {
         }
     }
 
-    /// How many packets of an encapsulation took each path.
+    /// The number of packets of an encapsulation that took each path.
     #[derive(Debug, Clone, Copy, Default)]
     struct Seen {
         fast: u32,
@@ -430,7 +431,7 @@ mod tests {
                     prop_assert_eq!(plain.bytes(), &bytes);
                 }
                 if arrival.is_right() {
-                    // Of the packets of the uplink only IPIP is decapsulated.
+                    // From the uplink, only IPIP packets are decapsulated.
                     let (entrance, behind) = match (arrival.is_vxlan, role) {
                         (false, _) => (Entrance::tunnel(1), &inner),
                         (true, Role::Uplink) => (Entrance::UPLINK, &bytes),

@@ -1,5 +1,5 @@
-//! Output: prepares a packet for its port and queues it. The queues are sent once a turn, and packets of one flow that
-//! can be coalesced leave as one.
+//! Output: prepares a packet for its port and queues it. The queues are sent once per turn, and packets of one flow
+//! that can be coalesced leave as one packet.
 
 use std::io;
 
@@ -12,12 +12,12 @@ use crate::packet::{MAX_PACKET, Packet, Pool, SegmentKind};
 use crate::port_table::ports::{Ports, Slot};
 use crate::tables::{PortId, Tunnel};
 
-/// If this many packets wait, they are sent before the end of the batch: as many as one system call takes.
+/// If this many packets wait, they are sent before the end of the batch: the number that one system call takes.
 const FULL: usize = 64;
-/// The longest IP packet (RFC 791: 16 bits of length).
+/// The length of the longest IP packet, in bytes (RFC 791: 16 bits of length).
 const MAX_TOTAL_LEN: usize = 65_535;
 
-/// Packets that are decided and wait for the end of the turn.
+/// Packets that have been decided and wait for the end of the turn.
 #[derive(Default)]
 pub(crate) struct Outbox {
     waiting: Vec<PortId>,
@@ -37,7 +37,7 @@ impl Outbox {
         self.push(slot, packet, 0, 1, bytes);
     }
 
-    /// Queues a packet. `segments` and `bytes`: its size on a wire. `room`: its size towards [`FULL`].
+    /// Queues a packet. `segments` and `bytes` are its size on a wire. `room` is its size towards [`FULL`].
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as `queue`")]
     fn push(&mut self, slot: &mut Slot, packet: Packet, room: usize, segments: u64, bytes: u64) {
@@ -49,8 +49,8 @@ impl Outbox {
     }
 
     /// Prepares a packet for its port (cuts segments or fragments, completes checksums, adds the outer header of a
-    /// `tunnel`) and queues it. The hop limit was changed and policy evaluated before. `header_len`: the bytes that
-    /// each segment repeats.
+    /// `tunnel`) and queues it. The hop limit has already been changed, and policy has been evaluated. `header_len` is
+    /// the number of bytes that each segment repeats.
     #[inline(never)]
     pub(crate) fn prepare_and_queue(
         &mut self,
@@ -72,8 +72,8 @@ impl Outbox {
             }
         };
         if as_it_is {
-            // A super-packet that the kernel cuts is sent early: its receiver works meanwhile, and its payload is still
-            // in the cache.
+            // A super-packet that the kernel cuts is sent early: its receiver can work in the meantime, and its payload
+            // is still in the cache.
             let segments = packet.segments(header_len);
             return self.encapsulate_and_queue(slot, pool, packet, segments, header_len, tunnel);
         }
@@ -110,8 +110,8 @@ impl Outbox {
             .map_err(|packet| discard(pool, packet, DropReason::Malformed))
     }
 
-    /// Queues a packet into a tunnel, as [`Outbox::queue`] does without one. Errors: the packet, if it has no room for
-    /// the outer header.
+    /// Queues a packet into a tunnel. [`Outbox::queue`] does the same without a tunnel. Returns the packet as an error
+    /// if it has no room for the outer header.
     #[inline(never)]
     pub(crate) fn queue_encapsulated(
         &mut self,
@@ -122,8 +122,9 @@ impl Outbox {
         self.encapsulate_and_push(tunnel, slot, packet, 0, 1, 0)
     }
 
-    /// Adds the outer header of a tunnel and queues the packet, as [`Outbox::push`] does. `repeated`: how many bytes
-    /// longer than the packet its segments are together. Errors: the packet, if it has no room for the outer header.
+    /// Adds the outer header of a tunnel and queues the packet, as [`Outbox::push`] does. `repeated` is the difference
+    /// in bytes between all its segments together and the packet. Returns the packet as an error if it has no room for
+    /// the outer header.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as `encapsulate_and_queue`")]
     fn encapsulate_and_push(
@@ -146,9 +147,9 @@ impl Outbox {
         Ok(())
     }
 
-    /// Puts into `pieces` the packets that a wire of this MTU would carry: the packet, its segments, its fragments, or
-    /// the fragments of its segments (a datagram that is too long is cut into fragments, not shortened). A packet that
-    /// must not be cut was answered before.
+    /// Puts into `pieces` the packets that a wire of this MTU would carry: the packet itself, its segments, its
+    /// fragments, or the fragments of its segments. (A datagram that is too long is fragmented, not shortened.) A
+    /// packet that must not be cut has already been answered by an ICMP error.
     #[inline(never)]
     fn split(
         &mut self,
@@ -201,7 +202,7 @@ impl Outbox {
         for port in self.waiting.drain(..) {
             let Some(slot) = ports.slot(port) else { continue };
             let segments = slot.queue.len() as u64 + std::mem::take(&mut slot.further);
-            // Each packet was decided by itself. A super-packet costs the device little more than one packet.
+            // Each packet was decided separately. A super-packet costs the device little more than one packet.
             let takes = slot.capabilities;
             if (takes.tcp_segmentation || takes.udp_segmentation) && may_coalesce(&slot.queue) {
                 coalesce(&mut slot.queue, takes, pool);
@@ -228,8 +229,8 @@ pub(crate) fn discard(pool: &mut Pool, packet: Packet, reason: DropReason) -> Dr
     reason
 }
 
-/// Whether the port can cut a super-packet itself, into segments that fit. TCP segments that would not fit are made
-/// shorter. The sender chooses the number of segments: with more than `SEGMENTS` the kernel would take too long.
+/// Whether the port can cut a super-packet itself, into segments that fit. TCP segments that would not fit are
+/// shortened. The sender chooses the number of segments; with more than `SEGMENTS` the kernel would take too long.
 fn can_segment(packet: &mut Packet, header_len: usize, mtu: usize) -> bool {
     const SEGMENTS: u64 = 512;
     let Some(segmentation) = &mut packet.offload.segmentation else { return false };

@@ -1,6 +1,6 @@
-//! The passes of a batch through the pipeline. Each pass does one thing for all packets of the batch, and prefetches
-//! the memory that the next pass reads: a packet's bucket of the flow table once its key is known, and its flow some
-//! packets before it is decided.
+//! The passes of a batch through the pipeline. Each pass does one thing for all packets of the batch and prefetches the
+//! memory that the next pass reads. A packet's bucket of the flow table is prefetched once its key is known, and its
+//! flow some packets before the packet is decided.
 
 use std::io;
 use std::sync::Arc;
@@ -36,31 +36,33 @@ use crate::tables::{PortId, Role, Tables};
 /// The state of a worker's pipeline.
 pub(crate) struct Pipeline {
     pub(super) state: DecisionState,
-    /// The keyed hash of senders.
+    /// The keyed hash for senders.
     pub(super) senders: RandomState,
     pub(super) recent_denials: RecentDenials,
     /// The file from which the agent's next process reads the flows.
     pub(crate) flow_records: Arc<SharedFile>,
     pub(super) aged: Duration,
     pub(super) search: Search,
-    /// One for each packet of the batch.
+    /// One entry for each packet of the batch.
     pub(super) arrivals: Vec<Arrival>,
-    /// One for each packet that has been parsed.
+    /// One entry for each packet that has been parsed.
     pub(super) metadata: Vec<PacketMetadata>,
-    /// Packets that other workers have handed off, on their way into the batch.
+    /// Packets that other workers have handed off and that are about to join the batch.
     pub(super) handoffs: Vec<Handoff>,
-    /// Untracked policy allowed every packet of the last batch, so the slots of the next batch are not guessed.
+    /// Whether untracked policy allowed every packet of the last batch. Then the slots of the next batch are not
+    /// guessed.
     pub(super) all_untracked: bool,
     pub(super) counters: Arc<WorkerCounters>,
     pub(super) reports: Sender<Report>,
 }
 
-/// The time in which every bucket of the flow table is aged once, and the least time between two steps.
+/// The time in which every bucket of the flow table is aged once, and the shortest time between two steps.
 const AGE_ROUND: Duration = Duration::from_secs(MAX_AGE as u64);
 const AGE_STEP: Duration = Duration::from_millis(10);
 
-/// Flows that are prefetched before the first one is needed; from then on each flow is prefetched this many packets
-/// ahead. A core waits for about as many lines at once: with more the last ones would be late.
+/// The number of flows that are prefetched before the first one is needed. From then on, each flow is prefetched this
+/// many packets ahead. A core can wait for about as many cache lines at once; if there were more, the last ones would
+/// be late.
 const AHEAD: usize = 16;
 
 impl Pipeline {
@@ -108,22 +110,22 @@ impl Pipeline {
         })
     }
 
-    /// Copies of the flows, in no order.
+    /// Copies of all flows, in no particular order.
     pub(crate) fn flows(&self) -> impl Iterator<Item = FlowEntry> {
         self.state.flows.iter()
     }
 
-    /// Tells of the end of each allowed flow ([`FlowTable::tell_ends`](crate::flow::FlowTable::tell_ends)).
+    /// Reports the end of each allowed flow ([`FlowTable::tell_ends`](crate::flow::FlowTable::tell_ends)).
     pub(crate) fn tell_ends(&mut self, to: Sender<FlowEnd>) {
         self.state.flows.tell_ends(to);
     }
 
-    /// There was nothing to age before that time.
+    /// Starts the clock of [`Self::age`]: there was nothing to age before this time.
     pub(crate) fn begin(&mut self, now: Duration) {
         self.aged = now;
     }
 
-    /// Removes flows that have been silent for too long, from as much of the table as is due since the last call.
+    /// Removes flows that have been silent for too long, from the part of the table that is due since the last call.
     #[inline]
     pub(crate) fn age(&mut self, tables: &Tables, now: Duration) {
         let due = now.saturating_sub(self.aged);
@@ -142,10 +144,10 @@ impl Pipeline {
         self.counters.flows.set(self.state.flows.len() as u64);
     }
 
-    /// Takes a batch through the passes, up to the queues of the ports that its packets leave by; the caller sends the
-    /// queues. `from`: the port that brought `batch`; `None`: the batch is empty. Up to `limit` packets that other
-    /// workers have handed off are added to the batch, because a few more packets cost it little. Returns the number of
-    /// those.
+    /// Takes a batch through the passes, up to the queues of the ports by which its packets leave. The caller sends the
+    /// queues. `from` is the port at which `batch` arrived; `None` means that the batch is empty. Up to `limit` packets
+    /// that other workers have handed off are added to the batch, because a few more packets cost little. Returns the
+    /// number of those packets.
     #[inline]
     pub(crate) fn process(
         &mut self,
@@ -172,14 +174,14 @@ impl Pipeline {
         handoffs
     }
 
-    /// The input passes: takes the packets of a port out of their tunnels, parses them and forms the keys. Each pass is
-    /// a function that is not inlined, so that it has the registers for itself.
+    /// The input passes: they decapsulate the packets of a port, parse them and form their keys. Each pass is a
+    /// function that is not inlined, so that it can use all registers.
     fn input(&mut self, context: &mut Context<'_>, batch: &mut Vec<Packet>, port: PortId) {
         let role = context.tables.role(port);
         let mut bytes = 0;
         for packet in &*batch {
             bytes += packet.len();
-            // A device may have written the packet long ago.
+            // A device may have written the packet long ago, so that it is no longer in the cache.
             packet.prefetch();
         }
         self.handoffs.iter().for_each(|it| it.packet.prefetch());
@@ -209,8 +211,8 @@ impl Pipeline {
         }
     }
 
-    /// Takes up to `limit` packets out of the mailbox, no more than are enough for a batch, and prefetches them,
-    /// because their lines are in another core's cache. [`Pipeline::accept_handoffs`] must follow.
+    /// Takes up to `limit` packets from the mailbox, but no more than fill a batch. Prefetches them, because their
+    /// cache lines are in another core's cache. A call of [`Pipeline::accept_handoffs`] must follow.
     #[inline]
     fn fetch_handoffs(&mut self, context: &mut Context<'_>, limit: usize) {
         let mut intake = Intake::default();
@@ -271,12 +273,13 @@ impl Pipeline {
         batch.push(packet);
     }
 
-    /// The port that brought each packet of the last batch, and how many packets a wire would carry for it.
+    /// For each packet of the last batch, the port at which it arrived and the number of packets on a wire that it
+    /// stands for.
     pub(crate) fn packets_by_port(&self) -> impl Iterator<Item = (PortId, u64)> + Clone {
         self.metadata.iter().map(|metadata| (metadata.port, metadata.segments.into()))
     }
 
-    /// Takes packets out of their tunnels. Returns how many were refused.
+    /// Decapsulates packets. Returns the number of refused packets.
     #[inline(never)]
     fn decapsulate(
         &mut self,
@@ -304,15 +307,15 @@ impl Pipeline {
             refused.for_each(|packet| context.pool.put(packet));
             self.arrivals.retain(|arrival| *arrival != nowhere);
         }
-        // A packet without an entrance must not go on.
+        // A packet without an entrance must not continue.
         debug_assert_eq!(batch.len(), self.arrivals.len(), "a packet has no entrance");
         batch.drain(self.arrivals.len().min(batch.len())..).for_each(|it| context.pool.put(it));
         refused
     }
 
     /// Parses the packets of the batch, forms the keys of their flows and prefetches their buckets. A packet that
-    /// cannot be parsed leaves the batch. `arrivals`: the origin of each packet. Returns how many packets a wire
-    /// would have carried.
+    /// cannot be parsed leaves the batch. `arrivals` holds the origin of each packet. Returns the number of packets on
+    /// a wire that they stand for.
     #[inline(never)]
     fn parse_and_key(
         &mut self,
@@ -340,7 +343,7 @@ impl Pipeline {
         segments + refused
     }
 
-    /// Reads the buckets, which are in the cache by now, guesses each flow's slot, and prefetches the first flows.
+    /// Reads the buckets, which are in the cache by now, guesses the slot of each flow, and prefetches the first flows.
     #[inline(never)]
     fn guess_slots(&mut self) -> Victims {
         let flows = &self.state.flows;
@@ -354,9 +357,9 @@ impl Pipeline {
         victims
     }
 
-    /// Decides every packet and carries the decision out. `has_untracked`: policy may decide before connection
-    /// tracking. `victims`: the flow up to which [`Pipeline::guess_slots`] has
-    /// prefetched, if it was called.
+    /// Decides every packet and carries out the decision. `has_untracked` says whether policy may decide before
+    /// connection tracking. `victims` is the flow up to which [`Pipeline::guess_slots`] has prefetched, if it was
+    /// called.
     #[inline(never)]
     fn forward(
         &mut self,
@@ -415,8 +418,8 @@ impl Pipeline {
     }
 }
 
-/// Counts a packet that cannot be parsed. This is a function of its own, so that its caller does not keep the count in
-/// a register.
+/// Counts a packet that cannot be parsed. This is a separate function, so that its caller does not keep the count in a
+/// register.
 #[cold]
 #[inline(never)]
 fn count_unparsed(

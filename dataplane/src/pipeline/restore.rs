@@ -1,9 +1,9 @@
-//! Flows of the last process: a worker reads their records and opens those again that its tables allow.
+//! Restores flows of the last process: a worker reads their records and opens those again that its tables allow.
 //!
-//! There is a file of records for each worker of the last process. The number of workers may differ now. Each worker
-//! first takes the files that are its own. Two flows of different files may share a shard now, and then the worker that
-//! comes second leaves its flow. So when all workers have done this, each reads the other files, too, and takes what
-//! lies in its shards.
+//! There is a file of records for each worker of the last process. The number of workers may be different now. Each
+//! worker first reads the files with its own number. Two flows of different files may now share a shard. Then the
+//! worker that comes second does not restore its flow. So after all workers have done this, each worker also reads the
+//! other files and restores the flows in its own shards.
 
 use std::io;
 use std::iter::Sum;
@@ -20,9 +20,9 @@ use crate::tables::Tables;
 pub struct Restored {
     /// Flows that continue.
     pub flows: usize,
-    /// Flows that the tables do not allow, whose ends have moved, or whose timeouts have passed.
+    /// Flows that the tables do not allow, whose ends have changed, or whose timeout has passed.
     pub ended: usize,
-    /// Records that no table could have written.
+    /// Records that no table can have written.
     pub spoiled: usize,
 }
 
@@ -36,22 +36,23 @@ impl Sum for Restored {
     }
 }
 
-/// The files of records that a worker reads.
+/// The record files that a worker reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestorePass {
     /// The worker's own files.
     Own,
-    /// The files of the other workers, after each has read its own.
+    /// The files of the other workers, after each worker has read its own.
     Others,
 }
 
 impl RestorePass {
-    /// Both, in order.
+    /// Both passes, in order.
     pub const ALL: [Self; 2] = [Self::Own, Self::Others];
 }
 
 impl Pipeline {
-    /// Opens the flows again that belong to this worker. `files` are those of all workers of the last process, in order.
+    /// Restores the flows that belong to this worker. `files` are the files of all workers of the last process, in
+    /// order.
     pub(crate) fn restore(
         &mut self,
         tables: &Tables,

@@ -1,15 +1,15 @@
 //! The sizes of a worker's memory.
 
-/// The sizes of a worker's memory, in items.
+/// The sizes of a worker's memory, as numbers of items.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
-    /// Flows.
+    /// The number of flows.
     pub flows: usize,
-    /// Whether flows may be translated: such a flow has two keys, and the table gets room for those.
+    /// Whether flows may be translated. A translated flow has two keys, and the table then gets room for second keys.
     pub translates: bool,
-    /// Buffers: packets in flight at once.
+    /// The number of buffers, which limits the packets in flight at once.
     pub buffers: usize,
-    /// First fragments whose decision is kept for their later ones.
+    /// The number of first fragments whose decision is kept for their later fragments.
     pub fragments: usize,
 }
 

@@ -1,5 +1,4 @@
-//! The slow path: each packet is decided by itself, and may be dropped and reported, answered, or handed off to
-//! another worker.
+//! The slow path: it decides each packet separately, and may also report, answer or hand off a packet.
 
 use super::context::Context;
 use super::handoff::Handoff;
@@ -16,11 +15,11 @@ use crate::reset::build_reset;
 use crate::tables::{Link, NextHop, Role};
 use crate::wire::protocol;
 
-/// The most denials that may wait for control. Further ones are lost and counted.
+/// The largest number of denials that may wait for the control loop. Further ones are lost and counted.
 const REPORTS_WAITING: usize = 8192;
 
 impl Pipeline {
-    /// Decides one packet and carries the decision out. Returns whether the packet was handed off.
+    /// Decides one packet and carries out the decision. Returns whether the packet was handed off.
     #[inline(never)]
     pub(super) fn slow_path(
         &mut self,
@@ -68,8 +67,8 @@ impl Pipeline {
         false
     }
 
-    /// Reports a denied flow to control: the same flow once in ten seconds, and no more than the budget of its
-    /// sender allows.
+    /// Reports a denied flow to the control loop: the same flow once in ten seconds, and only within the budget of its
+    /// sender.
     #[inline(never)]
     fn report_denied(
         &mut self,
@@ -104,7 +103,7 @@ impl Pipeline {
             reason,
             slot,
         };
-        // It fails if control has ended, and then the process is ending.
+        // This fails if the control loop has ended, and then the process is ending, too.
         let _ = self.reports.send(Report::Denied(denied));
     }
 
@@ -150,18 +149,18 @@ impl Pipeline {
     }
 }
 
-/// The answer to the sender of a dropped packet.
+/// The kind of answer to the sender of a dropped packet.
 #[derive(Debug, Clone, Copy)]
 enum Answer {
     Error(ErrorKind),
-    /// Nobody is there ([`Fate::Refuse`]).
+    /// A refusal by RST or an ICMP error ([`Fate::Refuse`]).
     Refusal,
 }
 
 fn send_answer(context: &mut Context<'_>, answer: Option<(Packet, &Link)>) {
     if let Some((answer, back)) = answer {
         let is_ready = is_ready(&answer, back);
-        // An answer that cannot be sent is not counted: the packet that it is about is counted already.
+        // An answer that cannot be sent is not counted, because the packet that it is about is already counted.
         let _ = context.output(answer, 0, back, is_ready);
     }
 }
@@ -191,9 +190,9 @@ fn hand_off(
         peer: peer.map(|tunnel| (tunnel.remote, tunnel.outer.encapsulation())),
         handoffs: handoffs.saturating_add(1),
     };
-    // A worker without buffers could neither read nor receive packets. So an endpoint may have as many packets handed
-    // off as spare buffers are left: then some are left for the next endpoint. The uplink brings packets of all
-    // endpoints and has no such limit.
+    // A worker without buffers could neither read nor receive packets. So an endpoint may have at most as many packets
+    // handed off as spare buffers are left, which leaves buffers for the next endpoint. The uplink carries packets of
+    // all endpoints and has no such limit.
     let spare = context.pool.spare();
     let is_endpoint = matches!(context.tables.role(port), Role::Endpoint(_) | Role::HostSide(_));
     let slot = context.ports.slot(port);

@@ -1,4 +1,4 @@
-//! The fast path of packets that are translated.
+//! The fast path of translated packets.
 
 use super::context::Context;
 use super::output::discard;
@@ -10,8 +10,8 @@ use crate::packet::Packet;
 use crate::rewrite::Translation;
 
 impl Pipeline {
-    /// Decides a packet of a known flow that is translated, and carries the decision out. Returns the packet if it is for
-    /// the slow path. The caller has tried [`decide::fast_path`].
+    /// Decides a packet of a known translated flow, and carries out the decision. Returns the packet if the slow path
+    /// must decide it. The caller has tried [`decide::fast_path`].
     #[inline]
     pub(super) fn forward_translated(
         &mut self,
@@ -44,7 +44,7 @@ impl Pipeline {
 }
 
 impl Context<'_> {
-    /// As [`Context::forward`], for a packet that is translated, and counts it if it is dropped.
+    /// Like [`Context::forward`], for a translated packet. Also counts the packet if it is dropped.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "most packets of translated flows")]
     fn forward_translated(
@@ -68,7 +68,7 @@ impl Context<'_> {
         }
     }
 
-    /// The same for the slow path, whose other packets need the registers.
+    /// The same for the slow path. It is not inlined, because the other packets of the slow path need the registers.
     #[inline(never)]
     pub(super) fn translate_and_forward(
         &mut self,

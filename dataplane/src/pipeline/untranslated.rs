@@ -1,8 +1,8 @@
-//! Looks for flows of UDP that are not translated although a service has their destination now.
+//! Searches for UDP flows that are not translated although their destination now belongs to a service.
 //!
-//! A flow that was opened before the service came goes on as it is while its client sends. A client of UDP opens no other
-//! one by itself, so its flow is removed, and its next packet opens one that is translated. The table is looked through in
-//! parts: one turn looks at a twentieth of it at most. So a new service delays no packet for long.
+//! A flow that was opened before the service existed continues unchanged while its client sends. A UDP client does not
+//! open another flow by itself. So its flow is removed, and its next packet opens a translated one. The table is
+//! searched in parts: one turn covers at most a twentieth of it. So a new service does not delay packets for long.
 
 use std::time::Duration;
 
@@ -10,23 +10,23 @@ use crate::flow::FlowTable;
 use crate::services::FrontendKey;
 use crate::tables::{NextHop, Tables};
 
-/// The time in which the whole table is looked through.
+/// The time in which the whole table is searched.
 const ROUND: Duration = Duration::from_secs(2);
 
-/// How far the look has come. It goes round: new frontends keep it going, and do not have it begin anew, so nobody who
-/// makes them all the time keeps a part of the table from it.
+/// The progress of the search. The search goes round in a circle. New frontends extend it but do not restart it, so a
+/// stream of new frontends cannot keep a part of the table from being searched.
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    /// The frontends that had come when the round was made whole.
+    /// The count of new frontends when the remaining part was last set to the whole table.
     known: u32,
-    /// The bucket that is next.
+    /// The bucket that is searched next.
     next: usize,
-    /// The buckets that are still to be looked at.
+    /// The number of buckets that are still to be searched.
     left: usize,
 }
 
 impl Search {
-    /// Goes on for a part of the round: as much as is due after `time`, and a twentieth at most.
+    /// Searches the part of the table that is due after `time`, and at most a twentieth of the table.
     pub(super) fn go_on(
         &mut self,
         flows: &mut FlowTable,

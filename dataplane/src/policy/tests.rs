@@ -19,7 +19,7 @@ const POD: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const NODE_PORT: u16 = 30_080;
 const POD_PORT: u16 = 8080;
 
-/// Ingress of what is called `label`: TCP to one port of one address is denied, all else is allowed.
+/// An ingress policy for the pods with `label`: it denies TCP to one port of one address and allows all else.
 fn denies(label: &str, hook: Hook, (address, port): (IpAddr, u16)) -> Policy {
     let mut deny = Rule::every_packet(0, Action::Deny);
     deny.protocol = Some(Protocol::Tcp.number());
@@ -37,7 +37,7 @@ fn denies(label: &str, hook: Hook, (address, port): (IpAddr, u16)) -> Policy {
     }
 }
 
-/// A pod behind the node's uplink, and these policies.
+/// Tables with a pod, the node's uplink, and these policies.
 fn tables(policies: Vec<Policy>) -> Tables {
     let labels = |name: &str| BTreeMap::from([("name".to_owned(), name.to_owned())]);
     let mut model = Model::default();

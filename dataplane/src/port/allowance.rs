@@ -1,12 +1,12 @@
-//! The limit on relayed link messages of a pod. Each costs a worker the time of a packet that nobody judges, and the
-//! node's bridge floods it to all of its pods.
+//! The limit on relayed link messages of a pod. Each message costs a worker the time of a packet, policy does not judge
+//! it, and the node's bridge floods it to all of its pods.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// The most messages at once.
+/// The largest number of messages in a burst.
 pub(super) const BURST: u32 = 200;
-/// The time in which one more may go on: 200 in a second.
+/// The time after which one more message is allowed: 200 per second.
 pub(super) const EACH: Duration = Duration::from_millis(5);
 
 /// The number of messages that a queue may still send.
@@ -46,10 +46,10 @@ mod tests {
             let times = (0..len).map(|step| start + from + Duration::from_micros(100) * step);
             times.filter(|now| allowance.take(*now)).count() as u32
         };
-        // One in 0.1 ms, for a second: 200 at once, and 200 more.
+        // One message every 0.1 ms for a second: 200 pass at once, and 200 more in that second.
         assert_eq!(passed(Duration::ZERO, 10_000), 2 * BURST - 1);
         assert_eq!(passed(Duration::from_secs(1), 10_000), BURST);
-        // After a rest, however long, no more than at first.
+        // After a rest of any length, no more messages pass than at first.
         assert_eq!(passed(Duration::from_hours(1), 10_000), 2 * BURST - 1);
     }
 }

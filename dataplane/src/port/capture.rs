@@ -1,8 +1,9 @@
-//! A wrapper round a port that copies every packet, both ways, to a reader.
+//! A wrapper around a port that copies every packet, in both directions, to a reader.
 //!
 //! The worker never waits for the reader. Copies wait in a channel that is bounded in packets and in bytes
 //! ([`CopyBudget`]); a copy that does not fit is counted as lost. A copy shows the packet as a wire would carry it, as
-//! far as one packet can: a super-packet is one long packet, and a partial checksum is complete in the copy.
+//! far as a single packet can. A super-packet is copied as one long packet, and a partial checksum is completed in the
+//! copy.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -16,7 +17,7 @@ use super::{PacketIo, Received, Transmitted};
 use crate::checksum;
 use crate::packet::{Capabilities, Checksum, Packet, Pool};
 
-/// The checksum's offset in UDP's header.
+/// The offset of the checksum in the UDP header.
 const UDP_CHECKSUM: u16 = 6;
 
 /// The direction of a packet, seen from the program.
@@ -24,26 +25,26 @@ const UDP_CHECKSUM: u16 = 6;
 pub enum Direction {
     /// From the port.
     Received,
-    /// To the port, whether or not the device then took it.
+    /// To the port, whether or not the device then accepted it.
     Transmitted,
 }
 
 /// A copy of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Captured {
-    /// The time since 1970, by the capture's clock; all packets of a batch have the same.
+    /// The time since 1970, by the capture's clock. All packets of a batch have the same time.
     pub at: Duration,
     /// Its direction.
     pub direction: Direction,
     /// Its length before the copy was cut.
     pub original_len: u32,
-    /// Its first bytes, from the IP header on.
+    /// Its first bytes, starting at the IP header.
     pub bytes: Vec<u8>,
-    /// The number of packets that the capture had lost when this one was copied.
+    /// The number of packets that the capture had lost before this one was copied.
     pub lost: u64,
 }
 
-/// The most bytes of copies that may wait for readers: of one capture, or of all captures together.
+/// The largest number of bytes of copies that may wait for readers, of one capture or of all captures together.
 #[derive(Debug)]
 pub struct CopyBudget {
     free: AtomicUsize,
@@ -51,18 +52,18 @@ pub struct CopyBudget {
 }
 
 impl CopyBudget {
-    /// A budget of this many bytes.
+    /// Creates a budget of this many bytes.
     pub fn new(bytes: usize) -> Arc<Self> {
         Arc::new(Self { free: AtomicUsize::new(bytes), whole: None })
     }
 
-    /// A part of this budget: bytes taken from the part are taken from the whole, too. The parts together may be larger
-    /// than the whole.
+    /// Creates a part of this budget: bytes taken from the part are taken from the whole, too. The parts together may
+    /// exceed the whole.
     pub fn part(self: &Arc<Self>, bytes: usize) -> Arc<Self> {
         Arc::new(Self { free: AtomicUsize::new(bytes), whole: Some(Arc::clone(self)) })
     }
 
-    /// Takes this many bytes; `false`, and nothing is taken, if there are fewer.
+    /// Takes this many bytes. Returns `false` and takes nothing if there are fewer.
     fn take(&self, bytes: usize) -> bool {
         let less = |free: usize| free.checked_sub(bytes);
         if self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
@@ -91,7 +92,7 @@ struct Waiting {
     share: BudgetShare,
 }
 
-/// Bytes taken from a budget. They are given back when the copy is read, or when reader and copiers are gone.
+/// Bytes taken from a budget. They are returned when the copy is read, or when the reader and all copiers are gone.
 #[derive(Debug)]
 struct BudgetShare {
     room: Arc<CopyBudget>,
@@ -104,7 +105,7 @@ impl Drop for BudgetShare {
     }
 }
 
-/// The reader's end. The copying ends when it is dropped.
+/// The reader's end. Copying ends when it is dropped.
 #[derive(Debug)]
 pub struct Tap {
     copies: Receiver<Waiting>,
@@ -112,12 +113,12 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// The next copy; those of one copier are in order. Disconnected when the capture is gone.
+    /// Returns the next copy. Copies of one copier are in order. Returns `Disconnected` when the capture is gone.
     pub fn next(&self, timeout: Duration) -> Result<Captured, RecvTimeoutError> {
         self.copies.recv_timeout(timeout).map(|waiting| waiting.copy)
     }
 
-    /// The copies that wait now.
+    /// The copies that wait for the reader now.
     pub fn waiting(&self) -> impl Iterator<Item = Captured> {
         self.copies.try_iter().map(|waiting| waiting.copy)
     }
@@ -128,26 +129,26 @@ impl Tap {
     }
 }
 
-/// A port whose packets are copied. One port may have several wrappers, each with its own reader;
-/// [`PacketIo::unwrapped`] removes those without a reader.
+/// A port whose packets are copied. A port may have several wrappers, each with its own reader; [`PacketIo::unwrapped`]
+/// removes those without a reader.
 pub struct Capture<C> {
     port: Box<dyn PacketIo>,
     copier: Copier<C>,
 }
 
-/// The copying end, which wraps a port. Clones wrap other ports, for the same reader.
+/// The copying end, which wraps a port. Its clones wrap other ports for the same reader.
 #[derive(Clone)]
 pub struct Copier<C> {
     copies: Sender<Waiting>,
-    /// The counter of the [`Tap`]; without it there is no reader.
+    /// The counter of the [`Tap`]. If the counter is gone, there is no reader.
     lost: Weak<AtomicU64>,
     room: Arc<CopyBudget>,
     snaplen: usize,
     clock: C,
 }
 
-/// Makes both ends of a capture. Copies are cut at `snaplen` bytes. At most `capacity` of them wait for the reader, and
-/// at most the bytes of `room`. `clock` returns the time since 1970.
+/// Creates both ends of a capture. Copies are cut at `snaplen` bytes. At most `capacity` copies wait for the reader,
+/// with at most the bytes of `room`. `clock` returns the time since 1970.
 pub fn capture<C: FnMut() -> Duration + Send>(
     snaplen: usize,
     capacity: usize,
@@ -187,7 +188,7 @@ impl<C: FnMut() -> Duration> Copier<C> {
         }
     }
 
-    /// Copies a packet; `false` if there is no room for it.
+    /// Copies a packet. Returns `false` if there is no room for the copy.
     fn copy_one(&self, packet: &Packet, at: Duration, direction: Direction, lost: u64) -> bool {
         let bytes = packet.len().min(self.snaplen);
         if self.copies.is_full() || !self.room.take(bytes) {
@@ -209,7 +210,8 @@ fn complete_copy(packet: &Packet, snaplen: usize) -> Vec<u8> {
         if let (Some(covered), Some(field)) =
             (bytes.get(start as usize..), copy.get_mut(at..at + 2))
         {
-            // The field holds the pseudo-header's sum. A checksum of 0 would say that UDP has none (RFC 768).
+            // The field holds the sum of the pseudo-header. A checksum of 0 would mean that a UDP datagram has none
+            // (RFC 768).
             let checksum = match checksum::finish(checksum::sum(covered)) {
                 0 if offset == UDP_CHECKSUM => 0xffff,
                 checksum => checksum,
@@ -281,7 +283,7 @@ mod tests {
         (copier.wrap(Box::new(port)), tap, far)
     }
 
-    /// A packet with a partial checksum, as a kernel delivers it, and the completed packet.
+    /// A packet with a partial checksum, as a kernel delivers it, then the completed packet.
     fn unfinished(udp: bool, v6: bool, payload: &[u8]) -> (Vec<u8>, Vec<u8>, Offload) {
         let mut finished = Vec::new();
         let (start, offset, protocol) =
@@ -381,7 +383,7 @@ mod tests {
         assert!(port.copier.copies.is_empty());
     }
 
-    /// Receives and copies packets of this size; returns how many copies wait then.
+    /// Receives and copies packets of this size, and returns the number of copies that then wait.
     fn flood(
         port: &mut dyn PacketIo,
         far: &FarSide,
@@ -408,7 +410,7 @@ mod tests {
         let (mut other, other_tap, other_far) = captured_port(65_535, 64, all.part(60_000));
         assert_eq!(flood(&mut other, &other_far, &other_tap, 20_000, 8), 2, "all captures' is");
         assert_eq!(other_tap.lost(), 6);
-        // A copy that is read makes room, and so does a copy that is never read.
+        // A copy that is read makes room, and so does a copy that is dropped unread.
         assert_eq!(tap.waiting().next().unwrap().bytes.len(), 20_000);
         assert_eq!(flood(&mut other, &other_far, &other_tap, 20_000, 8), 3);
         drop((other, other_tap));

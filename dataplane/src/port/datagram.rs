@@ -1,4 +1,4 @@
-//! Batches in and out of one descriptor, for all ports over sockets.
+//! Receives and sends batches with one descriptor, for all ports that use sockets.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -9,14 +9,14 @@ use crate::packet::{Packet, Pool};
 use crate::sys::batch::{Batch, Head};
 use crate::sys::socket;
 
-/// Datagrams a system call; with more, the cost of the call itself no longer shows.
+/// The number of datagrams per system call. With more, the cost of the call itself no longer matters.
 const BATCH: usize = 64;
-/// Buffers offered to a port that was quiet at the last receive.
+/// The number of buffers that are offered to a port that was quiet at the last receive.
 const BATCH_MIN: usize = 4;
-/// The number of times that a batch yields the processor to a full queue before its packets are refused.
+/// The number of times that a batch yields the processor because of a full queue before its packets are refused.
 const RETRIES: usize = 2;
 
-/// The way in which the port puts a packet into a datagram.
+/// How the port puts a packet into a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
     /// To the address that the socket is bound to.
@@ -25,7 +25,7 @@ pub(super) enum Route {
     To(Ipv4Addr),
 }
 
-/// A socket with the arrays for its system calls.
+/// A socket, with the arrays for its system calls.
 #[derive(Debug)]
 pub(super) struct Datagrams {
     fd: OwnedFd,
@@ -35,7 +35,7 @@ pub(super) struct Datagrams {
     heads: HeadLen,
 }
 
-/// Bytes of a datagram that lie in the heads of the batch instead of the packet.
+/// The number of bytes of a datagram that lie in the heads of the batch instead of in the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct HeadLen {
     pub(super) receive: usize,
@@ -67,7 +67,7 @@ impl Datagrams {
 
     /// Reads up to `limit` datagrams and appends those for which `accept` returns [`Disposition::Ours`].
     ///
-    /// It offers the kernel about as many buffers as the last receive brought datagrams. So a quiet port does not pay
+    /// It offers the kernel about as many buffers as the last receive returned datagrams. So a quiet port does not pay
     /// for a full batch, and a port with large packets or super-packets receives few at once.
     pub(super) fn receive(
         &mut self,
@@ -98,7 +98,7 @@ impl Datagrams {
                     pool.put(packet);
                     continue;
                 }
-                // A packet that is not accepted has taken time to receive, too.
+                // A packet that is not accepted took time to receive, too.
                 intake.add(&packet);
                 let judged = if self.batch.is_whole(i, self.heads.receive) {
                     accept(self.batch.head(i), &mut packet, self.fd.as_fd())
@@ -115,7 +115,7 @@ impl Datagrams {
                     left -= 1;
                     continue;
                 }
-                // The error is reported once when the interface goes down. It may come up again.
+                // The kernel reports this error once when the interface goes down. The interface may come up again.
                 Err(e)
                     if e.raw_os_error() == Some(libc::ENETDOWN)
                         && !is_interface_gone(self.fd.as_fd()) =>
@@ -137,11 +137,11 @@ impl Datagrams {
             } else if offered >= self.expected {
                 BATCH
             } else {
-                // All buffers came back filled, but fewer were offered than expected.
+                // All buffers were filled, but fewer were offered than expected.
                 self.expected
             };
-            // A call also returns less if it met an error behind what it took. The next call reports the error, and
-            // more packets may wait behind it. The packets received so far are decided first.
+            // A call also returns less if it met an error after the datagrams that it took. The next call reports that
+            // error, and more packets may wait after it. The packets received so far are decided first.
             if got < offered {
                 break;
             }
@@ -149,11 +149,13 @@ impl Datagrams {
         Ok(received)
     }
 
-    /// Sends and empties `packets`. `prepare` fills a packet's head and returns its destination; `None` refuses it.
+    /// Sends and empties `packets`. `prepare` fills a packet's head and returns its destination, or `None` to refuse
+    /// the packet.
     ///
-    /// If a queue is full, the call yields the processor, up to [`RETRIES`] times. Then a full socket (`EAGAIN`)
-    /// refuses the rest of its batch. A full device (`ENOBUFS`) refuses one packet, because it may take the next. Any
-    /// other error concerns its packet alone, unless `fatal` says that the port has failed.
+    /// If a queue is full, the call yields the processor, up to [`RETRIES`] times. If the socket is still full
+    /// (`EAGAIN`), the rest of its batch is refused. If the device is full (`ENOBUFS`), one packet is refused, because
+    /// the device may take the next one. Any other error refuses only its own packet, unless `fatal` says that the port
+    /// has failed.
     pub(super) fn transmit(
         &mut self,
         pool: &mut Pool,
@@ -261,7 +263,7 @@ mod tests {
         assert_eq!(receive(&mut packets), (3, true));
     }
 
-    /// The first packet after a silence is received alone.
+    /// The first packet after a silence is received alone, so it must not lead to the expectation of a full batch.
     #[test]
     fn one_packet_alone_does_not_have_a_full_batch_expected() {
         let (near, far) = UnixDatagram::pair().unwrap();

@@ -1,8 +1,8 @@
 //! Classic BPF programs that the kernel runs over a frame before it enters a socket's queue.
 //!
 //! A packet socket's program sees the frame from its Ethernet header on. The kernel has already removed an outer VLAN
-//! tag and remembers it. A raw socket's program sees the packet from its IP header on, and one of IPv6
-//! from behind it.
+//! tag and stores it separately. A raw socket's program sees the packet from its IP header on. For IPv6 it sees the
+//! bytes after that header.
 
 use super::link::ethertype;
 use crate::sys::socket::Instruction;
@@ -14,18 +14,18 @@ const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const JUMP_ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// Loads from this address on return facts about the frame instead of its bytes (`SKF_AD_*`).
+/// Loads from this address and above return facts about the frame instead of its bytes (`SKF_AD_*`).
 const ANCILLARY: u32 = 0xffff_f000;
 const PACKET_TYPE: u32 = ANCILLARY + 4;
 const VLAN_TAG_PRESENT: u32 = ANCILLARY + 48;
 
 const WHOLE: u32 = u32::MAX;
 const PROTOCOL_IPIP: u32 = 4;
-/// More-fragments and the offset. Both are 0 in a whole packet (RFC 791, 3.1).
+/// The more-fragments flag and the offset. Both are 0 in a whole packet (RFC 791, 3.1).
 const FRAGMENT_BITS: u32 = 0x3fff;
 
 const ECHO_REPLY_V6: u32 = 129;
-/// Set in the types that are no errors.
+/// A bit that is set in the types that are not errors.
 const INFORMATION_V6: u32 = 0x80;
 
 /// Passes nothing.
@@ -51,8 +51,8 @@ pub(super) const TUNNEL: [Instruction; 12] = [
     give(0),
 ];
 
-/// Passes errors of `ICMPv6` and echo replies, of the messages that a raw socket sees without their IPv6 header (RFC 4443,
-/// section 2.1).
+/// Passes errors of `ICMPv6` and echo replies, among the messages that a raw socket sees without their IPv6 header (RFC
+/// 4443, section 2.1).
 pub(super) const REPORTS: [Instruction; 5] = [
     load(LOAD_BYTE, 0),
     equal(ECHO_REPLY_V6, 1, 0),
@@ -77,7 +77,7 @@ const fn give(operand: u32) -> Instruction {
 mod tests {
     use super::*;
 
-    /// The rule of the kernel (`bpf_check_classic`), which refuses any other program.
+    /// This is the rule of the kernel (`bpf_check_classic`), which refuses any other program.
     #[test]
     fn every_jump_lands_inside_and_every_path_returns() {
         for program in [&NOTHING[..], &UNTAGGED, &TUNNEL, &REPORTS] {

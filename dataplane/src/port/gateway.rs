@@ -1,5 +1,5 @@
-//! A pod's gateway on its Ethernet link, behind virtio headers: the common part of a packet socket on a veth and a
-//! TAP device.
+//! A pod's gateway on its Ethernet link, for ports with virtio headers: the common part of a packet socket on a veth
+//! and a TAP device.
 
 use super::Disposition;
 use super::link::{ETHERNET_LEN, Frame, Link};
@@ -7,13 +7,13 @@ use super::virtio::{self, HEADER_LEN};
 use crate::packet::Packet;
 use crate::sys::batch::{HEAD_LEN, Head};
 
-/// See the module.
+/// The gateway's end of the link.
 #[derive(Debug)]
 pub(super) struct Gateway(pub(super) Link);
 
 impl Gateway {
-    /// Makes a packet of a received frame: its head, and the bytes that follow. `answer` is given a whole frame that
-    /// answers a request.
+    /// Turns a received frame into a packet. The frame is given as its head and the bytes after it. `answer` gets a
+    /// whole frame that answers a request.
     #[inline]
     pub(super) fn accept(
         &self,
@@ -43,7 +43,7 @@ impl Gateway {
     }
 }
 
-/// Makes a packet of a frame's payload, in which an IP packet of this length lies.
+/// Turns a frame's payload, which holds an IP packet of this length, into the packet.
 #[inline]
 pub(super) fn unframe(packet: &mut Packet, header: &virtio::Header, len: usize) -> Disposition {
     packet.set_len(len);

@@ -1,10 +1,11 @@
-//! A raw socket of ICMP (RFC 792): copies of what the network reports about packets with the node's own address as their
-//! source, and of the answers to echo requests.
+//! A raw ICMP socket (RFC 792). It receives copies of ICMP errors about packets with the node's own address as their
+//! source, and of echo replies.
 //!
-//! Such messages name no port, so no routing rule brings them. The kernel gives each raw socket a copy, and handles the
-//! message itself, too: it finds no socket of its own for a port of Manx's and does nothing.
+//! Such messages contain no port of their own, so no routing rule leads them to Manx. The kernel gives each raw socket
+//! a copy and also handles the message itself: it finds no socket of its own for a port that belongs to Manx, and does
+//! nothing.
 //!
-//! IPv4 only; [`icmpv6_raw`](super::icmpv6_raw) is for IPv6.
+//! This is for IPv4 only; [`icmpv6_raw`](super::icmpv6_raw) is for IPv6.
 
 use std::io;
 use std::os::fd::{AsFd, RawFd};
@@ -16,16 +17,17 @@ use crate::checksum::{fold, sum};
 use crate::packet::{Capabilities, Offload, Packet, Pool};
 use crate::sys::socket;
 
-/// Bytes of buffer asked for. Messages are short, and a node limits those that it sends.
+/// The size of the receive buffer that is requested, in bytes. Messages are short, and nodes limit the rate at which
+/// they send them.
 const BUFFER: i32 = 1 << 20;
 
-/// The socket option for the types that a raw socket of ICMP does not receive: a bit for each (raw(7)).
+/// The socket option with the types that a raw ICMP socket does not receive: one bit for each type (raw(7)).
 const ICMP_FILTER: i32 = 1;
 
 /// The types that are received: echo reply, destination unreachable, time exceeded, parameter problem.
 const TYPES: [u8; 4] = [0, 3, 11, 12];
 
-/// A raw socket of ICMP. Packets start at the IPv4 header. It sends nothing.
+/// A raw socket of ICMP. Packets start at the IPv4 header. The socket sends nothing.
 #[derive(Debug)]
 pub struct IcmpRaw {
     datagrams: Datagrams,
@@ -34,7 +36,7 @@ pub struct IcmpRaw {
 impl IcmpRaw {
     /// Opens a socket in the caller's network namespace.
     ///
-    /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace.
+    /// Fails with `PermissionDenied` without `CAP_NET_RAW` over the namespace.
     pub fn open(reception: Reception) -> io::Result<Self> {
         let owned = socket::open(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP)?;
         let passed = match reception {
@@ -83,7 +85,7 @@ impl PacketIo for IcmpRaw {
     }
 }
 
-/// Whether the checksum of the message behind the IPv4 header is right (RFC 1071).
+/// Whether the checksum of the message after the IPv4 header is right (RFC 1071).
 fn is_intact(packet: &[u8]) -> bool {
     let header_len = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
     packet.get(header_len..).is_some_and(|message| fold(sum(message)) == u16::MAX)

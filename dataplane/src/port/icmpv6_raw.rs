@@ -1,6 +1,6 @@
-//! A raw socket of `ICMPv6` (RFC 4443): for IPv6 what [`icmp_raw`](super::icmp_raw) is for IPv4.
+//! A raw `ICMPv6` socket (RFC 4443): the counterpart of [`icmp_raw`](super::icmp_raw) for IPv6.
 //!
-//! The kernel hands over the message without its IPv6 header, so the port puts one in front. Its addresses are right; its
+//! The kernel delivers the message without its IPv6 header, so the port adds one. The addresses in it are correct; the
 //! hop limit, traffic class and flow label are not known.
 
 use std::io;
@@ -12,9 +12,10 @@ use crate::packet::{Capabilities, Offload, Packet, Pool};
 use crate::sys::{addressed, socket};
 use crate::wire::ipv6;
 
-/// Bytes of buffer asked for. Messages are short, and a node limits those that it sends.
+/// The size of the receive buffer that is requested, in bytes. Messages are short, and nodes limit the rate at which
+/// they send them.
 const BUFFER: i32 = 1 << 20;
-/// Says that the hop limit is not known.
+/// A placeholder, because the hop limit is not known.
 const HOP_LIMIT: u8 = 64;
 
 /// A raw socket of `ICMPv6`. It receives errors and echo replies, and sends nothing.
@@ -26,8 +27,8 @@ pub struct Icmpv6Raw {
 impl Icmpv6Raw {
     /// Opens a socket in the caller's network namespace.
     ///
-    /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace; `Unsupported` or another from a kernel without
-    /// IPv6.
+    /// Fails with `PermissionDenied` without `CAP_NET_RAW` over the namespace, and with `Unsupported` or another error
+    /// if the kernel has no IPv6.
     pub fn open(reception: Reception) -> io::Result<Self> {
         let fd = socket::open(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_ICMPV6)?;
         let filter = match reception {
@@ -40,7 +41,7 @@ impl Icmpv6Raw {
         Ok(Self { fd })
     }
 
-    /// Receives one message and puts an IPv6 header in front. The kernel has verified its checksum.
+    /// Receives one message and adds an IPv6 header in front. The kernel has verified its checksum.
     fn receive_one(&self, packet: &mut Packet) -> io::Result<Disposition> {
         let message = addressed::receive(self.fd.as_fd(), packet.room_mut())?;
         packet.set_len(message.len);

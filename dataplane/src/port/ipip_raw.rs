@@ -1,12 +1,13 @@
 //! A raw socket of protocol 4 (IP in IP, RFC 2003): receives and sends tunnel packets without an interface of its own.
 //!
 //! The kernel routes transmitted packets, resolves the neighbour, and reassembles received packets. The socket costs
-//! about four times a packet socket's system time, and every socket of this kind in a namespace receives every packet.
+//! about four times the system time of a packet socket. Every socket of this kind in a namespace receives every packet.
 //!
-//! The kernel may have coalesced the packets of one inner TCP stream. Unlike on a packet socket it does not mark them:
-//! a packet of up to 64 KB arrives whose outer and inner lengths are right, whose inner checksum field holds only the
-//! pseudo-header's sum, and whose segment size is lost. Only its length shows it; it is handed up like any other
-//! packet. For the same reason this socket cannot receive packets that a sender with partial checksums puts on a veth.
+//! The kernel may have coalesced the packets of one inner TCP stream. Unlike on a packet socket, the kernel does not
+//! mark them: a packet of up to 64 KB arrives with right outer and inner lengths. Its inner checksum field holds only
+//! the pseudo-header's sum, and its segment size is lost. Such a packet can be recognized only by its length; it is
+//! delivered like any other packet. For the same reason, this socket cannot receive packets from a sender that leaves
+//! checksums partial on a veth.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -19,14 +20,15 @@ use crate::packet::{Capabilities, Offload, Packet, Pool};
 use crate::sys::batch::Head;
 use crate::sys::socket;
 
-/// Bytes of buffer asked for each way. Without privilege `net.core.rmem_max` limits them.
+/// The buffer size that is requested for each direction, in bytes. Without privilege, `net.core.rmem_max` limits it.
 const BUFFER: i32 = 8 << 20;
 
-/// A raw socket of protocol 4. A [quiet](Reception::Quiet) one keeps the kernel from answering tunnel packets with
-/// "protocol unreachable" while another socket receives them. Packets start at the outer IPv4 header, both ways.
+/// A raw socket of protocol 4. A [quiet](Reception::Quiet) socket only prevents the kernel from answering tunnel
+/// packets with "protocol unreachable" while another socket receives them. Packets start at the outer IPv4 header, in
+/// both directions.
 ///
-/// The kernel fills in the outer header's checksum, its total length, and an identification if that is 0. It leaves the
-/// don't-fragment bit alone, and refuses packets longer than the interface's MTU.
+/// The kernel fills in the outer header's checksum, its total length, and an identification if that is 0. It does not
+/// change the don't-fragment bit, and refuses packets longer than the interface's MTU.
 #[derive(Debug)]
 pub struct IpipRaw {
     datagrams: Datagrams,
@@ -36,7 +38,7 @@ pub struct IpipRaw {
 impl IpipRaw {
     /// Opens a socket in the caller's network namespace.
     ///
-    /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace.
+    /// Fails with `PermissionDenied` without `CAP_NET_RAW` over the namespace.
     pub fn open(reception: Reception) -> io::Result<Self> {
         let owned = socket::open(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_IPIP)?;
         let fd = owned.as_fd();
@@ -44,15 +46,15 @@ impl IpipRaw {
             socket::attach_filter(fd, &filter::NOTHING)?;
         }
         socket::set_option(fd, libc::IPPROTO_IP, libc::IP_HDRINCL, 1)?;
-        // The tunnel's MTU is configured; messages of strangers about the path must not change it.
+        // The tunnel's MTU is configured; ICMP messages of others about the path must not change it.
         socket::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
         socket::enlarge_buffers(fd, BUFFER)?;
         Ok(Self::new(owned, reception))
     }
 
-    /// Makes a port of a socket that another [`IpipRaw`] gave up.
+    /// Turns a socket that another [`IpipRaw`] gave up into a port.
     ///
-    /// Errors: `InvalidInput` when the descriptor is no raw socket of protocol 4.
+    /// Fails with `InvalidInput` unless the descriptor is a raw socket of protocol 4.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let kind = socket::option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_TYPE)?;
         let protocol = socket::option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_PROTOCOL)?;
@@ -71,7 +73,7 @@ impl IpipRaw {
 }
 
 impl From<IpipRaw> for OwnedFd {
-    /// The descriptor, to pass it on.
+    /// Returns the descriptor, to pass it on.
     fn from(port: IpipRaw) -> Self {
         port.datagrams.into_fd()
     }
@@ -84,7 +86,7 @@ impl PacketIo for IpipRaw {
         into: &mut Vec<Packet>,
         limit: usize,
     ) -> io::Result<Received> {
-        // A packet may have come before the filter was attached.
+        // A packet may have arrived before the filter was attached.
         if self.reception == Reception::Quiet {
             return Ok(Received { drained: true, ..Received::default() });
         }

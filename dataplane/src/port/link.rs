@@ -1,10 +1,10 @@
-//! Ethernet as far as a link of two ends needs it: framing, and answers to a kernel's requests for addresses.
+//! The part of Ethernet that a link with two ends needs: framing, and answers to a kernel's requests for addresses.
 //!
 //! The pod's end of a link sees a network. It asks for the hardware address of a neighbour (ARP, RFC 826; neighbour
-//! solicitation, RFC 4861). The answer is this end's, for every address, because every address is reached through it:
-//! proxy ARP (RFC 1027). Two requests get no answer: one for the pod's own addresses, and one that tests whether an
-//! address is free (ARP probes, RFC 5227; duplicate address detection, RFC 4862). An answer to these would take the
-//! address away.
+//! solicitation, RFC 4861). The answer is always this end's hardware address, because every address is reached through
+//! it: proxy ARP (RFC 1027). Two kinds of requests get no answer: a request for one of the pod's own addresses, and a
+//! request that tests whether an address is free (ARP probes, RFC 5227; duplicate address detection, RFC 4862). An
+//! answer to these would claim the address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -26,12 +26,13 @@ pub type Mac = [u8; 6];
 /// The longest answer, in bytes.
 pub const REPLY_MAX: usize = ETHERNET_LEN + ipv6::HEADER_LEN + ndp::ADVERTISEMENT_LEN;
 
-/// One end of a link of two ends.
+/// One end of a link with two ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
     /// This end's hardware address.
     pub own: Mac,
-    /// The other end's hardware address. It is given, not learnt: a pod cannot redirect packets that are sent to it.
+    /// The other end's hardware address. It is configured, not learned, so that a pod cannot redirect packets that are
+    /// sent to it.
     pub peer: Mac,
     /// The other end's own addresses; a request for one of them gets no answer.
     pub addresses: Vec<IpAddr>,
@@ -45,24 +46,25 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// From the Ethernet header on.
+    /// The frame's bytes, starting at the Ethernet header.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-/// The treatment of a received frame by a link.
+/// What a link does with a received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frame {
-    /// Holds an IP packet of this length; padding may follow.
+    /// The frame holds an IP packet of this length; padding may follow it.
     Packet(usize),
-    /// A request, with the answer to it.
+    /// The frame is a request; this is the answer.
     Question(Reply),
-    /// A link message of this length for the other side of a [relay](super::relay).
+    /// The frame is a link message of this length for the other side of a [relay](super::relay).
     Message(usize),
-    /// Not for this end: another's hardware address, broadcast or multicast, another protocol, a link message.
+    /// The frame is not for this end: it has another hardware address, is broadcast or multicast, has another protocol,
+    /// or is a link message.
     NotOurs,
-    /// Its ethertype and its IP header contradict each other, or it holds less than the IP header says.
+    /// Its ethertype and its IP header contradict each other, or it is shorter than the IP header says.
     Malformed,
 }
 
@@ -73,9 +75,9 @@ impl Link {
         Some(ethernet::header(self.peer, self.own, ip_ethertype(packet)?))
     }
 
-    /// Classifies a frame, given as its header and the bytes that follow.
+    /// Classifies a frame, which is given as its header and the bytes after it.
     ///
-    /// IP inside a broadcast or multicast frame is not handed up: it must not be forwarded (RFC 1812, 5.3.4), and the
+    /// IP inside a broadcast or multicast frame is not delivered. It must not be forwarded (RFC 1812, 5.3.4), and the
     /// router is the only neighbour that it reaches.
     #[inline]
     pub fn sort(&self, header: &EthernetHeader, payload: &[u8]) -> Frame {
@@ -109,7 +111,7 @@ impl Link {
         let request = arp::View::new_checked(payload).ok()?;
         let sender = Ipv4Addr::from(request.sender_protocol);
         let target = Ipv4Addr::from(request.target_protocol);
-        // An announcement (sender = target) and a probe (no sender) are no requests for an address.
+        // An announcement (sender and target are equal) and a probe (it has no sender) do not ask for an address.
         if request.operation.get() != arp::operation::REQUEST
             || sender == target
             || sender.is_unspecified()
@@ -120,7 +122,7 @@ impl Link {
         Some(self.reply(ethertype::ARP, request.answer(self.own).as_bytes()))
     }
 
-    /// Answers a neighbour solicitation that passes the checks of RFC 4861, 7.1.1, as 7.2.4 says.
+    /// Answers a neighbour solicitation that passes the checks of RFC 4861, 7.1.1, as 7.2.4 requires.
     fn advertise(&self, to: Mac, payload: &[u8]) -> Option<Reply> {
         let ip = ipv6::View::new_checked(payload).ok()?;
         let question = ndp::View::new_checked(ip.payload()).ok()?;
@@ -130,7 +132,7 @@ impl Link {
         }
         let sender = Ipv6Addr::from(ip.source);
         let target = Ipv6Addr::from(question.target);
-        // The source `::` asks whether the address is free.
+        // The source `::` tests whether the address is free.
         if !has_right_checksum(ip)
             || sender.is_unspecified()
             || sender.is_multicast()
@@ -162,7 +164,7 @@ impl Link {
     }
 }
 
-/// The packet's length by its own header; `None` if the frame holds less, or no IP packet.
+/// The packet's length according to its own header. `None` if the frame is shorter, or holds no IP packet.
 ///
 /// An IPv6 packet of payload length 0 may be a super-packet beyond 64 KB and takes the whole frame.
 #[inline]
@@ -179,7 +181,8 @@ pub fn packet_len(ethertype: u16, payload: &[u8]) -> Option<usize> {
     }
 }
 
-/// Cuts what a socket of IPv4 has received to the packet's length. Whether it is a whole IPv4 packet.
+/// Cuts a packet that an IPv4 socket has received to the length that its header states. Returns whether it is a whole
+/// IPv4 packet.
 #[inline]
 pub(super) fn trim_ipv4(packet: &mut Packet) -> bool {
     let len = packet_len(ethertype::IPV4, packet.bytes());
@@ -196,7 +199,7 @@ pub(super) fn ip_ethertype(packet: &[u8]) -> Option<u16> {
     }
 }
 
-/// Whether a message is a router or neighbour message or a redirect, which no router passes on.
+/// Whether a message is a router message, a neighbour message or a redirect, which no router forwards.
 pub(super) fn is_neighbour_discovery(payload: &[u8]) -> bool {
     ipv6::View::new_checked(payload).is_ok_and(|ip| {
         ip.next_header == protocol::ICMPV6

@@ -10,10 +10,10 @@ use crossbeam::queue::ArrayQueue;
 use super::{PacketIo, Received, Transmitted};
 use crate::packet::{Capabilities, MAX_PACKET, Offload, Packet, Pool};
 
-/// A packet outside any pool.
+/// A packet that is outside of any pool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Frame {
-    /// From the IP header on.
+    /// The packet's bytes, starting at the IP header.
     pub bytes: Vec<u8>,
     /// The offload metadata of the packet.
     pub offload: Offload,
@@ -28,7 +28,7 @@ struct Wire {
     unplugged: AtomicBool,
 }
 
-/// Bytes that a new frame has room for. Most packets fit, so reused frames rarely grow.
+/// The number of bytes for which a new frame has room. Most packets fit, so reused frames rarely grow.
 const FRAME_CAPACITY: usize = 4096;
 
 impl Wire {
@@ -43,7 +43,7 @@ impl Wire {
         frame
     }
 
-    /// Keeps the frame for reuse; frees it if there are enough.
+    /// Keeps the frame for reuse, or frees it if there are enough.
     fn recycle(&self, frame: Frame) {
         drop(self.spare.push(frame));
     }
@@ -63,7 +63,7 @@ pub struct MemoryPort {
     capabilities: Capabilities,
 }
 
-/// The other end: injects and collects packets. Clones are the same end.
+/// The other end: injects and collects packets. All clones are the same end.
 #[derive(Debug, Clone)]
 pub struct FarSide {
     wire: Arc<Wire>,
@@ -83,7 +83,7 @@ pub fn pair(capabilities: Capabilities, capacity: usize) -> (MemoryPort, FarSide
 }
 
 impl FarSide {
-    /// Sends a packet to the port. False, and the packet is lost, when the queue is full.
+    /// Sends a packet to the port. Returns false if the queue is full; then the packet is lost.
     pub fn inject(&self, bytes: &[u8], offload: Offload) -> bool {
         self.wire.towards_port.push(self.wire.frame(bytes, offload)).is_ok()
     }
@@ -93,12 +93,12 @@ impl FarSide {
         self.wire.from_port.pop()
     }
 
-    /// Gives a collected frame's memory back, for streams that must not allocate.
+    /// Returns the memory of a collected frame, for streams that must not allocate.
     pub fn recycle(&self, frame: Frame) {
         self.wire.recycle(frame);
     }
 
-    /// Makes every further call of the port fail, as if its interface had been deleted.
+    /// Makes every later call of the port fail, as if its interface had been deleted.
     pub fn unplug(&self) {
         self.wire.unplugged.store(true, Ordering::Release);
     }

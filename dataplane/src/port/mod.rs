@@ -1,5 +1,5 @@
-//! Ports: sources and sinks of packets. Above this trait everything is an IP packet; link framing, virtio headers
-//! and system calls end here.
+//! Ports: sources and sinks of packets. Above this trait, every packet is an IP packet: link framing, virtio headers
+//! and system calls are handled here.
 
 mod allowance;
 pub mod capture;
@@ -26,7 +26,7 @@ use std::os::fd::RawFd;
 use crate::offload::segments;
 use crate::packet::{Capabilities, Packet, Pool};
 
-/// The size of the super-packets that were received at once, by a port or from other workers.
+/// The size of the super-packets that were received together, by a port or from other workers.
 #[derive(Debug, Default)]
 pub(crate) struct Intake {
     bytes: usize,
@@ -34,10 +34,11 @@ pub(crate) struct Intake {
 }
 
 impl Intake {
-    /// After this many bytes it takes no more. They must still be in the core's own cache (1 MB or 2) when they are
-    /// summed up and sent.
+    /// The number of bytes after which it takes no more packets. The bytes must still be in the core's own cache (1 MB
+    /// or 2 MB) when they are summed up and sent.
     const BYTES: usize = 256 << 10;
-    /// After this many segments it takes no more: for a wire each is cut and sent by itself, while other ports wait.
+    /// The number of segments after which it takes no more packets. For a wire, each segment is cut and sent separately
+    /// while other ports wait.
     const SEGMENTS: usize = 256;
 
     /// Adds a packet.
@@ -56,33 +57,33 @@ impl Intake {
     }
 }
 
-/// The packets that a socket of a tunnel or of ICMP receives.
+/// Which packets a socket of a tunnel or of ICMP receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reception {
     /// Every packet that is for it.
     All,
-    /// None: it only sends, while another socket receives.
+    /// No packet: the socket only sends, while another socket receives.
     Quiet,
 }
 
-/// The result of a call of [`PacketIo::receive`], besides the packets that it appended.
+/// The result of [`PacketIo::receive`], besides the packets that it appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use]
 pub struct Received {
-    /// The device had no more packets: sleep until its descriptor is readable. If false, receive again.
+    /// Whether the device had no more packets. Then sleep until its descriptor is readable. If false, receive again.
     pub drained: bool,
     /// Packets dropped because their metadata (virtio header, framing, length) contradicts their bytes. From a TAP
-    /// device also frames to an address that begins with a zero byte.
+    /// device, this also counts frames to an address that begins with a zero byte.
     pub malformed: usize,
-    /// Frames dropped because they are not for this port: another's hardware address, a VLAN tag, no IP inside, a link
-    /// message without an answer, or one that may not be passed on.
+    /// Frames dropped because they are not for this port: they have another hardware address, a VLAN tag, or no IP
+    /// inside, or are link messages that get no answer or may not be relayed.
     pub not_ours: usize,
-    /// Link messages (ARP, neighbour discovery) that the port answered itself, or passed on to the other side of a
+    /// Link messages (ARP, neighbour discovery) that the port answered itself or relayed to the other side of a
     /// [relay]. No caller sees them.
     pub answered: usize,
 }
 
-/// The treatment of a packet that a port has read.
+/// What a port does with a packet that it has read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Disposition {
     /// It is appended.
@@ -96,7 +97,7 @@ enum Disposition {
 }
 
 impl Disposition {
-    /// Appends the packet, or counts it and gives its buffer back.
+    /// Appends the packet, or counts it and returns its buffer.
     #[inline]
     fn settle(
         self,
@@ -122,15 +123,17 @@ impl Disposition {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use]
 pub struct Transmitted {
-    /// Packets the device took. A super-packet counts as one, unless the port cuts it itself behind an outer header.
+    /// The number of packets that the device took. A super-packet counts as one, unless the port itself cuts it behind
+    /// an outer header.
     pub sent: usize,
-    /// Packets lost because the device refused them (queue full, interface down, peer gone) or [`Capabilities`] does
-    /// not allow their state. A super-packet counts as the packets that a wire would have carried.
+    /// The number of packets lost because the device refused them (queue full, interface down, peer gone) or because
+    /// [`Capabilities`] does not allow their state. A super-packet counts as the number of packets on a wire that it
+    /// stands for.
     pub refused: usize,
 }
 
 impl Transmitted {
-    /// Counts a packet that the device took, or refused.
+    /// Counts a packet that the device took or refused.
     #[inline]
     fn count(&mut self, packet: &Packet, taken: bool) {
         if taken {
@@ -143,10 +146,10 @@ impl Transmitted {
 
 /// One worker's queue of a device. It receives and transmits whole batches and never blocks.
 ///
-/// After an error the port is unusable and its owner detaches it; a refused packet is not an error.
+/// After an error the port is unusable, and its owner detaches it. A refused packet is not an error.
 pub trait PacketIo: Send {
-    /// Appends up to `limit` packets to `into`. It appends fewer if the device is empty, the pool is exhausted, or more
-    /// bytes would push what was taken out of the cache.
+    /// Appends up to `limit` packets to `into`. It appends fewer if the device is empty, if the pool is exhausted, or
+    /// if more bytes would push the packets so far out of the cache.
     fn receive(
         &mut self,
         pool: &mut Pool,
@@ -154,24 +157,24 @@ pub trait PacketIo: Send {
         limit: usize,
     ) -> io::Result<Received>;
 
-    /// Sends and empties `packets`, also on an error. Every buffer returns to `pool`.
+    /// Sends and empties `packets`, even on an error. Every buffer returns to `pool`.
     fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted>;
 
     /// The packets that [`PacketIo::transmit`] accepts unchanged.
     fn capabilities(&self) -> Capabilities;
 
-    /// The descriptor that is readable when there are packets, so that an idle worker can sleep on it. `None` for a
+    /// The descriptor that is readable while there are packets, so that an idle worker can sleep on it. `None` for a
     /// port that must be polled.
     fn descriptor(&self) -> Option<RawFd>;
 
-    /// Whether received packets lie in memory that is shared with the kernel. Testing that memory costs next to
-    /// nothing, and the kernel wakes no thread while none waits on the descriptor. So such a port is polled while it is
-    /// active, and watched while it is quiet. False as soon as the memory has turned out to be unreliable. A wrapper
-    /// must return what its port does.
+    /// Whether received packets lie in memory that is shared with the kernel. A check of that memory costs next to
+    /// nothing, and the kernel wakes no thread unless one waits on the descriptor. So such a port is polled while it is
+    /// active, and watched while it is quiet. Returns false once the memory has turned out to be unreliable. A wrapper
+    /// must return the value of the port that it wraps.
     fn is_mapped(&self) -> bool {
         false
     }
 
-    /// The port without those wrappers that have nothing more to do; a port that wraps nothing returns itself.
+    /// Returns the port without those wrappers that are no longer needed; a port that wraps nothing returns itself.
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo>;
 }

@@ -1,14 +1,14 @@
-//! A port that is an AF_PACKET socket on the host's end of a veth pair, for a pod that keeps its kernel's own device. If
-//! another plugin has made the pair, two such sockets are the two sides of a [relay](super::relay).
+//! A port that is an AF_PACKET socket on the host end of a veth pair, for a pod that keeps its kernel's own device. If
+//! another plugin has created the pair, two such sockets are the two sides of a [relay](super::relay).
 //!
-//! A packet socket receives copies, and the kernel handles every frame as well. So the host's end lies in a network
-//! namespace without addresses, IPv6 and forwarding, where the kernel can do nothing with them.
+//! A packet socket receives copies, and the kernel also handles every frame. So the host end lies in a network
+//! namespace without addresses, IPv6 and forwarding, where the kernel can do nothing with the frames.
 //!
-//! Packets cross with a virtio header, so that the pod's TCP and UDP send super-packets and partial checksums.
+//! Packets cross with a virtio header, so that the pod's TCP and UDP can send super-packets and partial checksums.
 //!
 //! For a worker that never sleeps, the kernel puts small packets into a ring. The worker reads them without a system
-//! call, and the kernel wakes no thread. Packets too long for a slot, and all packets for a worker that sleeps, are
-//! queued on the socket.
+//! call, and the kernel wakes no thread. Packets that are too long for a slot, and all packets for a worker that
+//! sleeps, are queued on the socket.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
@@ -27,23 +27,24 @@ use crate::sys;
 use crate::sys::batch::{HEAD_LEN, Head};
 use crate::sys::socket;
 
-/// Bytes of buffer asked for each way: some sixty super-packets. Without privilege `net.core.rmem_max` limits them.
+/// The buffer size that is requested for each direction, in bytes: about sixty super-packets. Without privilege,
+/// `net.core.rmem_max` limits it.
 const BUFFER: i32 = 8 << 20;
 /// Every ethertype.
 const ANY: u16 = libc::ETH_P_ALL as u16;
 
-/// The way in which packets are taken from a queue.
+/// How packets are taken from a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Receipt {
     /// By system calls, when its descriptor is readable.
     #[default]
     Calls,
-    /// Small packets from memory that is shared with the kernel, 128 KiB a queue. By system calls if the kernel gives
-    /// no such memory, or it turns out to lose packets.
+    /// Small packets are read from memory that is shared with the kernel, 128 KiB per queue. System calls are used
+    /// instead if the kernel provides no such memory, or if it turns out to lose packets.
     Ring,
 }
 
-/// The first kernel whose packet sockets take UDP super-packets; earlier ones refuse each with `EINVAL`.
+/// The first kernel version whose packet sockets accept UDP super-packets; earlier ones refuse each with `EINVAL`.
 const UDP_SEGMENTATION: (u32, u32) = (6, 2);
 
 /// The conversion between frames and packets.
@@ -54,7 +55,7 @@ enum Framing {
     /// The port is one side of a relay.
     Relay {
         relay: Relay,
-        /// The queue of the other side with the same number.
+        /// The queue with the same number on the other side.
         other: OwnedFd,
         /// The limit on relayed link messages, if there is one.
         allowance: Option<Allowance>,
@@ -74,7 +75,8 @@ impl PacketPort {
     /// Opens `queues` queues (at least one) on the interface `index` of the caller's network namespace; the kernel
     /// spreads flows over them in order.
     ///
-    /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace; `ENODEV` for no such interface.
+    /// Fails with `PermissionDenied` without `CAP_NET_RAW` over the namespace, and with `ENODEV` if there is no such
+    /// interface.
     pub fn open(index: u32, link: &Link, queues: usize, receipt: Receipt) -> io::Result<Vec<Self>> {
         let sockets = open_with_rings(index, queues, receipt)?;
         let gateway = || Framing::Gateway(Gateway(link.clone()));
@@ -82,8 +84,8 @@ impl PacketPort {
     }
 
     /// Opens `queues` queues on each side of a pod that another plugin has connected: on the interface that leads to
-    /// the pod, and on the one that leads to the node. Both are of the caller's network namespace. Errors as of
-    /// [`PacketPort::open`].
+    /// the pod, and on the interface that leads to the node. Both interfaces are in the caller's network namespace. The
+    /// errors are those of [`PacketPort::open`].
     pub fn open_relay(
         [pod, node]: [u32; 2],
         ends: &Ends,
@@ -99,7 +101,7 @@ impl PacketPort {
             for ((into, (fd, ring)), (relay, other)) in
                 ports.iter_mut().zip([to_pod, to_node]).zip(framings)
             {
-                // The node is trusted, and its bridge brings the messages of many.
+                // The node is trusted and has no limit, because its bridge carries the messages of many pods.
                 let is_pods = relay.side() == Side::Pod;
                 let allowance = is_pods.then(|| Allowance::new(Instant::now()));
                 into.push(Self::new(fd, ring, Framing::Relay { relay, other, allowance }));
@@ -108,9 +110,9 @@ impl PacketPort {
         Ok(ports)
     }
 
-    /// Makes a port of a queue that another [`PacketPort`] gave up.
+    /// Turns a queue that another [`PacketPort`] gave up into a port.
     ///
-    /// Errors: `InvalidInput` when the descriptor is no packet socket with virtio headers that is bound to an
+    /// Fails with `InvalidInput` unless the descriptor is a packet socket with virtio headers that is bound to an
     /// interface.
     pub fn from_fd(fd: OwnedFd, link: Link) -> io::Result<Self> {
         check_socket(fd.as_fd())?;
@@ -126,10 +128,10 @@ impl PacketPort {
 }
 
 impl From<PacketPort> for OwnedFd {
-    /// The queue's descriptor, to pass it on. From then on the queue is read by system calls.
+    /// Returns the queue's descriptor, to pass it on. From then on, the queue is read by system calls.
     fn from(port: PacketPort) -> Self {
         if let Some(ring) = port.ring {
-            // Detaching fails only if the kernel is out of memory. Then the queue that remains receives nothing.
+            // Detaching fails only if the kernel is out of memory. Then the remaining queue receives nothing.
             drop(ring.detach(port.datagrams.fd()));
         }
         port.datagrams.into_fd()
@@ -151,7 +153,8 @@ impl PacketIo for PacketPort {
         };
         let mut received = ring.receive(&mut self.datagrams, pool, into, limit, accept)?;
         if let Some(ring) = self.ring.take_if(|ring| ring.is_stuck()) {
-            // Permanently: a pod that sends such frames sends more of them, and a new ring costs the other ports time.
+            // The ring is detached permanently: a pod that sends such frames will send more, and a new ring would cost
+            // the other ports time.
             ring.detach(self.datagrams.fd())?;
             received.drained = false;
         }
@@ -226,7 +229,7 @@ impl Framing {
     }
 }
 
-/// Sends a link message, given in two parts. Its sender asks again if it is lost.
+/// Sends a link message that is given in two parts. If it is lost, its sender asks again.
 fn send_message(fd: BorrowedFd<'_>, [head, rest]: [&[u8]; 2]) {
     const { assert!(REPLY_MAX <= ETHERNET_LEN + MESSAGE_MAX) };
     let mut buffer = [0; HEADER_LEN + ETHERNET_LEN + MESSAGE_MAX];
@@ -253,7 +256,7 @@ fn open_with_rings(
     Ok(sockets.into_iter().zip(rings).collect())
 }
 
-/// Opens packet sockets with virtio headers on the interface `index`, in one fanout group if there are several.
+/// Opens packet sockets with virtio headers on the interface `index`. If there are several, they form one fanout group.
 ///
 /// A socket without a protocol receives nothing. A socket that is bound but not yet in its group receives the frames of
 /// every queue. So each starts with a filter that passes nothing, and gets its own filter when all are in the group.
@@ -299,7 +302,7 @@ pub(super) fn open_sockets(
     Ok(sockets)
 }
 
-/// Checks that `fd` is a socket as [`open_sockets`] makes it.
+/// Checks that `fd` is a socket like those from [`open_sockets`].
 pub(super) fn check_socket(fd: BorrowedFd<'_>) -> io::Result<()> {
     let bound = socket::bound_link(fd)?.is_some();
     if bound && socket::option(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR)? != 0 {

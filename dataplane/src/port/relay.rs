@@ -1,11 +1,11 @@
 //! The Ethernet frames between a pod and its node, if another CNI plugin has connected the pod. Manx stands between the
 //! two.
 //!
-//! Manx has no address there. Link messages (ARP, RFC 826; neighbour discovery, RFC 4861) are relayed unchanged, so the
-//! pod's and the node's knowledge of each other stays true without Manx. A pod may ask and answer for its own addresses
-//! alone, and may not be a router. The node is trusted; frames that its bridge floods to everybody are filtered.
-//! Nothing else crosses with a message, because no policy has judged it: it has its own length, and a pod's has only
-//! the options that it needs.
+//! Manx has no address there. Link messages (ARP, RFC 826; neighbour discovery, RFC 4861) are relayed unchanged. So the
+//! pod and the node learn each other's addresses without Manx. A pod may ask and answer for its own addresses only, and
+//! may not be a router. The node is trusted, but frames that its bridge floods to all pods are filtered. A message
+//! carries no other data across, because policy has not judged it. It has exactly its own length, and a message from a
+//! pod has only the options that it needs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,14 +17,15 @@ use crate::wire::ethernet::{self, ethertype};
 use crate::wire::icmpv6::kind;
 use crate::wire::{arp, extension, icmpv6, ipv6, ndp, protocol};
 
-/// The longest link message that is relayed, in bytes behind the Ethernet header: Ethernet's own MTU.
+/// The length of the longest link message that is relayed, in bytes after the Ethernet header: the MTU of Ethernet.
 pub const MESSAGE_MAX: usize = 1500;
-/// The most bytes of options of a pod's neighbour discovery: both link-layer addresses and a nonce.
+/// The largest number of bytes of options in a pod's neighbour discovery message: both link-layer addresses and a
+/// nonce.
 const OPTIONS_MAX: usize = 24;
 const BROADCAST: Mac = [0xff; 6];
 /// The first bytes of the hardware addresses of IPv6's multicast groups (RFC 2464, section 7).
 const MULTICAST_V6: [u8; 2] = [0x33, 0x33];
-/// No hardware address: a packet that did not come by a pod's link has it.
+/// A placeholder for no hardware address, in packets that did not come by a pod's link.
 const NO_MAC: Mac = [0; 6];
 
 /// One side of the relay.
@@ -36,7 +37,7 @@ pub enum Side {
     Node,
 }
 
-/// A pod and the node's end of its link, as the other plugin has made them.
+/// A pod and the node's end of its link, as the other plugin has created them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ends {
     /// The pod's hardware address.
@@ -47,7 +48,7 @@ pub struct Ends {
     pub addresses: Vec<IpAddr>,
 }
 
-/// Sorts and makes the frames of one side.
+/// Classifies and builds the frames of one side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Relay {
     side: Side,
@@ -55,17 +56,19 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Both sides, the pod's first. The pod's link-local address is the one that its hardware address gives.
+    /// Creates both sides, the pod's side first. The pod's link-local address is the one that follows from its hardware
+    /// address.
     pub fn sides(ends: &Ends) -> [Self; 2] {
         let mut ends = ends.clone();
         ends.addresses.push(link_local(ends.pod).into());
         [Side::Pod, Side::Node].map(|side| Self { side, ends: ends.clone() })
     }
 
-    /// Classifies a frame of this side, given as its header and the bytes that follow. A [`Frame::Message`] is relayed
-    /// to the other side.
+    /// Classifies a frame of this side, which is given as its header and the bytes after it. A [`Frame::Message`] is
+    /// relayed to the other side.
     ///
-    /// IP inside a broadcast or multicast frame is not relayed: policy judges packets from one end to one other.
+    /// IP inside a broadcast or multicast frame is not relayed, because policy judges packets from one end to one other
+    /// end.
     #[inline]
     pub fn sort(&self, header: &EthernetHeader, payload: &[u8]) -> Frame {
         let Ok(frame) = ethernet::View::new_checked(header) else { return Frame::Malformed };
@@ -87,10 +90,10 @@ impl Relay {
         }
     }
 
-    /// The header of a frame of this side. `neighbour` is the hardware address to which the pod sent the packet, and
-    /// the frame goes on to that on the node's side. A packet that the pod did not send by this link (the node has
-    /// translated it) goes to the node's own end, which a bridge takes for its own, too. `None`: the packet is neither
-    /// IPv4 nor IPv6.
+    /// The header of a frame of this side. `neighbour` is the hardware address to which the pod sent the packet. On the
+    /// node's side, the frame goes to that address. A packet that the pod did not send by this link (because the node
+    /// has translated it) goes to the node's own end, which a bridge also accepts as its own address. `None`: the
+    /// packet is neither IPv4 nor IPv6.
     #[inline]
     pub fn header(&self, packet: &[u8], neighbour: Mac) -> Option<EthernetHeader> {
         let (destination, source) = match self.side {
@@ -118,17 +121,18 @@ impl Relay {
         let target = Ipv4Addr::from(message.target_protocol);
         let is_request = message.operation == arp::operation::REQUEST;
         let goes_on = match self.side {
-            // The address 0.0.0.0 asks whether an address is free (RFC 5227).
+            // The address 0.0.0.0 tests whether an address is free (RFC 5227).
             Side::Pod => {
                 frame.source == self.ends.pod
                     && message.sender_hardware == self.ends.pod
                     && (self.is_pods(sender)
                         || sender.is_unspecified() && is_request && self.is_pods(target))
             }
-            // A sender that asks for itself announces where it is. Whoever asks from 0.0.0.0 is answered there.
+            // The answer to a request of the pod from 0.0.0.0 has that address as its target.
             Side::Node if frame.destination == self.ends.pod => {
                 self.is_pods(target) || target.is_unspecified()
             }
+            // A sender that asks for its own address announces where it is.
             Side::Node => {
                 frame.destination == BROADCAST && (self.is_pods(target) || sender == target)
             }
@@ -137,7 +141,8 @@ impl Relay {
         (goes_on && is_known).then_some(size_of::<arp::Header>())
     }
 
-    /// The length of a message of neighbour discovery that is relayed, by its header. It has a right checksum.
+    /// The length of a neighbour discovery message that is relayed, according to its header. The message has a correct
+    /// checksum.
     fn relayed_neighbour_discovery(&self, frame: &ethernet::View, payload: &[u8]) -> Option<usize> {
         let ip = ipv6::View::new_checked(payload).ok().filter(|ip| has_right_checksum(ip))?;
         let icmp = icmpv6::View::new_checked(ip.payload()).ok()?;
@@ -149,8 +154,8 @@ impl Relay {
             Side::Pod => {
                 let is_senders = self.is_pods(sender);
                 let options = ndp.map_or(icmp.payload(), |it| it.payload());
-                // The source `::` asks whether an address is free (RFC 4862, section 5.4.2), or for a router before
-                // there is an address.
+                // The source `::` tests whether an address is free (RFC 4862, section 5.4.2), or asks for a router
+                // before there is an address.
                 let allowed = match icmp.kind {
                     kind::ROUTER_SOLICITATION => is_senders || sender.is_unspecified(),
                     kind::NEIGHBOUR_SOLICITATION => {
@@ -175,7 +180,7 @@ impl Relay {
         goes_on.then(|| ipv6::HEADER_LEN + ip.payload().len())
     }
 
-    /// Whether a pod may send these options: others would take any hardware address for its own, or for a group's.
+    /// Whether a pod may send these options. Any others could claim the hardware address of another host or of a group.
     fn are_pods(&self, options: &[u8]) -> bool {
         let is_allowed = |(kind, value): (u8, &[u8])| match kind {
             ndp::option::SOURCE_LINK_ADDRESS | ndp::option::TARGET_LINK_ADDRESS => {
@@ -192,7 +197,7 @@ impl Relay {
     }
 }
 
-/// Whether a packet is a link message behind extension headers. Kernels take those, too, and no honest neighbour sends
+/// Whether a packet is a link message after extension headers. Kernels accept those, too, but no honest neighbour sends
 /// one.
 fn hides_neighbour_discovery(payload: &[u8]) -> bool {
     let Ok(ip) = ipv6::View::new_checked(payload) else { return false };
@@ -215,7 +220,7 @@ fn is_unicast(to: Mac) -> bool {
     to[0] & 1 == 0
 }
 
-/// The link-local address that an interface makes of its hardware address (RFC 4291, appendix A).
+/// The link-local address that an interface derives from its hardware address (RFC 4291, appendix A).
 fn link_local(mac: Mac) -> Ipv6Addr {
     let [front, back] = [[mac[0] ^ 2, mac[1], mac[2], 0xff], [0xfe, mac[3], mac[4], mac[5]]];
     let id = u64::from(u32::from_be_bytes(front)) << 32 | u64::from(u32::from_be_bytes(back));

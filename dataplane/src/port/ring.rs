@@ -1,11 +1,11 @@
-//! Receives from a packet socket with a ring: copies small packets out of its slots and receives the others from the
-//! socket, in the order in which they came.
+//! Receives from a packet socket with a ring. Small packets are copied from its slots, and others are received from the
+//! socket, in the order in which they arrived.
 //!
-//! A ring also costs the port's sender less: the kernel copies a small frame instead of cloning and queueing it, and
-//! wakes no thread if none sleeps on the socket.
+//! A ring also costs the sender less: the kernel copies a small frame instead of cloning and queueing it, and wakes no
+//! thread unless one sleeps on the socket.
 //!
-//! A frame that no virtio header can describe (a super-packet of SCTP; before Linux 6.2, of UDP) blocks a ring: the
-//! kernel keeps the slot that it took for the frame, and drops all later frames. An empty ring that loses frames is
+//! A frame that no virtio header can describe blocks a ring (a super-packet of SCTP; before Linux 6.2, also of UDP).
+//! The kernel keeps the slot that it took for the frame, and drops all later frames. An empty ring that loses frames is
 //! blocked in this way, and the port detaches it.
 
 use std::io;
@@ -19,28 +19,28 @@ use crate::sys::clock::ticks;
 use crate::sys::ring::{ReceiveRing, Slot, lost};
 use crate::sys::socket;
 
-/// Ticks (about a millisecond) between two checks of the socket of an empty ring.
+/// The number of ticks (about a millisecond) between two checks of the socket of an empty ring.
 const PATIENCE: u64 = 1 << 21;
 
-/// A ring, and the last check of its socket.
+/// A ring, and the state of the last check of its socket.
 #[derive(Debug)]
 pub(super) struct Ring {
     slots: ReceiveRing,
     /// When the socket was last checked, in [`ticks`].
     asked: u64,
-    /// Nothing has come since the last check.
+    /// Whether nothing has arrived since the last check.
     silent: bool,
     stuck: bool,
 }
 
 impl Ring {
-    /// Gives a packet socket a ring, if the kernel has one. Errors: [`ReceiveRing::attach`].
+    /// Gives a packet socket a ring, if the kernel provides one. The errors are those of [`ReceiveRing::attach`].
     pub(super) fn attach(fd: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         let ring = |slots| Self { slots, asked: ticks(), silent: false, stuck: false };
         Ok(ReceiveRing::attach(fd)?.map(ring))
     }
 
-    /// Whether the ring receives nothing more until it is detached.
+    /// Whether the ring receives nothing until it is detached.
     pub(super) fn is_stuck(&self) -> bool {
         self.stuck
     }
@@ -50,7 +50,7 @@ impl Ring {
         self.slots.detach(fd)
     }
 
-    /// Receives as [`Datagrams::receive`] does; `datagrams` is of the ring's own socket.
+    /// Receives like [`Datagrams::receive`]; `datagrams` belongs to the ring's own socket.
     pub(super) fn receive(
         &mut self,
         datagrams: &mut Datagrams,
@@ -69,7 +69,7 @@ impl Ring {
                     received.drained = true;
                     break;
                 }
-                // Like a frame for which a queue has no room, it was lost before it came here.
+                // The socket had no room for this frame, so it was lost before it arrived here.
                 Some(Slot::Cut) => self.slots.release(1),
                 Some(Slot::Queued) => {
                     let follows = |ahead: &usize| self.slots.peek(*ahead) == Some(Slot::Queued);
@@ -81,7 +81,7 @@ impl Ring {
                     received.malformed += queued.malformed;
                     received.not_ours += queued.not_ours;
                     received.answered += queued.answered;
-                    // If the socket is empty, the frame of a remaining slot will not come either.
+                    // If the socket is empty, the frame of a remaining slot is lost, too.
                     self.slots.release(if queued.drained { wanted } else { came });
                     left -= came;
                     if came == 0 && !queued.drained {
@@ -110,10 +110,10 @@ impl Ring {
         Ok(received)
     }
 
-    /// Checks the socket of an empty ring. Errors: its interface has been deleted.
+    /// Checks the socket of an empty ring. Returns an error if its interface has been deleted.
     fn check_socket(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         is_there(fd)?;
-        // A ring that was empty at the last check, and ever since, has never been full.
+        // A ring that was empty at the last check and ever since was never full, so it has no reason to lose frames.
         let loses = lost(fd)? > 0;
         self.stuck = self.silent && loses && self.slots.peek(0).is_none();
         self.silent = true;
@@ -122,8 +122,8 @@ impl Ring {
     }
 }
 
-/// Errors: the socket's interface has been deleted; that it is down is no error. The socket reports each only once, so
-/// the interface is checked as well.
+/// Returns an error if the socket's interface has been deleted. An interface that is down is no error. The socket
+/// reports each of the two only once, so the interface is checked, too.
 fn is_there(fd: BorrowedFd<'_>) -> io::Result<()> {
     match socket::option(fd, libc::SOL_SOCKET, libc::SO_ERROR)? {
         0 | libc::ENETDOWN if !is_interface_gone(fd) => Ok(()),

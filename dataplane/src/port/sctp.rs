@@ -1,7 +1,8 @@
-//! SCTP's checksum. The kernel leaves it to a veth's device like any other, although it is not the Internet checksum.
+//! The checksum of SCTP. The kernel leaves it to a veth like any other checksum, although it is not the Internet
+//! checksum.
 //!
 //! A virtio header cannot say that a partial checksum is a `CRC32c` (RFC 9260, appendix A), so later code could not
-//! tell. It is completed where the packet comes in.
+//! know. So it is completed where the packet is received.
 
 use crate::packet::{Checksum, Packet};
 use crate::wire::sctp;
@@ -9,7 +10,8 @@ use crate::wire::sctp;
 /// No other checksum that a kernel leaves partial has this offset.
 const CHECKSUM: u16 = sctp::CHECKSUM_OFFSET as u16;
 
-/// Completes the checksum of a packet if it is partial and SCTP's. The checksum field must lie inside the packet.
+/// Completes the checksum of a packet if it is partial and belongs to SCTP. The checksum field must lie inside the
+/// packet.
 #[inline]
 pub(super) fn finish(packet: &mut Packet) {
     let Checksum::Partial { start, offset: CHECKSUM } = packet.offload.checksum else { return };

@@ -1,11 +1,13 @@
-//! AF_PACKET on the node's own interface: receives and sends tunnel packets. Other traffic stays with the kernel.
+//! An AF_PACKET socket on the node's own interface, which receives and sends tunnel packets. Other traffic stays with
+//! the kernel.
 //!
-//! On receipt the kernel may have coalesced the packets of one inner TCP stream (its GRO looks into protocol 4): a
-//! packet of up to 64 KB arrives whose [`Segmentation`](crate::packet::Segmentation) and partial checksum describe the
-//! inner headers. No super-packet can be sent: the kernel refuses an IPIP super-packet.
+//! When packets are received, the kernel may have coalesced those of one inner TCP stream, because its GRO looks into
+//! protocol 4. A packet of up to 64 KB then arrives, and its [`Segmentation`](crate::packet::Segmentation) and partial
+//! checksum describe the inner headers. Super-packets cannot be sent: the kernel refuses an IPIP super-packet.
 //!
 //! The kernel sees the same packets. If no socket or device handles protocol 4, it answers each with "protocol
-//! unreachable". A quiet [`IpipRaw`](super::ipip_raw::IpipRaw) socket kept open together with this port prevents that.
+//! unreachable". A quiet [`IpipRaw`](super::ipip_raw::IpipRaw) socket that is kept open together with this port
+//! prevents that.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
@@ -22,20 +24,21 @@ use crate::sys::socket;
 /// The options of an uplink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UplinkOptions {
-    /// Takes packets with a partial (inner) checksum, which the kernel or the device completes.
+    /// Accepts packets with a partial (inner) checksum, which the kernel or the device completes.
     ///
-    /// Off by default: over a veth the checksum stays partial, and a receiver without metadata, such as a raw socket,
-    /// gets it unfinished. On a device with a wire behind it the checksum is always complete at the far end.
+    /// This is off by default. Over a veth the checksum stays partial, and a receiver without metadata, such as a raw
+    /// socket, gets it unfinished. If there is a wire behind the device, the checksum is always complete at the far
+    /// end.
     pub partial_checksum: bool,
-    /// Hands frames to the driver without the queueing discipline (`PACKET_QDISC_BYPASS`): fewer cycles a frame, but no
-    /// shaping, and a full device drops frames.
+    /// Hands frames to the driver without the queueing discipline (`PACKET_QDISC_BYPASS`). This costs fewer cycles per
+    /// frame, but there is no shaping, and a full device drops frames.
     pub qdisc_bypass: bool,
 }
 
 /// One queue of tunnel packets on an interface that the node shares with its kernel.
 ///
-/// A received packet starts at the outer IPv4 header. A transmitted packet starts at the Ethernet header, which the
-/// tunnel has prebuilt, and is IPv4.
+/// A received packet starts at the outer IPv4 header. A transmitted packet is IPv4 and starts at the Ethernet header,
+/// which the tunnel has prebuilt.
 #[derive(Debug)]
 pub struct PacketUplink {
     datagrams: Datagrams,
@@ -46,9 +49,11 @@ impl PacketUplink {
     /// Opens `queues` queues (at least one) on the interface `index` of the caller's network namespace; the kernel
     /// spreads tunnelled flows over them in order.
     ///
-    /// It receives only whole, untagged IPv4 packets of protocol 4 that came to the interface's own hardware address.
+    /// It receives only whole, untagged IPv4 packets of protocol 4 that are addressed to the interface's own hardware
+    /// address.
     ///
-    /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace; `ENODEV` for no such interface.
+    /// Fails with `PermissionDenied` without `CAP_NET_RAW` over the namespace, and with `ENODEV` if there is no such
+    /// interface.
     pub fn open(index: u32, options: UplinkOptions, queues: usize) -> io::Result<Vec<Self>> {
         open_sockets(index, ethertype::IPV4, &filter::TUNNEL, queues, |_| Ok(()))?
             .into_iter()
@@ -56,9 +61,9 @@ impl PacketUplink {
             .collect()
     }
 
-    /// Makes a port of a queue that another [`PacketUplink`] gave up.
+    /// Turns a queue that another [`PacketUplink`] gave up into a port.
     ///
-    /// Errors: `InvalidInput` when the descriptor is no packet socket with virtio headers that is bound to an
+    /// Fails with `InvalidInput` unless the descriptor is a packet socket with virtio headers that is bound to an
     /// interface.
     pub fn from_fd(fd: OwnedFd, options: UplinkOptions) -> io::Result<Self> {
         check_socket(fd.as_fd())?;
@@ -77,7 +82,7 @@ impl PacketUplink {
 }
 
 impl From<PacketUplink> for OwnedFd {
-    /// The queue's descriptor, to pass it on.
+    /// Returns the queue's descriptor, to pass it on.
     fn from(port: PacketUplink) -> Self {
         port.datagrams.into_fd()
     }

@@ -1,14 +1,14 @@
-//! The virtio-net header that TUN, TAP and AF_PACKET put in front of a packet (virtio 1.2, section 5.1.6), translated
-//! from and to [`Offload`], which means the same.
+//! The virtio-net header that TUN, TAP and AF_PACKET put in front of a packet (virtio 1.2, section 5.1.6). It is
+//! translated from and to [`Offload`], which has the same meaning.
 //!
-//! Field offsets, all integers in the machine's byte order (the kernel's "legacy" default for both devices):
-//! `flags` 0, `gso_type` 1, `hdr_len` 2, `gso_size` 4, `csum_start` 6, `csum_offset` 8.
+//! The field offsets are `flags` 0, `gso_type` 1, `hdr_len` 2, `gso_size` 4, `csum_start` 6, `csum_offset` 8. All
+//! integers are in the machine's byte order (the kernel's "legacy" default for both devices).
 
 use super::sctp;
 use crate::packet::{Checksum, Offload, Packet, SegmentKind, Segmentation};
 use crate::wire::{ipv4, ipv6, protocol, tcp, udp};
 
-/// Length of the header without `num_buffers`.
+/// The length of the header without `num_buffers`, in bytes.
 pub const HEADER_LEN: usize = 10;
 /// The header as it crosses the system call.
 pub type Header = [u8; HEADER_LEN];
@@ -24,20 +24,20 @@ const GSO_ECN: u8 = 0x80;
 /// The reason why a header contradicts its packet. The packet is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Malformed {
-    /// The checksum would start before the IP header's end, or be stored behind the packet's end.
+    /// The checksum would start before the end of the IP header, or be stored after the end of the packet.
     ChecksumOutside,
     /// A segmentation type that was not negotiated, or the ECN bit without TCP.
     UnknownSegmentation,
-    /// Segments of no bytes.
+    /// The segments have no bytes.
     EmptySegments,
-    /// A super-packet of another IP version than its header says, or one too short for its layer-4 header.
+    /// The super-packet has another IP version than its header says, or is too short for its layer-4 header.
     SegmentationContradicts,
 }
 
-/// Reads `header`, which came with `packet` (from its IP header on). The device counts `csum_start` from `link_len`
-/// bytes of link header in front of the packet: 0 for TUN, 14 for TAP and AF_PACKET.
+/// Reads `header`, which arrived with `packet` (the bytes from its IP header on). The device counts `csum_start` from
+/// `link_len` bytes of link header in front of the packet: 0 for TUN, 14 for TAP and AF_PACKET.
 ///
-/// After `Ok` a partial checksum lies inside the packet, behind at least an IPv4 header, and a segment size is not 0.
+/// After `Ok`, a partial checksum lies inside the packet, after at least an IPv4 header, and a segment size is not 0.
 /// Unknown flags are ignored, as the specification says.
 #[inline]
 pub fn decode(header: &Header, packet: &[u8], link_len: usize) -> Result<Offload, Malformed> {
@@ -78,10 +78,10 @@ pub fn mark(packet: &mut Packet, header: &Header, link_len: usize) -> Result<(),
     Ok(())
 }
 
-/// Writes the header that describes `offload` of `packet` (from its IP header on) to a device that counts `link_len`
-/// bytes of link header in front of it.
+/// Writes the header that describes `offload` of `packet` (the bytes from its IP header on). The device counts
+/// `link_len` bytes of link header in front of the packet.
 ///
-/// [`Checksum::Verified`] is left out: a driver must not set `DATA_VALID` on transmission (5.1.6.2.1).
+/// [`Checksum::Verified`] is not written: a driver must not set `DATA_VALID` on transmission (5.1.6.2.1).
 #[inline]
 pub fn encode(offload: Offload, packet: &[u8], link_len: usize) -> Header {
     let mut header = [0; HEADER_LEN];
@@ -116,7 +116,7 @@ fn segmentation(header: &Header) -> Result<Segmentation, Malformed> {
     }
 }
 
-/// Bytes in front of a super-packet's payload: `hdr_len`, which the kernel makes linear.
+/// The number of bytes in front of a super-packet's payload: `hdr_len`, which the kernel makes linear.
 fn headers_len(offload: Offload, kind: SegmentKind, packet: &[u8]) -> usize {
     let start = match offload.checksum {
         Checksum::Partial { start, .. } => start as usize,
@@ -134,8 +134,8 @@ fn headers_len(offload: Offload, kind: SegmentKind, packet: &[u8]) -> usize {
     (start + len).min(packet.len())
 }
 
-/// The version of the innermost IP header, and where the layer behind it starts (extension headers are not walked). One
-/// IPIP header is skipped: the kernel coalesces tunnelled packets, and then describes the inner headers.
+/// The version of the innermost IP header, and the offset of the layer after it (extension headers are not skipped).
+/// One IPIP header is skipped, because the kernel coalesces tunnelled packets and then describes the inner headers.
 fn transport(packet: &[u8]) -> Option<(u8, usize)> {
     let (version, len) = ip_header(packet)?;
     if version == 4 && packet[9] == protocol::IPIP {
@@ -186,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    /// A packet of the kind's version, with room for every header and TCP's data offset 5.
+    /// A packet of the kind's version, with room for every header and with TCP's data offset 5.
     fn packet(kind: SegmentKind, v6: bool, tunnelled: bool, payload: usize) -> (Vec<u8>, usize) {
         let v6 = match kind {
             SegmentKind::Tcp4 => false,

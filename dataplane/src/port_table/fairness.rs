@@ -1,20 +1,20 @@
 //! Decides which ports are served in a turn: ports that want a worker's time get equal shares of it.
 //!
 //! The method is start-time fair queueing (Goyal, Vin and Cheng, 1996) with measured costs. Each port has an account:
-//! the [`ticks`](crate::sys::clock::ticks) for which it was served. Virtual time is the lowest account among the ports
-//! that wanted time in the last turn. Each account counts as it was before the turn, also if the turn did not reach its
-//! port. A port is served while its account is at most [`QUANTUM`] ahead of virtual time. It is charged afterwards,
-//! when its cost is known. The other ports share the time that a port does not use: a port that begins to want time
-//! starts at virtual time, without credit. A port that is ahead of virtual time has a debt, which stays until virtual
-//! time has caught up.
+//! the number of [`ticks`](crate::sys::clock::ticks) for which it was served. Virtual time is the lowest account among
+//! the ports that wanted time in the last turn. Each account counts with its value before the turn, even if the turn
+//! did not reach its port. A port is served while its account is at most [`QUANTUM`] ahead of virtual time. It is
+//! charged afterwards, when the cost is known. Time that a port does not use is shared by the other ports: a port that
+//! begins to want time starts at virtual time, without credit. A port that is ahead of virtual time has a debt, which
+//! stays until virtual time has caught up.
 //!
-//! The law: if two ports want time throughout, neither is served more than the other by more than [`QUANTUM`] and the
-//! cost of one batch.
+//! The law: if two ports want time throughout, neither is served for longer than the other by more than [`QUANTUM`] and
+//! the cost of one batch.
 
-/// An account at most this far ahead of virtual time is served: some twenty microseconds. With it, ports with small
-/// batches can all be served in one turn.
+/// A port is served while its account is at most this far ahead of virtual time: about twenty microseconds. This lets
+/// all ports with small batches be served in one turn.
 const QUANTUM: u64 = 50_000;
-/// The most that a batch is charged. It takes longer only if the worker lost its core, and no port pays for that.
+/// The largest charge for a batch. A batch takes longer only if the worker lost its core, and no port pays for that.
 const MAX_CHARGE: u64 = 5_000_000;
 
 /// The ticks for which a port was served, in virtual time.
@@ -34,13 +34,13 @@ impl Account {
 pub(crate) struct VirtualTime(u64);
 
 impl VirtualTime {
-    /// Moves an account up to virtual time: its port begins to want time, or was polled and has no packets.
+    /// Moves an account up to virtual time, because its port begins to want time, or was polled and has no packets.
     pub(crate) fn join(&self, account: &mut Account) {
         account.0 = account.0.max(self.0);
     }
 
-    /// Ends a turn. `lowest` is the lowest account, as it was when the turn began, of the ports that brought something,
-    /// were not due, or were not reached.
+    /// Ends a turn. `lowest` is the lowest account of the ports that brought packets, were not due, or were not
+    /// reached. Accounts count as they were when the turn began.
     #[inline]
     pub(crate) fn advance(&mut self, lowest: Account) {
         self.0 = self.0.max(lowest.0);
@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// A port of the model: how many batches wait, and the cost of each.
+    /// A port of the model: the number of batches that wait, and the cost of each.
     struct Port {
         account: Account,
         cost: u64,
@@ -67,7 +67,8 @@ mod tests {
         served: u64,
     }
 
-    /// Runs at most `turns` turns of at most `most` batches, until nothing waits. Returns how many were served.
+    /// Runs at most `turns` turns of at most `most` batches, until nothing waits. Returns the number of batches that
+    /// were served.
     fn run(time: &mut VirtualTime, ports: &mut [Port], turns: usize, most: u32) -> u32 {
         let (mut batches, mut idle) = (0, 0);
         for _ in 0..turns {

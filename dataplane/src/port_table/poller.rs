@@ -1,7 +1,8 @@
-//! Finds the ports to poll: hot ports without epoll, the others when epoll reports them. Sleeps when nothing comes.
+//! Finds the ports to poll: hot ports without epoll, other ports when epoll reports them. It sleeps when nothing
+//! arrives.
 //!
-//! Readiness is edge-triggered (mio), so a port that becomes ready stays hot until a receive has drained it. A turn
-//! costs what the active ports cost, however many ports are attached.
+//! Readiness is edge-triggered (mio), so a port that becomes ready stays hot until a receive has drained it. The cost
+//! of a turn depends on the number of active ports, not on the number of attached ones.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -24,7 +25,7 @@ pub struct Poller {
 }
 
 impl Poller {
-    /// An instance without ports.
+    /// Creates an instance without ports.
     pub fn new() -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
@@ -50,7 +51,7 @@ impl Poller {
         self.poll.registry().deregister(&mut SourceFd(&descriptor))
     }
 
-    /// Waits up to `timeout` (zero: does not wait) and calls `ready` for each port that has become readable.
+    /// Waits up to `timeout` (zero: not at all), and calls `ready` for each port that has become readable.
     pub fn wait(&mut self, timeout: Duration, mut ready: impl FnMut(PortId)) -> io::Result<()> {
         match self.poll.poll(&mut self.events, Some(timeout)) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),

@@ -1,4 +1,4 @@
-//! The ports of a worker: which are polled, which epoll watches, and the packets that are queued on each.
+//! The ports of a worker: which ones are polled, which ones epoll watches, and the packets that are queued on each.
 
 use std::io;
 use std::sync::Arc;
@@ -12,26 +12,28 @@ use crate::port_table::poller::Poller;
 use crate::port_table::rate_limit::SenderLimit;
 use crate::tables::PortId;
 
-/// After this long without packets a port is watched instead of polled.
+/// After this time without packets, a port is watched instead of polled.
 const QUIET: Duration = Duration::from_millis(1);
 
-/// The most packets of a port that are decided and sent together: so few that 64 KiB super-packets stay in the cache.
+/// The largest number of packets of a port that are decided and sent together. It is so small that 64 KiB super-packets
+/// stay in the cache.
 pub(crate) const BATCH: usize = 32;
-/// The most ticks that a batch takes, some forty microseconds. A port that sends one packet meanwhile waits for it.
+/// The largest number of ticks that a batch takes: about forty microseconds. A port that receives a packet in the
+/// meantime waits for the end of the batch.
 pub(crate) const BATCH_TICKS: u64 = 100_000;
 
-/// ICMP errors that a sender gets each second, and at once (RFC 1812, section 4.3.2.8).
+/// The number of ICMP errors that a sender gets per second, and in a burst (RFC 1812, section 4.3.2.8).
 const ERRORS: (u32, u32) = (100, 50);
-/// Denied flows of a sender that are reported each second, and at once.
+/// The number of denied flows of a sender that are reported per second, and in a burst.
 const DENIALS: (u32, u32) = (200, 256);
 
-/// The limits on messages that the senders behind a port make the worker send. Each sender has a limit of its own.
+/// The limits on messages that senders behind a port make the worker send. Each sender has a limit of its own.
 pub(crate) struct Budgets {
-    /// "Packet too big" errors. Without them a sender's path MTU is a black hole, so they have a limit of their own.
+    /// "Packet too big" errors. Without them, a sender's path MTU is a black hole, so they have a limit of their own.
     pub(crate) too_big: SenderLimit,
     /// Other ICMP errors.
     pub(crate) errors: SenderLimit,
-    /// Reports of denied flows to control.
+    /// Reports of denied flows to the control loop.
     pub(crate) denials: SenderLimit,
 }
 
@@ -47,39 +49,42 @@ pub(crate) struct Slot {
     pub(crate) id: PortId,
     pub(crate) io: Box<dyn PacketIo>,
     pub(crate) counters: Arc<PortCounters>,
-    /// It may hold packets: it is polled without epoll.
+    /// Whether it may hold packets. Then it is polled without epoll.
     pub(crate) hot: bool,
-    /// Packets that are taken from it at once: as many as take `batch_ticks`, judged by the last batches.
+    /// The number of packets that are taken from it at once: as many as take `batch_ticks`, judged by the last batches.
     pub(crate) batch: usize,
-    /// The most ticks that a batch takes.
+    /// The largest number of ticks that a batch takes.
     batch_ticks: u64,
-    /// It was silent until now. Its first packet is taken alone, so that this packet does not wait for others.
+    /// Whether it was silent until now. Its first packet is then taken alone, so that this packet does not wait for
+    /// others.
     pub(crate) awoken: bool,
-    /// Epoll reports when it is readable.
+    /// Whether epoll reports when it is readable.
     pub(crate) watched: bool,
-    /// The time when it last brought packets.
+    /// The time when it last delivered packets.
     last_received: Duration,
-    /// The worker's time that its packets took.
+    /// The worker's time that its packets have used.
     pub(crate) account: Account,
     pub(crate) budgets: Box<Budgets>,
-    /// The number of its packets that are handed off and not yet decided.
+    /// The number of its packets that have been handed off and are not yet decided.
     pub(crate) handed_off: usize,
     pub(crate) capabilities: Capabilities,
     /// The packets to send next.
     pub(crate) queue: Vec<Packet>,
-    /// The size of the queue on a wire: packets beyond one for each queued packet, and bytes.
+    /// The size of the queue on a wire: the number of packets beyond one for each queued packet, and the number of
+    /// bytes.
     pub(crate) further: u64,
     pub(crate) bytes: u64,
 }
 
 impl Slot {
-    /// Marks a port that may hold packets after a silence. False: it was marked already.
+    /// Marks the port as one that may hold packets after a silence. Returns false if it was already marked.
     pub(crate) fn wake(&mut self) -> bool {
         self.awoken |= !self.hot;
         !std::mem::replace(&mut self.hot, true)
     }
 
-    /// Adapts the batch size to the last batch: `packets` packets that took `ticks` ticks. No packets: no change.
+    /// Adapts the batch size to the last batch of `packets` packets, which took `ticks` ticks. If there were no
+    /// packets, the size does not change.
     #[inline]
     pub(crate) fn adapt_batch(&mut self, packets: usize, ticks: u64) {
         if packets > 0 && (ticks > self.batch_ticks || self.batch < BATCH) {
@@ -87,12 +92,12 @@ impl Slot {
         }
     }
 
-    /// Whether the port brought packets a short time ago.
+    /// Whether the port delivered packets a short time ago.
     pub(crate) fn is_active(&self, now: Duration) -> bool {
         now.saturating_sub(self.last_received) < QUIET
     }
 
-    /// Whether to receive again in the next turn, after what the receive of this turn brought.
+    /// Whether to receive again in the next turn, given the result of this turn's receive.
     #[inline]
     pub(crate) fn stays_hot(&mut self, received: Received, packets: usize, now: Duration) -> bool {
         if packets > 0 {
@@ -133,7 +138,8 @@ impl Slot {
     }
 }
 
-/// The batch size after a batch of `packets` packets that took `ticks` ticks: halfway to what fits `batch_ticks`.
+/// The batch size after a batch of `packets` packets that took `ticks` ticks: halfway to the size that takes
+/// `batch_ticks`.
 fn next_batch(batch: usize, batch_ticks: u64, packets: usize, ticks: u64) -> usize {
     let fitting = batch_ticks.saturating_mul(packets as u64) / ticks.max(1);
     let fitting = fitting.clamp(1, BATCH as u64) as usize;
@@ -143,7 +149,7 @@ fn next_batch(batch: usize, batch_ticks: u64, packets: usize, ticks: u64) -> usi
 /// A worker's ports by number.
 pub(crate) struct Ports {
     slots: Vec<Option<Slot>>,
-    /// The most ticks that a batch takes.
+    /// The largest number of ticks that a batch takes.
     batch_ticks: u64,
 }
 
@@ -204,12 +210,12 @@ impl Ports {
         Some(slot)
     }
 
-    /// All ports. The packets queued on them are gone.
+    /// All ports. The packets that were queued on them are lost.
     pub(crate) fn into_all(self) -> impl Iterator<Item = Box<dyn PacketIo>> {
         self.slots.into_iter().flatten().map(|slot| slot.io)
     }
 
-    /// Sets the most ticks that a batch takes. Each port begins with a full batch again.
+    /// Sets the largest number of ticks that a batch takes. Each port starts with a full batch again.
     pub(crate) fn set_batch_ticks(&mut self, ticks: u64) {
         self.batch_ticks = ticks;
         for slot in self.slots.iter_mut().flatten() {

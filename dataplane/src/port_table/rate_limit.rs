@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// A limit on how often something is done: a token bucket, stored as the moment at which it will be full again.
+/// A limit on how often something is done: a token bucket, which is stored as the time when it will be full again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RateLimit {
     rate: Rate,
@@ -23,7 +23,7 @@ impl Rate {
         Self { interval, depth: interval * burst }
     }
 
-    /// Takes a token from the bucket that will be full again at `full_at`. False: the bucket is empty.
+    /// Takes a token from the bucket that will be full again at `full_at`. Returns false if the bucket is empty.
     fn take(self, full_at: &mut Duration, now: Duration) -> bool {
         let after = (*full_at).max(now) + self.interval;
         let allowed = after.saturating_sub(now) <= self.depth;
@@ -35,22 +35,22 @@ impl Rate {
 }
 
 impl RateLimit {
-    /// Allows `burst` at once, and `per_second` in the long run (0 counts as 1).
+    /// Allows a burst of `burst`, and `per_second` in the long run (0 counts as 1).
     pub(crate) fn new(per_second: u32, burst: u32) -> Self {
         Self { rate: Rate::new(per_second, burst), full_at: Duration::ZERO }
     }
 
-    /// Takes a token; `false` if there is none. `now` counts from any fixed moment.
+    /// Takes a token. Returns `false` if there is none. `now` counts from any fixed point in time.
     pub(crate) fn allow(&mut self, now: Duration) -> bool {
         self.rate.take(&mut self.full_at, now)
     }
 }
 
-/// Buckets of a [`SenderLimit`].
+/// The number of buckets of a [`SenderLimit`].
 const BUCKETS: usize = 64;
 
-/// A [`RateLimit`] for each sender, as far as the hashes of senders fall into different buckets of 64. The hash is
-/// keyed, so that no sender can choose the bucket that it empties.
+/// A [`RateLimit`] for each sender, as far as the senders' hashes fall into different buckets of 64. The hash is keyed,
+/// so no sender can choose which bucket it empties.
 #[derive(Debug)]
 pub(crate) struct SenderLimit {
     rate: Rate,
@@ -58,12 +58,12 @@ pub(crate) struct SenderLimit {
 }
 
 impl SenderLimit {
-    /// Each bucket has the limits of [`RateLimit::new`].
+    /// Creates the limit; each bucket allows what [`RateLimit::new`] says.
     pub(crate) fn new(per_second: u32, burst: u32) -> Self {
         Self { rate: Rate::new(per_second, burst), full_at: [Duration::ZERO; BUCKETS] }
     }
 
-    /// Takes a token of the sender with this hash; `false` if there is none.
+    /// Takes a token of the sender with this hash. Returns `false` if there is none.
     pub(crate) fn allow(&mut self, sender: u64, now: Duration) -> bool {
         self.rate.take(&mut self.full_at[sender as usize % BUCKETS], now)
     }

@@ -1,9 +1,9 @@
 //! A translation: other addresses and ports for a packet.
 //!
-//! An ICMP query's identifier is its port. Checksums are adjusted (RFC 1624), so a packet that was damaged before stays so.
-//! SCTP's is a CRC over the whole packet and is computed anew. A later fragment has no ports and gets addresses alone. Of an
-//! ICMP error the quoted packet is
-//! translated, and the error's own addresses follow from it (RFC 5508, section 4.2).
+//! The identifier of an ICMP query counts as its port. Checksums are adjusted (RFC 1624), so a packet that was damaged
+//! before stays damaged. The checksum of SCTP is a CRC over the whole packet and is computed again. A later fragment
+//! has no ports, and only its addresses are translated. In an ICMP error the quoted packet is translated, and the
+//! error's own addresses follow from it (RFC 5508, section 4.2).
 
 use crate::checksum::{add, difference, finish, fold, fold64, sum};
 use crate::flow::{FlowKey, Orientation};
@@ -13,14 +13,14 @@ use crate::parse::{Fragment, Parsed, parse};
 use crate::wire::address::Address;
 use crate::wire::{Malformed, icmpv4, icmpv6, ipv4, protocol, sctp, tcp, udp};
 
-/// Where the addresses stand in each family's header: the source, then the destination.
+/// The offset of the addresses in the header of each family: the source, then the destination.
 const ADDRESSES_V4: usize = 12;
 const ADDRESSES_V6: usize = 8;
-/// Where the identifier of an ICMP query stands.
+/// The offset of the identifier in an ICMP query.
 const IDENTIFIER: usize = 4;
 
-/// The addresses and ports that a packet gets, as the key and orientation that it goes on with. For an ICMP error they
-/// are those of the packet that it quotes.
+/// The addresses and ports that a packet gets, given as the key and orientation of the translated packet. For an ICMP
+/// error they are those of the packet that it quotes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Translation {
     /// The key.
@@ -33,18 +33,18 @@ pub struct Translation {
 type End = (Address, u16);
 
 impl Translation {
-    /// Source and destination.
+    /// The source and the destination.
     #[inline]
     fn ends(&self) -> [End; 2] {
         [self.key.source(self.orientation), self.key.destination(self.orientation)]
     }
 
-    /// Whether a packet with these ports keeps them.
+    /// Whether a packet with these ports keeps its ports.
     pub fn keeps_ports(&self, ports: [u16; 2]) -> bool {
         self.ends().map(|(_, port)| port) == ports
     }
 
-    /// Translates a packet. Errors: it cannot be parsed, which the caller has done before.
+    /// Translates a packet. Returns an error if the packet cannot be parsed. The caller has parsed it before.
     #[inline(never)]
     pub fn apply(&self, packet: &mut Packet) -> Result<(), Malformed> {
         let parsed = parse(packet.bytes())?;
@@ -64,8 +64,8 @@ impl Translation {
         put_ends(bytes, parsed.is_v4(), place, self.ends(), sums).ok_or(Malformed)
     }
 
-    /// As [`Translation::apply`], for a packet that is known to parse, to be no fragment and to have ports. It is
-    /// parsed again only where its ports may stand elsewhere than behind an IPv4 header without options, or are SCTP's.
+    /// Like [`Translation::apply`], for a packet that is known to parse, to be no fragment and to have ports. It is
+    /// parsed again only if its ports may not lie right after an IPv4 header without options, or if it is SCTP.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "nearly every packet that is translated")]
     pub fn apply_to_whole(&self, packet: &mut Packet) -> Result<(), Malformed> {
@@ -84,7 +84,7 @@ impl Translation {
     fn apply_to_error(&self, packet: &mut Packet, error: &Parsed, quoted: &Quoted) -> Option<()> {
         let is_partial = packet.offload.checksum.is_partial();
         let [source, destination] = self.ends();
-        // An error of a router on the way keeps the router's address.
+        // An error from a router on the way keeps the router's address.
         let is_of_the_end = error.source == quoted.destination;
         let from = if is_of_the_end { destination.0 } else { error.source };
         let bytes = packet.bytes_mut();
@@ -106,28 +106,29 @@ impl Translation {
     }
 }
 
-/// What stands behind the IP header, as far as a translation changes it.
+/// The kind of data after the IP header, as far as a translation changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Upper {
-    /// Ports.
+    /// TCP: ports.
     Tcp,
-    /// Ports, and a checksum that may be absent.
+    /// UDP: ports, and a checksum that may be absent.
     Udp,
-    /// Ports, and a checksum without addresses.
+    /// SCTP: ports, and a checksum that does not cover addresses.
     Sctp,
-    /// ICMP, whose checksum is without addresses. A query has an identifier: the port of the side that asks.
+    /// ICMP, whose checksum does not cover addresses. A query has an identifier, which is the port of the side that
+    /// asks.
     Icmp(Option<Asks>),
-    /// `ICMPv6`: the same, with addresses in the checksum.
+    /// `ICMPv6`: like ICMP, but the checksum covers addresses.
     Icmpv6(Option<Asks>),
-    /// Nothing that changes.
+    /// Other data, which does not change.
     Nothing,
 }
 
-/// Whether an ICMP query asks, or answers.
+/// Whether an ICMP query is a request, not a reply.
 type Asks = bool;
 
 impl Upper {
-    /// ICMP of the other family is like any protocol that has no ports: nobody reads it as ICMP.
+    /// ICMP of the other family is treated like any protocol without ports, because no receiver reads it as ICMP.
     fn new(is_v4: bool, protocol: u8, icmp: Option<(u8, u8)>) -> Self {
         let query = |of: fn(u8) -> Option<(u8, bool)>| {
             icmp.filter(|(_, code)| *code == 0).and_then(|(kind, _)| of(kind)).map(|(_, asks)| asks)
@@ -150,7 +151,7 @@ enum Sums {
     Whole,
     /// Over the pseudo-header alone ([`Checksum::Partial`](crate::packet::Checksum::Partial)).
     Partial,
-    /// As [`Sums::Whole`], but the packet may be cut short.
+    /// Like [`Sums::Whole`], but the packet may be cut short.
     Quoted,
 }
 
@@ -161,7 +162,8 @@ impl Sums {
     }
 }
 
-/// Puts addresses, and ports or an identifier, into a packet from its IP header on. `upper`: its place, and what is there.
+/// Writes addresses, and ports or an identifier, into a packet, which is given from its IP header on. `upper` is the
+/// offset and the kind of the data after the IP header.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "most of it is known beforehand of a plain packet")]
 fn put_ends(
@@ -204,16 +206,16 @@ fn put_ends(
     };
     adjust(segment, field, changed, sums == Sums::Partial)?;
     if may_be_absent && is_absent(segment) {
-        // Zero says that there is no checksum (RFC 768).
+        // Zero would mean that there is no checksum (RFC 768).
         segment.get_mut(field..field + 2)?.fill(0xff);
     }
     Some(())
 }
 
-/// The [`difference`] of equal words, and of no others.
+/// The [`difference`] of equal words. Different words never have it.
 const UNCHANGED: u64 = u64::MAX;
 
-/// Puts ports into a header. Returns the change of its sum.
+/// Writes ports into a header. Returns the change of its sum.
 #[inline]
 fn put_ports(segment: &mut [u8], source: u16, destination: u16) -> Option<u64> {
     let field = segment.first_chunk_mut()?;
@@ -223,8 +225,8 @@ fn put_ports(segment: &mut [u8], source: u16, destination: u16) -> Option<u64> {
     Some(difference(before.into(), after.into()))
 }
 
-/// Puts the identifier of a query into an ICMP header. The port of the side that asks is the identifier, and that of the
-/// other side its complement ([`FlowKey::query`]).
+/// Writes the identifier of a query into an ICMP header. The port of the side that asks is the identifier, and the port
+/// of the other side is its complement ([`FlowKey::query`]).
 fn put_identifier(segment: &mut [u8], asks: Option<Asks>, source: u16) -> Option<u64> {
     let Some(asks) = asks else { return Some(UNCHANGED) };
     let field = segment.get_mut(IDENTIFIER..)?.first_chunk_mut()?;
@@ -234,7 +236,8 @@ fn put_identifier(segment: &mut [u8], asks: Option<Asks>, source: u16) -> Option
     Some(difference(before.into(), after.into()))
 }
 
-/// Puts both addresses into a header, and adjusts the checksum of IPv4's. Returns the change of the pseudo-header's sum.
+/// Writes both addresses into a header, and adjusts the header checksum of IPv4. Returns the change of the
+/// pseudo-header's sum.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "as `put_ends`")]
 fn put_addresses(
@@ -262,7 +265,7 @@ fn put_addresses(
     Some(changed)
 }
 
-/// Adjusts the checksum at an offset to a changed sum. A partial one is the sum itself, not its complement.
+/// Adjusts the checksum at an offset to a changed sum. A partial checksum is the sum itself, not its complement.
 #[inline]
 fn adjust(bytes: &mut [u8], offset: usize, changed: u64, is_partial: bool) -> Option<()> {
     let field = bytes.get_mut(offset..)?.first_chunk_mut()?;

@@ -1,8 +1,9 @@
-//! Session affinity: the backend that a client got last (`sessionAffinity: ClientIP`).
+//! Session affinity: the last backend of each client (`sessionAffinity: ClientIP`).
 //!
-//! All workers share one table, because a client's connections come to any of them. It has a fixed size, and takes no lock:
-//! an entry is two words, and a reader that meets a half-written one finds a backend that the frontend does not have, or
-//! none, and chooses anew; or another client's, which is one of the frontend's.
+//! All workers share one table, because the connections of a client may arrive at any worker. The table has a fixed
+//! size and takes no lock. An entry is two words. A reader may meet a half-written entry. It then finds no backend, or
+//! one that the frontend does not have, and chooses again. Or it finds another client's backend, which is also a
+//! backend of the frontend.
 
 use std::io;
 use std::sync::atomic::AtomicU64;
@@ -16,28 +17,29 @@ use crate::hash_seed::HashSeed;
 use crate::sys::memory::{Pages, ZeroedPages};
 use crate::wire::address::Address;
 
-/// Entries that stand side by side: a client has one of them.
+/// The number of entries in a bucket: a client has one of them.
 const WAYS: usize = 4;
-/// The entries of a table: clients of services, each with each of its services.
+/// The number of entries of the table: one for each client and service port.
 const ENTRIES: usize = 1 << 16;
 
-/// The places on each side of its former one where a backend is looked for. A list of fewer is looked through; of a longer
-/// one, as many may have come or gone since the client's last connection.
+/// The number of places on each side of its former place at which a backend is searched for. A shorter list is searched
+/// completely. In a longer list, up to this many backends may have been added or removed since the client's last
+/// connection.
 const NEAR: usize = 1024;
 
-/// Which backend each client got last, by the service's port.
+/// The last backend of each client, for each service port.
 ///
-/// A full bucket forgets a client of the namespace that has most there, the one that came longest ago: so services of two
-/// namespaces keep half of a bucket each, however many clients one of them has. A client has one entry for a service's port,
-/// so those of one namespace are forgotten only for more clients of that namespace, or for namespaces with fewer. Senders
-/// cannot choose buckets, because the hash has a random key.
+/// A full bucket removes an entry of the namespace that has most entries there, and of those the oldest. So the
+/// services of two namespaces keep half of a bucket each, however many clients one of them has. A client has one entry
+/// for each service port. So an entry of a namespace is removed only for further clients of that namespace, or for a
+/// namespace that has fewer entries. Senders cannot choose buckets, because the hash has a random key.
 #[derive(Debug)]
 pub struct Affinities {
     random: RandomState,
     buckets: ZeroedPages<Bucket>,
 }
 
-/// The [`Kept`] of a client, by its [name](Name); 0: none.
+/// The client's [name](Name), and its [`Kept`]; name 0 marks a free entry.
 #[derive(Debug, FromZeros)]
 #[repr(C)]
 struct Entry {
@@ -45,8 +47,9 @@ struct Entry {
     kept: AtomicU64,
 }
 
-/// What a client kept, in a word: the backend's place in its list, a part of its hash, and the second of the last
-/// connection. Seconds begin anew after two years: a client may keep what it had a year before.
+/// The record of a client's backend, in one word: the backend's place in its list, a part of its hash, and the second
+/// of the client's last connection. The count of seconds wraps after two years, so a client may get the backend that it
+/// had more than a year before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Kept {
     index: u32,
@@ -54,7 +57,7 @@ struct Kept {
     seconds: u32,
 }
 
-/// The most backends of a frontend: their places have so many numbers.
+/// The largest number of backends of a frontend, which the bits for a place can number.
 pub const MOST_BACKENDS: usize = 1 << Kept::INDEX_BITS;
 
 impl Kept {
@@ -66,7 +69,7 @@ impl Kept {
         (value & ((1 << bits) - 1)) as u32
     }
 
-    /// Of each number those bits that there is room for.
+    /// Creates a record. Each number keeps only the bits for which there is room.
     const fn new(index: usize, hash: u64, now: u32) -> Self {
         Self {
             index: Self::low(index as u64, Self::INDEX_BITS),
@@ -89,7 +92,8 @@ impl Kept {
             | self.seconds as u64
     }
 
-    /// Seconds since the last connection. Another worker may have noted it whose clock is ahead: then none.
+    /// The number of seconds since the last connection. It is 0 if another worker, whose clock is ahead, has recorded
+    /// the connection.
     const fn age(self, now: u32) -> u32 {
         let age = Self::low(now.wrapping_sub(self.seconds) as u64, Self::SECONDS_BITS);
         if age >> (Self::SECONDS_BITS - 1) == 0 { age } else { 0 }
@@ -100,7 +104,7 @@ impl Kept {
 #[repr(C, align(64))]
 struct Bucket([Entry; WAYS]);
 
-/// The hash of a client and a service's port, with that of the port's namespace in the lower 16 bits. Never 0.
+/// The hash of a client and a service port. The lower 16 bits are a hash of the port's namespace. It is never 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Name(u64);
 
@@ -118,7 +122,8 @@ impl Name {
 }
 
 impl Affinities {
-    /// No client has come yet. A bucket takes memory when it is first used. Errors: no address space.
+    /// Creates an empty table. A bucket uses memory only after its first use. Returns an error if there is no address
+    /// space.
     pub fn new() -> io::Result<Self> {
         Self::with_seed(HashSeed::random())
     }
@@ -130,8 +135,8 @@ impl Affinities {
     }
 
     /// The backend that the client keeps, if the frontend still has it and the client's last connection is recent
-    /// enough. It is looked for up to 1,024 places from where it was: so a connection to a service of very many backends
-    /// costs no more than one to a service of as many.
+    /// enough. It is searched for at up to 1,024 places on each side of its former place, so a service with more
+    /// backends than that costs no more.
     pub fn backend(&self, frontend: &Frontend, client: Address, now: u32) -> Option<Backend> {
         let timeout = frontend.affinity?;
         let name = self.name(frontend, client);
@@ -146,7 +151,7 @@ impl Affinities {
         near.copied().find(|it| Kept::new(0, self.hash(it), 0).hash == kept.hash)
     }
 
-    /// Notes the backend of a client's new connection.
+    /// Records the backend of a client's new connection.
     pub fn note(&self, frontend: &Frontend, client: Address, backend: Backend, now: u32) {
         let name = self.name(frontend, client);
         let bucket = self.bucket(name);
@@ -179,8 +184,8 @@ impl Affinities {
     }
 }
 
-/// The entry of a full bucket that a new one of `namespace` replaces: the oldest of its own if no other namespace has more
-/// there, else the oldest of those who have most.
+/// The entry of a full bucket that a new entry of `namespace` replaces: its own oldest entry if no other namespace has
+/// more there, else the oldest entry of the namespaces that have most.
 fn forgotten(namespaces: [u16; WAYS], times: [u32; WAYS], namespace: u16) -> usize {
     let count = |of: u16| namespaces.iter().filter(|it| **it == of).count();
     let most = namespaces.iter().map(|it| count(*it)).max().unwrap_or_default();
@@ -208,15 +213,15 @@ mod tests {
         Ipv4Addr::from_bits(0x0a00_0000 + n).into()
     }
 
-    /// How many of the clients of a frontend are remembered, if each got the first backend.
+    /// The number of a frontend's clients that are remembered, if each got the first backend.
     fn remembered(affinities: &Affinities, frontend: &Frontend, clients: u32) -> usize {
         let first = Some(frontend.backends[0]);
         (0..clients).filter(|n| affinities.backend(frontend, client(*n), 9) == first).count()
     }
 
     proptest! {
-        /// A namespace gives an entry to another only if it has more of the bucket than that one, and as many as anybody. A
-        /// bucket of two namespaces ends up with half for each that wants it.
+        /// A namespace gives an entry to another one only if it has more of the bucket than that one, and at least as
+        /// many as any. If two namespaces use a bucket, each that wants half of it gets half.
         #[test]
         fn nobody_gives_an_entry_to_who_has_as_many(
             namespaces in prop::array::uniform4(0u16..5), times in prop::array::uniform4(0u32..5), namespace in 0u16..5,
@@ -233,7 +238,8 @@ mod tests {
         }
     }
 
-    /// A backend is found where others came or went, fewer than are looked at; of a short list always.
+    /// A backend is found even if others were added or removed, as long as these are fewer than the places that are
+    /// searched. In a short list it is always found.
     #[test]
     fn a_client_keeps_its_backend_while_others_come_and_go() {
         let backend = |n| Backend { address: Ipv4Addr::from_bits(n).into(), port: 80 };
@@ -251,7 +257,7 @@ mod tests {
         ] {
             let affinities = Affinities::new().unwrap();
             affinities.note(&of(before.clone()), client(1), backend(place), 1);
-            // The clock of the worker that looks may be behind.
+            // The clock of the worker that searches may be behind.
             for second in [0, 1, 2] {
                 let found = affinities.backend(&of(now.clone()), client(1), second);
                 assert_eq!(found, Some(backend(place)), "{before:?}, then {now:?}");
@@ -259,7 +265,8 @@ mod tests {
         }
     }
 
-    /// Whichever comes first: a namespace with many clients, and with many services, leaves another its own.
+    /// The clients of a namespace with few clients keep their records beside a namespace with many services and
+    /// clients, whichever of the two comes first.
     #[test]
     fn a_namespace_with_a_crowd_of_clients_leaves_another_its_clients() {
         const FEW: u32 = 2_000;
@@ -278,7 +285,7 @@ mod tests {
             if comes_last {
                 note(&affinities, &few, FEW);
             }
-            // Three of 2,000 in one of 16,384 buckets: some five times.
+            // Three of 2,000 clients fall into one of 16,384 buckets about five times.
             let kept = remembered(&affinities, &few, FEW);
             assert!(kept > FEW as usize * 95 / 100, "{kept} of {FEW}, last: {comes_last}");
         }

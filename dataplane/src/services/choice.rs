@@ -5,9 +5,9 @@ use super::consistent::heaviest;
 use super::table::{Backend, Frontend};
 use crate::wire::address::Address;
 
-/// Chooses the backend of a new connection of a client, who has this address and port: the one that it has an affinity
-/// to, else any, all with the same chance. `chance` is any random number; without it all nodes choose alike for the
-/// client. `None`: there is no backend.
+/// Chooses the backend of a new connection of the client with this address and port: the backend to which the client
+/// has an affinity, else any backend, all with the same chance. `chance` is a random number. Without it, all nodes
+/// choose the same backend for the client. `None`: there is no backend.
 pub fn choose(
     frontend: &Frontend,
     affinities: &Affinities,
@@ -49,12 +49,12 @@ mod tests {
     }
 
     proptest! {
-        /// Each backend gets the same share of all random numbers, but for one.
+        /// Each backend gets the same share of all random numbers, except for a difference of one number.
         #[test]
         fn every_backend_has_the_same_chance(count in 1u32..200) {
             let (frontend, affinities) = (frontend(1, count, None), Affinities::new().unwrap());
             let mut firsts = BTreeMap::new();
-            // The choice grows with the number, so the first number of each backend says all.
+            // The choice grows with the number, so the first number of each backend determines all shares.
             for backend in 0..count {
                 let first = (u64::from(backend) << 32).div_ceil(count.into()) as u32;
                 for chance in [first, first.wrapping_sub(1)] {
@@ -69,8 +69,8 @@ mod tests {
             prop_assert!(most - least <= 1, "{least} to {most}");
         }
 
-        /// A client keeps its backend while each of its connections follows the last within the timeout and the backend
-        /// is there.
+        /// A client keeps its backend while the backend exists and each connection follows the last one within the
+        /// timeout.
         #[test]
         fn a_client_keeps_its_backend_until_its_timeout(
             steps in prop::collection::vec((0u32..5, 0u64..3, any::<u32>(), 0u32..15, 1u32..6), 1..60),

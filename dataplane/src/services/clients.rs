@@ -6,13 +6,13 @@ use ipnet::IpNet;
 
 use crate::wire::address::Address;
 
-/// See the module.
+/// The set of clients that are served.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Clients {
     /// Every client.
     #[default]
     All,
-    /// Those with an address in one of these, which are in order and have no address in common.
+    /// Clients with an address in one of these nets, which are sorted and do not overlap.
     Of(Arc<[IpNet]>),
 }
 
@@ -55,7 +55,7 @@ mod tests {
     }
 
     proptest! {
-        /// A client is served if one of the nets contains it, whichever they are.
+        /// A client is served if one of the nets contains it, whatever the nets are.
         #[test]
         fn a_client_is_served_by_the_nets_that_contain_it(nets in prop::collection::vec(net(), 0..8)) {
             let clients = Clients::of(&nets);

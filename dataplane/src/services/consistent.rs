@@ -1,22 +1,24 @@
-//! The same backend on every node: rendezvous hashing.
+//! Chooses the same backend on every node: rendezvous hashing.
 //!
-//! Where a router chooses the node by which a connection enters, its packets may come to another node than before, and
-//! that node has to choose the same backend. Each backend gets a weight by the client and itself, and the heaviest one
-//! is chosen (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998). So the choice depends
-//! on no order, no history and no random number; and if a backend goes, only its own clients get another one.
+//! A router may choose the node by which a connection enters, and may later choose another node. That node has to
+//! choose the same backend. Each backend gets a weight, which is computed from the client and the backend, and the
+//! heaviest one is chosen (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998). So the
+//! choice depends on no order, no history and no random number. If a backend is removed, only its own clients get
+//! another one.
 //!
-//! A table, as Maglev's (Eisenbud and others, "Maglev", 2016), is looked up at once, and has to be computed and kept
-//! for each port of each service: `docs/decisions.md` has the figures.
+//! A lookup in a table like Maglev's (Eisenbud and others, "Maglev", 2016) takes constant time, but the table has to be
+//! computed and stored for each port of each service. `docs/decisions.md` has the figures.
 
 use super::table::{Backend, Frontend};
 use crate::wire::address::Address;
 
-/// The most backends that are weighed for a connection. Of more, these are weighed that follow a place in their order,
-/// which the client gives: a backend that goes then also moves the places of others by one.
+/// The largest number of backends that are weighed for a connection. If there are more, the backends after a place in
+/// their sorted list are weighed, and the client determines the place. A backend that is removed then also shifts the
+/// places of others by one.
 pub const MOST_WEIGHED: usize = 48;
 
-/// The backend of a client's connection, by his address and port. With session affinity the port does not count,
-/// because all connections of a client have one backend.
+/// The backend of a client's connection, from the client's address and port. With session affinity the port does not
+/// count, because all connections of a client have one backend.
 #[inline(never)]
 pub(super) fn heaviest(frontend: &Frontend, (address, port): (Address, u16)) -> Option<Backend> {
     let port = if frontend.affinity.is_some() { 0 } else { port };
@@ -33,7 +35,7 @@ pub(super) fn heaviest(frontend: &Frontend, (address, port): (Address, u16)) -> 
     heavier(of_from, wrapped, client).map(|(_, backend)| *backend)
 }
 
-/// The heaviest of these backends and another one.
+/// The heaviest of these backends and of `heaviest`.
 fn heavier<'a>(
     mut heaviest: Option<(u64, &'a Backend)>,
     backends: &'a [Backend],
@@ -48,9 +50,9 @@ fn heavier<'a>(
     heaviest
 }
 
-// The numbers below are the same in every version: nodes with different versions choose alike. They are no secret.
-// Whoever knows them can choose the backend of his own connections by their source ports, as he can by opening more of
-// them.
+// The numbers below are the same in every version, so that nodes with different versions choose the same backend. They
+// are not secret. A client that knows them can choose the backend of its own connections by their source ports, just as
+// it can by opening more connections.
 
 /// A hash of a client and a service's port.
 fn client_hash(service: u64, address: Address, port: u16) -> u64 {
@@ -68,7 +70,7 @@ fn weight(backend: &Backend, client: u64) -> u64 {
     (mixed ^ mixed >> 32).wrapping_mul(FACTORS[1])
 }
 
-/// Odd numbers without pattern: of the golden ratio, and of the mixer "variant 13" (Stafford, "Better bit mixing",
+/// Odd numbers without a pattern, from the golden ratio and from the mixer "variant 13" (Stafford, "Better bit mixing",
 /// 2011).
 const FACTORS: [u64; 3] = [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb];
 
@@ -98,7 +100,7 @@ mod tests {
         Frontend { id: 7, backends: backends.into_iter().collect(), ..Frontend::default() }
     }
 
-    /// The n-th of many clients: addresses and ports follow one another, as they do in the world.
+    /// The n-th of many clients. Addresses and ports are consecutive, as in real networks.
     fn client(n: u32) -> (Address, u16) {
         (Ipv4Addr::from_bits(0xc000_0200 + n % 64).into(), (1024 + n / 64) as u16)
     }
@@ -107,7 +109,7 @@ mod tests {
         (0..clients).map(|it| heaviest(of, client(it)).unwrap()).collect()
     }
 
-    /// The share of clients, in thousandths, that get another backend.
+    /// The share of clients that get another backend, in thousandths.
     fn moved(before: &Frontend, after: &Frontend) -> u32 {
         const CLIENTS: u32 = 20_000;
         let both = chosen(before, CLIENTS).into_iter().zip(chosen(after, CLIENTS));
@@ -115,8 +117,8 @@ mod tests {
     }
 
     proptest! {
-        /// The choice does not depend on the other nodes' history: a client keeps its backend whichever others come and
-        /// go, while all are weighed.
+        /// The choice does not depend on the history of other nodes: a client keeps its backend whichever others are
+        /// added or removed, while all are weighed.
         #[test]
         fn a_client_moves_only_if_its_backend_goes_or_the_new_one_is_its(
             all in prop::collection::btree_set(0u32..500, 1..=MOST_WEIGHED),
@@ -134,7 +136,7 @@ mod tests {
             }
         }
 
-        /// Every backend gets its share, whichever addresses and ports they have.
+        /// Every backend gets its share, whatever addresses and ports the backends have.
         #[test]
         fn every_backend_gets_its_share(
             backends in prop_oneof![
@@ -155,7 +157,7 @@ mod tests {
             for backend in chosen(&frontend, count * EACH) {
                 *shares.entry(backend).or_default() += 1;
             }
-            // Six standard deviations of a fair choice.
+            // Six standard deviations of a fair choice are allowed.
             let slack = 6.0 * f64::from(EACH).sqrt();
             prop_assert_eq!(shares.len() as u32, count);
             for share in shares.values() {
@@ -164,7 +166,7 @@ mod tests {
         }
     }
 
-    /// The figures of `docs/services.md`.
+    /// This checks the figures of `docs/services.md`.
     #[test]
     fn few_clients_move_when_a_backend_goes() {
         for (count, expected) in [(10, 100), (48, 21), (100, 28), (1000, 15)] {

@@ -1,12 +1,12 @@
 //! Services that Manx translates itself: which backends a new connection to an address, protocol and port may get.
 //!
-//! - [`ServiceTable`] is the table, a part of [`Tables`](crate::tables::Tables). Control makes the next one from the
-//!   last by setting what has changed; what is alike is shared.
+//! - [`ServiceTable`] is the table, a part of [`Tables`](crate::tables::Tables). The control loop derives the next
+//!   table from the last one by setting the entries that have changed; the rest is shared.
 //! - A [`Frontend`] is one address, protocol and port of a service, with its [`Backend`]s and [`Clients`].
-//! - [`choose`] chooses the backend of a new connection: by the client's [affinity](Affinities), [alike on all
-//!   nodes](MOST_WEIGHED), or by chance.
+//! - [`choose`] chooses the backend of a new connection: by the client's [affinity](Affinities), [the same on all
+//!   nodes](MOST_WEIGHED), or at random.
 //!
-//! Nothing here opens a flow or changes a packet.
+//! This module does not open flows or change packets.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -22,7 +22,7 @@ pub use clients::Clients;
 pub use consistent::MOST_WEIGHED;
 pub use table::{Backend, Frontend, FrontendKey, ServiceTable, WithoutBackend};
 
-/// The source behind the translation of an endpoint that reaches itself through a service: its gateway.
+/// The source address after the translation for an endpoint that reaches itself through a service: its gateway.
 pub const HAIRPIN_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 /// The same for IPv6.
 pub const HAIRPIN_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);

@@ -11,11 +11,11 @@ use crate::flow::{FlowKey, Orientation};
 use crate::wire::address::Address;
 use crate::wire::protocol;
 
-/// What a packet asks for: an address, a protocol and a port. Mostly a frontend's; behind the translation, and of visitors, a
-/// backend's.
+/// The destination of a packet: an address, a protocol and a port. It is usually a frontend's. After the translation,
+/// and for visitors, it is a backend's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrontendKey {
-    /// The address, mostly a cluster IP.
+    /// The address, usually a cluster IP.
     pub address: Address,
     /// The IP protocol number: TCP, UDP or SCTP.
     pub protocol: u8,
@@ -32,7 +32,7 @@ impl FrontendKey {
     }
 }
 
-/// The place where a new connection goes.
+/// The destination of a new connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Backend {
     /// Its address.
@@ -41,46 +41,47 @@ pub struct Backend {
     pub port: u16,
 }
 
-/// What becomes of a new connection that no backend may get (Kubernetes documentation, "Virtual IPs and service
+/// What happens to a new connection for which there is no backend (Kubernetes documentation, "Virtual IPs and service
 /// proxies").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WithoutBackend {
-    /// The client is told: no endpoint is there.
+    /// The client gets a RST or an ICMP error, because there is no endpoint.
     #[default]
     Refuse,
-    /// Nothing: a traffic policy `Local` finds none on this node.
+    /// The packet is dropped, because a traffic policy `Local` finds no endpoint on this node.
     Drop,
 }
 
 /// One address, protocol and port of a service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Frontend {
-    /// Names the service's port: the same for all its addresses, and for no other port of a service. Clients keep their
-    /// backend by it.
+    /// Identifies the service port: the same for all its addresses, and different for any other service port. Session
+    /// affinity uses it to recognize the service port.
     pub id: u64,
-    /// The number of the service's namespace. Services of one share what is bounded. 0: it is a pod's, and no service's.
+    /// The number of the service's namespace. Services of one namespace share bounded resources. 0 means that the
+    /// frontend belongs to a pod, not to a service.
     pub namespace: u64,
-    /// The backends that a new connection may get, each once.
+    /// The backends that a new connection may get, each of them once.
     pub backends: Box<[Backend]>,
-    /// For UDP, and where it takes visitors: all backends that the service has, also those that no new connection of this
-    /// node may get. Sorted, each once.
+    /// All backends of the service, including those that no new connection of this node may get. They are filled for
+    /// UDP, and if the frontend takes visitors. They are sorted, each of them once.
     pub all_backends: Box<[Backend]>,
-    /// Whether clients from outside who come to this frontend on one node are led to backends on another, as visitors. So a
-    /// router may choose the node by which they come, if the address is no node's.
+    /// Whether clients from outside that arrive at this frontend on one node are led to backends on another node, as
+    /// visitors. So a router may choose the node by which they come in, if the address is no node's.
     pub takes_visitors: bool,
-    /// The seconds after its last new connection for which a client keeps its backend. `None`: each connection gets one
-    /// by itself (`sessionAffinity: None`).
+    /// The number of seconds after its last new connection for which a client keeps its backend. `None`: each
+    /// connection gets a backend independently (`sessionAffinity: None`).
     pub affinity: Option<u32>,
-    /// For a connection while there is no backend.
+    /// What happens to a new connection while there is no backend.
     pub without_backend: WithoutBackend,
-    /// Whose new connections are taken. Others get no answer.
+    /// The clients whose new connections are accepted. Packets of other clients are dropped.
     pub clients: Clients,
-    /// What clients from outside of the cluster find instead, if that is something else.
+    /// The frontend that clients from outside of the cluster get instead of this one, if it is different.
     pub for_outside: Option<Arc<Frontend>>,
 }
 
 impl Frontend {
-    /// What a client finds. `is_outside`: it is neither a pod nor a process of this node.
+    /// The frontend that a client gets. `is_outside` means that the client is neither a pod nor a process of this node.
     #[inline]
     pub fn of(&self, is_outside: bool) -> &Self {
         match &self.for_outside {
@@ -94,35 +95,37 @@ impl Frontend {
 #[derive(Debug, Clone, Default)]
 pub struct ServiceTable {
     frontends: Parts<FrontendKey, Arc<Frontend>>,
-    /// The addresses that pods and nodes have.
+    /// The addresses of pods and nodes.
     addresses: Parts<Address, ()>,
-    /// Those that no pod and no node has, and that slices or annotations name: each with the number of their namespace.
+    /// The addresses that no pod and no node has but that slices or annotations name, each with the number of their
+    /// namespace.
     named: Parts<(u64, Address), ()>,
-    /// The backends that visitors may reach, as they ask for them, each with the frontends that lead there.
+    /// The backends that visitors may reach, as visitors address them, each with the frontends that lead there.
     for_visitors: Parts<FrontendKey, Ways>,
     gone: u32,
     new: u32,
 }
 
 impl ServiceTable {
-    /// The frontend that a packet names, if a service has it.
+    /// The frontend that a packet is addressed to, if a service has it.
     #[inline]
     pub fn frontend(&self, key: &FrontendKey) -> Option<&Arc<Frontend>> {
         self.frontends.get(key)
     }
 
-    /// All frontends, in no order.
+    /// All frontends, in no particular order.
     pub fn frontends(&self) -> impl Iterator<Item = (&FrontendKey, &Arc<Frontend>)> {
         self.frontends.iter()
     }
 
-    /// Whether a connection to a frontend keeps its backend, whether or not a new one may get it. TCP and SCTP do while
-    /// its address exists: their ends find out when the other one is gone. A client of UDP does not, so a backend keeps
-    /// it while it is one of the frontend's, with the same port.
+    /// Whether a connection to a frontend keeps its backend, even if a new connection may not get it. TCP and SCTP
+    /// connections keep it while its address exists, because their ends notice when the other end is gone. A UDP client
+    /// does not notice that, so its backend must still be one of the frontend's backends, with the same port.
     ///
-    /// An address exists while a pod or a node has it; and for connections to a Service's frontend also while a slice or
-    /// an annotation of that Service's namespace names it. So those of one namespace hold no connections of another, and when a frontend
-    /// goes to another namespace or to none, it keeps those alone whose backends are pods and nodes.
+    /// An address exists while a pod or a node has it. For connections to a Service's frontend, it also exists while a
+    /// slice or an annotation of that Service's namespace names it. So the slices of one namespace keep no connections
+    /// of another. When a frontend passes to another namespace or to none, only those connections are kept whose
+    /// backends are pods and nodes.
     pub fn keeps(&self, key: &FrontendKey, backend: Backend) -> bool {
         if key.protocol == protocol::UDP {
             self.frontend(key).is_some_and(|it| it.all_backends.binary_search(&backend).is_ok())
@@ -132,13 +135,14 @@ impl ServiceTable {
         }
     }
 
-    /// Whether a visitor may open a connection to this address and port of a backend: a frontend that takes visitors has
-    /// it.
+    /// Whether a visitor may open a connection to this address and port of a backend, because a frontend that takes
+    /// visitors has the backend.
     pub fn leads_visitors_to(&self, at: &FrontendKey) -> bool {
         self.for_visitors.get(at).is_some()
     }
 
-    /// The frontend by which every visitor of this address and port of a backend has come. `None`: there are several, or none.
+    /// The frontend by which every visitor of this address and port of a backend has come in. `None`: there are several
+    /// such frontends, or none.
     pub fn only_way(&self, at: &FrontendKey) -> Option<FrontendKey> {
         let Ways { count, address, port } = *self.for_visitors.get(at)?;
         let address = Address::v6(address.to_be_bytes());
@@ -151,26 +155,26 @@ impl ServiceTable {
         self.addresses.get(&address).is_some()
     }
 
-    /// Whether slices or annotations of the namespace of this number name an address, and no pod and no node has it.
+    /// Whether slices or annotations of the namespace with this number name an address that no pod and no node has.
     pub fn is_named(&self, namespace: u64, address: Address) -> bool {
         self.named.get(&(namespace, address)).is_some()
     }
 
-    /// The number of changes so far by which backends may have gone ([`ServiceTable::keeps`]). Connections look for their
-    /// backend again when it grows.
+    /// The number of changes so far that may have removed backends ([`ServiceTable::keeps`]). When it grows,
+    /// connections check their backend again.
     #[inline]
     pub fn gone(&self) -> u32 {
         self.gone
     }
 
-    /// The number of frontends of UDP so far that were set where none was. A flow that was opened before is not translated,
-    /// and its client does not open another one: such flows are looked for when it grows
+    /// The number of UDP frontends so far that were added where there was none. A flow that was opened before is not
+    /// translated, and its client does not open another one. When the number grows, a search for such flows begins
     /// ([`FlowTable::remove_untranslated`](crate::flow::FlowTable::remove_untranslated)).
     pub fn new_frontends(&self) -> u32 {
         self.new
     }
 
-    /// Bytes of memory of the table, with all frontends that it names, each counted once.
+    /// The memory of the table in bytes, including all frontends in it, each counted once.
     pub fn bytes(&self) -> usize {
         let mut seen = HashSet::new();
         let mut frontends: Vec<&Arc<Frontend>> = self.frontends().map(|(_, it)| it).collect();
@@ -212,7 +216,7 @@ impl ServiceTable {
         self.frontends.set(key, frontend);
     }
 
-    /// Adds an address that a pod or a node has, or removes one that has gone.
+    /// Adds an address that a pod or a node has, or removes one that no longer exists.
     pub fn set_address(&mut self, address: Address, exists: bool) {
         let before = self.has_address(address);
         if before != exists {
@@ -221,7 +225,7 @@ impl ServiceTable {
         }
     }
 
-    /// Adds an address that slices or annotations of a namespace name and no pod and no node has, or removes it.
+    /// Adds or removes an address that slices or annotations of a namespace name and that no pod and no node has.
     pub fn set_named(&mut self, namespace: u64, address: Address, is_named: bool) {
         let before = self.is_named(namespace, address);
         if before != is_named {
@@ -231,8 +235,8 @@ impl ServiceTable {
     }
 }
 
-/// The frontends that lead visitors to a backend: how many, and the XOR of their addresses and of their ports. So one that
-/// is left alone is known, and each takes no memory.
+/// The frontends that lead visitors to a backend: their number, and the XOR of their addresses and of their ports. So
+/// if one frontend is left, it is known, and no frontend takes memory of its own.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ways {
     count: u32,
@@ -241,7 +245,7 @@ struct Ways {
 }
 
 impl Ways {
-    /// These and one more, or without it.
+    /// These frontends with one more, or with one fewer.
     fn with(self, key: &FrontendKey, leads: bool) -> Self {
         Self {
             count: if leads { self.count + 1 } else { self.count - 1 },
@@ -251,8 +255,8 @@ impl Ways {
     }
 }
 
-/// The backends to which only one of these leads visitors, each with whether the second one does. Others stay as they are:
-/// each that is set may copy a part of the table.
+/// The backends to which only one of the two versions of a frontend leads visitors, each with whether it is the later
+/// version. Other backends are omitted, because setting an entry may copy a part of the table.
 fn visits_changed<'a>(
     before: Option<&'a Frontend>,
     after: Option<&'a Frontend>,
@@ -266,15 +270,15 @@ fn visits_changed<'a>(
     gone.map(|it| (it, false)).chain(new.map(|it| (it, true)))
 }
 
-/// A map in parts. A copy shares all parts until one of its entries is set: a table of 100,000 addresses is copied and
-/// changed in some microseconds.
+/// A map in parts. A copy shares all parts until one of its entries is set. So a table of 100,000 addresses is copied
+/// and changed in some microseconds.
 #[derive(Debug, Clone)]
 struct Parts<K, V> {
     random: RandomState,
     parts: Vec<Arc<HashMap<K, V, RandomState>>>,
 }
 
-/// The number of parts: with 100,000 entries 100 of them are copied when one is set.
+/// The number of parts. With 100,000 entries, 100 of them are copied when one is set.
 const PARTS: usize = 1024;
 
 impl<K, V> Default for Parts<K, V> {
@@ -286,7 +290,7 @@ impl<K, V> Default for Parts<K, V> {
 }
 
 impl<K: Eq + Hash + Clone, V: Clone> Parts<K, V> {
-    /// The part that holds a key. Parts and their places are chosen by different bits.
+    /// The part that holds a key. Different bits of the hash choose the part and the place in the part.
     #[inline]
     fn part(&self, key: &K) -> usize {
         self.random.hash_one(key).rotate_left(20) as usize % PARTS
@@ -306,8 +310,8 @@ impl<K: Eq + Hash + Clone, V: Clone> Parts<K, V> {
         };
     }
 
-    /// Bytes of memory, without what values point to. A part has room for eight entries in seven that it may hold, and a
-    /// byte for each.
+    /// The memory in bytes, without the targets of pointers in values. A part has room for eight entries for each seven
+    /// that it may hold, and one more byte for each.
     fn bytes(&self) -> usize {
         let of_part = |part: &Arc<HashMap<K, V, RandomState>>| {
             let room = (part.capacity() * 8 / 7).next_power_of_two();
@@ -335,7 +339,7 @@ mod tests {
         Ipv4Addr::from_bits(0x0a00_0000 + n).into()
     }
 
-    /// A change of what holds connections; addresses and frontends by their numbers.
+    /// A change to the data that keeps connections; addresses and frontends are given by numbers.
     #[derive(Debug, Clone)]
     enum Step {
         Address(u32, bool),
@@ -344,8 +348,8 @@ mod tests {
     }
 
     proptest! {
-        /// A table holds what was set last, each copy of it what had been set when it was made, and every address that
-        /// went is counted once.
+        /// A table holds the values that were set last, and each copy holds the values that were set when it was made.
+        /// Every address that is removed is counted once.
         #[test]
         fn a_table_holds_what_was_set_and_its_copies_stay_as_they_were(
             steps in prop::collection::vec((0u32..40, prop::option::of(0u64..5)), 0..100),
@@ -366,7 +370,7 @@ mod tests {
                     Some(id) => model.insert(n, id),
                     None => model.remove(&n),
                 };
-                // The frontend, and its address.
+                // The count includes the frontend and its address.
                 gone += 2 * u32::from(before.is_some() && id.is_none());
                 prop_assert_eq!(table.gone(), gone);
             }
@@ -383,8 +387,9 @@ mod tests {
             }
         }
 
-        /// A connection of TCP is kept while a pod or a node has its backend's address, or it is named in its
-        /// frontend's namespace. Whenever a connection is no longer kept, flows are told to look.
+        /// A TCP connection is kept while a pod or a node has its backend's address, or while the namespace of its
+        /// frontend names the address. Whenever a connection is no longer kept, the count grows, so that flows check
+        /// their backend.
         #[test]
         fn a_namespace_holds_its_own_connections_alone(
             steps in prop::collection::vec(
@@ -432,8 +437,8 @@ mod tests {
             }
         }
 
-        /// A frontend of UDP keeps the clients of the backends that it has, with their ports. Whenever it loses one, flows
-        /// are told to look.
+        /// A UDP frontend keeps the clients of its backends, with their ports. Whenever it loses a backend, the count
+        /// grows, so that flows check their backend.
         #[test]
         fn a_client_of_udp_keeps_its_backend_while_the_service_has_it(
             steps in prop::collection::vec(

@@ -15,20 +15,20 @@ pub struct Addressed {
     pub len: usize,
     /// The sender's address.
     pub source: Ipv6Addr,
-    /// The address of this host's that it was sent to.
+    /// The address of this host that the datagram was sent to.
     pub destination: Ipv6Addr,
-    /// Whether the buffer held all of it.
+    /// Whether the buffer held the whole datagram.
     pub is_whole: bool,
 }
 
-/// Makes the kernel tell each datagram's destination; [`receive`] needs it.
+/// Makes the kernel report the destination of each datagram; [`receive`] needs it.
 pub fn ask_for_destinations(fd: BorrowedFd<'_>) -> io::Result<()> {
     socket::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)
 }
 
 /// Receives one datagram, without waiting.
 ///
-/// Errors: `InvalidData` if the kernel tells no destination.
+/// Fails with `InvalidData` if the kernel reports no destination.
 pub fn receive(fd: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<Addressed> {
     // SAFETY: a `sockaddr_in6` is integers, for which all zeroes are valid.
     let mut source: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
@@ -43,11 +43,11 @@ pub fn receive(fd: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<Addressed> {
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control) as _;
-    // SAFETY: `message` points to an address, a buffer and a control buffer. All are borrowed until the call returns, and
-    // as long as stated.
+    // SAFETY: `message` points to an address, a buffer and a control buffer. All are borrowed until the call returns,
+    // and are as long as stated.
     let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
     let len = check(received as c_int)?.cast_unsigned() as usize;
-    // SAFETY: the kernel has set the control buffer's length to what it has written there.
+    // SAFETY: the kernel has set the control buffer's length to the number of bytes that it has written there.
     let first = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
     // SAFETY: it is null, or points to a whole header in `control`, which is aligned for it.
     let destination = unsafe { first.as_ref() }

@@ -1,6 +1,6 @@
 //! Many datagrams in one system call: `recvmmsg(2)`, `sendmmsg(2)`.
 //!
-//! The kernel's arrays are made once and filled for every call; a call allocates nothing.
+//! The kernel's arrays are allocated once and filled for every call, so a call allocates nothing.
 
 use std::io;
 use std::mem::size_of;
@@ -11,9 +11,9 @@ use std::ptr;
 use super::check;
 use crate::packet::Packet;
 
-/// The most bytes in front of a packet: a virtio header (10 bytes) and an Ethernet header (14).
+/// The largest number of bytes in front of a packet: a virtio header (10 bytes) and an Ethernet header (14).
 pub const HEAD_LEN: usize = 24;
-/// The bytes in front of a packet in its datagram, as far as used.
+/// The bytes in front of a packet in its datagram. Only a part of the array may be used.
 pub type Head = [u8; HEAD_LEN];
 
 /// The arrays for up to `capacity` datagrams, each a head and a packet.
@@ -26,7 +26,7 @@ pub struct Batch {
 }
 
 // SAFETY: the pointers in `vectors` and `messages` are written before each system call, and the kernel reads them
-// during it. Between calls they are not followed, so it does not matter which thread holds them.
+// during it. Between calls nothing follows them, so it does not matter which thread holds them.
 unsafe impl Send for Batch {}
 
 impl Batch {
@@ -55,7 +55,7 @@ impl Batch {
         self.messages.len()
     }
 
-    /// The bytes that came in front of packet `i`.
+    /// The bytes that arrived in front of packet `i`.
     #[inline]
     pub fn head(&self, i: usize) -> &Head {
         &self.heads[i]
@@ -81,9 +81,10 @@ impl Batch {
     }
 
     /// Receives up to one datagram into each of `packets` (at most the capacity): the first `head_len` bytes (at most
-    /// [`HEAD_LEN`]) into the head, the rest into the packet, whose length is set. Returns how many came; never waits.
+    /// [`HEAD_LEN`]) into the head, the rest into the packet, whose length is set. Returns the number of datagrams that
+    /// arrived; it never waits.
     ///
-    /// Fewer than asked for means that the queue was empty. `WouldBlock` means none.
+    /// A number below the requested one means that the queue was empty. `WouldBlock` means that there was no datagram.
     pub fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -106,8 +107,8 @@ impl Batch {
             count += 1;
         }
         // SAFETY: each of the first `count` messages points to two vectors in `self.vectors`. These point to a head in
-        // `self.heads` and to the room of a distinct packet. All are borrowed until the call returns, and as long as
-        // stated.
+        // `self.heads` and to the room of a distinct packet. All are borrowed until the call returns, and are as long
+        // as stated.
         let received = check(unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
@@ -124,9 +125,9 @@ impl Batch {
         Ok(received)
     }
 
-    /// Sends `packets[from..]` (at most up to the capacity), each behind the first `head_len` bytes of its head, to the
-    /// address that the socket is bound to. Returns how many the kernel took, at least one. An error is the first
-    /// packet's.
+    /// Sends `packets[from..]` (at most up to the capacity) to the address that the socket is bound to. Each packet
+    /// follows the first `head_len` bytes of its head. Returns the number of datagrams that the kernel took, which is
+    /// at least one. An error concerns the first packet.
     pub fn send(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -137,7 +138,7 @@ impl Batch {
         self.transmit(fd, head_len, packets, from, false)
     }
 
-    /// As [`Batch::send`], but each to its own destination.
+    /// Like [`Batch::send`], but each datagram goes to its own destination.
     pub fn send_to(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -184,8 +185,8 @@ impl Batch {
         let Some(messages) = self.messages.get_mut(from..) else { return Ok(0) };
         // SAFETY: each of the `count` messages from `from` on points to two vectors in `self.vectors`, and possibly to
         // an address in `self.destinations`. The vectors point to a head in `self.heads` and to a packet's bytes. All
-        // are borrowed until the call returns, and as long as stated. The kernel only reads through the vectors of a
-        // sent message.
+        // are borrowed until the call returns, and are as long as stated. The kernel only reads through the vectors of
+        // a sent message.
         let sent = check(unsafe {
             libc::sendmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT)
         })?;

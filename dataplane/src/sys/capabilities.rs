@@ -1,13 +1,13 @@
-//! A thread's capabilities, beyond the rights of its user (`capabilities(7)`). The threads that it starts inherit them.
+//! A thread's capabilities, beyond the rights of its user (`capabilities(7)`). Threads that it starts inherit them.
 
 use std::io;
 
 pub use rustix::thread::CapabilitySet;
 use rustix::thread::{CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
 
-/// Lays down all of the calling thread's capabilities: none is in effect, and it may take each up again. A process that
-/// has given them up instead could be traced, and so be used, by every process of its user (ptrace(2)). Programs that
-/// root executes have all of them in effect.
+/// Lowers all of the calling thread's capabilities: none is in effect, and the thread may raise each again. If a
+/// process gave them up instead, every process of its user could trace it, and so use it (ptrace(2)). Programs that
+/// root executes have all capabilities in effect.
 pub fn lay_down() -> io::Result<()> {
     let sets = capabilities(None)?;
     set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..sets })
@@ -15,7 +15,7 @@ pub fn lay_down() -> io::Result<()> {
 }
 
 /// Gives up all of the calling thread's capabilities except `kept`, permanently: no program that it executes gets them
-/// back (`PR_SET_NO_NEW_PRIVS`). Returns those of `kept` that it had.
+/// back (`PR_SET_NO_NEW_PRIVS`). Returns those of `kept` that the thread had.
 pub fn keep_only(kept: CapabilitySet) -> io::Result<CapabilitySet> {
     set_no_new_privs(true)?;
     let left = capabilities(None)?.permitted & kept;

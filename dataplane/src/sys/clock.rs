@@ -1,20 +1,21 @@
-//! A cheap clock to measure cost: cycles if the processor counts them, else nanoseconds. And a clock that continues
-//! from process to process.
+//! A cheap clock for measuring cost: it counts cycles if the processor provides them, else nanoseconds. There is also a
+//! clock that continues from process to process.
 
 use std::time::Duration;
 
-/// The time since the machine's start without its sleep (`CLOCK_MONOTONIC`): the same for all its processes, but those
-/// in a time namespace of their own.
+/// The time since the machine's start, without the time in which it slept (`CLOCK_MONOTONIC`). It is the same for all
+/// processes except those in a time namespace of their own.
 #[inline]
 pub fn since_boot() -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it writes one `timespec`, and every Linux has this clock. (Rustix would call the vDSO by itself, which
-    // valgrind does not survive.)
+    // SAFETY: it writes one `timespec`, and every Linux has this clock. (Rustix would call the vDSO directly, which
+    // crashes under valgrind.)
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec.cast_unsigned() as u32)
 }
 
-/// A count that only grows, in the unit of [`UNIT`]. The wrapping difference of two reads is the cost between them.
+/// A count that only grows, in the unit of [`UNIT`]. The wrapping difference of two reads is the cost of the code
+/// between them.
 ///
 /// The time-stamp counter is not a barrier: a few instructions around the call may fall on either side.
 #[inline]

@@ -1,4 +1,4 @@
-//! Memory that costs nothing until it is touched, and can be prefetched.
+//! Memory that costs nothing until it is used, and that can be prefetched.
 
 use std::io;
 use std::mem::needs_drop;
@@ -14,9 +14,10 @@ use super::shared_file::SharedFile;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Pages {
-    /// 4 KB, for memory that is seldom read, and scattered.
+    /// 4 KB, for scattered memory that is rarely read.
     Small = libc::MADV_NOHUGEPAGE,
-    /// 2 MB, if the kernel has them. With small pages nearly each lookup in a large array first walks page tables.
+    /// 2 MB, if the kernel has such pages. With small pages, nearly every lookup in a large array walks page tables
+    /// first.
     Huge = libc::MADV_HUGEPAGE,
 }
 
@@ -34,7 +35,7 @@ pub fn prefetch<T>(address: *const T) {
 #[cfg(not(target_arch = "x86_64"))]
 pub fn prefetch<T>(_address: *const T) {}
 
-/// Maps memory that can be read and written, at an address of the kernel's choice.
+/// Maps memory for reading and writing, at an address that the kernel chooses.
 fn map(bytes: usize, flags: libc::c_int, file: libc::c_int) -> io::Result<NonNull<libc::c_void>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a mapping at an address of the kernel's choice touches no memory of ours.
@@ -45,7 +46,7 @@ fn map(bytes: usize, flags: libc::c_int, file: libc::c_int) -> io::Result<NonNul
     NonNull::new(address).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
-/// A fixed array of zeroed values in pages of its own. A page takes memory when it is first touched, never before.
+/// A fixed array of zeroed values in pages of its own. A page uses memory only after it is first touched.
 #[derive(Debug)]
 pub struct ZeroedPages<T: FromZeros> {
     first: NonNull<T>,
@@ -58,8 +59,8 @@ unsafe impl<T: FromZeros + Send> Send for ZeroedPages<T> {}
 unsafe impl<T: FromZeros + Sync> Sync for ZeroedPages<T> {}
 
 impl<T: FromZeros> ZeroedPages<T> {
-    /// `len` zeroed values in pages of this size. Errors: no address space, or a length whose bytes overflow
-    /// (`OutOfMemory`).
+    /// Creates `len` zeroed values in pages of this size. Fails if there is no address space, or with `OutOfMemory` if
+    /// the number of bytes overflows.
     pub fn new(len: usize, pages: Pages) -> io::Result<Self> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096 && !needs_drop::<T>()) };
         if len == 0 {
@@ -67,13 +68,15 @@ impl<T: FromZeros> ZeroedPages<T> {
         }
         let bytes = Self::bytes(len).ok_or(io::ErrorKind::OutOfMemory)?;
         let first = map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)?;
-        // SAFETY: the range was just mapped. Advice only: nothing is lost if a kernel without huge pages refuses it.
+        // SAFETY: the range was just mapped. This is only advice: nothing is lost if a kernel without huge pages
+        // refuses it.
         unsafe { libc::madvise(first.as_ptr().cast(), bytes, pages as libc::c_int) };
         Ok(Self { first: first.cast(), len })
     }
 
-    /// `len` zeroed values, at least one, in a file that other processes may have, too. They may write there, so `T` must
-    /// be atomic. Errors: no address space, no file, or a length whose bytes overflow (`OutOfMemory`).
+    /// Creates `len` zeroed values, at least one, in a file that other processes may also map. Other processes may
+    /// write there, so `T` must be atomic. Fails if there is no address space or no file, or with `OutOfMemory` if the
+    /// number of bytes overflows.
     pub(crate) fn shared(len: usize, name: &str) -> io::Result<(Self, SharedFile)>
     where
         T: Sync,
@@ -102,8 +105,9 @@ impl<T: FromZeros> Deref for ZeroedPages<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `first` is page-aligned, so aligned for `T`. It starts `len` values that are zero or were written as
-        // `T`; zero is a `T` by `FromZeros`. If `len` is 0 it dangles, aligned. The mapping lives as long as `self`.
+        // SAFETY: `first` is page-aligned, so aligned for `T`. It is the start of `len` values that are zero or were
+        // written as `T`, and zero is a valid `T` by `FromZeros`. If `len` is 0 it dangles, aligned. The mapping lives
+        // as long as `self`.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
     }
 }
@@ -111,7 +115,7 @@ impl<T: FromZeros> Deref for ZeroedPages<T> {
 impl<T: FromZeros> DerefMut for ZeroedPages<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `deref`; `&mut self` makes the borrow the only one.
+        // SAFETY: as in `deref`; `&mut self` makes this borrow the only one.
         unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
     }
 }
@@ -119,7 +123,7 @@ impl<T: FromZeros> DerefMut for ZeroedPages<T> {
 impl<T: FromZeros> Drop for ZeroedPages<T> {
     fn drop(&mut self) {
         if let (Some(bytes), true) = (Self::bytes(self.len), self.len > 0) {
-            // SAFETY: exactly the range that `new` mapped; no borrow outlives `self`.
+            // SAFETY: this is exactly the range that `new` mapped, and no borrow outlives `self`.
             unsafe { libc::munmap(self.first.as_ptr().cast(), bytes) };
         }
     }

@@ -1,6 +1,6 @@
-//! The packet path's system calls that the standard library lacks, and all unsafe code of this crate.
+//! The system calls of the packet path that the standard library lacks, and all unsafe code of this crate.
 //!
-//! Functions here take and return plain values and borrowed descriptors; [`crate::port`] decides what they mean.
+//! Functions here take and return plain values and borrowed descriptors; [`crate::port`] gives them their meaning.
 #![expect(
     unsafe_code,
     reason = "the one place where this crate talks to the kernel without the standard library"

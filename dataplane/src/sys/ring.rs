@@ -10,25 +10,26 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::check;
 use super::socket::set_option;
 
-/// Bytes of a slot: 76 of the kernel's, whose last ten are the virtio header, and a frame of up to 180.
+/// The size of a slot in bytes: 76 bytes of the kernel, which end with the virtio header of ten bytes, and a frame of
+/// up to 180.
 const SLOT: usize = 256;
-/// Slots of a ring: about as many packets as a device keeps for a busy reader.
+/// The number of slots of a ring: about as many packets as a device keeps for a busy reader.
 pub const SLOTS: usize = 512;
-/// Bytes that the kernel allocates in one piece: a multiple of every existing page size.
+/// The number of bytes that the kernel allocates in one piece: a multiple of every existing page size.
 const BLOCK: usize = 64 << 10;
 const BYTES: usize = SLOT * SLOTS;
-/// Bytes of a virtio header (virtio 1.2, 5.1.6, without `num_buffers`).
+/// The length of a virtio header in bytes (virtio 1.2, 5.1.6, without `num_buffers`).
 const VIRTIO_LEN: usize = 10;
 const TO_THE_KERNEL: u32 = 0;
 
 /// The content of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slot<'a> {
-    /// A whole frame behind its virtio header.
+    /// A whole frame after its virtio header.
     Whole(&'a [u8]),
-    /// The beginning of a frame that is too long for a slot. The socket gives the whole frame next.
+    /// The beginning of a frame that is too long for a slot. The socket delivers the whole frame next.
     Queued,
-    /// The beginning of such a frame that the socket had no room for.
+    /// The beginning of such a frame, for which the socket had no room.
     Cut,
 }
 
@@ -43,10 +44,11 @@ pub struct ReceiveRing {
 unsafe impl Send for ReceiveRing {}
 
 impl ReceiveRing {
-    /// Gives a packet socket with virtio headers a ring. Frames queued on the socket before are lost. `None`: the
-    /// kernel gives no ring (no memory; before Linux 4.6), and the socket queues everything as before.
+    /// Gives a packet socket with virtio headers a ring. Frames that were queued on the socket before are lost. Returns
+    /// `None` if the kernel provides no ring (no memory; before Linux 4.6). Then the socket queues everything as
+    /// before.
     ///
-    /// Errors: the socket has a ring that can be neither read nor detached, so it queues nothing.
+    /// Returns an error if the socket has a ring that can be neither read nor detached, so that it queues nothing.
     pub fn attach(fd: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         if Self::ask_for(fd).is_err() {
             return Ok(None);
@@ -65,7 +67,7 @@ impl ReceiveRing {
     fn ask_for(fd: BorrowedFd<'_>) -> io::Result<()> {
         let version = libc::tpacket_versions::TPACKET_V2 as c_int;
         set_option(fd, libc::SOL_PACKET, libc::PACKET_VERSION, version)?;
-        // Any number but 0: then a frame that is too long for a slot is queued whole.
+        // With any number except 0, a frame that is too long for a slot is queued whole.
         set_option(fd, libc::SOL_PACKET, libc::PACKET_COPY_THRESH, 1)?;
         set_slots(fd, SLOTS)
     }
@@ -76,7 +78,7 @@ impl ReceiveRing {
         set_slots(fd, 0)
     }
 
-    /// The slot `ahead` places (less than [`SLOTS`]) behind the next one, if the kernel has filled it.
+    /// The slot `ahead` places (less than [`SLOTS`]) after the next one, if the kernel has filled it.
     #[inline]
     pub fn peek(&self, ahead: usize) -> Option<Slot<'_>> {
         let status = self.status(ahead).load(Ordering::Acquire);
@@ -101,7 +103,7 @@ impl ReceiveRing {
         }
     }
 
-    /// Gives the next `count` slots, which the kernel has filled, back to the kernel.
+    /// Returns the next `count` slots, which the kernel has filled, to the kernel.
     #[inline]
     pub fn release(&mut self, count: usize) {
         for _ in 0..count {
@@ -126,14 +128,14 @@ impl ReceiveRing {
 
 impl Drop for ReceiveRing {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that `attach` mapped; no borrow outlives `self`.
+        // SAFETY: this is exactly the range that `attach` mapped, and no borrow outlives `self`.
         unsafe { libc::munmap(self.first.as_ptr().cast(), BYTES) };
     }
 }
 
-/// Frames for which a packet socket had no room since the last call (`PACKET_STATISTICS`).
+/// The number of frames since the last call for which a packet socket had no room (`PACKET_STATISTICS`).
 pub fn lost(fd: BorrowedFd<'_>) -> io::Result<u32> {
-    // A `tpacket_stats`: how many frames came, and how many of them were dropped.
+    // A `tpacket_stats`: the number of frames that arrived, and the number of those that were dropped.
     let mut counts = [0u32; 2];
     let mut len = size_of_val(&counts) as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes into `counts` and the true length into `len`; both live until the

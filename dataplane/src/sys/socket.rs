@@ -12,15 +12,15 @@ use super::check;
 pub struct Instruction {
     /// The operation.
     pub code: u16,
-    /// Instructions to skip when a comparison holds.
+    /// The number of instructions to skip if a comparison holds.
     pub jump_true: u8,
-    /// Instructions to skip when it does not hold.
+    /// The number of instructions to skip if it does not hold.
     pub jump_false: u8,
     /// The operand.
     pub operand: u32,
 }
 
-/// A nonblocking socket that is closed on exec.
+/// Opens a nonblocking socket that is closed on exec.
 pub fn open(family: c_int, kind: c_int, protocol: c_int) -> io::Result<OwnedFd> {
     // SAFETY: takes and returns plain integers.
     let fd = check(unsafe {
@@ -63,7 +63,7 @@ pub fn option(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int
     Ok(value)
 }
 
-/// Puts `program` in front of the socket's receive queue; it replaces an earlier one.
+/// Puts `program` in front of the socket's receive queue, in place of an earlier one.
 pub fn attach_filter(fd: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
     let mut code: Vec<libc::sock_filter> = program
         .iter()
@@ -106,7 +106,7 @@ pub fn bind_link(fd: BorrowedFd<'_>, index: u32, ethertype: u16) -> io::Result<(
     Ok(())
 }
 
-/// The interface that a packet socket is bound to; `None` if there is none, or it has been deleted.
+/// The interface that a packet socket is bound to. `None` if there is none, or if it has been deleted.
 pub fn bound_link(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     let mut address = link_address();
     let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -128,7 +128,8 @@ pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Asks for buffers of `bytes` in each direction: beyond the system's limit if the caller is privileged, else up to it.
+/// Requests buffers of `bytes` for each direction. A privileged caller may exceed the system's limit; another gets at
+/// most the limit.
 pub fn enlarge_buffers(fd: BorrowedFd<'_>, bytes: c_int) -> io::Result<()> {
     for (force, plain) in
         [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]

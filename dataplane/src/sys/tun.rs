@@ -11,15 +11,16 @@ use super::check;
 pub struct Interface {
     /// The interface's name.
     pub name: String,
-    /// The flags as the kernel keeps them: `IFF_TUN`, `IFF_VNET_HDR` and others.
+    /// The flags as the kernel stores them: `IFF_TUN`, `IFF_VNET_HDR` and others.
     pub flags: c_int,
 }
 
-/// Makes `fd`, a fresh descriptor of `/dev/net/tun`, a queue of the interface `name` in the caller's network namespace.
-/// The interface is created if it does not exist. Returns the name, which the kernel completes if it ends in `%d`.
+/// Turns `fd`, a fresh descriptor of `/dev/net/tun`, into a queue of the interface `name` in the caller's network
+/// namespace. The interface is created if it does not exist. Returns the name, which the kernel completes if it ends in
+/// `%d`.
 ///
-/// Errors: `InvalidInput` for a name longer than 15 bytes; `EPERM` without `CAP_NET_ADMIN` over the namespace; `EBUSY`
-/// and `EINVAL` when the interface exists in another shape.
+/// Fails with `InvalidInput` for a name longer than 15 bytes, with `EPERM` without `CAP_NET_ADMIN` over the namespace,
+/// and with `EBUSY` or `EINVAL` if the interface exists in another form.
 pub fn set_interface(fd: BorrowedFd<'_>, name: &str, flags: c_int) -> io::Result<String> {
     let mut request = empty_request();
     if name.len() >= request.ifr_name.len() || name.contains('\0') {
@@ -37,7 +38,7 @@ pub fn set_interface(fd: BorrowedFd<'_>, name: &str, flags: c_int) -> io::Result
     Ok(name_of(&request))
 }
 
-/// The interface of the queue `fd`. Errors: `fd` is not a TUN or TAP queue, or is detached.
+/// The interface of the queue `fd`. Returns an error if `fd` is not a TUN or TAP queue, or is detached.
 pub fn interface(fd: BorrowedFd<'_>) -> io::Result<Interface> {
     let mut request = empty_request();
     // SAFETY: TUNGETIFF writes one ifreq, which lives until the call returns.
@@ -55,7 +56,8 @@ const GET_NAMESPACE: libc::Ioctl = libc::_IO(b'T' as u32, 227);
 
 /// The network namespace in which the interface of the queue `fd` lies now.
 ///
-/// Errors: `fd` is detached; `EPERM` without `CAP_NET_ADMIN` over the namespace; `EINVAL` before Linux 5.2.
+/// Returns an error if `fd` is detached. Fails with `EPERM` without `CAP_NET_ADMIN` over the namespace, and with
+/// `EINVAL` before Linux 5.2.
 pub fn namespace(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: TUNGETDEVNETNS takes no argument and returns a new descriptor.
     let opened = check(unsafe { libc::ioctl(fd.as_raw_fd(), GET_NAMESPACE, 0) })?;
@@ -70,7 +72,7 @@ pub fn set_vnet_header_len(fd: BorrowedFd<'_>, len: c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// The length of the header that was set last, by any process.
+/// The header length that any process has set last.
 pub fn vnet_header_len(fd: BorrowedFd<'_>) -> io::Result<c_int> {
     let mut len: c_int = 0;
     // SAFETY: TUNGETVNETHDRSZ writes one int, which lives until the call returns.
@@ -79,7 +81,7 @@ pub fn vnet_header_len(fd: BorrowedFd<'_>) -> io::Result<c_int> {
 }
 
 /// Sets whether the header's fields are little-endian. If not, they have the machine's own order, or big-endian order
-/// if a process has set that (`TUNSETVNETBE`). Little-endian overrules both.
+/// if a process has set that (`TUNSETVNETBE`). Little-endian overrides both.
 pub fn set_little_endian(fd: BorrowedFd<'_>, little: bool) -> io::Result<()> {
     let little = c_int::from(little);
     // SAFETY: TUNSETVNETLE reads one int, which lives until the call returns.
@@ -96,9 +98,9 @@ pub fn is_little_endian(fd: BorrowedFd<'_>) -> io::Result<bool> {
 }
 
 /// Sets the user and the group that may open further queues without `CAP_NET_ADMIN` over the device's namespace. A
-/// process needs both. While neither is set, every process may.
+/// process needs to match both. While neither is set, every process may open queues.
 ///
-/// Errors: `EINVAL` for an id that the caller's user namespace does not map.
+/// Fails with `EINVAL` for an id that the caller's user namespace does not map.
 pub fn set_owner(fd: BorrowedFd<'_>, user: u32, group: u32) -> io::Result<()> {
     // SAFETY: TUNSETOWNER takes its argument by value.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOWNER, libc::c_ulong::from(user)) })?;
@@ -107,8 +109,8 @@ pub fn set_owner(fd: BorrowedFd<'_>, user: u32, group: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells the kernel which offloads the reader of this device's queues handles: `TUN_F_*`. Errors: `EINVAL` for a flag
-/// that the kernel does not know.
+/// Tells the kernel which offloads the reader of this device's queues handles: `TUN_F_*`. Fails with `EINVAL` for a
+/// flag that the kernel does not know.
 pub fn set_offload(fd: BorrowedFd<'_>, flags: c_uint) -> io::Result<()> {
     // SAFETY: TUNSETOFFLOAD takes its argument by value.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(flags)) })?;

@@ -10,7 +10,7 @@ use std::ptr;
 
 use super::check;
 
-/// The most datagrams in a super-datagram (`UDP_MAX_SEGMENTS` of the kernels that this program runs on).
+/// The largest number of datagrams in a super-datagram (`UDP_MAX_SEGMENTS` of the kernels that this program supports).
 pub const SEGMENTS: usize = 64;
 
 /// A received super-datagram, as the kernel describes it.
@@ -22,7 +22,8 @@ pub struct SuperDatagram {
     pub source_port: u16,
     /// Its length in bytes.
     pub len: usize,
-    /// Bytes of each datagram except the last, which may be shorter. Equals `len` if there is only one.
+    /// The length of each datagram except the last, which may be shorter, in bytes. It equals `len` if there is only
+    /// one.
     pub segment: usize,
     /// DSCP and ECN of the outer header.
     pub tos: u8,
@@ -38,11 +39,11 @@ impl Control {
     }
 }
 
-/// The most pieces of a super-datagram: the headers and the payload of each datagram, which may lie apart, and one
-/// piece for the rest of a longer one than expected.
+/// The largest number of pieces of a super-datagram: the headers and the payload of each datagram, which may lie apart,
+/// and one piece for the rest of a super-datagram that is longer than expected.
 const PIECES: usize = 2 * SEGMENTS + 1;
 
-/// The arrays for sending and receiving; they are made once.
+/// The arrays for sending and receiving; they are allocated once.
 pub struct Vectors([libc::iovec; PIECES]);
 
 // SAFETY: the pointers are written before each system call, and the kernel follows them during it. Between calls they
@@ -56,11 +57,12 @@ impl Default for Vectors {
 }
 
 impl Vectors {
-    /// Receives a super-datagram into `pieces` (at most two for each of [`SEGMENTS`] datagrams and one more), one
-    /// behind the other. It must fit into all pieces together. Never waits. The socket has `UDP_GRO` and `IP_RECVTOS`
-    /// set.
+    /// Receives a super-datagram into `pieces` (at most two for each of [`SEGMENTS`] datagrams, and one more), one
+    /// after the other. It must fit into all pieces together. The call never waits. The socket must have `UDP_GRO` and
+    /// `IP_RECVTOS` set.
     ///
-    /// Errors: `WouldBlock` when there is none; `InvalidData` if it was longer, or its sender has no IPv4 address.
+    /// Fails with `WouldBlock` if there is none, and with `InvalidData` if it was longer or its sender has no IPv4
+    /// address.
     pub fn receive<'a>(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -125,11 +127,12 @@ impl Vectors {
         Ok(super_datagram)
     }
 
-    /// Sends the bytes of `pieces` (at most two for each of [`SEGMENTS`] datagrams), one behind the other, to `to`, as
-    /// datagrams of `segment` bytes; only the last may be shorter. `tos` is DSCP and ECN of each. Never waits.
+    /// Sends the bytes of `pieces` (at most two for each of [`SEGMENTS`] datagrams), one after the other, to `to`. They
+    /// form datagrams of `segment` bytes; only the last may be shorter. `tos` holds DSCP and ECN of each datagram. The
+    /// call never waits.
     ///
-    /// Errors: `WouldBlock`, `ENOBUFS` when there is no room; `EMSGSIZE` when a datagram exceeds the link's MTU; `EIO`
-    /// or `EINVAL` if the kernel cannot cut.
+    /// Fails with `WouldBlock` or `ENOBUFS` if there is no room, with `EMSGSIZE` if a datagram exceeds the link's MTU,
+    /// and with `EIO` or `EINVAL` if the kernel cannot cut.
     pub fn send<'a>(
         &mut self,
         fd: BorrowedFd<'_>,

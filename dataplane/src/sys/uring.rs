@@ -9,11 +9,11 @@ use io_uring::{EnterFlags, IoUring, opcode, types};
 
 use crate::packet::Packet;
 
-/// Tests whether the kernel gives this process a ring: calls it with arguments that it cannot accept, and reads its
-/// answer from the error.
+/// Tests whether the kernel gives this process a ring. It calls the kernel with arguments that cannot be accepted, and
+/// the error gives the answer.
 ///
-/// Errors: `ENOSYS` without `io_uring` in the kernel or the seccomp filter; `EPERM` when `kernel.io_uring_disabled` or
-/// a security module forbids it.
+/// Fails with `ENOSYS` if the kernel or the seccomp filter has no `io_uring`, and with `EPERM` if
+/// `kernel.io_uring_disabled` or a security module forbids it.
 pub fn available() -> io::Result<()> {
     // SAFETY: the parameters are a null pointer. The kernel reads them only after it has checked that the caller may
     // have a ring. Then the call fails with EFAULT and has no other effect.
@@ -26,17 +26,18 @@ pub fn available() -> io::Result<()> {
     }
 }
 
-/// The most writes in a call: as many packets as a worker queues on a port before it sends.
+/// The largest number of writes in a call: as many packets as a worker queues on a port before it sends.
 pub const WRITES: usize = 64;
 
-/// A ring for writes of packets, each behind a header of `H` bytes.
+/// A ring for writing packets, each after a header of `H` bytes.
 ///
-/// A call returns when all of its writes are over, so the kernel has no packet afterwards. The writes are done in
-/// order, and none waits. With `O_NONBLOCK` alone the ring would wait until the descriptor is writable, and another
-/// process can prevent that for ever in some devices. With `RWF_NOWAIT` the write fails with `EAGAIN` instead.
+/// A call returns only after all of its writes are complete, so the kernel holds no packet afterwards. The writes are
+/// done in order, and none of them waits. With `O_NONBLOCK` alone, the ring would wait until the descriptor is
+/// writable. On some devices another process can prevent that forever. With `RWF_NOWAIT` the write fails with `EAGAIN`
+/// instead.
 pub struct Writes<const H: usize> {
-    /// `None` after an error. Then entries that the kernel has not taken point to packets that are in use elsewhere.
-    /// Only closing the ring takes them back: the ring holds them, and nothing else can submit them.
+    /// `None` after an error. After an error, entries that the kernel has not taken point to packets that are in use
+    /// elsewhere. Only closing the ring removes these entries: the ring holds them, and nothing else can submit them.
     ring: Option<IoUring>,
     headers: Box<[[u8; H]; WRITES]>,
     vectors: Box<[[libc::iovec; 2]; WRITES]>,
@@ -44,7 +45,7 @@ pub struct Writes<const H: usize> {
 }
 
 // SAFETY: the pointers in `vectors` are written before each system call, and the kernel reads them during it. Between
-// calls they are not followed, so it does not matter which thread holds them.
+// calls nothing follows them, so it does not matter which thread holds them.
 unsafe impl<const H: usize> Send for Writes<H> {}
 
 impl<const H: usize> fmt::Debug for Writes<H> {
@@ -54,9 +55,9 @@ impl<const H: usize> fmt::Debug for Writes<H> {
 }
 
 impl<const H: usize> Writes<H> {
-    /// Makes a ring.
+    /// Creates a ring.
     ///
-    /// Errors: as [`available`]; `ENOMEM` beyond the locked memory that kernels before 5.12 allow.
+    /// The errors are those of [`available`], and `ENOMEM` beyond the locked memory that kernels before 5.12 allow.
     pub fn new() -> io::Result<Self> {
         let vector = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
         Ok(Self {
@@ -67,10 +68,11 @@ impl<const H: usize> Writes<H> {
         })
     }
 
-    /// Writes `packets` (at most [`WRITES`]) in order, each in one piece behind the header that `header` makes of it.
-    /// Returns for each the bytes written, or a negative error number (`ECANCELED`: the kernel did not take it).
+    /// Writes `packets` (at most [`WRITES`]) in order, each in one piece after the header that `header` builds for it.
+    /// Returns for each packet the number of bytes written, or a negative error number (`ECANCELED`: the kernel did not
+    /// take it).
     ///
-    /// Errors: the ring has failed, so none of the packets was written, and every further call fails, too.
+    /// An error means that the ring has failed. Then none of the packets was written, and every later call fails, too.
     pub fn write(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -78,7 +80,8 @@ impl<const H: usize> Writes<H> {
         header: impl Fn(&Packet) -> [u8; H],
     ) -> io::Result<&[i32]> {
         let packets = &packets[..packets.len().min(WRITES)];
-        // This runs before anything is queued: the caller's function leaves no entry behind, even if it panics.
+        // This runs before anything is queued, so that the caller's function leaves no entry in the queue even if it
+        // panics.
         for (head, packet) in self.headers.iter_mut().zip(packets) {
             *head = header(packet);
         }
@@ -118,15 +121,15 @@ impl<const H: usize> Writes<H> {
     }
 }
 
-/// The kernel does not take the queued entries.
+/// The error that the kernel does not take the queued entries.
 struct Refusal {
     error: io::Error,
-    /// How many entries of the call it took before.
+    /// The number of entries of the call that the kernel took before.
     taken: usize,
 }
 
-/// Submits the queued entries and waits until the kernel has completed all that it took. Writes their results into
-/// `results`. A [`Refusal`] leaves entries in the queue.
+/// Submits the queued entries and waits until the kernel has completed all entries that it took. Writes their results
+/// into `results`. A [`Refusal`] leaves entries in the queue.
 fn complete(ring: &mut IoUring, results: &mut [i32]) -> Result<(), Refusal> {
     let queued = ring.submission().len();
     let mut completed = 0;
@@ -149,7 +152,7 @@ fn complete(ring: &mut IoUring, results: &mut [i32]) -> Result<(), Refusal> {
             ring.submit_and_wait(queued - completed)
         } else {
             let wait = EnterFlags::GETEVENTS.bits();
-            // SAFETY: nothing is submitted and no argument given: the call waits for a completion.
+            // SAFETY: nothing is submitted and no argument is given: the call only waits for a completion.
             unsafe { ring.submitter().enter::<libc::sigset_t>(0, 1, wait, None) }
         };
         match entered {
@@ -180,7 +183,7 @@ mod tests {
         }
     }
 
-    /// A ring, a pipe for it to write to, and packets of a byte each; `None` if the kernel gives no ring.
+    /// A ring, a pipe for it to write to, and packets of one byte each. `None` if the kernel provides no ring.
     fn ring() -> Option<(Writes<1>, io::PipeReader, io::PipeWriter, Vec<Packet>)> {
         let ring = match Writes::new() {
             Ok(ring) => ring,
@@ -228,7 +231,7 @@ mod tests {
     #[test]
     fn a_packet_that_the_kernel_did_not_take_is_never_written() {
         let Some((mut writes, reader, writer, packets)) = ring() else { return };
-        // A ring that is not enabled yet takes nothing (io_uring_setup(2), IORING_SETUP_R_DISABLED).
+        // A ring that is not enabled yet takes no entries (io_uring_setup(2), IORING_SETUP_R_DISABLED).
         writes.ring = Some(IoUring::builder().setup_r_disabled().build(WRITES as u32).unwrap());
         let error = writes.write(writer.as_fd(), &packets[..4], |_| [0]).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EBADFD));

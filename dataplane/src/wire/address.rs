@@ -12,8 +12,8 @@ const LOOPBACK: u8 = 127;
 
 /// An IPv4 address in IPv4-mapped form, or an IPv6 address.
 ///
-/// An IPv6 packet with an IPv4-mapped address is malformed ([`crate::parse`]), because the address would pass for IPv4.
-/// Addresses have the order of their sixteen bytes.
+/// An IPv6 packet with an IPv4-mapped address is malformed ([`crate::parse`]), because the address would count as IPv4.
+/// Addresses are ordered by their sixteen bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(C)]
 pub struct Address {
@@ -65,10 +65,10 @@ impl Address {
         matches!(self.to_ip(), IpAddr::V4(v4) if v4.is_loopback())
     }
 
-    /// Whether a router forwards packets from and to the address. It does not for this network, the unspecified
-    /// address, loopback, multicast, reserved and broadcast addresses, and IPv6's link-local ones (RFC 1812, section
-    /// 5.3.7; RFC 6890; RFC 4291, sections 2.5 and 2.7). It does for IPv4's link-local addresses, as Calico does and
-    /// against RFC 3927, section 7, because metadata services and node-local DNS have such addresses.
+    /// Whether a router forwards packets from and to the address. It does not forward for these: this network, the
+    /// unspecified address, loopback, multicast, reserved and broadcast addresses, and IPv6's link-local ones (RFC
+    /// 1812, section 5.3.7; RFC 6890; RFC 4291, sections 2.5 and 2.7). It forwards for IPv4's link-local addresses, as
+    /// Calico does and against RFC 3927, section 7, because metadata services and node-local DNS have such addresses.
     #[inline]
     pub const fn is_forwardable(self) -> bool {
         match self.to_v4() {
@@ -99,14 +99,14 @@ impl Address {
     #[inline]
     pub(crate) const fn checksum(self) -> u32 {
         let Self { high, low } = self;
-        // 2^16 counts 1, so words are added two at a time. 0xffff counts 0, so the mapped prefix does not matter.
+        // 2^16 counts as 1, so words are added two at a time. 0xffff counts as 0, so the mapped prefix does not matter.
         let pairs = (high >> 32) + (high as u32 as u64) + (low >> 32) + (low as u32 as u64);
         checksum::fold(checksum::fold64(pairs)) as u32
     }
 }
 
 /// The sum of the pseudo-header of either family, which TCP, UDP and ICMPv6 checksums cover: addresses, protocol, and
-/// length of the layer-4 part in bytes (RFC 9293, section 3.1; RFC 8200, section 8.1).
+/// the length of the layer-4 part in bytes (RFC 9293, section 3.1; RFC 8200, section 8.1).
 #[inline]
 pub fn pseudo(source: Address, destination: Address, protocol: u8, len: u32) -> u32 {
     source.checksum() + destination.checksum() + u32::from(protocol) + (len & 0xffff) + (len >> 16)

@@ -52,7 +52,7 @@ fn payload() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![vec(any::<u8>(), 0..64), vec(any::<u8>(), 0..3000)]
 }
 
-/// Options as RFC 791 has them: no operation, record route (not copied), router alert and security (copied).
+/// Options of RFC 791: no operation, record route (not copied), router alert and security (copied).
 fn options4() -> impl Strategy<Value = Ipv4Options> {
     let option = prop_oneof![
         Just(vec![1]),
@@ -112,7 +112,7 @@ fn headers6() -> impl Strategy<Value = IpHeaders> {
         })
 }
 
-/// Builds a packet with right lengths and checksums.
+/// Builds a packet with correct lengths and checksums.
 pub(crate) fn build(headers: &IpHeaders, transport: &Transport, payload: &[u8]) -> Vec<u8> {
     let builder = PacketBuilder::ip(headers.clone());
     let v4 = headers.ipv4().is_some();

@@ -28,11 +28,11 @@ const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
 pub mod operation {
     /// Asks for the hardware address of the target's protocol address.
     pub const REQUEST: u16 = 1;
-    /// Tells that the sender has its protocol address.
+    /// Says that the sender has its protocol address.
     pub const REPLY: u16 = 2;
 }
 
-/// A packet, and the link's padding.
+/// A packet, followed by the link's padding.
 pub type View = super::view::View<Header>;
 
 impl super::view::Header for Header {
@@ -44,7 +44,7 @@ impl super::view::Header for Header {
 }
 
 impl Header {
-    /// The answer to a request: the target's address is at `hardware`.
+    /// The answer to a request: the target's address is at the hardware address `hardware`.
     #[inline]
     #[must_use]
     pub fn answer(&self, hardware: [u8; 6]) -> Self {

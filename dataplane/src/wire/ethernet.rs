@@ -15,7 +15,7 @@ pub struct Header {
     pub ethertype: U16,
 }
 
-/// Length of the header.
+/// The length of the header, in bytes.
 pub const HEADER_LEN: usize = size_of::<Header>();
 
 /// A frame. The link's padding is part of its payload.
@@ -33,7 +33,7 @@ pub mod ethertype {
     pub const IPV6: u16 = 0x86dd;
 }
 
-/// The header of a frame that this program makes.
+/// The header of a frame that this program sends.
 pub fn header(destination: [u8; 6], source: [u8; 6], ethertype: u16) -> [u8; HEADER_LEN] {
     transmute!(Header { destination, source, ethertype: ethertype.into() })
 }

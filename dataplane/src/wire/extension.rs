@@ -1,4 +1,4 @@
-//! IPv6 extension headers (RFC 8200, section 4): a walk over them to the upper layer.
+//! IPv6 extension headers (RFC 8200, section 4): a walk over them to the layer-4 header.
 
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
@@ -6,32 +6,35 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 use super::Malformed;
 use super::protocol::{AUTHENTICATION, DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ROUTING};
 
-/// The first eight bytes of an extension header. None is shorter, and a fragment header is no longer.
+/// The first eight bytes of an extension header. No extension header is shorter, and a fragment header is not longer.
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Header {
     /// The protocol or extension header that follows.
     next: u8,
-    /// Length of the header after these eight bytes, in units of eight bytes, of four in an authentication header.
+    /// The length of the header after these eight bytes, in units of eight bytes (in an authentication header: four
+    /// bytes).
     len: u8,
-    /// Fragment: the offset in bytes, a multiple of eight, and in the lowest bit whether fragments follow. Routing:
-    /// type and segments left, a byte each.
+    /// In a fragment header: the offset in bytes, a multiple of eight, and in the lowest bit whether more fragments
+    /// follow. In a routing header: type and segments left, one byte each.
     word: U16,
-    /// Fragment: the identification.
+    /// In a fragment header: the identification.
     id: U32,
 }
 
-/// Most extension headers in a packet. RFC 8200 recommends an order of six, one of them twice.
+/// The largest number of extension headers in a packet. RFC 8200 recommends an order of six headers, one of which may
+/// occur twice.
 pub const LIMIT: usize = 8;
-/// Length of a fragment header.
+/// The length of a fragment header, in bytes.
 pub const FRAGMENT_LEN: usize = UNIT;
-/// The length of every extension header except authentication's is a multiple of this, in bytes.
+/// The unit of extension header lengths, in bytes: the length of every extension header except authentication's is a
+/// multiple of it.
 const UNIT: usize = size_of::<Header>();
 
 /// The fragment header's content (RFC 8200, section 4.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fragment {
-    /// Identification, the same in all fragments of a packet.
+    /// The identification, which is the same in all fragments of a packet.
     pub id: u32,
     /// The fragment's offset in the packet's fragmentable part, in bytes.
     pub offset: u32,
@@ -39,14 +42,14 @@ pub struct Fragment {
     pub more: bool,
 }
 
-/// The end of a walk.
+/// The result of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WalkEnd {
     /// The protocol at `offset`: a transport, ESP, "no next header", or anything else that is not walked over.
     pub protocol: u8,
-    /// The end of the walk, in bytes from the beginning of the IPv6 payload.
+    /// The offset of the end of the walk from the beginning of the IPv6 payload, in bytes.
     pub offset: usize,
-    /// The fragment header, if there is one, and its end.
+    /// The fragment header, if there is one, and the offset of its end.
     pub fragment: Option<(Fragment, usize)>,
     /// Whether there is an authentication header: such a packet is neither cut nor joined (RFC 4302).
     pub authenticated: bool,
@@ -54,9 +57,10 @@ pub struct WalkEnd {
 
 /// Walks over hop-by-hop options, routing, fragment, authentication and destination options headers.
 ///
-/// It ends behind the fragment header of a later fragment, because the middle of a packet follows. Refused: a header
-/// that is cut short, more than [`LIMIT`] headers, hop-by-hop options that are not first, a second fragment header, and
-/// a routing header of type 0 with segments left, because policy would judge the wrong destination (RFC 5095).
+/// The walk ends after the fragment header of a later fragment, because the bytes after it are from the middle of a
+/// packet. Returns an error for a header that is cut short, more than [`LIMIT`] headers, hop-by-hop options that are
+/// not first, or a second fragment header. It also returns one for a routing header of type 0 with segments left,
+/// because policy would judge the wrong destination (RFC 5095).
 #[inline]
 pub fn walk(next_header: u8, payload: &[u8]) -> Result<WalkEnd, Malformed> {
     let mut walked =
@@ -70,12 +74,12 @@ pub fn walk(next_header: u8, payload: &[u8]) -> Result<WalkEnd, Malformed> {
         let (header, _) = Header::ref_from_prefix(header).map_err(|_| Malformed)?;
         let len = match kind {
             FRAGMENT => FRAGMENT_LEN,
-            // In units of four bytes, minus two (RFC 4302, section 2.2).
+            // The length is in units of four bytes, minus two (RFC 4302, section 2.2).
             AUTHENTICATION => (usize::from(header.len) + 2) * 4,
             _ => (usize::from(header.len) + 1) * UNIT,
         };
         let misplaced = kind == HOP_BY_HOP && walked.offset > 0;
-        // Type 0 in the upper byte, and segments left in the lower one.
+        // The type is in the upper byte, and the segments left are in the lower byte.
         let diverted = kind == ROUTING && matches!(header.word.get(), 1..=0xff);
         let end = walked.offset + len;
         if end > payload.len() || misplaced || diverted {
@@ -107,7 +111,7 @@ mod tests {
     use super::super::{arbitrary, ipv6, protocol};
     use super::*;
 
-    /// An options or routing header of `units`, the rest zero.
+    /// An options or routing header of `units`; its other bytes are zero.
     fn header(next: u8, units: u8) -> Vec<u8> {
         let mut bytes = vec![0; usize::from(units) * UNIT];
         bytes[0] = next;

@@ -9,19 +9,19 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
-    /// Type, see [`kind`].
+    /// The type, see [`kind`].
     pub kind: u8,
-    /// Code.
+    /// The code.
     pub code: u8,
     /// The checksum.
     pub checksum: U16,
-    /// Identifier of a query, meaningful where [`kind::has_id`].
+    /// The identifier of a query, meaningful if [`kind::has_id`].
     pub id: U16,
-    /// MTU of the next hop, in a "fragmentation needed" (RFC 1191, section 4).
+    /// The MTU of the next hop, in a "fragmentation needed" message (RFC 1191, section 4).
     pub mtu: U16,
 }
 
-/// Length of the header.
+/// The length of the header, in bytes.
 pub const HEADER_LEN: usize = size_of::<Header>();
 /// The checksum's offset in the header.
 pub const CHECKSUM_OFFSET: usize = offset_of!(Header, checksum);
@@ -35,7 +35,7 @@ impl super::view::Header for Header {}
 pub mod kind {
     /// Echo reply.
     pub const ECHO_REPLY: u8 = 0;
-    /// Destination unreachable; code 1: the host, code 4: fragmentation needed.
+    /// Destination unreachable. Code 1: the host is unreachable; code 4: fragmentation is needed.
     pub const UNREACHABLE: u8 = 3;
     /// Source quench (deprecated, RFC 6633).
     pub const SOURCE_QUENCH: u8 = 4;
@@ -52,13 +52,13 @@ pub mod kind {
     /// Timestamp reply.
     pub const TIMESTAMP_REPLY: u8 = 14;
 
-    /// Whether a message is about a packet, and quotes it (RFC 1122, section 3.2.2).
+    /// Whether a message is about another packet and quotes it (RFC 1122, section 3.2.2).
     #[inline]
     pub const fn is_error(kind: u8) -> bool {
         matches!(kind, UNREACHABLE | SOURCE_QUENCH | REDIRECT | TIME_EXCEEDED | PARAMETER_PROBLEM)
     }
 
-    /// For a query: the type of its reply, and true. For a reply: the type of its query, and false.
+    /// For a query, the type of its reply, and true. For a reply, the type of its query, and false.
     #[inline]
     pub const fn query(kind: u8) -> Option<(u8, bool)> {
         match kind {

@@ -1,4 +1,4 @@
-//! ICMP for IPv6 (RFC 4443). Every message that is assigned has at least eight bytes.
+//! ICMP for IPv6 (RFC 4443). Every assigned message type has at least eight bytes.
 
 use std::mem::offset_of;
 
@@ -9,17 +9,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
-    /// Type, see [`kind`].
+    /// The type, see [`kind`].
     pub kind: u8,
-    /// Code.
+    /// The code.
     pub code: u8,
     /// The checksum.
     pub checksum: U16,
-    /// MTU of the next hop, in a "packet too big" (RFC 4443, section 3.2); for other types see [`Header::id`].
+    /// The MTU of the next hop, in a "packet too big" message (RFC 4443, section 3.2). For other types see
+    /// [`Header::id`].
     pub mtu: U32,
 }
 
-/// Length of the header.
+/// The length of the header, in bytes.
 pub const HEADER_LEN: usize = size_of::<Header>();
 /// The checksum's offset in the header.
 pub const CHECKSUM_OFFSET: usize = offset_of!(Header, checksum);
@@ -30,7 +31,7 @@ pub type View = super::view::View<Header>;
 impl super::view::Header for Header {}
 
 impl Header {
-    /// Identifier of a query, meaningful where [`kind::has_id`].
+    /// The identifier of a query, meaningful if [`kind::has_id`].
     #[inline]
     pub fn id(&self) -> u16 {
         (self.mtu.get() >> 16) as u16
@@ -39,7 +40,7 @@ impl Header {
 
 /// Types of messages.
 pub mod kind {
-    /// Destination unreachable; code 0: no route, code 3: the address.
+    /// Destination unreachable. Code 0: there is no route; code 3: the address is unreachable.
     pub const UNREACHABLE: u8 = 1;
     /// Packet too big.
     pub const PACKET_TOO_BIG: u8 = 2;
@@ -62,7 +63,7 @@ pub mod kind {
     /// Redirect.
     pub const REDIRECT: u8 = 137;
 
-    /// Whether a message is about a packet, and quotes it (RFC 4443, section 2.1).
+    /// Whether a message is about another packet and quotes it (RFC 4443, section 2.1).
     #[inline]
     pub const fn is_error(kind: u8) -> bool {
         kind < 128
@@ -74,7 +75,7 @@ pub mod kind {
         kind >= ROUTER_SOLICITATION && kind <= REDIRECT
     }
 
-    /// For a query: the type of its reply, and true. For a reply: the type of its query, and false.
+    /// For a query, the type of its reply, and true. For a reply, the type of its query, and false.
     #[inline]
     pub const fn query(kind: u8) -> Option<(u8, bool)> {
         match kind {

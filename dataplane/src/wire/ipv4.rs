@@ -12,17 +12,17 @@ use crate::checksum;
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
-    /// Version, and length of the header with its options in units of four bytes: 4 bits each.
+    /// The version, and the length of the header with its options in units of four bytes: 4 bits each.
     pub version_ihl: u8,
-    /// Differentiated services code point and congestion notification: 6 and 2 bits.
+    /// The differentiated services code point and the congestion notification: 6 and 2 bits.
     pub dscp_ecn: u8,
-    /// Length of header and payload, in bytes.
+    /// The length of header and payload, in bytes.
     pub total_len: U16,
-    /// Identification, common to a packet's fragments.
+    /// The identification, which is the same in all fragments of a packet.
     pub id: U16,
-    /// The word of flags and offset.
+    /// The word with flags and fragment offset.
     pub flags_offset: U16,
-    /// Hops left.
+    /// The remaining hops.
     pub ttl: u8,
     /// The protocol of the payload ([`super::protocol`]).
     pub protocol: u8,
@@ -40,11 +40,11 @@ pub const HEADER_LEN: usize = size_of::<Header>();
 pub const CHECKSUM_OFFSET: usize = offset_of!(Header, checksum);
 /// Version and length of a header without options.
 pub const VERSION_IHL: u8 = 0x45;
-/// In the word of flags and offset: must not be fragmented.
+/// A bit in the word of flags and offset: the packet must not be fragmented.
 pub const DONT_FRAGMENT: u16 = 0x4000;
-/// In the word of flags and offset: not the last fragment.
+/// A bit in the word of flags and offset: this is not the last fragment.
 pub const MORE_FRAGMENTS: u16 = 0x2000;
-/// In the word of flags and offset: the offset, in units of eight bytes.
+/// The bits of the offset in the word of flags and offset. Its unit is eight bytes.
 pub const OFFSET_MASK: u16 = 0x1fff;
 
 /// A packet.
@@ -92,7 +92,7 @@ impl Header {
         self.flags_offset.get() & (MORE_FRAGMENTS | OFFSET_MASK) != 0
     }
 
-    /// The offset of its payload in the whole packet's, in bytes.
+    /// The offset of its payload in the payload of the whole packet, in bytes.
     #[inline]
     pub fn fragment_offset(&self) -> u32 {
         u32::from(self.flags_offset.get() & OFFSET_MASK) * 8
@@ -108,7 +108,7 @@ impl Header {
 }
 
 impl View {
-    /// Whether the header's checksum is right.
+    /// Whether the header's checksum is correct.
     #[inline]
     pub fn checksum_is_right(&self) -> bool {
         checksum::is_right(self.checksum_sum())
@@ -123,7 +123,7 @@ impl View {
         self.adjust_checksum(old.into(), self.dscp_ecn.into());
     }
 
-    /// Sets the total length and adjusts the checksum. The caller has as many bytes.
+    /// Sets the total length and adjusts the checksum. The caller has this many bytes.
     #[inline]
     pub fn set_total_len(&mut self, len: u16) {
         self.adjust_checksum(self.total_len.get(), len);
@@ -137,7 +137,8 @@ impl View {
         self.header.flags_offset = word.into();
     }
 
-    /// Computes the header's checksum: for headers that this program originates, never for one that passes.
+    /// Computes the header's checksum. Use this only for headers that this program originates, never for forwarded
+    /// ones.
     #[inline]
     pub fn fill_checksum(&mut self) {
         self.header.checksum = U16::ZERO;
@@ -152,7 +153,7 @@ impl View {
     /// The sum of the header and its options.
     #[inline]
     fn checksum_sum(&self) -> u32 {
-        // A sum over a known length is a few instructions, and few packets have options.
+        // A sum over a known length takes only a few instructions, and few packets have options.
         let fixed = checksum::sum(self.header.as_bytes());
         match self.options() {
             [] => fixed,
@@ -161,15 +162,15 @@ impl View {
     }
 }
 
-/// The fields of a plain header, which nearly every header is: without options, of a whole packet, with a right
-/// checksum.
+/// The fields of a plain header: it has no options, belongs to a whole packet, and has a correct checksum. Nearly every
+/// header is plain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plain {
-    /// Length of header and payload, in bytes: at least the header's, at most the received bytes.
+    /// The length of header and payload, in bytes: at least the length of the header, and at most the received bytes.
     pub total_len: u16,
     /// Congestion notification.
     pub ecn: Ecn,
-    /// Hops left.
+    /// The remaining hops.
     pub ttl: u8,
     /// The protocol of the payload ([`super::protocol`]).
     pub protocol: u8,
@@ -179,12 +180,12 @@ pub struct Plain {
     pub destination: [u8; 4],
 }
 
-/// The bits of version, header length and fragmentation in the header's first eight bytes, as a little-endian machine
-/// reads them.
+/// The bits of version, header length and fragmentation in the first eight bytes of the header, as a little-endian
+/// machine reads them.
 const PLAIN_MASK: u64 = ((MORE_FRAGMENTS | OFFSET_MASK).swap_bytes() as u64) << 48 | 0xff;
 
 impl Plain {
-    /// Returns a plain header and its payload; `None`: the header is not plain, or something is wrong with it.
+    /// Returns a plain header and its payload, or `None` if the header is not plain or something is wrong with it.
     #[inline]
     pub fn split(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (header, payload) = bytes.split_first_chunk::<HEADER_LEN>()?;
@@ -210,10 +211,10 @@ impl Plain {
     }
 }
 
-/// Takes a hop off a header and adjusts its checksum. A header without hops left does not change.
+/// Decrements the hop count of a header and adjusts its checksum. A header without remaining hops does not change.
 ///
 /// The TTL is the low byte of a word as a little-endian machine reads it, and a ones' complement sum is the same in
-/// either byte order (RFC 1071, section 2 (B)). The word becomes one less, so the checksum becomes one more. It skips
+/// either byte order (RFC 1071, section 2 (B)). The word decreases by one, so the checksum increases by one. It skips
 /// 0xffff, the other form of 0 (RFC 1624, section 3).
 #[inline]
 pub fn decrement_ttl(header: &mut Header) {

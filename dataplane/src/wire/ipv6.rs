@@ -1,4 +1,4 @@
-//! IPv6's fixed header (RFC 8200, section 3). [`super::extension`] walks the headers after it.
+//! IPv6's fixed header (RFC 8200, section 3). [`super::extension`] walks over the headers after it.
 
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
@@ -7,13 +7,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
-    /// Version, traffic class and flow label: 4, 8 and 20 bits.
+    /// The version, traffic class and flow label: 4, 8 and 20 bits.
     pub version_class_label: U32,
-    /// Length of the bytes after the fixed header.
+    /// The length of the bytes after the fixed header.
     pub payload_len: U16,
-    /// The protocol at the beginning of the payload ([`super::extension`], [`super::protocol`]).
+    /// The protocol at the start of the payload ([`super::extension`], [`super::protocol`]).
     pub next_header: u8,
-    /// Hops left.
+    /// The remaining hops.
     pub hop_limit: u8,
     /// The source address.
     pub source: [u8; 16],
@@ -21,10 +21,10 @@ pub struct Header {
     pub destination: [u8; 16],
 }
 
-/// Length of the fixed header.
+/// The length of the fixed header, in bytes.
 pub const HEADER_LEN: usize = size_of::<Header>();
 
-/// A packet. A jumbogram (RFC 2675) gives the length 0, and so holds nothing.
+/// A packet. A jumbogram (RFC 2675) states the length 0, so its view has an empty payload.
 pub type View = super::view::View<Header>;
 
 impl super::view::Header for Header {
@@ -40,14 +40,14 @@ impl super::view::Header for Header {
 }
 
 impl Header {
-    /// Length of the fixed header and the bytes after it.
+    /// The length of the fixed header and the bytes after it, in bytes.
     #[inline]
     pub fn total_len(&self) -> usize {
         HEADER_LEN + usize::from(self.payload_len.get())
     }
 }
 
-/// The header of a packet that this program originates: traffic class and flow label 0.
+/// The header of a packet that this program originates, with traffic class and flow label 0.
 pub fn header(
     source: [u8; 16],
     destination: [u8; 16],
@@ -66,7 +66,7 @@ pub fn header(
 }
 
 impl View {
-    /// Takes a hop off. A packet without hops left keeps none.
+    /// Decrements the hop limit. A hop limit of 0 does not change.
     #[inline]
     pub fn decrement_hop_limit(&mut self) {
         self.header.hop_limit = self.header.hop_limit.saturating_sub(1);

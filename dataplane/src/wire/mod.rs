@@ -1,9 +1,9 @@
-//! Header views: a checked borrow of bytes, one protocol a file.
+//! Header views: each is a checked borrow of bytes. There is one protocol per file.
 //!
-//! Each file opens with the header's layout: a struct of big-endian fields. [`new_checked`](view::View::new_checked)
+//! Each file begins with the header's layout: a struct of big-endian fields. [`new_checked`](view::View::new_checked)
 //! checks the bytes against it. No method of the view that it returns panics, and its results lie within the lengths
-//! that the header gives. A view over mutable bytes patches in place; no header is taken apart and built again. Views
-//! judge structure only: checksums, policy and plausibility are judged elsewhere.
+//! that the header gives. A view over mutable bytes changes them in place; no header is taken apart and built again.
+//! Views check structure only: checksums, policy and plausibility are checked elsewhere.
 
 pub mod address;
 #[cfg(test)]
@@ -25,7 +25,7 @@ pub mod vxlan;
 #[cfg(test)]
 use std::ops::Range;
 
-/// A header is cut short, or contradicts itself or the bytes that are there.
+/// A header is cut short, or contradicts itself or the bytes that follow it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed header")]
 pub struct Malformed;
@@ -36,7 +36,7 @@ pub mod protocol {
     pub const HOP_BY_HOP: u8 = 0;
     /// ICMP for IPv4.
     pub const ICMPV4: u8 = 1;
-    /// IPv4 in IP: IPIP (RFC 2003).
+    /// IPv4 in IPv4: IPIP (RFC 2003).
     pub const IPIP: u8 = 4;
     /// TCP.
     pub const TCP: u8 = 6;
@@ -71,7 +71,7 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    /// The mark in the low two bits.
+    /// The mark that is encoded in the two low bits.
     #[inline]
     pub const fn from_bits(bits: u8) -> Self {
         match bits & 3 {

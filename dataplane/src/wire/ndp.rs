@@ -1,4 +1,4 @@
-//! Neighbour discovery (RFC 4861) as far as a gateway answers it or a relay checks it: the target of a solicitation or
+//! The part of neighbour discovery (RFC 4861) that a gateway answers or a relay checks: the target of a solicitation or
 //! an advertisement, and the gateway's own advertisement.
 
 use zerocopy::network_endian::U32;
@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::icmpv6;
 
-/// A neighbour solicitation or advertisement without options, from ICMPv6's header on.
+/// A neighbour solicitation or advertisement without options, starting at the ICMPv6 header.
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
@@ -26,27 +26,27 @@ pub struct Advertisement {
     link_address: [u8; 6],
 }
 
-/// Length of an advertisement.
+/// The length of an advertisement, in bytes.
 pub const ADVERTISEMENT_LEN: usize = size_of::<Advertisement>();
-/// Hop limit of every message: a router cannot have passed it on (section 7.1.1).
+/// The hop limit of every message. It shows that no router has forwarded the message (section 7.1.1).
 pub const HOP_LIMIT: u8 = 255;
 /// Router, solicited, override (section 4.4).
 const ADVERTISED_FLAGS: u32 = 0xe000_0000;
-/// Option: target link-layer address, one unit of eight bytes (section 4.6.1).
+/// The option of the target's link-layer address: its type, and its length of one unit of eight bytes (section 4.6.1).
 const TARGET_LINK_ADDRESS: [u8; 2] = [2, 1];
 
-/// The types of options (sections 4.6.1 and RFC 3971, 5.3.2).
+/// The types of options (section 4.6.1, and RFC 3971, section 5.3.2).
 pub mod option {
     /// Source link-layer address.
     pub const SOURCE_LINK_ADDRESS: u8 = 1;
     /// Target link-layer address.
     pub const TARGET_LINK_ADDRESS: u8 = 2;
-    /// Nonce, by which a sender knows its own message again (RFC 7527).
+    /// Nonce, by which a sender recognizes its own message (RFC 7527).
     pub const NONCE: u8 = 14;
 }
 
-/// The options of a message, each its type and the bytes behind type and length. `None` for one that is cut short or
-/// has no length; it ends the options.
+/// The options of a message: each with its type and the bytes after type and length. An option that is cut short or has
+/// no length gives `None`, and ends the options.
 #[derive(Debug, Clone)]
 pub struct Options<'a>(pub &'a [u8]);
 
@@ -66,11 +66,11 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// A neighbour solicitation or advertisement. Its payload is the options.
+/// A neighbour solicitation or advertisement. Its payload holds the options.
 pub type View = super::view::View<Header>;
 
 impl super::view::Header for Header {
-    /// Whether type and code are a solicitation's or an advertisement's.
+    /// Whether type and code are those of a solicitation or an advertisement.
     #[inline]
     fn is_valid(&self) -> bool {
         use icmpv6::kind::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION};
@@ -80,7 +80,8 @@ impl super::view::Header for Header {
 }
 
 impl Header {
-    /// The answer to a solicitation: the target is at `hardware`, and is a router. The caller fills in the checksum.
+    /// The answer to a solicitation: the target is at the hardware address `hardware`, and is a router. The caller
+    /// fills in the checksum.
     pub fn advertisement(&self, hardware: [u8; 6]) -> Advertisement {
         let icmp = icmpv6::Header {
             kind: icmpv6::kind::NEIGHBOUR_ADVERTISEMENT,

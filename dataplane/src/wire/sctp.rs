@@ -1,5 +1,5 @@
 //! SCTP's common header (RFC 9260, section 3.1). Its checksum is a CRC-32C (appendix A) over the packet without
-//! addresses: a forwarder changes the bytes that it covers only if it translates ports.
+//! addresses. So a forwarder changes bytes that it covers only when it translates ports.
 
 use std::mem::offset_of;
 
@@ -14,28 +14,29 @@ pub struct Header {
     pub source_port: U16,
     /// The destination port.
     pub destination_port: U16,
-    /// The association, by the number that its receiver chose.
+    /// The verification tag, which identifies the association: a number that the receiver chose.
     pub verification_tag: U32,
     /// The CRC-32C.
     pub checksum: U32,
 }
 
-/// Length of the common header.
+/// The length of the common header, in bytes.
 pub const HEADER_LEN: usize = size_of::<Header>();
 
 /// The checksum's offset in the header.
 pub const CHECKSUM_OFFSET: usize = offset_of!(Header, checksum);
 
-/// The polynomial 0x1edc6f41, its bits in the order of transmission.
+/// The polynomial 0x1edc6f41, with its bits in the order of transmission.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 const TABLE: [u32; 256] = table();
 
-/// A packet. Its payload is the chunks.
+/// A packet. Its payload holds the chunks.
 pub type View = super::view::View<Header>;
 
 impl super::view::Header for Header {}
 
-/// Computes the checksum of a packet from its common header on, and stores it. `None`: the header is cut short.
+/// Computes the checksum of a packet, which is given from its common header on, and stores it. Returns `None` if the
+/// header is cut short.
 pub fn fill_checksum(bytes: &mut [u8]) -> Option<()> {
     let place = CHECKSUM_OFFSET..CHECKSUM_OFFSET + size_of::<U32>();
     bytes.get_mut(place.clone())?.fill(0);
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn the_crc_is_castagnolis() {
-        // The check value of the catalogue of CRCs, and RFC 3720, B.4.
+        // The check value of the catalogue of CRCs, and the one of RFC 3720, B.4.
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);

@@ -13,11 +13,11 @@ pub struct Header {
     pub source_port: U16,
     /// The destination port.
     pub destination_port: U16,
-    /// Number of the first byte of payload (or of SYN).
+    /// The number of the first byte of payload (or of SYN).
     pub sequence: U32,
-    /// Number of the next byte that the sender expects.
+    /// The number of the next byte that the sender expects.
     pub acknowledgment: U32,
-    /// In the upper half: length of the header with its options, in units of four bytes.
+    /// In the upper half: the length of the header with its options, in units of four bytes.
     pub data_offset: u8,
     /// See [`flag`].
     pub flags: u8,
@@ -29,7 +29,7 @@ pub struct Header {
     pub urgent: U16,
 }
 
-/// Length of a header without options.
+/// The length of a header without options, in bytes.
 pub const HEADER_LEN: usize = size_of::<Header>();
 /// The checksum's offset in the header.
 pub const CHECKSUM_OFFSET: usize = offset_of!(Header, checksum);
@@ -44,7 +44,7 @@ impl super::view::Header for Header {
     }
 }
 
-/// Bits of the flags' byte.
+/// The bits of the byte of flags.
 pub mod flag {
     /// No more data from the sender.
     pub const FIN: u8 = 0x01;

@@ -13,18 +13,18 @@ pub struct Header {
     pub source_port: U16,
     /// The destination port.
     pub destination_port: U16,
-    /// Length of header and payload, in bytes.
+    /// The length of header and payload, in bytes.
     pub len: U16,
     /// The checksum; 0 over IPv4 means that there is none, and a computed 0 is sent as 0xffff.
     pub checksum: U16,
 }
 
-/// Length of the header.
+/// The length of the header, in bytes.
 pub const HEADER_LEN: usize = size_of::<Header>();
 /// The checksum's offset in the header.
 pub const CHECKSUM_OFFSET: usize = offset_of!(Header, checksum);
 
-/// A datagram. Bytes behind its length are not UDP's.
+/// A datagram. Bytes after its length do not belong to the datagram.
 pub type View = super::view::View<Header>;
 
 impl super::view::Header for Header {

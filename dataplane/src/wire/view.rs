@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Malformed;
 
-/// The fixed part of a protocol's header, as it stands in a packet.
+/// The fixed part of a protocol's header, as it lies in a packet.
 pub trait Header: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + Sized {
     /// Whether version, type or flags are those of the protocol.
     #[inline]
@@ -14,13 +14,13 @@ pub trait Header: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + 
         true
     }
 
-    /// Length of the header with its options, in bytes, as the header gives it.
+    /// The length of the header with its options, in bytes, as the header states it.
     #[inline]
     fn header_len(&self) -> usize {
         size_of::<Self>()
     }
 
-    /// Length of header and payload, in bytes, as the header gives it; `None`: it gives none.
+    /// The length of header and payload, in bytes, as the header states it. `None` if it states none.
     #[inline]
     fn stated_len(&self) -> Option<usize> {
         None
@@ -38,8 +38,8 @@ pub struct View<H> {
 }
 
 impl<H: Header> View<H> {
-    /// Checks the header as [`View::new_quoted`] does, and the length that it gives against the header's length and the
-    /// bytes. The link's padding may follow.
+    /// Checks the header as [`View::new_quoted`] does. Also checks that the length that it states is not less than the
+    /// header and not more than the bytes. The link's padding may follow.
     #[inline]
     pub fn new_checked(bytes: &[u8]) -> Result<&Self, Malformed> {
         let view = Self::new_quoted(bytes)?;
@@ -47,15 +47,15 @@ impl<H: Header> View<H> {
         if view.header.stated_len().is_none_or(fits) { Ok(view) } else { Err(Malformed) }
     }
 
-    /// As [`View::new_checked`], to change.
+    /// Like [`View::new_checked`], for a mutable view.
     #[inline]
     pub fn new_checked_mut(bytes: &mut [u8]) -> Result<&mut Self, Malformed> {
         Self::new_checked(bytes)?;
         Self::mut_from_bytes(bytes).map_err(|_| Malformed)
     }
 
-    /// Checks that the header is valid and there, with its options. The payload may be cut short: a packet quoted in an
-    /// ICMP error is, and so is a first fragment's datagram.
+    /// Checks that the header is valid and complete, with its options. The payload may be cut short, as in a packet
+    /// that an ICMP error quotes, or in the datagram of a first fragment.
     #[inline]
     pub fn new_quoted(bytes: &[u8]) -> Result<&Self, Malformed> {
         let view = Self::ref_from_bytes(bytes).map_err(|_| Malformed)?;
@@ -64,14 +64,14 @@ impl<H: Header> View<H> {
         if fits && view.header.is_valid() { Ok(view) } else { Err(Malformed) }
     }
 
-    /// As [`View::new_quoted`], to change.
+    /// Like [`View::new_quoted`], for a mutable view.
     #[inline]
     pub fn new_quoted_mut(bytes: &mut [u8]) -> Result<&mut Self, Malformed> {
         Self::new_quoted(bytes)?;
         Self::mut_from_bytes(bytes).map_err(|_| Malformed)
     }
 
-    /// Length of the header with its options, in bytes.
+    /// The length of the header with its options, in bytes.
     #[inline]
     pub fn header_len(&self) -> usize {
         self.header.header_len()
@@ -83,7 +83,7 @@ impl<H: Header> View<H> {
         &self.rest[..self.header_len() - size_of::<H>()]
     }
 
-    /// The bytes after the header, up to the length that it gives or the end of the bytes.
+    /// The bytes after the header, up to the length that it states or the end of the bytes.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         let (start, there) = (self.header_len(), size_of::<H>() + self.rest.len());

@@ -9,23 +9,23 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 pub struct Header {
     flags: u8,
     reserved: [u8; 3],
-    /// The network's identifier, 24 bits, and eight that are reserved.
+    /// The network identifier, 24 bits, and eight reserved bits.
     vni_reserved: U32,
 }
 
-/// Length of the header.
+/// The length of the header, in bytes.
 pub const HEADER_LEN: usize = size_of::<Header>();
-/// The port that IANA assigned. Pods may not use it: a pod's tunnel packet that the underlay accepts evades every
+/// The port that IANA assigned. Pods may not use it: a pod's tunnel packet that the underlay accepts would evade every
 /// source check.
 pub const PORT: u16 = 4789;
-/// The flag that says that there is a network identifier; no other is defined.
+/// The flag that says that there is a network identifier; no other flag is defined.
 const HAS_VNI: u8 = 0x08;
 
 /// A datagram's payload. Its payload is the frame.
 pub type View = super::view::View<Header>;
 
 impl super::view::Header for Header {
-    /// Whether the header names a network. Reserved bits are ignored, as the RFC says.
+    /// Whether the header has a network identifier. Reserved bits are ignored, as the RFC says.
     #[inline]
     fn is_valid(&self) -> bool {
         self.flags & HAS_VNI != 0
@@ -40,7 +40,7 @@ impl Header {
     }
 }
 
-/// The header of network `vni`, of which 24 bits count.
+/// The header for the network `vni`. Only its low 24 bits are used.
 pub fn header(vni: u32) -> [u8; HEADER_LEN] {
     transmute!(Header { flags: HAS_VNI, reserved: [0; 3], vni_reserved: (vni << 8).into() })
 }

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use crate::sys;
 
-/// Turns between two reads of the clock, and between two polls of epoll, while packets flow.
+/// The number of turns between two reads of the clock, and between two polls of epoll, while packets flow.
 pub(super) const POLL_EVERY: u32 = 8;
-/// Ticks after which the system's clock is read again in any turn: some twenty microseconds.
+/// The number of ticks after which any turn reads the system's clock again: about twenty microseconds.
 const LONG: u64 = 50_000;
 
-/// A worker's clock. Reading the system's clock would take a tenth of a small turn's time, and no work on packets needs
-/// the time more exactly than to a few small turns, or one long turn. It counts from the machine's start, so that the
-/// next process can tell how long a flow has been silent.
+/// A worker's clock. Reading the system's clock would take a tenth of a small turn's time. Packets need the time only
+/// to within a few small turns or one long turn. The clock counts from the machine's start, so that the next process
+/// knows how long a flow has been silent.
 #[derive(Debug)]
 pub struct Clock {
     now: Duration,
@@ -26,8 +26,8 @@ impl Clock {
         Self { now: sys::clock::since_boot(), turns: 0, read: sys::clock::ticks() }
     }
 
-    /// The time at which a turn begins. `found`: the turn before found packets. While turns
-    /// find packets and are short, it is the time at which one of the last few turns began.
+    /// The time at which a turn begins. `found` says whether the turn before found packets. While turns find packets
+    /// and are short, the result is the time at which one of the last few turns began.
     #[inline]
     pub fn begin_turn(&mut self, found: bool) -> Duration {
         self.turns = self.turns.wrapping_add(1);

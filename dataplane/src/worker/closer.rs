@@ -1,5 +1,6 @@
-//! A thread of its own closes the ports that no worker serves any more. To close a packet socket takes 13 ms and more,
-//! because the kernel waits until no core uses it (RCU). A worker that waited so long would serve no port meanwhile.
+//! A separate thread closes the ports that no worker serves any longer. Closing a packet socket takes 13 ms and more,
+//! because the kernel waits until no core uses it (RCU). A worker that waited that long would serve no port in the
+//! meantime.
 
 use std::io;
 use std::thread::{self, JoinHandle};
@@ -8,17 +9,18 @@ use crossbeam::channel::{Receiver, Sender, unbounded};
 
 use crate::port::PacketIo;
 
-/// The most ports that are closed at the same time. All of them wait for the same cores.
+/// The largest number of ports that are closed at the same time. All of them wait for the same cores, so they take as
+/// long as one.
 const AT_ONCE: usize = 32;
 
-/// A port, and a sender that is dropped after it, for which a receiver may wait.
+/// A port, and a sender that is dropped after the port is closed. A receiver may wait for that.
 type Port = (Box<dyn PacketIo>, Option<Sender<()>>);
 
-/// The way to the thread that closes ports. By default the caller closes them.
+/// A handle of the thread that closes ports. Without a thread, which is the default, the caller closes them.
 #[derive(Clone, Default)]
 pub(super) struct Closer(Option<Sender<Port>>);
 
-/// The thread, which ends when no [`Closer`] leads to it any more and all ports are closed. Dropping it waits for that.
+/// The thread. It ends when no [`Closer`] leads to it and all ports are closed. Dropping this value waits for that end.
 pub(super) struct Closing(Option<JoinHandle<()>>);
 
 impl Closer {
@@ -30,11 +32,11 @@ impl Closer {
         Ok((Self(Some(sender)), Closing(Some(thread))))
     }
 
-    /// Closes a port on the thread, and then drops `told`.
+    /// Closes a port on the thread, then drops `told`.
     pub(super) fn close(&self, port: Box<dyn PacketIo>, told: Option<Sender<()>>) {
         let port = (port, told);
         match &self.0 {
-            // A thread that is gone gives the port back, and it is closed here.
+            // If the thread has ended, it returns the port as an error, and the port is closed here.
             Some(thread) => drop(thread.send(port)),
             None => drop(port),
         }
@@ -44,7 +46,7 @@ impl Closer {
 impl Drop for Closing {
     fn drop(&mut self) {
         if let Some(thread) = self.0.take() {
-            // It can only have ended by a panic, and then each port was closed by its worker.
+            // An error means that the thread has ended by a panic. Then each worker has closed its own ports.
             let _ = thread.join();
         }
     }
@@ -54,7 +56,7 @@ fn close_all(ports: &Receiver<Port>) {
     while let Ok(first) = ports.recv() {
         thread::scope(|scope| {
             for port in ports.try_iter().take(AT_ONCE - 1) {
-                // Without a thread for it, it is closed here.
+                // If no thread can be started for the port, it is closed here.
                 let _ = thread::Builder::new().spawn_scoped(scope, move || drop(port));
             }
             drop(first);

@@ -1,4 +1,4 @@
-//! The commands that control sends to a worker.
+//! The commands that the control loop sends to a worker.
 
 use std::io;
 use std::sync::{Arc, Barrier};
@@ -12,26 +12,26 @@ use crate::pipeline::{RestorePass, Restored};
 use crate::port::PacketIo;
 use crate::tables::{PortId, Tables};
 
-/// Puts a wrapper round a port, or removes it.
+/// Puts a wrapper around a port, or removes it.
 pub type Wrap = Box<dyn FnOnce(Box<dyn PacketIo>) -> Box<dyn PacketIo> + Send>;
 
-/// A command of control to a worker.
+/// A command of the control loop to a worker.
 pub enum Command {
-    /// Decide by these tables from the next batch on.
+    /// Use these tables from the next batch on.
     Publish(Arc<Tables>),
-    /// Serve a port. Packets that come by it are dropped until tables name it.
+    /// Serve a port. Packets from it are dropped until tables contain the port.
     Attach(PortId, Box<dyn PacketIo>, Arc<PortCounters>),
-    /// Detach a port. The sender is dropped when it is closed.
+    /// Detach a port. The sender is dropped when the port is closed.
     Detach(PortId, Option<Sender<()>>),
-    /// Put a wrapper round a port, or remove it.
+    /// Put a wrapper around a port, or remove it.
     Wrap(PortId, Wrap),
     /// Send a copy of up to this many flows.
     Flows(usize, Sender<Vec<FlowEntry>>),
-    /// Tell of the end of each allowed flow, until the receiver is dropped or another one is named.
+    /// Report the end of each allowed flow, until the receiver is dropped or another one is set.
     TellEnds(Sender<FlowEnd>),
     /// Open flows of the last process again, and wait until every worker has done so.
     Restore(RestorePass, Arc<Restoration>),
-    /// End.
+    /// End the worker.
     Stop,
 }
 
@@ -41,13 +41,13 @@ pub struct Restoration {
     pub tables: Arc<Tables>,
     /// The files of all workers of the last process, in order.
     pub files: Vec<FlowRecordFile>,
-    /// The workers wait here for each other.
+    /// The barrier where the workers wait for each other.
     pub barrier: Barrier,
-    /// Each worker sends its numbers of flows here after each pass.
+    /// The sender for the numbers of flows: each worker sends its numbers after each pass.
     pub reply: Sender<io::Result<Restored>>,
 }
 
-/// Sends commands to a worker; clones send to the same worker.
+/// A sender of commands to a worker; its clones send to the same worker.
 #[derive(Clone)]
 pub struct Commands {
     pub(super) queue: Sender<Command>,
@@ -55,7 +55,7 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// Sends a command. False: the worker is gone.
+    /// Sends a command. Returns false if the worker is gone.
     pub fn send(&self, command: Command) -> bool {
         self.queue.send(command).is_ok() && self.waker.wake().is_ok()
     }

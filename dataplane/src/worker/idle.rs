@@ -1,31 +1,31 @@
-//! Decides when a worker that finds no packets polls on, and when it sleeps.
+//! Decides whether a worker that finds no packets continues to poll or sleeps.
 
 use std::time::{Duration, Instant};
 
 /// The time for which an adaptive worker polls without packets before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(50);
-/// A yield of at least this time has given the core away for a whole slice of the scheduler.
+/// If a yield takes at least this time, another thread had the core for a whole slice of the scheduler.
 const SLICE: Duration = Duration::from_millis(1);
-/// For this long after such a yield the worker sleeps at once. A worker that is woken gets the core back soon. One that
-/// has yielded waits for the slices of the others, several milliseconds for each packet.
+/// For this time after such a yield, the worker sleeps at once. A worker that is woken from sleep gets the core back
+/// soon. A worker that has yielded waits for the slices of the others, which is several milliseconds for each packet.
 const CROWDED: Duration = Duration::from_millis(100);
 
-/// The core is offered to other threads in one of this many idle turns. An offer that no thread takes costs as much as
-/// polling for packets.
+/// The worker offers the core to other threads in one of this many idle turns. An offer that no thread takes costs as
+/// much as polling for packets.
 const OFFER_EVERY: u32 = 4;
 
 /// An adaptive worker's record of its idle turns.
 #[derive(Debug)]
 pub struct Idle {
-    /// `None`: the last turn found packets.
+    /// The time of the first idle turn. `None`: the last turn found packets.
     silent_since: Option<Instant>,
     crowded_until: Instant,
-    /// Idle turns since packets were found.
+    /// The number of idle turns since packets were found.
     turns: u32,
 }
 
 impl Idle {
-    /// The record of a worker that starts now.
+    /// Creates the record of a worker that starts now.
     pub fn new(now: Instant) -> Self {
         Self { silent_since: Some(now), crowded_until: now, turns: 0 }
     }
@@ -35,7 +35,7 @@ impl Idle {
         (self.silent_since, self.turns) = (None, 0);
     }
 
-    /// Called after an idle turn: sometimes offers the core to other threads, because the thread that sends the next
+    /// Called after an idle turn. It sometimes offers the core to other threads, because the thread that sends the next
     /// packet may wait for it.
     pub fn yield_core(&mut self) {
         self.turns = self.turns.wrapping_add(1);
@@ -54,7 +54,7 @@ impl Idle {
         }
     }
 
-    /// Whether the worker should sleep after a turn that found nothing and ends now.
+    /// Whether the worker should sleep. The turn that ends now found nothing.
     pub fn should_sleep(&mut self, now: Instant) -> bool {
         let since = *self.silent_since.get_or_insert(now);
         now - since >= PATIENCE || now < self.crowded_until

@@ -1,10 +1,12 @@
-//! A worker: one core, its queue of every port, its flows. Readers share its counters. The workers of a node share the
-//! mailboxes of handoffs, and which flow belongs to which worker ([`Shards`](crate::flow::Shards)).
+//! A worker: one core, its queue of every port, and its flows. Readers share its counters. The workers of a node share
+//! the mailboxes for handoffs, and the table that says which flow belongs to which worker
+//! ([`Shards`](crate::flow::Shards)).
 //!
 //! A turn takes a batch from each hot port whose share of the worker's time allows it, decides every packet, and sends
-//! the queued packets (`turn`, `serve`). The tables are read once a batch, so new tables take effect between two
-//! batches. A worker that finds nothing for a while sleeps in epoll (`idle`). Control starts workers on threads
-//! (`thread`, `workers`) and sends them commands (`commands`, `run_commands`). Another thread closes ports (`closer`).
+//! the queued packets (`turn`, `serve`). The tables are read once per batch, so new tables take effect between two
+//! batches. A worker that finds nothing for a while sleeps in epoll (`idle`). The control loop starts workers on
+//! threads (`thread`, `workers`) and sends them commands (`commands`, `run_commands`). Another thread closes ports
+//! (`closer`).
 
 mod clock;
 mod closer;

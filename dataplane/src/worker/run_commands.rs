@@ -15,11 +15,11 @@ use crate::report::Report;
 use crate::tables::PortId;
 
 impl Worker {
-    /// Runs the commands that control has sent. False: the worker ends. `now` is as for [`Worker::step`], because
-    /// packets that others have handed off are decided before a port is attached.
+    /// Runs the commands that the control loop has sent. Returns false if the worker ends. `now` is the same as for
+    /// [`Worker::step`]: packets that other workers have handed off are decided before a port is attached.
     #[inline]
     pub fn run_commands(&mut self, now: Duration) -> bool {
-        // Testing for emptiness costs less than a receive, but only a receive shows that control has gone.
+        // A test for emptiness costs less than a receive, but only a receive shows that the control loop is gone.
         let is_asked = !self.commands.is_empty() || self.turns.is_multiple_of(POLL_EVERY);
         !is_asked || self.run_queued_commands(now)
     }
@@ -59,7 +59,7 @@ impl Worker {
         io: Box<dyn PacketIo>,
         counters: Arc<PortCounters>,
     ) {
-        // The number may have belonged to another port, whose packets may still be handed off.
+        // The number may have belonged to another port, and packets of that port may still wait in the mailbox.
         self.process_handoffs(self.mesh.pending(), u64::MAX);
         self.start_serving(id, io, counters);
     }
@@ -94,7 +94,7 @@ impl Worker {
         Some(slot)
     }
 
-    /// Detaches a port, and drops `told` when it is closed. False: no such port.
+    /// Detaches a port, and drops `told` when the port is closed. Returns false if there is no such port.
     pub(super) fn detach(&mut self, id: PortId, told: Option<Sender<()>>) -> bool {
         self.lost.retain(|(lost, _)| *lost != id);
         let Some(slot) = self.stop_serving(id) else { return false };

@@ -1,4 +1,4 @@
-//! Serving one port: receive a batch, take it through the pipeline, send, and charge the port for the time.
+//! Serves one port: receives a batch, takes it through the pipeline, sends, and charges the port for the time.
 
 use super::turn::{Served, Worker};
 use crate::drop_reason::DropReason;
@@ -8,11 +8,13 @@ use crate::stage::Stage;
 use crate::sys;
 use crate::tables::PortId;
 
-/// Packets taken from a port that was silent: the first packet must not wait for the receive of a second one.
+/// The number of packets that are taken from a port that was silent: the first packet must not wait for the receive of
+/// a second one.
 pub(super) const FIRST_BATCH: usize = 1;
 
 impl Worker {
-    /// Serves one port: receives, decides, sends. Packets that other workers have handed off go along.
+    /// Serves one port: receives, decides, sends. Packets that other workers have handed off are processed in the same
+    /// batch.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
@@ -58,8 +60,8 @@ impl Worker {
         Served { found, timed, brought: true, stays_hot }
     }
 
-    /// Decides up to `limit` packets that other workers have handed off, for up to `ticks` ticks. Returns how many
-    /// packets it decided.
+    /// Decides up to `limit` packets that other workers have handed off, for up to `ticks` ticks. Returns the number of
+    /// packets that it decided.
     pub(super) fn process_handoffs(&mut self, limit: usize, ticks: u64) -> usize {
         if self.mesh.pending() == 0 {
             return 0;
@@ -75,9 +77,9 @@ impl Worker {
         found
     }
 
-    /// Takes the batch of the port `from` through the pipeline and sends. `None`: the batch is empty. Up to `limit`
-    /// packets that other workers have handed off are added. Returns the number of packets together. `kept_back`:
-    /// frames that the port dropped or answered itself.
+    /// Takes the batch of the port `from` through the pipeline and sends. `from` is `None` if the batch is empty. Up to
+    /// `limit` packets that other workers have handed off are added. Returns the total number of packets. `kept_back`
+    /// is the number of frames that the port dropped or answered itself.
     pub(super) fn process_batch(
         &mut self,
         from: Option<PortId>,
@@ -122,7 +124,7 @@ impl Worker {
         self.charged
     }
 
-    /// The ticks since the last call.
+    /// Returns the ticks since the last call.
     #[inline]
     pub(super) fn take_ticks(&mut self) -> u64 {
         let now = match self.fixed_charge {
@@ -132,8 +134,8 @@ impl Worker {
         now.wrapping_sub(std::mem::replace(&mut self.charged, now))
     }
 
-    /// Charges the ports of a batch that has packets handed off by other workers. Each port pays by the packets on a
-    /// wire that came by it.
+    /// Charges the ports of a batch that has packets handed off by other workers. Each port pays in proportion to the
+    /// packets on a wire that arrived at it.
     #[inline(never)]
     pub(super) fn charge_each(&mut self, from: Option<PortId>, found: usize, kept_back: usize) {
         let spent = self.take_ticks();
@@ -141,7 +143,7 @@ impl Worker {
         if let Some(slot) = from.and_then(|port| self.ports.slot(port)) {
             slot.adapt_batch(found + kept_back, spent);
         }
-        // Packets refused before they were parsed most likely came by the batch's own port.
+        // Packets that were refused before they were parsed most likely arrived at the batch's own port.
         let refused = found.saturating_sub(self.pipeline.packets_by_port().count());
         let besides = from.map(|port| (port, (refused + kept_back) as u64));
         let brought = self.pipeline.packets_by_port().chain(besides);

@@ -13,10 +13,10 @@ use crate::services::Affinities;
 /// Whether an idle worker sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Polling {
-    /// Sleeps in epoll after a while without packets.
+    /// It sleeps in epoll after a while without packets.
     #[default]
     Adaptive,
-    /// Never sleeps.
+    /// It never sleeps.
     Busy,
 }
 
@@ -27,7 +27,7 @@ pub struct Settings {
     pub sizes: Sizes,
     /// Whether the worker sleeps when idle.
     pub polling: Polling,
-    /// The core it is pinned to.
+    /// The core that the worker is pinned to.
     pub core: Option<usize>,
 }
 
@@ -43,13 +43,13 @@ pub struct SharedState {
 
 impl SharedState {
     /// The shared state for each of `workers` workers (at least one, at most [`MAX_WORKERS`]), in order. `sizes` are
-    /// the sizes for each worker. Errors: no address space.
+    /// the sizes of each worker. Returns an error if there is no address space.
     pub fn for_workers(workers: usize, sizes: Sizes) -> io::Result<Vec<Self>> {
         Self::seeded(workers, sizes, HashSeed::random())
     }
 
-    /// Like [`SharedState::for_workers`], with hashes and random numbers that follow from `seed`. With a fixed seed
-    /// senders can choose what collides: it is for tests that must run the same way each time.
+    /// Like [`SharedState::for_workers`], with hashes and random numbers that follow from `seed`. With a fixed seed,
+    /// senders can choose keys that collide. So this is only for tests that must run the same way each time.
     pub fn seeded(workers: usize, sizes: Sizes, seed: HashSeed) -> io::Result<Vec<Self>> {
         let workers = workers.clamp(1, MAX_WORKERS);
         if workers == 1 {

@@ -27,7 +27,8 @@ use crate::stage::Stage;
 use crate::sys;
 use crate::tables::PortId;
 
-/// A device's port that brings only packets to drop. Epoll does not know its descriptor when it is detached.
+/// A device's port that delivers only packets that are dropped. Epoll does not know its descriptor when the port is
+/// detached.
 struct Noise {
     watched: OwnedFd,
     asked: Cell<u32>,
@@ -145,7 +146,7 @@ where
     }
 }
 
-/// A port that brings nothing, and the count of its polls.
+/// A port that delivers nothing, and the count of its polls.
 fn quiet(descriptor: impl Into<OwnedFd>, mapped: bool) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     let asked = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&asked);
@@ -197,7 +198,7 @@ fn spin(ticks: u64) {
     }
 }
 
-/// A port that always has one more packet, where each packet costs this many ticks; and the count of its packets.
+/// A port that always has one more packet, and the count of its packets. Each packet costs this many ticks.
 fn costly(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     let brought = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&brought);
@@ -211,8 +212,8 @@ fn costly(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     (Box::new(Watched { descriptor: reader.into(), mapped: false, received }), brought)
 }
 
-/// The time-stamp counter measures a packet's cost, so the bounds are wide. If each port had one batch a turn, both
-/// would bring equally many packets.
+/// The time-stamp counter measures a packet's cost, so the bounds are wide. If each port had one batch per turn, both
+/// would deliver equally many packets.
 #[test]
 fn ports_get_equal_shares_of_a_workers_time_and_not_of_its_packets() {
     let (mut worker, commands, _reports) = worker();
@@ -246,7 +247,7 @@ fn a_turn_ends_when_it_has_taken_long() {
     assert!(brought.iter().all(|it| (1..=3).contains(it)), "each has had its turns: {brought:?}");
 }
 
-/// A port that always has frames to drop, which take this many ticks; and the count of its polls.
+/// A port that always has frames to drop, which take this many ticks, and the count of its polls.
 fn rubbish(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     let asked = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&asked);
@@ -259,8 +260,8 @@ fn rubbish(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     (Box::new(Watched { descriptor: reader.into(), mapped: false, received }), asked)
 }
 
-/// A port that has as many requests as it is asked for packets, and answers each in this many ticks; and the size of its
-/// last batch.
+/// A port that answers as many requests as it is asked for packets, and takes this many ticks for each. Also the size
+/// of its last batch.
 fn answering(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     let last = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&last);
@@ -319,7 +320,8 @@ fn a_port_pays_for_what_it_answers_also_beside_packets_of_other_workers() {
     assert!(busy > much_more, "{busy:?} beside {other:?}");
 }
 
-/// As above. If dropped frames were free, both ports would be polled equally often, and the other would pay for them.
+/// The bounds are wide, as above. If dropped frames were free, both ports would be polled equally often, and the other
+/// port would pay for the frames.
 #[test]
 fn packets_that_a_port_drops_cost_the_port_time() {
     let (mut worker, commands, _reports) = worker();
@@ -348,7 +350,7 @@ fn time_does_not_pass_by_ports_that_a_long_turn_does_not_reach() {
         commands.send(Command::Attach(PortId(id), port, Arc::default())).unwrap();
     }
     assert!(worker.run_commands(Duration::ZERO));
-    // The first port is ahead, and still due.
+    // The first port is ahead, but still due.
     worker.ports.slot(PortId(0)).unwrap().account.charge(40_000);
     assert_eq!(worker.turn(Duration::from_secs(1)), 1);
     assert_eq!([1, 0], [0, 1].map(|at: usize| all[at].load(Relaxed)), "the first one's was long");
@@ -357,7 +359,8 @@ fn time_does_not_pass_by_ports_that_a_long_turn_does_not_reach() {
     assert!(!worker.time.is_due(ahead), "time is where the second one waits");
 }
 
-/// Each sleep takes a second, and 50 us lie between two: a worker that sleeps would not finish in a minute.
+/// Each sleep takes a second, and 50 us lie between two sleeps, so a worker that sleeps would not finish within a
+/// minute.
 #[test]
 fn a_worker_does_not_sleep_while_a_port_has_more_packets() {
     let sizes = Sizes { flows: 64, translates: false, buffers: 4, fragments: 4 };
@@ -487,7 +490,7 @@ fn a_quiet_mapped_port_is_looked_at_now_and_then() {
     assert_eq!(asked.load(Relaxed) - before, 10, "in a second");
 }
 
-/// Wraps a mapped port as a port without memory shared with the kernel.
+/// Wraps a mapped port so that it looks like a port without memory that is shared with the kernel.
 struct Opaque(Box<dyn PacketIo>);
 
 impl PacketIo for Opaque {
@@ -583,7 +586,7 @@ fn packets_handed_off_join_the_batch_and_are_counted_for_the_port_that_brought_t
     assert_eq!(worker.turn(Duration::from_secs(1)), 2);
     let dropped = counters.each_ref().map(|port| port.dropped(DropReason::NoTables).read());
     assert_eq!(dropped, [1, 3]);
-    // The worker that received the packet has counted it.
+    // The worker that received the packet has counted it already.
     assert_eq!(counters.each_ref().map(|port| port.received_packets.read()), [1, 0]);
 }
 
@@ -613,15 +616,15 @@ fn a_step_obeys_control_lets_flows_age_and_counts_its_cycles() {
     worker.counters.flows.set(7);
     assert_eq!(worker.step(Duration::from_secs(1)), Some(1));
     assert_eq!((worker.counters.flows.read(), worker.counters.busy_turns.read()), (0, 1));
-    // A port's time is known when the next port is served.
+    // The time of a port is known when the next port is served.
     assert_eq!(worker.step(Duration::from_secs(2)), Some(1));
     assert!(worker.counters.busy_cycles.read() > 0);
     commands.send(Command::Stop).unwrap();
     assert_eq!(worker.step(Duration::from_secs(1)), None);
 }
 
-/// A device's port that epoll never reports while the writer exists. It holds this many packets, and records the limit
-/// of each receive.
+/// A device's port whose packets epoll never reports while the writer exists. It holds this many packets and records
+/// the limit of each receive.
 fn untold(
     packets: Arc<AtomicU32>,
     asked: Arc<Mutex<Vec<usize>>>,
@@ -653,7 +656,7 @@ fn a_port_that_talks_is_asked_without_epoll_and_its_first_packet_does_not_wait()
     let start = Duration::from_secs(1);
     assert_eq!((0..2 * MAX_AWAITED).map(|_| worker.turn(start)).sum::<usize>(), 1);
     assert_eq!(was_asked(), [BATCH; 2 * MAX_AWAITED]);
-    // A port that brought something a short time ago is polled again while no port has packets.
+    // A port that delivered something a short time ago is polled again while no port has packets.
     worker.poll_quiet_ports();
     assert_eq!(worker.turn(start), 0);
     assert_eq!(was_asked(), [FIRST_BATCH]);
@@ -680,7 +683,7 @@ fn no_more_ports_are_awaited_than_epoll_costs() {
     }
     assert!(worker.run_commands(Duration::ZERO));
     let start = Duration::from_secs(1);
-    // A turn that takes long serves only some of them.
+    // A turn that takes long serves only some of the ports.
     assert_eq!((0..2 * MAX_AWAITED).map(|_| worker.turn(start)).sum::<usize>(), 2 * MAX_AWAITED);
     asked.lock().unwrap().clear();
     worker.poll_quiet_ports();
@@ -688,7 +691,7 @@ fn no_more_ports_are_awaited_than_epoll_costs() {
     assert_eq!(*asked.lock().unwrap(), [FIRST_BATCH; MAX_AWAITED]);
 }
 
-/// A packet socket takes the kernel some time to close.
+/// The kernel takes some time to close a packet socket.
 struct SlowToClose {
     may_close: Receiver<()>,
     closed: Sender<()>,

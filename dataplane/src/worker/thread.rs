@@ -1,4 +1,4 @@
-//! A worker as control sees it: control starts its thread, sends it commands and reads its counters.
+//! A worker from the view of the control loop, which starts its thread, sends it commands and reads its counters.
 
 use std::io;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use crate::report::Report;
 use crate::sys::capabilities::{CapabilitySet, keep_only};
 use crate::sys::shared_file::SharedFile;
 
-/// A worker's thread, for control. Dropping it ends the worker.
+/// A handle of a worker's thread, for the control loop. Dropping it ends the worker.
 pub struct Handle {
     commands: Commands,
     counters: Arc<WorkerCounters>,
     core: Option<usize>,
     flow_records: Arc<SharedFile>,
-    /// `None` when the worker has begun.
+    /// `None` once the worker has begun.
     begins: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Handle {
-    /// Lets the worker run. It runs the commands so far before it reads a packet.
+    /// Lets the worker run. It runs the commands that were sent so far before it reads a packet.
     pub fn begin(&mut self) {
         if let Some(begins) = self.begins.take() {
-            // Without a receiver the thread has ended; `is_alive` shows that.
+            // If there is no receiver, the thread has ended; `is_alive` shows that.
             let _ = begins.send(());
         }
     }
@@ -44,17 +44,17 @@ impl Handle {
         &self.counters
     }
 
-    /// The core it is pinned to.
+    /// The core that the worker is pinned to.
     pub fn core(&self) -> Option<usize> {
         self.core
     }
 
-    /// The records of its flows, for the next process ([`crate::flow::FlowRecordFile`]).
+    /// The records of the worker's flows, for the next process ([`crate::flow::FlowRecordFile`]).
     pub fn flow_records(&self) -> &Arc<SharedFile> {
         &self.flow_records
     }
 
-    /// Whether its thread still runs.
+    /// Whether the worker's thread still runs.
     pub fn is_alive(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
@@ -65,13 +65,13 @@ impl Drop for Handle {
         self.begins = None;
         self.commands.send(Command::Stop);
         if let Some(thread) = self.thread.take() {
-            // The thread can only have ended by panic, and then the process ends, too.
+            // The thread can have failed only by a panic, and then the process ends, too.
             let _ = thread.join();
         }
     }
 }
 
-/// Ends the process if a worker panics: half a dataplane is worse than none.
+/// Ends the process if a worker panics: half of a dataplane is worse than none.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -85,7 +85,7 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// Gives up all capabilities, because a worker uses only open descriptors; then pins it to its core.
+/// Gives up all capabilities, because a worker uses only open descriptors. Then pins the thread to its core.
 fn drop_privileges_and_pin(core: Option<usize>) -> io::Result<()> {
     keep_only(CapabilitySet::empty())?;
     match core {
@@ -96,9 +96,9 @@ fn drop_privileges_and_pin(core: Option<usize>) -> io::Result<()> {
     }
 }
 
-/// Starts a worker on a thread of its own, which has no capabilities and waits for [`Handle::begin`]. Errors: no
-/// thread, no epoll instance, no memory, or a core to which the system does not pin it. After an error it has handled
-/// no packet.
+/// Starts a worker on its own thread, which has no capabilities and waits for [`Handle::begin`]. Returns an error if
+/// there is no thread, no epoll instance or no memory, or if the system does not pin the thread to the core. After an
+/// error, the worker has handled no packet.
 pub fn spawn(
     name: &str,
     settings: Settings,

@@ -26,33 +26,36 @@ use crate::sys;
 use crate::sys::shared_file::SharedFile;
 use crate::tables::{PortId, Tables};
 
-/// The most ports that are polled while they are silent and no other port has packets. Polling more of them costs more
+/// The largest number of silent ports that are polled while no other port has packets. Polling more ports costs more
 /// than one poll of epoll for all.
 pub(super) const MAX_AWAITED: usize = 4;
-/// The least time between two polls of epoll while packets flow: a poll costs as much as several packets.
+/// The shortest time between two polls of epoll while packets flow: a poll costs as much as several packets.
 pub(super) const POLL_AFTER: Duration = Duration::from_micros(5);
-/// After this, epoll is polled in any turn: a port that has become ready must not wait [`POLL_EVERY`] long turns.
+/// After this time, any turn polls epoll: a port that has become ready must not wait for [`POLL_EVERY`] long turns.
 pub(super) const POLL_BEFORE: Duration = Duration::from_micros(40);
 
-/// Time between two checks of quiet mapped ports: epoll may not report that their memory fails, or that their device is
-/// gone.
+/// The time between two checks of quiet mapped ports: epoll may not report that their memory fails, or that their
+/// device is gone.
 const MAPPED_CHECK: Duration = Duration::from_millis(100);
-/// The longest sleep: a worker that sleeps ages no flows.
+/// The longest sleep: a worker does not age flows while it sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-/// Handed-off packets in a turn, besides those that go along with own batches: own ports must not wait longer.
+/// The number of handed-off packets that a turn decides, besides those in its own batches: the worker's own ports must
+/// not wait longer.
 const HANDOFFS_A_TURN: usize = 4 * BATCH;
-/// A turn that has taken this many ticks serves no further port: ports that have become ready meanwhile come first.
+/// A turn that has taken this many ticks serves no further port, so that ports that have become ready in the meantime
+/// come first.
 pub(super) const LONG_TURN: u64 = 250_000;
 
 /// The result of serving a port.
 pub(super) struct Served {
-    /// Packets that were decided.
+    /// The number of packets that were decided.
     pub(super) found: usize,
-    /// Packets that took the time that is still to be charged, with frames that the port dropped or answered itself.
+    /// The number of packets that took the time that is still to be charged, including frames that the port dropped or
+    /// answered itself.
     pub(super) timed: usize,
-    /// The port brought something, even if only frames that it dropped or answered itself: they take time, too.
+    /// Whether the port delivered anything, even only frames that it dropped or answered itself: those take time, too.
     pub(super) brought: bool,
-    /// It may have more packets.
+    /// Whether it may have more packets.
     pub(super) stays_hot: bool,
 }
 
@@ -63,11 +66,11 @@ impl Served {
     pub(super) const GONE: Self = Self { found: 0, timed: 0, brought: false, stays_hot: false };
 }
 
-/// The worker itself. A thread runs it; a test calls its turns itself.
+/// The worker. A thread runs it, or a test calls its turns directly.
 pub struct Worker {
     pub(super) ports: Ports,
     pub(super) hot: Vec<PortId>,
-    /// Ports that brought something a short time ago, but nothing when they were last polled.
+    /// The ports that delivered something a short time ago, but nothing when they were last polled.
     pub(super) awaited: Vec<PortId>,
     pub(super) tables: Arc<Tables>,
     pub(super) pipeline: Pipeline,
@@ -86,15 +89,15 @@ pub struct Worker {
     pub(super) time: VirtualTime,
     /// The tick up to which ports have been charged for the worker's time.
     pub(super) charged: u64,
-    /// The ticks of each charge, whatever the clock says.
+    /// The ticks of each charge, if they are fixed instead of measured.
     pub(super) fixed_charge: Option<u64>,
-    /// The port that was served last, until it is charged, and how many packets took the time.
+    /// The port that was served last and is not charged yet, and the number of packets that took the time.
     pub(super) uncharged: Option<(PortId, usize)>,
-    /// When epoll was last polled while packets flowed.
+    /// The time when epoll was last polled while packets flowed.
     pub(super) polled: Duration,
-    /// When the mapped ports were last checked.
+    /// The time when the mapped ports were last checked.
     pub(super) mapped_checked: Duration,
-    /// When the last turn began.
+    /// The time when the last turn began.
     pub(super) now: Duration,
     pub(super) poll_errors: RateLimit,
     pub(super) closer: Closer,
@@ -108,7 +111,7 @@ impl Drop for Worker {
 }
 
 impl Worker {
-    /// A worker without ports, which passes nothing.
+    /// Creates a worker without ports, which forwards nothing.
     pub fn new(
         settings: Settings,
         share: SharedState,
@@ -156,14 +159,15 @@ impl Worker {
         })
     }
 
-    /// Sets the most [ticks](crate::sys::clock::ticks) of a port's batch, from its next full batch on. Tests run in
-    /// slow builds and are often interrupted. They set it so high that their batches do not depend on the machine.
+    /// Sets the largest number of [ticks](crate::sys::clock::ticks) of a port's batch, from its next full batch on.
+    /// This is for tests, which run in slow builds and are often interrupted. They set a number so high that their
+    /// batches do not depend on the machine.
     pub fn set_batch_ticks(&mut self, ticks: u64) {
         self.ports.set_batch_ticks(ticks);
     }
 
-    /// Charges this many ticks each time, whatever the clock says. Tests set it, so that the order in which ports are
-    /// served does not depend on the machine.
+    /// Charges this many ticks each time, instead of the measured ticks. Tests set this, so that the order in which
+    /// ports are served does not depend on the machine.
     pub fn fix_charge(&mut self, ticks: u64) {
         self.fixed_charge = Some(ticks);
     }
@@ -188,12 +192,13 @@ impl Worker {
                 idle.found_packets();
                 continue;
             }
-            // A port that brought only frames to drop is charged now: it must not pay for the silence that follows.
+            // A port that delivered only frames to drop is charged now, because it must not pay for the silence that
+            // follows.
             if self.uncharged.is_some() {
                 self.charge();
             }
             let is_silent = self.polling == Polling::Adaptive && idle.should_sleep(Instant::now());
-            // A port may have brought only frames that were dropped, and still have packets.
+            // A port may have delivered only frames that were dropped, and may still have packets.
             let rests = self.polling == Polling::Adaptive && self.hot.is_empty();
             if rests && is_silent && self.mesh.prepare_sleep() {
                 self.counters.parks.add(1);
@@ -210,8 +215,8 @@ impl Worker {
         }
     }
 
-    /// One round of [`Worker::run`]: runs commands, ages flows, serves ports. Returns how many packets it found;
-    /// `None`: control has ended the worker. `now` is the time since the machine's start.
+    /// One round of [`Worker::run`]: runs commands, ages flows, serves ports. Returns the number of packets that it
+    /// found, or `None` if the control loop has ended the worker. `now` is the time since the machine's start.
     #[inline]
     pub fn step(&mut self, now: Duration) -> Option<usize> {
         if !self.run_commands(now) {
@@ -225,8 +230,8 @@ impl Worker {
         Some(found)
     }
 
-    /// Runs one turn: takes a batch from each hot port that is due. Returns the number of packets. `now` is
-    /// as for [`Worker::step`].
+    /// Runs one turn: takes a batch from each hot port that is due. Returns the number of packets. `now` is the same as
+    /// for [`Worker::step`].
     pub fn turn(&mut self, now: Duration) -> usize {
         self.now = now;
         self.turns = self.turns.wrapping_add(1);
@@ -249,7 +254,7 @@ impl Worker {
         let ports = &mut self.ports;
         self.mesh.reclaim_buffers(&mut self.pool, |port| {
             if let Some(slot) = ports.slot(port) {
-                // The packet may be of another port that had this number before.
+                // The packet may belong to another port that had this number before.
                 slot.handed_off = slot.handed_off.saturating_sub(1);
             }
         });
@@ -257,7 +262,7 @@ impl Worker {
             [only] => self.serve_alone(only),
             _ => self.serve_fairly(began),
         };
-        // Handed-off packets that found no place in the batches of this worker's ports.
+        // These are handed-off packets for which the batches of this worker's ports had no room.
         found += self.process_handoffs(HANDOFFS_A_TURN, LONG_TURN);
         while let Some((id, error)) = self.lost.pop() {
             // A port may have failed more than once in the turn.
@@ -271,7 +276,7 @@ impl Worker {
         found
     }
 
-    /// Serves the only hot port, even if it is not due: no other port waits.
+    /// Serves the only hot port, even if it is not due, because no other port waits.
     #[inline]
     pub(super) fn serve_alone(&mut self, id: PortId) -> usize {
         if let Some(slot) = self.ports.slot(id) {
@@ -295,15 +300,15 @@ impl Worker {
             if let Some(lowest) = lowest {
                 self.time.advance(lowest);
             }
-            // One of the ports that were not due is due now, so the loop ends.
+            // If ports were not due, virtual time has advanced until one of them is due, so the loop ends.
             if found > 0 || !owing {
                 return found;
             }
         }
     }
 
-    /// Serves each hot port that is due. Returns how many packets it found, the lowest account of the ports that
-    /// brought something, were not due, or were not reached, and whether any port was not due.
+    /// Serves each hot port that is due. Returns the number of packets that it found; the lowest account of the ports
+    /// that delivered something, were not due, or were not reached; and whether any port was not due.
     pub(super) fn serve_due(&mut self, began: u64) -> (usize, Option<Account>, bool) {
         let (mut found, mut lowest, mut owing) = (0, None, false);
         let mut at = 0;
@@ -328,13 +333,15 @@ impl Worker {
                 self.await_more(id);
             }
         }
-        // Virtual time waits for ports that a long turn has not reached: the next turn starts again at the first.
+        // Virtual time waits for ports that a long turn has not reached, because the next turn starts again with the
+        // first port.
         let ports = &mut self.ports;
         let missed = self.hot[at..].iter().filter_map(|id| Some(ports.slot(*id)?.account));
         (found, missed.chain(lowest).min(), owing)
     }
 
-    /// Keeps a port that is no longer hot polled for a while: a reply to its last packets may come soon.
+    /// Continues to poll a port for a while after it is no longer hot, because a reply to its last packets may come
+    /// soon.
     #[inline]
     pub(super) fn await_more(&mut self, id: PortId) {
         if self.awaited.len() < MAX_AWAITED
@@ -345,7 +352,8 @@ impl Worker {
         }
     }
 
-    /// Looks for packets while no port is hot: polls the awaited ports in the next turn or, if there are none, epoll.
+    /// Searches for packets while no port is hot: polls the awaited ports in the next turn or, if there are none,
+    /// epoll.
     pub(super) fn poll_quiet_ports(&mut self) {
         for id in self.awaited.drain(..) {
             make_hot(&mut self.ports, &mut self.hot, &self.time, id);
@@ -370,7 +378,7 @@ impl Worker {
         }
     }
 
-    /// Reports an error of epoll, which may come back every turn.
+    /// Reports an error of epoll, which may occur in every turn.
     pub(super) fn report_poll_error(&mut self, error: io::Error) {
         if self.poll_errors.allow(self.now) {
             self.report(Report::PollFailed(error));

@@ -1,4 +1,4 @@
-//! All workers of a node: each has a queue of every port, all get the same commands, and their counters are summed up.
+//! All workers of a node. Each has a queue of every port, all get the same commands, and their counters are summed up.
 
 use std::io;
 use std::sync::{Arc, Barrier};
@@ -19,20 +19,20 @@ use crate::tables::{PortId, Tables};
 /// The workers of a node, at least one. Dropping them ends them, and closes their ports.
 pub struct Workers {
     handles: Vec<Handle>,
-    /// Dropped after the workers, because they hand it their ports.
+    /// It is dropped after the workers, because they give it their ports.
     _closing: Closing,
 }
 
 impl Workers {
-    /// Starts a worker for each of `cores`, pinned to it unless it is `None`. They wait for [`Workers::begin`]. Errors: as
-    /// [`spawn`].
+    /// Starts a worker for each of `cores`. Each is pinned to its core unless that is `None`. They wait for
+    /// [`Workers::begin`]. The errors are those of [`spawn`].
     pub fn spawn(
         settings: Settings,
         cores: &[Option<usize>],
         reports: &Sender<Report>,
     ) -> io::Result<Self> {
         let shares = SharedState::for_workers(cores.len(), settings.sizes)?;
-        // The workers have the only ways to the thread, and take them along when they end.
+        // Only the workers have handles of the thread, and they drop them when they end.
         let (closer, closing) = Closer::start()?;
         let workers =
             shares.into_iter().zip(cores).enumerate().map(move |(number, (share, core))| {
@@ -44,7 +44,7 @@ impl Workers {
         Ok(Self { handles, _closing: closing })
     }
 
-    /// Lets them run, each from the commands on that it has got until now.
+    /// Lets the workers run. Each first runs the commands that were sent so far.
     pub fn begin(&mut self) {
         self.handles.iter_mut().for_each(Handle::begin);
     }
@@ -65,18 +65,19 @@ impl Workers {
         self.iter().all(Handle::is_alive)
     }
 
-    /// Sends a command to each worker. False: a worker is gone, and those behind it get no command.
+    /// Sends a command to each worker. Returns false if a worker is gone; then the workers after it get no command.
     pub fn send_all(&self, mut command: impl FnMut() -> Command) -> bool {
         self.iter().all(|worker| worker.commands().send(command()))
     }
 
-    /// Publishes tables to all workers; each uses them from its next batch on. False: as [`Workers::send_all`].
+    /// Publishes tables to all workers; each uses them from its next batch on. Returns false as [`Workers::send_all`]
+    /// does.
     pub fn publish(&self, tables: &Arc<Tables>) -> bool {
         self.send_all(|| Command::Publish(Arc::clone(tables)))
     }
 
-    /// Gives each worker its queue of a port; there are as many queues as workers. Returns the counters of each queue.
-    /// `None`: a worker is gone.
+    /// Gives each worker its queue of a port; there are as many queues as workers. Returns the counters of each queue,
+    /// or `None` if a worker is gone.
     pub fn attach(
         &self,
         id: PortId,
@@ -101,9 +102,9 @@ impl Workers {
         self.sum(|counters| counters.rules.read(slot))
     }
 
-    /// Makes the workers open the flows of the last process again that these tables allow. The tables are not published,
-    /// and should be next. Returns what became of the flows: [`RestorePass::ALL`] answers of each worker. Fewer: a
-    /// worker is gone.
+    /// Makes the workers restore the flows of the last process that these tables allow. The tables are not published
+    /// here, and should be published next. Returns the outcome of the flows: [`RestorePass::ALL`] answers from each
+    /// worker. If there are fewer answers, a worker is gone.
     pub fn restore(
         &self,
         tables: &Arc<Tables>,

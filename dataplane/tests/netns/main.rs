@@ -1,4 +1,5 @@
-//! Tests the ports against real kernels. Every test builds its own namespaces, sends bounded traffic, leaves nothing.
+//! Tests the ports against real kernels. Every test creates its own namespaces, sends a bounded amount of traffic, and
+//! leaves nothing behind.
 #![expect(
     clippy::unwrap_used,
     reason = "these are tests; their helpers stand outside test functions"

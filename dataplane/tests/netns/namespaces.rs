@@ -1,5 +1,5 @@
-//! Runs tests in namespaces of their own. A test runs again as a child of `unshare`, which is root inside and owns
-//! nothing outside. Threads enter further network namespaces.
+//! Runs tests in their own namespaces. A test runs again as a child of `unshare`, which is root inside the namespaces
+//! and has no rights outside. Threads enter further network namespaces.
 
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
@@ -18,12 +18,13 @@ pub(crate) use manx_fixtures::skip::{Need, skip};
 use nix::sched::{CloneFlags, setns, unshare};
 
 const INSIDE: &str = "MANX_TEST_INSIDE_NETNS";
-/// The output of a child that the environment stops, not the code.
+/// The output of a child that cannot run because of the environment, not because of the code.
 const SKIPPED: &str = "SKIPPED: ";
-/// Seconds after which a test is ended: longer than any of these tests takes.
+/// The number of seconds after which a test is ended, which is longer than any of these tests takes.
 const BOUND: &str = "60";
 
-/// Runs `body` in fresh user, network and mount namespaces, or prints why it cannot. `test` is the test's own name.
+/// Runs `body` in fresh user, network and mount namespaces, or prints why this is not possible. `test` is the name of
+/// the test.
 pub(crate) fn inside(test: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         ip("link set lo up");
@@ -33,7 +34,7 @@ pub(crate) fn inside(test: &str, body: impl FnOnce()) {
     again(test, Need::Namespaces, &["--user", "--map-root-user", "--net"]);
 }
 
-/// As [`inside`], but in a fresh network namespace only, for a test that needs more than one user.
+/// Like [`inside`], but only in a fresh network namespace, for a test that needs more than one user.
 pub(crate) fn inside_with_users(test: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         ip("link set lo up");
@@ -43,7 +44,7 @@ pub(crate) fn inside_with_users(test: &str, body: impl FnOnce()) {
     again(test, Need::Root, &["--net"]);
 }
 
-/// Runs the test again, in namespaces that `unshare` makes.
+/// Runs the test again, in namespaces that `unshare` creates.
 fn again(test: &str, need: Need, namespaces: &[&str]) {
     if let Err(reason) = allowed(namespaces) {
         return skip(need, test, &reason);
@@ -67,7 +68,7 @@ fn again(test: &str, need: Need, namespaces: &[&str]) {
     }
 }
 
-/// Called inside: the rest of the test cannot run here.
+/// Ends the test from inside the namespaces, because the rest of it cannot run here.
 pub(crate) fn lacking(need: Need, reason: &str) {
     eprintln!("{SKIPPED}{}: {reason}", need.variable());
 }
@@ -104,7 +105,7 @@ pub(crate) fn output(program: &str, arguments: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A network namespace, which ends with the last thing in it.
+/// A network namespace, which disappears with the last thing in it.
 #[derive(Clone)]
 pub(crate) struct Netns(Arc<File>);
 
@@ -163,12 +164,12 @@ impl Netns {
 /// The queues of a device.
 pub(crate) type Ports = Vec<Box<dyn PacketIo>>;
 
-/// Ports of one kind, as those of any kind.
+/// Turns ports of one kind into ports of any kind.
 pub(crate) fn boxed<P: PacketIo + 'static>(ports: Vec<P>) -> Ports {
     ports.into_iter().map(|port| Box::new(port) as Box<dyn PacketIo>).collect()
 }
 
-/// The packets that a pump carried one way.
+/// The packets that a pump carried in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Crossed {
     pub(crate) packets: usize,
@@ -192,7 +193,7 @@ impl Pump {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
-            // A worker's thread has no capabilities either.
+            // This thread gives up its capabilities, because a worker's thread has none either.
             keep_only(CapabilitySet::empty()).unwrap();
             let mut pool = Pool::new(256);
             let mut packets = Vec::new();
@@ -213,7 +214,8 @@ impl Pump {
         Self { stop, thread }
     }
 
-    /// Stops the pump. Returns what it carried from the first to the second, and back.
+    /// Stops the pump. Returns the packets that it carried from the first to the second set, and in the other
+    /// direction.
     pub(crate) fn stop(self) -> [Crossed; 2] {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
@@ -245,8 +247,8 @@ fn copy(
     moved
 }
 
-/// Repeats `holds` until it is true, for at most 20 s: the kernel makes links one after the other, also those of the tests
-/// beside this one.
+/// Repeats `holds` until it is true, for at most 20 s. The kernel creates links one after the other, including those of
+/// tests that run at the same time.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -255,7 +257,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Receives until `count` packets have come, or 2 s are over.
+/// Receives until `count` packets have arrived or 2 s are over.
 pub(crate) fn receive(port: &mut impl PacketIo, pool: &mut Pool, count: usize) -> Vec<Packet> {
     let start = Instant::now();
     let mut packets = Vec::new();

@@ -17,15 +17,15 @@ pub(crate) const A4: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 pub(crate) const B4: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
 pub(crate) const A6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 pub(crate) const B6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
-/// Bytes of a stream: enough for several hundred super-packets.
+/// The number of bytes of a stream, which is enough for several hundred super-packets.
 const STREAM: usize = 8 << 20;
 
-/// Bytes that show their position.
+/// Bytes whose values show their positions.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i % 251) as u8).collect()
 }
 
-/// Streams the same bytes both ways at once and checks every one.
+/// Streams the same bytes in both directions at once, and checks every byte.
 fn exchange_tcp(client: &Netns, server: &Netns, from: IpAddr, to: IpAddr) {
     fn talk(mut stream: TcpStream) {
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -50,7 +50,7 @@ fn exchange_tcp(client: &Netns, server: &Netns, from: IpAddr, to: IpAddr) {
     serving.join().unwrap();
 }
 
-/// One datagram each way, then thirty in one super-packet.
+/// Sends one datagram in each direction, then thirty in one super-packet.
 fn exchange_udp(client: &Netns, server: &Netns, from: IpAddr, to: IpAddr) {
     let a = client.udp(SocketAddr::new(from, 7001));
     let b = server.udp(SocketAddr::new(to, 7002));
@@ -77,7 +77,7 @@ pub(crate) fn exchange_all(a: &Netns, b: &Netns) {
     }
 }
 
-/// Coalesces datagrams to B, and checks that B's sockets get them as they want: one by one, or whole.
+/// Coalesces datagrams to B, and checks that B's sockets get them as requested: one by one, or whole.
 pub(crate) fn takes_datagrams_that_were_put_together(b: &Netns, port: &mut dyn PacketIo) {
     const COUNT: u8 = 41;
     let payload = |tag: u8| vec![tag; if tag + 1 == COUNT { 7 } else { 200 }];

@@ -1,4 +1,5 @@
-//! A pod that another plugin has connected: both ends of its link lie here, and two sides of a relay read them.
+//! A pod that another plugin has connected. Both ends of its link are in this namespace, and the two sides of a relay
+//! read them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

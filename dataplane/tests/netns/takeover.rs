@@ -17,10 +17,10 @@ use crate::namespaces::{Need, Netns, Ports, eventually, inside, inside_with_user
 use crate::pods::{A4, B4, B6};
 use crate::tuntap::{KINDS, a_pod};
 
-/// Long enough for what comes at all.
+/// A time that is long enough for anything that arrives at all.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// How a process asks for a device with one queue, and for one with several.
+/// The flags with which a process requests a device with one queue, and one with several.
 fn flags(kind: Kind) -> [i32; 2] {
     let kind = match kind {
         Kind::Tun => libc::IFF_TUN,
@@ -48,7 +48,7 @@ fn attempts(kind: Kind) -> [Option<i32>; 2] {
     flags(kind).map(|flags| take(flags).err().and_then(|error| error.raw_os_error()))
 }
 
-/// The same, without capabilities.
+/// The error numbers of both attempts without capabilities.
 fn attempts_without_capabilities(pod: &Netns, kind: Kind) -> [Option<i32>; 2] {
     pod.run(move || {
         keep_only(CapabilitySet::empty()).unwrap();
@@ -123,7 +123,7 @@ fn a_changed_header_length_is_set_back(kind: Kind) {
     assert!(speaks(&socket, &mut ports, &mut pool), "{kind}");
     assert_eq!(settings.restore().unwrap(), None);
     for len in [11, 16, 24, 70, 60_000, 70_000] {
-        // A process with the capability can do it. Its queue is closed again, so that the flows come to ours.
+        // A process with the capability can do it. Its queue is closed again, so that flows come to our queue.
         pod.run(move || {
             sys::tun::set_vnet_header_len(take_one_of_several(kind).unwrap().as_fd(), len)
         })
@@ -151,7 +151,7 @@ fn datagrams(pool: &mut Pool, count: u8) -> Vec<Packet> {
     (0..count).map(datagram).collect()
 }
 
-/// Makes packets for the pod wait in a queue of its own, which holds few of them.
+/// Makes packets for the pod wait in a separate queue, which holds only a few of them.
 fn hold_what_comes(kind: Kind) -> Result<(), String> {
     let queue = take_one_of_several(kind).unwrap();
     let len: libc::c_int = 1;

@@ -12,7 +12,7 @@ use manx_dataplane::port::tuntap::{Kind, Queue};
 use crate::namespaces::{Need, Netns, Ports, Pump, inside, lacking, output};
 use crate::pods::{A4, A6, B4, B6, exchange_all, takes_datagrams_that_were_put_together};
 
-/// Both kinds.
+/// Both kinds of device.
 pub(crate) const KINDS: [Kind; 2] = [Kind::Tun, Kind::Tap];
 /// The hardware address of every pod's gateway.
 const GATEWAY_MAC: Mac = [0xee; 6];
@@ -25,7 +25,7 @@ pub(crate) struct TunTapPod {
 }
 
 impl TunTapPod {
-    /// Makes it, with `eth0`.
+    /// Creates the pod with the device `eth0`.
     fn new(kind: Kind, address4: Ipv4Addr, address6: Ipv6Addr, queues: usize) -> io::Result<Self> {
         let netns = Netns::new();
         let queues = netns.run(move || Queue::create(kind, "eth0", queues))?;
@@ -59,7 +59,7 @@ fn two_pods(kind: Kind, queues: usize) -> Option<[TunTapPod; 2]> {
     Some([a_pod(kind, A4, A6, queues)?, a_pod(kind, B4, B6, queues)?])
 }
 
-/// A pod with a device. `None` without TUN, which is printed.
+/// A pod with a device. Returns `None` if there is no TUN, which is printed.
 pub(crate) fn a_pod(
     kind: Kind,
     address4: Ipv4Addr,
@@ -79,7 +79,7 @@ pub(crate) fn a_pod(
     }
 }
 
-/// Calls `check` for each kind in namespaces of its own.
+/// Calls `check` for each kind in separate namespaces.
 fn inside_each(test: &str, check: impl Fn(Kind)) {
     inside(test, || KINDS.into_iter().for_each(check));
 }

@@ -20,7 +20,7 @@ const B_MAC: Mac = [2, 0, 0, 0, 0, 0xb];
 const NODE1: Ipv4Addr = Ipv4Addr::new(192, 168, 7, 1);
 const NODE2: Ipv4Addr = Ipv4Addr::new(192, 168, 7, 2);
 
-/// Two nodes on one underlay, interface `up0` each.
+/// Two nodes on one underlay, each with the interface `up0`.
 fn nodes() -> (Netns, Netns) {
     let (one, two) = (Netns::new(), Netns::new());
     one.ip(&format!(
@@ -32,7 +32,7 @@ fn nodes() -> (Netns, Netns) {
         node.ip(&format!("addr add {address}/24 dev up0"));
     }
     for node in [&one, &two] {
-        // While the kernel has not noticed that the other end is up, it silently drops what is sent.
+        // Until the kernel has noticed that the other end is up, it silently drops packets.
         eventually("the link carries", || {
             node.run(|| output("ip", "link show up0")).contains("state UP")
         });
@@ -47,7 +47,7 @@ fn uplink(node: &Netns, options: UplinkOptions) -> PacketUplink {
     })
 }
 
-/// An IPIP packet from node 1 to node 2 around a UDP datagram, with a right inner checksum and its own `tag`.
+/// An IPIP packet from node 1 to node 2 around a UDP datagram, with a correct inner checksum and its own `tag`.
 fn tunnelled(tag: u8) -> Vec<u8> {
     let mut inner = Vec::new();
     PacketBuilder::ipv4(A4.octets(), B4.octets(), 64)
@@ -85,7 +85,8 @@ fn tag(packet: &Packet) -> Option<u8> {
     packet.bytes().get(48).copied()
 }
 
-/// Receives, and sorts by tag: a veth keeps the order of packets from one processor, but the sender may have moved.
+/// Receives packets and sorts them by tag. A veth keeps the order of packets from one processor only, and the sender
+/// may have moved.
 fn receive_sorted(port: &mut impl PacketIo, pool: &mut Pool, count: usize) -> Vec<Packet> {
     let mut packets = receive(port, pool, count);
     packets.sort_by_key(tag);
@@ -274,7 +275,7 @@ fn a_raw_socket_carries_tunnel_packets_unchanged_and_refuses_what_it_cannot() {
     );
 }
 
-/// The segments of one TCP stream inside IPIP, each full, in order, with right checksums.
+/// The segments of one TCP stream inside IPIP. Each is full, they are in order, and their checksums are correct.
 fn tunnelled_stream(segments: usize, size: usize) -> Vec<Vec<u8>> {
     let bytes = pattern(segments * size);
     let tunnelled = bytes.chunks(size).enumerate().map(|(n, payload)| {
@@ -289,7 +290,8 @@ fn tunnelled_stream(segments: usize, size: usize) -> Vec<Vec<u8>> {
         packet.extend(inner);
         let len = (packet.len() as u16).to_be_bytes();
         packet[2..4].copy_from_slice(&len);
-        // Don't-fragment inside, too: only then a kernel coalesces datagrams with the same identification.
+        // Don't Fragment is set inside, too, because only then does a kernel coalesce datagrams with the same
+        // identification.
         packet[26] = 0x40;
         for header in [0, 20] {
             let ip =
@@ -302,7 +304,8 @@ fn tunnelled_stream(segments: usize, size: usize) -> Vec<Vec<u8>> {
     tunnelled.collect()
 }
 
-/// Receives until this many bytes of payload have come, behind 60 of headers, in any number of packets.
+/// Receives until this many bytes of payload have arrived, each time after 60 bytes of headers, in any number of
+/// packets.
 fn whole(port: &mut impl PacketIo, pool: &mut Pool, bytes: usize) -> Vec<Packet> {
     let mut packets = Vec::new();
     eventually("all of it comes", || {
@@ -320,8 +323,8 @@ fn coalesced_packets_arrive_with_their_segment_size() {
             return lacking(Need::Namespaces, "no ethtool");
         }
         let (one, two) = nodes();
-        // A veth with GRO coalesces if the sender has TSO off. It coalesces what one poll of its thread finds; without
-        // the thread it polls for each packet.
+        // A veth with GRO coalesces if the sender has TSO off. It coalesces the packets that one poll of its thread
+        // finds; without the thread, it polls for each packet.
         one.run(|| output("ethtool", "-K up0 tso off"));
         let coalescing = two.run(|| {
             output("ethtool", "-K up0 gro on");

@@ -1,4 +1,4 @@
-//! Pods with veths whose other end a packet socket or a ring reads.
+//! Pods with veths whose other end is read by a packet socket or a ring.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -24,7 +24,8 @@ const HOST_MAC: Mac = [0xee; 6];
 const A_MAC: Mac = [2, 0, 0, 0, 0, 0xa];
 const B_MAC: Mac = [2, 0, 0, 0, 0, 0xb];
 
-/// A pod as Calico makes it: its end is `eth0` with a gateway address that no host has; the other end lies here.
+/// A pod as Calico creates it: its end is `eth0`, with a gateway address that no host has. The other end is in this
+/// namespace.
 fn veth_pod(
     host: &str,
     mac: Mac,
@@ -204,13 +205,13 @@ fn a_quiet_ring_learns_of_its_interfaces_deletion_at_the_first_question() {
             };
             if went_down {
                 ip("link set hosta down");
-                // The socket reports once that it is down.
+                // The socket reports only once that the device is down.
                 assert!((0..5).all(|_| later().is_ok()), "down is not the end");
             } else {
                 while later().unwrap().not_ours > 0 {}
             }
             ip("link del hosta");
-            // What came before the end is read first.
+            // Packets that arrived before the end are read first.
             let quiet =
                 (0..100).map(|_| later()).find(|it| !matches!(it, Ok(it) if it.not_ours > 0));
             assert!(quiet.is_some_and(|it| it.is_err()), "went down before: {went_down}");
@@ -218,12 +219,13 @@ fn a_quiet_ring_learns_of_its_interfaces_deletion_at_the_first_question() {
     });
 }
 
-/// One frame is both: the kernel reads it from TUN as IPv4 by its first four bits, a packet socket as Ethernet.
+/// The same frame serves for both, because the kernel reads it from TUN as IPv4 by its first four bits, and a packet
+/// socket reads it as Ethernet.
 #[test]
 fn a_ring_that_a_frame_has_stopped_is_taken_away() {
     const OWN: Mac = [0x46, 0, 0, 0, 0, 1];
-    // UDP to fragment (UFO). TUN takes it, but no packet socket's virtio header can describe it, as SCTP's
-    // super-packets.
+    // This is UDP to be fragmented (UFO). TUN accepts it, but no virtio header of a packet socket can describe it. The
+    // same is true of super-packets of SCTP.
     const FRAGMENTS: [u8; 10] = [1, 3, 42, 0, 0xe8, 3, 34, 0, 6, 0];
     inside("veth::a_ring_that_a_frame_has_stopped_is_taken_away", || {
         let queue = match Queue::create(Kind::Tun, "tun0", 1) {
@@ -293,7 +295,8 @@ fn finishes_sctp(receipt: Receipt) {
     let frame = [&HOST_MAC[..], &A_MAC, &[8, 0], &packet].concat();
     let mut tagged = frame.clone();
     tagged.splice(12..12, [0x81, 0, 0, 7]);
-    // The pod's kernel sends its own SCTP so: checksum from 34 on, stored at 8 (virtio's NEEDS_CSUM).
+    // The pod's kernel sends its own SCTP packets in this way: the checksum covers the bytes from 34 on and is stored
+    // at 8 (virtio's NEEDS_CSUM).
     let mut partial = [0; 10];
     partial[0] = 1;
     partial[6..8].copy_from_slice(&34u16.to_ne_bytes());
@@ -310,7 +313,7 @@ fn finishes_sctp(receipt: Receipt) {
     let sctp: Vec<_> = received.iter().filter(|p| p.bytes()[9] == 132).collect();
     assert_eq!(sctp.len(), 1, "the tagged one is not there: {received:?}");
     assert_eq!(sctp[0].offload.checksum, Checksum::Verified);
-    // CRC32c of the message, by an independent implementation.
+    // This is the CRC32c of the message, from an independent implementation.
     assert_eq!(sctp[0].bytes()[28..32], [0x9a, 0xec, 0x95, 0x12]);
 }
 
@@ -326,7 +329,7 @@ fn a_ring_hands_on_small_and_large_packets_in_their_order() {
         for packet in receive(&mut ports[0], &mut pool, 1) {
             pool.put(packet);
         }
-        // Some lengths fit into a slot and some do not; those near the limit grow by one each.
+        // Some lengths fit into a slot and some do not. Those near the limit grow by one each time.
         let lens: Vec<usize> = (0..300).map(|i| [10, 1400, 120 + i / 4, 1][i % 4]).collect();
         let mut heard = Vec::new();
         for (lens, first) in lens.chunks(30).zip((0..).step_by(30)) {

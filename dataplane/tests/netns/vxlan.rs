@@ -1,4 +1,4 @@
-//! VXLAN's socket, against real kernels and against the kernel's own VXLAN device.
+//! The VXLAN socket, tested with real kernels and with the kernel's own VXLAN device.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -23,11 +23,11 @@ const IN2: Ipv4Addr = Ipv4Addr::new(10, 9, 9, 2);
 const MAC1: [u8; 6] = [0x66, 0, 0, 0, 0, 1];
 const MAC2: [u8; 6] = [0x66, 0, 0, 0, 0, 2];
 const VNI: u32 = 4096;
-/// Bytes of VXLAN's header and the inner Ethernet header; then the same with the outer headers.
+/// The length of the VXLAN header and the inner Ethernet header, in bytes, and then the same with the outer headers.
 const TUNNEL: usize = 22;
 const OUTER: usize = 28 + TUNNEL;
 
-/// Two nodes on one underlay, interface `up0` each.
+/// Two nodes on one underlay, each with the interface `up0`.
 fn nodes() -> (Netns, Netns) {
     // A veth keeps the order of packets from one core only.
     let cores = core_affinity::get_core_ids().unwrap();
@@ -54,7 +54,7 @@ fn socket(node: &Netns, local: Ipv4Addr) -> UdpTunnel {
 
 /// The kernel's VXLAN device on node 2, which sends everything to node 1.
 fn kernel_device(node: &Netns) {
-    // Without IPv6 the device sends nothing by itself. A kernel without IPv6 has no such file.
+    // Without IPv6, the device sends nothing on its own. A kernel without IPv6 has no such file.
     node.run(|| drop(std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")));
     node.ip(&format!(
         "link add vxlan0 address 66:00:00:00:00:02 type vxlan id {VNI} dstport 4789 local {NODE2} remote {NODE1} dev up0 nolearning"
@@ -68,7 +68,7 @@ fn outer() -> Outer {
     Outer::vxlan(NODE1, NODE2, VNI, LinkAddresses { source: MAC1, destination: MAC2 })
 }
 
-/// A datagram from node 1's inner address, as it leaves for node 2.
+/// A datagram from node 1's inner address, in the form in which it leaves for node 2.
 fn datagram(pool: &mut Pool, payload: &[u8]) -> Packet {
     let mut inner = Vec::new();
     etherparse::PacketBuilder::ipv4(IN1.octets(), IN2.octets(), 64)
@@ -80,7 +80,7 @@ fn datagram(pool: &mut Pool, payload: &[u8]) -> Packet {
     packet
 }
 
-/// The `n`th segment of a TCP stream of segments of this length, as it leaves for node 2.
+/// The `n`th segment of a TCP stream with segments of this length, in the form in which it leaves for node 2.
 fn tcp(pool: &mut Pool, n: u16, len: u16) -> Packet {
     let mut inner = Vec::new();
     etherparse::PacketBuilder::ipv4(IN1.octets(), IN2.octets(), 64)
@@ -107,7 +107,7 @@ fn identify(packet: &mut Packet, id: u16) {
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Receives packets for `count` datagrams. Returns how many packets came, and each datagram's payload.
+/// Receives packets for `count` datagrams. Returns the number of packets that arrived, and each datagram's payload.
 fn datagrams(port: &mut UdpTunnel, pool: &mut Pool, count: usize) -> (usize, Vec<Vec<u8>>) {
     let start = Instant::now();
     let (mut packets, mut bytes) = (0, Vec::new());
@@ -133,7 +133,7 @@ fn datagrams(port: &mut UdpTunnel, pool: &mut Pool, count: usize) -> (usize, Vec
     (packets, bytes)
 }
 
-/// The inner packet; panics unless it came from `source` in our network.
+/// The inner packet. Panics unless it came from `source` in our network.
 fn inner(packet: &mut Packet, source: Ipv4Addr) -> Vec<u8> {
     let arrived = parse_outer(packet.bytes()).unwrap();
     assert_eq!(arrived.encapsulation, Encapsulation::Vxlan { vni: VNI });
@@ -152,7 +152,8 @@ fn super_datagrams_of_every_shape_arrive_whole_and_in_order() {
         let (one, two) = nodes();
         let (mut sender, mut port) = (socket(&one, NODE1), socket(&two, NODE2));
         let mut pool = Pool::new(512);
-        // One alone, a long super-datagram with a short end, growing ones that form none, and more than one holds.
+        // The lengths give one single datagram, a long super-datagram with a short end, growing datagrams that form
+        // none, and more datagrams than one super-datagram holds.
         let lens: Vec<usize> = [200, 1400, 1400, 1400, 90, 91, 92, 93]
             .into_iter()
             .chain([1400; 150])
@@ -182,7 +183,8 @@ fn a_super_packet_arrives_as_segmentation_cuts_it() {
         ip().tcp(7001, 7002, 5, 100).ack(9).psh().write(&mut tcp, &payload).unwrap();
         ip().udp(7001, 7002).write(&mut udp, &payload).unwrap();
         let kinds = [(&tcp, SegmentKind::Tcp4), (&udp, SegmentKind::Udp)];
-        // With a shorter last segment, with all of one length, and with more than one super-datagram.
+        // The stream has a shorter last segment, segments of one length, or more segments than one super-datagram
+        // holds.
         for (size, segments) in [(1390, 44), (1000, 60), (250, 240)] {
             for (bytes, kind) in kinds {
                 let super_packet = |pool: &mut Pool| {
@@ -196,7 +198,7 @@ fn a_super_packet_arrives_as_segmentation_cuts_it() {
                 let mut expected = Vec::new();
                 let cut = super_packet(&mut pool);
                 segment(cut, 1450, &mut pool, &mut expected).unwrap();
-                // In the second round the inbox knows their layout.
+                // In the second round, the inbox knows their layout.
                 for _ in 0..2 {
                     let mut packet = super_packet(&mut pool);
                     assert!(encapsulate(&mut packet, &outer(), 1));
@@ -216,7 +218,7 @@ fn a_super_packet_arrives_as_segmentation_cuts_it() {
     });
 }
 
-/// Datagrams in a train, and the one that is changed.
+/// The number of datagrams in a train, and the datagram that is changed.
 const SEGMENTS: usize = 20;
 const ODD: usize = 7;
 /// A name, a change of a packet in the middle, and the number of packets in which the train arrives.
@@ -254,7 +256,7 @@ fn datagrams_that_belong_together_arrive_joined_and_others_as_sent() {
         for (what, change, expected) in cases {
             assert_eq!(train(&mut pool, change), expected, "{what}");
         }
-        // Between the trains come shorter, longer and other datagrams.
+        // Shorter, longer and other datagrams arrive between the trains.
         for lens in
             [vec![10], (10..20).collect(), vec![1400], vec![700; 30], vec![1012; 30], vec![1400; 3]]
         {
@@ -283,7 +285,7 @@ fn a_call_takes_no_more_than_it_was_asked_for_and_the_next_goes_on() {
             (0..40).map(|n| datagram(&mut pool, &numbered(n, 1000))).collect();
         assert_eq!(sender.transmit(&mut pool, &mut packets).unwrap().sent, 40);
         let (mut got, mut drained) = (Vec::new(), false);
-        // They may come later than they were sent.
+        // They may arrive some time after they were sent.
         let start = Instant::now();
         while got.len() < 40 || !drained {
             assert!(start.elapsed() < Duration::from_secs(10), "{} came", got.len());

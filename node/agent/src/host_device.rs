@@ -23,8 +23,8 @@ use ipnet::IpNet;
 use manx_calculation::topology::{HostNetwork, HostRoute};
 use manx_devices::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
 use manx_linux::netlink::{
-    self, Action, Address, Family, MAIN, MANX_PROTOCOL, Netlink, OWN_TABLE, RULE_PREFERENCE, Route,
-    RouteOf, Rule,
+    self, Action, Address, Family, Hop, MAIN, MANX_PROTOCOL, Netlink, OWN_TABLE, RULE_PREFERENCE,
+    Route, RouteOf, Rule,
 };
 use manx_linux::netns::{self, sysctl};
 
@@ -155,11 +155,8 @@ impl HostDevice {
         // before it.
         let mut main = routes.through(entry.made);
         // A router that is reached through Manx is not used: its packets would come back.
-        let is_own = |it: &&Route| {
-            let forwarded = self.forwarded.as_ref().map(|it| it.index);
-            it.device == self.made.index || Some(it.device) == forwarded
-        };
-        main.extend(routes.by_router.iter().filter(|it| !is_own(it)));
+        let own = [Some(self.made.index), self.forwarded.as_ref().map(|it| it.index)];
+        main.extend(routes.by_routers(|device| own.contains(&Some(device))));
         let stays = |it: &Route| desired.keeps_routers && it.metric == Some(LEARNED_METRIC);
         entry.set_routes(netlink, MAIN, &main, stays, pass).await?;
         for (name, address) in stale {
@@ -294,7 +291,8 @@ impl Interface<'_> {
         pass: &mut Pass,
     ) -> Result<(), netlink::Error> {
         let text = |route: &Route| {
-            let device = (route.device == self.made.index).then_some(self.name);
+            let is_own = route.hops.iter().all(|it| it.device == self.made.index);
+            let device = is_own.then_some(self.name);
             RouteOf { table, route, device }.to_string()
         };
         let present: BTreeSet<Route> = netlink.manx_routes(table).await?.into_iter().collect();
@@ -302,9 +300,13 @@ impl Interface<'_> {
             if !pass.want(text(route), present.contains(route)) {
                 continue;
             }
-            // IPv6 keeps a route with a gateway and one without it side by side, so the old one is removed first.
+            // IPv6 keeps a route with a gateway and one without it side by side, so the old one is removed first. All other
+            // routes are replaced atomically.
             if let IpNet::V6(_) = route.destination {
-                for old in present.iter().filter(|old| place(old) == place(route)) {
+                let is_beside = |old: &&Route| {
+                    place(old) == place(route) && old.is_direct() != route.is_direct()
+                };
+                for old in present.iter().filter(is_beside) {
                     netlink.delete_route(table, old).await?;
                 }
             }
@@ -338,8 +340,9 @@ struct PodRoutes {
     through_manx: Vec<(IpNet, Option<IpAddr>)>,
     /// The routes to other nodes by the node's own network.
     by_node: BTreeSet<Route>,
-    /// The routes out of the cluster, by routers.
-    by_router: BTreeSet<Route>,
+    /// The next hops of routes out of the cluster: the neighbours that lead to routers. Two routers may be reached by one
+    /// neighbour.
+    by_router: BTreeMap<IpNet, BTreeSet<Hop>>,
     unreachable: Vec<IpNet>,
 }
 
@@ -365,17 +368,18 @@ impl PodRoutes {
                     hop => hop?,
                 }),
             };
-            let Some(hop) = hop else {
+            // If the kernel does not accept one next hop as a neighbour, the prefix would lose all others, too.
+            let Some(hop) = hop.filter(|it| it.is_beyond || !is_by_router) else {
                 if !is_by_router {
                     routes.unreachable.push(*block);
                 }
                 continue;
             };
-            let (via, direct) = (Some(hop.neighbour), Route::direct(block.trunc(), hop.device));
+            let hop = Hop::via(hop.neighbour, hop.device);
             if is_by_router {
-                routes.by_router.insert(Route { via, metric: Some(LEARNED_METRIC), ..direct });
+                routes.by_router.entry(block.trunc()).or_default().insert(hop);
             } else {
-                routes.by_node.insert(Route { via, ..direct });
+                routes.by_node.insert(Route::by(block.trunc(), [hop]));
             }
         }
         Ok(routes)
@@ -386,7 +390,16 @@ impl PodRoutes {
     /// routes to these blocks.
     fn through(&self, entry: &CreatedDevice) -> BTreeSet<Route> {
         let through_manx = self.through_manx.iter().map(|(net, source)| entry.route(*net, *source));
-        through_manx.chain(self.by_node.iter().copied()).collect()
+        through_manx.chain(self.by_node.iter().cloned()).collect()
+    }
+
+    /// The routes out of the cluster, each with all of its next hops except those through Manx's own devices.
+    fn by_routers(&self, is_own: impl Fn(u32) -> bool) -> impl Iterator<Item = Route> {
+        self.by_router.iter().filter_map(move |(to, hops)| {
+            let hops = hops.iter().copied().filter(|it| !is_own(it.device));
+            let route = Route { metric: Some(LEARNED_METRIC), ..Route::by(*to, hops) };
+            (!route.hops.is_empty()).then_some(route)
+        })
     }
 }
 

@@ -249,9 +249,11 @@ impl Agent {
         }
     }
 
-    /// Takes the routes out of the cluster that routers have announced.
+    /// Takes the routes out of the cluster that routers have announced, and the gateways to routers.
     pub(super) fn take_ways_out(&mut self, now: Instant) {
-        if let Some(ways_out) = self.peering.as_mut().and_then(|it| it.take_ways_out(now)) {
+        let Some(peering) = &mut self.peering else { return };
+        self.inputs.set_gateways(peering.gateways());
+        if let Some(ways_out) = peering.take_ways_out(now) {
             self.inputs.set_ways_out(Some(ways_out));
         }
     }

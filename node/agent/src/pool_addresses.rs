@@ -73,12 +73,14 @@ struct Shared {
     /// The connection. `None`: the next call opens it. It is opened again when the server does not answer, because
     /// certificates and tokens change.
     open: Mutex<Option<Arc<Objects<Writer>>>>,
+    /// The pod whose addresses change now holds this lock.
+    turn: Mutex<()>,
 }
 
 impl PoolAddresses {
     pub(crate) fn new(node: &str, access: Access) -> Self {
-        let (node, open) = (node.to_owned(), Mutex::default());
-        Self(Arc::new(Shared { node, access, open }))
+        let (node, open, turn) = (node.to_owned(), Mutex::default(), Mutex::default());
+        Self(Arc::new(Shared { node, access, open, turn }))
     }
 
     async fn objects(&self) -> Result<Arc<Objects<Writer>>, StoreError> {
@@ -105,6 +107,19 @@ impl PoolAddresses {
         result
     }
 
+    /// Awaits a call that changes a pod's addresses. Pods of a node take turns, because they write the same blocks: at the
+    /// same time each would make the others' writes fail. The time of the call includes the wait for the turn.
+    async fn call_in_turn<T>(
+        &self,
+        call: impl Future<Output = Result<T, PodError>>,
+    ) -> Result<T, Error> {
+        self.call(Box::pin(async {
+            let _turn = self.0.turn.lock().await;
+            call.await
+        }))
+        .await
+    }
+
     /// Gives a pod addresses: the named ones, or those that its annotations and the pools determine.
     pub(crate) async fn assign(
         &self,
@@ -119,7 +134,7 @@ impl PoolAddresses {
         let place = Place { node, node_labels, pools, taken };
         let PodName { namespace, name } = pod;
         let pod = Pod { namespace, name, handle, addresses: named };
-        self.call(Box::pin(assign_pod(&objects, pod, place, now()))).await
+        self.call_in_turn(async { assign_pod(&objects, pod, place, now()).await }).await
     }
 
     /// Releases all addresses of a handle.
@@ -130,7 +145,7 @@ impl PoolAddresses {
             release_by_handle(&*objects, handle, rest).await?;
             Ok(())
         };
-        self.call(Box::pin(release)).await
+        self.call_in_turn(release).await
     }
 
     /// Gives a tunnel of this node its address, or takes the address away if no pool uses such a tunnel. Returns the

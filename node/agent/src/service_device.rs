@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use manx_api::gateway;
 use manx_devices::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
-use manx_linux::netlink::{self, Route, TRANSLATED_TABLE};
+use manx_linux::netlink::{self, Hop, Route, TRANSLATED_TABLE};
 use manx_linux::netns::{self, sysctl};
 
 use crate::error;
@@ -62,9 +62,8 @@ impl ServiceDevice {
             for family in families {
                 // The route has a gateway, because packets leave by the interface by which they came: for a destination on the
                 // link itself the kernel would send redirects (RFC 1812, section 5.2.7.2).
-                let via = Some(gateway(family));
-                let direct = Route::direct(Route::default_of(family), self.made.index);
-                let route = Route { via, onlink: true, ..direct };
+                let hop = Hop { onlink: true, ..Hop::via(gateway(family), self.made.index) };
+                let route = Route::by(Route::default_of(family), [hop]);
                 let done = netlink.replace_route_in(TRANSLATED_TABLE, &route).await;
                 // A kernel without IPv6 refuses this route, and does not need it.
                 if family.is_ipv4() {

@@ -21,7 +21,7 @@ use manx_dataplane::worker::Polling;
 use crate::shelter;
 use manx_api::{Device, ErrorKind};
 use manx_linux::doctor::{self, Lack};
-use manx_linux::netlink::{self, Netlink, Peer, Route, Veth};
+use manx_linux::netlink::{self, Hop, Netlink, Peer, Route, Veth};
 use manx_linux::netns::{self, sysctl};
 
 /// Our hardware address as the other end of every link sees it, the same as that of Calico's host ends. It is never
@@ -292,7 +292,8 @@ impl CreatedDevice {
         let via = self.gateway(destination.addr());
         // A link-local next hop of IPv6 is on the link anyway.
         let onlink = via.is_some_and(|via| via.is_ipv4());
-        Route { source, via, onlink, ..Route::direct(destination, self.index) }
+        let hop = Hop { via, device: self.index, onlink };
+        Route { source, ..Route::by(destination, [hop]) }
     }
 
     /// The next hop of routes of this address's family, and its hardware address. `None` if routes need none.

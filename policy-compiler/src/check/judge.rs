@@ -9,33 +9,33 @@ use crate::image::Path;
 use crate::model::{Decision, Direction, Noted, Reason, RuleName, Transport, Verdict};
 use crate::resolve::{LocalName, Stage};
 
-/// Judges packets at local endpoints, and says which facts it uses.
+/// Judges packets at local endpoints, and states which facts it uses.
 ///
-/// The law on which a proof rests: ends with one [`Key`](Self::Key) and peers with one
-/// [`AddressClass`](Self::AddressClass) are judged alike. So are all packets between the [bounds](Self::bounds) and all
-/// peers between the [atoms](Self::atoms).
+/// The law on which a proof rests: the judge treats ends with one [`Key`](Self::Key) and peers with one
+/// [`AddressClass`](Self::AddressClass) alike. It also treats all packets between the [bounds](Self::bounds) alike, and
+/// all peers between the [atoms](Self::atoms).
 pub trait Judge {
     /// An endpoint at a stage and in a direction.
     type LocalEnd;
-    /// The facts that the judge uses of an end with one of its addresses.
+    /// The facts about an end with one of its addresses that the judge uses.
     type Key: Ord;
-    /// The facts that the judge uses of a peer.
+    /// The facts about a peer that the judge uses.
     type AddressClass: Ord;
 
-    /// The end; the judge need not know it.
+    /// The end of this endpoint, stage and direction; the judge need not know it.
     fn local_end(&self, endpoint: &LocalName, stage: Stage, direction: Direction)
     -> Self::LocalEnd;
-    /// The addresses of the end. `peers` stand for all addresses; they are returned if the end may have any address.
+    /// The addresses of the end. `peers` stand for all addresses. They are returned if the end may have any address.
     fn addresses(&self, end: &Self::LocalEnd, peers: &Witnesses) -> BTreeSet<IpAddr>;
-    /// The prefixes at which peers change for these ends.
+    /// The prefixes at which the treatment of peers changes for these ends.
     fn atoms(&self, ends: &[&Self::LocalEnd]) -> Atoms;
-    /// The keys at which packets change for this end.
+    /// The keys at which the treatment of packets changes for this end.
     fn bounds(&self, end: &Self::LocalEnd) -> Bounds;
-    /// The facts that the judge uses of the end.
+    /// The facts about the end that the judge uses.
     fn key(&self, end: &Self::LocalEnd, local: IpAddr) -> Self::Key;
-    /// The facts that the judge uses of a peer of this end.
+    /// The facts about a peer of this end that the judge uses.
     fn address_class(&self, end: &Self::LocalEnd, peer: IpAddr) -> Self::AddressClass;
-    /// Judges these packets between the two; one result for each packet.
+    /// Judges these packets between the two ends, and returns one result for each packet.
     fn judge(
         &self,
         end: &Self::LocalEnd,
@@ -53,18 +53,18 @@ pub enum Expected {
     /// The possible reasons, the enforced rules that are noted before, and the actions that staged policies would have
     /// taken.
     Among {
-        /// One of these decides: if several policies that deny cannot be evaluated, it is not defined which one is
-        /// named. An empty list: tables cannot express the decision, and are wrong in any case.
+        /// One of these decides. If several policies that deny cannot be evaluated, it is undefined which one is named.
+        /// An empty list means that tables cannot express the decision, so they are wrong in any case.
         reasons: Vec<Reason>,
-        /// In order.
+        /// The enforced rules, in order.
         through: Vec<RuleName>,
-        /// In order.
+        /// The actions of staged policies, in order.
         staged: Vec<Noted>,
     },
 }
 
 impl Expected {
-    /// The verdict; `None` if tables cannot express the decision.
+    /// The verdict, or `None` if tables cannot express the decision.
     pub fn verdict(&self) -> Option<Verdict> {
         match self {
             Self::Decision(decision) => Some(decision.reason.verdict()),
@@ -72,7 +72,7 @@ impl Expected {
         }
     }
 
-    /// Whether a path agrees. Chains that are evaluated rule by rule note nothing.
+    /// Whether a path agrees with this result. Chains that are evaluated rule by rule note nothing.
     pub(super) fn agrees(&self, path: &Path, linear: bool) -> bool {
         match self {
             Self::Decision(decision) => {
@@ -101,7 +101,7 @@ impl From<Decision> for Expected {
 }
 
 impl fmt::Display for Expected {
-    /// The reasons, and the rules that are noted before.
+    /// Writes the reasons, and the rules that are noted before.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (reasons, through, noted): (&[Reason], &[RuleName], &[Noted]) = match self {
             Self::Decision(Decision { reason, noted }) => {

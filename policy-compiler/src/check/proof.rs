@@ -1,9 +1,10 @@
-//! Proves that an image and a judge decide alike, cell by cell. An atom is a set of packets that neither side can tell
-//! apart. There is a [witness](super::Witnesses) of every atom, so the comparison is a proof and not a sample.
+//! Proves, cell by cell, that an image and a judge make the same decisions. An atom is a set of packets that neither
+//! side distinguishes. There is a [witness](super::Witnesses) for every atom, so the comparison is a proof and not a
+//! sample.
 //!
-//! The atoms are those of the judge and of the image together, so that neither can hide a boundary from the other. Each
-//! distinct comparison is made once: ends and peers that the judge cannot tell apart, and that the image looks up in
-//! the same place, count as one.
+//! The atoms are those of the judge and the image together, so that neither can hide a boundary from the other. Each
+//! distinct comparison is made once. Ends and peers count as one if the judge does not distinguish them and the image
+//! looks them up in the same place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,16 +16,16 @@ use crate::image::{Image, LINEAR, Path};
 use crate::model::{Decision, Direction, Family, Transport, Verdict};
 use crate::resolve::{LocalName, Stage};
 
-/// The counts of a proof: an image and a judge agree in all cells.
+/// The counts of a proof, which says that an image and a judge agree in all cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Proof {
-    /// Local endpoints.
+    /// The number of local endpoints.
     pub endpoints: u64,
-    /// The cells: endpoint × stage × direction × own address × peer × packet.
+    /// The number of cells: endpoint × stage × direction × own address × peer × packet.
     pub cells: u64,
-    /// The distinct comparisons among them, which were made.
+    /// The number of distinct comparisons among them, which were made.
     pub questions: u64,
-    /// The peers that stand for all addresses.
+    /// The number of peers that stand for all addresses.
     pub peers: u64,
 }
 
@@ -49,7 +50,7 @@ pub struct Counterexample {
     pub transport: Transport,
     /// The judge's answer.
     pub expected: Expected,
-    /// The image's reason, and what it notes before that.
+    /// The image's reason, and the rules that it notes before.
     pub found: Expected,
     /// The image's verdict.
     pub verdict: Verdict,
@@ -58,13 +59,13 @@ pub struct Counterexample {
 /// The extent of a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// Each distinct comparison once.
+    /// Each distinct comparison is made once.
     Distinct,
-    /// Every peer of every end.
+    /// Every peer of every end is compared.
     Every,
 }
 
-/// Compares `image` with any judge. `progress` is called with the number of ends that are done and the number of all.
+/// Compares `image` with any judge. `progress` is called with the number of ends that are done and the total number.
 pub fn prove_by<J: Judge>(
     judge: &J,
     local: &BTreeSet<LocalName>,
@@ -125,7 +126,7 @@ struct Side<'a, E> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum LocalKey {
     Unknown,
-    /// Nothing: the chain is already chosen.
+    /// No part: the chain is already chosen.
     Known,
     /// The identity, for a chain that is evaluated rule by rule.
     Identity(Identity),
@@ -136,7 +137,7 @@ enum LocalKey {
 enum PeerKey {
     Nowhere,
     Row(u32),
-    /// The class, for a chain that is evaluated rule by rule.
+    /// The class of the peer, for a chain that is evaluated rule by rule.
     Class(usize),
 }
 
@@ -206,7 +207,7 @@ impl<J: Judge> Prover<'_, J> {
     ) -> Result<(), Box<Counterexample>> {
         let image = self.image;
         let (local, other) = (image.identity(own), image.identity(peer));
-        // An endpoint without tables: nothing passes.
+        // This is an endpoint without tables, for which nothing passes.
         let unknown = Path::unknown(side.direction);
         let linear = side.chain.is_some_and(|chain| image.is_linear(chain));
         let answers = self.judge.judge(&side.end, own, peer, transports);

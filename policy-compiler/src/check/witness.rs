@@ -1,9 +1,8 @@
 //! Witnesses: packets that stand for all packets.
 //!
-//! Policy cannot tell apart two addresses that the same members have and that the same nets contain, nor two ports
-//! between the same boundaries. So the header space consists of finitely many atoms. There is a witness on both sides
-//! of every boundary that the *judge* draws and of every boundary that the *image* draws, so that neither can hide a
-//! boundary from the other.
+//! Policy does not distinguish two addresses that belong to the same members and the same nets, nor two ports between
+//! the same boundaries. So the header space consists of finitely many atoms. There is a witness on both sides of every
+//! boundary of the *judge* and of every boundary of the *image*, so that neither can hide a boundary from the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,12 +22,12 @@ const EPHEMERAL: u16 = 49_152;
 pub struct Witnesses(Vec<IpAddr>);
 
 impl Witnesses {
-    /// The peers that `atoms` or the image can tell apart.
+    /// The peers that `atoms` or the image distinguish.
     ///
-    /// Candidates are both ends of every prefix, and the neighbours of these. They suffice: if parts of a prefix are
-    /// prefixes of their own, the rest of it has an address at an end of the prefix or next to an end of such a part.
-    /// The first candidate is taken of all that have the same members and the same innermost net, and the same class in
-    /// the image.
+    /// Candidates are both ends of every prefix, and the addresses next to these. They suffice. If parts of a prefix
+    /// are prefixes of their own, the rest of it has an address at an end of the prefix or next to an end of such a
+    /// part. If several candidates have the same members, the same innermost net and the same class in the image, the
+    /// first one is taken.
     pub fn new(atoms: &Atoms, image: &Image) -> Self {
         let mut witnesses = vec![
             IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -77,26 +76,26 @@ impl Witnesses {
         Self(peers)
     }
 
-    /// The addresses, ascending.
+    /// The addresses in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.0.iter().copied()
     }
 }
 
-/// The prefixes at which peers change, as the judge sees them.
+/// The prefixes at which the judge's treatment of peers changes.
 #[derive(Debug, Clone, Default)]
 pub struct Atoms(BTreeMap<IpNet, PrefixEntry>);
 
 /// The members at a prefix, and whether a rule names it.
 #[derive(Debug, Clone, Default)]
 struct PrefixEntry {
-    /// The numbers of its members' contents. Members with equal contents have one number.
+    /// The numbers of the contents of its members. Members with equal contents have one number.
     members: Vec<u32>,
     bound: bool,
 }
 
 impl Atoms {
-    /// Adds a member with these addresses. Members with equal numbers cannot be told apart.
+    /// Adds a member with these addresses. Members with equal numbers are treated alike.
     pub fn member(&mut self, net: IpNet, number: u32) {
         self.0.entry(net.trunc()).or_default().members.push(number);
     }
@@ -118,7 +117,7 @@ fn neighbour(address: IpAddr, by: i8) -> Option<IpAddr> {
     }
 }
 
-/// The keys at which packets change, in the rules of one endpoint's policies.
+/// The keys at which the treatment of packets changes, in the rules of one endpoint's policies.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Bounds {
     destinations: BTreeSet<u16>,
@@ -128,12 +127,12 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Adds a protocol number at which something changes.
+    /// Adds a protocol number at which the treatment changes.
     pub fn protocol(&mut self, number: u8) {
         self.protocols.insert(number.into());
     }
 
-    /// Adds an ICMP type and code at which something changes; without a code the type has all codes.
+    /// Adds an ICMP type and code at which the treatment changes. Without a code, all codes of the type are meant.
     pub fn icmp(&mut self, kind: u8, code: Option<u8>) {
         let first = u16::from(kind) << 8;
         self.icmp.extend(match code {
@@ -192,7 +191,7 @@ impl Bounds {
         for number in others.into_iter().filter_map(|number| u8::try_from(number).ok()) {
             if !KEYED.contains(&number) {
                 transports.push(Transport::bare(number));
-                // The port has no meaning here and must change nothing.
+                // The port has no meaning here, and must not change anything.
                 let l4 = L4Header::Ports { source: EPHEMERAL, destination: 80 };
                 transports.push(Transport { protocol: number, l4 });
             }

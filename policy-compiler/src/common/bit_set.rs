@@ -1,12 +1,12 @@
-//! A set of small numbers whose lowest member is found without reading most of the set.
+//! A set of small numbers. Its lowest member is found without reading most of the set.
 
 const BITS: usize = u64::BITS as usize;
 
-/// See the module.
+/// A set of small numbers.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct BitSet {
     words: Vec<u64>,
-    /// For each word whether it is not zero, as bits.
+    /// One bit for each word: whether the word is not zero.
     occupied: Vec<u64>,
 }
 

@@ -1,16 +1,17 @@
-//! Lists of numbers by number (predicates by member, classes by predicate), in two allocations instead of one for each
-//! list.
+//! Lists of numbers, found by number (predicates by member, classes by predicate). All lists take two allocations
+//! together, instead of one each.
 
-/// See the module.
+/// Lists of numbers, each found by the number of its group.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Grouped {
-    /// The end of each group in `all`.
+    /// The end of each group within `all`.
     ends: Vec<u32>,
     all: Vec<u32>,
 }
 
 impl Grouped {
-    /// Groups pairs of a group, below `groups`, and a number. The numbers of one group keep their order.
+    /// Groups pairs, each of a group number below `groups` and a member number. The numbers of one group keep their
+    /// order.
     pub(crate) fn from_pairs(
         groups: usize,
         pairs: impl Iterator<Item = (u32, u32)> + Clone,
@@ -24,7 +25,7 @@ impl Grouped {
             sum += *end;
             *end = sum;
         }
-        // Each entry begins as the start of its group and becomes the group's end.
+        // Each entry first holds the start of its group, and finally its end.
         let mut all = vec![0; sum as usize];
         for (group, one) in pairs {
             let at = &mut ends[group as usize];
@@ -51,7 +52,7 @@ impl Grouped {
         (0..self.ends.len()).map(|group| self.group(group))
     }
 
-    /// Brings each group into ascending order.
+    /// Sorts each group in ascending order.
     pub(crate) fn sort_each(&mut self) {
         for group in 0..self.ends.len() {
             let range = self.range(group);
@@ -68,17 +69,18 @@ impl Grouped {
     }
 }
 
-/// The groups that are not empty, ascending, each with its numbers. It suits many groups if most are empty.
+/// The groups that are not empty, in ascending order, each with its numbers. It suits a large number of groups if most
+/// of them are empty.
 #[derive(Debug, Default)]
 pub(crate) struct OccupiedGroups {
     groups: Vec<u32>,
-    /// The end of each group in `all`.
+    /// The end of each group within `all`.
     ends: Vec<usize>,
     all: Vec<u32>,
 }
 
 impl OccupiedGroups {
-    /// As [`Grouped::from_pairs`]; the second number of each pair is ascending.
+    /// Like [`Grouped::from_pairs`]. The second numbers of the pairs are in ascending order.
     pub(crate) fn from_pairs(
         groups: usize,
         pairs: impl Iterator<Item = (u32, u32)> + Clone,

@@ -1,17 +1,17 @@
-//! The numbers that tables are indexed by.
+//! The numbers that index the tables.
 
-/// The number of a predicate set, and so of all that policy can distinguish in a peer. Its meaning never changes in the
-/// life of a compiler.
+/// The number of a predicate set, which holds all that policy can distinguish in a peer. Its meaning never changes
+/// during the life of a compiler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Identity(pub u32);
 
 impl Identity {
-    /// The identity of an address that the tables do not know well enough: always denied, as the peer and as the local
-    /// end.
+    /// The identity of an address that the tables do not know well enough. It is always denied, as the peer and as the
+    /// local end.
     pub const UNKNOWN: Self = Self(0);
 }
 
-/// Names a chain of one image.
+/// Identifies a chain of one image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChainId(pub u32);
 
@@ -20,6 +20,6 @@ impl ChainId {
     pub const MISSING: Self = Self(u32::MAX);
 }
 
-/// Names a path of one image.
+/// Identifies a path of one image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PathId(pub u32);

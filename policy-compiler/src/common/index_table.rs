@@ -1,11 +1,11 @@
-//! A hash table of indexes into a vector that the caller holds. Values are stored in the vector only: the table has no
+//! A hash table of indexes into a vector that the caller holds. Values are stored only in the vector: the table has no
 //! copy of a key.
 
 use std::hash::Hash;
 
 use ahash::RandomState;
 
-/// See the module. Numbers are below 2^32 - 1.
+/// A hash table of indexes. Indexes are below 2^32 - 1.
 #[derive(Debug, Default)]
 pub(crate) struct IndexTable {
     /// Open addressing with linear probing; [`FREE`] marks a free place. The length is a power of two, or 0.
@@ -16,7 +16,7 @@ pub(crate) struct IndexTable {
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// The lower half of its value's hash.
+    /// The lower half of the hash of its value.
     hash: u32,
     number: u32,
 }
@@ -24,8 +24,8 @@ struct Entry {
 const FREE: Entry = Entry { hash: 0, number: u32::MAX };
 
 impl IndexTable {
-    /// The number of a value; `is` says whether a number is that of the value. A new value gets `next`. Returns whether
-    /// it is new.
+    /// Returns the number of a value; `is` says whether a number belongs to the value. A new value gets `next`. Also
+    /// returns whether it is new.
     pub(crate) fn find_or_insert<T: Hash + ?Sized>(
         &mut self,
         value: &T,
@@ -44,7 +44,7 @@ impl IndexTable {
         (next, true)
     }
 
-    /// The number of a value, if it has one; `is` says whether a number is that of the value.
+    /// The number of a value, if it has one; `is` says whether a number belongs to the value.
     pub(crate) fn find<T: Hash + ?Sized>(
         &self,
         value: &T,
@@ -58,7 +58,7 @@ impl IndexTable {
         (here.number != FREE.number).then_some(here.number)
     }
 
-    /// Reserves memory for `more` further numbers. At most three quarters of the places are taken.
+    /// Reserves memory for `more` additional numbers. At most three quarters of the places are taken.
     pub(crate) fn reserve(&mut self, more: usize) {
         let wanted = (self.len + more) * 4;
         if wanted > self.places.len() * 3 {
@@ -78,7 +78,7 @@ impl IndexTable {
     }
 }
 
-/// The place of a number, or the free place where it belongs. At least one place is free.
+/// The place of a number, or the free place where it would go. At least one place is always free.
 fn find_place(places: &[Entry], hash: u32, is: impl Fn(u32) -> bool) -> usize {
     let mask = places.len() - 1;
     let mut at = hash as usize & mask;

@@ -1,13 +1,13 @@
-//! The join of a second thread: two functions run at once.
+//! Joins a second thread, so that two functions run at once.
 
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, scope};
 
-/// A cluster with fewer members is not worth a second thread.
+/// The number of members from which on a cluster is worth a second thread.
 pub(crate) const LARGE_CLUSTER: usize = 2_048;
 
-/// Runs both functions and returns both results. The second runs on a thread of its own if `is_worth_it`. If the system
-/// gives no thread, they run one after the other.
+/// Runs both functions and returns both results. The second function runs on its own thread if `is_worth_it`. If the
+/// system provides no thread, they run one after the other.
 pub(crate) fn join<A, B: Send>(
     is_worth_it: bool,
     first: impl FnOnce() -> A,
@@ -20,7 +20,7 @@ pub(crate) fn join<A, B: Send>(
     (first, second())
 }
 
-/// As [`join`], for a second function that needs exclusive access to a value.
+/// Like [`join`], for a second function that needs exclusive access to a value.
 pub(crate) fn join_with<A, B: Send, S: Send>(
     is_worth_it: bool,
     first: impl FnOnce() -> A,
@@ -40,7 +40,7 @@ fn join_by<A, B: Send>(
         let thread = builder.spawn_scoped(scope, &second);
         let first = first();
         let second = match thread {
-            // A panic goes on as if one thread ran both.
+            // A panic continues as if one thread had run both functions.
             Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
             Err(_) => second(),
         };

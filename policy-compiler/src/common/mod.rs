@@ -1,7 +1,7 @@
 //! Ids, small collections, hashing, and the join of a second thread.
 //!
-//! `IndexTable` and `SmallList` are 119 lines of our own: with `hashbrown` and `smallvec` a large cluster takes 3 to 4 %
-//! longer to compile and to follow changes, and so it does with `Vec` in place of the small list.
+//! `IndexTable` and `SmallList` are 119 lines of our own. With `hashbrown` and `smallvec`, a large cluster takes 3 to 4
+//! % longer to compile and to follow changes. The same holds with `Vec` in place of the small list.
 
 mod bit_set;
 mod grouped;

@@ -1,11 +1,11 @@
-//! Keys that name a value by its place in memory.
+//! Keys that identify a value by its address in memory.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::ptr;
 
-/// A pointer that is compared and hashed by where it points: two equal values at two places are two keys. The key holds
-/// the pointer, an `Arc` or a reference, so no other value can take its place in memory while the key exists.
+/// A pointer that is compared and hashed by its target's address: two equal values at two addresses are two keys. The
+/// key holds the pointer, an `Arc` or a reference, so no other value can get the same address while the key exists.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pinned<P>(pub(crate) P);
 

@@ -1,12 +1,12 @@
 //! Sets of 16-bit keys (ports, ICMP types with codes, protocol numbers) as ranges.
 
-/// Disjoint ranges, ascending, both ends included, none next to another. Most sets are one range, which needs no memory
-/// of its own.
+/// The ranges of a set, which are disjoint, ascending and not adjacent. Both ends of a range are included. Most sets
+/// are one range, which needs no heap memory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ranges {
-    /// One.
+    /// One range.
     One((u16, u16)),
-    /// None, or more than one.
+    /// No range, or more than one.
     Many(Vec<(u16, u16)>),
 }
 
@@ -17,7 +17,7 @@ impl Default for Ranges {
 }
 
 impl Ranges {
-    /// Every key.
+    /// The set of every key.
     pub const fn all() -> Self {
         Self::One((0, u16::MAX))
     }
@@ -50,7 +50,7 @@ impl Ranges {
         }
     }
 
-    /// The numbers that are not in the set.
+    /// The keys that are not in the set.
     #[must_use]
     pub fn complement(&self) -> Self {
         let mut gaps = Vec::new();
@@ -68,7 +68,7 @@ impl Ranges {
         }
     }
 
-    /// The numbers that are in both sets.
+    /// The keys that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         if other.is_all() || self.is_empty() {
@@ -81,13 +81,13 @@ impl Ranges {
         Self::union(self.complement().iter().chain(other.complement().iter())).complement()
     }
 
-    /// Whether it is every key.
+    /// Whether the set contains every key.
     #[inline]
     pub fn is_all(&self) -> bool {
         matches!(self, Self::One((0, u16::MAX)))
     }
 
-    /// Whether it is no key.
+    /// Whether the set contains no key.
     pub fn is_empty(&self) -> bool {
         self.slice().is_empty()
     }

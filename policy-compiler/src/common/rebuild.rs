@@ -1,6 +1,6 @@
-//! The answer of a delta that cannot be applied.
+//! The error that a delta cannot be applied.
 
-/// The tables in use cannot take in a change: everything has to be compiled anew. They may hold half of the change and
-/// must not be used any more.
+/// The tables in use cannot be updated to a change, so everything must be compiled again. They may hold half of the
+/// change, and must no longer be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rebuild;

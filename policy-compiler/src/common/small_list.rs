@@ -1,16 +1,16 @@
-//! Lists that mostly have one entry or none: those need no memory of their own.
+//! Lists that mostly have one entry or none; such lists need no heap memory.
 
 use std::ops::Deref;
 
-/// See the module. Equal lists are equal values.
+/// A list. Equal lists always have the same variant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub enum SmallList<T> {
-    /// Nothing.
+    /// No entry.
     #[default]
     None,
-    /// One.
+    /// One entry.
     One(T),
-    /// More than one.
+    /// More than one entry.
     Many(Vec<T>),
 }
 

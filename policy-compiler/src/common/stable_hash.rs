@@ -1,16 +1,16 @@
-//! A hash of many small values that is the same in every process: its keys are constant.
+//! A hash of many small values. It is the same in every process, because its keys are constant.
 //!
-//! Law: mixing in a word can be undone, in the state and in the word. So two sequences that differ in exactly one word
-//! have different hashes, and later words cannot hide the difference. An attacker who knows the keys can find sequences
-//! with equal hashes that differ in more words. Use the hash only to tell whether objects have changed.
+//! The law: mixing in a word is invertible, in the state and in the word. So two sequences that differ in exactly one
+//! word have different hashes, and later words cannot hide the difference. An attacker who knows the keys can find
+//! sequences with equal hashes that differ in more words. So use the hash only to detect whether objects have changed.
 
 use std::hash::Hasher;
 
-/// See the module.
+/// The state of such a hash.
 #[derive(Debug, Default)]
 pub(crate) struct StableHasher(u64);
 
-/// Odd, with as many ones as zeroes in each byte. A multiplication by an odd number can be undone.
+/// These numbers are odd, with as many ones as zeros in each byte. Multiplication by an odd number is invertible.
 const KEYS: [u64; 2] = [0x8bb8_4b93_962e_acc9, 0x2d35_8dcc_aa6c_78a5];
 
 impl StableHasher {
@@ -29,7 +29,7 @@ impl Hasher for StableHasher {
         for word in words {
             self.mix(u64::from_le_bytes(*word));
         }
-        // The length tells apart values that differ only in zeroes at the end.
+        // The length distinguishes values that differ only in zeros at the end.
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
         self.mix(u64::from_le_bytes(last));

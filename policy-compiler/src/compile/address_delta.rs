@@ -1,6 +1,6 @@
 //! The delta of addresses: the addresses whose predicate sets changed since the last image, and their new identities.
 //!
-//! The deltas of predicates and of sets rest on it; their module comments state the gain.
+//! The deltas of predicates and of sets use it; the comments of their modules state what they gain.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,17 +17,17 @@ use crate::peers::{
 };
 use crate::prefix_map::{MAX_VALUE, PrefixMap, lies_in};
 
-/// At most this many touched prefixes, and at most a sixteenth of all prefixes, are handled one by one. Beyond that a
+/// At most this many touched prefixes are handled one by one, and at most a sixteenth of all prefixes. Beyond that a
 /// rebuild is cheaper, so no change costs more than a rebuild.
 const MOST_PREFIXES: usize = 1024;
 
-/// See the module.
+/// The touched addresses.
 #[derive(Debug, Default)]
 pub(crate) struct AddressDelta {
     pub(crate) hosts: BTreeSet<IpAddr>,
     /// Networks in which every address is touched.
     pub(crate) nets: BTreeSet<IpNet>,
-    /// All predicates, if there are more than in the last image.
+    /// All predicates, if there are more of them than in the last image.
     pub(crate) predicates: Option<Predicates>,
 }
 
@@ -36,10 +36,10 @@ impl AddressDelta {
         self.hosts.is_empty() && self.nets.is_empty() && self.predicates.is_none()
     }
 
-    /// The networks that lie in no other.
+    /// The networks that lie in no other one.
     fn outermost(&self) -> Vec<IpNet> {
         let mut outermost: Vec<IpNet> = Vec::new();
-        // A network sorts before the networks in it.
+        // A network sorts before the networks inside it.
         for net in &self.nets {
             if !outermost.last().is_some_and(|last| last.contains(net)) {
                 outermost.push(*net);
@@ -49,16 +49,16 @@ impl AddressDelta {
     }
 }
 
-/// The address tables of the next image, while they are made.
+/// The address tables of the next image, while they are built.
 struct PeersDraft {
     before: Arc<PeerTables>,
     prefixes: PrefixMap,
     predicate_sets: Vec<PredicateSet>,
-    /// By identity.
+    /// The classes, indexed by identity.
     classes: Vec<u32>,
     identities: usize,
     new: Vec<NewClass>,
-    /// The predicates of all classes together.
+    /// The total number of predicates of all classes.
     truths: usize,
 }
 
@@ -96,7 +96,7 @@ impl PeersDraft {
         self.predicate_sets.len() as u32 - 1
     }
 
-    /// Stores the class of an identity. `Err` if the identity's index is too large.
+    /// Stores the class of an identity. Returns `Err` if the identity's index is too large.
     fn classify(&mut self, identity: Identity, class: u32) -> Result<(), Rebuild> {
         let at = self.before.classes.index(identity) as usize;
         if at > MAX_VALUE as usize {
@@ -131,7 +131,7 @@ impl CompileState {
         Ok(())
     }
 
-    /// Gives the touched addresses their new identities, and the local pods among them their new predicate sets.
+    /// Gives the touched addresses their new identities, and gives the local pods among them their new predicate sets.
     /// Returns the added classes.
     pub(crate) fn apply_address_delta(
         &mut self,
@@ -186,10 +186,11 @@ impl CompileState {
         Ok(new)
     }
 
-    /// A network and all prefixes in it, outer before inner. `Err` if there are more than `most`.
+    /// A network and all prefixes in it, outer ones before inner ones. Returns `Err` if there are more than `most`.
     fn parts(&self, net: IpNet, most: usize) -> Result<BTreeSet<IpNet>, Rebuild> {
         let mut parts = BTreeSet::from([net]);
-        // A prefix with several entries is there several times: what was cut is seen by the entries alone.
+        // A prefix with several entries is there several times, so the number of entries shows whether the list was
+        // cut.
         let inside = self.addresses.prefixes_in(net, most + 1);
         if inside.len() > most {
             return Err(Rebuild);
@@ -200,7 +201,7 @@ impl CompileState {
         if parts.len() > most { Err(Rebuild) } else { Ok(parts) }
     }
 
-    /// The identity of a prefix, without the smaller prefixes in it.
+    /// Determines the identity of a prefix, without the smaller prefixes in it.
     fn identify(
         &mut self,
         interner: &mut IdentityInterner,
@@ -232,7 +233,7 @@ impl CompileState {
         Ok(identity)
     }
 
-    /// Updates the predicate sets of the touched local pods, and makes those of new ones.
+    /// Updates the predicate sets of the touched local pods, and creates those of new ones.
     fn update_local_pods(
         &mut self,
         model: &Model,

@@ -1,7 +1,8 @@
-//! The choice of the local endpoints that are compiled, if the policies of all have too many truths (many sets with one
-//! address, or many selectors with one pod) or too many rules. The endpoints of a namespace stay or go together. The
-//! namespaces with the smallest policies come first, so that large policies of others cost them nothing. The node's own
-//! endpoints always stay. An endpoint that is left out gets no tables: nothing passes for it.
+//! Chooses the local endpoints that are compiled, if the policies of all endpoints together have too many rules or too
+//! many truths (many sets with one address, or many selectors with one pod). The endpoints of one namespace are
+//! compiled together or not at all. The namespaces with the smallest policies come first, so that large policies of
+//! other namespaces cost them nothing. The node's own endpoints always stay. An endpoint that is left out gets no
+//! tables: nothing passes for it.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,20 +11,20 @@ use crate::model::{Mark, Model};
 use crate::peers::{Members, Weights, most_truths};
 use crate::resolve::{LocalName, PolicyOrder, ResolveCache, Resolved, Terms, resolve};
 
-/// Weights may add up to one part of this many of the truths that may be counted: a truth of an address may count three
-/// times, as that of a member, of its surroundings and of itself.
+/// The divisor for the truths that may be counted: the weights may add up to the quotient. The reason is that a truth
+/// of an address may count three times: for the member, for its surroundings, and for the address itself.
 pub(crate) const SHARE: usize = 3;
 
-/// The policies of all namespaces together may have this [price](crate::resolve::Resolved::prices): a compilation from
-/// nothing takes about a second.
+/// The policies of all namespaces together may have this [price](crate::resolve::Resolved::prices). A compilation from
+/// nothing then takes about a second.
 const MOST_PRICE: usize = 2 << 20;
 
-/// The namespaces that are closed.
+/// The namespaces that are not compiled (closed).
 #[derive(Debug)]
 pub(crate) struct Admission {
-    /// The price that the policies of all namespaces may have together.
+    /// The largest price of the policies of all namespaces together.
     pub(crate) most_price: usize,
-    /// Whether a compilation has counted too many truths: only then truths are shared out among namespaces.
+    /// Whether a compilation has counted too many truths. Only then are truths shared out among namespaces.
     pub(crate) bounds_truths: bool,
     closed: BTreeSet<String>,
     /// The local endpoints of the closed namespaces.
@@ -33,7 +34,7 @@ pub(crate) struct Admission {
 }
 
 /// The inputs of a decision: policies, network sets, the namespaces of the local endpoints, and the local endpoints of
-/// closed namespaces. Changes of other pods count at the next decision.
+/// closed namespaces. Changes of other pods have an effect only at the next decision.
 #[derive(Debug, PartialEq)]
 struct DecisionInputs {
     marks: [Mark; 2],
@@ -59,7 +60,7 @@ impl Default for Admission {
 }
 
 impl Admission {
-    /// Whether policies have a higher price than they may.
+    /// Whether the price of the policies is above the limit.
     pub(crate) fn is_too_dear(&self, model: &Model, resolved: &Resolved) -> bool {
         resolved.prices(model).into_values().sum::<usize>() > self.most_price
     }
@@ -82,19 +83,19 @@ impl Admission {
         Cow::Owned(local.difference(&self.left_out).cloned().collect())
     }
 
-    /// Whether some namespace is closed.
+    /// Whether any namespace is closed.
     pub(crate) fn is_closing(&self) -> bool {
         !self.closed.is_empty()
     }
 
-    /// Decides anew which endpoints are left out. If none is, truths are no longer shared out.
+    /// Decides again which endpoints are left out. If none is left out, truths are no longer shared out.
     pub(crate) fn review(&mut self, model: &Model, local: &BTreeSet<LocalName>) {
         self.decide(model, local, SHARE);
         self.bounds_truths &= self.is_closing();
     }
 
-    /// Decides which endpoints are left out, by one part of `share` of the truths that may be counted if they are
-    /// shared out.
+    /// Decides which endpoints are left out. If truths are shared out, the namespaces together get the truths that may
+    /// be counted, divided by `share`.
     pub(crate) fn decide(&mut self, model: &Model, local: &BTreeSet<LocalName>, share: usize) {
         let truths = if self.bounds_truths { most_truths(model) / share } else { usize::MAX };
         self.closed = closed(model, local, [truths, self.most_price]);
@@ -104,16 +105,16 @@ impl Admission {
 
 /// The terms that the policies of a namespace use.
 struct NamespaceTerms<'n> {
-    /// The larger of its parts of the two bounds: truths and price.
+    /// The part of the two limits, truths and price, that it uses: the larger of the two.
     part: f64,
     namespace: &'n str,
     terms: Terms,
-    /// The weights of the predicates and port sets among these.
+    /// The weights of the predicates and of the port sets among these terms.
     each: [Vec<usize>; 2],
     price: usize,
 }
 
-/// See the module.
+/// The namespaces that are closed, so that the others stay within the limits.
 fn closed(
     model: &Model,
     local: &BTreeSet<LocalName>,

@@ -1,22 +1,23 @@
-//! The compiler: makes an image of a model and the local endpoints.
+//! The compiler, which builds an image from a model and the local endpoints.
 //!
-//! A compiler lives as long as the dataplane that it serves: it keeps the numbers of identities and the counter slots
+//! A compiler lives as long as the dataplane that it serves. It keeps the numbers of identities and the counter slots
 //! of decisions the same from image to image.
 //!
-//! **Cost**, with *E* members of the cluster, *S* distinct selectors and *P* predicates: O(E log E) for addresses, at
-//! worst O(S·P) selector matches (a selector looks only at members with the namespace or label that it requires), and
-//! for each chain as many rows as its own predicates tell classes apart. Policies are looked up by namespace and by a
-//! label that they require; they are never all read. The rows of a chain look at no more rules (each alternative of a rule counts) than 16 for each rule,
-//! each predicate that a rule names of peers and each predicate of a row, and four million; all chains of a node no more
-//! than four times those of the largest ([`Compiler::looks`] counts them).
+//! **Cost**, with *E* members of the cluster, *S* distinct selectors and *P* predicates: addresses cost O(E log E), and
+//! there are at worst O(S·P) selector matches. A selector is matched only with members that have the namespace or label
+//! that it requires. A chain has one row for each set of classes that its own predicates do not distinguish. Policies
+//! are looked up by namespace and by a label that they require, so they are never all read. The rows of one chain look
+//! at a bounded number of rules, where each alternative of a rule counts. The bound is four million, plus 16 for each
+//! rule, for each predicate that a rule has for peers, and for each predicate of a row. All chains of a node together
+//! look at most at four times the number for the largest chain ([`Compiler::looks`] counts them).
 //!
-//! The compiler also counts how often a predicate is true of a member or of an address, and the rules of policies that
-//! have a namespace. Both numbers have a bound. When the policies of a node exceed one, some namespaces get no tables for
-//! their local endpoints ([`Compiler::left_out`]).
+//! The compiler also counts how often a predicate is true of a member or of an address, and counts the rules of
+//! policies that have a namespace. Both numbers are bounded. If the policies of a node exceed one of the bounds, some
+//! namespaces get no tables for their local endpoints ([`Compiler::left_out`]).
 //!
-//! **Memory and time.** A chain whose rows exceed the budget of bytes or of looks is evaluated rule by rule: slower,
-//! with the same verdicts. [`Counts::linear`](crate::image::Counts) is the number of such chains. The chains that cost
-//! most come last, and each takes half of what is left, so that they cost the others nothing.
+//! **Memory and time.** A chain whose rows exceed the budget of bytes or of looks is evaluated rule by rule, which is
+//! slower but gives the same verdicts. [`Counts::linear`](crate::image::Counts) is the number of such chains. The most
+//! expensive chains come last. Each takes half of the remaining budget, so that they cost the other chains nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
@@ -36,10 +37,10 @@ use crate::peers::{
 use crate::resolve::{LocalName, PolicyOrder, ResolveCache, Resolved, resolve};
 use crate::rows::{Cells, Chains, ClassColumns, LocalPods, NewChain, RowBuilder, RowTables};
 
-/// Bytes of rows and cells that an image may hold by default.
+/// The default for the number of bytes of rows and cells that an image may hold.
 pub const DEFAULT_BUDGET: usize = 64 << 20;
 
-/// Makes images; keeps identities and counter slots for its life.
+/// Builds images, and keeps identities and counter slots for its life.
 #[derive(Debug)]
 pub struct Compiler {
     interner: IdentityInterner,
@@ -47,14 +48,14 @@ pub struct Compiler {
     /// The number of identities that the last image used.
     used: u32,
     budget: usize,
-    /// Counts images.
+    /// The number of images so far.
     serial: u64,
     state: Option<CompileState>,
     order: PolicyOrder,
     pub(crate) admission: Admission,
 }
 
-/// The compile state may grow by this many classes plus as many as it has.
+/// The compile state may grow by this many classes, plus as many as it has.
 const SPARE_CLASSES: usize = 1024;
 
 impl Default for Compiler {
@@ -64,12 +65,12 @@ impl Default for Compiler {
 }
 
 impl Compiler {
-    /// A compiler without a last image.
+    /// Creates a compiler without a last image.
     pub fn new() -> Self {
         Self::with_budget(DEFAULT_BUDGET)
     }
 
-    /// A compiler whose images hold at most about this many bytes of rows and cells.
+    /// Creates a compiler whose images hold at most about this many bytes of rows and cells.
     pub fn with_budget(budget: usize) -> Self {
         Self {
             interner: IdentityInterner::default(),
@@ -83,17 +84,17 @@ impl Compiler {
         }
     }
 
-    /// Forgets the decisions that have these slots, and releases the slots for others. The caller ensures that no image
-    /// which names these slots is in use, and that nothing counts by them any more.
+    /// Forgets the decisions that have these slots, and frees the slots for other decisions. The caller ensures that no
+    /// image with these slots is in use, and that nothing counts at them any longer.
     pub fn release(&mut self, slots: &BTreeSet<u32>) {
         self.tables.release(slots);
     }
 
-    /// Stores a pod's change in `image` in place, while other threads look up. `image` is the last image. `model` is
-    /// the model that it was compiled from, with all changes so far and this one applied. This is possible for a pod of
-    /// another node that has only IPv4 addresses and whose predicate set already has a class in this image. `false`: a
-    /// new image is needed; until it is there, the change may show at only some of the pod's addresses, and further
-    /// changes are not stored.
+    /// Stores a pod's change in `image` in place, while other threads look up addresses. `image` is the last image.
+    /// `model` is the model from which it was compiled, with all changes so far and this one applied. This is possible
+    /// for a pod of another node that has only IPv4 addresses and whose predicate set already has a class in this
+    /// image. Returns `false` if a new image is needed. Until it exists, the change may be visible at only some of the
+    /// pod's addresses, and further changes are not stored.
     #[must_use]
     pub fn update(&mut self, image: &Image, model: &Model, change: PodChange<'_>) -> bool {
         if self.admission.left_out.contains(change.name) {
@@ -107,8 +108,8 @@ impl Compiler {
         done.unwrap_or(false)
     }
 
-    /// Notes a pod's change for the next image, and leaves the one in use as it is: for a change behind another one that
-    /// the image in use cannot follow. `model` is as in [`update`](Self::update).
+    /// Records a pod's change for the next image, and does not change the image in use. Use this for a change that
+    /// follows another one which the image in use cannot follow. `model` is the same as in [`update`](Self::update).
     pub fn defer(&mut self, model: &Model, change: PodChange<'_>) {
         if self.admission.left_out.contains(change.name) {
             self.state = None;
@@ -120,23 +121,24 @@ impl Compiler {
     }
 
     /// The local endpoints that the last image leaves out, because the policies of their namespaces have too many
-    /// truths or rules: nothing passes for them.
+    /// truths or rules. Nothing passes for these endpoints.
     pub fn left_out(&self) -> &BTreeSet<LocalName> {
         &self.admission.left_out
     }
 
-    /// The number of rules, and of their predicates, that all rows so far have tested: the work that grows fastest.
+    /// The number of rules and of their predicates that all rows so far have tested. This is the part of the work that
+    /// grows fastest.
     pub fn looks(&self) -> u64 {
         self.tables.builder.looks
     }
 
-    /// Makes the tables of the `local` endpoints: pods, and, without a namespace, host endpoints. A name that the model
-    /// does not have gets no tables.
+    /// Builds the tables of the `local` endpoints: pods and, without a namespace, host endpoints. A name that is not in
+    /// the model gets no tables.
     ///
-    /// The last image's tables of addresses are used again if none of their inputs has
-    /// [changed](crate::model::Tracked). Since then only policies, tiers, failsafe ports and network sets may have
-    /// changed, pods only by [`update`](Self::update) and [`defer`](Self::defer), and of local endpoints only pods may
-    /// have come and gone. Predicates that come into use may only be selectors and CIDRs.
+    /// The address tables of the last image are reused if none of their inputs has [changed](crate::model::Tracked).
+    /// This requires that since then only policies, tiers, failsafe ports and network sets have changed. Pods may have
+    /// changed only by [`update`](Self::update) and [`defer`](Self::defer). Local endpoints may have been added or
+    /// removed only if they are pods. Only selectors and CIDRs may have come into use as predicates.
     pub fn compile(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Image {
         let admitted = self.admission.admitted(model, local);
         let draft = match self.compile_delta(model, &admitted) {
@@ -173,14 +175,15 @@ impl Compiler {
         Ok(Draft { resolved, in_use, state, columns: None })
     }
 
-    /// Compiles everything anew, without the endpoints whose policies exceed a bound.
+    /// Compiles everything from nothing, without the endpoints whose policies exceed a bound.
     fn compile_anew(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Draft {
         let mut share = SHARE;
         if self.admission.is_closing() {
             self.admission.review(model, local);
             share = share.saturating_pow(4);
         }
-        // It ends when nobody has a share. The policies of the node's own endpoints have no bound.
+        // The loop ends at the latest when no namespace has a share. The policies of the node's own endpoints are not
+        // bounded.
         loop {
             let admitted = self.admission.admitted(model, local).into_owned();
             let most = if share == usize::MAX { usize::MAX } else { most_truths(model) };
@@ -196,7 +199,7 @@ impl Compiler {
         }
     }
 
-    /// Compiles everything; for a large cluster with two threads.
+    /// Compiles everything, with two threads for a large cluster.
     fn compile_all(
         &mut self,
         model: &Model,
@@ -235,7 +238,7 @@ impl Compiler {
         Ok(Draft { resolved, in_use, state, columns })
     }
 
-    /// Builds chains and rows over the address tables.
+    /// Builds chains and rows on top of the address tables.
     fn image(&mut self, Draft { resolved, in_use, mut state, columns }: Draft) -> Image {
         let peers = Arc::clone(&state.peers);
         let chains = Chains::new(&resolved, &peers.predicates, &state.pod_predicate_sets);
@@ -274,17 +277,17 @@ enum Exceeded {
     Price,
 }
 
-/// The inputs of an image's chains and rows.
+/// The inputs for an image's chains and rows.
 struct Draft {
     resolved: Resolved,
     /// The terms that rules use of either end.
     in_use: TermsInUse,
     state: CompileState,
-    /// The classes by predicate, if they are known already.
+    /// The classes of each predicate, if they are known already.
     columns: Option<ClassColumns>,
 }
 
-/// Computes the compile state from the members, and the classes by predicate.
+/// Computes the compile state from the members, and the classes of each predicate.
 fn compile_peers(
     interner: &mut IdentityInterner,
     (model, local, most): (&Model, &BTreeSet<LocalName>, usize),
@@ -296,7 +299,7 @@ fn compile_peers(
     let mut in_use = TermsInUse::of_peers(resolved, &cache.vocabulary);
     let (predicates, member_predicates) =
         evaluate(&cache.vocabulary, &in_use, &members, local, &mut truths)?;
-    // Predicates that come into use later have numbers after those of port sets.
+    // Predicates that come into use later get numbers after those of port sets.
     let of_port_sets = &predicates.all[cache.vocabulary.predicates.len()..];
     cache.vocabulary.predicates.extend_from_slice(of_port_sets);
     in_use.predicates.resize(predicates.all.len(), false);

@@ -1,8 +1,8 @@
-//! The delta of local endpoints: pods are attached to this node, and detached from it. Policies, predicates and
-//! addresses stay, and so do the rows of all other pods.
+//! The delta of local endpoints: pods that are attached to this node or detached from it. Policies, predicates and
+//! addresses stay the same, and so do the rows of all other pods.
 //!
-//! The gain: a pod that is attached does not pay for the policies of others. Beside 30 policies of 83 kB the tables for
-//! one more pod take 5 ms, and a whole compilation 1.2 s or more (`docs/performance.md`).
+//! What it gains: an attached pod does not pay for the policies of others. With 30 policies of 83 kB present, the
+//! tables for one more pod take 5 ms, and a whole compilation takes 1.2 s or more (`docs/performance.md`).
 
 use std::collections::BTreeSet;
 
@@ -14,9 +14,9 @@ use crate::peers::Member;
 use crate::resolve::LocalName;
 
 impl CompileState {
-    /// Replaces the local endpoints. This may change the predicates of a pod's addresses: terms that only the local
-    /// ends of rules use are evaluated for local pods only. The touched addresses are added to `delta`. `Err` for a
-    /// host endpoint that comes or goes.
+    /// Replaces the local endpoints. This may change the predicates of a pod's addresses, because terms that only the
+    /// local ends of rules use are evaluated only for local pods. The touched addresses are added to `delta`. Returns
+    /// `Err` if a host endpoint is added or removed.
     pub(crate) fn apply_local_delta(
         &mut self,
         model: &Model,

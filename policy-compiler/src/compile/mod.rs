@@ -1,10 +1,10 @@
-//! Makes an image of a model and the local endpoints, and the next image from the last one.
+//! Builds an image from a model and the local endpoints, and builds the next image from the last one.
 //!
-//! `compiler` makes images; `state` holds the results of the last compilation. Deltas update the state in place:
-//! `pod_change` for one pod of another node, mostly in the image in use; `local_delta` for pods that are attached and
-//! detached; `set_delta` for network sets; `predicate_delta` for predicates that come into use. All collect an
-//! `address_delta`, which gives the touched addresses their new identities. `admission` says whose policies are
-//! compiled at all.
+//! `compiler` builds images; `state` holds the results of the last compilation. Deltas update the state in place.
+//! `pod_change` is for one pod of another node, usually in the image in use; `local_delta` is for pods that are
+//! attached and detached; `set_delta` is for network sets; and `predicate_delta` is for predicates that come into use.
+//! All collect an `address_delta`, which gives the touched addresses their new identities. `admission` decides which
+//! namespaces have their policies compiled.
 
 mod address_delta;
 mod admission;

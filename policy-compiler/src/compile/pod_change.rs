@@ -1,9 +1,10 @@
-//! The change of a pod of another node, in the image in use: it is added, removed or changed.
+//! The change of a pod of another node in the image in use: the pod is added, removed or changed.
 //!
 //! The identity of an address depends on the kinds of members that have it and on its atom. So the change of such a pod
-//! changes a few cells of the address map and nothing else, if the image has a class for the predicate set of each of
-//! its addresses. Workers see a store at their next lookup. Flows remember identities; a flow that finds another
-//! identity is decided again. Every other change needs a new image; the addresses that it touches are noted for that.
+//! changes a few cells of the address map and nothing else, provided that the image has a class for the predicate set
+//! of each of its addresses. Workers see a stored identity at their next lookup. Flows store identities; a flow that
+//! finds another identity is decided again. Every other change needs a new image. The addresses that such a change
+//! touches are recorded for it.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -29,7 +30,7 @@ fn has_address(pod: Option<&Endpoint>, address: IpAddr) -> bool {
     pod.is_some_and(|pod| pod.addresses.contains(&address))
 }
 
-/// A store into a cell of the address map.
+/// A store to a cell of the address map.
 struct CellStore {
     address: Ipv4Addr,
     identity: Identity,
@@ -37,8 +38,9 @@ struct CellStore {
 }
 
 impl CompileState {
-    /// Stores a pod's change in the image in use. `false`: the change is noted for the next image, and no other change is
-    /// stored before that. `Err`: the next image has to be made from nothing.
+    /// Stores a pod's change in the image in use. Returns `false` if the change was recorded for the next image
+    /// instead; no other change is stored before that image. Returns `Err` if the next image must be built from
+    /// nothing.
     pub(crate) fn update(
         &mut self,
         interner: &mut IdentityInterner,
@@ -67,14 +69,15 @@ impl CompileState {
         Ok(true)
     }
 
-    /// Notes a pod's change for the next image.
+    /// Records a pod's change for the next image.
     pub(crate) fn defer(&mut self, model: &Model, change: PodChange<'_>) -> Result<(), Rebuild> {
         let touched = self.change_kinds_of_pod(model, change)?;
         self.deferred.extend(touched);
         Ok(())
     }
 
-    /// Gives the pod's addresses before and after the change their kinds, and returns these addresses.
+    /// Gives their new kinds to the addresses that the pod had before and has after the change. Returns these
+    /// addresses.
     fn change_kinds_of_pod(
         &mut self,
         model: &Model,
@@ -96,7 +99,7 @@ impl CompileState {
                 self.replace_kind(*address, was, is)?;
             }
         }
-        // Only the endpoints are known to be as in this model, so the other marks stay.
+        // It is known only that the endpoints equal those of this model, so the other marks stay.
         self.marks[Model::ENDPOINTS] = model.endpoints.mark();
         if let Some(pod) = after {
             self.pods.record(model, name, pod);
@@ -121,8 +124,8 @@ impl CompileState {
         Ok(kinds)
     }
 
-    /// The stores that new kinds at these addresses need; `None` if the image has no class for one of them, or if one is
-    /// IPv6: that half of the map is not changed while others read it.
+    /// The stores that new kinds at these addresses need. `None` if the image has no class for one of them, or if one
+    /// is IPv6: the IPv6 half of the map is not changed while others read it.
     fn plan_stores(
         &mut self,
         interner: &mut IdentityInterner,

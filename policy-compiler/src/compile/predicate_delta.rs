@@ -1,10 +1,10 @@
 //! The delta of predicates: policies use selectors and CIDRs that no policy used before. Members and addresses that
 //! match one of them move to another class; all other addresses keep their identities.
 //!
-//! This covers selectors and CIDRs. Every other new term (port names, services) needs a rebuild.
+//! Only selectors and CIDRs can be added in this way. Every other new term (port names, services) needs a rebuild.
 //!
-//! The gain: a policy that changes together with its predicates takes 4.1 ms in the cluster of `docs/performance.md`
-//! (goal 5), and a whole compilation 31 ms.
+//! What it gains: a policy that changes together with its predicates takes 4.1 ms in the cluster of
+//! `docs/performance.md` (goal 5), and a whole compilation takes 31 ms.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +20,10 @@ use crate::peers::{
 use crate::resolve::{Predicate, PredicateId};
 use crate::selector::Selector;
 
-/// At most this many predicates, plus a quarter of all, may be unused. The same holds for port sets.
+/// The number of unused predicates is at most this, plus a quarter of all. The same holds for port sets.
 const MOST_UNUSED: usize = 16;
 
-/// The predicates that come into use.
+/// The predicates that have come into use.
 #[derive(Default)]
 struct NewPredicates {
     selectors: Vec<(PredicateId, Selector)>,
@@ -41,8 +41,8 @@ struct MovedMember {
 }
 
 impl CompileState {
-    /// Adds the predicates that come into use. `peers` are the terms that rules use of peers, `anybody` those that they
-    /// use of either end. The touched addresses are added to `delta`.
+    /// Adds the predicates that have come into use. `peers` are the terms that rules use for peers, and `anybody` are
+    /// those that they use for either end. The touched addresses are added to `delta`.
     pub(crate) fn apply_predicate_delta(
         &mut self,
         interner: &mut IdentityInterner,
@@ -81,7 +81,8 @@ impl CompileState {
         self.addresses.apply(&edits)
     }
 
-    /// The predicates that come into use. `Err` if another kind of term does, or if too many predicates are unused.
+    /// The predicates that have come into use. Returns `Err` if another kind of term has come into use, or if too many
+    /// predicates are unused.
     fn new_predicates(
         &self,
         peers: &TermsInUse,
@@ -116,7 +117,7 @@ impl CompileState {
                 Predicate::Members(selector) if at >= known && *of_peers => {
                     added.selectors.push((id, selector.clone()));
                 }
-                // These are known for every address, whichever end uses them.
+                // These are known for every address, whichever end of a rule uses them.
                 Predicate::Family(_) | Predicate::Net(_) if at < known => {}
                 Predicate::Net(net) => added.nets.push((id, net.trunc())),
                 _ => return Err(Rebuild),
@@ -176,7 +177,7 @@ impl CompileState {
         Ok(moved)
     }
 
-    /// Gives members their new kinds. Returns the edits of the prefixes that are not hosts.
+    /// Gives members their new kinds. Returns the edits of prefixes that are not single hosts.
     fn change_kinds(
         &mut self,
         moved: &[MovedMember],

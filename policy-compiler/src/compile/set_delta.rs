@@ -1,7 +1,8 @@
-//! The delta of network sets: sets are added, changed and removed. Addresses outside their networks keep their
+//! The delta of network sets that are added, changed or removed. Addresses outside their networks keep their
 //! identities.
 //!
-//! The gain: one more set takes 0.4 to 0.5 ms (goal 5), and a whole compilation 40 to 48 ms (`docs/performance.md`).
+//! What it gains: one more set takes 0.4 to 0.5 ms (goal 5), and a whole compilation takes 40 to 48 ms
+//! (`docs/performance.md`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ impl CompileState {
             let was = self.set_predicate_set(model, name, before)?;
             let is = self.set_predicate_set(model, name, after)?;
             let [was, is] = [was, is].map(|predicate_set| self.kinds.intern(false, &predicate_set));
-            // A set that no selector in use matches has no kind and no entry at any prefix.
+            // A set that no selector in use matches has no kind, and no entry at any prefix.
             let gone = nets(before.filter(|_| was.is_some()));
             let come = nets(after.filter(|_| is.is_some()));
             let stay = |net: &&IpNet| was == is && gone.contains(*net) && come.contains(*net);
@@ -51,7 +52,7 @@ impl CompileState {
         self.addresses.apply(&edits)
     }
 
-    /// The predicate set of a network set; empty if there is none.
+    /// The predicate set of a network set, or an empty one if there is no such set.
     fn set_predicate_set(
         &mut self,
         model: &Model,

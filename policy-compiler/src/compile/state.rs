@@ -17,7 +17,7 @@ use crate::peers::{
 use crate::resolve::{LocalName, Predicate, PredicateId, ResolveCache};
 use crate::rows::PodPredicateSets;
 
-/// An image has room for this many new identities, and for an eighth as many as it has.
+/// An image has room for this many new identities, plus an eighth of those that it has.
 pub(crate) const SPARE_IDENTITIES: usize = 256;
 
 /// The results of the last compilation.
@@ -28,41 +28,42 @@ pub(crate) struct CompileState {
     pub(crate) marks: [Mark; 8],
     pub(crate) peers: Arc<PeerTables>,
     pub(crate) kinds: MemberKinds,
-    /// For each predicate the number of members that match it; read only for port names.
+    /// For each predicate, the number of members that match it. It is read only for port names.
     pub(crate) counts: Vec<u32>,
     pub(crate) atoms: AtomPredicates,
     pub(crate) addresses: Addresses,
     pub(crate) class_of: AHashMap<PredicateSet, u32>,
     /// The key of each predicate.
     pub(crate) predicate_keys: Vec<PredicateKey>,
-    /// Resolved policies, in the numbers that everything here uses.
+    /// The resolved policies, in the numbers that everything here uses.
     pub(crate) cache: ResolveCache,
-    /// The terms that rules use of peers.
+    /// The terms that rules use for peers.
     pub(crate) in_use: TermsInUse,
     pub(crate) local: BTreeSet<LocalName>,
     /// The predicate sets of the local pods themselves.
     pub(crate) pod_predicate_sets: AHashMap<LocalName, PodPredicateSets>,
     /// The local pods' addresses: their predicate sets are part of the chains.
     pub(crate) own_addresses: BTreeSet<IpAddr>,
-    /// The kinds at addresses that changed since then; they replace those in `addresses`.
+    /// The kinds at addresses that have changed since then. They replace those in `addresses`.
     pub(crate) moved: BTreeMap<IpAddr, Vec<MemberKindId>>,
-    /// The addresses whose kinds have changed and whose identities in the image in use have not.
+    /// The addresses whose kinds have changed but whose identities in the image in use have not.
     pub(crate) deferred: BTreeSet<IpAddr>,
-    /// The terms that rules use of peers; made at first use.
+    /// The terms that rules use for peers; built at first use.
     pub(crate) peer_terms: Option<TermIndex>,
-    /// The terms that rules use of either end; made at first use.
+    /// The terms that rules use for either end; built at first use.
     pub(crate) near_terms: Option<TermIndex>,
-    /// With more classes than these everything is compiled anew, because some classes may have no address any more.
+    /// With more classes than this, everything is compiled from nothing, because some classes may no longer have an
+    /// address.
     pub(crate) most_classes: usize,
-    /// With twice as many truths, of kinds or of classes, everything is compiled anew, because some endpoints may have to
-    /// be left out.
+    /// If the truths of kinds or of classes double, everything is compiled from nothing, because some endpoints may
+    /// have to be left out.
     pub(crate) most_truths: usize,
     pub(crate) pods: PodIndex,
 }
 
 impl CompileState {
     /// Replaces the kind of a member at an address. Without `was` the member is added, without `is` it is removed.
-    /// `Err` if `was` is not there.
+    /// Returns `Err` if `was` is not there.
     pub(crate) fn replace_kind(
         &mut self,
         address: IpAddr,
@@ -78,8 +79,8 @@ impl CompileState {
         Ok(())
     }
 
-    /// Counts a member that has these predicates now, and had those before. `Err` if no member gives a port name this
-    /// number any more: a new image would not have it.
+    /// Counts a member that now has these predicates and had those before. Returns `Err` if no member gives a port name
+    /// this number any longer, because a new image would not have it.
     pub(crate) fn count(
         &mut self,
         after: &[PredicateId],
@@ -100,13 +101,13 @@ impl CompileState {
         Ok(())
     }
 
-    /// `Err` if the kinds have too many truths, or `of_others` is too large.
+    /// Returns `Err` if the kinds have too many truths, or if `of_others` is too large.
     pub(crate) fn check_truths(&self, of_others: usize) -> Result<(), Rebuild> {
         let most = self.most_truths.saturating_mul(2);
         if self.kinds.truths.max(of_others) > most { Err(Rebuild) } else { Ok(()) }
     }
 
-    /// The predicate set of an address, and the set that it would have without endpoints; `None` for an unknown
+    /// The predicate set of an address, and the set that it would have without endpoints. `None` for an unknown
     /// address.
     pub(crate) fn predicate_sets_at(&self, address: IpAddr) -> Option<[PredicateSet; 2]> {
         let moved = self.moved.get(&address).map(Vec::as_slice);
@@ -118,7 +119,8 @@ impl CompileState {
         Some(self.kinds.predicate_sets(&occupants.kinds, &atom))
     }
 
-    /// The predicate set of a pod of another node. `Err` if it names a port number that the image does not know.
+    /// The predicate set of a pod of another node. Returns `Err` if the pod gives a name to a port number that the
+    /// image does not know.
     pub(crate) fn peer_predicate_set(&mut self, pod: &Member<'_>) -> Result<PredicateSet, Rebuild> {
         let Self { peer_terms, cache, in_use, peers, .. } = self;
         let port_sets = &cache.vocabulary.port_sets;
@@ -127,7 +129,7 @@ impl CompileState {
         member_predicate_set(terms, &peers.predicates, port_sets, pod)
     }
 
-    /// The predicate set of a member that is a local endpoint or no endpoint, over the predicates that rules use of
+    /// The predicate set of a member that is a local endpoint or no endpoint, over the predicates that rules use for
     /// either end.
     pub(crate) fn near_predicate_set(
         &mut self,

@@ -8,7 +8,7 @@ use crate::peers::{Member, PredicateSet, Predicates, TermsInUse};
 use crate::resolve::{PortSet, PortSetId, Predicate, PredicateId};
 use crate::selector::{NAMESPACE, ORCHESTRATOR, Selector};
 
-/// Terms by a label that they require: the namespace, if they require one.
+/// The terms, by a label that each of them requires. A term that requires a namespace is found by the namespace.
 #[derive(Debug, Default)]
 pub(crate) struct TermIndex {
     /// The terms that require a key and value.
@@ -40,7 +40,7 @@ impl TermIndex {
         all
     }
 
-    /// Adds a selector that comes into use.
+    /// Adds a selector that has come into use.
     pub(crate) fn add_selector(&mut self, selector: &Selector, id: PredicateId) {
         self.add(Some(selector), Term::Predicate(id));
     }
@@ -49,7 +49,7 @@ impl TermIndex {
         let required = selector.map(Selector::required_labels).unwrap_or_default();
         let of_values = required.into_iter().filter(|(key, _)| *key != ORCHESTRATOR);
         let of_values = of_values.filter_map(|(key, values)| Some((key, values?)));
-        // Namespaces divide the members best; all pods have the same orchestrator.
+        // Namespaces divide members best, while all pods have the same orchestrator.
         let best = match selector.and_then(|it| it.required_values(NAMESPACE)) {
             Some(values) => Some((NAMESPACE, values)),
             None => of_values.min_by_key(|(_, values)| values.len()),
@@ -68,8 +68,8 @@ impl TermIndex {
     }
 }
 
-/// The predicate set of a member, over the terms of an index. `Err` if the member names a port number that no member
-/// named when the predicates were evaluated.
+/// The predicate set of a member, evaluated for the terms of an index. Returns `Err` if the member gives a name to a
+/// port number that no member named when the predicates were evaluated.
 pub(crate) fn member_predicate_set(
     index: &TermIndex,
     predicates: &Predicates,

@@ -15,7 +15,7 @@ fn hash_of(value: impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// The meanings of an image's numbers, indexed by these.
+/// The meanings of an image's numbers, each indexed by its number.
 struct Meanings<'a> {
     image: &'a Image,
     classes: Vec<u64>,
@@ -55,7 +55,7 @@ impl<'a> Meanings<'a> {
         self.paths.get(path.0 as usize).copied().unwrap_or_default()
     }
 
-    /// A hash of a table of a row: of the path between any two neighbouring bounds.
+    /// A hash of a table of a row, which covers the path between any two adjacent bounds.
     fn table(&self, row: u32, table: usize) -> u64 {
         let mut bounds = [Vec::new(), Vec::new()];
         self.image.lines.bounds(row, table, &mut bounds);
@@ -91,12 +91,12 @@ impl<'a> Meanings<'a> {
 }
 
 impl Image {
-    /// A hash of what the tables mean, independent of the numbers of identities and counters: the same objects give the
-    /// same hash, in any order and after any history. It is computed on each call.
+    /// A hash of what the tables mean. It does not depend on the numbers of identities and counters: the same objects
+    /// give the same hash, in any order and after any history. It is computed on each call.
     pub fn canonical_hash(&self) -> u64 {
         let meanings = Meanings::new(self);
         let mut hasher = DefaultHasher::new();
-        // Neighbours of one class are one run.
+        // Adjacent addresses of one class form one run.
         let mut used = BTreeMap::new();
         let mut last = None;
         for (first, _, identity) in self.runs() {

@@ -1,17 +1,17 @@
-//! Counts the stores in place, by address. A caller that keeps the identity or the next hop of an address looks it up
-//! again when the count has changed.
+//! Counts the stores in place, for each address. A caller that keeps the identity or the next hop of an address looks
+//! it up again when the count changes.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// 16 KiB of counters: few enough to stay in the cache.
+/// The number of counters. They take 16 KiB, so they stay in the cache.
 const COUNTERS: usize = 1 << 12;
 
-/// Counters, indexed by a hash of the address. A change at one address rarely shows at another.
+/// Counters, indexed by a hash of the address. A change at one address rarely affects the count of another.
 #[derive(Debug)]
 pub(crate) struct ChangeCounters(Box<[AtomicU32; COUNTERS]>);
 
 impl Default for ChangeCounters {
-    /// Nothing has changed yet.
+    /// Creates counters at zero.
     fn default() -> Self {
         Self(Box::new([const { AtomicU32::new(0) }; COUNTERS]))
     }
@@ -22,8 +22,8 @@ impl ChangeCounters {
         (address.wrapping_mul(0x9e37_79b9) >> (u32::BITS - COUNTERS.ilog2())) as usize
     }
 
-    /// The sum of the counts of two addresses. It only grows (and wraps). A caller that reads it before it looks an
-    /// address up sees every later change that is counted.
+    /// The sum of the counts of two addresses. It only grows (and may wrap around). A caller that reads it before it
+    /// looks up an address notices every later change that is counted.
     #[inline]
     pub(crate) fn sum(&self, addresses: [u32; 2]) -> u32 {
         let counters = &*self.0;

@@ -1,4 +1,4 @@
-//! All decisions of a chain about a peer, as runs of ports: one row of the tables, read whole.
+//! All decisions of a chain about a peer, as runs of ports: one row of the tables, expanded.
 
 use ahash::AHashMap;
 
@@ -9,7 +9,7 @@ use crate::common::{ChainId, Identity, PathId};
 use crate::model::{Direction, Family, Protocol, Transport, icmp_of};
 use crate::resolve::{Ports, Predicate, PredicateId, ResolvedEnd};
 
-/// Keys from the first to the last, both included, that lead to one path.
+/// A range of keys that lead to one path; both ends are included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// The first key.
@@ -20,24 +20,26 @@ pub struct Run {
     pub path: PathId,
 }
 
-/// The decisions of a chain about the packets of a peer that come from one source port. The runs of each list are
-/// ascending and leave out no key. Packets that have no key (later fragments) are not included.
+/// The decisions of a chain about the packets of a peer that come from one source port. The runs of each list are in
+/// ascending order and cover every key. Packets that have no key (later fragments) are not included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decisions {
-    /// By destination port, for each of [`Protocol::ALL`].
+    /// The runs by destination port, for each of [`Protocol::ALL`].
     pub ports: [Vec<Run>; 3],
-    /// The ICMP of the family, by type (the upper byte) and code.
+    /// The runs for the ICMP of the family, by type (the upper byte) and code.
     pub icmp: Vec<Run>,
-    /// The other protocols, by number. TCP, UDP, SCTP and both ICMPs have the path of a neighbour and mean nothing.
+    /// The runs for the other protocols, by number. The numbers of TCP, UDP, SCTP and both ICMPs have the path of an
+    /// adjacent number, which has no meaning.
     pub others: Vec<Run>,
     /// Whether another source port may lead to another path.
     pub by_source: bool,
 }
 
-/// The place where an image looks up a peer's packets. Law: chains and peers with one place are decided alike.
+/// The place where an image looks up a peer's packets. The law: chains and peers with the same place get the same
+/// decisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lookups {
-    /// No place: an end is not known, and everything is denied.
+    /// There is no place: an end is unknown, and everything is denied.
     Nowhere,
     /// A row.
     Row(u32),
@@ -52,7 +54,7 @@ pub enum Lookups {
     },
 }
 
-/// The keys and source ports at which something changes, by table.
+/// The keys and source ports at which the path changes, by table.
 #[derive(Default)]
 struct Bounds {
     keys: [Vec<u32>; OTHERS],
@@ -60,19 +62,19 @@ struct Bounds {
 }
 
 impl Image {
-    /// The class of an identity: peers of one class are decided alike by every chain. Classes that differ only in the
-    /// nets that contain their addresses, and that all chains decide alike, are one here: the one that comes first.
-    /// `None` if the tables do not know it.
+    /// The class of an identity. Every chain decides peers of one class alike. Classes that all chains decide alike,
+    /// and that differ only in the nets that contain their addresses, count here as one: the first of them. `None` if
+    /// the tables do not know it.
     pub fn class_of(&self, identity: Identity) -> Option<u32> {
         self.alike.get_or_init(|| self.classes_alike()).get(self.class(identity)?).copied()
     }
 
-    /// For each class the first one that is decided alike.
+    /// For each class, the first class that is decided alike.
     fn classes_alike(&self) -> Box<[u32]> {
         let predicates = &self.peers.predicates.all;
         let is_net =
             |id: &PredicateId| matches!(predicates.get(*id as usize), Some(Predicate::Net(_)));
-        // Where rules are evaluated one by one, every predicate may matter.
+        // If any rules are evaluated one by one, every predicate may matter.
         let by_rows = self.linear.is_empty();
         let mut first: AHashMap<(Vec<PredicateId>, Vec<Option<u32>>), u32> = AHashMap::new();
         let classes = (0..).zip(&self.peers.class_predicate_sets);
@@ -98,8 +100,7 @@ impl Image {
         }
     }
 
-    /// All decisions of a chain between its local end and a peer of this family, for packets from one source
-    /// port.
+    /// All decisions of a chain between its local end and a peer of this family, for packets with one source port.
     pub fn decisions(
         &self,
         chain: ChainId,
@@ -134,7 +135,7 @@ impl Image {
         }
     }
 
-    /// The bounds of all rules of a chain that is evaluated rule by rule.
+    /// Adds the bounds of all rules of a chain that is evaluated rule by rule.
     fn add_rules(&self, bounds: &mut Bounds, chain: ChainId) {
         let Some(linear) = self.linear.get(&chain) else { return };
         for step in &linear.steps.steps {
@@ -162,7 +163,7 @@ impl Image {
         }
     }
 
-    /// The port ranges that an end of a rule names.
+    /// The port ranges in an end of a rule.
     fn ranges(&self, end: &ResolvedEnd) -> Vec<(u16, u16)> {
         let mut ranges = Vec::new();
         for ports in end.ports() {
@@ -191,7 +192,7 @@ impl Bounds {
     }
 }
 
-/// The packet of a table with this key.
+/// A packet that has this key in a table.
 fn packet(table: usize, family: Family, key: u16, source: u16) -> Transport {
     if let Some(protocol) = Protocol::ALL.get(table) {
         return Transport::ports(*protocol, source, key);
@@ -200,7 +201,7 @@ fn packet(table: usize, family: Family, key: u16, source: u16) -> Transport {
     Transport::icmp(icmp_of(family), kind, code)
 }
 
-/// The runs between these starts, up to the greatest key. The first start becomes 0.
+/// The runs between these starts, up to the highest key. The first start becomes 0.
 fn runs(starts: impl Iterator<Item = u16>, path: impl Fn(u16) -> PathId) -> Vec<Run> {
     let mut starts: Vec<u16> = starts.collect();
     starts.sort_unstable();

@@ -2,8 +2,8 @@
 //! [`Line`](super::Line) holds ten.
 //!
 //! Nearly all policies allow some ports and treat all others alike. So the last interval leads to the same path as the
-//! first, and so does a packet that does not show its key (its port, for instance). A leaf relies on this: it stores
-//! neither the path of a seventeenth interval nor that of packets without a key. Both get the path of the first.
+//! first. So does a packet that does not show its key, such as its port. A leaf relies on this: it stores neither the
+//! path of a seventeenth interval nor that of packets without a key. Both get the path of the first.
 
 use super::target::{Interval, NO_KEY, Target};
 use crate::common::PathId;
@@ -11,11 +11,12 @@ use crate::common::PathId;
 /// The number of intervals that a leaf stores; one more may follow if it has the path of the first.
 pub(crate) const LEAF_WIDTH: usize = 16;
 
-/// See the module. A lookup adds up all lanes at once; the sum is the path.
+/// A line whose intervals all lead to paths. A lookup adds the values of all lanes in parallel, and the sum is the
+/// path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(align(64))]
 pub(crate) struct Leaf {
-    /// The last key of each interval except the last one; unused lanes hold the greatest key.
+    /// The last key of each interval except the last one; unused lanes hold the highest key.
     lasts: [u16; LEAF_WIDTH],
     /// The difference from each interval's path to the next one's; the last place holds the first interval's path. Sums
     /// wrap.
@@ -24,7 +25,8 @@ pub(crate) struct Leaf {
 
 impl Leaf {
     /// Makes a leaf of ascending intervals. An interval for packets without a key may come last and is not stored.
-    /// `None` if there are too many intervals, or if one leads to something else than one of the first 65,536 paths.
+    /// Returns `None` if there are too many intervals, or if one leads to something other than one of the first 65,536
+    /// paths.
     pub(crate) fn from_intervals(intervals: &[Interval]) -> Option<Self> {
         let keyed = match intervals {
             [keyed @ .., Interval { start: NO_KEY, .. }] => keyed,
@@ -78,7 +80,7 @@ impl Leaf {
         PathId(u32::from(if behind_all { first } else { first.wrapping_add(steps) }))
     }
 
-    /// The same intervals with other paths; `None` if the number of a path is too large.
+    /// The same intervals with other paths. `None` if the number of a path is too large.
     pub(crate) fn map_paths(&self, paths: impl Fn(PathId) -> PathId) -> Option<Self> {
         let mut to = self.unpack();
         for to in &mut to {
@@ -87,13 +89,13 @@ impl Leaf {
         Some(Self::pack(self.lasts, to))
     }
 
-    /// The starts of all intervals but the first.
+    /// The starts of all intervals except the first.
     pub(crate) fn starts(&self) -> impl Iterator<Item = u32> {
         let lasts = self.lasts.into_iter().take_while(|last| *last < u16::MAX);
         lasts.map(|last| u32::from(last) + 1)
     }
 
-    /// The intervals, ascending, including the one for packets without a key.
+    /// The intervals in ascending order, including the one for packets without a key.
     pub(crate) fn intervals(&self) -> Vec<Interval> {
         let starts = std::iter::once(0).chain(self.starts());
         let to = self.unpack();

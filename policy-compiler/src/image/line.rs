@@ -7,37 +7,37 @@ use super::target::{Interval, NO_KEY, Target};
 /// The number of intervals in a line.
 pub(crate) const WIDTH: usize = 10;
 
-/// Bits of a lane; the subtraction may borrow from the highest.
+/// The number of bits of a lane. The subtraction may borrow from the highest bit.
 const LANE: u32 = 21;
 
-/// A one in each lane of a word.
+/// A word with a one in each lane.
 const EACH: u64 = 1 | 1 << LANE | 1 << (2 * LANE);
 
 const BORROW: u64 = EACH << (LANE - 1);
 
-/// Leads each key to the target of its interval.
+/// A line: it leads each key to the target of its interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(align(64))]
 pub(crate) struct Line {
-    /// The starts of the second and of each further interval, three in a word; unused lanes hold [`NEVER`].
+    /// The starts of the second and all further intervals, three in a word; unused lanes hold [`NEVER`].
     starts: [u64; 3],
     /// The target of each interval; the last one's target is repeated after it.
     pub(crate) to: [Target; WIDTH],
 }
 
 impl Hash for Line {
-    /// Hashes adjacent numbers at once.
+    /// Hashes adjacent numbers together.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.starts.hash(state);
         self.to.map(Target::bits).hash(state);
     }
 }
 
-/// Above every key.
+/// A number above every key.
 pub(super) const NEVER: u32 = NO_KEY + 1;
 
 impl Line {
-    /// Makes a line of at most ten intervals, ascending.
+    /// Makes a line of at most ten intervals in ascending order.
     pub(crate) fn from_intervals(intervals: &[Interval]) -> Self {
         let last = intervals.last().map(|last| last.to).unwrap_or_default();
         let mut line = Self { starts: [EACH * u64::from(NEVER); 3], to: [last; WIDTH] };
@@ -50,7 +50,7 @@ impl Line {
         line
     }
 
-    /// The starts of all intervals but the first.
+    /// The starts of all intervals except the first.
     pub(crate) fn starts(&self) -> impl Iterator<Item = u32> + '_ {
         (0..WIDTH - 1)
             .map(|at| (self.starts[at / 3] >> (at as u32 % 3 * LANE)) as u32 & ((1 << LANE) - 1))
@@ -62,7 +62,8 @@ impl Line {
         *word = *word & !(((1 << LANE) - 1) << shift) | u64::from(start) << shift;
     }
 
-    /// The target of a key. The key is compared with three starts at once: a lane whose start is above the key borrows.
+    /// The target of a key. The key is compared with three starts at once: if a start is above the key, its lane
+    /// borrows.
     #[inline]
     pub(super) fn lookup(&self, key: u32) -> Target {
         let keys = (u64::from(key) * EACH) | BORROW;

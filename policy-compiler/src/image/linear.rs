@@ -10,7 +10,7 @@ use crate::model::{Direction, Transport};
 use crate::peers::{AddressFacts, PredicateSet, family};
 use crate::resolve::{DecisionPlace, Stage, Steps, matches};
 
-/// The data by which a chain is evaluated rule by rule.
+/// The data for evaluating a chain rule by rule.
 #[derive(Debug)]
 pub(crate) struct Linear {
     pub(crate) direction: Direction,
@@ -19,12 +19,12 @@ pub(crate) struct Linear {
     pub(crate) step_paths: Box<[Option<PathId>]>,
     /// The path of each tier end that decides.
     pub(crate) end_paths: Box<[Option<PathId>]>,
-    /// For a pod whose addresses differ: the predicate set of each.
+    /// For a pod whose addresses differ, the predicate set of each.
     pub(crate) own: BTreeMap<Identity, PredicateSet>,
 }
 
 impl Linear {
-    /// The path of a packet, evaluated rule by rule; `None` if an end is unknown. `chain` is the chain without rows,
+    /// The path of a packet, evaluated rule by rule. `None` if an end is unknown. `chain` is the chain without rows,
     /// and `tables` hold the predicates of addresses.
     pub(crate) fn judge(
         &self,
@@ -43,7 +43,7 @@ impl Linear {
         let peer = facts_of(peer)?;
         let family = peer.family;
         let local = match &chain.local {
-            // The local end's predicates are known; the chain has no rows only because they would be too large.
+            // The predicates of the local end are known: this chain has no rows only because they would be too large.
             Some(local) => facts(&local[family as usize], family),
             None if chain.list.stage == Stage::Pod => facts(self.own.get(&local)?, family),
             None => facts_of(local)?,

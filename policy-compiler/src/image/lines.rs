@@ -1,9 +1,9 @@
-//! Rows as lookups read them: targets lead from one cache line to the next until a path is reached.
+//! Rows in the form that lookups read: targets lead from one cache line to the next until a path is reached.
 //!
-//! A row has a target for each table of protocols: a path, or a line that divides keys or source ports. A line divides
+//! For each table of protocols, a row has a target: a path, or a line that divides keys or source ports. A line divides
 //! them into up to ten intervals, a leaf into up to seventeen, and a tree of lines and leaves into any number.
 //!
-//! A packet without a key gets a key of its own, [`NO_KEY`], after all others.
+//! A packet without a key gets a separate key, [`NO_KEY`], which comes after all others.
 
 use super::leaf::Leaf;
 use super::line::{Line, NEVER};
@@ -12,20 +12,20 @@ use super::target::{NO_KEY, NUMBER, Target};
 use crate::common::PathId;
 use crate::model::Transport;
 
-/// The target of each table.
+/// A row: the target of each table.
 pub(crate) type Row = [Target; TABLES];
 
 /// The number of tables.
 pub(crate) const TABLES: usize = OTHERS + 1;
 
-/// The most steps that a lookup takes after the row: lines of ten intervals by key and then by source port, and one
-/// more where a leaf became a tree.
+/// The largest number of steps of a lookup after the row: lines of ten intervals, by key and then by source port, and
+/// one more where a leaf became a tree.
 pub(crate) const STEPS: usize = 11;
 
 /// All rows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lines {
-    /// By table, and in each table by row: most packets are of one protocol, so lookups keep one table in the cache.
+    /// The targets, by table and then by row. Most packets are of one protocol, so lookups keep one table in the cache.
     pub(crate) rows: [Vec<Target>; TABLES],
     pub(crate) all: Vec<Line>,
     pub(crate) leaves: Vec<Leaf>,
@@ -69,7 +69,7 @@ impl Lines {
         Some(self.all.get((line.0 & NUMBER) as usize)?.lookup(packet.key(line)))
     }
 
-    /// The path to which a leaf leads.
+    /// The path to which a leaf leads a packet.
     #[inline]
     fn in_leaf(&self, leaf: Target, packet: PacketKey) -> Option<PathId> {
         // A packet without a key gets the path of key 0.
@@ -80,7 +80,7 @@ impl Lines {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the packet's key is not computed again")]
     pub(crate) fn follow(&self, place: Target, transport: Transport) -> Option<PathId> {
-        // The packet's transport is read only if it matters, and mostly one leaf decides.
+        // The packet's transport is read only if it matters, and usually a single leaf decides.
         if !place.is_line() {
             return place.as_path();
         }
@@ -94,7 +94,7 @@ impl Lines {
         }
     }
 
-    /// As [`follow`](Self::follow), for a packet key that was prepared for several targets.
+    /// Like [`follow`](Self::follow), for a packet key that was prepared for several targets.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as `follow`")]
     pub(crate) fn follow_prepared(&self, place: Target, packet: PacketKey) -> Option<PathId> {
@@ -107,13 +107,13 @@ impl Lines {
         }
     }
 
-    /// [`follow`](Self::follow), if more than a leaf by key is needed.
+    /// The rest of [`follow`](Self::follow), if more than one leaf by key is needed.
     #[inline(never)]
     fn follow_far(&self, place: Target, transport: Transport) -> Option<PathId> {
         self.follow_lines(place, transport.into())
     }
 
-    /// [`follow`](Self::follow) for a packet key.
+    /// Like [`follow`](Self::follow), for a packet key.
     #[inline(never)]
     pub(crate) fn follow_lines(&self, mut place: Target, packet: PacketKey) -> Option<PathId> {
         for _ in 0..STEPS {
@@ -128,7 +128,8 @@ impl Lines {
         place.as_path()
     }
 
-    /// Adds the bounds of a table of a row, of keys and of source ports, including 0, in no order.
+    /// Adds the bounds of a table of a row to `bounds`: those of keys and those of source ports, including 0, in no
+    /// particular order.
     pub(crate) fn bounds(&self, row: u32, table: usize, bounds: &mut [Vec<u32>; 2]) {
         for bounds in bounds.iter_mut() {
             bounds.push(0);
@@ -141,7 +142,7 @@ impl Lines {
             if place.is_leaf() {
                 let leaf = self.leaves.get(number as usize);
                 bounds.extend(leaf.into_iter().flat_map(Leaf::starts));
-                // A packet without a key may have another path than the last keys.
+                // A packet without a key may have another path than the highest keys.
                 bounds.push(NO_KEY);
                 continue;
             }

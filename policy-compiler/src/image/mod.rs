@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! address ── prefix map ──────────> identity
-//! identity ───────────────────────> class       identities that no policy in use tells apart
+//! identity ───────────────────────────> class       identities that no policy in use distinguishes
 //! (chain, class) ─────────────────> row
 //! row ── protocol, ports, type ───> path        reason, verdict, rules on the way, counter slot
 //! ```
 //!
-//! Every lookup has a result. A number of another image, or an invented one, gets a result without panic. A number that
-//! names nothing in this image gets [`Reason::Unknown`](crate::model::Reason), which denies.
+//! Every lookup has a result. A number of another image, or an invalid number, gets a result without a panic. A number
+//! that refers to nothing in this image gets [`Reason::Unknown`](crate::model::Reason), which denies.
 
 mod canonical;
 mod chain;

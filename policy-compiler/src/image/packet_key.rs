@@ -31,7 +31,7 @@ pub(crate) const fn icmp_key(kind: u8, code: u8) -> u16 {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PacketKey {
     pub(crate) table: u8,
-    /// The key, and the source port above it.
+    /// The key in the lower half, and the source port in the upper half.
     pub(super) key_and_source: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The tables from an address to its class. Images share them if only policies changed between.
+//! The tables that lead from an address to its class. Consecutive images share them if only policies changed.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use crate::common::Identity;
 use crate::peers::{ClassMap, PredicateSet, Predicates};
 use crate::prefix_map::PrefixMap;
 
-/// The tables from addresses to classes. They may contain predicates that only another image that shares them uses.
+/// The tables from addresses to classes. They may contain predicates that only another image with the same tables uses.
 #[derive(Debug)]
 pub(crate) struct PeerTables {
     pub(crate) prefixes: PrefixMap,
-    /// Counts the stores in place into `prefixes`.
+    /// Counts the stores in place to `prefixes`.
     pub(crate) changes: ChangeCounters,
     /// The class of each identity, with room for new identities.
     pub(crate) classes: ClassMap,
@@ -23,8 +23,8 @@ pub(crate) struct PeerTables {
 }
 
 impl PeerTables {
-    /// The class of an identity. [`Identity::UNKNOWN`] has none, and neither has an identity that is older than these
-    /// tables.
+    /// The class of an identity. [`Identity::UNKNOWN`] has none, and an identity that is older than these tables has
+    /// none either.
     pub(crate) fn class(&self, identity: Identity) -> Option<usize> {
         let class = self.classes.class(identity) as usize;
         (class < self.class_predicate_sets.len()).then_some(class)

@@ -25,22 +25,22 @@ pub struct Query {
 /// The sizes of an image: its chains, rows, paths and so on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Local endpoints.
+    /// The number of local endpoints.
     pub endpoints: usize,
-    /// Identities that some address has, or had since the last compilation from nothing.
+    /// The number of identities that some address has, or has had since the last compilation from nothing.
     pub identities: usize,
-    /// Classes of identities.
+    /// The number of classes of identities.
     pub classes: usize,
-    /// Chains of policies.
+    /// The number of chains of policies.
     pub chains: usize,
-    /// The chains that are evaluated rule by rule, because the local end's predicates differ between its addresses, or
-    /// because the rows exceed the budget.
+    /// The number of chains that are evaluated rule by rule, because the local end's predicates differ between its
+    /// addresses, or because the rows exceed the budget.
     pub linear: usize,
-    /// Predicates over peers.
+    /// The number of predicates over peers.
     pub predicates: usize,
-    /// Distinct rows.
+    /// The number of distinct rows.
     pub rows: usize,
-    /// Distinct paths.
+    /// The number of distinct paths.
     pub paths: usize,
 }
 
@@ -51,63 +51,64 @@ pub(crate) const NO_ROW: u32 = LINEAR - 1;
 #[derive(Debug)]
 pub struct Image {
     pub(crate) peers: Arc<PeerTables>,
-    /// For each predicate whether a rule of this image uses it, directly or in a port set.
+    /// For each predicate, whether a rule of this image uses it, directly or in a port set.
     pub(crate) in_use: Box<[bool]>,
     pub(crate) endpoints: BTreeMap<Arc<LocalName>, LocalEndpoint>,
     pub(crate) chains: Box<[Chain]>,
-    /// The row of (chain, class), with all classes of a chain together, or [`LINEAR`].
+    /// For each chain and class, the row, or [`LINEAR`]. The classes of one chain are adjacent.
     pub(crate) cells: Box<[u32]>,
     /// The chains that are evaluated rule by rule.
     pub(crate) linear: BTreeMap<ChainId, Linear>,
     /// The rows.
     pub(crate) lines: Lines,
-    /// All paths; the unknown of each direction comes first.
+    /// All paths. The paths for unknown ends come first, one for each direction.
     pub(crate) paths: Arc<[Path]>,
-    /// The path that [`Image::path`] gives for a number that names none.
+    /// The path that [`Image::path`] returns for a number that refers to none.
     pub(crate) no_path: Path,
     pub(crate) slots: u32,
-    /// For each class the first that every chain decides alike: see [`Image::class_of`]. Made at first use.
+    /// For each class, the first class that every chain decides alike: see [`Image::class_of`]. Computed at first use.
     pub(crate) alike: OnceLock<Box<[u32]>>,
     /// The number of the image among the images of its compiler.
     pub(crate) serial: u64,
 }
 
 impl Image {
-    /// The identity of an address; every address has one.
+    /// The identity of an address. Every address has one.
     #[inline]
     pub fn identity(&self, address: IpAddr) -> Identity {
         Identity(self.peers.prefixes.lookup(address))
     }
 
-    /// [`identity`](Self::identity) for an IPv4 address as a number in host order.
+    /// Like [`identity`](Self::identity), for an IPv4 address as a number in host order.
     #[inline]
     pub fn identity_v4(&self, address: u32) -> Identity {
         Identity(self.peers.prefixes.lookup_v4(address))
     }
 
-    /// A count that grows with each change in place that may concern one of the two addresses (numbers in host order):
-    /// a sum of counters that only grow (and wrap). Law: if the caller reads this before
-    /// [`identity_v4`](Self::identity_v4) of the two, or before anything else whose changes are
-    /// [counted](Self::count_change_v4), and later finds the sum unchanged, what it read is unchanged. Nothing changes
-    /// in place at IPv6 addresses.
+    /// A count that grows with each change in place that may concern one of the two addresses (numbers in host order).
+    /// It is a sum of counters that only grow (and may wrap around). The law: the caller reads this count before
+    /// [`identity_v4`](Self::identity_v4) of the two addresses, or before anything else whose changes are
+    /// [counted](Self::count_change_v4). If the count is later unchanged, the values that the caller read are
+    /// unchanged. IPv6 addresses do not change in place.
     #[inline]
     pub fn changes_v4(&self, addresses: [u32; 2]) -> u32 {
         self.peers.changes.sum(addresses)
     }
 
-    /// Counts a change at an address, after the change is stored.
+    /// Counts a change at an address. Call this after the change is stored.
     pub fn count_change_v4(&self, address: u32) {
         self.peers.changes.increment(address);
     }
 
-    /// Stores the identity of an address; `false` if there is no room. At most one thread at a time may call this.
+    /// Stores the identity of an address. Returns `false` if there is no room. At most one thread at a time may call
+    /// this.
     pub(crate) fn set_v4(&self, address: Ipv4Addr, identity: Identity) -> bool {
         let stored = self.peers.prefixes.set_v4(address.to_bits(), identity.0);
         self.count_change_v4(address.to_bits());
         stored
     }
 
-    /// [`identity`](Self::identity) for an IPv6 address as a number in host order.
+    /// Like [`identity`](Self::identity), for an IPv6 address as a number in host order.
     #[inline]
     pub fn identity_v6(&self, address: u128) -> Identity {
         Identity(self.peers.prefixes.lookup_v6(address))
@@ -153,7 +154,7 @@ impl Image {
         Query { class: self.class_of_peer(local, peer), packet: transport.into() }
     }
 
-    /// The path that [`classify`](Self::classify) finds for a query of this image; `None`: call `classify`.
+    /// The path that [`classify`](Self::classify) finds for a query of this image. If it is `None`, call `classify`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the caller of several chains knows the table of all")]
     pub fn path_of(&self, chain: ChainId, query: Query) -> Option<&Path> {
@@ -162,7 +163,7 @@ impl Image {
         Some(self.path(self.lines.follow_prepared(first, query.packet)?))
     }
 
-    /// The class of a peer; a number that no class has if the peer or the local end is unknown.
+    /// The class of a peer. If the peer or the local end is unknown, it is a number that no class has.
     #[inline]
     fn class_of_peer(&self, local: Identity, peer: Identity) -> u32 {
         if local == Identity::UNKNOWN { NO_CLASS } else { self.class_number(peer) }
@@ -185,7 +186,7 @@ impl Image {
         self.cells.get(cell).copied().unwrap_or(NO_ROW)
     }
 
-    /// The path of a packet without a row: evaluated rule by rule, or unknown.
+    /// The path of a packet without a row: the rules are evaluated one by one, or the path is the unknown one.
     #[cold]
     #[inline(never)]
     pub(crate) fn classify_without_row(
@@ -203,7 +204,7 @@ impl Image {
         known.then(path).flatten().unwrap_or_else(|| self.unknown(chain))
     }
 
-    /// The first two paths of every image are the unknown of each direction.
+    /// The first two paths of every image are those for unknown ends, one for each direction.
     #[cold]
     #[inline(never)]
     fn unknown(&self, chain: ChainId) -> PathId {
@@ -222,13 +223,13 @@ impl Image {
         self.peers.classes.class(identity)
     }
 
-    /// Stores the class of an identity before any address has that identity; `false` if there is no room. The later
-    /// store of the identity is a release, so a reader that sees the identity sees its class.
+    /// Stores the class of an identity before any address has that identity. Returns `false` if there is no room. The
+    /// later store of the identity is a release, so a reader that sees the identity sees its class.
     pub(crate) fn store_class(&self, identity: Identity, class: u32) -> bool {
         self.peers.classes.store(identity, class)
     }
 
-    /// The path of a number; a path that denies if the number names none.
+    /// The path with this number. If there is none, a path that denies.
     #[inline]
     pub fn path(&self, path: PathId) -> &Path {
         self.paths.get(path.0 as usize).unwrap_or(&self.no_path)
@@ -239,14 +240,14 @@ impl Image {
         &self.paths
     }
 
-    /// The end of the counter slots: every slot that an image of this compiler has used so far is below it.
+    /// The end of the counter slots: all slots that images of this compiler have used so far are below it.
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
     /// A hash of everything that an endpoint's chains mean: the names and rules of the policies that select it, and
-    /// their predicates that are true of the endpoint. It changes exactly when one of these does. 0 for an endpoint
-    /// that is not in these tables.
+    /// their predicates that are true of the endpoint. It changes if and only if one of these does. It is 0 for an
+    /// endpoint that is not in these tables.
     pub fn revision(&self, endpoint: &LocalName) -> u64 {
         self.endpoints.get(endpoint).map_or(0, |local| local.revision)
     }
@@ -275,7 +276,7 @@ impl Image {
         }
     }
 
-    /// Bytes of memory of the tables that lookups read, without names and descriptions.
+    /// The memory of the tables that lookups read, in bytes, without names and descriptions.
     pub fn bytes(&self) -> usize {
         self.peers.prefixes.bytes()
             + self.peers.classes.bytes()
@@ -284,7 +285,7 @@ impl Image {
             + size_of_val(&*self.paths)
     }
 
-    /// The addresses in runs of one identity: first and last address of each run, ascending.
+    /// The addresses as runs of one identity, in ascending order: the first and last address of each run.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (IpAddr, IpAddr, Identity)> {
         self.peers.prefixes.runs().into_iter().map(|(first, last, it)| (first, last, Identity(it)))
     }

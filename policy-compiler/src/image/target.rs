@@ -8,7 +8,7 @@ use crate::common::PathId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Target(pub(super) u32);
 
-/// Marks lines; paths lack this bit.
+/// Marks lines; paths do not have this bit.
 const LINE: u32 = 1 << 31;
 
 pub(super) const SOURCE: u32 = 1 << 30;
@@ -19,7 +19,7 @@ const LEAF: u32 = 1 << 29;
 pub(super) const NUMBER: u32 = LEAF - 1;
 
 impl Target {
-    /// Leads to nothing: no image has that many lines.
+    /// A target that leads to nothing: no image has that many lines.
     pub(crate) const NOWHERE: Self = Self::by_source(u32::MAX).leaf();
 
     pub(crate) const fn path(path: PathId) -> Self {
@@ -34,7 +34,7 @@ impl Target {
         Self(LINE | SOURCE | line & NUMBER)
     }
 
-    /// The leaf of this number instead of the line.
+    /// The leaf with this number, instead of the line.
     pub(crate) const fn leaf(self) -> Self {
         Self(self.0 | LEAF)
     }
@@ -77,16 +77,16 @@ impl Target {
         if self.is_line() { Some(self.0 & NUMBER) } else { None }
     }
 
-    /// Another line or leaf, searched by the same value.
+    /// Another line or leaf that is searched by the same value.
     pub(crate) const fn to_line(self, line: u32) -> Self {
         Self(self.0 & !NUMBER | line & NUMBER)
     }
 }
 
-/// The key of packets that have none; all other keys are below it.
+/// The key of packets without a key; all other keys are below it.
 pub(crate) const NO_KEY: u32 = 1 << 16;
 
-/// Keys from `start` up to the start of the next interval lead to `to`.
+/// An interval: keys from `start` up to the start of the next interval lead to `to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Interval {
     pub(crate) start: u32,

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::Deref;
 
-/// Addresses in order, each once. Most members have one or two, and a `BTreeSet` of one takes the room of eleven.
+/// The addresses in ascending order, each of them once. Most members have one or two, and a `BTreeSet` with one address
+/// takes the memory of eleven.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct AddressSet(Box<[IpAddr]>);
 

@@ -12,19 +12,19 @@ use super::tracked::{Mark, Tracked};
 use super::traffic::Protocol;
 use crate::selector::Labels;
 
-/// A cluster as policy sees it. Ordered maps: the same objects in any order are the same value.
+/// A cluster as policy sees it. The maps are ordered, so the same objects in any order give the same value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Model {
-    /// Labels of every namespace. A pod whose namespace is missing here is treated as if the namespace had no
+    /// The labels of every namespace. A pod whose namespace is missing here is treated as if the namespace had no
     /// labels.
     pub namespaces: Tracked<BTreeMap<String, Labels>>,
-    /// Labels of every service account that has an object.
+    /// The labels of every service account that has an object.
     pub service_accounts: Tracked<BTreeMap<ObjectName, Labels>>,
     /// Every pod that is an endpoint.
     pub endpoints: Tracked<BTreeMap<ObjectName, Arc<Endpoint>>>,
     /// Every host endpoint, by name.
     pub host_endpoints: Tracked<BTreeMap<String, Arc<HostEndpoint>>>,
-    /// Every network set; a global one has no namespace.
+    /// Every network set. A global one has no namespace.
     pub network_sets: Journal<ObjectName, Arc<NetworkSet>>,
     /// The endpoints of every service that a rule names.
     pub services: Tracked<BTreeMap<ObjectName, Arc<BTreeSet<ServiceEndpoints>>>>,
@@ -37,11 +37,11 @@ pub struct Model {
     pub profiles: Tracked<BTreeMap<String, Arc<Profile>>>,
     /// Ports that host endpoint policy never closes.
     pub failsafe: Failsafe,
-    /// Addresses of pods that are not valid, and of no other pod: all traffic to and from them is denied.
+    /// Addresses of pods that are not valid and that no other pod has. All traffic to and from them is denied.
     pub unknown: Tracked<BTreeSet<IpAddr>>,
 }
 
-/// A protocol, a port, and the peers for which it stays open; `None` is every peer.
+/// A protocol, a port, and the peers for which the port stays open. `None` means every peer.
 pub type FailsafePort = (Protocol, u16, Option<ipnet::IpNet>);
 
 /// Ports that host endpoint policy never closes.
@@ -71,7 +71,7 @@ impl Model {
     /// The index of the network sets' mark.
     pub(crate) const NETWORK_SETS: usize = 4;
 
-    /// The marks of everything that determines the members' addresses and the labels that selectors match.
+    /// The marks of everything that determines the addresses of members and the labels that selectors match.
     pub(crate) fn marks(&self) -> [Mark; 8] {
         [
             self.namespaces.mark(),
@@ -80,7 +80,7 @@ impl Model {
             self.host_endpoints.mark(),
             self.network_sets.mark(),
             self.services.mark(),
-            // Their rules may use predicates that no policy uses.
+            // Profiles count because their rules may use predicates that no policy uses.
             self.profiles.mark(),
             self.unknown.mark(),
         ]
@@ -129,7 +129,7 @@ impl Model {
     }
 
     /// The sort key of tiers. Tiers that are built in or defined come first, by order and name. Tiers that policies
-    /// name but no object defines come last, also after a tier that is defined without an order.
+    /// name but no object defines come last, even after a tier that is defined without an order.
     pub fn tier_sort_key<'t>(&self, name: &'t str) -> (bool, Order, &'t str) {
         let missing = Tier::built_in(name).is_none() && !self.tiers.contains_key(name);
         (missing, self.tier(name).order, name)

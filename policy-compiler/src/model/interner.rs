@@ -1,4 +1,4 @@
-//! Values of which many are equal, each stored once: label sets of pods, names of their nodes and service accounts.
+//! An interner for values that are often equal: label sets of pods, names of their nodes and service accounts.
 
 use std::borrow::Cow;
 use std::hash::Hash;
@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use ahash::AHashSet;
 
-/// Values, each stored once. Few of many pods differ in their labels, so a reader that has looked at one pod's labels
-/// has them in the cache for all pods that share them.
+/// Values, each stored once. Most pods share their labels with others, so after a reader has read one pod's labels, the
+/// cache holds them for all pods that share them.
 #[derive(Debug)]
 pub struct Interner<T: ?Sized> {
     known: AHashSet<Arc<T>>,
-    /// When this many values are stored, those that are no longer in use are removed.
+    /// When this many values are stored, unused values are removed.
     most: usize,
 }
 
-/// Unused values are kept up to the number of those in use plus this many.
+/// The number of unused values that are kept, in addition to as many as are in use.
 const SPARE: usize = 1024;
 
 impl<T: Eq + Hash + ToOwned + ?Sized> Interner<T>
@@ -50,7 +50,7 @@ impl<T: ?Sized> Clone for Interner<T> {
 }
 
 impl<T: ?Sized> PartialEq for Interner<T> {
-    /// The stored values are no part of any value.
+    /// The stored values are not part of the meaning of a value, so any two interners are equal.
     fn eq(&self, _: &Self) -> bool {
         true
     }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use super::tracked::Mark;
 
-/// The number of changes that are remembered. A reader that missed more looks at everything.
+/// The number of changes that are kept. A reader that missed more changes reads everything.
 const MOST: usize = 128;
 
-/// A map with a [`Mark`], as [`Tracked`](super::Tracked) values have, that also remembers its last changes. A
-/// reader that knew the map at a mark learns at which keys it may differ now, and what was there. After a change
+/// A map with a [`Mark`], like [`Tracked`](super::Tracked) values, that also records its last changes. A reader that
+/// knew the map at some mark learns at which keys the map may differ now, and which values were there. After a change
 /// through [`DerefMut`] every key may differ.
 #[derive(Debug, Clone)]
 pub struct Journal<K, V> {
@@ -36,19 +36,19 @@ impl<K, V> Default for Journal<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> Journal<K, V> {
-    /// As [`BTreeMap::insert`].
+    /// Like [`BTreeMap::insert`].
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         self.record(&key);
         self.map.insert(key, value)
     }
 
-    /// As [`BTreeMap::remove`].
+    /// Like [`BTreeMap::remove`].
     pub fn remove(&mut self, key: &K) -> Option<V> {
         self.record(key);
         self.map.remove(key)
     }
 
-    /// As [`BTreeMap::get_mut`].
+    /// Like [`BTreeMap::get_mut`].
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         self.record(key);
         self.map.get_mut(key)
@@ -56,7 +56,7 @@ impl<K: Ord + Clone, V: Clone> Journal<K, V> {
 
     /// Records a key whose value is about to change.
     fn record(&mut self, key: &K) {
-        // If no reader holds the current mark, it can stay. Earlier marks may still be held.
+        // If no reader holds the current mark, it need not be replaced. Earlier marks may still be held.
         let is_known = Arc::get_mut(&mut self.mark.0).is_none();
         if !is_known && self.changes.is_empty() {
             return;
@@ -76,8 +76,8 @@ impl<K: Ord, V> Journal<K, V> {
         self.mark.clone()
     }
 
-    /// The keys at which the map may differ from its state at a mark, and what was there. `None`: it may differ at
-    /// every key.
+    /// The keys at which the map may differ from its state at a mark, with the values that were there. `None`: it may
+    /// differ at every key.
     pub(crate) fn since(&self, mark: &Mark) -> Option<BTreeMap<&K, Option<&V>>> {
         if *mark == self.mark {
             return Some(BTreeMap::new());

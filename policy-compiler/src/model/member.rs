@@ -13,10 +13,10 @@ use crate::selector::{
     SERVICE_ACCOUNT_PREFIX,
 };
 
-/// The key, after a prefix, of the name of the namespace or service account.
+/// The key, after a prefix, for the name of the namespace or service account.
 const NAME: &str = "projectcalico.org/name";
 
-/// The service account that Kubernetes makes in every namespace: it exists even without an object in the model.
+/// The service account that Kubernetes creates in every namespace. It exists even without an object in the model.
 const DEFAULT_ACCOUNT: &str = "default";
 
 /// A container port that has a name.
@@ -30,20 +30,20 @@ pub struct NamedPort {
     pub port: u16,
 }
 
-/// A pod that has addresses of its own (not on the host's network) and is not finished.
+/// A pod that has its own addresses (it is not on the host's network) and has not finished.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Endpoint {
-    /// The pod's labels; pods with equal labels should share them (see [`Interner`](super::Interner)).
+    /// The pod's labels. Pods with equal labels should share them (see [`Interner`](super::Interner)).
     pub labels: Arc<Labels>,
     /// Its service account, which is in the pod's namespace.
     pub service_account: Option<Arc<str>>,
     /// Its addresses, of both families.
     pub addresses: AddressSet,
-    /// The named ports of all its containers, init containers too.
+    /// The named ports of all its containers, including init containers.
     pub named_ports: BTreeSet<NamedPort>,
 }
 
-/// An interface of a node, or all of them, to which policy applies.
+/// An interface of a node, or all of its interfaces, to which policy applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostEndpoint {
     /// The labels.
@@ -58,12 +58,13 @@ pub struct HostEndpoint {
     pub named_ports: BTreeSet<NamedPort>,
     /// The profiles that decide when no policy does, in order.
     pub profiles: Vec<String>,
-    /// The labels of those of its profiles that have any, in the same order. A label of its own comes before an
-    /// inherited one, and an earlier profile's before a later one's. Many host endpoints share one profile's labels.
+    /// The labels of those of its profiles that have any, in the same order. An own label comes before an inherited
+    /// one, and a label of an earlier profile comes before one of a later profile. Many host endpoints share one
+    /// profile's labels.
     pub inherited: Vec<Arc<Labels>>,
-    /// It could not be imported as it was written. Its interfaces, and the policies that select it, are not known.
-    /// It denies what a host endpoint without policies would deny, and all forwarded traffic of each direction for
-    /// which any global policy has rules for forwarded traffic.
+    /// Whether it could not be imported as it was written. Then its interfaces, and the policies that select it, are
+    /// unknown. It denies what a host endpoint without policies would deny. In each direction for which any global
+    /// policy has rules for forwarded traffic, it also denies all forwarded traffic.
     pub broken: bool,
 }
 
@@ -90,11 +91,11 @@ pub enum Interface {
     All,
     /// The interface of this name.
     Named(String),
-    /// The interfaces that have one of the host endpoint's addresses.
+    /// The interfaces that have one of the addresses of the host endpoint.
     OfAddresses,
 }
 
-/// Networks with labels, which rules may select by a selector.
+/// Networks with labels, which the selectors of rules may match.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NetworkSet {
     /// The labels.
@@ -103,28 +104,29 @@ pub struct NetworkSet {
     pub nets: BTreeSet<IpNet>,
 }
 
-/// Some endpoints of a service: every address with every port.
+/// Some endpoints of a service. Every one of the addresses has every one of the ports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceEndpoints {
     /// The addresses.
     pub addresses: BTreeSet<IpAddr>,
-    /// Protocols and ports.
+    /// The protocols and ports.
     pub ports: BTreeSet<(Protocol, u16)>,
 }
 
-/// The labels of a member that selectors match: its own, and inherited ones under keys that its author cannot forge.
+/// The labels of a member that selectors match: its own labels, and inherited ones under keys that its author cannot
+/// forge.
 ///
-/// As in Calico, `projectcalico.org/namespace`, `projectcalico.org/orchestrator` and
-/// `projectcalico.org/serviceaccount` name its owner; `pcns.KEY` is a label of its namespace, `pcsa.KEY` of its
-/// service account, and host endpoints have the labels of their profiles. Unlike in Calico, an object's own label under
-/// one of the reserved keys is not seen: a user who may label a pod must not choose its namespace's labels.
+/// As in Calico, `projectcalico.org/namespace`, `projectcalico.org/orchestrator` and `projectcalico.org/serviceaccount`
+/// name its owner; `pcns.KEY` is a label of its namespace, `pcsa.KEY` of its service account, and host endpoints have
+/// the labels of their profiles. Unlike in Calico, an object's own label under a reserved key is ignored: a user who
+/// may label a pod must not choose the labels of its namespace.
 #[derive(Debug, Clone, Copy)]
 pub struct LabelView<'m> {
     /// The member's own labels.
     pub own: &'m Labels,
     /// Its namespace, and the namespace's labels.
     pub namespace: Option<(&'m str, &'m Labels)>,
-    /// Its service account, and the service account's labels, which are `None` if there is no such object.
+    /// Its service account, and the labels of the service account, which are `None` if it has no object.
     pub service_account: Option<(&'m str, Option<&'m Labels>)>,
     /// Whether it is a pod.
     pub pod: bool,
@@ -133,14 +135,14 @@ pub struct LabelView<'m> {
 }
 
 impl<'m> LabelView<'m> {
-    /// The labels of the member and of its profiles. A key may have several values; the first is the one that is seen,
-    /// unless the key is reserved.
+    /// The labels of the member and of its profiles. A key may have several values; selectors see the first, unless the
+    /// key is reserved.
     pub(crate) fn own_labels(&self) -> impl Iterator<Item = (&'m str, &'m str)> {
         let inherited = self.inherited.iter().flat_map(|labels| labels.iter());
         self.own.iter().chain(inherited).map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
-    /// The value of a label; `None` where it is absent.
+    /// The value of a label. `None` if it is absent.
     pub(crate) fn value(&self, key: &str) -> Option<&'m str> {
         if let Some(key) = key.strip_prefix(NAMESPACE_PREFIX) {
             let (name, labels) = self.namespace?;

@@ -1,7 +1,8 @@
 //! The validated model: the input of the compiler, the reference and the proof.
 //!
-//! Every value here is already checked; a value that could be illegal has a constructor that refuses it. Nothing is
-//! resolved yet: selectors are still selectors, named ports still names. Policies of all APIs have one form.
+//! Every value here has been checked; a value that could be illegal has a constructor that refuses it. Nothing is
+//! resolved yet: selectors are still selectors, and named ports are still names. Policies of all APIs have the same
+//! form.
 
 mod address_set;
 mod cluster;

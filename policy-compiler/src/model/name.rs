@@ -15,7 +15,7 @@ pub struct ObjectName {
 }
 
 impl ObjectName {
-    /// `namespace/name`.
+    /// The name `namespace/name`.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
@@ -55,7 +55,7 @@ pub enum PolicyKind {
 }
 
 impl PolicyKind {
-    /// The kind as Calico's own keys spell it; it takes part in the order of policies.
+    /// The kind as Calico's own keys spell it, which also determines the order of policies.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Kubernetes => "KubernetesNetworkPolicy",
@@ -70,7 +70,7 @@ impl PolicyKind {
         }
     }
 
-    /// The kind as its author writes it; the text tells Calico's NetworkPolicy from
+    /// The kind as its author writes it. The text distinguishes Calico's NetworkPolicy from
     /// Kubernetes'.
     const fn written(self) -> &'static str {
         match self {
@@ -115,7 +115,8 @@ impl PolicyName {
 }
 
 impl fmt::Display for PolicyName {
-    /// `namespace/name` for Kubernetes' own NetworkPolicy, the kind before it for every other.
+    /// Writes `namespace/name` for Kubernetes' own NetworkPolicy, and puts the kind in front for
+    /// every other.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.kind != PolicyKind::Kubernetes {
             write!(f, "{} ", self.kind.written())?;
@@ -127,7 +128,7 @@ impl fmt::Display for PolicyName {
     }
 }
 
-/// Names a rule for counters, logs and `explain`.
+/// Identifies a rule for counters, logs and `explain`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleName {
     /// The policy; all of its rules share it.

@@ -11,17 +11,17 @@ use super::name::{ObjectName, PolicyName};
 use super::traffic::{Direction, Family, ICMP, ICMPV6};
 use crate::selector::Selector;
 
-/// The order of a tier, or of a policy in its tier: lower is earlier. Never NaN.
+/// The order of a tier, or of a policy in its tier: lower is earlier. It is never NaN.
 #[derive(Debug, Clone, Copy)]
 pub struct Order(f64);
 
 impl Order {
-    /// After every other order: the meaning of an absent order.
+    /// The order after every other one, which an absent order means.
     pub const LAST: Self = Self(f64::INFINITY);
     /// The order of Kubernetes' `NetworkPolicies` in the tier `default`.
     pub const KUBERNETES: Self = Self(1000.0);
 
-    /// `None` for NaN. Negative zero becomes zero.
+    /// Returns `None` for NaN. Negative zero becomes zero.
     pub fn new(order: f64) -> Option<Self> {
         (!order.is_nan()).then_some(Self(order + 0.0))
     }
@@ -67,13 +67,13 @@ impl fmt::Display for Order {
 /// A group of policies that is evaluated before the next group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tier {
-    /// Its place among tiers; ties go by name.
+    /// Its place among tiers. Tiers with equal order are sorted by name.
     pub order: Order,
-    /// The action on a packet to which a policy of the tier applied and that no rule decided.
+    /// The action on a packet to which a policy of the tier applied but which no rule decided.
     pub default_action: DefaultAction,
 }
 
-/// The action at the end of a tier. Never Allow.
+/// The action at the end of a tier. It is never Allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DefaultAction {
     /// The packet is denied.
@@ -83,8 +83,8 @@ pub enum DefaultAction {
 }
 
 impl Tier {
-    /// The tiers that exist without an object of their own and that no object changes: Kubernetes' cluster-wide
-    /// policies come before and after everything else.
+    /// The tiers that exist without an object of their own, and that no object changes. Kubernetes' cluster-wide
+    /// policies come before and after all other policies.
     pub const BUILT_IN: [(&'static str, Self); 3] = [
         ("kube-admin", Self { order: Order(1_000.0), default_action: DefaultAction::Pass }),
         ("default", Self { order: Order(1_000_000.0), default_action: DefaultAction::Deny }),
@@ -100,17 +100,17 @@ impl Tier {
     }
 }
 
-/// The point on a packet's path at which a policy applies. Only policies for host endpoints have another hook than
+/// The point on a packet's path at which a policy applies. Only policies for host endpoints have a hook other than
 /// [`Hook::Endpoint`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hook {
-    /// At a pod; at a host endpoint for traffic of the host's own processes.
+    /// At a pod, or at a host endpoint for the traffic of the host's own processes.
     Endpoint,
-    /// At a pod; at a host endpoint also for forwarded traffic (`applyOnForward`).
+    /// At a pod, or at a host endpoint for the same traffic and for forwarded traffic (`applyOnForward`).
     Forward,
     /// At a host endpoint before destination NAT (`preDNAT`).
     PreDnat,
-    /// At a host endpoint before and without connection tracking (`doNotTrack`).
+    /// At a host endpoint before connection tracking and without it (`doNotTrack`).
     Untracked,
 }
 
@@ -119,19 +119,20 @@ pub enum Hook {
 pub struct Policy {
     /// The tier's name.
     pub tier: String,
-    /// The place in the tier; ties go by [`PolicyName::sort_key`].
+    /// The place in the tier. Policies with equal order are sorted by [`PolicyName::sort_key`].
     pub order: Order,
-    /// The endpoints that it selects. If the policy has a namespace, the selector includes it.
+    /// The endpoints that the policy selects. If the policy has a namespace, the selector includes it.
     pub selector: Selector,
-    /// The place on a packet's path.
+    /// The point on a packet's path.
     pub hook: Hook,
-    /// Ingress rules. `None`: the policy does not apply to ingress. Empty: it applies, so its tier counts, but it
-    /// decides nothing itself.
+    /// The ingress rules. `None` means that the policy does not apply to ingress. An empty list means that it applies,
+    /// so that its tier counts, but decides nothing itself.
     pub ingress: Option<Vec<Rule>>,
-    /// Egress rules, in the same way.
+    /// The egress rules, in the same way.
     pub egress: Option<Vec<Rule>>,
-    /// It could not be imported as it was written, and what it would have allowed or denied is not known. It comes
-    /// before all tiers and denies all traffic of the endpoints that it selects, in both directions.
+    /// Whether it could not be imported as it was written, so that it is unknown what it would have allowed or denied.
+    /// Such a policy comes before all tiers, and denies all traffic of the endpoints that it selects, in both
+    /// directions.
     pub broken: bool,
 }
 
@@ -141,7 +142,7 @@ impl Policy {
         self.broken || (self.hook != Hook::Endpoint && self.rules(direction).is_some())
     }
 
-    /// The rules of one direction; `None` if the policy does not apply to it. A broken policy applies to both.
+    /// The rules of one direction, or `None` if the policy does not apply to it. A broken policy applies to both.
     pub fn rules(&self, direction: Direction) -> Option<&[Rule]> {
         if self.broken {
             return Some(&[]);
@@ -160,28 +161,28 @@ pub enum Action {
     Allow,
     /// Denies the packet and ends the evaluation.
     Deny,
-    /// Continues with the next tier, and after the last tier with the profiles. In a profile it is Deny.
+    /// Continues with the next tier, and after the last tier with the profiles. In a profile, it means Deny.
     Pass,
-    /// Notes the rule and continues with the next rule.
+    /// Records the rule and continues with the next rule.
     Log,
 }
 
 /// One rule: it matches if all of its conditions hold.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// The index in the object's list of this direction; several rules may come from one.
+    /// The index in the object's list for this direction. Several rules may come from one entry.
     pub index: u32,
     /// The action on packets that match.
     pub action: Action,
-    /// Packets of this family only.
+    /// Only packets of this family match.
     pub family: Option<Family>,
-    /// This IP protocol.
+    /// Only packets of this IP protocol match.
     pub protocol: Option<u8>,
-    /// Not this IP protocol.
+    /// Only packets of other IP protocols match.
     pub not_protocol: Option<u8>,
-    /// ICMP (`ICMPv6`) of this type, and of this code if there is one.
+    /// Only ICMP (`ICMPv6`) of this type, and of this code if there is one, matches.
     pub icmp: Option<IcmpMatch>,
-    /// Not ICMP of this type and code.
+    /// ICMP of this type and code does not match.
     pub not_icmp: Option<IcmpMatch>,
     /// The packet's source.
     pub source: RuleEnd,
@@ -213,8 +214,8 @@ impl Rule {
         }
     }
 
-    /// The families that it can match. If a list of nets, negated or not, has no entry of a family, the rule does
-    /// not exist for that family. ICMP belongs to IPv4, `ICMPv6` to IPv6.
+    /// The families of packets that the rule can match. If a list of nets, negated or not, has no entry of a family,
+    /// the rule does not exist for that family. ICMP belongs to IPv4, `ICMPv6` to IPv6.
     pub fn families(&self) -> impl Iterator<Item = Family> + '_ {
         Family::ALL.into_iter().filter(move |family| {
             let protocol = match self.protocol {
@@ -230,9 +231,9 @@ impl Rule {
 /// ICMP type and code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IcmpMatch {
-    /// The type; `None` is every ICMP packet.
+    /// The type. `None` means every ICMP packet.
     pub kind: Option<u8>,
-    /// The code; `None` is every code of the type.
+    /// The code. `None` means every code of the type.
     pub code: Option<u8>,
 }
 
@@ -247,34 +248,33 @@ impl IcmpMatch {
 /// One end of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct RuleEnd {
-    /// The address matches any of these. `None` is every address, an empty list no address.
+    /// The address matches any of these. `None` means every address, and an empty list means no address.
     pub entities: Option<Vec<Entity>>,
-    /// The port is one of these; empty is every packet, also one without ports.
+    /// The port is one of these. An empty list means every packet, even one without ports.
     pub ports: Vec<PortMatch>,
-    /// The port is none of these. A packet of a protocol without ports has none of them; a later fragment may have
-    /// any of them.
+    /// The port is none of these. A packet of a protocol without ports has none of them, while a later fragment may
+    /// have any of them.
     pub not_ports: Vec<PortMatch>,
 }
 
-/// The addresses that an end of a rule matches: all conditions must hold of the *address*.
+/// The addresses that an end of a rule matches. All conditions must hold for the *address*.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Entity {
-    /// Some member (a pod, a network set, a host endpoint) that has the address matches.
+    /// Some member that has the address (a pod, a network set, a host endpoint) matches.
     pub selector: Option<Selector>,
     /// No member that has the address matches.
     pub not_selector: Option<Selector>,
-    /// The address is in one of these; empty is every address.
+    /// The address is in one of these nets. An empty set means every address.
     pub nets: BTreeSet<IpNet>,
-    /// The address is in none of these.
+    /// The address is in none of these nets.
     pub not_nets: BTreeSet<IpNet>,
-    /// The address is an endpoint of this service; at the destination of egress the port must be that endpoint's,
-    /// too.
+    /// The address is an endpoint of this service. At the destination of egress, the port must also be that endpoint's.
     pub service: Option<ObjectName>,
 }
 
 impl Entity {
-    /// Whether the lists of nets allow the family at all: if a list is not empty and has no entry of the family,
-    /// the rule does not exist for that family.
+    /// Whether the lists of nets allow the family. If a list is not empty and has no entry of the family, the rule does
+    /// not exist for that family.
     pub fn allows_family(&self, family: Family) -> bool {
         [&self.nets, &self.not_nets].into_iter().all(|nets| {
             nets.is_empty() || nets.iter().any(|net| Family::from_address(net.addr()) == family)
@@ -287,17 +287,17 @@ impl Entity {
 pub enum PortMatch {
     /// Port numbers of TCP, UDP or SCTP, both ends included; `first <= last`.
     Range {
-        /// Lowest.
+        /// The lowest port.
         first: u16,
-        /// Highest.
+        /// The highest port.
         last: u16,
     },
-    /// The number that a member with the end's address gives this name, for the rule's protocol or, if the rule has
-    /// no protocol, for the protocol of the member's port. In `ports` the member must match the entity's selector, too.
+    /// The port number to which a member with the end's address gives this name. The protocol is the rule's or, if the
+    /// rule has none, that of the member's port. In `ports`, the member must also match the entity's selector.
     Named(String),
 }
 
-/// Rules for endpoints that no policy decides about.
+/// Rules for endpoints about which no policy decides.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Profile {
     /// Ingress rules.

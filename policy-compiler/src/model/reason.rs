@@ -23,16 +23,16 @@ pub enum Reason {
     NotIsolated(Direction),
     /// The first rule that allows or denies.
     Rule(RuleName, Verdict),
-    /// The end of a tier denies what no rule decides. Carries the first policy of the tier that selects the
-    /// endpoint.
+    /// The end of a tier denies the packets that no rule decides. Contains the first policy of the tier that selects
+    /// the endpoint.
     Isolated(Direction, PolicyName),
     /// A policy that is not valid denies.
     Broken(Direction, PolicyName),
-    /// A host endpoint that is not valid, and that may be this interface's, denies.
+    /// A host endpoint that is not valid, and that may govern this interface, denies.
     BrokenHost(Direction, String),
     /// A rule of a profile: its name and the rule's index.
     Profile(Direction, String, u32, Verdict),
-    /// A profile that the endpoint names does not exist: denied.
+    /// A profile that the endpoint names does not exist, so the packet is denied.
     MissingProfile(Direction, String),
     /// No rule of any profile matches: denied.
     NoProfile(Direction),
@@ -40,12 +40,12 @@ pub enum Reason {
     Failsafe(Direction),
     /// No policy for the host endpoint applies here: the evaluation continues.
     NoHostPolicy(Direction),
-    /// The peer's identity is not known to these tables: denied.
+    /// The peer's identity is not known to these tables, so the packet is denied.
     Unknown(Direction),
 }
 
 impl Reason {
-    /// The verdict that follows from it.
+    /// The verdict that follows from the reason.
     pub const fn verdict(&self) -> Verdict {
         match self {
             Self::Rule(_, verdict) | Self::Profile(_, _, _, verdict) => *verdict,
@@ -59,7 +59,7 @@ impl Reason {
         }
     }
 
-    /// Whether a host endpoint's policy does not decide, so that the evaluations after it do.
+    /// Whether a host endpoint's policy does not decide, so that the evaluations after it decide.
     pub const fn passes_on(&self) -> bool {
         matches!(self, Self::Failsafe(_) | Self::NoHostPolicy(_))
     }
@@ -101,12 +101,12 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A rule or tier end that is reported with a later decision.
+/// A rule or tier end that is reported together with a later decision.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Noted {
-    /// A rule, and what it did ([`Action::Pass`] or [`Action::Log`]) or, in a staged policy, would have done.
+    /// A rule and what it did ([`Action::Pass`] or [`Action::Log`]), or what it would have done in a staged policy.
     Rule(RuleName, Action),
-    /// A staged policy in which no rule would have decided. The end of its tier would have denied: the tier's
+    /// A staged policy none of whose rules would have decided. The end of its tier would have denied: the tier's
     /// default action is Deny, and all of its policies that apply here are staged.
     TierEnd(Direction, Arc<PolicyName>),
 }
@@ -128,7 +128,7 @@ impl Noted {
         }
     }
 
-    /// The action, taken or (staged) not taken.
+    /// The action that was taken or, in a staged policy, not taken.
     pub const fn action(&self) -> Action {
         match self {
             Self::Rule(_, action) => *action,

@@ -10,8 +10,8 @@ pub struct Tracked<T> {
     mark: Mark,
 }
 
-/// Names a state of a value. If two marks are equal, the values are equal: one is a clone of the other, and neither
-/// was borrowed for a change since.
+/// Identifies a state of a value. If two marks are equal, the values are equal: one is a clone of the other, and
+/// neither has been borrowed for a change since.
 #[derive(Debug, Clone, Default)]
 pub struct Mark(pub(super) Arc<()>);
 
@@ -38,7 +38,7 @@ impl<T> Deref for Tracked<T> {
 
 impl<T> DerefMut for Tracked<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // If no reader holds the current mark, it can stay.
+        // If no reader holds the current mark, it need not be replaced.
         if Arc::get_mut(&mut self.mark.0).is_none() {
             self.mark = Mark::default();
         }

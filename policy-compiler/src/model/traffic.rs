@@ -1,9 +1,9 @@
-//! The fields of a packet that policy reads, apart from its two addresses.
+//! The fields of a packet that policy reads, except its two addresses.
 
 use std::fmt;
 
-/// The protocol number of a family's ICMP. The other family's ICMP is a protocol like any other, without types and
-/// codes.
+/// The protocol number of a family's ICMP. The ICMP of the other family is treated like any other protocol, without
+/// types and codes.
 pub(crate) const fn icmp_of(family: Family) -> u8 {
     match family {
         Family::V4 => ICMP,
@@ -23,7 +23,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// All three.
+    /// All three protocols.
     pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
 
     /// The IP protocol number.
@@ -61,10 +61,10 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// ICMP's IP protocol number.
+/// The IP protocol number of ICMP.
 pub const ICMP: u8 = 1;
 
-/// `ICMPv6`'s IP protocol number.
+/// The IP protocol number of `ICMPv6`.
 pub const ICMPV6: u8 = 58;
 
 /// Traffic into or out of the endpoint that a policy selects.
@@ -77,7 +77,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both.
+    /// Both directions.
     pub const ALL: [Self; 2] = [Self::Ingress, Self::Egress];
 
     /// `ingress` or `egress`.
@@ -105,7 +105,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both.
+    /// Both families.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
     /// The family of an address.
@@ -137,7 +137,7 @@ pub enum L4Header {
         /// The destination port.
         destination: u16,
     },
-    /// Type and code of ICMP or `ICMPv6`.
+    /// The type and code of ICMP or `ICMPv6`.
     Icmp {
         /// The type.
         kind: u8,
@@ -146,12 +146,12 @@ pub enum L4Header {
     },
 }
 
-/// Protocol and L4 header.
+/// The protocol and the L4 header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transport {
     /// IP protocol number.
     pub protocol: u8,
-    /// Ports, or type and code. If they do not fit the protocol, they count as [`L4Header::Nothing`].
+    /// The ports, or the type and code. If they do not fit the protocol, they count as [`L4Header::Nothing`].
     pub l4: L4Header,
 }
 

@@ -3,11 +3,11 @@
 //! The *members* of an address are those with a prefix that contains the address. Its *atom* is the longest prefix *in
 //! use* that contains it.
 //!
-//! **Why members and atom determine every predicate.** Selectors, port names and services look only at members. A list
-//! of nets holds for an address if one of its nets contains it. Each net is a prefix in use. If the net contains the
-//! atom, it contains every address of the atom. If not, it contains none of the addresses whose atom this is: two
-//! prefixes nest or are disjoint, and if a net inside the atom contained such an address, the net would be the longest
-//! prefix in use, and not the atom.
+//! **Why members and atom determine every predicate.** Selectors, port names and services depend only on members. A
+//! list of nets holds for an address if one of its nets contains it. Each net is a prefix in use. If the net contains
+//! the atom, it contains every address whose atom this is. If not, it contains none of these addresses. Two prefixes
+//! either nest or are disjoint. If a net inside the atom contained such an address, that net would be the longest
+//! prefix in use, and the atom would not.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -23,8 +23,8 @@ use crate::common::{Identity, Rebuild};
 use crate::model::Model;
 use crate::prefix_map::PrefixMap;
 
-/// Replaces the kind of a member at a network. Without `was` the member is added, without `is` it is removed;
-/// without both an atom is added.
+/// Replaces the kind of a member at a network. Without `was`, the member is added; without `is`, it is removed; without
+/// both, an atom is added.
 #[derive(Debug)]
 pub(crate) struct PrefixEdit {
     pub(crate) net: IpNet,
@@ -68,8 +68,8 @@ pub(crate) struct Addresses {
     v6: Prefixes<V6>,
 }
 
-/// The prefixes of all network sets, ascending, each with the position of its set. Sets are many and long, and sorting
-/// them does not depend on the policies, so another thread may sort them early.
+/// The prefixes of all network sets in ascending order, each with the position of its set. Sets are numerous and long,
+/// and sorting them does not depend on the policies, so another thread may sort them early.
 #[derive(Debug, Default)]
 pub(crate) struct SetPrefixes {
     v4: Vec<(V4, u32)>,
@@ -141,8 +141,8 @@ impl Addresses {
         Ok(PrefixIdentities { v4, v6 })
     }
 
-    /// The occupants of a network and of all larger prefixes around it. `here`, if given, replaces the member kinds of
-    /// a single address, but not those of a larger prefix.
+    /// The occupants of a network and of all larger prefixes around it. If `here` is given, it replaces the member
+    /// kinds of a single address, but not those of a larger prefix.
     pub(crate) fn occupants(&self, net: IpNet, here: Option<&[MemberKindId]>) -> Occupants {
         match net {
             IpNet::V4(net) => self.v4.occupants(v4(net), here),
@@ -155,8 +155,8 @@ impl Addresses {
         self.v4.all.len() + self.v6.all.len()
     }
 
-    /// The first `most` entries at prefixes inside a network, ascending; a prefix with several entries occurs several
-    /// times.
+    /// The first `most` entries at prefixes inside a network, in ascending order. A prefix with several entries occurs
+    /// several times.
     pub(crate) fn prefixes_in(&self, net: IpNet, most: usize) -> Vec<IpNet> {
         match net {
             IpNet::V4(net) => self.v4.inside(v4(net)).take(most).collect(),
@@ -164,7 +164,7 @@ impl Addresses {
         }
     }
 
-    /// Applies edits. `Err` if an edit replaces what is not there.
+    /// Applies edits. Returns `Err` if an edit replaces something that is not there.
     pub(crate) fn apply(&mut self, edits: &[PrefixEdit]) -> Result<(), Rebuild> {
         let (mut v4s, mut v6s) = (Vec::new(), Vec::new());
         for edit in edits {
@@ -177,7 +177,7 @@ impl Addresses {
         self.v6.apply(v6s)
     }
 
-    /// The kinds of the members that have this address itself, one for each member.
+    /// The kinds of the members at exactly this address, one for each member.
     pub(crate) fn kinds_at(&self, address: IpAddr) -> Vec<MemberKindId> {
         match IpNet::from(address) {
             IpNet::V4(net) => self.v4.occupants_of(v4(net)).filter_map(Occupant::kind).collect(),
@@ -186,13 +186,13 @@ impl Addresses {
     }
 }
 
-/// Visits every prefix with its identity, ascending.
+/// Visits every prefix with its identity, in ascending order.
 fn identities<P: Prefix>(
     items: &[(P, Occupant)],
     classifying: &mut Classifier<'_>,
     mut visit: impl FnMut(P, Identity),
 ) -> Result<(), TooMany> {
-    // The prefixes that contain the current one, innermost last, with surroundings and atom.
+    // The prefixes that contain the current one; the innermost is last. Each has its surroundings and atom.
     let mut around: Vec<(P, SurroundingsNumber, AtomNumber)> = Vec::new();
     let nothing = (NO_SURROUNDINGS, classifying.outside_atoms());
     let mut own: Vec<MemberKindId> = Vec::new();
@@ -206,7 +206,7 @@ fn identities<P: Prefix>(
             around.pop();
         }
         let (outer, outer_atom) = around.last().map_or(nothing, |(_, outer, atom)| (*outer, *atom));
-        // Most addresses have one member and lie in no other prefix.
+        // Most addresses have one member and lie in no larger prefix with occupants.
         if let ([(_, item)], NO_SURROUNDINGS, true) = (same, outer, prefix.is_host())
             && let Some(kind) = item.kind()
         {
@@ -237,10 +237,10 @@ fn identities<P: Prefix>(
     Ok(())
 }
 
-/// Bits of an address that one pass of the radix sort reads.
+/// The number of bits of an address that one pass of the radix sort reads.
 const DIGIT: u32 = 11;
 
-/// Merges two lists that ascend by prefix.
+/// Merges two lists that are in ascending order of prefix.
 fn merge(mut some: Vec<(V4, Occupant)>, others: Vec<(V4, Occupant)>) -> Vec<(V4, Occupant)> {
     sort_each(&mut some, |item| item.0);
     if others.is_empty() {
@@ -269,7 +269,8 @@ fn sort_each<T: Ord, K: PartialEq>(items: &mut [T], key: impl Fn(&T) -> K) {
     }
 }
 
-/// Sorts entries: many by radix sort of their addresses, and then the entries of each address.
+/// Sorts entries. Many entries are sorted by a radix sort of their addresses, and then the entries of each address are
+/// sorted.
 fn sort_v4<T: Copy + Ord>(items: &mut Vec<(V4, T)>) {
     let first = match items.first() {
         Some(first) if items.len() >= 1 << DIGIT && !items.is_sorted() => *first,

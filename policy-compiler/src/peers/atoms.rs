@@ -1,6 +1,6 @@
 //! Atoms: the parts into which the prefixes in use divide the address space.
 //!
-//! The prefixes in use are the nets of all compiled policies, and two that each contain a whole family.
+//! The prefixes in use are the nets of all compiled policies, and two prefixes that each contain a whole family.
 
 use ahash::AHashMap;
 use ipnet::IpNet;
@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use super::predicate_set::PredicateSet;
 use crate::resolve::{Predicate, PredicateId};
 
-/// The predicates of families and nets, by prefix. Each is true of every address of an atom or of none (see
+/// The predicates of families and nets, by prefix. Each is true of all addresses of an atom or of none (see
 /// `addresses`).
 #[derive(Debug)]
 pub(crate) struct AtomPredicates {
@@ -30,7 +30,7 @@ impl AtomPredicates {
         Self { by_net }
     }
 
-    /// Adds a predicate that a net makes true; returns whether the net was not in use before.
+    /// Adds a predicate that a net makes true. Returns whether the net is new.
     pub(crate) fn add(&mut self, net: IpNet, predicate: PredicateId) -> bool {
         let here = self.by_net.entry(net).or_default();
         here.push(predicate);
@@ -47,7 +47,7 @@ impl AtomPredicates {
         self.by_net.get(&net).map_or(&[], Vec::as_slice)
     }
 
-    /// The predicate set of an atom: all that the prefixes in use which contain it make true.
+    /// The predicate set of an atom: all predicates that the prefixes in use which contain it make true.
     pub(crate) fn predicate_set(&self, atom: IpNet) -> PredicateSet {
         let mut set = Vec::new();
         let mut net = Some(atom);

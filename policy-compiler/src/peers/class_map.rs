@@ -1,36 +1,36 @@
 //! The class of each identity.
 //!
-//! Identities and classes are both numbered in the order in which addresses are met. So the first identities of an
-//! image mostly have one class each, in the same order. Nothing is stored for these: a lookup computes the class from
-//! the identity.
+//! Identities and classes are both numbered in the order in which their addresses are first processed. So each of the
+//! first identities of an image usually has its own class, in the same order. Nothing is stored for these: a lookup
+//! computes the class from the identity.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::common::Identity;
 
-/// The class of an identity that has none.
+/// The class of an identity without a class.
 pub(crate) const NO_CLASS: u32 = u32::MAX;
 
-/// See the module.
+/// The map from identities to classes.
 #[derive(Debug)]
 pub(crate) struct ClassMap {
-    /// The first identity; at least 1.
+    /// The first identity, which is at least 1.
     first: u32,
-    /// The number of identities, from the first, whose class is their own index.
+    /// The number of identities, starting with the first, whose class is their own index.
     in_order: u32,
-    /// The class of each later identity, or [`NO_CLASS`].
+    /// The class of each further identity, or [`NO_CLASS`].
     rest: Box<[AtomicU32]>,
 }
 
 impl Default for ClassMap {
-    /// No identity has a class.
+    /// Creates a map in which no identity has a class.
     fn default() -> Self {
         Self::new(1, &[])
     }
 }
 
 impl ClassMap {
-    /// The classes of the identities from `first`.
+    /// Creates a map with the classes of the identities from `first` on.
     pub(crate) fn new(first: u32, classes: &[u32]) -> Self {
         let in_order = classes.iter().zip(0..).take_while(|(class, at)| *class == at).count();
         let rest = classes[in_order..].iter().copied().map(AtomicU32::new).collect();
@@ -42,7 +42,7 @@ impl ClassMap {
         self.first
     }
 
-    /// The classes of all identities, from the first.
+    /// The classes of all identities, starting with the first.
     pub(crate) fn all(&self) -> Vec<u32> {
         let rest = self.rest.iter().map(|class| class.load(Ordering::Relaxed));
         (0..self.in_order).chain(rest).collect()
@@ -66,8 +66,8 @@ impl ClassMap {
         class.map_or(NO_CLASS, |class| class.load(Ordering::Relaxed))
     }
 
-    /// Stores the class of an identity while other threads may look up. `false` if there is no room or the identity has
-    /// another class.
+    /// Stores the class of an identity while other threads may look up. Returns `false` if there is no room or if the
+    /// identity has another class.
     pub(crate) fn store(&self, identity: Identity, class: u32) -> bool {
         let place = self.index(identity);
         if place < self.in_order {

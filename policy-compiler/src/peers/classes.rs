@@ -1,4 +1,4 @@
-//! Classes: sets of identities that the policies in use cannot tell apart.
+//! Classes: sets of identities that the policies in use do not distinguish.
 //!
 //! The predicate set of an address is the union of the sets of its members and of its atom. Addresses with equal sets
 //! are one class.
@@ -23,7 +23,7 @@ pub(crate) struct Classes {
     pub(crate) predicate_sets: Vec<PredicateSet>,
     /// The first identity of `of_identity`.
     pub(crate) first: u32,
-    /// The class of each identity; [`NO_CLASS`] for identities that are not in use.
+    /// The class of each identity, or [`NO_CLASS`] for identities that are not in use.
     pub(crate) of_identity: Vec<u32>,
     /// The number of identities in use.
     pub(crate) identities: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Classes {
 /// The number of an atom while identities are computed.
 pub(crate) type AtomNumber = u32;
 
-/// The number of an address's surroundings: the predicates that the members of all larger prefixes make true.
+/// The number of an address's surroundings, which are the predicates that the members of all larger prefixes make true.
 pub(crate) type SurroundingsNumber = u32;
 
 /// The surroundings of an address that lies in no larger prefix with occupants.
@@ -43,7 +43,7 @@ pub(crate) const NO_SURROUNDINGS: SurroundingsNumber = 0;
 /// The number for a missing atom.
 const NO_ATOM: AtomNumber = AtomNumber::MAX;
 
-/// A map by sets of kinds; each set is ascending.
+/// A map whose keys are sets of kinds; each set is in ascending order.
 type OfKinds<T> = AHashMap<Box<[MemberKindId]>, T>;
 
 /// Assigns identities to addresses, and classes to identities.
@@ -51,11 +51,11 @@ pub(crate) struct Classifier<'a> {
     interner: &'a mut IdentityInterner,
     kinds: &'a MemberKinds,
     atoms: &'a AtomPredicates,
-    /// By predicate.
+    /// The key of each predicate.
     predicate_keys: &'a [PredicateKey],
-    /// By atom.
+    /// The predicate set of each atom.
     atom_predicates: Vec<PredicateSet>,
-    /// For each kind, for addresses with members of this kind only: the atom in which it was last met, and the identity
+    /// For addresses with members of a single kind, by kind: the atom in which the kind last occurred, and the identity
     /// there.
     of_one: Vec<(AtomNumber, Identity)>,
     of_one_elsewhere: AHashMap<(MemberKindId, AtomNumber), Identity>,
@@ -63,7 +63,7 @@ pub(crate) struct Classifier<'a> {
     /// The predicates of surroundings, by number.
     surroundings: Vec<PredicateSet>,
     surroundings_numbers: AHashMap<PredicateSet, SurroundingsNumber>,
-    /// The surroundings of addresses in a prefix, by the surroundings and the member kinds of the prefix.
+    /// The surroundings of addresses in a prefix, found by the surroundings of the prefix and by its member kinds.
     surroundings_inside: AHashMap<SurroundingsNumber, OfKinds<SurroundingsNumber>>,
     truths: &'a mut Truths,
     classes: Classes,
@@ -101,7 +101,8 @@ impl<'a> Classifier<'a> {
         }
     }
 
-    /// The identity of an address with members of these kinds (ascending, distinct), in some surroundings and an atom.
+    /// The identity of an address in some surroundings and an atom. Its members have these kinds, which are ascending
+    /// and distinct.
     pub(crate) fn identity(
         &mut self,
         around: SurroundingsNumber,
@@ -154,7 +155,7 @@ impl<'a> Classifier<'a> {
         Ok(identity)
     }
 
-    /// The surroundings of addresses in a prefix with members of these kinds. Endpoints have single addresses only.
+    /// The surroundings of addresses in a prefix with members of these kinds. Endpoints have only single addresses.
     pub(crate) fn surroundings(
         &mut self,
         outer: SurroundingsNumber,
@@ -236,7 +237,7 @@ impl<'a> Classifier<'a> {
     }
 }
 
-/// For each predicate the classes that match it, ascending.
+/// For each predicate, the classes that match it, in ascending order.
 pub(crate) fn classes_by_predicate(classes: &[PredicateSet], predicates: usize) -> Grouped {
     let pairs = (0..).zip(classes).flat_map(|(class, set)| set.iter().map(move |it| (*it, class)));
     Grouped::from_pairs(predicates, pairs)

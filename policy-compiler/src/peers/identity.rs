@@ -1,4 +1,4 @@
-//! Identities: numbers that stand for everything that policy can ask of a peer.
+//! Identities: numbers for everything that policy can distinguish in a peer.
 //!
 //! The key of an identity is a predicate set over all predicates in use on this node. It is written in *predicate
 //! keys*, numbers whose meaning never changes, unlike the numbers of predicates in one image. A second set is part of
@@ -6,13 +6,13 @@
 //! needed to compute the predicate set of one of them.
 //!
 //! **Why a verdict stays valid while both identities and the endpoint's revision stay the same.** The rules of an
-//! endpoint use only predicates in use. The revision is the same, so the rules use the same predicates as when the flow
-//! was decided. The identity is the same, so the same predicates are true. Predicates that came into use or went out of
-//! use since then are not used by these rules.
+//! endpoint use only predicates that are in use. The revision is the same, so the rules use the same predicates as when
+//! the flow was decided. The identity is the same, so the same predicates are true. These rules do not use predicates
+//! that have come into use or gone out of use since then.
 //!
-//! A number is never used again for another key. Numbers ascend. When most of them are no longer in use, all keys are
-//! forgotten, and numbers continue *after* the highest one, so that tables indexed by identity stay small. Then policy
-//! is evaluated once more for each live flow.
+//! A number is never reused for another key. Numbers only grow. When most of them are no longer in use, all keys are
+//! forgotten. New numbers then continue *after* the highest one, and tables indexed by identity stay small because they
+//! start there. Then policy is evaluated once more for each live flow.
 
 use ahash::AHashMap;
 
@@ -21,10 +21,11 @@ use crate::common::{Identity, IndexTable};
 use crate::prefix_map::MAX_VALUE;
 use crate::resolve::Predicate;
 
-/// Unused identities are kept up to this number plus three times those in use; so are unused predicates.
+/// The number of unused identities that are kept, in addition to three times those in use. The same holds for unused
+/// predicates.
 const SPARE: u32 = 65_536;
 
-/// The key of a predicate: a number that is never given to another predicate.
+/// The key of a predicate: a number that no other predicate ever gets.
 pub(crate) type PredicateKey = u64;
 
 /// The numbers of identities, for the life of a compiler.
@@ -32,10 +33,10 @@ pub(crate) type PredicateKey = u64;
 pub(crate) struct IdentityInterner {
     predicate_keys: AHashMap<Predicate, PredicateKey>,
     next_key: PredicateKey,
-    /// The index of each identity, counted from the first, by its key.
+    /// The index of each identity, counted from the first one, found by its key.
     identities: IndexTable,
-    /// The keys, one after another. A key is the length of the predicate set and its predicate keys, ascending, and
-    /// then the same for the set without endpoints.
+    /// The keys, one after another. A key is the length of the predicate set and its predicate keys in ascending order,
+    /// followed by the same for the set without endpoints.
     keys: Vec<PredicateKey>,
     /// The end of each key in `keys`.
     ends: Vec<usize>,
@@ -61,7 +62,7 @@ impl IdentityInterner {
         }
     }
 
-    /// As [`predicate_keys`](Self::predicate_keys), for all predicates in use. Keys of other predicates are forgotten
+    /// Like [`predicate_keys`](Self::predicate_keys), for all predicates in use. Keys of other predicates are forgotten
     /// when there are too many.
     pub(crate) fn predicate_keys_of_all(&mut self, predicates: &[Predicate]) -> Vec<PredicateKey> {
         if self.predicate_keys.len() > predicates.len() * 4 + SPARE as usize {
@@ -83,15 +84,15 @@ impl IdentityInterner {
         predicates.iter().map(number).collect()
     }
 
-    /// The identity of a predicate set and of the set without endpoints. When all 2^31 numbers have been used,
-    /// [`Identity::UNKNOWN`], which is always denied.
+    /// The identity of a predicate set and of the set without endpoints. Returns [`Identity::UNKNOWN`], which is always
+    /// denied, when all 2^31 numbers have been used.
     pub(crate) fn identity(
         &mut self,
         sets: [&PredicateSet; 2],
         predicate_keys: &[PredicateKey],
     ) -> Identity {
         let Self { identities, keys, ends, first, .. } = self;
-        // The key is appended to the others, and stays there if it is new.
+        // The key is appended to the others, and is removed again unless it is new.
         let start = keys.len();
         for set in sets {
             keys.push(set.len() as PredicateKey);
@@ -122,19 +123,19 @@ impl IdentityInterner {
         }
     }
 
-    /// Forgets every key if there are far more numbers than the `used` that the last image needed.
+    /// Forgets every key if there are many more numbers than the `used` ones that the last image needed.
     pub(crate) fn forget_if_sparse(&mut self, used: u32) {
         if self.taken() > used.saturating_mul(4).saturating_add(SPARE) {
             self.forget(self.taken());
         }
     }
 
-    /// The number of identities since keys were last forgotten.
+    /// The number of identities that have been assigned since keys were last forgotten.
     pub(crate) fn taken(&self) -> u32 {
         self.ends.len() as u32
     }
 
-    /// Forgets every key. The first `taken` numbers are not given again; nothing may have used the others.
+    /// Forgets every key. The first `taken` numbers are not assigned again; nothing may have used the others.
     pub(crate) fn forget(&mut self, taken: u32) {
         let first = self.first + taken;
         let predicate_keys = std::mem::take(&mut self.predicate_keys);
@@ -157,7 +158,7 @@ mod tests {
         let all = || sets.iter().flat_map(|a| sets.iter().map(move |b| [a, b]));
         let first: Vec<Identity> = all().map(|it| interner.identity(it, &[7, 3])).collect();
         assert_eq!(first, (1..=16).map(Identity).collect::<Vec<_>>());
-        // The predicate counts, not its number.
+        // The result depends on the predicate, not on its number in an image.
         let other: Vec<Identity> = all().map(|it| interner.identity(it, &[3, 7])).collect();
         let swapped = [0, 2, 1, 3];
         let expected = swapped.iter().flat_map(|a| swapped.iter().map(move |b| a * 4 + b + 1));

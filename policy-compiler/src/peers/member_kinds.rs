@@ -1,4 +1,4 @@
-//! Kinds of members. Two members are of one kind if no policy here can tell them apart: they have the same predicate
+//! Kinds of members. Two members are of one kind if no policy here distinguishes them: they have the same predicate
 //! set, and both or neither are endpoints.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::predicate_set::{PredicateSet, union};
 use super::predicates::MemberPredicates;
 use crate::resolve::PredicateId;
 
-/// Index of a kind.
+/// The index of a kind.
 pub(crate) type MemberKindId = u32;
 
 /// The kinds of members.
@@ -24,7 +24,7 @@ pub(crate) struct MemberKinds {
 }
 
 impl MemberKinds {
-    /// The kind of a member; `None` for an empty predicate set: no policy here can tell that the member exists.
+    /// The kind of a member. `None` for an empty predicate set, because no policy here can notice such a member.
     pub(crate) fn intern(
         &mut self,
         is_endpoint: bool,

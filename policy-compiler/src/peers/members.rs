@@ -1,7 +1,7 @@
 //! The members of the cluster, with their addresses and labels.
 //!
 //! A *member* is a pod, a network set, a host endpoint, or some endpoints of a service. Members are borrowed from the
-//! model: a cluster has many, so nothing is copied.
+//! model. A cluster has many of them, so nothing is copied.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -15,23 +15,23 @@ use crate::model::{
 };
 use crate::selector::Labels;
 
-/// Index into [`Members::all`].
+/// An index into [`Members::all`].
 pub(crate) type Position = usize;
 
 /// A member of the cluster.
 #[derive(Debug)]
 pub(crate) struct Member<'m> {
     namespace: &'m str,
-    /// A reference to the `String`, because a `&str` would read the memory of every pod's name.
+    /// This is a reference to the `String`, because a `&str` would read the memory of every pod's name.
     name: &'m String,
     pub(crate) object: MemberObject<'m>,
-    /// The labels of its namespace, if it is in one.
+    /// The labels of its namespace, if it has a namespace.
     namespace_labels: Option<&'m Labels>,
-    /// The labels of its service account, if that has any.
+    /// The labels of its service account, if the account has any.
     account_labels: Option<&'m Labels>,
 }
 
-/// The object that a member stands for.
+/// The object behind a member.
 #[derive(Debug)]
 pub(crate) enum MemberObject<'m> {
     Pod(&'m Endpoint),
@@ -73,7 +73,7 @@ impl<'m> Member<'m> {
         }
     }
 
-    /// The labels that selectors match; `None` for the endpoints of a service.
+    /// The labels that selectors match. `None` for the endpoints of a service.
     pub(crate) fn view(&self) -> Option<LabelView<'_>> {
         let namespace = self.namespace_labels.map(|labels| (self.namespace, labels));
         let view = LabelView {
@@ -108,7 +108,7 @@ impl<'m> Member<'m> {
         }
     }
 
-    /// The ports that it names.
+    /// The ports that it gives names to.
     pub(crate) fn named_ports(&self) -> impl Iterator<Item = &NamedPort> {
         let ports = match &self.object {
             MemberObject::Pod(endpoint) => Some(&endpoint.named_ports),
@@ -128,7 +128,7 @@ impl<'m> Member<'m> {
         matches!(self.object, MemberObject::Set(_))
     }
 
-    /// Visits the prefixes that it has.
+    /// Visits the prefixes of the member.
     pub(crate) fn for_each_net(&self, mut visit: impl FnMut(IpNet)) {
         let mut single = |address: &IpAddr| visit(IpNet::from(*address));
         match &self.object {
@@ -144,7 +144,7 @@ impl<'m> Member<'m> {
     }
 }
 
-/// The number of pods, counted from the first, that are in a namespace. It reads few of their names.
+/// The number of pods at the start of the list that are in a namespace. Reads only a few of their names.
 fn count_in_namespace(pods: &[(&ObjectName, &Arc<Endpoint>)], namespace: &str) -> usize {
     let is_in = |pod: &(&ObjectName, &Arc<Endpoint>)| pod.0.namespace == namespace;
     let mut to = 1;
@@ -155,8 +155,8 @@ fn count_in_namespace(pods: &[(&ObjectName, &Arc<Endpoint>)], namespace: &str) -
     from + pods[from..to.min(pods.len())].partition_point(is_in)
 }
 
-/// Adjacent members that inherit the same labels from their namespace and kind. A member without a namespace is a run
-/// of its own.
+/// Adjacent members that inherit the same labels from their namespace and their kind of object. A member without a
+/// namespace is a run of its own.
 pub(crate) type Run = Range<Position>;
 
 /// The members of a cluster: pods, then sets, then host endpoints, then services, each sorted by name.
@@ -165,7 +165,7 @@ pub(crate) struct Members<'m> {
     pub(crate) all: Vec<Member<'m>>,
     /// All members that selectors see, in runs.
     pub(crate) runs: Vec<Run>,
-    /// Indexes of the runs of each namespace, at most one of pods and one of sets.
+    /// The indexes of the runs of each namespace: at most one of pods and one of sets.
     namespaces: AHashMap<&'m str, Vec<usize>>,
     /// The position of the first network set.
     pub(crate) sets: Position,
@@ -196,7 +196,7 @@ impl<'m> Members<'m> {
             members.push_run_in(namespace, here.len());
             for (ObjectName { name, .. }, endpoint) in here {
                 let mut account = None;
-                // Not reading the pod here saves a cache miss for each.
+                // Leaving the pod unread here saves a cache miss for each pod.
                 if !accounts.is_empty() {
                     let named = endpoint.service_account.as_deref();
                     account = named.and_then(|it| accounts.get(&(namespace.as_str(), it))).copied();
@@ -259,12 +259,12 @@ impl<'m> Members<'m> {
         members
     }
 
-    /// Makes the next `len` members a run.
+    /// Turns the next `len` members into a run.
     fn push_run(&mut self, len: usize) {
         self.runs.push(self.all.len()..self.all.len() + len);
     }
 
-    /// Makes the next `len` members a run of a namespace.
+    /// Turns the next `len` members into a run of a namespace.
     fn push_run_in(&mut self, namespace: &'m str, len: usize) {
         self.namespaces.entry(namespace).or_default().push(self.runs.len());
         self.push_run(len);

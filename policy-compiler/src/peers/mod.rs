@@ -1,6 +1,6 @@
 //! The members that have each address, and the predicates that are true of it.
 //!
-//! `members` lists which member has which prefixes; `selector_index` finds the members that a selector matches.
+//! `members` lists the members and their prefixes; `selector_index` finds the members that a selector matches.
 //! `predicates` evaluates every predicate for every member; members with equal predicate sets are one *kind*
 //! (`member_kinds`). `addresses` sorts the prefixes (`prefixes`), each with the kinds of its members and its *atom*
 //! (`atoms`). `classes` and `identity` give each prefix its identity and class.

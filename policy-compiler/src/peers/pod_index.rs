@@ -1,4 +1,4 @@
-//! Finds the pods that a selector may match, without a look at all pods.
+//! Finds the pods that a selector may match, without reading all pods.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use crate::common::Pinned;
 use crate::model::{Endpoint, LabelView, Model, ObjectName};
 use crate::selector::{Labels, NAMESPACE, NAMESPACE_PREFIX, Selector, is_reserved};
 
-/// The pods by their own labels, made at first use because that reads all pods. Pods that share a label set are one
-/// entry.
+/// The pods by their own labels. It is built at first use, because that reads all pods. Pods that share a label set
+/// form one entry.
 #[derive(Debug, Default)]
 pub(crate) struct PodIndex {
     names: Names,
-    /// For each label set the indexes in `names` of its pods. Some of these pods may be gone by now, or have other
-    /// labels.
+    /// For each label set, the indexes in `names` of its pods. Some of these pods may no longer exist, or may have
+    /// other labels now.
     sets: Vec<Vec<u32>>,
     /// The number of each label set.
     numbers: AHashMap<Pinned<Arc<Labels>>, u32>,
@@ -22,10 +22,10 @@ pub(crate) struct PodIndex {
     of: AHashMap<String, AHashMap<String, Vec<u32>>>,
 }
 
-/// The names of pods in one text, because a cluster has many.
+/// The names of pods in one string, because a cluster has many pods.
 #[derive(Debug, Default)]
 struct Names {
-    /// The namespace and the name of each.
+    /// The namespace and the name of each pod.
     text: String,
     /// The ends of each namespace and each name in `text`.
     ends: Vec<[usize; 2]>,
@@ -51,13 +51,13 @@ impl Names {
     }
 }
 
-/// Names without a pod are kept up to this many plus the number of pods.
+/// The number of names without a pod that are kept, in addition to the number of pods.
 const SPARE: usize = 1024;
 
 static NO_LABELS: Labels = Labels::new();
 
 impl PodIndex {
-    /// Adds a pod that came or changed. Its old entry may stay.
+    /// Adds a pod that is new or has changed. Its old entry may stay.
     pub(crate) fn record(&mut self, model: &Model, name: &ObjectName, pod: &Endpoint) {
         if self.names.len() == 0 {
             return;
@@ -107,7 +107,7 @@ impl PodIndex {
         }
     }
 
-    /// Pods of a model: all that a selector matches, and perhaps others.
+    /// Pods of a model: all pods that a selector matches, and possibly others.
     pub(crate) fn candidates<'m>(
         &mut self,
         model: &'m Model,
@@ -130,7 +130,7 @@ impl PodIndex {
                 };
                 view.value(key).is_some_and(|value| values.contains(&value))
             };
-            // A pod's namespace may have no object. Then it has no labels but still its name.
+            // A pod's namespace may have no object. It then has no labels, but its name still counts.
             if !values.is_empty() && !key.ends_with("projectcalico.org/name") {
                 let namespaces = model.namespaces.iter().filter(has);
                 return namespaces.flat_map(|(name, _)| in_namespace(model, name)).collect();
@@ -152,7 +152,7 @@ impl PodIndex {
         sets.dedup();
         let sets = sets.iter().filter_map(|set| self.sets.get(*set as usize));
         let places = sets.flatten();
-        // A pod that changed has several entries.
+        // A pod that has changed has several entries.
         let mut names: Vec<_> = places.filter_map(|place| self.names.at(*place)).collect();
         names.sort_unstable();
         names.dedup();
@@ -180,7 +180,7 @@ mod tests {
         let mut model = Model::default();
         let name = |at: usize| ObjectName::new(format!("ns{}", at % 3), format!("p{at}"));
         let pod = |at: usize| Endpoint {
-            // Some share their labels, and some have equal labels without sharing them.
+            // Some pods share their labels, and some have equal labels without sharing them.
             labels: if at.is_multiple_of(5) { labels(0) } else { Arc::clone(&shared[at % 3]) },
             ..Endpoint::default()
         };
@@ -203,7 +203,7 @@ mod tests {
         for app in ["a0", "a1", "a2", "a3"] {
             assert_eq!(found(&mut pods, &model, app), expected(&model, app));
         }
-        // One pod goes, one comes, one gets other labels.
+        // One pod is removed, one is added, and one gets other labels.
         model.endpoints.remove(&name(7));
         for (at, app) in [(500, 1), (8, 3)] {
             let pod = Endpoint { labels: labels(app), ..Endpoint::default() };

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::model::{Family, Protocol};
 use crate::resolve::{Facts, PortSetId, PossiblePorts, PredicateId};
 
-/// A predicate set: the predicates that are true of something, ascending. Equal sets may be shared.
+/// A predicate set: the predicates that are true of an address or a member, in ascending order.
+/// Equal sets may be shared.
 pub(crate) type PredicateSet = Arc<[PredicateId]>;
 
 /// The union of predicate sets.
@@ -19,11 +20,11 @@ pub(crate) fn union<'t>(sets: impl Iterator<Item = &'t PredicateId>) -> Predicat
 /// The facts about an address: its predicate set, its family, and its ports in each port set.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AddressFacts<'a> {
-    /// Its predicate set; the family need not be in it.
+    /// Its predicate set, which need not contain the family.
     pub(crate) predicates: &'a [PredicateId],
     /// The family.
     pub(crate) family: Family,
-    /// By port set.
+    /// The possible ports of each port set.
     pub(crate) possible_ports: &'a [PossiblePorts],
 }
 
@@ -45,7 +46,7 @@ impl Facts for AddressFacts<'_> {
     }
 
     fn ports(&self, port_set: PortSetId) -> impl Iterator<Item = (Protocol, u16)> {
-        // Both ascend by predicate. A set may have far more ports than an address.
+        // Both lists ascend by predicate. A port set may have many more ports than an address.
         let possible = self.possible_ports.get(port_set as usize).map_or(&[][..], |ports| ports);
         let own =
             self.predicates.partition_point(|own| Some(own) < possible.first().map(|it| &it.2));

@@ -17,14 +17,14 @@ use crate::resolve::{LocalName, PortSet, PossiblePorts, Predicate, PredicateId, 
 /// All predicates of an image.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Predicates {
-    /// The resolved predicates, then one predicate for each possible port of a port set.
+    /// The resolved predicates, followed by one predicate for each possible port of a port set.
     pub(crate) all: Vec<Predicate>,
-    /// By port set.
+    /// The possible ports of each port set.
     pub(crate) possible_ports: Vec<PossiblePorts>,
 }
 
 impl Predicates {
-    /// For each predicate whether it is in use, given the resolved terms in use.
+    /// For each predicate, whether it is in use, given the resolved terms in use.
     pub(crate) fn in_use(&self, asked: &TermsInUse) -> Box<[bool]> {
         let mut in_use = asked.predicates.clone();
         in_use.resize(self.all.len(), false);
@@ -42,14 +42,15 @@ impl Predicates {
 pub(crate) struct MemberPredicates(Grouped);
 
 impl MemberPredicates {
-    /// Sorts pairs by the member's position. The predicates of one member mostly ascend already.
+    /// Sorts pairs by the member's position. The predicates of one member are usually in ascending
+    /// order already.
     fn from_pairs(members: usize, pairs: &[(u32, PredicateId)]) -> Self {
         let mut all = Grouped::from_pairs(members, pairs.iter().copied());
         all.sort_each();
         Self(all)
     }
 
-    /// For each predicate the number of members that match it.
+    /// For each predicate, the number of members that match it.
     pub(crate) fn counts(&self, predicates: usize) -> Vec<u32> {
         let mut counts = vec![0; predicates];
         for predicate in self.0.all() {
@@ -58,7 +59,7 @@ impl MemberPredicates {
         counts
     }
 
-    /// The predicates of a member, ascending.
+    /// The predicates of a member, in ascending order.
     pub(crate) fn member(&self, position: Position) -> &[PredicateId] {
         self.0.group(position)
     }
@@ -146,7 +147,7 @@ impl Evaluation<'_> {
                         }
                     }),
                     None if of_peers => (0..members.all.len()).for_each(ask),
-                    // Only endpoints name ports.
+                    // Only endpoints give names to ports.
                     None => local.iter().copied().for_each(ask),
                 }
             }
@@ -182,7 +183,7 @@ impl Evaluation<'_> {
     }
 }
 
-/// Whether a member is a local endpoint, or not an endpoint.
+/// Whether a member is a local endpoint or is not an endpoint.
 fn is_near(members: &Members<'_>, local: &AHashSet<Position>, position: Position) -> bool {
     local.contains(&position) || !members.all[position].is_endpoint()
 }

@@ -1,4 +1,4 @@
-//! The prefixes of one family, ascending, each with its occupants.
+//! The prefixes of one family in ascending order, each with its occupants.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -8,7 +8,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::member_kinds::MemberKindId;
 use crate::common::Rebuild;
 
-/// A prefix as numbers that sort as prefixes do: address, then length.
+/// A prefix as numbers that sort like prefixes: by address, then by length.
 pub(super) trait Prefix: Copy + Ord {
     fn net(self) -> IpNet;
     fn length(self) -> u8;
@@ -21,7 +21,7 @@ pub(super) trait Prefix: Copy + Ord {
     }
 }
 
-/// The address in the upper 32 of 40 bits, the length in the lower 8.
+/// The address in the upper 32 of 40 bits, and the length in the lower 8.
 pub(super) type V4 = u64;
 
 impl Prefix for V4 {
@@ -75,7 +75,8 @@ pub(super) fn v6(net: Ipv6Net) -> V6 {
     (net.addr().to_bits(), net.prefix_len())
 }
 
-/// An occupant of a prefix, as a number that sorts: an atom, a member by its kind, or an unknown address.
+/// An occupant of a prefix, as a number that determines its order: an atom, a member by its kind, or an unknown
+/// address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Occupant(pub(super) u32);
 
@@ -89,7 +90,7 @@ impl Occupant {
 }
 
 impl From<MemberKindId> for Occupant {
-    /// The last number counts as unknown: kinds that have no number of their own are denied.
+    /// The last number means unknown, so kinds without a number of their own are denied.
     fn from(kind: MemberKindId) -> Self {
         kind.checked_add(1).map_or(Self::UNKNOWN, Self)
     }
@@ -98,17 +99,17 @@ impl From<MemberKindId> for Occupant {
 /// The occupants of all prefixes that contain an address.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Occupants {
-    /// Distinct and ascending.
+    /// The kinds, which are distinct and ascending.
     pub(crate) kinds: Vec<MemberKindId>,
     pub(crate) atom: Option<IpNet>,
-    /// Too little is known of the address: it is denied.
+    /// Whether too little is known about the address. Such an address is denied.
     pub(crate) unknown: bool,
 }
 
 /// The prefixes of one family.
 #[derive(Debug)]
 pub(super) struct Prefixes<P> {
-    /// Ascending; a prefix occurs once for each of its occupants.
+    /// The prefixes in ascending order. A prefix occurs once for each of its occupants.
     pub(super) all: Vec<(P, Occupant)>,
     /// The lengths of the prefixes so far.
     lengths: BTreeSet<u8>,
@@ -118,7 +119,7 @@ pub(super) struct Prefixes<P> {
 pub(super) type OccupantEdit<P> = ((P, Occupant), bool);
 
 impl<P: Prefix> Prefixes<P> {
-    /// `all` ascend.
+    /// `all` must be in ascending order.
     pub(super) fn new(all: Vec<(P, Occupant)>) -> Self {
         let mut lengths = [false; 129];
         for (prefix, _) in &all {
@@ -128,8 +129,8 @@ impl<P: Prefix> Prefixes<P> {
         Self { all, lengths: lengths.collect() }
     }
 
-    /// The occupants of a prefix and of all larger prefixes around it. `here`, if given, replaces the member kinds of
-    /// exactly this prefix, if it is a host.
+    /// The occupants of a prefix and of all larger prefixes around it. If `here` is given, it replaces the member kinds
+    /// of exactly this prefix, provided that the prefix is a host.
     pub(super) fn occupants(&self, of: P, here: Option<&[MemberKindId]>) -> Occupants {
         let mut occupants = Occupants::default();
         for length in self.lengths.range(..=of.length()) {
@@ -156,7 +157,7 @@ impl<P: Prefix> Prefixes<P> {
         self.from(prefix).take_while(move |(other, _)| *other == prefix).map(|(_, item)| *item)
     }
 
-    /// The prefixes inside another one, ascending; one with several occupants is there several times.
+    /// The prefixes inside another one, in ascending order. A prefix with several occupants occurs several times.
     pub(super) fn inside(&self, outer: P) -> impl Iterator<Item = IpNet> {
         let inside = self.from(outer).take_while(move |(other, _)| outer.contains(*other));
         inside.map(|(prefix, _)| prefix.net())
@@ -166,7 +167,7 @@ impl<P: Prefix> Prefixes<P> {
         self.all[self.all.partition_point(|(other, _)| *other < prefix)..].iter()
     }
 
-    /// Applies edits. `Err` if one removes what is not there.
+    /// Applies edits. Returns `Err` if an edit removes something that is not there.
     pub(super) fn apply(&mut self, mut edits: Vec<OccupantEdit<P>>) -> Result<(), Rebuild> {
         if edits.is_empty() {
             return Ok(());

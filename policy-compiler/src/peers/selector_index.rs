@@ -1,8 +1,8 @@
 //! Finds the members that a selector matches.
 //!
-//! A selector is evaluated over a whole *domain* at once: a namespace, if it requires one, or all members. For each
-//! label that it names, the members of the domain are grouped once by value, and the selector becomes the same
-//! expression over sets of members. So a member's labels are read once for each key and not once for each selector.
+//! A selector is evaluated for a whole *domain* at once: a namespace, if it requires one, or all members. For each
+//! label in the selector, the members of the domain are grouped once by value. The selector then becomes the same
+//! expression over sets of members. So a member's labels are read once for each key, not once for each selector.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::selector::{
     Comparison, Labels, NAMESPACE, NAMESPACE_PREFIX, Node, ORCHESTRATOR, Selector, is_reserved,
 };
 
-/// A set of the members of a domain, by their places in it.
+/// A set of the members of a domain, as bits by their places in it.
 type Bits = Vec<u64>;
 
 fn set_range(bits: &mut Bits, Range { start, end }: Range<usize>) {
@@ -25,7 +25,7 @@ fn set_range(bits: &mut Bits, Range { start, end }: Range<usize>) {
     }
 }
 
-/// A stored set of members: as runs while there are few runs.
+/// A stored set of members: runs as long as there are few, else bits.
 enum PlaceSet {
     Runs(Vec<Range<usize>>),
     Bits(Bits),
@@ -44,12 +44,12 @@ impl PlaceSet {
     }
 }
 
-/// The members of a domain by the value of a label.
+/// The members of a domain, grouped by the value of a label.
 struct LabelValues<'m> {
     by_value: AHashMap<&'m str, usize>,
-    /// By the number of a value.
+    /// The set of places for the number of each value.
     places: Vec<PlaceSet>,
-    /// Words of a set of the domain's members.
+    /// The number of words of a set of the domain's members.
     words: usize,
 }
 
@@ -62,7 +62,7 @@ impl<'m> LabelValues<'m> {
         })
     }
 
-    /// Adds places, which come after those that were added before.
+    /// Adds places, which must come after those that were added before.
     fn add(&mut self, number: usize, places: Range<usize>) {
         let Some(all) = self.places.get_mut(number) else { return };
         match all {
@@ -72,7 +72,7 @@ impl<'m> LabelValues<'m> {
                 _ => runs.push(places),
             },
         }
-        // Many runs become a set of bits.
+        // If there are many runs, the set is stored as bits.
         if matches!(all, PlaceSet::Runs(runs) if runs.len() * 2 > self.words) {
             let mut bits = vec![0; self.words];
             all.add_to(&mut bits);
@@ -80,7 +80,7 @@ impl<'m> LabelValues<'m> {
         }
     }
 
-    /// Adds the places of another, which come after these.
+    /// Adds the places of `others`, which come after these.
     fn append(&mut self, others: Self) {
         for (value, number) in others.by_value {
             let own = self.number(value);
@@ -257,9 +257,9 @@ fn collect_values<'m>(
     values
 }
 
-/// Adds the values of a label of the members' own. Pods are scattered in memory and not in the cache, so the addresses
-/// of many label sets are read first, which loads them together. Members share label sets; `seen` holds for each set
-/// that was read the number of its value.
+/// Adds the values of a label that members have themselves. Pods are scattered in memory and not in the cache. So the
+/// addresses of many label sets are read first, which loads the sets together. Members share label sets; `seen` holds
+/// the number of the value for each set that has been read.
 fn add_own_values<'m>(
     values: &mut LabelValues<'m>,
     seen: &mut AHashMap<Pinned<&'m Labels>, Option<usize>>,
@@ -284,7 +284,7 @@ fn add_own_values<'m>(
     }
 }
 
-/// The members by label values.
+/// An index of the members by label values.
 pub(crate) struct SelectorIndex<'m> {
     members: &'m Members<'m>,
     everywhere: Domain<'m>,
@@ -303,7 +303,7 @@ impl<'m> SelectorIndex<'m> {
         self.each_domain(selector, |domain| match_domain(domain, members, selector, &mut visit));
     }
 
-    /// The number of pods that match a selector, without a look at each. Visits the other members that do.
+    /// The number of pods that match a selector, without reading each of them. Visits the other members that match.
     pub(crate) fn count(&mut self, selector: &Selector, mut visit: impl FnMut(Position)) -> usize {
         let members = self.members;
         let mut count = 0;
@@ -323,7 +323,7 @@ impl<'m> SelectorIndex<'m> {
         count
     }
 
-    /// Visits the domains that may have members which match a selector.
+    /// Visits the domains whose members may match a selector.
     fn each_domain(&mut self, selector: &Selector, mut visit: impl FnMut(&mut Domain<'m>)) {
         let members = self.members;
         let Some(namespaces) = selector.required_values(NAMESPACE) else {
@@ -347,7 +347,7 @@ fn match_domain<'m>(
     selector: &Selector,
     visit: &mut impl FnMut(Position),
 ) {
-    // What most selectors of network sets require: one value, which few members have.
+    // Most selectors of network sets require one value, which few members have.
     if let Node::Compare { key, how: Comparison::Equal, value } = selector.node() {
         domain.values(members, key);
         let Domain { runs, labels, .. } = domain;
@@ -363,7 +363,7 @@ fn match_domain<'m>(
     visit_members(&domain.runs, places(bits), visit);
 }
 
-/// The places in a set, ascending.
+/// The places in a set, in ascending order.
 fn places(bits: Bits) -> impl Iterator<Item = usize> {
     bits.into_iter().zip(0..).flat_map(|(word, at)| {
         let mut rest = word;
@@ -375,13 +375,13 @@ fn places(bits: Bits) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Visits the members at some places, ascending, of a domain that consists of these runs.
+/// Visits the members at some places, in ascending order, of a domain that consists of these runs.
 fn visit_members(
     runs: &[(usize, Run)],
     places: impl Iterator<Item = usize>,
     visit: &mut impl FnMut(Position),
 ) {
-    // The places of the run of the last place, and what to add to them.
+    // The run of the last place, and the difference between a member's position and its place in that run.
     let (mut run, mut shift) = (0..0, 0);
     for place in places {
         if !run.contains(&place) {

@@ -11,12 +11,12 @@ pub(crate) struct TermsInUse {
 }
 
 impl TermsInUse {
-    /// The terms that rules use of peers.
+    /// The terms that rules use for peers.
     pub(crate) fn of_peers(resolved: &Resolved, vocabulary: &Vocabulary) -> Self {
         Self::collect(resolved, vocabulary, false)
     }
 
-    /// The terms that rules use of either end; the predicates of both address families always count as used.
+    /// The terms that rules use for either end. The predicates of both address families always count as used.
     pub(crate) fn of_either_end(resolved: &Resolved, vocabulary: &Vocabulary) -> Self {
         let mut all = Self::collect(resolved, vocabulary, true);
         for family in Family::ALL {
@@ -32,7 +32,7 @@ impl TermsInUse {
         };
         for list in &resolved.lists {
             all.add_terms(&list.peer);
-            // The local end of a host endpoint's packets may be any address.
+            // The address of the local end of a host endpoint's packets may be any address.
             if local || list.list.stage != Stage::Pod {
                 all.add_terms(&list.local);
             }

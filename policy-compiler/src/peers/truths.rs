@@ -1,32 +1,32 @@
 //! The number of truths of a compilation. A truth is one predicate that is true of one member, or of the addresses of
-//! one class. A compilation takes time and memory in proportion to the number of truths. This number may grow as the
-//! square of the size of policies and network sets: if each of many sets holds the whole world, each set is true of
+//! one class. A compilation takes time and memory in proportion to the number of truths. This number may grow with the
+//! square of the size of policies and network sets: if each of many sets contains the whole world, each set is true of
 //! each of many addresses.
 
 use crate::model::Model;
 
-/// The most truths of a compilation, and the further truths for each member.
+/// The largest number of truths of a compilation, and the number that each member adds to it.
 const MOST: (usize, usize) = (8 << 20, 128);
 
-/// The most truths of a cluster.
+/// The largest number of truths for a cluster.
 pub(crate) fn most_truths(model: &Model) -> usize {
     let pods_and_sets = model.endpoints.len() + model.network_sets.len();
     let members = pods_and_sets + model.host_endpoints.len() + model.services.len();
     MOST.0.saturating_add(members.saturating_mul(MOST.1))
 }
 
-/// There are more truths than a compilation may count.
+/// The error that there are more truths than a compilation may count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooMany;
 
-/// Counts truths. Those of members count once, those of addresses when a set of them is made.
+/// Counts truths. Truths of members count once. Truths of addresses count whenever a set of them is made.
 #[derive(Debug)]
 pub(crate) struct Truths {
     left: usize,
 }
 
 impl Truths {
-    /// Counts at most this many truths.
+    /// Creates a counter that counts at most this many truths.
     pub(crate) const fn new(most: usize) -> Self {
         Self { left: most }
     }

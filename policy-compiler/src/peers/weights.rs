@@ -1,4 +1,5 @@
-//! The weight of a predicate: an upper bound of the number of its truths, computed without making one.
+//! The weight of a predicate: an upper bound of the number of its truths, which is computed without evaluating the
+//! predicate.
 
 use std::collections::BTreeSet;
 
@@ -15,23 +16,23 @@ use crate::selector::Selector;
 /// A pod's truth counts once for the pod and once for each of its two addresses.
 const OF_POD: usize = 3;
 
-/// Weighs predicates.
+/// Computes the weights of predicates.
 pub(crate) struct Weights<'m> {
     model: &'m Model,
     members: &'m Members<'m>,
     index: SelectorIndex<'m>,
-    /// The prefixes of members that are no sets.
+    /// The prefixes of members that are not network sets.
     common: AllPrefixes,
-    /// The prefixes of the terms that are weighed now.
+    /// The prefixes of the terms that are being weighed now.
     own: AllPrefixes,
-    /// The most ports that one member gives a name.
+    /// For each port name, the largest number of ports to which a single member gives it.
     ports: AHashMap<&'m str, usize>,
 }
 
 /// The number of prefixes in the nets of each member, by its position.
 type Inside = AHashMap<Position, usize>;
 
-/// Prefixes, ascending.
+/// Prefixes in ascending order.
 #[derive(Default)]
 struct AllPrefixes {
     v4: Vec<V4>,
@@ -66,7 +67,7 @@ impl AllPrefixes {
     }
 }
 
-/// A prefix sorts directly before those in it.
+/// A prefix sorts directly before the prefixes inside it.
 fn inside<P: Prefix>(all: &[P], outer: P) -> usize {
     let behind = &all[all.partition_point(|it| *it < outer)..];
     behind.partition_point(|it| outer.contains(*it))
@@ -92,9 +93,9 @@ impl<'m> Weights<'m> {
         Self { model, members, index, common, own: AllPrefixes::default(), ports }
     }
 
-    /// The weight of each of these terms: first of the predicates, then of the port sets. The prefixes that count are
-    /// those of members that are no sets, and those that the terms themselves name. Prefixes that only other terms name
-    /// count for those other terms.
+    /// The weight of each of these terms, first the predicates and then the port sets. The prefixes that count are
+    /// those of members that are not network sets, and those that the terms themselves contain. Prefixes that only
+    /// other terms contain count for those other terms.
     pub(crate) fn of_terms(&mut self, terms: &Terms, vocabulary: &Vocabulary) -> [Vec<usize>; 2] {
         let predicates = || terms.predicates.iter().map(|it| &vocabulary.predicates[*it as usize]);
         let port_sets = || terms.port_sets.iter().map(|it| &vocabulary.port_sets[*it as usize]);
@@ -130,7 +131,8 @@ impl<'m> Weights<'m> {
             Predicate::Net(net) => self.inside(*net),
             Predicate::Members(selector) => self.of_selector(selector, inside),
             Predicate::Service(name) => self.of_service(name, |_| 1),
-            // The families are those of all addresses; named ports are weighed with their port sets.
+            // All addresses have a family, and named ports are weighed with their port sets, so these predicates have
+            // no weight.
             Predicate::Family(_) | Predicate::NamesPort { .. } | Predicate::ServicePort { .. } => 0,
         }
     }
@@ -162,11 +164,11 @@ impl<'m> Weights<'m> {
                 sum
             });
         }
-        // Sets that overlap make an address true only once.
+        // A predicate is true of an address only once, even if several sets contain it.
         pods * OF_POD + others.len() + in_nets.min(self.common.len() + self.own.len())
     }
 
-    /// `truths`: how many an address has, by the number of its ports.
+    /// `truths` gives the number of truths of an address, from the number of its ports.
     fn of_service(&self, name: &ObjectName, truths: impl Fn(usize) -> usize) -> usize {
         let all = self.model.services.get(name).into_iter().flat_map(|all| all.iter());
         all.map(|some| (1 + some.addresses.len()) * truths(some.ports.len())).sum()

@@ -1,11 +1,11 @@
 //! Longest-prefix match from addresses to small numbers: identities here, routes in the dataplane.
 //!
-//! IPv4 is a trie that needs at most three dependent loads, IPv6 a hash and a search.
+//! IPv4 uses a trie that needs at most three dependent loads; IPv6 uses a hash table and a search.
 //!
-//! **Memory**: 256 KiB for the root and 80 KiB for spare blocks; 1 KiB for each /16 that holds a prefix longer than
+//! **Memory**: 256 KiB for the root, 80 KiB for spare blocks, and 1 KiB for each /16 that holds a prefix longer than
 //! /16. A /24 that holds a prefix longer than /24 takes 512 bytes. If there are more than 1,024 such /24, each takes 5
-//! to 512 bytes, by how often the value changes in it (twice as much if the values are far apart). An IPv6 /128 takes
-//! about 40 bytes, a shorter IPv6 prefix at most 64.
+//! to 512 bytes, depending on how often the value changes in it (twice as much if the values are far apart). An IPv6
+//! /128 takes about 40 bytes; a shorter IPv6 prefix takes at most 64.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use ipnet::{IpNet, Ipv6Net};
 use super::v4::{MAX_VALUE, Trie};
 use super::v6::Intervals;
 
-/// A map from address prefixes to values of up to 31 bits; every address has a value.
+/// A map from address prefixes to values of up to 31 bits. Every address has a value.
 #[derive(Debug, Clone)]
 pub struct PrefixMap {
     v4: Trie,
@@ -22,13 +22,14 @@ pub struct PrefixMap {
 }
 
 impl PrefixMap {
-    /// A map in which every address has `default`.
+    /// Creates a map in which every address has the value `default`.
     pub fn new(default: u32) -> Self {
         Self::build(default, [])
     }
 
     /// Builds the map. The order of `entries` does not matter, and host bits are ignored. If one prefix has two values,
-    /// the larger one counts. A value above [`MAX_VALUE`] is stored as `default`: choose a default that fails closed.
+    /// the larger one is stored. A value above [`MAX_VALUE`] is stored as `default`, so choose a default that fails
+    /// closed.
     pub fn build(default: u32, entries: impl IntoIterator<Item = (IpNet, u32)>) -> Self {
         let default = if default > MAX_VALUE { 0 } else { default };
         let entries = entries.into_iter();
@@ -43,8 +44,8 @@ impl PrefixMap {
         Self::from_prefixes(default, v4, v6)
     }
 
-    /// [`build`](Self::build) from prefixes without host bits and values of at most [`MAX_VALUE`]. IPv4 prefixes are
-    /// given as address and length.
+    /// Like [`build`](Self::build), from prefixes without host bits and values of at most [`MAX_VALUE`]. IPv4 prefixes
+    /// are given as address and length.
     pub(crate) fn from_prefixes(
         default: u32,
         v4: Vec<(u32, u8, u32)>,
@@ -62,43 +63,44 @@ impl PrefixMap {
         }
     }
 
-    /// [`lookup`](Self::lookup) for an IPv4 address as a number in host order.
+    /// Like [`lookup`](Self::lookup), for an IPv4 address as a number in host order.
     #[inline]
     pub fn lookup_v4(&self, address: u32) -> u32 {
         self.v4.lookup(address)
     }
 
-    /// [`lookup`](Self::lookup) for an IPv6 address as a number in host order.
+    /// Like [`lookup`](Self::lookup), for an IPv6 address as a number in host order.
     #[inline]
     pub fn lookup_v6(&self, address: u128) -> u32 {
         self.v6.lookup(address)
     }
 
-    /// Stores the value of one IPv4 address (a number in host order) while other threads may look up: each lookup sees
-    /// the old value or the new one. Returns `false`, and changes nothing, if there is no room left or the value is
-    /// above [`MAX_VALUE`]. Only one thread at a time may call this.
+    /// Stores the value of one IPv4 address (a number in host order) while other threads may look up addresses. Each
+    /// lookup sees the old value or the new one. Returns `false` and changes nothing if there is no room left or the
+    /// value is above [`MAX_VALUE`]. Only one thread at a time may call this.
     #[must_use]
     pub fn set_v4(&self, address: u32, value: u32) -> bool {
         self.v4.set(address, value)
     }
 
     /// Stores the values of all addresses of the /24 of an IPv4 address (a number in host order) while other threads
-    /// may look up: each lookup sees the old values or the new ones. Returns `false`, and changes nothing, if there is
-    /// no room left or a value is above [`MAX_VALUE`]. Only one thread at a time may call this.
+    /// may look up addresses. Each lookup sees the old values or the new ones. Returns `false` and changes nothing if
+    /// there is no room left or a value is above [`MAX_VALUE`]. Only one thread at a time may call this.
     #[must_use]
     pub fn set_24_v4(&self, address: u32, values: &[u32; 256]) -> bool {
         self.v4.set_24(address, values)
     }
 
-    /// Replaces what the map has in `nets` by `entries`, each with a value. `nets` ascend, do not overlap and are among
-    /// the entries. Entries ascend, without host bits and each once; those outside of `nets` are single addresses.
-    /// Returns `false`, with only some entries stored, if there is no room left or a value is above [`MAX_VALUE`].
+    /// Replaces the content of the map in `nets` by `entries`, each with a value. `nets` are in ascending order, do not
+    /// overlap, and are among the entries. Entries are in ascending order, without host bits, and occur once each;
+    /// those outside of `nets` are single addresses. Returns `false` if there is no room left or a value is above
+    /// [`MAX_VALUE`]. Some entries may then be stored already.
     #[must_use]
     pub fn replace(&mut self, nets: &[IpNet], entries: &[(IpNet, u32)]) -> bool {
         let mut of_v6 = Vec::new();
         for (net, value) in entries {
             let stored = match net {
-                // A host's cell is stored in place; a prefix takes new blocks.
+                // The cell of a host is stored in place; a prefix takes new blocks.
                 IpNet::V4(net) if net.prefix_len() == 32 => {
                     self.v4.set(net.addr().to_bits(), *value)
                 }
@@ -114,21 +116,21 @@ impl PrefixMap {
                 return false;
             }
         }
-        // IPv4 sorts first.
+        // IPv4 networks sort first.
         let nets = &nets[nets.partition_point(|net| matches!(net, IpNet::V4(_)))..];
         self.v6.replace(nets, of_v6);
         true
     }
 
-    /// Every address, in runs of equal values: first address, last address and value of each run, ascending, IPv4
-    /// first.
+    /// Every address, as runs of equal values: the first address, last address and value of each run, in ascending
+    /// order, IPv4 first.
     pub fn runs(&self) -> Vec<(IpAddr, IpAddr, u32)> {
         let mut runs = self.v4.runs();
         runs.extend(self.v6.runs());
         runs
     }
 
-    /// Bytes of memory that the map holds, without the slack of the IPv6 hash table.
+    /// The memory of the map in bytes, without the unused places of the IPv6 hash table.
     pub fn bytes(&self) -> usize {
         self.v4.bytes() + self.v6.bytes()
     }

@@ -3,7 +3,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Few distinct addresses and every length, so that prefixes nest, touch and repeat.
+/// A net with one of few addresses and any length, so that prefixes nest, touch and repeat.
 fn net() -> impl Strategy<Value = IpNet> {
     let v4 = (
         prop_oneof![Just(0x0a00_0000u32), Just(0xffff_ff00), Just(0)],
@@ -44,7 +44,7 @@ fn step(address: IpAddr, up: bool) -> Option<IpAddr> {
     }
 }
 
-/// Both ends of every prefix and their neighbours.
+/// Both ends of every prefix, and the addresses next to them.
 fn witnesses(entries: &[(IpNet, u32)]) -> Vec<IpAddr> {
     let ends = entries.iter().flat_map(|(net, _)| [net.network(), net.broadcast()]);
     ends.flat_map(|end| [Some(end), step(end, true), step(end, false)]).flatten().collect()
@@ -74,8 +74,9 @@ proptest! {
     }
 }
 
-/// Blocks of few and of many hosts, with values that are near each other and with values that are not; alone, with some
-/// other blocks and with very many. One more host is then set in each block, with a near value or a distant one.
+/// There are blocks with few and with many hosts, with values that are close together and values that are not. A block
+/// is alone, among some others, or among very many. Then one more host is set in each block, with a close value or a
+/// distant one.
 #[test]
 fn a_host_has_its_value_however_many_there_are_beside_it() {
     const ONE_MORE: u32 = 201;
@@ -125,13 +126,13 @@ fn memory_is_the_root_and_half_a_page_for_each_block_or_less_where_they_are_many
         PrefixMap::build(0, all).bytes() - empty
     };
     assert!((256 * 1024..340 * 1024).contains(&empty), "{empty}");
-    // With one page for each /16.
+    // There is one page for each /16.
     for few in [hosts(1024, 1), hosts(1024, 12), hosts(1024, 60)] {
         assert!((512 * 1024..584 * 1024).contains(&few), "{few}");
     }
     let lines = hosts(8 * 256, 12);
     assert!((128 * 1024..160 * 1024).contains(&lines), "{lines}");
-    // With 40 such pages.
+    // There are 40 such pages.
     let many = hosts(40 * 256, 8);
     assert!((360 * 1024..480 * 1024).contains(&many), "{many}");
     let few = hosts(40 * 256, 4);

@@ -1,5 +1,5 @@
-//! The IPv6 half: a keyed hash of the /128s (pods), then a binary search in the disjoint intervals into which all
-//! shorter prefixes divide the address space.
+//! The IPv6 half: first a lookup in a keyed hash table of the /128s (pods), then a binary search in disjoint intervals.
+//! All shorter prefixes together divide the address space into these intervals.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -8,17 +8,17 @@ use ipnet::{IpNet, Ipv6Net};
 
 use super::nets::lies_in;
 
-/// See the module.
+/// The map for IPv6.
 #[derive(Debug, Clone)]
 pub(super) struct Intervals {
     default: u32,
     hosts: AHashMap<u128, u32>,
-    /// First address and value of each interval, ascending, the first at 0.
+    /// The first address and the value of each interval, in ascending order; the first one starts at 0.
     starts: Vec<(u128, u32)>,
 }
 
 impl Intervals {
-    /// If one prefix has two values, the larger one counts.
+    /// If one prefix has two values, the larger one is stored.
     pub(super) fn build(default: u32, mut entries: Vec<(Ipv6Net, u32)>) -> Self {
         entries.sort_unstable_by_key(|(net, value)| (net.network(), net.prefix_len(), *value));
         let mut map = Self { default, hosts: AHashMap::new(), starts: Vec::new() };
@@ -59,7 +59,7 @@ impl Intervals {
         intervals.for_each(|(start, value)| cut(&mut self.starts, start, value));
     }
 
-    /// Stores the single addresses; the others are left.
+    /// Stores the single addresses and returns the other prefixes.
     fn take_hosts(
         &mut self,
         entries: Vec<(Ipv6Net, u32)>,
@@ -78,7 +78,7 @@ impl Intervals {
         value_at(&self.starts, self.default, address)
     }
 
-    /// Every address, in runs of equal values.
+    /// Every address, as runs of equal values.
     pub(super) fn runs(&self) -> Vec<(IpAddr, IpAddr, u32)> {
         let hosts = self.hosts.keys().flat_map(|host| [Some(*host), host.checked_add(1)]);
         let mut starts: Vec<u128> =
@@ -107,8 +107,8 @@ fn value_at(starts: &[(u128, u32)], default: u32, address: u128) -> u32 {
     after.checked_sub(1).and_then(|at| starts.get(at)).map_or(default, |(_, value)| *value)
 }
 
-/// Goes through prefixes in order of their first address, outer before inner, with the open prefixes on a stack. Behind
-/// one that lies in no other, addresses have the value `around`.
+/// Processes prefixes in the order of their first address, outer ones before inner ones, with the open prefixes on a
+/// stack. After a prefix that lies in no other one, addresses have the value `around`.
 fn insert(
     starts: &mut Vec<(u128, u32)>,
     around: u32,
@@ -124,8 +124,8 @@ fn insert(
     close(starts, &mut open, around, None);
 }
 
-/// Closes every open prefix that ends before `before`, or all of them if it is `None`. After a closed prefix its
-/// parent's value counts.
+/// Closes every open prefix that ends before `before`, or all of them if it is `None`. After a closed prefix, its
+/// parent's value applies.
 fn close(
     intervals: &mut Vec<(u128, u32)>,
     open: &mut Vec<(u128, u32)>,
@@ -143,7 +143,7 @@ fn close(
     }
 }
 
-/// From `start` on, addresses have `value`.
+/// Sets `value` for addresses from `start` on.
 fn cut(intervals: &mut Vec<(u128, u32)>, start: u128, value: u32) {
     if intervals.last().is_some_and(|(last, _)| *last == start) {
         intervals.pop();

@@ -1,4 +1,5 @@
-//! The boundaries of the reference for peers and packets: those that the model and its rules name.
+//! The boundaries at which the reference treats peers and packets differently: those that the model
+//! and its rules contain.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,8 @@ use crate::check::{Atoms, Bounds};
 use crate::model::{Endpoint, Model, NamedPort, Policy, PortMatch, Rule};
 use crate::selector::Labels;
 
-/// The atoms of a model, for endpoints of these policies.
+/// The atoms of a model under these policies: the prefixes of its members and services, and those that the rules and
+/// the failsafe ports name.
 pub(super) fn atoms_of(model: &Model, policies: &[&Policy]) -> Atoms {
     type Seen<'m> = (&'m str, Option<&'m str>, &'m Labels, Option<&'m BTreeSet<NamedPort>>);
     let mut atoms = Atoms::default();
@@ -30,7 +32,7 @@ pub(super) fn atoms_of(model: &Model, policies: &[&Policy]) -> Atoms {
         let id = number(1, (name.namespace.as_str(), None, &set.labels, None));
         set.nets.iter().for_each(|net| atoms.member(*net, id));
     }
-    // Host endpoints inherit labels, and services have none: each has a number of its own.
+    // Host endpoints inherit labels, and services have none, so each of them gets its own number.
     let mut alone = 1 << 30;
     for host in model.host_endpoints.values() {
         alone += 1;

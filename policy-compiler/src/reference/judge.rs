@@ -1,4 +1,4 @@
-//! The linear reference as a judge. It treats no two ends alike.
+//! The linear reference as a judge. It assumes that any two ends may be treated differently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use crate::check::{Atoms, Bounds, Expected, Judge, Witnesses};
 use crate::model::{Decision, Direction, Policy, Reason, Transport};
 use crate::resolve::{LocalName, Stage};
 
-/// An endpoint, with its policies if the model has it.
+/// An endpoint, with its policies if it is in the model.
 pub struct ReferenceEnd<'m> {
     endpoint: LocalName,
     stage: Stage,

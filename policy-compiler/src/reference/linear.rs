@@ -1,7 +1,7 @@
 //! The slow, obvious judge: it evaluates the model directly, tier by tier, policy by policy, rule by rule, without
 //! tables.
 //!
-//! It shares nothing with resolution and compilation but the model: the matching of one selector, and the labels of a
+//! From resolution and compilation it shares only the model, that is, the matching of one selector and the labels of a
 //! member. The semantics are those of Kubernetes (API reference: NetworkPolicy, ClusterNetworkPolicy) and Calico
 //! (Calico documentation: policy resources, host endpoints); `docs/policy-semantics.md` has them line by line.
 
@@ -19,7 +19,7 @@ use crate::model::{
 use crate::resolve::{LocalName, Stage};
 use crate::selector::Selector;
 
-/// The judge over one cluster.
+/// The reference judge for one cluster.
 #[derive(Debug)]
 pub struct Reference<'m> {
     model: &'m Model,
@@ -61,7 +61,7 @@ pub struct Packet {
 }
 
 impl<'m> Reference<'m> {
-    /// A judge over `model`.
+    /// Creates a judge for `model`.
     pub fn new(model: &'m Model) -> Self {
         let mut by_address: BTreeMap<IpAddr, Vec<EndpointName<'m>>> = BTreeMap::new();
         for (name, pod) in &model.endpoints {
@@ -81,8 +81,8 @@ impl<'m> Reference<'m> {
         self.model
     }
 
-    /// The policies that select an endpoint and apply at a stage and in a direction; `None` if the model does not have
-    /// the endpoint.
+    /// The policies that select an endpoint and apply at a stage and in a direction. `None` if the endpoint is not in
+    /// the model.
     pub fn policies(
         &self,
         local: &LocalName,
@@ -96,7 +96,8 @@ impl<'m> Reference<'m> {
             .map(|(name, policy)| (name, policy.as_ref()))
             .filter(|(name, policy)| {
                 if self.host(local).is_some_and(|host| host.broken) {
-                    // The policies that select it are not known: each policy that selects host endpoints may be one.
+                    // It is unknown which policies select the endpoint: each policy that selects host endpoints may be
+                    // one.
                     return stage == Stage::Forward
                         && name.kind == PolicyKind::Global
                         && policy.may_deny_forwarded(direction);
@@ -122,8 +123,8 @@ impl<'m> Reference<'m> {
         Some(policies)
     }
 
-    /// The decision about a packet at a pod. [`Reason::Unknown`] for a pod that the model does not have, or a peer
-    /// about which too little is known.
+    /// The decision about a packet at a pod. It is [`Reason::Unknown`] for a pod that is not in the model, or for a
+    /// peer about which too little is known.
     pub fn judge(&self, pod: &ObjectName, direction: Direction, packet: &Packet) -> Decision {
         match self.policies(pod, Stage::Pod, direction) {
             Some(policies) => self.judge_by(&policies, pod, Stage::Pod, direction, packet),
@@ -131,7 +132,7 @@ impl<'m> Reference<'m> {
         }
     }
 
-    /// [`judge`](Self::judge) at any stage, with the endpoint's [policies](Self::policies) already found.
+    /// Like [`judge`](Self::judge), at any stage, with the endpoint's [policies](Self::policies) given.
     pub fn judge_by(
         &self,
         policies: &Policies<'m>,
@@ -151,8 +152,8 @@ impl<'m> Reference<'m> {
         Decision { reason, noted }
     }
 
-    /// The results of all terms of the policies' rules for a peer, whatever it sends: peers with equal signatures are
-    /// judged alike by these policies.
+    /// The results of all terms of the policies' rules for a peer, for any packet. These policies treat peers with
+    /// equal signatures alike.
     pub fn signature(
         &self,
         policies: &Policies<'m>,
@@ -368,7 +369,7 @@ impl<'m> Reference<'m> {
         self.host(local).is_some_and(|host| policy.selector.matches(&Model::host_view(host)))
     }
 
-    /// The members that may have an address. For the local pod's own end that is only this pod, even if another pod
+    /// The members that may have an address. For the local end this is only the local pod itself, even if another pod
     /// still has the address.
     fn candidates(
         &self,
@@ -429,7 +430,7 @@ impl Evaluation<'_> {
         {
             return false;
         }
-        // The other family's ICMP is a protocol like any other, without types and codes.
+        // The ICMP of the other family is a protocol like any other, without types and codes.
         let is_icmp = protocol == if family == Family::V4 { ICMP } else { ICMPV6 };
         if let Some(wanted) = rule.icmp {
             let covered = match l4 {
@@ -443,7 +444,7 @@ impl Evaluation<'_> {
         if let (Some(unwanted), true) = (rule.not_icmp, is_icmp) {
             match l4 {
                 L4Header::Icmp { kind, code } if !unwanted.covers(kind, code) => {}
-                // A packet that does not show its type may have the excluded type.
+                // A packet that does not show its type may have the excluded type, so it does not match.
                 _ => return false,
             }
         }
@@ -480,7 +481,7 @@ impl Evaluation<'_> {
             let excepted = |port| {
                 end.not_ports.iter().any(|wanted| port_matches(wanted, port, candidates, |_| true))
             };
-            // A later fragment may have any port; a packet of a protocol without ports has none of them.
+            // A later fragment may have any port, while a packet of a protocol without ports has none.
             let has_ports = Protocol::from_number(self.packet.transport.protocol).is_some();
             if has_ports && port.is_none_or(excepted) {
                 return false;

@@ -1,4 +1,4 @@
-//! The linear reference: a slow and obvious judge over the model, for tests and measurements only.
+//! The linear reference: a slow and obvious judge of the model, for tests and measurements only.
 
 mod boundaries;
 mod judge;

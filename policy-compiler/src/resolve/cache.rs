@@ -1,5 +1,5 @@
-//! The resolve cache: the results of earlier resolutions. A changed policy costs only its own rules and the lists that
-//! it is in.
+//! The resolve cache: the results of earlier resolutions. With it, a changed policy costs only its own rules and the
+//! lists that contain it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -16,25 +16,25 @@ use super::vocabulary::Vocabulary;
 use crate::common::Pinned;
 use crate::model::{Direction, Endpoint, Failsafe, Mark, Model, Policy, Reason, Tier};
 
-/// Unused entries are kept up to twice the number of those in use, and this many.
+/// The number of unused entries that are kept, in addition to as many as are in use.
 const SPARE: usize = 256;
 
-/// Resolved rules by policy, each with the turn that last used them.
+/// The resolved rules of each policy, with the turn that last used them.
 type Rules = AHashMap<Pinned<Arc<Policy>>, (Arc<PolicyRules>, u64)>;
 
-/// See the module. All numbers are those of one vocabulary.
+/// The resolve cache. All numbers in it belong to one vocabulary.
 #[derive(Debug, Default)]
 pub(crate) struct ResolveCache {
     pub(crate) vocabulary: Vocabulary,
-    /// By direction.
+    /// The resolved rules, by direction.
     rules: [Rules; 2],
     lists: AHashMap<Arc<List>, CachedList>,
     context: Option<Context>,
     /// The policies of the local pods.
     pub(super) pods: BTreeMap<Arc<LocalName>, PodPolicies>,
-    /// The turn of the policy order that `pods` stands for.
+    /// The turn of the policy order that `pods` corresponds to.
     pub(super) pods_at: u64,
-    /// Counts resolutions.
+    /// The number of resolutions.
     turn: u64,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct PodPolicies {
     pub(super) lists: Lists<Arc<ResolvedList>>,
 }
 
-/// The inputs of lists other than policies.
+/// The inputs of a list other than its policies.
 #[derive(Debug, PartialEq)]
 struct Context {
     tiers: BTreeMap<String, Tier>,
@@ -78,7 +78,7 @@ impl ResolveCache {
         self.turn += 1;
     }
 
-    /// Ends a resolution: forgets most of what it did not use.
+    /// Ends a resolution, and forgets most of the entries that it did not use.
     pub(super) fn end_turn(&mut self, lists: &[Arc<ResolvedList>]) {
         let turn = self.turn;
         if self.lists.len() > lists.len() * 2 + SPARE {
@@ -86,7 +86,7 @@ impl ResolveCache {
                 lists.iter().map(|it| Pinned(&**it)).collect();
             self.lists.retain(|_, it| used.contains(&Pinned(&*it.resolved)));
         }
-        // Rules in use were marked with the last turn that built a list of them.
+        // Rules in use carry the mark of the last turn that built a list with them, not of this turn.
         for (direction, rules) in Direction::ALL.into_iter().zip(&mut self.rules) {
             let of_direction = |list: &&Arc<List>| list.direction == direction;
             let named = || self.lists.keys().filter(of_direction).map(|list| list.policies.len());
@@ -96,7 +96,7 @@ impl ResolveCache {
         }
     }
 
-    /// A list, if its policies are unchanged.
+    /// The stored list, if its policies are unchanged.
     pub(super) fn list(
         &self,
         list: &List,
@@ -108,7 +108,7 @@ impl ResolveCache {
         same.then_some(&known.resolved)
     }
 
-    /// Keeps a list.
+    /// Stores a list.
     pub(super) fn insert_list(
         &mut self,
         resolved: &Arc<ResolvedList>,
@@ -120,7 +120,7 @@ impl ResolveCache {
         self.lists.insert(list, CachedList { resolved, policies });
     }
 
-    /// The rules of a policy, if they are known.
+    /// The stored rules of a policy, if there are any.
     pub(super) fn rules(
         &mut self,
         direction: Direction,
@@ -135,7 +135,7 @@ impl ResolveCache {
         Some(Arc::clone(known))
     }
 
-    /// Keeps the rules of a policy.
+    /// Stores the rules of a policy.
     pub(super) fn insert_rules(
         &mut self,
         direction: Direction,

@@ -1,4 +1,4 @@
-//! The rules in which two lists differ, so that only the rows of peers that these rules may match are built again.
+//! The rules in which two lists differ. Only the rows of peers that these rules may match are built again.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::common::Pinned;
 use crate::model::Family;
 
 impl ResolvedList {
-    /// The rules that only one of two lists of one stage and direction has. `None` if the lists differ in more than the
-    /// rules of policies.
+    /// The rules that only one of two lists has. Both lists have the same stage and direction. `None` if the lists
+    /// differ in more than the rules of policies.
     pub(crate) fn differing_rules<'l>(&'l self, other: &'l Self) -> Option<Vec<&'l ResolvedRule>> {
         let around = |list: &'l Self| {
             let Range { start, end } = list.policy_steps;
@@ -27,7 +27,7 @@ impl ResolvedList {
         if tiers != other_tiers || ends != other_ends || !here.eq(there) {
             return None;
         }
-        // Mostly the lists differ in one policy: skip the equal ones before and after it.
+        // Usually the lists differ in a single policy, so skip the equal ones before and after it.
         let (mut own, mut others) = (self.policy_rules.as_slice(), other.policy_rules.as_slice());
         while let ([a, own_rest @ ..], [b, others_rest @ ..]) = (own, others)
             && Arc::ptr_eq(a, b)
@@ -54,12 +54,13 @@ impl ResolvedList {
         Some(differing)
     }
 
-    /// The steps by the predicate that they require of the peer.
+    /// The steps, indexed by the predicate that they require of the peer.
     pub(crate) fn index(&self) -> &StepIndex {
         self.index.get_or_init(|| StepIndex::from_steps(&self.steps, &self.peer))
     }
 
-    /// The predicates that its rules use of the peer, without the family, ascending; including those of port sets.
+    /// The predicates that its rules use for the peer, without the family, in ascending order. Those of port sets are
+    /// included.
     pub(crate) fn peer_predicates(&self, ports: &[PossiblePorts]) -> Vec<PredicateId> {
         let mut asked = self.peer.predicates.clone();
         for port_set in &self.peer.port_sets {

@@ -19,11 +19,11 @@ pub struct List {
     pub stage: Stage,
     /// The direction.
     pub direction: Direction,
-    /// The policies that select the endpoint, in order, the staged ones among them.
+    /// The policies that select the endpoint, in order, including staged ones.
     pub policies: Vec<Arc<PolicyName>>,
     /// The profiles that follow the policies.
     pub profiles: Vec<String>,
-    /// The name of the host endpoint if it is not valid. `policies` are then those that may select it, and their rules
+    /// The name of the host endpoint if it is not valid. Then `policies` are those that may select it, and their rules
     /// are not evaluated.
     pub broken_host: Option<String>,
 }
@@ -35,38 +35,38 @@ pub struct ResolvedList {
     pub list: Arc<List>,
     /// Its rules.
     pub steps: Arc<Steps>,
-    /// The terms that the rules use of the local end.
+    /// The terms that the rules use for the local end.
     pub local: Terms,
-    /// The terms that the rules use of the peer.
+    /// The terms that the rules use for the peer.
     pub peer: Terms,
-    /// A hash of everything that its policies state, except their rules.
+    /// A hash of everything that its policies state except their rules.
     pub(crate) context_hash: u64,
-    /// Made when first needed.
+    /// The hash of the list's content, computed at first use.
     pub(crate) revision: OnceLock<u64>,
-    /// The rules of each of its policies, in order; other lists of the same policies share them.
+    /// The rules of each of its policies, in order. Other lists with the same policies share them.
     pub(crate) policy_rules: Vec<Arc<PolicyRules>>,
     /// The range of the policies' rules in `steps`.
     pub(crate) policy_steps: Range<usize>,
     /// The names of the policies' tiers.
     pub(crate) tiers: Vec<String>,
-    /// The sizes of its policies in a [price](super::price).
+    /// The sizes of its policies, for their [price](super::price).
     pub(super) priced_sizes: PricedSizes,
     /// The list that this one replaced.
     pub(crate) predecessor: Weak<ResolvedList>,
-    /// Made when first needed.
+    /// Built at first use.
     pub(crate) index: OnceLock<StepIndex>,
 }
 
 /// A local endpoint: a pod, or, without a namespace, a host endpoint.
 pub type LocalName = ObjectName;
 
-/// Something that belongs to an endpoint, for each stage and direction.
+/// A value for each stage and direction of an endpoint.
 pub type Lists<T> = BTreeMap<(Stage, Direction), T>;
 
 /// The lists of a set of local endpoints.
 #[derive(Debug, Clone, Default)]
 pub struct Resolved {
-    /// For each local endpoint that the model has, in order, the index of its list for each stage and direction.
+    /// For each local endpoint that is in the model, in order, the index of its list for each stage and direction.
     pub endpoints: Vec<(Arc<LocalName>, Lists<usize>)>,
     /// The distinct lists, in order of first use.
     pub lists: Vec<Arc<ResolvedList>>,

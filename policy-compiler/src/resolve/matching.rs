@@ -12,9 +12,9 @@ pub(crate) trait Facts {
     fn family(&self) -> Family;
     /// Whether a predicate is true of it.
     fn holds(&self, predicate: PredicateId) -> bool;
-    /// Whether any of some predicates (ascending) is true of it.
+    /// Whether any of these predicates (in ascending order) is true of it.
     fn holds_any(&self, predicates: &[PredicateId]) -> bool;
-    /// The protocols and ports that a port set has at the address.
+    /// The protocols and ports of a port set at the address.
     fn ports(&self, port_set: PortSetId) -> impl Iterator<Item = (Protocol, u16)>;
 }
 
@@ -27,7 +27,7 @@ impl ResolvedEntity {
 }
 
 impl ResolvedEnd {
-    /// The ports that the end names. Ports that entities share come once.
+    /// The ports that the end contains. Ports that several entities share occur once.
     pub(crate) fn ports(&self) -> impl Iterator<Item = &Ports> {
         let mut before = None;
         let of_entities = self.entities.iter().filter_map(move |entity| {
@@ -38,7 +38,7 @@ impl ResolvedEnd {
         of_entities.flat_map(|ports| ports.iter()).chain(&*self.not_ports)
     }
 
-    /// The number of its alternatives and of their predicates.
+    /// The number of its alternatives, plus the number of their predicates.
     pub(crate) fn size(&self) -> usize {
         let each = self.entities.iter().map(|it| 1 + it.wanted.len() + it.unwanted.len());
         each.sum()
@@ -58,8 +58,8 @@ impl ResolvedEnd {
     }
 }
 
-/// Whether a rule matches a packet. Law: true exactly if one of the rule's match sets contains the packet. This
-/// function does not make match sets.
+/// Whether a rule matches a packet. The law: it is true if and only if one of the rule's match sets contains the
+/// packet. This function does not build match sets.
 pub(crate) fn matches(
     rule: &ResolvedRule,
     direction: Direction,
@@ -101,7 +101,7 @@ pub(crate) fn matches(
         && end_matches(&rule.peer, peer, peer_port, has_ports)
 }
 
-/// `has_ports`: the packet's protocol has ports, whether the packet has them or not.
+/// `has_ports` says whether the packet's protocol has ports, even if the packet does not show them.
 fn end_matches(
     end: &ResolvedEnd,
     facts: &impl Facts,

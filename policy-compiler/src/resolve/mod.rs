@@ -1,9 +1,10 @@
-//! The policies that apply to a local endpoint, and their terms for the two ends of a packet.
+//! The policies that apply to a local endpoint, and their terms about the two ends of a packet.
 //!
-//! A *list* is the policies that select an endpoint at one [`Stage`] and in one direction, tier by tier, with what
-//! happens if no rule decides: [`Steps`] in the order of evaluation. Everything that a list asks about an address is a
-//! [`Predicate`] or, if the answer is a set of ports, a [`PortSet`]. Lists are interned: endpoints that the same
-//! policies select share one. Resolution looks at no address, neither the local end's nor a peer's.
+//! A *list* holds the policies that select an endpoint at one [`Stage`] and in one direction, tier by tier, and what
+//! happens if no rule decides. Its rules are [`Steps`] in the order of evaluation. Everything that a list uses of an
+//! address is a [`Predicate`] or, if the result is a set of ports, a [`PortSet`]. Lists are interned: endpoints that
+//! are selected by the same policies share one. Resolution reads no address, neither that of the local end nor that of
+//! a peer.
 
 mod cache;
 mod differing;

@@ -1,5 +1,5 @@
 //! The policy order: the policies that may select a local endpoint, in the order of evaluation. It is kept from one
-//! resolution to the next, so a changed policy costs only the update of its own place.
+//! resolution to the next, so a changed policy costs only the update of its own position.
 
 use std::cell::LazyCell;
 use std::cmp::Ordering;
@@ -19,16 +19,16 @@ pub(super) type NamedPolicy<'m> = (&'m Arc<PolicyName>, &'m Arc<Policy>);
 
 type OwnedPolicy = (Arc<PolicyName>, Arc<Policy>);
 
-/// See the module.
+/// The policy order.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyOrder {
     /// The namespaces of the local endpoints.
     namespaces: AHashSet<String>,
     tiers: BTreeMap<String, Tier>,
-    /// The policies that may select a local endpoint, as of `mark`.
+    /// The policies that may select a local endpoint, in the state of `mark`.
     known: BTreeMap<Arc<PolicyName>, Arc<Policy>>,
     mark: Option<Mark>,
-    /// Counts refreshes.
+    /// The number of refreshes.
     pub(super) turn: u64,
     /// The policies that require a namespace, by namespace.
     by_namespace: AHashMap<String, ByRequiredLabel<Arc<OrderedPolicy>>>,
@@ -36,11 +36,11 @@ pub(crate) struct PolicyOrder {
     anywhere: ByRequiredLabel<Arc<OrderedPolicy>>,
 }
 
-/// More changes than these are not applied one by one, because each moves the policies behind it: the order is made
-/// anew.
+/// The largest number of changes that are applied one by one, because each moves the policies after it. With more, the
+/// order is built again.
 const MOST_CHANGES: usize = 64;
 
-/// A policy with its place in the order.
+/// A policy with the keys that determine its position in the order.
 #[derive(Debug)]
 pub(super) struct OrderedPolicy {
     /// The sort key of its tier: see [`Model::tier_sort_key`].
@@ -50,7 +50,7 @@ pub(super) struct OrderedPolicy {
     policy: Arc<Policy>,
 }
 
-/// The policies that were removed and added. A policy that changed is in both.
+/// The policies that were removed and added. A policy that has changed is in both lists.
 #[derive(Debug, Default)]
 pub(super) struct PolicyDelta {
     removed: Vec<OwnedPolicy>,
@@ -58,8 +58,8 @@ pub(super) struct PolicyDelta {
 }
 
 impl PolicyDelta {
-    /// Applies the delta to the policies that select a member. Returns for each direction whether a policy with rules
-    /// of that direction was added or removed. `view` gives what selectors see of the member.
+    /// Applies the delta to the policies that select a member. Returns, for each direction, whether a policy with rules
+    /// of that direction was added or removed. `view` gives the labels of the member that selectors see.
     pub(super) fn apply<V: LabelSource>(
         &self,
         selecting: &mut Vec<Arc<OrderedPolicy>>,
@@ -117,7 +117,8 @@ impl OrderedPolicy {
 }
 
 impl PolicyOrder {
-    /// Refreshes the order from a model, for these endpoints. Returns the delta; `None` if everything may have changed.
+    /// Refreshes the order from a model, for these endpoints. Returns the delta, or `None` if everything may have
+    /// changed.
     pub(super) fn refresh(
         &mut self,
         model: &Model,
@@ -206,7 +207,7 @@ impl PolicyOrder {
         (gone, come)
     }
 
-    /// Visits the lists that a policy belongs to.
+    /// Visits the lists that contain a policy.
     fn lists(&mut self, policy: &Policy, mut each: impl FnMut(&mut Vec<Arc<OrderedPolicy>>)) {
         let Self { namespaces, by_namespace, anywhere, .. } = self;
         let Some(wanted) = policy.selector.required_values(NAMESPACE) else {
@@ -230,7 +231,8 @@ impl PolicyOrder {
         });
     }
 
-    /// Inserts a policy. `unsorted`: the lists are sorted afterwards. `None` if it belongs to no list.
+    /// Inserts a policy. If `unsorted` is true, the lists are sorted afterwards. Returns `None` if it belongs to no
+    /// list.
     fn insert(
         &mut self,
         model: &Model,

@@ -1,4 +1,4 @@
-//! The resolved rules of one policy in one direction. All lists that the policy is in share them.
+//! The resolved rules of one policy in one direction. All lists that contain the policy share them.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,16 +13,16 @@ pub(crate) struct PolicyRules {
     pub(super) policy: Arc<Policy>,
     /// The rules, each as a step of tier 0.
     pub(super) steps: Box<[Step]>,
-    /// The terms that the rules use of the local end and of the peer.
+    /// The terms that the rules use for the local end and for the peer.
     pub(super) terms: [Terms; 2],
-    /// The size of the rules in a [price](super::price).
+    /// The size of the rules, for their [price](super::price).
     pub(super) size: usize,
-    /// The decision after its tier's last rule, if the policy is the first enforced one of the tier and the tier denies
-    /// at its end.
+    /// The decision after its tier's last rule. It applies if the policy is the first enforced one of the tier and the
+    /// tier denies at its end.
     pub(super) isolated: Arc<Decision>,
-    /// For a staged policy: the step after its rules, in a list in which the tier denies at its end and has only staged
-    /// policies.
+    /// For a staged policy, the step after its rules. It is used in a list in which the tier denies at its end and has
+    /// only staged policies.
     pub(super) tier_end: Option<Step>,
-    /// Made when first needed.
+    /// Computed at first use.
     pub(super) revision: OnceLock<u64>,
 }

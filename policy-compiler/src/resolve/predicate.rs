@@ -10,20 +10,21 @@ use crate::selector::Selector;
 /// The protocols and ports that a port set may have, each with the predicate that says whether an address has it.
 pub(crate) type PossiblePorts = Box<[(Protocol, u16, PredicateId)]>;
 
-/// Something that is true or false of an address.
+/// A condition that is true or false of an address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Predicate {
-    /// It is of this family.
+    /// The address is of this family.
     Family(Family),
     /// Some member that has the address matches.
     Members(Selector),
     /// The address is in this net, which has no host bits.
     Net(IpNet),
-    /// It is an endpoint of the service.
+    /// The address is an endpoint of the service.
     Service(ObjectName),
-    /// Some member that has the address matches (any member if there is no selector) and gives a port name this number.
+    /// Some member that has the address matches (any member if there is no selector) and gives this port number the
+    /// name.
     NamesPort {
-        /// The members; `None` is all.
+        /// The selector of the members. `None` means all members.
         selector: Option<Selector>,
         /// The name.
         name: String,
@@ -32,7 +33,7 @@ pub enum Predicate {
         /// The number.
         port: u16,
     },
-    /// It is an endpoint of the service with this port.
+    /// The address is an endpoint of the service with this port.
     ServicePort {
         /// The service.
         service: ObjectName,
@@ -64,15 +65,15 @@ impl fmt::Display for Predicate {
     }
 }
 
-/// Index of a predicate; the two families are the first.
+/// The index of a predicate. The two families have the first indexes.
 pub type PredicateId = u32;
 
-/// A question about an address whose answer is a set of protocols and ports.
+/// A term about an address whose result is a set of protocols and ports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PortSet {
-    /// The numbers that the matching members give this name.
+    /// The port numbers to which the matching members give this name.
     Named {
-        /// The members; `None` is all.
+        /// The selector of the members. `None` means all members.
         selector: Option<Selector>,
         /// The name.
         name: String,
@@ -81,5 +82,5 @@ pub enum PortSet {
     Service(ObjectName),
 }
 
-/// Index of a port set.
+/// The index of a port set.
 pub type PortSetId = u32;

@@ -1,10 +1,10 @@
-//! The price of a namespace's policies: an estimate, before compilation, of the cost to compile them from nothing.
+//! The price of a namespace's policies: an estimate, before compilation, of the cost of compiling them from nothing.
 //!
 //! A price is a number of units of about half a microsecond. It counts the rules of policies that have a namespace,
-//! with the terms that they name (their [size](super::size)). A policy counts [`OF_POLICY`] times for its predicates
-//! and addresses, and once more for the rows of each list that it is in. If its rules test the endpoint itself, the
-//! list may have rows for each of its endpoints, and counts for each that differs. Policies without a namespace have no
-//! price: their authors may do anything.
+//! with the terms in them (their [size](super::size)). A policy counts [`OF_POLICY`] times for its predicates and
+//! addresses, and once more for the rows of each list that contains it. If its rules test the endpoint itself, the list
+//! may need rows for each of its endpoints, so the policy counts for each endpoint that differs. Policies without a
+//! namespace have no price, because their authors are trusted with everything.
 
 use std::collections::BTreeMap;
 use std::mem::replace;
@@ -18,7 +18,7 @@ use super::size::PricedSizes;
 use crate::common::Pinned;
 use crate::model::Model;
 
-/// A rule and what it names cost this many times as much as its place in one more list.
+/// A rule and its terms cost this many times as much as their use in one more list.
 const OF_POLICY: usize = 8;
 
 impl ResolvedList {
@@ -29,7 +29,8 @@ impl ResolvedList {
 }
 
 impl Resolved {
-    /// The price of the endpoints of each namespace. A policy that has a namespace selects endpoints of that one only.
+    /// The price of the endpoints of each namespace. A policy that has a namespace selects only endpoints of that
+    /// namespace.
     pub(crate) fn prices(&self, model: &Model) -> BTreeMap<&str, usize> {
         let mut prices = BTreeMap::new();
         let mut listed = vec![false; self.lists.len()];
@@ -47,7 +48,7 @@ impl Resolved {
                     let sizes: usize = new.map(|it| it.size.saturating_mul(OF_POLICY)).sum();
                     *price = price.saturating_add(sizes).saturating_add(all);
                 }
-                // Replicas of one pod have one set of rows, unless the list asks for more than their ports.
+                // Replicas of one pod share one set of rows, unless the list uses more of them than their ports.
                 let differs = of_local > 0
                     && model.endpoints.get(&**name).is_none_or(|pod| {
                         !list.local.predicates.is_empty()

@@ -1,15 +1,16 @@
-//! Policies by a label that they require. An endpoint is compared only with policies whose label it has, and with those
-//! that require none.
+//! Policies, grouped by a label that they require. An endpoint is compared only with policies whose required label it
+//! has, and with policies that require none.
 
 use ahash::AHashMap;
 
 use crate::model::LabelView;
 use crate::selector::{Comparison, Node, Selector, is_reserved};
 
-/// A policy that accepts more values is looked up by its key only.
+/// The largest number of values of a label under which a policy is found. A policy that accepts more is found by the
+/// key only.
 const MOST_VALUES: usize = 64;
 
-/// See the module. Each policy is a `P`.
+/// Policies by a required label. Each policy is a value of type `P`.
 #[derive(Debug)]
 pub(super) struct ByRequiredLabel<P> {
     labelled: AHashMap<String, OfKey<P>>,
@@ -19,7 +20,8 @@ pub(super) struct ByRequiredLabel<P> {
 /// The policies that require a label with this key.
 #[derive(Debug)]
 struct OfKey<P> {
-    /// By the value that they require; no list is empty. A policy that accepts several values is at each of them.
+    /// The policies by the value that they require; no list is empty. A policy that accepts several values is in the
+    /// list of each of them.
     by_value: AHashMap<String, Vec<P>>,
     /// The policies that may accept any value.
     any_value: Vec<P>,
@@ -37,8 +39,8 @@ impl<P> Default for OfKey<P> {
     }
 }
 
-/// A label that a selector requires of the endpoint itself, and its values if they are few. Costs as much as reading the
-/// selector once.
+/// A label that a selector requires of the endpoint itself, and its values if there are few. The cost is that of
+/// reading the selector once.
 fn required(selector: &Selector) -> Option<(&str, Option<Vec<&str>>)> {
     let mut by_key = None;
     for conjunct in selector.conjuncts() {
@@ -69,7 +71,7 @@ impl<P> ByRequiredLabel<P> {
         of_keys.chain([&mut self.others])
     }
 
-    /// Edits the lists that a policy with this selector belongs to.
+    /// Edits the lists that contain a policy with this selector.
     pub(super) fn edit(&mut self, selector: &Selector, mut edit: impl FnMut(&mut Vec<P>)) {
         let Some((key, values)) = required(selector) else { return edit(&mut self.others) };
         let of_key = self.labelled.entry(key.to_owned()).or_default();
@@ -90,7 +92,7 @@ impl<P> ByRequiredLabel<P> {
         }
     }
 
-    /// The policies that may select an endpoint; some may come twice.
+    /// The policies that may select an endpoint; some may occur twice.
     pub(super) fn candidates(&self, view: &LabelView<'_>) -> impl Iterator<Item = &P> {
         let of_labels = view.own_labels().flat_map(|(key, value)| {
             let of_key = self.labelled.get(key);

@@ -1,4 +1,4 @@
-//! Resolves the policies of a model to the lists of endpoints.
+//! Resolves the policies of a model into the lists of endpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -25,8 +25,8 @@ use crate::model::{
 };
 use crate::selector::Selector;
 
-/// Resolves the policies of `local`. A name that the model does not have is left out, so that nothing passes for it.
-/// `pods_stand` says that these pods, and what they inherit, have not changed since the cache was filled.
+/// Resolves the policies of `local`. A name that is not in the model is left out, so that nothing passes for it.
+/// `pods_stand` says that these pods, and the labels that they inherit, have not changed since the cache was filled.
 pub(crate) fn resolve(
     model: &Model,
     local: &BTreeSet<LocalName>,
@@ -80,7 +80,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         resolver
     }
 
-    /// `before`: the pod's last policies; `changes`: the policies that changed since.
+    /// `before` are the pod's last policies, and `changes` are the policies that have changed since.
     fn pod(
         &mut self,
         name: &LocalName,
@@ -212,7 +212,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         let rules: Vec<Arc<PolicyRules>> =
             applying.iter().map(|policy| self.rules(list.direction, *policy)).collect();
         let (steps, of_policies_at, tiers) = self.steps(&list, applying, &rules);
-        // Few steps do not come from policies.
+        // Only a few steps do not come from policies.
         let Range { start, end } = of_policies_at;
         let of_rest = steps.steps[..start].iter().chain(&steps.steps[end..]);
         let [mut local, mut peer] = terms_of(of_rest);
@@ -239,7 +239,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         }
     }
 
-    /// The rules of a policy; none if the policy is not valid.
+    /// The rules of a policy. There are none if the policy is not valid.
     fn rules(&mut self, direction: Direction, applying: NamedPolicy<'_>) -> Arc<PolicyRules> {
         if let Some(known) = self.cache.rules(direction, applying) {
             return known;
@@ -310,7 +310,8 @@ impl<'m, 'k> Resolver<'m, 'k> {
         (steps, of_policies, tiers)
     }
 
-    /// Adds the profiles' rules. Returns the decision after them. `first` is the first enforced policy.
+    /// Adds the profiles' rules. Returns the decision that follows if no rule decides. `first` is the first enforced
+    /// policy.
     fn fallback(&mut self, list: &List, first: Option<PolicyName>, steps: &mut Steps) -> Reason {
         let direction = list.direction;
         if let Some(host) = &list.broken_host {
@@ -368,12 +369,13 @@ impl<'m, 'k> Resolver<'m, 'k> {
         }
     }
 
-    /// `service_ports`: whether a service at this end also stands for its ports; true only for the destination of an
-    /// egress rule.
+    /// `service_ports` says whether a service at this end also stands for its ports, which is true only for the
+    /// destination of an egress rule.
     fn end(&mut self, end: &RuleEnd, service_ports: bool) -> ResolvedEnd {
         let any = [Entity::default()];
         let entities = end.entities.as_deref().unwrap_or(&any);
-        // Numbers of ports mean the same at every entity, and names at all entities with one selector.
+        // Port numbers have the same meaning in every entity. Port names have the same meaning in all entities with one
+        // selector.
         let numbers = end.ports.iter().all(|port| matches!(port, PortMatch::Range { .. }));
         let mut known: AHashMap<Option<&Selector>, Option<Arc<[Ports]>>> = AHashMap::new();
         let mut resolved = Vec::new();
@@ -386,7 +388,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         ResolvedEnd { entities: resolved.into_iter().collect(), not_ports }
     }
 
-    /// Adds an entity: one for each of its nets, or one if it names none.
+    /// Adds an entity: one for each of its nets, or one if it has none.
     fn entity(
         &mut self,
         entity: &Entity,
@@ -421,7 +423,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
             let mut of_net = around.clone();
             let family = Family::from_address(net.addr());
             of_net.families = Family::ALL.map(|it| it == family && families[it as usize]);
-            // Every address of a family is in its widest net.
+            // The widest net contains every address of a family, so it needs no predicate.
             if net.prefix_len() > 0 {
                 of_net.wanted.push(self.net(net));
             }
@@ -429,7 +431,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         }
     }
 
-    /// The ports of an end, for an entity with this selector; `None` if the end does not look at ports.
+    /// The ports of an end, for an entity with this selector. `None` if the end does not test ports.
     fn ports(&mut self, end: &RuleEnd, selector: Option<&Selector>) -> Option<Arc<[Ports]>> {
         let ports = end.ports.iter().map(|port| self.port(port, selector));
         (!end.ports.is_empty()).then(|| ports.collect())
@@ -494,7 +496,7 @@ fn outcome(policy: &Arc<PolicyName>, direction: Direction, rule: &Rule) -> RuleE
     }
 }
 
-/// A rule that allows a failsafe port: the destination's, with a peer in `net`.
+/// A rule that allows a failsafe port at the destination, if the peer is in `net`.
 fn failsafe(protocol: Protocol, port: u16, net: Option<IpNet>, direction: Direction) -> Rule {
     let mut rule = Rule::every_packet(0, Action::Allow);
     rule.protocol = Some(protocol.number());

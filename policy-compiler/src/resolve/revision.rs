@@ -1,5 +1,5 @@
-//! Hashes of the content of policies, made at first use. Most of the work is hashing rules, which a compilation may do
-//! on a second thread.
+//! Hashes of the content of policies, computed at first use. Most of the work is hashing rules, which a compilation may
+//! do on a second thread.
 
 use std::hash::{Hash, Hasher};
 
@@ -9,9 +9,9 @@ use crate::common::StableHasher;
 use crate::model::Direction;
 
 impl ResolvedList {
-    /// A hash of the content of its policies: equal for equal policies in every process of one build, and
-    /// different (up to 64 bits) for others. An author who finds a collision delays the enforcement of his own change
-    /// and nothing else: no policy can hide a change of another.
+    /// A hash of the content of its policies. Equal policies have equal hashes in every process of one build, and
+    /// different policies have different hashes (within 64 bits). An author who finds a collision delays only the
+    /// enforcement of that author's own change: no policy can hide a change of another.
     pub(crate) fn revision(&self) -> u64 {
         *self.revision.get_or_init(|| {
             let mut hasher = StableHasher::default();

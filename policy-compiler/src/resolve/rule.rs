@@ -6,34 +6,34 @@ use super::predicate::{PortSetId, PredicateId};
 use crate::common::SmallList;
 use crate::model::IcmpMatch;
 
-/// The ports that a rule names.
+/// The ports in a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ports {
-    /// Both ends included.
+    /// A range of ports, with both ends included.
     Range(u16, u16),
-    /// The ports that a port set has at the end's address.
+    /// The ports of a port set at the end's address.
     Set(PortSetId),
 }
 
-/// An [`Entity`](crate::model::Entity), or one of its nets, as predicates. It matches if all of `wanted` are true, none
-/// of `unwanted` is, and the port is one of `ports`, if these are given.
+/// An [`Entity`](crate::model::Entity), or one of its nets, in the form of predicates. It matches if all predicates in
+/// `wanted` are true, none in `unwanted` is, and the port is one of `ports`, if these are given.
 ///
-/// An entity of several nets becomes one for each net. Each net is a predicate of its own, so an address has as many
-/// of these predicates as nets contain it (33 or 129 at most), however many rules name the nets. The entities of a
-/// rule share their common parts: a rule of *n* nets and *m* ports takes memory for *n + m*.
+/// An entity with several nets becomes one for each net. Each net is a separate predicate, so an address has as many of
+/// these predicates as nets contain it (33 or 129 at most), however many rules use the nets. The entities of a rule
+/// share their common parts, so a rule with *n* nets and *m* ports takes memory for *n + m*.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ResolvedEntity {
-    /// The families that it can match.
+    /// The families of the addresses that it can match.
     pub families: [bool; 2],
-    /// Predicates that must be true of the address.
+    /// The predicates that must be true of the address.
     pub wanted: SmallList<PredicateId>,
-    /// Predicates that must be false of it, ascending.
+    /// The predicates that must be false of the address, in ascending order.
     pub unwanted: Arc<[PredicateId]>,
-    /// The end's port must be one of these; `None` is every packet.
+    /// The end's port must be one of these. `None` means every packet.
     pub ports: Option<Arc<[Ports]>>,
 }
 
-/// A [`RuleEnd`](crate::model::RuleEnd) as predicates.
+/// A [`RuleEnd`](crate::model::RuleEnd) in the form of predicates.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ResolvedEnd {
     /// One of these must match.
@@ -42,7 +42,7 @@ pub struct ResolvedEnd {
     pub not_ports: SmallList<Ports>,
 }
 
-/// A rule as predicates.
+/// A rule in the form of predicates.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ResolvedRule {
     /// See [`Rule::protocol`](crate::model::Rule::protocol).

@@ -1,4 +1,4 @@
-//! The size of policies: their rules, and the terms that these name. Their [price](super::price) rests on it.
+//! The size of policies: their rules, and the terms in these. Their [price](super::price) is computed from it.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use super::steps::Step;
 use super::terms::Terms;
 use super::vocabulary::Vocabulary;
 
-/// The size of a term that is tested on all members of the cluster: a port name, or a key of a selector that has more
-/// than [`FEW_KEYS`].
+/// The size of a term that is tested on all members of the cluster: a port name, or a key of a selector with more than
+/// [`FEW_KEYS`] keys.
 const OF_ALL_MEMBERS: usize = 64;
 
-/// Nearly all selectors have no more keys.
+/// The number of keys that nearly no selector exceeds.
 const FEW_KEYS: usize = 8;
 
-/// The size of a policy with these steps: 1, and the sizes of its rules and of their terms.
+/// The size of a policy with these steps: 1, plus the sizes of its rules and of their terms.
 pub(super) fn size(steps: &[Step], terms: &[Terms; 2], vocabulary: &Vocabulary) -> usize {
     let of_terms = terms.iter().map(|terms| {
         let selectors = terms.predicates.iter().filter_map(|it| {
@@ -30,11 +30,11 @@ pub(super) fn size(steps: &[Step], terms: &[Terms; 2], vocabulary: &Vocabulary) 
     1 + of_terms.sum::<usize>() + steps.iter().map(Step::size).sum::<usize>()
 }
 
-/// The sizes of a list's policies that have a price.
+/// The sizes of those policies of a list that have a price.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PricedSizes {
     pub(super) all: usize,
-    /// The size of those whose rules test the endpoint itself.
+    /// The size of those policies whose rules test the endpoint itself.
     pub(super) of_local: usize,
 }
 

@@ -7,9 +7,9 @@ use crate::model::{Direction, Hook};
 pub enum Stage {
     /// At a pod.
     Pod,
-    /// At a host endpoint, traffic of the host's own processes.
+    /// At a host endpoint, for traffic of the host's own processes.
     Host,
-    /// At a host endpoint, forwarded traffic.
+    /// At a host endpoint, for forwarded traffic.
     Forward,
     /// At a host endpoint, before destination NAT.
     PreDnat,
@@ -30,7 +30,8 @@ impl Stage {
         }
     }
 
-    /// Whether a tier's default action ends the evaluation (Calico: not before connection tracking and NAT).
+    /// Whether a tier's default action ends the evaluation. (In Calico it does not before connection tracking and
+    /// before NAT.)
     pub(super) fn ends_tiers(self) -> bool {
         matches!(self, Self::Pod | Self::Host | Self::Forward)
     }

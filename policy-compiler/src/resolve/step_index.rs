@@ -1,22 +1,22 @@
-//! The steps of a list by the predicate that they require of the peer.
+//! The steps of a list, indexed by the predicate that they require of the peer.
 //!
-//! A row looks only at the steps that its peers may match, so the cost of a row does not grow with the number of rules
-//! in the list.
+//! A row reads only the steps that its peers may match, so the cost of a row does not grow with the number of rules in
+//! the list.
 
 use super::predicate::PredicateId;
 use super::steps::{Step, Steps};
 use super::terms::Terms;
 use crate::common::Grouped;
 
-/// See the module.
+/// The index of a list's steps.
 #[derive(Debug, Clone)]
 pub(crate) struct StepIndex {
-    /// The steps that require nothing.
+    /// The steps that require no predicate.
     pub(crate) always: Vec<u32>,
-    /// The other steps, by the index of the required predicate among those that the list uses.
+    /// The other steps, grouped by the required predicate's index among those that the list uses.
     wanting: Grouped,
-    /// The numbers of alternatives: of steps that require nothing, and of those that require each predicate. A look at
-    /// a step is a look at all of its alternatives.
+    /// The numbers of alternatives: of steps that require no predicate, and of steps that require each predicate. A
+    /// test of a step tests all of its alternatives.
     alternatives: (usize, Vec<usize>),
 }
 
@@ -47,13 +47,14 @@ impl StepIndex {
         }
     }
 
-    /// The numbers of alternatives: of steps that require nothing, and of those that require each of the list's
+    /// The numbers of alternatives: of steps that require no predicate, and of steps that require each of the list's
     /// predicates, in their order.
     pub(crate) fn alternatives(&self) -> (usize, &[usize]) {
         (self.alternatives.0, &self.alternatives.1)
     }
 
-    /// The steps that require a predicate, and the number of their group. Group 0 is the steps that require nothing.
+    /// The steps that require a predicate, and the number of their group. Group 0 holds the steps that require no
+    /// predicate.
     pub(crate) fn group(&self, asked: &Terms, predicate: PredicateId) -> Option<(usize, &[u32])> {
         let place = asked.predicates.binary_search(&predicate).ok()?;
         Some((place + 1, self.wanting.group(place)))

@@ -8,21 +8,22 @@ use crate::model::{Decision, Noted, PolicyName};
 /// The effect of a matching rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RuleEffect {
-    /// Ends the evaluation.
+    /// It ends the evaluation.
     Decide(Arc<Decision>),
-    /// Continues after the tier.
+    /// The evaluation continues after the tier.
     Pass(Arc<Noted>),
-    /// Continues with the next rule.
+    /// The evaluation continues with the next rule.
     Log(Arc<Noted>),
-    /// Continues with the next rule. Of a staged policy the first matching rule is noted, with the logging rules before
-    /// it. After the policy's rules there may be a step that matches every packet: it stands for the end of its tier.
+    /// The evaluation continues with the next rule. For a staged policy, the first matching rule is noted, and so are
+    /// the logging rules before it. After the policy's rules there may be a step that matches every packet, which
+    /// stands for the end of its tier.
     Staged(Arc<Noted>),
 }
 
 /// A rule of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Step {
-    /// Index of its tier in [`Steps::ends`].
+    /// The index of its tier in [`Steps::ends`].
     pub tier: u32,
     /// The conditions under which it matches.
     pub rule: Arc<ResolvedRule>,
@@ -40,15 +41,16 @@ impl Step {
 /// The rules of a list in order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Steps {
-    /// The rules, ascending by tier.
+    /// The rules, in ascending order of tier.
     pub steps: Vec<Step>,
-    /// For each tier the decision after its last rule; `None`: the next tier follows. The last entry is a decision.
+    /// For each tier, the decision after its last rule. `None` means that the next tier follows. The last entry is a
+    /// decision.
     pub ends: Vec<Option<Arc<Decision>>>,
 }
 
 impl Steps {
-    /// Finds the first decision, given the indexes of the matching rules, ascending. Calls `note` for each rule that is
-    /// noted before it. `None` if the steps do not end in a decision; such steps are never made.
+    /// Finds the first decision, given the indexes of the matching rules in ascending order. Calls `note` for each rule
+    /// that is noted before it. Returns `None` if the steps do not end in a decision; such steps are never built.
     pub fn walk<'s>(
         &'s self,
         matching: impl IntoIterator<Item = usize>,
@@ -71,7 +73,7 @@ impl Steps {
                     note(noted);
                     tier += 1;
                 }
-                // After its matching rule a staged policy notes nothing more.
+                // After its first matching rule, a staged policy notes no further rule.
                 RuleEffect::Log(noted) | RuleEffect::Staged(noted)
                     if staged == Some(noted.policy()) => {}
                 RuleEffect::Log(noted) => note(noted),
@@ -91,7 +93,7 @@ impl Steps {
         Some(DecisionPlace::End(tier as usize + at))
     }
 
-    /// The decision at this place, with nothing noted.
+    /// The decision at this place, without noted rules.
     pub fn decision(&self, decided: DecisionPlace) -> Option<&Arc<Decision>> {
         match decided {
             DecisionPlace::Step(index) => match &self.steps.get(index)?.outcome {
@@ -106,8 +108,8 @@ impl Steps {
 /// The place of a decision in [`Steps`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecisionPlace {
-    /// At the step of this index.
+    /// At the step with this index.
     Step(usize),
-    /// At the end of the tier of this index.
+    /// At the end of the tier with this index.
     End(usize),
 }

@@ -1,10 +1,10 @@
-//! Terms: the predicates and port sets that rules use of one end of a packet.
+//! Terms: the predicates and port sets that rules use for one end of a packet.
 
 use super::predicate::{PortSetId, PredicateId};
 use super::rule::ResolvedEnd;
 use super::steps::Step;
 
-/// The terms that rules use of one end of a packet, ascending.
+/// The terms that rules use for one end of a packet, in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Terms {
     /// The predicates.
@@ -13,7 +13,7 @@ pub struct Terms {
     pub port_sets: Vec<PortSetId>,
 }
 
-/// The terms that steps use of the local end and of the peer.
+/// The terms that steps use for the local end and for the peer.
 pub(super) fn terms_of<'s>(steps: impl IntoIterator<Item = &'s Step>) -> [Terms; 2] {
     let mut asked = [Terms::default(), Terms::default()];
     for Step { rule, .. } in steps {
@@ -37,13 +37,13 @@ impl Terms {
         self.predicates.is_empty() && self.port_sets.is_empty()
     }
 
-    /// Adds the terms of another.
+    /// Adds the terms of `other`.
     pub(crate) fn extend(&mut self, other: &Self) {
         self.predicates.extend_from_slice(&other.predicates);
         self.port_sets.extend_from_slice(&other.port_sets);
     }
 
-    /// Sorts after additions, and removes duplicates.
+    /// Sorts the terms after additions, and removes duplicates.
     pub(crate) fn sort(&mut self) {
         for all in [&mut self.predicates, &mut self.port_sets] {
             all.sort_unstable();

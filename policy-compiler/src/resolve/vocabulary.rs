@@ -4,14 +4,14 @@ use ahash::AHashMap;
 
 use super::predicate::{PortSet, PortSetId, Predicate, PredicateId};
 
-/// The numbers of predicates and port sets.
+/// The numbering of predicates and port sets.
 #[derive(Debug, Default)]
 pub(crate) struct Vocabulary {
     predicate_ids: AHashMap<Predicate, PredicateId>,
     port_set_ids: AHashMap<PortSet, PortSetId>,
-    /// By number, in order of first use; the families come first.
+    /// The predicates by number, in the order of first use; the families come first.
     pub(crate) predicates: Vec<Predicate>,
-    /// By number.
+    /// The port sets by number.
     pub(crate) port_sets: Vec<PortSet>,
 }
 

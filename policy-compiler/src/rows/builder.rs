@@ -1,7 +1,7 @@
-//! The row builder: builds the rows of a plan, and the paths that they lead to.
+//! The row builder: it builds the rows of a plan, and the paths to which they lead.
 //!
-//! The gain: with a second thread, and with rows that are merged from what each group of rules gives alone, the site of
-//! `docs/performance.md` compiles from nothing in 48 ms (goal 50); it took 95 ms before these and some smaller changes
+//! The gain: the site of `docs/performance.md` compiles from nothing in 48 ms (goal 50), with a second thread and with
+//! rows that are merged from the results of single groups of rules. It took 95 ms before these and some smaller changes
 //! (`docs/experiments.md`).
 
 use std::ops::Range;
@@ -23,22 +23,22 @@ use crate::model::{Direction, Reason};
 use crate::peers::Predicates;
 use crate::resolve::ResolvedList;
 
-/// The rows and paths so far, and what is precomputed for further rows.
+/// The rows and paths so far, and the data that is precomputed for further rows.
 #[derive(Debug, Default)]
 pub(crate) struct RowBuilder {
     pub(crate) paths: PathTable,
     pub(crate) rows: RowInterner,
-    /// Bytes of the cells of the chains so far.
+    /// The number of bytes of the cells of the chains so far.
     pub(crate) cell_bytes: usize,
     precomputed: Precomputed,
-    /// The number of rules, and of their predicates, that all rows so far have tested.
+    /// The number of rules and of their predicates that all rows so far have tested.
     pub(crate) looks: u64,
 }
 
 /// The precomputed part of each list.
 type Precomputed = AHashMap<Pinned<Arc<ResolvedList>>, PrecomputedList>;
 
-/// The rows that were built, in the order of their numbers in the plan, and the numbers in the plan of the chains that
+/// The rows that were built, in the order of their numbers in the plan. Also the plan's numbers of the chains that
 /// exceed the budget.
 pub(crate) struct BuiltRows {
     pub(crate) rows: Vec<u32>,
@@ -48,13 +48,15 @@ pub(crate) struct BuiltRows {
 /// The sizes from which an optimization pays.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Thresholds {
-    /// More rows than this are built by two threads.
+    /// The number of rows above which two threads build them.
     pub(crate) rows: usize,
-    /// If a list has more rules than this and needs many rows, the part that depends on the list alone is precomputed.
+    /// The number of rules above which the part that depends on the list alone is precomputed, if the list needs many
+    /// rows.
     pub(crate) rules: usize,
-    /// Chains whose rows look at more rules than this may be walked over; 0: every chain is.
+    /// The number of rules that a chain's rows must test before the chain may be walked over. With 0, every chain is
+    /// walked over.
     pub(crate) looks: usize,
-    /// A chain that is walked over may take as much [`Work`] as this, and more by its size.
+    /// The [`Work`] that a chain that is walked over may take, besides more for its size.
     pub(crate) work: usize,
 }
 
@@ -71,30 +73,30 @@ impl Thresholds {
     }
 }
 
-/// At most this many paths and rows are reserved in advance, because chains share them. At most this many rules are
-/// precomputed.
+/// The largest number of paths and of rows that are reserved in advance, because chains share them. It is also the
+/// largest number of rules that are precomputed.
 const RESERVE: usize = 1 << 16;
 
 impl RowBuilder {
-    /// A builder without rows over existing paths.
+    /// Creates a builder without rows, on top of existing paths.
     pub(crate) fn with_paths(paths: PathTable) -> Self {
         Self { paths, ..Self::default() }
     }
 
-    /// Bytes of rows and cells.
+    /// The number of bytes of rows and cells.
     pub(crate) fn bytes(&self) -> usize {
         self.rows.lines.bytes() + self.cell_bytes
     }
 
-    /// Makes the first paths: the unknown of each direction.
+    /// Creates the first paths, which are those for unknown ends, one for each direction.
     pub(crate) fn begin(&mut self) {
         for direction in Direction::ALL {
             self.paths.intern(Arc::new(Reason::Unknown(direction).into()));
         }
     }
 
-    /// Makes the paths of all rules of the lists that need many rows, and everything else that rows need of these
-    /// lists, so that a row does not read the rules again.
+    /// Creates the paths of all rules of the lists that need many rows, and everything else that rows need from these
+    /// lists. So a row does not read the rules again.
     pub(crate) fn precompute<'l>(&mut self, lists: impl Iterator<Item = &'l Arc<ResolvedList>>) {
         let Self { paths, precomputed, .. } = self;
         let mut room = RESERVE.saturating_sub(paths.len());
@@ -114,10 +116,10 @@ impl RowBuilder {
         }
     }
 
-    /// Builds all rows of a plan, in order, within a budget. The result does not depend on the number of threads: if
-    /// there are two, each builds one half, and then the rows and paths of the second half get the numbers that one
-    /// thread would have given them. `Err` if two threads built more than the budget. Which rows fit would then depend
-    /// on the order, so the builder must not be used any more.
+    /// Builds all rows of a plan, in order, within a budget. The result does not depend on the number of threads. If
+    /// there are two, each builds one half, and then the rows and paths of the second half get the numbers that a
+    /// single thread would have given them. Returns `Err` if two threads built more than the budget. Which rows fit
+    /// would then depend on the order, so the builder must no longer be used.
     pub(crate) fn build(
         &mut self,
         plan: &RowPlan<'_>,
@@ -142,7 +144,7 @@ impl RowBuilder {
         Ok(made)
     }
 
-    /// Builds the rows of all simple chains by two threads.
+    /// Builds the rows of all simple chains with two threads.
     fn build_halves(
         &mut self,
         plan: &RowPlan<'_>,
@@ -170,8 +172,8 @@ impl RowBuilder {
         Ok(first)
     }
 
-    /// Builds the rows of the chains that are walked over, within bounds of work. Each may take half of what is left of
-    /// the budget.
+    /// Builds the rows of the chains that are walked over, within the bounds of work. Each chain may take half of the
+    /// remaining budget.
     fn walk(
         &mut self,
         plan: &RowPlan<'_>,
@@ -210,7 +212,7 @@ impl RowBuilder {
     /// Adds the rows of another builder and returns their numbers here.
     fn merge(&mut self, other: &Self, rows: &[u32]) -> Vec<u32> {
         let Self { paths, rows: interner, .. } = self;
-        // A decision that both builders met gets one number.
+        // A decision that both builders have gets one number.
         let met: Vec<PathId> =
             other.paths.all().iter().map(|it| paths.intern(Arc::clone(&it.decision))).collect();
         let wanted = vec![true; other.rows.lines.len()];

@@ -1,7 +1,8 @@
 //! The rows of one chain.
 //!
-//! The rules of a row come in *groups*: the rules that require one predicate of the peer, and the rules that require
-//! none. The matches of a group alone are kept for further rows. `builder` has the gain.
+//! The rules of a row form *groups*: one group of the rules that require no predicate of the peer, and for each
+//! predicate a group of the rules that require it. The matches of a single group are kept for further rows. `builder`
+//! states the gain.
 
 use super::decide::decide;
 use super::first_match::{FirstMatch, FirstMatches};
@@ -17,14 +18,14 @@ use crate::model::Family;
 use crate::peers::{AddressFacts, Predicates};
 use crate::resolve::{PredicateId, ResolvedList, Step};
 
-/// The part of a chain that depends on the list's rules alone.
+/// The part of a chain that depends only on the list's rules.
 #[derive(Debug)]
 pub(super) struct PrecomputedList {
     pub(super) paths: FirstPaths,
     ready: Vec<Option<ReadyForAll>>,
 }
 
-/// A step that matches the same packets for every local end, and the families that it matches.
+/// A step that matches the same packets for every local end, with the families that it matches.
 type ReadyForAll = (ReadyStep, [bool; 2]);
 
 impl PrecomputedList {
@@ -56,41 +57,42 @@ impl ReadyStep {
 /// The packets that a step matches.
 #[derive(Debug, Clone, Copy)]
 enum StepMatch {
-    /// One match set for every peer that has a predicate; `None`: for every peer. Most steps are of this kind.
+    /// One match set for every peer that has the predicate, or for every peer if there is no predicate. Most steps are
+    /// of this kind.
     Single(Option<PredicateId>, CompactMatch),
-    /// A range of the family's alternatives.
+    /// A range of the alternatives of the family.
     Alternatives { first: u32, end: u32 },
 }
 
 /// The steps of a chain for the peers of one family.
 #[derive(Default)]
 struct FamilySteps<'a> {
-    /// For each group of the list's `StepIndex` the range of its steps in `ready`, made at first use. A row reads all
-    /// steps of a group, so they are adjacent.
+    /// For each group of the list's `StepIndex`, the range of its steps in `ready`, filled at first use. A row reads
+    /// all steps of a group, so they are adjacent.
     groups: Vec<Option<(u32, u32)>>,
     ready: Vec<ReadyStep>,
     /// The precomputed steps of the list.
     precomputed: Option<&'a [Option<ReadyForAll>]>,
-    /// The prepared steps, if nothing was precomputed and many rows are built. They are made in order, so that they are
-    /// adjacent in memory.
+    /// The prepared steps, if nothing was precomputed and many rows are built. They are created in order, so that they
+    /// are adjacent in memory.
     in_order: Vec<Option<ReadyStep>>,
     ways: Vec<Alternative<'a>>,
-    /// The first matches of each group, made at first use.
+    /// The first matches of each group, computed at first use.
     by_group: Vec<GroupMatch>,
     firsts: FirstMatches,
 }
 
-/// The match of a group's steps alone.
+/// The matches of the steps of a single group.
 #[derive(Clone, Copy, Default)]
 enum GroupMatch {
     #[default]
     Unknown,
     First(FirstMatch),
-    /// First matches do not suffice.
+    /// First matches are not enough.
     More,
 }
 
-/// The most groups of a row that is merged.
+/// The largest number of groups for which a row is merged.
 const FEW_GROUPS: usize = 4;
 
 /// Builds the rows of one chain.
@@ -98,28 +100,28 @@ pub(super) struct ChainRowBuilder<'a, 'd> {
     list: &'a ResolvedList,
     local: &'a LocalPredicateSets,
     predicates: &'a Predicates,
-    /// Whether most steps matter to one of the rows, because there are many rows; and nothing was precomputed.
+    /// Whether most steps matter to one of the rows, because there are many rows, and nothing was precomputed.
     many: bool,
     families: [FamilySteps<'a>; 2],
-    /// The paths of rules that are the first to match.
+    /// The paths for packets, by the first rule that matches them.
     paths: FirstPaths,
     scratch: &'d mut ChainScratch,
 }
 
-/// Memory that is used again from row to row.
+/// Memory that is reused from row to row.
 #[derive(Default)]
 pub(super) struct ChainScratch {
     /// The match sets, shared by all chains, because many chains have the same ones.
     pub(super) match_sets: MatchSets,
     pub(super) row: RowScratch,
-    /// Steps; the lower half of each number is the step's index in `ready`.
+    /// The steps. The lower half of each number is the step's index in `ready`.
     candidates: Vec<u64>,
     pub(super) matched: Vec<(u32, CompactMatch)>,
     firsts: Vec<FirstMatch>,
 }
 
 impl<'a> FamilySteps<'a> {
-    /// The first matches of a group; `None` if they do not suffice.
+    /// The first matches of a group. `None` if they are not enough.
     fn group_match(
         &mut self,
         (group, steps): (usize, &[u32]),
@@ -183,7 +185,7 @@ impl<'a> FamilySteps<'a> {
         candidates.extend(places.map(|(at, ready)| u64::from(ready.step) << 32 | u64::from(at)));
     }
 
-    /// Prepares a step; `None` if it matches no peer of this chain.
+    /// Prepares a step. Returns `None` if it matches no peer of this chain.
     fn prepare(
         &mut self,
         index: u32,
@@ -230,7 +232,7 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         Self { list, local, predicates, many, families, paths, scratch }
     }
 
-    /// The row for the peers of a family that match exactly these predicates, among those that the chain uses.
+    /// The row for the peers of a family. Of the predicates that the chain uses, exactly these are true of them.
     pub(super) fn row(
         &mut self,
         (paths, rows): (&mut PathTable, &mut RowInterner),
@@ -246,7 +248,7 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         let Self {
             paths: known, scratch: ChainScratch { row: room, matched, match_sets, .. }, ..
         } = self;
-        // Chains whose rows may take long are walked over.
+        // Chains whose rows may take long are walked over, so this needs no bound.
         let to = (&mut *rows, &mut Work::unlimited());
         let row = room.row(matched, match_sets, known, to, |matching| {
             let (decision, always) = decide(self.list, matching);
@@ -255,7 +257,7 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         rows.intern_row(row)
     }
 
-    /// The same [`row`](Self::row), merged from the first matches of a few groups; `None` if that is not possible.
+    /// The same [`row`](Self::row), merged from the first matches of a few groups. `None` if that is not possible.
     fn row_from_first_matches(
         &mut self,
         (paths, rows): (&mut PathTable, &mut RowInterner),
@@ -283,7 +285,7 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         Some(rows.intern_row(row))
     }
 
-    /// Finds the steps that may match peers of a family with these predicates, ascending.
+    /// Finds the steps that may match peers of a family with these predicates, in ascending order.
     fn find_candidates(&mut self, predicates_true: &[PredicateId], local: &AddressFacts<'_>) {
         let Self {
             list, families, many, scratch: ChainScratch { candidates, match_sets, .. }, ..
@@ -318,7 +320,7 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         candidates.dedup_by_key(|step| *step >> 32);
     }
 
-    /// Collects the match sets of all steps, for peers of a family that match exactly these predicates.
+    /// Collects the match sets of all steps, for peers of a family. Exactly these predicates are true of the peers.
     fn match_peers(&mut self, family: Family, predicates_true: &[PredicateId]) {
         let (facts, ports) = (self.local, &self.predicates.possible_ports);
         let local =

@@ -38,8 +38,8 @@ impl LocalPods<'_> {
             .collect()
     }
 
-    /// The predicate sets of a pod's addresses, except for unknown addresses. `None` for a host endpoint, because its
-    /// end of a packet may have any address.
+    /// The predicate sets of a pod's addresses, except for unknown addresses. `None` for a host endpoint, because the
+    /// address of its end may be any address.
     fn pod_predicate_sets(&self, name: &LocalName) -> Option<PodPredicateSets> {
         let pod = self.model.endpoints.get(name)?;
         let own = self.member_predicates.member(self.members.endpoint(name)?);
@@ -62,11 +62,11 @@ impl LocalPods<'_> {
 /// A chain of the next image.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct NewChain {
-    /// Index of its list.
+    /// The index of its list.
     pub(crate) list: usize,
     /// See [`Chain::local`](crate::image::Chain::local).
     pub(crate) local: Option<LocalPredicateSets>,
-    /// For a pod whose `local` is `None`: the predicates that its list uses, at each of its addresses.
+    /// For a pod whose `local` is `None`, the predicates that its list uses at each of the pod's addresses.
     pub(crate) each_address: Vec<(Identity, PredicateSet)>,
 }
 
@@ -86,7 +86,7 @@ impl Chains {
         let mut chains = Self { endpoints: BTreeMap::new(), all: Vec::new() };
         let mut endpoints = Vec::with_capacity(resolved.endpoints.len());
         let mut known: AHashMap<NewChain, ChainId> = AHashMap::new();
-        // By list.
+        // The local predicates of each list.
         let asked: Vec<Vec<PredicateId>> =
             resolved.lists.iter().map(|list| local_predicates(list, predicates)).collect();
         for (name, lists) in &resolved.endpoints {
@@ -110,7 +110,7 @@ impl Chains {
                 let same = made.local.iter().flatten();
                 for set in same.chain(made.each_address.iter().map(|(_, set)| set)) {
                     let texts = set.iter().map(|p| &predicates.all[*p as usize]);
-                    // The numbers of predicates depend on history; the predicates themselves do not.
+                    // The numbers of predicates depend on history, but the predicates themselves do not.
                     texts.collect::<BTreeSet<_>>().hash(&mut hasher);
                 }
                 let next = ChainId(chains.all.len() as u32);
@@ -128,7 +128,7 @@ impl Chains {
     }
 }
 
-/// The predicates that a list uses of the local end, including those of its port sets, ascending.
+/// The predicates that a list uses for the local end, including those of its port sets, in ascending order.
 fn local_predicates(list: &ResolvedList, predicates: &Predicates) -> Vec<PredicateId> {
     let port_sets = list.local.port_sets.iter();
     let ports = port_sets.flat_map(|port_set| predicates.possible_ports[*port_set as usize].iter());
@@ -143,7 +143,7 @@ fn restrict(set: &PredicateSet, asked: &[PredicateId]) -> PredicateSet {
     set.iter().copied().filter(|predicate| asked.binary_search(predicate).is_ok()).collect()
 }
 
-/// The predicates that a list uses, for each family; `None` if they differ between addresses of one family.
+/// The predicates that a list uses, for each family. `None` if they differ between addresses of one family.
 fn constant(sets: &PodPredicateSets, asked: &[PredicateId]) -> Option<LocalPredicateSets> {
     let of_family = |family: Family| -> Option<PredicateSet> {
         let sets = sets.iter().filter(|(of, ..)| *of == family);

@@ -1,4 +1,5 @@
-//! The clauses of a chain: the alternatives of its rules, by the predicates of a peer that they require or exclude.
+//! The clauses of a chain: the alternatives of its rules, indexed by the predicates of a peer that they require or
+//! exclude.
 
 use ahash::AHashMap;
 
@@ -15,7 +16,7 @@ use crate::resolve::{PredicateId, ResolvedList};
 pub(super) struct Clause<'a> {
     pub(super) step: u32,
     matches: ClauseMatch<'a>,
-    /// The set of active clauses that it is in.
+    /// The set of active clauses to which it belongs.
     pub(super) group: u32,
 }
 
@@ -26,23 +27,24 @@ enum ClauseMatch<'a> {
     PerPeer(PeerAlternative<'a>),
 }
 
-/// The clauses of a chain for the peers of one family. Predicates have *ranks*: their numbers in the order of the walk.
+/// The clauses of a chain for the peers of one family. Each predicate has a *rank*, which is its number in the order of
+/// the walk.
 pub(super) struct Clauses<'a> {
     pub(super) all: Vec<Clause<'a>>,
-    /// By rank, the clauses that require the predicate, and those that exclude it.
+    /// For each rank, the clauses that require the predicate, and those that exclude it.
     pub(super) wanting: Grouped,
     pub(super) excluding: Grouped,
-    /// By rank, whether the predicate determines a peer's ports.
+    /// For each rank, whether the predicate determines a peer's ports.
     pub(super) of_ports: Vec<bool>,
-    /// Whether a clause looks at the peer's ports.
+    /// Whether any clause tests the peer's ports.
     pub(super) looks_at_ports: bool,
-    /// For each group of clauses the parts of a row that they test: see [`parts`].
+    /// For each group of clauses, the parts of a row that they test: see [`parts`].
     pub(super) groups: Vec<u16>,
 }
 
 impl<'a> Clauses<'a> {
-    /// The clauses for the peers of a family. `ranked` are the predicates by rank. `None` if they take more than the
-    /// work that is left.
+    /// The clauses for the peers of a family. `ranked` are the predicates in order of rank. Returns `None` if this
+    /// takes more work than is left.
     pub(super) fn new(
         chain: &PlannedChain<'a>,
         family: Family,
@@ -75,8 +77,8 @@ impl<'a> Clauses<'a> {
                     Alternative::Where(entity, _) => Some(*entity),
                     Alternative::PerPeer(way) => Some(way.peer),
                 };
-                // A predicate that no row has makes no difference if it is excluded; if it is required, the clause
-                // never matches.
+                // If no row has a predicate, excluding it makes no difference, and a clause that requires it never
+                // matches.
                 let rank = |predicate: &PredicateId| ranks.get(predicate).copied();
                 let wanted = match (&way, entity) {
                     (Alternative::Fixed(wanted, _), _) => wanted.as_slice(),
@@ -134,7 +136,7 @@ impl Clause<'_> {
         }
     }
 
-    /// The packets that it matches at a peer; `None` for none.
+    /// The packets that it matches at a peer. `None` if there are none.
     pub(super) fn claim(
         &self,
         peer: &AddressFacts<'_>,

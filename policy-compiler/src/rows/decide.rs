@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::model::{Decision, Noted, Reason};
 use crate::resolve::ResolvedList;
 
-/// The decision of a list if these rules match (ascending), and whether the first of them alone determines it.
+/// The decision of a list if these rules match (in ascending order), and whether the first of them alone determines it.
 pub(super) fn decide(
     list: &ResolvedList,
     matching: impl Iterator<Item = u32>,
@@ -17,7 +17,7 @@ pub(super) fn decide(
     let decision = decided.and_then(|decided| steps.decision(decided)).cloned();
     let unknown = || Arc::new(Reason::Unknown(list.direction).into());
     let decision = decision.unwrap_or_else(unknown);
-    // Rules after the first matter only if the first is noted and the walk continues.
+    // Rules after the first one matter only if the first one is noted and the evaluation continues.
     if noted.is_empty() {
         return (decision, true);
     }

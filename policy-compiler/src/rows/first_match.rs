@@ -1,8 +1,8 @@
 //! First matches: the first rule that matches each port.
 //!
 //! If the first matching rule decides, no later rule matters. Then the row of a peer with two predicates follows from
-//! the rows of peers with one: each port gets the lower of two rules. So the pieces of the rules that require one
-//! predicate are made once, for all rows. `builder` has the gain.
+//! the rows of peers with one predicate each: each port gets the lower of the two rules. So the pieces of the rules
+//! that require one predicate are computed once, for all rows. `builder` states the gain.
 
 use super::match_set::CompactMatch;
 use crate::image::NO_KEY;
@@ -11,16 +11,16 @@ use crate::image::NO_KEY;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) start: u32,
-    /// [`NO_RULE`] if none matches.
+    /// The rule, or [`NO_RULE`] if none matches.
     pub(crate) rule: u32,
 }
 
 pub(crate) const NO_RULE: u32 = u32::MAX;
 
-/// The number of tables of protocols with ports; they are the first.
+/// The number of tables of protocols with ports. They are the first tables.
 const WITH_PORTS: usize = 3;
 
-/// The ranges of the pieces of some rules, by table; empty if the rules do not look at the table.
+/// For each table, the range of the pieces of some rules. It is empty if the rules do not test the table.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FirstMatch([(u32, u32); WITH_PORTS]);
 
@@ -29,7 +29,8 @@ pub(crate) struct FirstMatch([(u32, u32); WITH_PORTS]);
 pub(crate) struct FirstMatches(Vec<Piece>);
 
 impl FirstMatches {
-    /// Adds the first matches of some rules, ascending; `None` if a match set is not simply a range of ports.
+    /// Adds the first matches of some rules, in ascending order. Returns `None` if a match set is more than a range of
+    /// ports.
     pub(crate) fn add(
         &mut self,
         matched: &[(u32, CompactMatch)],
@@ -60,7 +61,7 @@ impl FirstMatches {
             .unwrap_or_default()
     }
 
-    /// Merges several in one table; empty if none of them looks at the table.
+    /// Merges several first matches in one table. The result is empty if none of them tests the table.
     pub(crate) fn merge_all<'d>(
         &'d self,
         all: &[FirstMatch],
@@ -85,7 +86,7 @@ fn pieces((rule, first, last): (u32, u16, u16)) -> [Piece; 3] {
     [(0, before), (first, rule), (behind, NO_RULE)].map(|(start, rule)| Piece { start, rule })
 }
 
-/// Memory that is used again from merge to merge.
+/// Memory that is reused from merge to merge.
 #[derive(Debug, Default)]
 pub(crate) struct MergeScratch {
     merged: Vec<Piece>,
@@ -93,7 +94,7 @@ pub(crate) struct MergeScratch {
 }
 
 impl MergeScratch {
-    /// Keeps the lower of two rules at each port. Both lists begin with port 0, or nothing is merged yet.
+    /// Keeps the lower of two rules at each port. Both lists begin with port 0, or nothing has been merged yet.
     fn merge(&mut self, others: &[Piece]) {
         std::mem::swap(&mut self.merged, &mut self.before);
         self.merged.clear();
@@ -105,7 +106,7 @@ impl MergeScratch {
             if start > NO_KEY {
                 return;
             }
-            // If several pieces start at one port, the last counts.
+            // If several pieces start at one port, the last one applies.
             while let Some(piece) = ones.next_if(|piece| piece.start == start) {
                 one = piece.rule;
             }

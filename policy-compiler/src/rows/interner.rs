@@ -1,15 +1,15 @@
-//! The row interner: stores equal rows once, and equal lines of any rows once.
+//! The row interner: it stores equal rows once, and equal lines of different rows once.
 //!
-//! The intervals that a tree of lines divides determine the tree; the intervals and targets of a line determine the
-//! line. So, from the leaves up, equal intervals lead to one target, and rows are equal if their targets are.
+//! The intervals that a tree of lines divides determine the tree. The intervals and targets of a line determine the
+//! line. So equal intervals lead to one target, from the leaves up, and rows are equal if their targets are equal.
 //!
-//! The gain: the site's tables take 4.8 MB (goal 16) and mostly fit the caches; a random lookup of 30 ns needs that
-//! (`docs/performance.md`).
+//! The gain: the tables of the site take 4.8 MB (goal 16) and mostly fit the caches, which a random lookup of 30 ns
+//! requires (`docs/performance.md`).
 
 use crate::common::{IndexTable, PathId};
 use crate::image::{Interval, LEAF_WIDTH, Leaf, Line, Lines, NO_KEY, Row, Target, WIDTH};
 
-/// See the module.
+/// The rows and lines, with indexes that find equal ones.
 #[derive(Debug, Default)]
 pub(crate) struct RowInterner {
     pub(crate) lines: Lines,
@@ -31,7 +31,7 @@ impl RowInterner {
     /// The number of a row.
     pub(crate) fn intern_row(&mut self, row: Row) -> u32 {
         let all = &mut self.lines;
-        // Numbers are hashed faster than targets.
+        // Numbers can be hashed faster than targets.
         let said = row.map(Target::bits);
         let (number, is_new) =
             self.row_numbers.find_or_insert(&said, all.len() as u32, |it| all.row(it) == Some(row));
@@ -65,12 +65,13 @@ impl RowInterner {
         number
     }
 
-    /// The target that divides ascending intervals; `by` makes a target of a line's number.
+    /// The target that divides ascending intervals. `by` turns a line's number into a target.
     pub(crate) fn tree(&mut self, intervals: &[Interval], by: impl Fn(u32) -> Target) -> Target {
         let [first, .., last] = intervals else {
             return intervals.first().map_or(Target::default(), |alone| alone.to);
         };
-        // A leaf leads a packet without a key where the first interval leads; that must be where the last one leads.
+        // A leaf leads a packet without a key to the target of the first interval, so the last interval must have the
+        // same target.
         if first.to == last.to
             && let Some(leaf) = Leaf::from_intervals(intervals)
         {
@@ -81,8 +82,8 @@ impl RowInterner {
         }
         let mut level = self.in_leaves(intervals, &by).unwrap_or_else(|| intervals.to_vec());
         while level.len() > WIDTH {
-            // Of up to a hundred intervals only those that do not fit the top line go down a level: all others are one
-            // step nearer.
+            // With up to a hundred intervals, only those that do not fit the top line go one level down, and all others
+            // are one step nearer.
             let lines = (level.len() - WIDTH).div_ceil(WIDTH - 1);
             let further = level.split_off(WIDTH.saturating_sub(lines));
             level.extend(further.chunks(WIDTH).map(|some| match some {
@@ -96,7 +97,7 @@ impl RowInterner {
         by(self.intern_line(&Line::from_intervals(&level)))
     }
 
-    /// Packs the intervals of keys into leaves; `None` if a leaf cannot lead to one of the targets.
+    /// Packs the intervals of keys into leaves. Returns `None` if a leaf cannot lead to one of the targets.
     fn in_leaves(
         &mut self,
         intervals: &[Interval],
@@ -113,7 +114,7 @@ impl RowInterner {
         Some(leaves.chain([bare]).collect())
     }
 
-    /// Adds a leaf whose paths have other numbers here. Returns its targets by key and by source port.
+    /// Adds a leaf whose paths have other numbers in this interner. Returns its targets by key and by source port.
     fn import_leaf(&mut self, leaf: &Leaf, paths: impl Fn(PathId) -> PathId) -> [Target; 2] {
         let by = [Target::by_key, Target::by_source];
         if let Some(leaf) = leaf.map_paths(&paths) {
@@ -127,14 +128,14 @@ impl RowInterner {
         by.map(|by| self.tree(&intervals, by))
     }
 
-    /// Keeps the rows that are wanted, by number, and drops the others. Returns the new numbers, in order.
+    /// Keeps the wanted rows, by number, and drops the others. Returns the new numbers, in order.
     pub(crate) fn retain(&mut self, wanted: &[bool]) -> Vec<Option<u32>> {
         let Self { lines, .. } = std::mem::take(self);
         self.import(&lines, wanted, |path| path)
     }
 
-    /// Adds the wanted rows of other lines, by number. `paths` translates their paths. Returns the numbers of the rows
-    /// here, in order.
+    /// Adds the wanted rows of another interner, by number. `paths` translates their paths. Returns the numbers of the
+    /// rows here, in order.
     pub(crate) fn import(
         &mut self,
         other: &Lines,
@@ -198,7 +199,7 @@ impl LinesInUse {
     }
 }
 
-/// The lines and leaves that some targets lead to, directly or through other lines.
+/// The lines and leaves to which some targets lead, directly or through other lines.
 fn lines_in_use(lines: &Lines, places: impl Iterator<Item = Target>) -> LinesInUse {
     let mut in_use =
         LinesInUse { lines: vec![false; lines.all.len()], leaves: vec![false; lines.leaves.len()] };
@@ -228,7 +229,8 @@ mod tests {
             1 => prop::collection::btree_set(start.clone(), 0..200),
             1 => prop::collection::btree_set(start, 0..20),
         ];
-        // In some, the last interval leads where the first does; some lead to paths that a leaf cannot hold.
+        // In some cases the last interval has the target of the first one, and some targets are paths that a leaf
+        // cannot hold.
         let paths = (prop_oneof![Just(7u32), 65_400u32..65_540], prop_oneof![2u32..4, Just(999)]);
         (starts, paths).prop_map(|(starts, (path, many))| {
             let to = (0..).map(|at| Target::path(PathId(path + at % many)));
@@ -258,7 +260,7 @@ mod tests {
             }
             let mut bounds = [Vec::new(), Vec::new()];
             laid.lines.bounds(1, 1, &mut bounds);
-            // Packets without a key may have an interval of their own even if the last keys lead to the same target.
+            // Packets without a key may have a separate interval even if the last keys have the same target.
             let drawn: BTreeSet<u32> = bounds[usize::from(by_source)].iter().copied().collect();
             prop_assert!(starts().all(|start| drawn.contains(&start)));
             prop_assert!(drawn.into_iter().all(|it| it == NO_KEY || starts().any(|start| start == it)));

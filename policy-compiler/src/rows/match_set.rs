@@ -1,4 +1,4 @@
-//! Match sets: the packets that a rule matches between two addresses, when both are known.
+//! Match sets: the packets that a rule matches between two given addresses.
 
 use std::sync::Arc;
 
@@ -36,10 +36,10 @@ impl MatchSet {
     }
 }
 
-/// A match set in a few bytes.
+/// A match set in compact form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CompactMatch {
-    /// The packets of one protocol with destination ports from the first to the last: the match set of most rules.
+    /// The packets of one protocol with destination ports from the first to the last. Most rules have such a match set.
     Ports {
         /// The protocol's table.
         table: u8,
@@ -50,17 +50,17 @@ pub(crate) enum CompactMatch {
     Interned(u32),
 }
 
-/// The interned match sets. There are few, so they stay in the cache.
+/// The interned match sets. There are few of them, so they stay in the cache.
 #[derive(Debug, Default)]
 pub(crate) struct MatchSets {
     all: Vec<MatchSet>,
     numbers: AHashMap<MatchSet, u32>,
-    /// For each match set the tables that it looks at, as bits, and whether it contains every packet.
+    /// For each match set, the tables that it tests, as bits, and whether it contains every packet.
     about: Vec<(u8, bool)>,
 }
 
 impl MatchSets {
-    /// Interns a match set; `None` if it is empty.
+    /// Interns a match set. Returns `None` if it is empty.
     pub(crate) fn intern(&mut self, claim: MatchSet) -> Option<CompactMatch> {
         let Self { all, numbers, about } = self;
         let known = numbers.get(&claim).copied();
@@ -79,7 +79,7 @@ impl MatchSets {
         number.map(CompactMatch::Interned)
     }
 
-    /// The tables that a match set looks at, as bits.
+    /// The tables that a match set tests, as bits.
     pub(crate) fn tables(&self, claimed: CompactMatch) -> u8 {
         match claimed {
             CompactMatch::Ports { table, .. } => 1 << table,
@@ -105,10 +105,10 @@ impl MatchSets {
     }
 }
 
-/// One alternative of a rule for the peers of a family, given the local end: one entity for each end. The rule matches
-/// if one of its alternatives matches.
+/// One alternative of a rule for the peers of a family, given the local end. It has one entity for each end. The rule
+/// matches if one of its alternatives matches.
 pub(crate) enum Alternative<'r> {
-    /// One match set for every peer that has a predicate; `None`: for every peer.
+    /// One match set for every peer that has the predicate, or for every peer if there is no predicate.
     Fixed(Option<PredicateId>, CompactMatch),
     /// One match set for every peer that the entity matches.
     Where(&'r ResolvedEntity, CompactMatch),
@@ -116,12 +116,12 @@ pub(crate) enum Alternative<'r> {
     PerPeer(PeerAlternative<'r>),
 }
 
-/// An alternative that looks at the peer's ports.
+/// An alternative that tests the peer's ports.
 pub(crate) struct PeerAlternative<'r> {
     rule: &'r ResolvedRule,
     direction: Direction,
     pub(super) peer: &'r ResolvedEntity,
-    /// The local end's ports.
+    /// The ports of the local end.
     local: Arc<EndPorts>,
 }
 
@@ -160,7 +160,7 @@ pub(crate) fn alternatives<'r>(
     }
 }
 
-/// The ports of an entity, if it looks at ports.
+/// The ports of an entity, if it tests ports.
 type SharedPorts<'r> = Option<&'r Arc<[Ports]>>;
 
 fn is_shared(one: SharedPorts<'_>, other: SharedPorts<'_>) -> bool {
@@ -170,14 +170,14 @@ fn is_shared(one: SharedPorts<'_>, other: SharedPorts<'_>) -> bool {
     }
 }
 
-/// The predicates, at most one, that a peer must have if the entity looks at nothing else of the peer's address but its
-/// family; otherwise `None`.
+/// The predicates (at most one) that a peer must have, if the entity tests nothing else of the peer's address except
+/// its family. Otherwise `None`.
 fn required_predicates(peer: &ResolvedEntity) -> Option<&[PredicateId]> {
     (peer.wanted.len() <= 1 && peer.unwanted.is_empty()).then_some(&*peer.wanted)
 }
 
 /// The only [alternative](Alternative::Fixed) of a rule that matches one range of ports for every local end, with the
-/// families that it matches; `None` for every other rule. Most rules are of this kind.
+/// families that it matches. `None` for every other rule. Most rules are of this kind.
 pub(crate) fn single_alternative(
     rule: &ResolvedRule,
     direction: Direction,
@@ -196,7 +196,7 @@ pub(crate) fn single_alternative(
     ))
 }
 
-/// The match set of a rule that looks only at one range of a protocol's destination ports.
+/// The match set of a rule that tests only one range of a protocol's destination ports.
 fn port_range_match(
     rule: &ResolvedRule,
     direction: Direction,
@@ -229,7 +229,7 @@ impl PeerAlternative<'_> {
         peer + self.rule.peer.not_ports.len() + self.rule.local.port_ranges()
     }
 
-    /// The match set of this alternative between the local end and a peer; `None` if it does not match the peer.
+    /// The match set of this alternative between the local end and a peer. `None` if it does not match the peer.
     pub(crate) fn match_peer(
         &self,
         peer: &impl Facts,
@@ -253,7 +253,7 @@ impl PeerAlternative<'_> {
     }
 }
 
-/// Facts about any peer of a family: no predicate is true.
+/// The facts about any peer of a family: no predicate is true.
 struct NoFacts(Family);
 
 impl Facts for NoFacts {
@@ -274,7 +274,7 @@ impl Facts for NoFacts {
     }
 }
 
-/// The terms of a rule about a packet, except those about its ends.
+/// The terms of a rule about a packet, without those about its ends.
 #[derive(Clone, Copy)]
 pub(crate) struct PacketTerms {
     pub(crate) protocol: Option<u8>,
@@ -285,7 +285,7 @@ pub(crate) struct PacketTerms {
 
 /// The ports that an end of a rule accepts.
 pub(crate) struct EndPorts {
-    /// For each of [`Protocol::ALL`]; `None`: the end does not look at ports.
+    /// The ports for each of [`Protocol::ALL`]. `None` if the end does not test ports.
     pub(crate) ports: Option<[Ranges; 3]>,
     /// Whether only packets with ports are accepted. An end that only excludes ports also accepts protocols without
     /// ports.
@@ -373,7 +373,7 @@ pub(crate) fn match_set(
             };
             let wanted = rule.icmp.map_or_else(Ranges::all, keys);
             let unwanted = rule.not_icmp.filter(|_| is_icmp).map(keys).unwrap_or_default();
-            // A later fragment has no type: it matches only if every type matches.
+            // A later fragment has no type, so it matches only if every type matches.
             let keys = wanted.intersection(&unwanted.complement());
             let bare = keys.is_all();
             TableMatch { keys, sources: Ranges::all(), bare }

@@ -1,30 +1,30 @@
 //! The painter of a row: each key belongs to the first rule that claims it.
 //!
-//! Claims come in the order of the rules. A claim takes the keys in it that no earlier claim took, so a claim costs as
-//! much as it takes, and the painter knows when later claims can take nothing more.
+//! Claims come in the order of the rules. A claim takes those of its keys that no earlier claim took. So the cost of a
+//! claim depends on what it takes, and the painter knows when later claims can take nothing more.
 
 use super::interner::RowInterner;
 use super::match_set::{CompactMatch, MatchSets};
 use super::row::push_interval;
 use crate::image::{Interval, NO_KEY, OTHERS, Row, TABLES, Target};
 
-/// See the module.
+/// The state of the row that is being painted.
 #[derive(Debug)]
 pub(super) struct Painter {
     tables: [TablePaint; TABLES],
-    /// The parts that are painted throughout, as bits of [`parts`].
+    /// The parts that are completely painted, as bits of [`parts`].
     pub(super) done: u16,
     intervals: Vec<Interval>,
 }
 
-/// Words of a set of keys.
+/// The number of words of a set of keys.
 const WORDS: usize = NO_KEY as usize / 64;
 
 #[derive(Debug)]
 struct TablePaint {
-    /// The keys that nothing claimed, unless nothing or everything is claimed.
+    /// The keys that no claim has taken. The content is valid unless all keys are open or all are taken.
     open: Box<[u64; WORDS]>,
-    /// For each word of `open` whether it is not zero.
+    /// One bit for each word of `open`: whether the word is not zero.
     occupied: [u64; WORDS / 64],
     /// The number of open keys.
     left: u32,
@@ -47,8 +47,8 @@ impl Default for Painter {
     }
 }
 
-/// The parts of a row that a match set looks at, as bits: the keys of each table, and above them the packets without a
-/// key of each table.
+/// The parts of a row that a match set tests, as bits: the keys of each table, and above them the packets without a key
+/// of each table.
 pub(super) fn parts(claim: CompactMatch, match_sets: &MatchSets) -> u16 {
     let CompactMatch::Interned(number) = claim else { return match_sets.tables(claim).into() };
     let mut parts = match_sets.tables(claim).into();
@@ -70,8 +70,8 @@ impl Painter {
         }
     }
 
-    /// Paints the keys of a match set that are open. Returns whether there were any; `None`, with the row in any state,
-    /// if the match set tests source ports.
+    /// Paints the open keys of a match set. Returns whether there were any. Returns `None` if the match set tests
+    /// source ports; the row is then in any state.
     pub(super) fn paint(
         &mut self,
         claim: CompactMatch,
@@ -112,7 +112,7 @@ impl Painter {
         painted
     }
 
-    /// Returns the row and its number of intervals. Keys that nothing claimed lead to `none`.
+    /// Returns the row and its number of intervals. Keys that no claim took lead to `none`.
     pub(super) fn row(&mut self, none: Target, interner: &mut RowInterner) -> (Row, usize) {
         let Self { tables, intervals, .. } = self;
         let mut row = [none; TABLES];
@@ -146,7 +146,7 @@ impl Painter {
 }
 
 impl TablePaint {
-    /// Takes the open keys from the first to the last.
+    /// Takes the open keys between `first` and `last`, inclusive.
     fn paint(&mut self, first: u32, last: u32, to: Target) -> bool {
         if self.left == 0 || first > last {
             return false;
@@ -173,7 +173,7 @@ impl TablePaint {
         painted
     }
 
-    /// The first open key from this one on.
+    /// The first open key that is at least `from`.
     fn next_open(&self, from: u32) -> Option<u32> {
         let at = (from / 64) as usize;
         let here = self.open.get(at)? & u64::MAX << (from % 64);
@@ -191,7 +191,7 @@ impl TablePaint {
         Some((at * 64) as u32 + self.open.get(at)?.trailing_zeros())
     }
 
-    /// The last key, up to `last`, of the open keys that begin at `start`.
+    /// The last key, at most `last`, of the open keys that begin at `start`.
     fn end_of_open(&self, start: u32, last: u32) -> u32 {
         let mut at = (start / 64) as usize;
         let mut closed = !self.open[at] & u64::MAX << (start % 64);

@@ -1,6 +1,6 @@
 //! Partitions: the classes, grouped by the predicates that a chain uses.
 //!
-//! Classes of one part share a row.
+//! Classes in the same part share a row.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use crate::resolve::{PredicateId, ResolvedRule};
 /// The classes by predicate.
 pub(crate) struct ClassColumns {
     families: Vec<Family>,
-    /// For each predicate the classes that match it, ascending.
+    /// For each predicate, the classes that match it, in ascending order.
     columns: Grouped,
 }
 
 impl ClassColumns {
-    /// The two families partition the addresses, so every class has one. `None` if a class has none.
+    /// The two families partition the addresses, so every class has one. Returns `None` if a class has no family.
     pub(crate) fn new(classes: &[PredicateSet], predicates: usize) -> Option<Self> {
         let families = classes.iter().map(|set| family(set)).collect::<Option<_>>()?;
         Some(Self { families, columns: classes_by_predicate(classes, predicates) })
     }
 
-    /// The classes that a rule may match as peers; `None` for all classes.
+    /// The classes that a rule may match as peers. `None` means all classes.
     pub(crate) fn classes_matching(&self, rule: &ResolvedRule) -> Option<Vec<u32>> {
         let mut concerned = Vec::new();
         for entity in &rule.peer.entities {
@@ -36,10 +36,10 @@ impl ClassColumns {
     }
 }
 
-/// The number for a missing part.
+/// The number that means no part.
 const NO_PART: u32 = u32::MAX;
 
-/// The peers that rows are built for: their family, and those predicates of the chain that are true of them.
+/// The peers for which rows are built: their family, and those predicates of the chain that are true of them.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub(super) all: Vec<(Family, usize)>,
@@ -69,7 +69,7 @@ impl Parts {
     }
 }
 
-/// All classes, grouped by which of some predicates are true of them.
+/// All classes, grouped by the subset of some predicates that is true of them.
 #[derive(Debug)]
 pub(crate) struct Partition {
     pub(super) of_class: Vec<u32>,
@@ -112,15 +112,15 @@ impl Partition {
     }
 }
 
-/// Partitions by the predicates that chains use. A chain that replaces another mostly uses the same ones.
+/// Partitions by the predicates that chains use. A chain that replaces another one usually uses the same predicates.
 #[derive(Debug, Default)]
 pub(crate) struct Partitions {
-    /// Each partition with the turn that last used it.
+    /// Each partition, with the turn that last used it.
     all: AHashMap<Box<[PredicateId]>, (Arc<Partition>, u64)>,
 }
 
 impl Partitions {
-    /// The partition by these predicates, ascending.
+    /// The partition by these predicates, which are in ascending order.
     pub(super) fn get(
         &mut self,
         mut asked: Vec<PredicateId>,
@@ -139,7 +139,7 @@ impl Partitions {
     }
 
     /// Evicts the partitions that this turn did not use, if there are more than two for each chain, and all partitions
-    /// if they take more than `room` bytes. Partitions only save time.
+    /// if they take more than `room` bytes. Partitions only save time, so they can be dropped.
     pub(crate) fn evict(&mut self, chains: usize, turn: u64, room: usize) {
         if self.all.len() > chains * 2 {
             self.all.retain(|_, (_, used)| *used == turn);
@@ -149,7 +149,7 @@ impl Partitions {
         }
     }
 
-    /// Bytes of all partitions.
+    /// The memory of all partitions, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let each = self.all.iter().map(|(asked, (it, _))| size_of_val(&**asked) + it.bytes());
         each.sum()

@@ -1,4 +1,4 @@
-//! The paths that rows lead to, and their counter slots.
+//! The paths to which rows lead, and their counter slots.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::common::PathId;
 use crate::image::Path;
 use crate::model::Decision;
 
-/// See the module. Paths are only added to.
+/// All paths of a compiler, with their numbers. Paths are only added, never changed.
 #[derive(Debug, Default)]
 pub(crate) struct PathTable {
     /// The slots of all decisions, for the life of a compiler.
@@ -25,7 +25,7 @@ pub(crate) struct PathTable {
 const NONE: u32 = u32::MAX;
 
 impl PathTable {
-    /// An empty table whose numbers follow those of another.
+    /// Creates an empty table whose numbers follow those of another one.
     pub(crate) fn continuing(others: &Self) -> Self {
         Self { first: others.len() as u32, ..Self::default() }
     }
@@ -69,18 +69,19 @@ impl PathTable {
         self.slots.end()
     }
 
-    /// Forgets everything but the slots.
+    /// Forgets everything except the slots.
     pub(crate) fn forget(&mut self) {
         *self = Self { slots: std::mem::take(&mut self.slots), ..Self::default() };
     }
 
-    /// Forgets all paths and releases these slots for other decisions, except those of the unknown.
+    /// Forgets all paths, and frees these slots for other decisions, except the slots for unknown
+    /// ends.
     pub(crate) fn release(&mut self, slots: &BTreeSet<u32>) {
         self.slots.release(slots);
         self.forget();
     }
 
-    /// All paths, shared.
+    /// All paths, as a shared slice.
     pub(crate) fn shared(&mut self) -> Arc<[Path]> {
         if self.published.len() != self.all.len() {
             self.published = self.all.as_slice().into();

@@ -1,8 +1,8 @@
-//! The row plan: which rows have to be built. A chain needs one row for each of the different sets of its predicates
-//! that are true of a class.
+//! The row plan: which rows have to be built. A chain needs one row for each distinct set of its predicates that are
+//! true of some class.
 //!
-//! The gain: a changed policy costs the rows of the classes that its rules may match, and not those of all classes. In
-//! the cluster of `docs/performance.md` such a change takes 3.0 ms (goal 5), and a whole compilation 31 ms.
+//! The gain: a changed policy costs only the rows of the classes that its rules may match, not those of all classes. In
+//! the cluster of `docs/performance.md`, such a change takes 3.0 ms (goal 5), and a whole compilation takes 31 ms.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::model::{Direction, Family};
 use crate::peers::{PredicateSet, family};
 use crate::resolve::{PossiblePorts, PredicateId, ResolvedEnd, ResolvedList, RuleEffect, Step};
 
-/// For up to this many rows every step is tried, and no step index is made.
+/// The number of rows up to which every step is tried for each row, and no step index is built.
 const FEW_ROWS: usize = 8;
 
 /// The rows to build, numbered chain by chain.
@@ -23,9 +23,9 @@ pub(crate) struct RowPlan<'a> {
     pub(crate) chains: Vec<PlannedChain<'a>>,
     /// The number of rows to build.
     pub(crate) rows: usize,
-    /// The number of the chains whose rows are built one by one; they come first, and the others are walked over.
+    /// The number of chains whose rows are built one by one. They come first; the others are walked over.
     pub(crate) simple: usize,
-    /// The number of the rows of these chains.
+    /// The number of rows of these chains.
     pub(crate) simple_rows: usize,
 }
 
@@ -43,13 +43,13 @@ pub(crate) struct PlannedChain<'a> {
 enum PlannedCells {
     /// Every row has to be built.
     Full(Arc<Partition>),
-    /// The existing row of each class; and the classes that need another row, each with the index of its part.
+    /// The existing row of each class, and the classes that need another row, each with the index of its part.
     Incremental { rows: Vec<u32>, open: Vec<(u32, u32)>, parts: Parts },
 }
 
 impl<'a> RowPlan<'a> {
-    /// The first row of the second half, measured by the predicates of the rows: a row with more predicates takes
-    /// longer.
+    /// The first row of the second half. The halves have about equal numbers of predicates, because a row with more
+    /// predicates takes longer.
     pub(crate) fn half(&self) -> usize {
         let simple = self.chains.get(..self.simple).unwrap_or_default();
         let parts = || simple.iter().map(|chain| chain.cells.parts());
@@ -77,8 +77,8 @@ impl<'a> RowPlan<'a> {
         self.chains.push(PlannedChain { at, list, local, cells, rows });
     }
 
-    /// Ends the planning. The chains that are [dear](PlannedChain::is_dear) come last, the dearest at the end, so that
-    /// the others get their rows first.
+    /// Ends the planning. The chains that are [expensive](PlannedChain::is_dear) come last, in ascending order of size,
+    /// so that the other chains get their rows first.
     pub(crate) fn finish(&mut self, most: usize) {
         let mut keyed: Vec<_> = std::mem::take(&mut self.chains)
             .into_iter()
@@ -95,7 +95,7 @@ impl<'a> RowPlan<'a> {
         }
     }
 
-    /// Adds a chain whose rows stay valid for all but some classes. `Err` for a class that does not exist.
+    /// Adds a chain whose rows stay valid for all except some classes. Returns `Err` for a class that does not exist.
     pub(crate) fn add_some(
         &mut self,
         at: usize,
@@ -146,15 +146,15 @@ impl PlannedChain<'_> {
         self.cells.parts().part(number - self.rows.start)
     }
 
-    /// The number of rules, of their terms for peers, and of the predicates of the rows.
+    /// The number of rules, of their terms for peers, of the rows, and of the predicates of the rows, added up.
     pub(crate) fn size(&self) -> usize {
         let steps = self.list.steps.steps.iter();
         let named = steps.map(|step| 1 + step.rule.peer.size());
         named.sum::<usize>() + self.rows.len() + self.cells.parts().predicates.len()
     }
 
-    /// The number of alternatives of rules that its rows test if they are built one by one: those of rules that require
-    /// a predicate that the peers have, or none; and those that a row tests again.
+    /// The number of alternatives of rules that its rows test if they are built one by one. It counts the rules that
+    /// require no predicate or one that the peers have, and the repeated tests in each row.
     pub(crate) fn looks(&self) -> usize {
         let again = self.rows.len().saturating_mul(self.looks_again());
         self.looks_once().saturating_add(again)
@@ -198,8 +198,8 @@ impl PlannedChain<'_> {
         self.rows.len() * always + wanting
     }
 
-    /// Whether its rows, built one by one, look at more rules than `most`, and at far more than the chain and its peers
-    /// name together.
+    /// Whether its rows, built one by one, test more rules than `most`, and many times more than the chain and its
+    /// peers contain together.
     fn is_dear(&self, most: usize) -> bool {
         const FAR: usize = 4;
         let looks = self.looks();
@@ -211,7 +211,7 @@ impl PlannedChain<'_> {
         self.rows.len() * 8 >= self.list.steps.steps.len()
     }
 
-    /// Bytes of its cells.
+    /// The number of bytes of its cells.
     pub(crate) fn bytes(&self) -> usize {
         match &self.cells {
             PlannedCells::Full(partition) => size_of_val(&*partition.of_class),

@@ -1,4 +1,5 @@
-//! One row: the decisions on all packets between a chain and a class, by a sweep over the match sets of the rules.
+//! One row: the decisions on all packets between a chain and a class. It is built by a sweep over the match sets of the
+//! rules.
 
 use super::first_match::{FirstMatch, FirstMatches, MergeScratch, NO_RULE};
 use super::interner::RowInterner;
@@ -7,7 +8,7 @@ use super::work::Work;
 use crate::common::{BitSet, PathId};
 use crate::image::{Interval, NO_KEY, OTHERS, Row, TABLES, Target};
 
-/// Memory that is used again from row to row.
+/// Memory that is reused from row to row.
 #[derive(Debug, Default)]
 pub(crate) struct RowScratch {
     sweep: Sweep,
@@ -15,15 +16,16 @@ pub(crate) struct RowScratch {
     rules: Vec<u32>,
     /// The match sets that contain packets without a key.
     bare: BitSet,
-    /// The intervals of one table, ascending from key 0; neighbours lead to different targets. Packets that do not show
-    /// the key of their protocol come after all keys.
+    /// The intervals of one table, in ascending order from key 0. Adjacent intervals have different targets. Packets
+    /// that do not show the key of their protocol come after all keys.
     intervals: Vec<Interval>,
     by_source: BySource,
     firsts: MergeScratch,
 }
 
 impl RowScratch {
-    /// Adds the first matches of some rules, ascending; `None` if more than the first matching rule may matter.
+    /// Adds the first matches of some rules, in ascending order. Returns `None` if more than the first matching rule
+    /// may matter.
     pub(crate) fn first_match(
         &mut self,
         matched: &[(u32, CompactMatch)],
@@ -34,7 +36,7 @@ impl RowScratch {
         if all { firsts.add(matched, &mut self.firsts) } else { None }
     }
 
-    /// The [`row`](Self::row) of merged first matches; `None` if the path of a rule is not known.
+    /// The [`row`](Self::row) of merged first matches. `None` if the path of a rule is not known.
     pub(crate) fn row_from_first_matches(
         &mut self,
         firsts: &FirstMatches,
@@ -61,9 +63,9 @@ impl RowScratch {
         Some(row)
     }
 
-    /// The row of some rules, ascending, each with a match set. `decide` gives the path for the rules that match one
-    /// packet, and whether the first of them alone determines it. It is not called for paths that `known` holds. If the
-    /// work runs out on the way, the row is not to be used.
+    /// The row of some rules, in ascending order, each with a match set. `decide` returns the path for the rules that
+    /// match one packet, and whether the first of them alone determines it. It is not called for paths that `known`
+    /// contains. If the work runs out on the way, the row must not be used.
     pub(super) fn row(
         &mut self,
         matched: &[(u32, CompactMatch)],
@@ -85,9 +87,9 @@ impl RowScratch {
         row
     }
 
-    /// Makes one table of the row, and returns what the row has to point to. It goes through the table's keys (ports, for
-    /// instance) in ascending order, knows at each key which match sets contain it, and begins a new interval where the
-    /// decision changes.
+    /// Builds one table of the row, and returns the target that the row needs for it. It goes through the table's keys
+    /// (such as ports) in ascending order, knows for each key which match sets contain it, and begins a new interval
+    /// where the decision changes.
     fn table_target<'d>(
         &mut self,
         table: usize,
@@ -101,7 +103,7 @@ impl RowScratch {
         rules.clear();
         bare.clear();
         intervals.clear();
-        // Match sets that look at source ports.
+        // The match sets that test source ports.
         let mut sourced: Vec<(u32, &'d TableMatch)> = Vec::new();
         for (rule, claimed) in matched {
             let index = rules.len() as u32;
@@ -142,7 +144,7 @@ impl RowScratch {
     }
 }
 
-/// Divides source ports at one key.
+/// Divides the source ports at one key.
 #[derive(Debug, Default)]
 struct BySource {
     sweep: Sweep,
@@ -191,18 +193,18 @@ pub(crate) struct FirstPaths {
 }
 
 impl FirstPaths {
-    /// The paths of this many rules are not known.
+    /// Creates the table for this many rules, with no path known yet.
     pub(crate) fn unknown(rules: usize) -> Self {
         Self { by_rule: vec![None; rules], none: None }
     }
 
-    /// The path of packets for which a rule is the first, if the rule alone determines it.
+    /// The path of packets for which a rule is the first match, if the rule alone determines it.
     fn path(&self, rule: u32) -> Option<Target> {
         self.by_rule.get(rule as usize).copied().flatten()
     }
 
-    /// The path of packets for which a rule is the first (`None`: that no rule matches), if the rule alone determines it.
-    /// `path` gives it if it is not known yet.
+    /// The path of packets for which `rule` is the first match (`None`: no rule matches), if that alone determines it.
+    /// `path` returns it if it is not known yet.
     pub(super) fn path_or(
         &mut self,
         rule: Option<u32>,
@@ -218,8 +220,8 @@ impl FirstPaths {
         *known
     }
 
-    /// Keeps the results of `path`, which gives the path of packets for which a rule is the first, if the rule alone
-    /// determines it, and (for `None`) the path of packets that no rule matches.
+    /// Stores the results of `path`. `path` returns the path of packets for which a rule is the first match, if the
+    /// rule alone determines it. For `None`, it returns the path of packets that no rule matches.
     pub(crate) fn precompute(
         rules: usize,
         mut path: impl FnMut(Option<u32>) -> Option<PathId>,
@@ -256,7 +258,7 @@ impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
         let active = ActiveRules { in_force, from: 0, rules, last: None, work: self.work };
         let (path, always) = (self.decide)(active);
         if self.work.is_out() {
-            // Perhaps not of all rules.
+            // The work ran out, so the rules may be incomplete.
             return Target::NOWHERE;
         }
         let place = Target::path(path);
@@ -271,13 +273,13 @@ impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
     }
 }
 
-/// The work to read one of a decision's rules. A decision may note, and so keep, all of them.
+/// The work for reading one of a decision's rules. A decision may record all of them, and then stores them.
 const READ: usize = 8;
 
 /// The rules whose match sets contain a key, ascending and distinct, until the work runs out.
 pub(crate) struct ActiveRules<'a> {
     in_force: &'a BitSet,
-    /// The match sets below this number were returned.
+    /// The match sets below this number have been returned already.
     from: u32,
     rules: &'a [u32],
     last: Option<u32>,
@@ -303,8 +305,8 @@ impl Iterator for ActiveRules<'_> {
 /// A sweep over keys, with the sets that contain each key.
 #[derive(Debug, Default)]
 struct Sweep {
-    /// Each bound of a set, as a number that sorts by key: the key, then the set's number and whether the set begins
-    /// there.
+    /// Each bound of a set, as a number that sorts by key: first the key, then the set's number and whether the set
+    /// begins there.
     edges: Vec<u64>,
     /// The sets that contain the current key.
     active: BitSet,
@@ -329,7 +331,7 @@ impl Sweep {
         }
     }
 
-    /// Visits each key at which the containing sets change, from 0 on, with these sets.
+    /// Visits, from 0 on, each key at which the containing sets change, together with these sets.
     fn sweep(&mut self, mut visit: impl FnMut(u32, &BitSet)) {
         let Self { edges, active: in_force } = self;
         edges.sort_unstable();
@@ -379,7 +381,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_row_leads_each_packet_to_the_rules_that_claim_it(
-            // As many as the bits of a word, and more.
+            // There are a few sets, or about as many as a word has bits, or more.
             all in prop_oneof![
                 9 => prop::collection::vec((0u32..2, keys()), 0..8),
                 1 => prop::collection::vec((0u32..2, keys()), 60..140),

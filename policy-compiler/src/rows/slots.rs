@@ -1,4 +1,4 @@
-//! A counter slot for each decision: the same in every image, until it is released.
+//! A counter slot for each decision. It stays the same in every image until it is released.
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
@@ -8,17 +8,17 @@ use ahash::AHashMap;
 
 use crate::model::{Decision, Direction, Reason};
 
-/// See the module.
+/// The slots of all decisions.
 #[derive(Debug)]
 pub(crate) struct Slots {
     by_decision: AHashMap<Arc<Decision>, u32>,
     free: BTreeSet<u32>,
-    /// The lowest slot that was never used.
+    /// The lowest slot that has never been used.
     next: u32,
 }
 
 impl Default for Slots {
-    /// The unknown of each direction has the first slots.
+    /// The decisions for unknown ends have the first slots, one for each direction.
     fn default() -> Self {
         let unknown = Direction::ALL.into_iter().map(|d| Arc::new(Reason::Unknown(d).into()));
         let of: AHashMap<Arc<Decision>, u32> = unknown.zip(0..).collect();
@@ -52,7 +52,7 @@ impl Slots {
         }
     }
 
-    /// Releases slots for other decisions, except those of the unknown.
+    /// Frees slots for other decisions, except the slots for unknown ends.
     pub(crate) fn release(&mut self, slots: &BTreeSet<u32>) {
         let free = &mut self.free;
         self.by_decision.retain(|decision, slot| {

@@ -15,17 +15,17 @@ use crate::model::Decision;
 use crate::peers::{NewClass, PredicateSet, Predicates};
 use crate::resolve::{PredicateId, Resolved, ResolvedList, RuleEffect};
 
-/// Rows, paths and cells, kept for the next image: a chain that stays the same costs one copy of its cells.
+/// Rows, paths and cells, which are kept for the next image. A chain that does not change costs one copy of its cells.
 #[derive(Debug, Default)]
 pub(crate) struct RowTables {
     pub(crate) builder: RowBuilder,
     chains: AHashMap<ChainKey, ChainCells>,
     pub(crate) partitions: Partitions,
-    /// With more rows than these the unused ones are dropped.
+    /// The number of rows above which unused ones are dropped.
     most_rows: usize,
-    /// With more paths than these everything is built anew; 0 before the first build.
+    /// The number of paths above which everything is built again; 0 before the first build.
     most_paths: usize,
-    /// Counts builds.
+    /// The number of builds.
     turn: u64,
     pub(crate) scale: Thresholds,
 }
@@ -41,11 +41,11 @@ struct ChainCells {
     unmade: Vec<u32>,
     /// The turn that last used the chain.
     turn: u64,
-    /// Its rows take more than they may: the chain is evaluated rule by rule.
+    /// Whether its rows take more than they may. Then the chain is evaluated rule by rule.
     too_dear: bool,
 }
 
-/// Unused rows and paths are kept up to twice the number of those in use plus this many.
+/// The number of unused rows and of unused paths that are kept, in addition to twice as many as are in use.
 const SPARE: usize = 16;
 
 /// The cells of all chains, and the chains that are evaluated rule by rule.
@@ -57,10 +57,10 @@ pub(crate) struct Cells {
 
 /// The cells of all chains while they are filled in.
 struct Grid {
-    /// By chain and class.
+    /// The cells, by chain and class.
     cells: Vec<u32>,
     classes: usize,
-    /// By chain.
+    /// For each chain, whether it has rows.
     has_rows: Vec<bool>,
 }
 
@@ -76,7 +76,7 @@ impl Grid {
 }
 
 impl RowTables {
-    /// Forgets everything but the slots, because classes or the numbers of predicates change.
+    /// Forgets everything except the slots, because classes or the numbers of predicates change.
     pub(crate) fn forget(&mut self) {
         let mut paths = std::mem::take(&mut self.builder.paths);
         paths.forget();
@@ -85,7 +85,7 @@ impl RowTables {
         *self = Self { builder, scale: self.scale, ..Self::default() };
     }
 
-    /// Precomputes the parts that depend on long lists alone, before a compilation from nothing.
+    /// Precomputes, before a compilation from nothing, the parts that depend only on long lists.
     pub(crate) fn precompute(&mut self, lists: &[Arc<ResolvedList>]) {
         self.builder.begin();
         let scale = self.scale;
@@ -97,8 +97,8 @@ impl RowTables {
         }
     }
 
-    /// Adds classes. If a chain uses no predicate in which a new class differs from the class that it comes from, the
-    /// two share a row. In every other chain the row of the new class still has to be built.
+    /// Adds classes. If a chain uses no predicate in which a new class differs from the class that it is derived from,
+    /// the two classes share a row. For every other chain, the row of the new class must still be built.
     pub(crate) fn add_classes(&mut self, new: &[NewClass], predicates: &Predicates) {
         if !new.is_empty() {
             self.partitions = Partitions::default();
@@ -116,14 +116,14 @@ impl RowTables {
         }
     }
 
-    /// Releases counter slots for other decisions, except those of the unknown. This changes the numbers of paths.
+    /// Frees counter slots for other decisions, except the slots for unknown ends. This changes the numbers of paths.
     pub(crate) fn release(&mut self, slots: &BTreeSet<u32>) {
         self.builder.paths.release(slots);
         self.forget();
     }
 
-    /// The cells of all chains. All parts that are used again have the same classes and predicates. `columns` are
-    /// the classes by predicate, if they are known already.
+    /// Builds the cells of all chains. All parts that are reused have the same classes and predicates. `columns` are
+    /// the classes of each predicate, if they are known already.
     pub(crate) fn build(
         &mut self,
         budget: usize,
@@ -138,7 +138,7 @@ impl RowTables {
         let is_fresh = self.builder.rows.lines.len() == 0;
         let scale = self.scale;
         let mut cells = self.cells(budget, (resolved, peers, chains), columns, scale);
-        // The chains that exceed the budget are those of a build from nothing, one chain after another.
+        // The chains that exceed the budget are the same as in a build from nothing, one chain after another.
         let fits = cells.is_ok() && self.builder.bytes() <= budget;
         if !fits && !is_fresh || cells.is_err() {
             self.forget();
@@ -203,7 +203,7 @@ impl RowTables {
             let key = (Pinned(Arc::clone(chain.list)), chain.local.clone());
             let unmade = Vec::new();
             if over_budget.contains(&number) {
-                // A chain that was walked over is not tried again while its rules and the classes stay.
+                // A chain that was walked over is not tried again while its rules and the classes are unchanged.
                 if number >= simple {
                     let rows = Vec::new();
                     self.chains.insert(key, ChainCells { rows, unmade, turn, too_dear: true });
@@ -225,8 +225,8 @@ impl RowTables {
         Ok(Cells { all: grid.cells, linear })
     }
 
-    /// Fills in the cells of the chains that stay. Returns the rows that the other chains need, and the indexes of
-    /// these chains.
+    /// Fills in the cells of the chains that do not change. Returns the rows that the other chains need, and the
+    /// indexes of these chains.
     fn plan<'a>(
         &mut self,
         (resolved, peers, chains): (&'a Resolved, &PeerTables, &'a Chains),
@@ -266,8 +266,8 @@ impl RowTables {
         Ok(plan)
     }
 
-    /// The rows of the chain that this one replaces, and the classes that a rule which differs between the two may
-    /// match. `None` if it replaces none, or if more than half of the rows would change.
+    /// The rows of the chain that this one replaces. Also the classes that may be matched by a rule which only one of
+    /// the two chains has. `None` if it replaces no chain, or if more than half of the rows would change.
     fn reuse_predecessor(
         &self,
         list: &ResolvedList,
@@ -314,7 +314,7 @@ impl RowTables {
     }
 }
 
-/// Whether a list uses any of some predicates of the peer.
+/// Whether a list uses any of some predicates for the peer.
 fn uses_any(list: &ResolvedList, some: &[PredicateId], predicates: &Predicates) -> bool {
     let port_sets = list.peer.port_sets.iter();
     let ports = port_sets.flat_map(|port_set| &predicates.possible_ports[*port_set as usize]);

@@ -1,8 +1,8 @@
-//! The end of the rules that may matter, while matching rules are collected in order.
+//! Determines when no further rule matters, while matching rules are collected in order.
 
 use crate::resolve::RuleEffect;
 
-/// The effect of a matching rule on the walk over the rules.
+/// The effect of a matching rule on the evaluation.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum StepEffect {
     Decide,
@@ -20,7 +20,7 @@ impl From<&RuleEffect> for StepEffect {
     }
 }
 
-/// After a rule that decides every packet, only rules of later tiers can match, and only if a Pass leads there.
+/// After a rule that decides every packet, only rules of later tiers can matter, and only if a Pass leads there.
 #[derive(Debug, Default)]
 pub(super) struct UntilDecided {
     /// The tier in which a rule decides every packet.
@@ -30,7 +30,7 @@ pub(super) struct UntilDecided {
 }
 
 impl UntilDecided {
-    /// Whether no rule of the tier matters any more.
+    /// Whether no further rule of the tier matters.
     pub(super) fn skips(&self, tier: u32) -> bool {
         self.decided == Some(tier)
     }

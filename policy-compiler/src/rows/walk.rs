@@ -1,19 +1,19 @@
-//! The rows of a chain for which many rules meet many peers.
+//! The rows of a chain in which many rules meet many peers.
 //!
-//! The builder of rows (`chain_rows`) collects the rules of each row. If *n* rules may match each of *n* peers, as rules
-//! do that each except other addresses of the whole world, that is n² steps. The walk goes from one row to the next and
-//! looks only at the rules in which the two differ:
+//! The builder of rows (`chain_rows`) collects the rules of each row. This takes n² steps if *n* rules may match each
+//! of *n* peers. An example is rules that match the whole world, each with a different exception. The walk goes from
+//! one row to the next, and processes only the rules in which the two rows differ:
 //!
 //! - The rows are visited in an order in which the predicates that most peers have come first. Nets that contain each
-//!   other then form the tree that they are, and the walk enters and leaves each net once.
-//! - The rules that match at the current peers are a set of bits. To enter or leave a predicate changes the bits of the
-//!   rules that name it. So all rows together cost as many steps as rules name predicates.
-//! - If every rule that stopped to match had taken nothing in the row before the last step, the row is the same.
-//!   Otherwise the row is painted (`painter`): rules are asked in order until nothing is left to claim.
-//! - Rows with the same matching rules are one row. Such sets of rules are compared by a hash of 128 bits with keys that
-//!   nobody knows.
+//!   other then form a tree, and the walk enters and leaves each net once.
+//! - A set of bits holds the rules that match at the current peers. Entering or leaving a predicate changes the bits of
+//!   the rules that contain it. So all rows together cost as many steps as there are predicates in the rules.
+//! - If no rule that stopped matching had taken any key in the row before the last step, and no rule was added, the row
+//!   is the same. Otherwise the row is painted (`painter`): rules claim keys in order until nothing is left to claim.
+//! - Rows with the same matching rules are one row. Such sets of rules are compared by a hash of 128 bits with secret
+//!   keys.
 //!
-//! A row that differs from all others still costs the rules that match it. [`Work`] bounds the sum.
+//! A row that differs from all others still costs one step for each rule that matches it. [`Work`] bounds the total.
 
 use ahash::{AHashMap, RandomState};
 
@@ -38,7 +38,7 @@ use crate::resolve::{PredicateId, ResolvedList};
 #[derive(Clone, Copy)]
 struct MadeRow {
     row: u32,
-    /// The clauses that took keys in it, as a range of `Walk::visible`; `None`: any may matter.
+    /// The clauses that took keys in it, as a range of `Walk::visible`. `None` means that any clause may matter.
     visible: Option<(u32, u32)>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Walk<'a, 'd> {
     paths: FirstPaths,
     scratch: &'d mut ChainScratch,
     painter: Painter,
-    /// The clauses that took something, of one row after another, ascending.
+    /// The clauses that took keys, for one row after another, in ascending order.
     visible: Vec<u32>,
     hashes: [RandomState; 2],
 }
@@ -72,7 +72,7 @@ impl<'a, 'd> Walk<'a, 'd> {
         }
     }
 
-    /// The rows of a chain, in order; `None` if they take more than the work that is left.
+    /// The rows of a chain, in order. `None` if they take more work than is left.
     pub(super) fn rows(
         &mut self,
         chain: &PlannedChain<'a>,
@@ -93,7 +93,8 @@ impl<'a, 'd> Walk<'a, 'd> {
             let mut state = WalkState::new(&clauses, &self.hashes);
             let mut known: AHashMap<u128, MadeRow> = AHashMap::new();
             let mut entered: Vec<Frame> = Vec::new();
-            // The rows that were made on the way to the current position: the number of predicates and flips there.
+            // The rows that were built on the way to the current position, each with the number of predicates and flips
+            // at its position.
             let mut around: Vec<(usize, usize, MadeRow)> = Vec::new();
             for (row, ranks, fork) in order.each() {
                 let same = entered.iter().zip(ranks).take_while(|(one, rank)| one.rank == **rank);
@@ -107,8 +108,8 @@ impl<'a, 'd> Walk<'a, 'd> {
                     around.pop();
                 }
                 for depth in same..=ranks.len() {
-                    // At a fork the walk makes a row even if no peer needs it: the rows behind the fork differ little
-                    // from it.
+                    // At a fork the walk builds a row even if no peer needs it, because the rows after the fork differ
+                    // little from it.
                     let is_made = around.last().is_some_and(|(made, ..)| *made == depth);
                     if depth == ranks.len() || (depth == fork && !is_made) {
                         let outer = around.last().copied();
@@ -141,8 +142,8 @@ impl<'a, 'd> Walk<'a, 'd> {
         Some(made)
     }
 
-    /// Whether the current row is one that was made around it: only clauses have changed since, none came, and those
-    /// that went had taken nothing.
+    /// Whether the current row equals one that was built on the way to it: since then only clauses have changed, none
+    /// was added, and those that were removed had taken no key.
     fn is_same(&self, state: &WalkState, flips: usize, made: MadeRow, work: &mut Work) -> bool {
         let Some((start, end)) = made.visible else { return state.flips.len() == flips };
         let visible = self.visible.get(start as usize..end as usize).unwrap_or_default();
@@ -156,7 +157,7 @@ impl<'a, 'd> Walk<'a, 'd> {
         })
     }
 
-    /// Makes a row.
+    /// Builds a row.
     fn row(
         &mut self,
         (paths, rows): (&mut PathTable, &mut RowInterner),
@@ -179,7 +180,7 @@ impl<'a, 'd> Walk<'a, 'd> {
                 let (decision, always) = decide(self.list, std::iter::once(clause.step));
                 always.then(|| paths.intern(decision))
             });
-            // A rule that does not decide alone matters only if it takes something.
+            // A rule that does not decide alone matters only if it takes some key.
             let painted =
                 self.painter.paint(claim, &self.scratch.match_sets, to.unwrap_or(Target::NOWHERE));
             match painted {
@@ -206,7 +207,7 @@ impl<'a, 'd> Walk<'a, 'd> {
         Some(MadeRow { row, visible: None })
     }
 
-    /// Makes a row in which more than the first matching rule matters.
+    /// Builds a row in which more than the first matching rule matters.
     fn swept_row(
         &mut self,
         (paths, rows): (&mut PathTable, &mut RowInterner),

@@ -8,9 +8,9 @@ use crate::resolve::PredicateId;
 
 /// The rows of a family in the order of the walk.
 pub(super) struct Order {
-    /// The predicates by rank: those that most rows have come first.
+    /// The predicates by rank: those that are true in most rows come first.
     pub(super) ranked: Vec<PredicateId>,
-    /// The row's number, and the end of its ranks.
+    /// Each row's number, and the end of its ranks.
     rows: Vec<(usize, usize)>,
     ranks: Vec<u32>,
 }
@@ -45,7 +45,8 @@ impl Order {
         order
     }
 
-    /// Each row with its ranks, and how many of these the next row begins with.
+    /// Each row with its ranks, and the number of its first ranks that the next row begins with,
+    /// too.
     pub(super) fn each(&self) -> impl Iterator<Item = (usize, &[u32], usize)> {
         let mut start = 0;
         let ends = self.rows.iter().map(|(_, end)| *end);
@@ -57,7 +58,7 @@ impl Order {
         })
     }
 
-    /// The predicates of some ranks, ascending, if a clause looks at more than these ranks.
+    /// The predicates of some ranks, in ascending order, if a clause uses more than these ranks.
     pub(super) fn predicates(&self, ranks: &[u32], clauses: &Clauses<'_>) -> Vec<PredicateId> {
         if !clauses.looks_at_ports {
             return Vec::new();

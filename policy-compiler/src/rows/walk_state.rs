@@ -7,9 +7,9 @@ use crate::common::BitSet;
 
 /// The position of a walk.
 pub(super) struct WalkState {
-    /// By clause: how many predicates it lacks.
+    /// For each clause, the number of predicates that it still lacks.
     lacking: Vec<u32>,
-    /// By group: the clauses that match.
+    /// For each group, the clauses that match.
     active: Vec<BitSet>,
     /// The sum of the hashes of everything that is active.
     pub(super) hash: u128,
@@ -33,7 +33,7 @@ pub(super) struct Frame {
 }
 
 impl WalkState {
-    /// No predicate is entered.
+    /// The state before any predicate is entered.
     pub(super) fn new(clauses: &Clauses<'_>, hashes: &[RandomState; 2]) -> Self {
         let mut state = Self {
             lacking: vec![0; clauses.all.len()],
@@ -57,7 +57,7 @@ impl WalkState {
         self.lacking[clause as usize] == 0
     }
 
-    /// Returns the number of steps.
+    /// Enters a predicate. Returns the number of steps.
     pub(super) fn enter(
         &mut self,
         rank: u32,
@@ -85,7 +85,7 @@ impl WalkState {
         1 + wanting.len() + excluding.len()
     }
 
-    /// Undoes what [`enter`](Self::enter) did. Returns the number of steps.
+    /// Undoes the effect of [`enter`](Self::enter). Returns the number of steps.
     pub(super) fn leave(
         &mut self,
         Frame { rank, flips }: Frame,
@@ -113,7 +113,7 @@ impl WalkState {
         1 + wanting.len() + excluding.len()
     }
 
-    /// Adds a clause to the active ones or removes it.
+    /// Adds a clause to the active ones, or removes it from them.
     fn flip(&mut self, clause: u32, clauses: &Clauses<'_>, hashes: &[RandomState; 2]) {
         let active = &mut self.active[clauses.all[clause as usize].group as usize];
         if active.contains(clause) {
@@ -131,9 +131,9 @@ fn hash(number: u64, hashes: &[RandomState; 2]) -> u128 {
     high << 64 | low
 }
 
-/// The active clauses, ascending.
+/// The active clauses, in ascending order.
 pub(super) struct Active<'s> {
-    /// For each group the parts of a row that it tests, its clauses, and the next of them.
+    /// For each group, the parts of a row that it tests, its clauses, and the next one of them.
     groups: Vec<(u16, &'s BitSet, Option<u32>)>,
 }
 
@@ -143,7 +143,7 @@ impl<'s> Active<'s> {
         Self { groups: groups.map(|(parts, set)| (*parts, set, set.next(0))).collect() }
     }
 
-    /// The next clause that looks at something that is not `done`.
+    /// The next clause that tests a part that is not `done`.
     pub(super) fn next(&mut self, done: u16) -> Option<u32> {
         let open = self.groups.iter_mut().filter(|(parts, ..)| parts & !done != 0);
         let (_, set, next) = open.filter(|group| group.2.is_some()).min_by_key(|group| group.2)?;

@@ -53,7 +53,7 @@ impl Comparison {
         }
     }
 
-    /// With the label absent `!=` is true, every other comparison false.
+    /// If the label is absent, `!=` is true and every other comparison is false.
     pub(crate) fn holds(self, found: Option<&str>, value: &str) -> bool {
         match self {
             Self::Equal => found == Some(value),
@@ -72,7 +72,7 @@ impl From<Node> for Selector {
 }
 
 impl Selector {
-    /// `all()`: matches all labels, also none.
+    /// The selector `all()`, which matches any labels, even none.
     pub fn all() -> Self {
         Node::All.into()
     }
@@ -82,7 +82,7 @@ impl Selector {
         matches!(*self.0, Node::All)
     }
 
-    /// `key == "value"`.
+    /// The selector `key == "value"`.
     pub fn equals(key: impl Into<String>, value: impl Into<String>) -> Self {
         Self::compare(key.into(), Comparison::Equal, value.into())
     }
@@ -91,29 +91,29 @@ impl Selector {
         Node::Compare { key, how, value }.into()
     }
 
-    /// `key in {"value", …}`.
+    /// The selector `key in {"value", …}`.
     pub fn is_in(key: impl Into<String>, values: impl IntoIterator<Item = String>) -> Self {
         let values = values.into_iter().collect();
         Node::Among { key: key.into(), values, negated: false }.into()
     }
 
-    /// `key not in {"value", …}`: also true if the label is absent.
+    /// The selector `key not in {"value", …}`. It also matches if the label is absent.
     pub fn not_in(key: impl Into<String>, values: impl IntoIterator<Item = String>) -> Self {
         let values = values.into_iter().collect();
         Node::Among { key: key.into(), values, negated: true }.into()
     }
 
-    /// `has(key)`.
+    /// The selector `has(key)`.
     pub fn has(key: impl Into<String>) -> Self {
         Node::Has(key.into()).into()
     }
 
-    /// `!has(key)`.
+    /// The selector `!has(key)`.
     pub fn not_has(key: impl Into<String>) -> Self {
         Self::has(key).negated()
     }
 
-    /// The negation; the negation of a negation is the selector itself.
+    /// The negation. The negation of a negation is the selector itself.
     pub(super) fn negated(self) -> Self {
         match &*self.0 {
             Node::Not(one) => one.clone(),
@@ -121,7 +121,8 @@ impl Selector {
         }
     }
 
-    /// A selector that matches if all of these match: `all()` if there are none, the selector itself if there is one.
+    /// A selector that matches if all of these match. It is `all()` if there are none, and the selector itself if there
+    /// is one.
     pub fn and(all: impl IntoIterator<Item = Self>) -> Self {
         let mut all: Vec<Self> = all.into_iter().filter(|one| *one.0 != Node::All).collect();
         match (all.pop(), all.is_empty()) {
@@ -158,15 +159,15 @@ impl Selector {
         &self.0
     }
 
-    /// Calico's id of the selector, which is in the names of Calico's IP sets: `s:` and then the SHA-224 of `s:` and
-    /// the canonical form, in base64 for URLs without padding (RFC 4648, section 5). Source: Calico's selector parser,
-    /// `UniqueID`. Selectors with one canonical form have one id.
+    /// Calico's id of the selector, which is part of the names of Calico's IP sets. It is `s:` and then the SHA-224 of
+    /// `s:` and the canonical form, in base64 for URLs without padding (RFC 4648, section 5). The source is Calico's
+    /// selector parser, `UniqueID`. Selectors with the same canonical form have the same id.
     pub fn id(&self) -> String {
         let hash = Sha224::new_with_prefix("s:").chain_update(self.to_string()).finalize();
         format!("s:{}", URL_SAFE_NO_PAD.encode(hash))
     }
 
-    /// Whether the selector matches labels. Allocates nothing.
+    /// Whether the selector matches labels. It allocates nothing.
     pub fn matches(&self, labels: &impl LabelSource) -> bool {
         match &*self.0 {
             Node::All => true,
@@ -181,8 +182,7 @@ impl Selector {
         }
     }
 
-    /// The values that the label `wanted` can have if the selector matches. `None`: it can have any value, or be
-    /// absent.
+    /// The values that the label `wanted` can have if the selector matches. `None`: it can have any value or be absent.
     pub fn required_values(&self, wanted: &str) -> Option<Vec<&str>> {
         match &*self.0 {
             Node::Compare { key, how: Comparison::Equal, value } if key == wanted => {
@@ -202,8 +202,8 @@ impl Selector {
         }
     }
 
-    /// Whether the selector may match labels in which `wanted` has one of the values that `may_be` accepts; `false` is
-    /// certain.
+    /// Whether the selector may match labels in which `wanted` has one of the values that `may_be` accepts. A result of
+    /// `false` is certain.
     pub(crate) fn may_match(&self, wanted: &str, may_be: &impl Fn(&str) -> bool) -> bool {
         match &*self.0 {
             Node::Compare { key, how: Comparison::Equal, value } if key == wanted => may_be(value),
@@ -216,7 +216,8 @@ impl Selector {
         }
     }
 
-    /// The parts of this selector: it matches what all of them match. No part is a conjunction itself. `all()` has none.
+    /// The parts of this selector. The selector matches if all of them match. No part is itself a conjunction. `all()`
+    /// has no parts.
     pub fn conjuncts(&self) -> Vec<&Self> {
         match &*self.0 {
             Node::All => Vec::new(),
@@ -225,7 +226,7 @@ impl Selector {
         }
     }
 
-    /// The keys that the selector looks at: no other label decides whether it matches.
+    /// The keys that the selector uses: no other label affects whether it matches.
     pub fn keys(&self) -> BTreeSet<&str> {
         match &*self.0 {
             Node::All => BTreeSet::new(),
@@ -237,7 +238,8 @@ impl Selector {
         }
     }
 
-    /// The labels that must be there if the selector matches, each with its possible values if the selector names them.
+    /// The labels that must be present if the selector matches, each with its possible values if the selector states
+    /// them.
     pub fn required_labels(&self) -> Vec<(&str, Option<Vec<&str>>)> {
         match &*self.0 {
             Node::Compare { how: Comparison::NotEqual, .. } => Vec::new(),
@@ -257,9 +259,9 @@ impl Selector {
 }
 
 impl fmt::Display for Selector {
-    /// The canonical form, which is also Calico's: sets are sorted and without duplicates, a value is in `"`, or in `'`
-    /// if it contains `"`, and one term has no parentheses, so that `!(!has(a))` is `!!has(a)`. Parsed again, that is
-    /// `has(a)`.
+    /// The canonical form, which is also Calico's. Sets are sorted and have no duplicates. A value is in `"`, or in `'`
+    /// if it contains `"`. A single term has no parentheses, so that `!(!has(a))` becomes `!!has(a)`. If this text is
+    /// parsed again, the result is `has(a)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quoted = |value: &str| {
             let quote = if value.contains('"') { '\'' } else { '"' };

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 /// Something that has labels.
 pub trait LabelSource {
-    /// The value of a label; `None` where it is absent.
+    /// The value of a label. `None` if it is absent.
     fn label(&self, key: &str) -> Option<&str>;
 }
 
-/// Label keys and values of one object.
+/// The label keys and values of one object.
 pub type Labels = BTreeMap<String, String>;
 
 /// The label that names a member's namespace.
@@ -23,13 +23,14 @@ pub const KUBERNETES: &str = "k8s";
 /// The label that names a pod's service account.
 pub const SERVICE_ACCOUNT: &str = "projectcalico.org/serviceaccount";
 
-/// The prefix of the keys of the namespace's labels.
+/// The prefix of the keys under which labels of the namespace appear.
 pub const NAMESPACE_PREFIX: &str = "pcns.";
 
-/// The prefix of the keys of the service account's labels.
+/// The prefix of the keys under which labels of the service account appear.
 pub const SERVICE_ACCOUNT_PREFIX: &str = "pcsa.";
 
-/// Whether a key is one of these: no label that an object has itself is seen under it.
+/// Whether a key is reserved for inherited labels. Selectors ignore an object's own label under
+/// such a key.
 pub(crate) fn is_reserved(key: &str) -> bool {
     let prefixes = [NAMESPACE_PREFIX, SERVICE_ACCOUNT_PREFIX];
     [NAMESPACE, ORCHESTRATOR, SERVICE_ACCOUNT].contains(&key)

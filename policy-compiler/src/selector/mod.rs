@@ -9,10 +9,11 @@
 //!            | "in" set | "not in" set
 //! ```
 //!
-//! Source: Calico documentation, "Selectors" of the NetworkPolicy resource, and Calico's own parser where the document
-//! is silent. `global()` stands alone and only in a namespace selector ([`Selector::parse_namespace`]).
+//! The sources are Calico's documentation, "Selectors" of the NetworkPolicy resource, and Calico's own parser where the
+//! documentation is silent. `global()` must stand alone, and is allowed only in a namespace selector
+//! ([`Selector::parse_namespace`]).
 //!
-//! A selector is a value: two texts with one canonical form are equal.
+//! A selector is a value: two texts with the same canonical form are equal.
 
 mod expression;
 mod labels;

@@ -1,42 +1,43 @@
-//! Text to selector.
+//! Parses text into a selector.
 
 use std::collections::BTreeSet;
 
 use super::expression::{Comparison, Node, Selector};
 use super::labels::{NAMESPACE, NAMESPACE_PREFIX, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX};
 
-/// Parentheses may nest this deep; the canonical form of a selector with [`LEVELS`] levels never nests deeper.
+/// The depth to which parentheses may nest. The canonical form of a selector with [`LEVELS`] levels never nests deeper.
 const DEPTH: u32 = 2 * LEVELS;
 
-/// Alternatives and conjunctions may nest this deep.
+/// The depth to which alternatives and conjunctions may nest.
 const LEVELS: u32 = 64;
 
-/// A key has at most this many characters.
+/// The largest number of characters of a key.
 const KEY: usize = 512;
 
-/// The place where a text is no longer a selector.
+/// The error at the place where a text stops being a selector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("found {found} at character {character}, expected {expected}")]
 pub struct SelectorError {
-    /// Bytes from the beginning of the text.
+    /// The offset of the place from the beginning of the text, in bytes.
     pub at: usize,
-    /// Characters from the beginning, counted from 1.
+    /// The number of the character at the place, counted from 1.
     pub character: usize,
     /// The text at this place.
     pub found: String,
-    /// The text that may stand there.
+    /// The text that may stand at this place.
     pub expected: &'static str,
 }
 
 impl Selector {
-    /// Reads a selector; the empty text is [`all`](Self::all).
+    /// Parses a selector. The empty text is [`all`](Self::all).
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         selector(text)
     }
 
-    /// Parses a namespace selector, as a selector over what a member [shows](crate::model::LabelView). Its keys stand
-    /// for the namespace's labels. `all()` means, anywhere in it, that there is a namespace. `global()` stands alone
-    /// and means that there is none. As in Calico, a negation is true of a member without a namespace.
+    /// Parses a namespace selector into a selector over the labels that a member [shows](crate::model::LabelView). Its
+    /// keys refer to the labels of the namespace. Anywhere in it, `all()` means that there is a namespace. `global()`
+    /// must stand alone, and means that there is none. As in Calico, a negation is true of a member without a
+    /// namespace.
     pub fn parse_namespace(text: &str) -> Result<Self, SelectorError> {
         if is_global(text) {
             return Ok(Self::not_has(NAMESPACE));
@@ -44,15 +45,15 @@ impl Selector {
         Ok(Self::parse(text)?.replaced(NAMESPACE_PREFIX, &Self::has(NAMESPACE)))
     }
 
-    /// Parses a rule's service account selector, as a selector over what a member [shows](crate::model::LabelView). Its
-    /// keys stand for the service account's labels. As in Calico, `all()` and a negation are also true of members
-    /// without a service account: host endpoints and network sets.
+    /// Parses a rule's service account selector into a selector over the labels that a member
+    /// [shows](crate::model::LabelView). Its keys refer to the labels of the service account. As in Calico, `all()` and
+    /// a negation are also true of members without a service account: host endpoints and network sets.
     pub fn parse_service_account(text: &str) -> Result<Self, SelectorError> {
         Ok(Self::parse(text)?.replaced(SERVICE_ACCOUNT_PREFIX, &Self::all()))
     }
 
     /// Parses the service account selector of a global policy's subject. In a rule's selector `all()` matches
-    /// everything; here it means that the member has a service account.
+    /// everything. Here it means that the member has a service account.
     pub fn parse_subjects_account(text: &str) -> Result<Self, SelectorError> {
         Ok(Self::parse(text)?.replaced(SERVICE_ACCOUNT_PREFIX, &Self::has(SERVICE_ACCOUNT)))
     }
@@ -75,7 +76,7 @@ fn selector(text: &str) -> Result<Selector, SelectorError> {
     }
 }
 
-/// How deep alternatives and conjunctions nest.
+/// The depth to which alternatives and conjunctions nest.
 fn levels(selector: &Selector) -> u32 {
     match selector.node() {
         Node::Not(one) => levels(one),
@@ -102,7 +103,7 @@ impl<'t> Parser<'t> {
         self.text.get(self.at..).unwrap_or_default()
     }
 
-    /// Skips spaces and tabs, but not new lines.
+    /// Skips spaces and tabs, but no line breaks.
     fn space(&mut self) {
         let rest = self.rest();
         self.at += rest.len() - rest.trim_start_matches([' ', '\t']).len();
@@ -118,7 +119,7 @@ impl<'t> Parser<'t> {
         there
     }
 
-    /// Takes two words, with or without space between them, or nothing.
+    /// Takes two words, with or without space between them, or takes nothing.
     fn eat_both(&mut self, first: &str, second: &str) -> bool {
         let before = self.at;
         let there = self.eat(first) && self.eat(second);
@@ -128,7 +129,7 @@ impl<'t> Parser<'t> {
         there
     }
 
-    /// Takes a function's name with its parenthesis, which follows directly.
+    /// Takes a function's name and its parenthesis, which must follow directly.
     fn call(&mut self, name: &str) -> bool {
         self.eat(name)
     }
@@ -161,7 +162,7 @@ impl<'t> Parser<'t> {
         Ok(one_or(all, Node::And))
     }
 
-    /// An even number of `!` in a row is no negation; with a parenthesis between them each one stays.
+    /// An even number of `!` in a row is no negation. If there is a parenthesis between them, each one is kept.
     fn term(&mut self) -> Result<Selector, SelectorError> {
         let mut negated = false;
         while self.rest().starts_with('!') && !self.rest().starts_with("!=") {
@@ -242,7 +243,7 @@ impl<'t> Parser<'t> {
         Err(self.expected(EXPECTED))
     }
 
-    /// Takes the text between two equal quotes; no character in it is special.
+    /// Takes the text between two equal quotes. No character in it has a special meaning.
     fn value(&mut self) -> Result<String, SelectorError> {
         let rest = self.rest();
         let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''));
@@ -257,7 +258,7 @@ impl<'t> Parser<'t> {
         Ok(value.to_owned())
     }
 
-    /// Takes values in braces. There may be none, and a comma may follow the last.
+    /// Takes values in braces. There may be no value, and a comma may follow the last one.
     fn set(&mut self) -> Result<BTreeSet<String>, SelectorError> {
         if !self.eat("{") {
             return Err(self.expected("a set of values in braces"));

@@ -1,12 +1,12 @@
-//! Whether a selector may match labels that are known in part.
+//! Whether a selector may match labels that are partly known.
 
 use super::expression::{Comparison, Node, Selector};
 use super::labels::LabelSource;
 
 impl Selector {
-    /// Whether the selector may match something that has `labels`, and perhaps other labels too. `may_be` says whether
-    /// a label that is not in `labels` may be there, and if a value is named, whether with this value. If the result is
-    /// `false`, the selector certainly does not match.
+    /// Whether the selector may match an object that has `labels`, and possibly other labels. `may_be` says whether a
+    /// label that is not in `labels` may be present. If it gets a value, it says whether the label may have that value.
+    /// If the result is `false`, the selector certainly does not match.
     pub fn may_match_with(
         &self,
         labels: &impl LabelSource,

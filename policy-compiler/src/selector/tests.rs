@@ -40,7 +40,7 @@ fn with_the_label_absent_only_the_negations_hold() {
     }
 }
 
-/// The ids are Calico's, from the tests of its parser.
+/// The ids are Calico's own, from the tests of its parser.
 #[test]
 fn ids_are_calicos_and_belong_to_the_canonical_form() {
     for (texts, id) in [
@@ -110,7 +110,7 @@ fn a_negation_of_a_negation_in_parentheses_stays_in_the_canonical_form_and_in_th
     for labels in [labels(&[]), labels(&[("a", "")])] {
         assert_eq!(twice.matches(&labels), parsed("has(a)").matches(&labels));
     }
-    // With a prefix nothing of it is left: Calico puts the prefix into the text and parses the text again.
+    // With a prefix, no trace of it is left: Calico puts the prefix into the text and parses the text again.
     assert_eq!(Selector::parse_namespace("!(!has(a))"), Ok(Selector::has("pcns.a")));
 }
 

@@ -14,8 +14,8 @@ use crate::reference::{Packet, Reference};
 use crate::resolve::{LocalName, Stage};
 
 impl Cluster {
-    /// Checks a table of lines `QUESTION = ANSWER`: the rows, the rules one by one, and the reference must all give
-    /// these answers. The images are proved, too, and one whose rows are walked over.
+    /// Checks a table of lines `QUESTION = ANSWER`. The rows, the rules evaluated one by one, and the reference must
+    /// all give these answers. The images are also proved, and so is one whose rows are walked over.
     #[track_caller]
     pub(super) fn says(&self, table: &str) {
         let rows = self.image();
@@ -57,7 +57,7 @@ impl Cluster {
     }
 }
 
-/// The verdict, what decided, and what was noted before it.
+/// The verdict, the reason for it, and the rules that were noted before.
 fn shown(decision: &Decision) -> String {
     let verdict = match decision.reason.verdict() {
         Verdict::Allow => "allow",
@@ -102,7 +102,7 @@ impl Asked {
         let host = model.host_endpoints.get(&endpoint.name).map(|host| &host.addresses);
         let mut own = pod.or(host).into_iter().flatten().copied();
         let local = own.find(|own| Family::from_address(*own) == Family::from_address(peer));
-        // A host endpoint without addresses has packets of every address.
+        // A host endpoint without addresses receives packets to any address.
         let local = local.unwrap_or_else(|| match Family::from_address(peer) {
             Family::V4 => ip("198.51.100.200"),
             Family::V6 => ip("2001:db8:ffff::"),

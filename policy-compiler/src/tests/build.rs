@@ -1,4 +1,4 @@
-//! Short ways to write clusters.
+//! Short forms for writing clusters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,13 +11,13 @@ use crate::reference::prove;
 use crate::resolve::LocalName;
 use crate::selector::Selector;
 
-/// `app=web team=a`.
+/// Labels from `app=web team=a`.
 pub(super) fn labels(text: &str) -> Labels {
     let pairs = text.split_whitespace().map(|pair| pair.split_once('=').unwrap());
     pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-/// `namespace/name`, or `name` alone for an object without a namespace.
+/// A name from `namespace/name`, or from `name` alone for an object without a namespace.
 pub(super) fn name(text: &str) -> ObjectName {
     let (namespace, name) = text.split_once('/').unwrap_or(("", text));
     ObjectName::new(namespace, name)
@@ -35,7 +35,7 @@ pub(super) fn protocol(text: &str) -> Option<Protocol> {
     Protocol::ALL.into_iter().find(|protocol| protocol.name().eq_ignore_ascii_case(text))
 }
 
-/// `http=tcp/80 dns=udp/53`.
+/// Named ports from `http=tcp/80 dns=udp/53`.
 fn named_ports(text: &str) -> BTreeSet<NamedPort> {
     let one = |word: &str| {
         let (name, at) = word.split_once('=').unwrap();
@@ -46,7 +46,7 @@ fn named_ports(text: &str) -> BTreeSet<NamedPort> {
     text.split_whitespace().map(one).collect()
 }
 
-/// `80 100-200 http`.
+/// Ports from `80 100-200 http`.
 fn ports(text: &str) -> Vec<PortMatch> {
     let one = |word: &str| {
         if !word.starts_with(|first: char| first.is_ascii_digit()) {
@@ -79,13 +79,13 @@ pub(super) fn serving(service: &str) -> Entity {
 }
 
 impl Entity {
-    /// Without the addresses of these nets.
+    /// The same addresses except those of these nets.
     pub(super) fn but(mut self, nets: &str) -> Self {
         self.not_nets = words(nets);
         self
     }
 
-    /// Only the addresses of these nets.
+    /// Only those of the addresses that are in these nets.
     pub(super) fn within(mut self, nets: &str) -> Self {
         self.nets = words(nets);
         self
@@ -178,7 +178,7 @@ fn numbered<const N: usize>(rules: [Rule; N]) -> Vec<Rule> {
     (0..).zip(rules).map(|(index, rule)| Rule { index, ..rule }).collect()
 }
 
-/// A policy that selects every endpoint (of its namespace), in the tier `default`, without order and rules.
+/// A policy that selects every endpoint (of its namespace), in the tier `default`, without an order or rules.
 pub(super) fn policy(kind: PolicyKind, text: &str) -> (PolicyName, Policy) {
     let ObjectName { namespace, name } = name(text);
     let selector = match namespace.as_str() {
@@ -266,7 +266,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster without objects and failsafe ports.
+    /// Creates a cluster without objects and failsafe ports.
     pub(super) fn new() -> Self {
         let failsafe = Failsafe { ports: [BTreeSet::new(), BTreeSet::new()] };
         Self { model: Model { failsafe, ..Model::default() }, profile_labels: BTreeMap::new() }
@@ -281,7 +281,7 @@ impl Cluster {
         self.pod_with(pod, text, addresses, "")
     }
 
-    /// A pod with named ports.
+    /// Adds a pod with named ports.
     pub(super) fn pod_with(mut self, pod: &str, text: &str, addresses: &str, ports: &str) -> Self {
         let endpoint = Endpoint {
             labels: labels(text).into(),
@@ -303,7 +303,7 @@ impl Cluster {
         self
     }
 
-    /// A host endpoint with some profiles.
+    /// Adds a host endpoint with some profiles.
     pub(super) fn host(mut self, host: &str, text: &str, addresses: &str, profiles: &str) -> Self {
         let inherited = profiles.split_whitespace();
         let inherited = inherited.filter_map(|name| self.profile_labels.get(name).cloned());
@@ -321,13 +321,13 @@ impl Cluster {
         self
     }
 
-    /// A host endpoint that is not valid.
+    /// Adds a host endpoint that is not valid.
     pub(super) fn broken_host(mut self, host: &str) -> Self {
         self.model.host_endpoints.insert(host.to_owned(), Arc::new(HostEndpoint::broken()));
         self
     }
 
-    /// A profile. Host endpoints that are added after it inherit its labels.
+    /// Adds a profile. Host endpoints that are added after it inherit its labels.
     pub(super) fn profile<const N: usize, const M: usize>(
         mut self,
         name: &str,
@@ -396,7 +396,7 @@ impl Cluster {
         self.model.endpoints.keys().cloned().chain(hosts).collect()
     }
 
-    /// The image of every endpoint, proved.
+    /// The image of every endpoint, which is proved first.
     pub(super) fn image(&self) -> Image {
         let image = Compiler::new().compile(&self.model, &self.all());
         prove(&self.model, &self.all(), &image).unwrap();

@@ -1,4 +1,4 @@
-//! Small, dense models: few labels and few addresses, so that every object meets every other.
+//! Small, dense models with few labels and few addresses, so that every object interacts with every other.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,7 +74,7 @@ fn entity() -> impl Strategy<Value = Entity> {
         option::weighted(0.1, service_name()),
     )
         .prop_map(|(selector, not_selector, nets, not_nets, service)| {
-            // Calico's validation: a service stands alone.
+            // Calico's validation requires that a service stands alone.
             if service.is_some() {
                 return Entity { service, ..Entity::default() };
             }

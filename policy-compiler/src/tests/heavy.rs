@@ -1,4 +1,4 @@
-//! Policies that are made to cost much.
+//! Policies that are made to be expensive.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -22,8 +22,8 @@ impl Random {
     }
 }
 
-/// A pod `a/a` whose policy has rules of the whole world that each except four nets and have ports of their own, and a
-/// pod `z/z` with a small policy. `ports` makes the ports of a rule.
+/// A pod `a/a` whose policy has rules for the whole world, each with four excepted nets and its own ports, and a pod
+/// `z/z` with a small policy. `ports` returns the ports of a rule.
 fn cluster(rules: u32, ports: impl Fn(u32, &mut Random) -> (u16, u16)) -> Cluster {
     let mut random = Random(99);
     let all = (0..rules).map(|index| {
@@ -48,7 +48,7 @@ fn cluster(rules: u32, ports: impl Fn(u32, &mut Random) -> (u16, u16)) -> Cluste
         .policy(kubernetes("z/small").ingress([allow().tcp("80").from([nets("10.0.0.0/8")])]))
 }
 
-/// Compares an image with the reference at addresses and ports where something changes.
+/// Compares an image with the reference at the addresses and ports where something changes.
 fn agrees(cluster: &Cluster, image: &Image) {
     let reference = Reference::new(&cluster.model);
     let (a, stage, direction) = (name("a/a"), Stage::Pod, Direction::Ingress);
@@ -90,7 +90,7 @@ fn rows_look_at_rules_in_proportion_to_the_rules() {
         compiler.looks()
     });
     assert!(looks[1] <= looks[0] * 5 / 2, "{looks:?}");
-    // Four nets of each rule make 1,200 rows of up to 300 rules.
+    // The four nets of each rule lead to 1,200 rows of up to 300 rules.
     assert!(looks[1] < 100_000, "{looks:?}");
 }
 
@@ -116,7 +116,7 @@ fn nets_that_no_chain_tells_apart_are_of_one_class() {
 
 #[test]
 fn a_chain_that_is_too_dear_is_evaluated_rule_by_rule_and_costs_the_others_nothing() {
-    // Each rule has a port that no other has, so no row is like another.
+    // Each rule has a port that no other rule has, so no two rows are alike.
     let mut cluster = cluster(200, |index, _| (index as u16 * 300, index as u16 * 300 + 200));
     let mut compiler = Compiler::new();
     compiler.tables.scale = Thresholds { looks: 1000, work: 1000, ..Thresholds::default() };
@@ -146,7 +146,7 @@ fn what_one_row_asks_again_and_again_is_bounded() {
     };
     let (mut random, mut rules) = (Random(3), [Vec::new(), Vec::new()]);
     for index in 0..300 {
-        // Each range of ports with other source ports; and each range of ports with more rules that are noted.
+        // In the first list, each range of ports has other source ports. In the second list, each rule is noted.
         let mut both = Rule { index, ..allow().of(6) };
         both.source.ports = vec![range(&mut random)];
         let mut logs = Rule { index, ..log().of(6) };
@@ -156,7 +156,7 @@ fn what_one_row_asks_again_and_again_is_bounded() {
         rules[0].push(both);
         rules[1].push(logs);
     }
-    // Source ports and ports of one rule: no two are neighbours.
+    // The source ports and ports of one rule are not adjacent.
     let mut single = allow().of(6);
     let odd = (0..600).map(|at| PortMatch::Range { first: at * 2 + 1, last: at * 2 + 1 });
     single.source.ports = odd.clone().collect();
@@ -211,7 +211,7 @@ fn attach_beside_heavy(addresses: &str) {
             compiler.looks()
         );
     };
-    // It gets its address, which no class of the image has, is attached and detached, and loses the address.
+    // The pod gets an address that is in no class of the image, is attached and detached, and loses the address.
     let before = cluster.model.endpoints[&name("z/other")].clone();
     let moved = Endpoint { addresses: words(addresses).into(), ..Endpoint::clone(&before) };
     cluster.model.endpoints.insert(name("z/other"), std::sync::Arc::new(moved.clone()));
@@ -241,8 +241,8 @@ fn set_of_world(mut cluster: Cluster, set: u32) -> Cluster {
     cluster
 }
 
-/// 2,000 pods in the namespace `a`, and a policy there with this number of selectors. Each selector matches all of these
-/// pods. The pod `z/z` has a small policy.
+/// 2,000 pods in the namespace `a`, and a policy there with this number of selectors. Each selector matches all of
+/// these pods. The pod `z/z` has a small policy.
 fn overlaps(selectors: u32) -> Cluster {
     let mut cluster = Cluster::new()
         .pod("z/z", "app=z", "10.0.0.2")
@@ -279,7 +279,7 @@ fn a_namespace_that_asks_too_much_gets_no_tables_and_its_neighbour_pays_nothing(
     let alone = Compiler::new().compile(&too_many.model, &of_neighbour);
     assert_eq!(image.canonical_hash(), alone.canonical_hash());
 
-    // While it stays so, others change without a compilation from nothing, which would make their rows again.
+    // While this does not change, other changes need no compilation from nothing, which would build their rows again.
     let before = compiler.looks();
     let more = too_many.policy(kubernetes("z/none").selects("app == 'none'").ingress([]));
     compiler.compile(&more.model, &local);
@@ -353,7 +353,7 @@ fn rules_that_cost_too_much_close_their_namespace_and_its_neighbour_pays_nothing
     compiler.compile(&cluster.model, &local);
     assert!(compiler.left_out().is_empty());
 
-    // Where a rule asks for the name of a port, each of the node's own pods counts, unless it is another's replica.
+    // If a rule uses the name of a port, each of the node's own pods counts, unless it is a replica of another one.
     let mut named = tenant(200).pod("a/b", "", "10.0.0.3");
     let local = named.all();
     compiler.compile(&named.model, &local);
@@ -361,7 +361,7 @@ fn rules_that_cost_too_much_close_their_namespace_and_its_neighbour_pays_nothing
     named = named.policy(kubernetes("a/heavy").ingress([from(allow().tcp("http"), 500)]));
     compiler.compile(&named.model, &local);
     assert_eq!(*compiler.left_out(), [name("a/a"), name("a/b")].into());
-    // When one of the two goes the other is open.
+    // When one of the two is removed, the other is no longer closed.
     let fewer = [name("a/a"), name("z/z")].into();
     compiler.compile(&named.model, &fewer);
     assert!(compiler.left_out().is_empty());
@@ -373,7 +373,7 @@ fn rules_that_cost_too_much_close_their_namespace_and_its_neighbour_pays_nothing
     compiler.compile(&named.model, &local);
     assert!(compiler.left_out().is_empty());
 
-    // What the cluster's administrator writes has no price.
+    // Policies of the cluster's administrator have no price.
     let of_all = of(global("heavy"), 600);
     compiler.compile(&of_all.model, &of_all.all());
     assert!(compiler.left_out().is_empty());
@@ -402,7 +402,7 @@ fn addresses_that_others_name_close_no_namespace_and_never_the_nodes_own_endpoin
     let image = compiler.compile(&cluster.model, &local);
     assert_eq!(*compiler.left_out(), [name("a/p1")].into());
     assert_eq!(image.counts().endpoints, 2);
-    // Another pod of a closed namespace is closed, and one that changes has everything decided again.
+    // Another pod of a closed namespace is closed, too. If a pod changes, the choice is made again.
     let more = [name("a/p1"), name("a/p2"), name("z/z"), name("/eth0")].into();
     compiler.compile(&cluster.model, &more);
     assert_eq!(compiler.left_out().len(), 2);
@@ -462,7 +462,7 @@ fn a_rule_of_many_peers_costs_as_much_as_as_many_rules() {
         compiler.compile(&cluster.model, &cluster.all());
         compiler.looks()
     });
-    // Each of the peers is a clause, and has a row.
+    // Each of the peers is a clause and has a row.
     assert!(looks[0] >= 2 * 10 * 100, "{looks:?}");
     assert!(looks[1] <= looks[0] * 5 / 2, "{looks:?}");
 }

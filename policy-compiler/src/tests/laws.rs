@@ -16,7 +16,7 @@ use crate::model::*;
 use crate::reference::{Reference, prove};
 use crate::rows::Thresholds;
 
-/// Addresses of the generated models, and others.
+/// Addresses that occur in the generated models, and others.
 const KNOWN: [u32; 8] = [
     0x0a00_0001,
     0x0a00_0002,
@@ -246,7 +246,8 @@ fn of_those_who_are_in_several_sets_the_first_rule_of_all_decides() {
     let action =
         select(&[Action::Allow, Action::Allow, Action::Deny, Action::Deny, Action::Pass][..]);
     let rule = (0usize..6, 0u8..2, action, 80u16..100, 0u16..12);
-    // The number of sets is drawn first, evenly: with random bits, few addresses would be in none or in all.
+    // The number of sets is drawn first, with equal chances. With random bits, few addresses would be in none or in all
+    // sets.
     let sets =
         subsequence(&[1u8, 2, 4, 8, 16, 32][..], 0..=6).prop_map(|bits| bits.iter().sum::<u8>());
     let config = Config { cases: 48, failure_persistence: None, ..Config::default() };

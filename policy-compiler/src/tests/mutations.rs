@@ -1,5 +1,5 @@
-//! The proof can fail: in a small cluster in which everything decides something, it finds every single change to the
-//! tables, except for changes that change no result.
+//! The proof can fail: in a small cluster in which every part affects some decision, it finds every single change to
+//! the tables, except for changes without an effect on results.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -115,7 +115,8 @@ impl Bench {
         assert_eq!(self.counts, Count { found, same });
     }
 
-    /// Changes a value, proves, and restores the value. `same` says whether the change leaves every result the same.
+    /// Changes a value, runs the proof, and restores the value. `same` says whether the change leaves every result the
+    /// same.
     #[track_caller]
     fn change<T: Clone + PartialEq + std::fmt::Debug>(
         &mut self,
@@ -194,7 +195,7 @@ fn leads(image: &Image, mut place: Target, source: u32) -> Option<PathId> {
     place.as_path()
 }
 
-/// Which tables of rows lead to a line: those that are keyed by port, and the others.
+/// Which tables of rows lead to a line: those keyed by port, and the others.
 fn led_to_by(image: &Image, line: usize) -> [bool; 2] {
     let here = [Target::by_key(line as u32), Target::by_source(line as u32)];
     let mut all: Vec<Target> = here.to_vec();
@@ -231,7 +232,7 @@ fn a_moved_bound_is_found() {
             for moved in [start - 1, start + 1] {
                 let mut new = intervals.clone();
                 new[at].start = moved;
-                // Before the first key there is no key.
+                // There is no key before the first key.
                 if moved == 0 {
                     new.remove(0);
                 }
@@ -265,7 +266,7 @@ fn a_changed_path_of_an_interval_is_found() {
         of_path.chain(runs.iter().copied()).filter(|to| *to != was).collect()
     };
     for line in 0..lines as usize {
-        // A packet without ports is looked up as from port 0.
+        // A packet without ports is looked up with source port 0.
         let shows_no_ports = !led_to_by(&bench.image, line)[0];
         let asks_source = runs.contains(&Target::by_source(line as u32));
         let old = bench.image.lines.all[line];
@@ -334,8 +335,8 @@ fn a_changed_row_of_a_cell_is_found() {
     bench.finish(468, 0);
 }
 
-/// Whether every chain has one row for both classes. A chain that is evaluated rule by rule compares their predicate
-/// sets.
+/// Whether every chain has one row for both classes. For a chain that is evaluated rule by rule, the predicate sets are
+/// compared.
 fn rows_of_classes_are_equal(image: &Image, a: u32, b: u32) -> bool {
     let rows = |class: u32| -> Option<Vec<u32>> {
         let chains = (0..image.chains.len() as u32).map(ChainId);
@@ -439,8 +440,8 @@ fn slot(image: &mut Image, chain: ChainId, at: usize) -> &mut Option<PathId> {
     linear.step_paths.iter_mut().chain(linear.end_paths.iter_mut()).nth(at).unwrap()
 }
 
-/// Whether a rule or, after all rules, a tier's end comes after a tier that always decides, so that no packet gets
-/// there.
+/// Whether a rule or, after all rules, a tier's end comes after a tier that always decides, so that no packet reaches
+/// it.
 fn behind_the_last_word(steps: &Steps, at: usize) -> bool {
     let passes = |tier: usize| {
         let mut of_tier = steps.steps.iter().filter(|step| step.tier as usize == tier);
@@ -463,7 +464,7 @@ fn a_changed_path_of_a_rule_judged_by_itself_is_found() {
         let ends = bench.image.linear[&chain].end_paths.len();
         for at in 0..steps + ends {
             let old = *slot(&mut bench.image, chain, at);
-            // A rule that decides nothing, and a tier's end that goes on, have no path to change.
+            // A rule that does not decide, and a tier's end that continues, have no path that could be changed.
             if old.is_none() {
                 continue;
             }

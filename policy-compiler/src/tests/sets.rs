@@ -1,4 +1,4 @@
-//! Network sets that come, change and go, and CIDRs that rules use for the first time, in the image in use.
+//! Network sets that are added, changed and removed, and CIDRs that rules use for the first time, in the image in use.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::compile::Compiler;
 use crate::model::*;
 
 impl Kept {
-    /// Adds a network set to the model, or removes it. Returns whether any list of policies stays the same.
+    /// Adds a network set to the model, or removes one. Returns whether any list of policies stays the same.
     fn set(&mut self, name: &ObjectName, set: Option<NetworkSet>) -> bool {
         match set {
             Some(set) => self.model.network_sets.insert(name.clone(), Arc::new(set)),
@@ -33,7 +33,8 @@ impl Kept {
     }
 }
 
-/// Some policies, so that some list stays the same, and one that allows packets from the given entities.
+/// A cluster with some policies, so that some list stays the same, and one policy that allows packets from the given
+/// entities.
 fn asking<const N: usize>(from: [Entity; N]) -> Kept {
     let mut kept = cluster();
     let from = allow().tcp("443").from(from);
@@ -52,14 +53,14 @@ fn a_set_comes_changes_and_goes_and_lists_stand() {
         ("kind=set", "192.0.2.0/28 192.0.2.64/26"),
         ("kind=other", "192.0.2.0/28 192.0.2.64/26"),
         ("kind=set", "192.0.2.0/28 192.0.2.64/26"),
-        // Around the local pod and others, and its own address.
+        // This set is around the local pod and others, and contains the pod's own address.
         ("kind=set", "10.0.0.0/8"),
         ("kind=set", "10.0.0.1"),
     ] {
         assert!(kept.set(&it, Some(set(labels, nets))), "{labels} {nets}");
         kept.is_as_from_nothing();
     }
-    // A second set at the same prefixes.
+    // This adds a second set at the same prefixes.
     assert!(kept.set(&name("shop/it"), Some(set("kind=set", "10.0.0.1 192.0.2.0/28"))));
     kept.is_as_from_nothing();
     assert!(kept.set(&it, None));
@@ -90,7 +91,7 @@ fn a_set_of_ipv6_networks_comes_changes_and_goes_and_lists_stand() {
     }
     assert!(kept.set(&name("/it"), None));
     kept.is_as_from_nothing();
-    // A set that no policy uses.
+    // This is a set that no policy uses.
     assert!(kept.set(&name("/other"), Some(set("kind=other", "2001:db8::/32"))));
     kept.is_as_from_nothing();
 }
@@ -122,10 +123,10 @@ fn sets_that_nobody_has_any_more_do_not_pile_up() {
     kept.is_as_from_nothing();
 }
 
-/// Of the prefixes in a net that comes none is left out, however they are counted: one may have several entries.
+/// No prefix inside a new net is left out. A prefix may have several entries, which matters for the count of prefixes.
 #[test]
 fn a_net_around_many_prefixes_leaves_none_of_them_out() {
-    // From few enough to be handled one by one to too many.
+    // The numbers reach from few enough to be handled one by one to too many.
     for pods in (1_150..1_250).step_by(7) {
         let mut cluster = Cluster::new().pod("shop/db", "app=db", "10.255.0.1");
         for at in 0..pods {
@@ -135,7 +136,7 @@ fn a_net_around_many_prefixes_leaves_none_of_them_out() {
         let ask = |name, entity| {
             kubernetes(name).selects("app == 'db'").ingress([allow().tcp("80").from([entity])])
         };
-        // The addresses of some pods are nets of rules, too.
+        // The addresses of some pods are also nets of rules.
         let hosts = (1..40).map(|low| format!("10.0.0.{low}/32")).collect::<Vec<_>>().join(" ");
         cluster = cluster
             .policy(ask("shop/web", who("app == 'web'")))

@@ -1,4 +1,4 @@
-//! A pod that comes, goes or changes, in the image in use.
+//! A pod that is added, removed or changed in the image in use.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -31,14 +31,14 @@ pub(super) struct Kept {
 impl Kept {
     pub(super) fn of(model: Model, local: BTreeSet<LocalName>) -> Self {
         let mut compiler = Compiler::new();
-        // Here two threads compile with precomputed lists; a compilation from nothing uses one thread and precomputes
-        // nothing.
+        // Here two threads compile with precomputed lists, while a compilation from nothing uses one thread and
+        // precomputes nothing.
         compiler.tables.scale = Thresholds { rows: 0, rules: 0, ..Thresholds::default() };
         let image = compiler.compile(&model, &local);
         Self { compiler, image, model, local }
     }
 
-    /// Adds a pod to the model, or removes it. Returns whether the image could be changed in place.
+    /// Adds a pod to the model, or removes one. Returns whether the image could be changed in place.
     pub(super) fn pod(&mut self, name: &ObjectName, pod: Option<&Endpoint>) -> bool {
         let in_place = self.change(name, pod, true);
         if !in_place {
@@ -47,7 +47,8 @@ impl Kept {
         in_place
     }
 
-    /// The same without a new image; if not `at_once`, for the next image.
+    /// Adds a pod to the model, or removes one, without a new image. Unless `at_once` is true, the change is for the
+    /// next image.
     fn change(&mut self, name: &ObjectName, pod: Option<&Endpoint>, at_once: bool) -> bool {
         let before = self.model.endpoints.get(name).cloned();
         match pod {
@@ -62,7 +63,7 @@ impl Kept {
         self.compiler.update(&self.image, &self.model, change)
     }
 
-    /// Adds a policy to the model, or removes it. Returns whether the image's address tables were used again.
+    /// Adds a policy to the model, or removes one. Returns whether the image's address tables were reused.
     pub(super) fn policy(&mut self, name: &PolicyName, policy: Option<Policy>) -> bool {
         match policy {
             Some(policy) => self.model.policies.insert(name.clone(), Arc::new(policy)),
@@ -131,8 +132,7 @@ fn after_any_stream_of_pods_and_policies_an_image_is_as_one_made_from_nothing() 
                         kept.pod(&ObjectName::new(namespace, name), pod.as_ref());
                     }
                     Err(_) if policies.is_empty() => {}
-                    // A policy that is there is removed, or its directions are exchanged; a policy that is not there is
-                    // added again.
+                    // An existing policy is removed, or its directions are exchanged. A removed policy is added again.
                     Err((at, turned)) => {
                         let (name, policy) = at.get(&policies);
                         let is_there = kept.model.policies.contains_key(name);
@@ -165,7 +165,7 @@ fn a_policy_that_asks_nothing_new_uses_addresses_again() {
     assert!(kept.pod(&super::build::name("shop/web2"), Some(&pod("app=web", "10.0.1.9"))));
     assert!(kept.policy(&name, None));
     kept.is_as_from_nothing();
-    // A CIDR that no policy used before.
+    // This CIDR was not used by any policy before.
     let Draft(name, asks) = kubernetes("shop/asks")
         .selects("app == 'db'")
         .ingress([allow().from([nets("10.0.0.0/8")])]);
@@ -197,7 +197,8 @@ fn a_policy_that_asks_for_another_label_leaves_others_alone() {
     kept.model.network_sets.insert(name("/set"), Arc::new(set("kind=set", "192.0.2.1 10.0.1.1")));
     kept.model.network_sets.insert(name("/wide"), Arc::new(set("kind=wide", "192.0.2.0/24")));
     kept.image = kept.compiler.compile(&kept.model, &kept.local);
-    // True of no member, of one on another node, of a local pod, of two that have one address, and of all.
+    // The selectors are true of no member, of one on another node, of a local pod, of two with the same address, and of
+    // all.
     for selector in ["new == 'x'", "app == 'cache'", "app == 'db'", "kind == 'set'", "has(app)"] {
         assert!(kept.asks(from(selector)), "{selector}");
     }
@@ -391,7 +392,7 @@ fn after_any_stream_of_pods_policies_and_attachments_an_image_is_as_one_made_fro
                 model.policies.iter().map(|(name, it)| (name.clone(), Arc::clone(it))).collect();
             let local = some_local(&model);
             let mut kept = Kept::of(model, local);
-            // Several changes are for one image.
+            // Several changes are collected for one image.
             let mut is_behind = false;
             for change in changes {
                 let before = kept.lists();
@@ -434,11 +435,11 @@ fn after_any_stream_of_pods_policies_and_attachments_an_image_is_as_one_made_fro
 /// A change of the law above.
 #[derive(Debug, Clone)]
 enum Change {
-    /// A pod changes or goes; `true`: without an image of its own, if it needs one.
+    /// A pod changes or is removed. `true` means that it does not get its own image, even if it needs one.
     Pod((ObjectName, Option<Endpoint>, bool)),
     /// A pod is attached, or detached.
     Local((ObjectName, bool)),
-    /// A policy goes, or comes back.
+    /// A policy is removed or added again.
     Policy(Index),
 }
 
@@ -550,11 +551,11 @@ fn what_takes_another_image_is_refused() {
     refused("shop/db", &pod("app=db", "10.0.0.2"));
     refused("shop/new", &pod("app=web", "10.0.0.1"));
     refused("shop/new", &pod("app=web", "fd00::1"));
-    // Of no other pod is it true that it is a cache and its http is 8080.
+    // No other pod is a cache with http at port 8080.
     let http = NamedPort { name: "http".to_owned(), protocol: Protocol::Tcp, port: 8080 };
     let cache = pod("app=cache", "10.0.1.3");
     refused("shop/new", &Endpoint { named_ports: BTreeSet::from([http]), ..cache });
-    // And of no other pod that it is a cache without http.
+    // No other pod is a cache without http.
     refused("shop/new", &pod("app=cache", "10.0.1.3"));
 }
 

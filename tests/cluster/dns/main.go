@@ -1,4 +1,4 @@
-// Command coredns is CoreDNS with what the cluster's DNS needs.
+// Command coredns is CoreDNS with only the plugins that the cluster's DNS needs.
 package main
 
 import (

@@ -1,5 +1,6 @@
-// Command k8s holds every program of Kubernetes that a small cluster needs, and etcd, in one static file. The first
-// argument, or the name that it is called by, chooses the program; what follows are that program's own arguments.
+// Command k8s holds every program of Kubernetes that a small cluster needs, and etcd, in one static
+// file. The first argument, or the name under which it is called, chooses the program. The other
+// arguments go to that program.
 package main
 
 import (
@@ -45,7 +46,8 @@ var programs = map[string]program{
 	},
 }
 
-// daemon makes the command only when its program is the chosen one: each registers flags and metrics of its own.
+// daemon makes the command only when its program is the chosen one, because each registers its own
+// flags and metrics.
 func daemon(command func() *cobra.Command) program {
 	return func() int { return cli.Run(command()) }
 }

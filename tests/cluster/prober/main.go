@@ -1,4 +1,5 @@
-// Command prober is what pods of `endure` and `rigs` run: some answer, some ask and count what they hear.
+// Command prober is the program of pods of `endure` and `rigs`: some answer, others send probes and
+// count the answers.
 //
 //	prober                   answers UDP and TCP at port 7000 with what came
 //	prober serve PORT...     the same at these ports, such as 80/tcp
@@ -68,7 +69,7 @@ func serve(report func() string) error {
 		func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, report()) }))
 }
 
-// answer echoes at the ports, for ever. What it cannot send, the other side counts as lost.
+// answer echoes at the ports, for ever. If it cannot send an answer, the other side counts a loss.
 func answer(ports ...string) error {
 	ended := make(chan error)
 	for _, port := range ports {

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// reach prints the targets that answer within a second, all at a time. By UDP it asks three times.
+// reach prints the targets that answer within a second. It probes all at the same time, by UDP
+// three times.
 func reach(targets []string) {
 	var all sync.WaitGroup
 	for _, target := range targets {

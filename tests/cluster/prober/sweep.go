@@ -18,7 +18,8 @@ const (
 	patience  = 250 * time.Millisecond // for a TCP connection
 )
 
-// podAddresses are those of a node's pod network: its first is the node's own.
+// podAddresses returns the addresses of a node's pod network, without the first one, which is the
+// node's own.
 func podAddresses(prefix netip.Prefix) (all []netip.Addr) {
 	for a := prefix.Masked().Addr().Next().Next(); prefix.Contains(a.Next()); a = a.Next() {
 		all = append(all, a)
@@ -31,11 +32,12 @@ type target struct {
 	isService bool
 }
 
-// counts of one target. A pod's refusal of a TCP connection is an answer, too: it shows that the packet reached a pod.
+// counts are the counters of one target. A pod's refusal of a TCP connection counts as an answer,
+// because it shows that the packet reached a pod.
 type counts struct{ udpSent, udpHeard, tcpSent, tcpHeard atomic.Uint64 }
 
-// startSweep gives the report of all that was counted since the start, a line for each address:
-// ADDRESS UDP-SENT UDP-ANSWERED TCP-SENT TCP-ANSWERED.
+// startSweep returns a function that reports all counts since the start, with a line for each
+// address: ADDRESS UDP-SENT UDP-ANSWERED TCP-SENT TCP-ANSWERED.
 func startSweep(targets []target) func() string {
 	found := map[netip.Addr]*counts{}
 	for _, it := range targets {
@@ -106,6 +108,6 @@ func dial(it target, c *counts) {
 	if err == nil || errors.Is(err, unix.ECONNREFUSED) && !it.isService {
 		c.tcpHeard.Add(1)
 	} else {
-		time.Sleep(time.Millisecond) // without a route it fails at once
+		time.Sleep(time.Millisecond) // without a route the connection fails at once
 	}
 }

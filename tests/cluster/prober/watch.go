@@ -11,14 +11,14 @@ import (
 
 const (
 	pace = 10 * time.Millisecond
-	// late is how long the last probes of a report have to be answered.
+	// late is the time that the last probes before a report have to be answered.
 	late = 500 * time.Millisecond
 )
 
 // A window counts the probes since the last report. A probe is its number, as 8 bytes.
 type window struct {
 	sync.Mutex
-	first, next uint64 // numbers: of the window's first probe, and of the next one that is sent
+	first, next uint64 // the numbers of the window's first probe and of the next probe to send
 	answered    map[uint64]bool
 	heard       time.Time     // when the last answer came
 	gap         time.Duration // the longest time without an answer
@@ -43,7 +43,8 @@ func (w *window) hear(probe []byte) {
 
 func (w *window) extendGap() { w.gap = max(w.gap, time.Since(w.heard)) }
 
-// report ends the window: probes that were sent, that have no answer, and the longest gap in milliseconds.
+// report ends the window. It returns the number of probes that were sent, the number without an
+// answer, and the longest gap in milliseconds.
 func (w *window) report() (sent, lost uint64, gap int64) {
 	w.Lock()
 	end := w.next
@@ -63,7 +64,8 @@ func (w *window) report() (sent, lost uint64, gap int64) {
 	return sent, lost, gap
 }
 
-// startWatch gives the report, as words NAME=NUMBER. tcp_ends counts connections that ended or could not be made.
+// startWatch returns a function that reports words of the form NAME=NUMBER. tcp_ends counts
+// connections that ended or could not be made.
 func startWatch(address string) func() string {
 	target := net.JoinHostPort(address, fmt.Sprint(echoPort))
 	udp, tcp := newWindow(), newWindow()
@@ -90,7 +92,8 @@ func startWatch(address string) func() string {
 	}
 }
 
-// ask sends a probe every 10 ms, and returns when the connection ends. One of UDP does not: its errors are lost probes.
+// ask sends a probe every 10 ms, and returns when the connection ends. A UDP connection does not
+// end: its errors are lost probes.
 func ask(network, target string, w *window) {
 	connection, err := net.Dial(network, target)
 	if err != nil {

@@ -1,6 +1,7 @@
-// Package specs is the network part of Kubernetes' end-to-end suite as a program of its own. It reads the flags of the
-// published e2e.test; `cluster netpol` and `cluster network` call it, and choose the specs by the files that they are in:
-// packages of other parts are linked in too, because these need them.
+// Package specs is the network part of Kubernetes' end-to-end suite as a separate program. It reads
+// the flags of the published e2e.test. `cluster netpol` and `cluster network` call it, and choose
+// the specs by the files that contain them: packages of other parts are linked in, too, because the
+// network specs need them.
 package specs
 
 import (
@@ -15,14 +16,14 @@ import (
 	"github.com/onsi/gomega"
 
 	_ "k8s.io/component-base/logs/testinit"       // flags of logging
-	_ "k8s.io/kubernetes/test/e2e/common/network" // the specs, some of which it shares with those of a single node
+	_ "k8s.io/kubernetes/test/e2e/common/network" // specs that are shared with those of a single node
 	"k8s.io/kubernetes/test/e2e/framework"
 	"k8s.io/kubernetes/test/e2e/framework/config"
-	_ "k8s.io/kubernetes/test/e2e/framework/debug/init" // events of a spec that failed
+	_ "k8s.io/kubernetes/test/e2e/framework/debug/init" // prints the events of a failed spec
 	e2enode "k8s.io/kubernetes/test/e2e/framework/node"
-	_ "k8s.io/kubernetes/test/e2e/framework/node/init" // after a spec: are the nodes still ready?
+	_ "k8s.io/kubernetes/test/e2e/framework/node/init" // checks after a spec that the nodes are still ready
 	"k8s.io/kubernetes/test/e2e/framework/testfiles"
-	_ "k8s.io/kubernetes/test/e2e/network" // and with it network/netpol
+	_ "k8s.io/kubernetes/test/e2e/network" // the specs; it also imports network/netpol
 	manifests "k8s.io/kubernetes/test/e2e/testing-manifests"
 	"k8s.io/kubernetes/test/utils/image"
 )
@@ -51,8 +52,8 @@ var _ = ginkgo.SynchronizedBeforeSuite(func(ctx context.Context) {
 	framework.ExpectNoError(err, "no client for the cluster")
 	framework.ExpectNoError(e2enode.WaitForAllNodesSchedulable(ctx, client, 2*time.Minute))
 }, func(ctx context.Context) {
-	// Nothing else sets these where the whole suite is not linked in. The specs write address ranges of this family, and
-	// some leave themselves out where they do not know of two nodes.
+	// Without the whole suite, nothing else sets these. The specs write address ranges of this family,
+	// and some are skipped if they do not know of two nodes.
 	framework.TestContext.IPFamily = "ipv4"
 	client, err := framework.LoadClientset()
 	framework.ExpectNoError(err, "no client for the cluster")

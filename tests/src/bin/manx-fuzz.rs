@@ -7,10 +7,11 @@ use clap::Parser;
 use manx_tests::fuzz::sabotage::Sabotage;
 use manx_tests::fuzz::{Options, run};
 
-/// Sends generated packets through real workers and judges the outcome by an oracle of its own.
+/// Sends generated packets through real workers and judges the outcome with an independent oracle.
 ///
-/// Exit status: 0 nothing was found; 1 something was found, which is reported with the packet, the tables and the
-/// command that reproduces it; 2 wrong usage; 3 nothing was found, but the run has not covered all that it should.
+/// Exit status: 0 nothing was found; 1 a fault was found, which is reported with the packet, the
+/// tables and the command that reproduces it; 2 wrong usage; 3 no fault was found, but the coverage
+/// is too low.
 #[derive(Parser)]
 struct Arguments {
     /// The seed of packets and worlds [default: the time]
@@ -22,17 +23,18 @@ struct Arguments {
     /// End after this many seconds
     #[arg(long)]
     seconds: Option<u64>,
-    /// Only this world of the seed
+    /// Run only this world of the seed
     #[arg(long)]
     world: Option<u64>,
-    /// Add a fault on purpose, which must be found: policy, stale, clock, source, bit, forget, loss, twice, backend, reply,
-    /// masquerade, port, local, choice, full
+    /// Add a deliberate fault, which must be found: policy, stale, clock, source, bit, forget,
+    /// loss, twice, backend, reply, masquerade, port, local, choice, full
     #[arg(long)]
     sabotage: Option<Sabotage>,
     /// Let the nodes of half of the worlds translate services
     #[arg(long)]
     services: bool,
-    /// How often everything must be covered at least; short runs do not cover everything
+    /// The least number of times that everything must be covered; short runs do not cover
+    /// everything
     #[arg(long, default_value_t = 1, conflicts_with = "world")]
     least: u64,
 }

@@ -28,7 +28,8 @@ impl Judge {
         coverage: &mut Coverage,
     ) -> Result<(), Box<Violation>> {
         let [epoch] = law.epochs else { return Ok(()) };
-        // Where all ports that are tried are taken, also by other workers, a connection is refused.
+        // If all ports that the node tries are taken, also by other workers, a connection is
+        // refused.
         let has_no_port = counts.dropped(DropReason::NoFreePort) > 0;
         if counts.is_crowded() || node_batch.is_incomplete {
             return Ok(());
@@ -99,7 +100,8 @@ impl Judge {
                 known.is_some_and(|known| known.is_certain(epoch.number, it, law.now))
             })
         };
-        // Of a client's connections by two ways, from one port, it is not known here which one is there.
+        // A client may have two connections with one tuple that came in by two ways. The node knows
+        // one of them, but the test does not know which one.
         let entries = law.connections.entries(tuple);
         let is_one_way = entries.iter().all(|it| Some(*it) == input.entry);
         match because {
@@ -134,7 +136,7 @@ impl Judge {
         ((!hop || read.ttl > 1) && is_short && input.ecn.is_some()).then_some(())
     }
 
-    /// Whether a packet had to arrive that is translated, or may be.
+    /// Whether a packet had to arrive. The packet is translated, or may be.
     fn must_arrive_translated(
         &self,
         law: &Law<'_>,
@@ -173,7 +175,8 @@ impl Judge {
         let ways = law.translations_of(epoch, input);
         if let Some((passage, pair)) = ways.iter().find(|(_, pair)| is_certain(pair)) {
             fits(*passage, pair)?;
-            // Of a port of the node's that several ways lead to, each may be another client's.
+            // If several ways lead to the same port of the node, each way may belong to another
+            // client.
             let translations = law.translations.borrow();
             let entries = translations.asking(&pair.first).map_or(&[][..], |it| &it.entries);
             let is_one = !law.terms.has_ports || entries.len() == 1 && law.has_source(epoch, pair);
@@ -193,14 +196,15 @@ impl Judge {
             };
             return (is_own && is_one).then_some(event);
         }
-        // A TCP connection that is under way goes on at another node where one address alone leads to its backend, which is
-        // not known here: it may arrive.
+        // A later packet of a TCP connection may arrive at another node, if one address alone leads
+        // to the connection's backend. This test does not know whether that is so. So the packet
+        // may arrive, but need not.
         let opens = read.opens() || read.tuple.upper != TCP;
         if !input.is_fresh || !opens || !law.asks(epoch, &read.tuple) {
             return None;
         }
         if epoch.leaves(law.node, &read.tuple) {
-            // It may answer a client of a service, or the pod itself.
+            // The packet may be an answer to a client of a service, or to the pod itself.
             let answers = !law.translations.borrow().pairs_answered(&read.tuple).is_empty();
             if answers || read.tuple.destination == hairpin(read.tuple.source) {
                 return None;
@@ -224,8 +228,8 @@ impl Judge {
         (of_each.len() > 0 && of_each.all(|fits| fits)).then_some(event)
     }
 
-    /// Whether an error about a connection comes the way that the connection's packets went: the client's, or the one to what
-    /// is behind the translation, if the quoted packet `is_of_client`.
+    /// Whether an ICMP error comes in by the same way as the packets of its connection: from the
+    /// client, or, if the quoted packet `is_of_client`, from the end behind the translation.
     fn is_from_there(
         &self,
         law: &Law<'_>,
@@ -287,7 +291,7 @@ pub(super) fn balance(
     if counts.sent != sent {
         return broken(sent_law);
     }
-    // A packet that a port refused may be a segment of a super-packet that came out, or the node's own error.
+    // A port may have refused a segment of a super-packet that came out, or the node's own error.
     let refused = counts.dropped(DropReason::TransmitRefused);
     let received = counts.received;
     if received > dropped + forwarded || received + refused < dropped + forwarded {

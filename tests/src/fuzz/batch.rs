@@ -56,7 +56,7 @@ impl Counts {
         counts
     }
 
-    /// These counters where some packets that were sent count as refused a port.
+    /// These counters, with this number of sent packets counted as refused by a port.
     pub fn with_refused(mut self, packets: u64) -> Self {
         self.sent -= packets;
         self.drops[DropReason::NoFreePort as usize] += packets;
@@ -99,9 +99,9 @@ pub struct NodeBatch {
     pub keys: AHashMap<u64, usize>,
     /// The inputs that may come out with another key.
     pub changing: Vec<usize>,
-    /// The inputs by their content. Made when it is needed first.
+    /// The inputs by their content. They are collected at the first use.
     pub contents: Option<AHashMap<u64, Vec<usize>>>,
-    /// Inputs as they have come out translated in pieces.
+    /// Inputs in the translated form in which parts of them have come out.
     pub moved: AHashMap<usize, Input>,
     pub outputs: Vec<Output>,
     pub before: Counts,
@@ -138,8 +138,9 @@ impl NodeBatch {
         contents.get(&content).cloned().unwrap_or_default()
     }
 
-    /// An input as it comes out with the ends of this tuple, if `wire` may be a part of that. A later fragment names no
-    /// ports, so it must follow another part.
+    /// The translated form of an input, with the ends of this tuple, if `wire` may be a part of it.
+    /// A later fragment has no ports, so it must follow another part. All parts of an input have the
+    /// same ends.
     pub fn moved(&mut self, at: usize, tuple: &FlowTuple, wire: &Wire<'_>) -> Option<&Input> {
         let input = &self.inputs[at];
         let read = input.read.filter(|read| read.tuple.upper == tuple.upper)?;
@@ -154,7 +155,7 @@ impl NodeBatch {
             return None;
         }
         if !self.moved.get(&at).is_some_and(is_same) {
-            if wire.read.is_later() && !read.is_later() {
+            if wire.read.is_later() && !read.is_later() || input.pieces > 0 {
                 return None;
             }
             self.moved.insert(at, input.with_ends(tuple, wire.bytes)?);

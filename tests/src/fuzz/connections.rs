@@ -30,14 +30,15 @@ struct Certainty {
 /// The places and attachments of both ends of a connection.
 type Standing = [(Place, u32); 2];
 
-/// Whether the answer to a connection's SYN has come out, and was the last of the two to come in.
+/// The state of a TCP handshake: whether the answer to the client's SYN has come out, and no newer
+/// SYN has come in.
 #[derive(Debug, Clone, Copy, Default)]
 struct Greeting {
     /// The client has sent a SYN in this batch.
     asked: bool,
     /// The answer came out in this batch.
     came: bool,
-    /// It came out before.
+    /// The answer came out in an earlier batch.
     is_over: bool,
 }
 
@@ -46,7 +47,7 @@ struct Greeting {
 pub struct Connection {
     /// The time of its last packet of either direction.
     seen: f64,
-    /// Whether it is translated: then it may be silent for longer.
+    /// Whether the connection is translated. Translated connections may be silent for longer.
     is_translated: bool,
     /// Whether the other side has answered.
     answered: bool,
@@ -73,7 +74,7 @@ impl Connection {
         }
     }
 
-    /// Records a SYN of the client, which may open the connection anew.
+    /// Records a SYN of the client, which may reopen the connection.
     pub fn ask(&mut self) {
         self.greeting = Greeting { asked: true, ..Greeting::default() };
     }
@@ -83,13 +84,14 @@ impl Connection {
         self.greeting.came = true;
     }
 
-    /// After a batch: what came out of it has passed, in whatever order.
+    /// Ends a batch. Packets that came out in the batch have passed, in an unknown order.
     pub fn end_greeting(&mut self) {
         let Greeting { asked, came, is_over } = self.greeting;
         self.greeting = Greeting { is_over: is_over || came && !asked, ..Greeting::default() };
     }
 
-    /// Whether a node that hides the client certainly lets segments of TCP through: the server has answered the SYN.
+    /// Whether a node that hides the client certainly lets TCP segments through, because the server
+    /// has answered the SYN.
     pub fn is_greeted(&self, upper: u8) -> bool {
         upper != TCP || self.greeting.is_over
     }
@@ -116,18 +118,19 @@ impl Connection {
         now - self.seen <= self.timeout(upper) + CLOCK_STEP
     }
 
-    /// Whether the node certainly finds the connection: it was there a moment ago, and no flow was evicted meanwhile.
+    /// Whether the node certainly finds the connection: it existed a moment ago, and no flow was
+    /// evicted meanwhile.
     pub fn is_certain(&self, epoch: u64, evictions: u64, now: f64) -> bool {
         self.is_recent(evictions, now) && self.certain.is_some_and(|it| it.epoch == epoch)
     }
 
-    /// The same, whatever was published meanwhile.
+    /// The same as [`Self::is_certain`], but publications do not matter.
     pub fn is_recent(&self, evictions: u64, now: f64) -> bool {
         self.certain.is_some_and(|it| now - it.at <= SHORT && it.evictions == evictions)
     }
 
-    /// Whether nothing has come of it for so long that it gives its port up, if it is none of TCP: 5 s, and a second by
-    /// which a node's clock may be behind.
+    /// Whether a connection that is not TCP has been silent for so long that it gives up its port:
+    /// 5 s, and one second for the lag of a node's clock.
     pub fn is_quiet(&self, now: f64) -> bool {
         now - self.seen >= 6.0
     }
@@ -137,17 +140,17 @@ impl Connection {
         self.certain = Some(Certainty { at: now, epoch, evictions });
     }
 
-    /// Records where the ends are of a connection that the node certainly knows.
+    /// Records the places of the ends of a connection that the node certainly knows.
     pub fn assure_at(&mut self, epoch: &Epoch, node: usize, tuple: &FlowTuple) {
         self.assured_at = Some(standing(epoch, node, tuple));
     }
 
-    /// Whether the ends are where they were when the node certainly knew the connection.
+    /// Whether the ends have the same places as when the node certainly knew the connection.
     pub fn is_assured_at(&self, epoch: &Epoch, node: usize, tuple: &FlowTuple) -> bool {
         self.assured_at == Some(standing(epoch, node, tuple))
     }
 
-    /// Records that the node may not know it any more.
+    /// Records that the node may no longer know the connection.
     pub fn doubt(&mut self) {
         self.certain = None;
     }
@@ -193,7 +196,7 @@ impl Connection {
         self.standings.contains(&standing(epoch, node, tuple))
     }
 
-    /// Records the places of the ends of a connection that is kept.
+    /// Records the new places of the ends of a connection that is kept.
     pub fn stand_at(&mut self, epoch: &Epoch, node: usize, tuple: &FlowTuple) {
         self.may_stand(standing(epoch, node, tuple));
     }
@@ -235,7 +238,8 @@ pub struct Connections {
     firsts: AHashMap<Fragments, f64>,
     /// The connections of masqueraded clients.
     masqueraded: AHashSet<FlowTuple>,
-    /// The ways by which clients from outside came in, where the node has several for them.
+    /// The ways by which the packets of outside clients came in, by connection. A node may have
+    /// several such ways.
     entries: AHashMap<FlowTuple, Vec<Entry>>,
 }
 
@@ -268,7 +272,7 @@ impl Connections {
         self.entries.get(tuple).map_or(&[], Vec::as_slice)
     }
 
-    /// The same of all connections between two addresses.
+    /// The ways by which packets of all connections between two addresses came in.
     pub fn entries_between(&self, client: IpAddr, asked: IpAddr) -> Vec<Entry> {
         let between = self
             .entries
@@ -277,12 +281,13 @@ impl Connections {
         between.flat_map(|(_, entries)| entries.iter().copied()).collect()
     }
 
-    /// Whether another node has brought the client of a connection.
+    /// Whether another node has brought the client of this connection.
     pub fn is_visitors(&self, tuple: &FlowTuple) -> bool {
         self.entries(tuple).contains(&Entry::Tunnel)
     }
 
-    /// Records that the node may not know a connection any more, because it may have given way to another.
+    /// Records that the node may no longer know a connection, because another one may have replaced
+    /// it.
     pub fn doubt(&mut self, tuple: &FlowTuple) {
         if let Some(known) = self.known.get_mut(tuple) {
             known.doubt();

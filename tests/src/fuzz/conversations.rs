@@ -84,7 +84,7 @@ impl Generator {
         }
     }
 
-    /// The tuple of a client of a service, or now and then of one that asks a backend itself.
+    /// The tuple of a client that connects to a service, or sometimes directly to a backend.
     fn asking(&mut self) -> Option<FlowTuple> {
         let family = usize::from(self.rng.u8(..4) == 0);
         let asked =
@@ -102,7 +102,8 @@ impl Generator {
             source = self.outside(family);
         }
         self.serial += 1;
-        // Few source ports: connections to two services may become one behind the translation.
+        // There are few source ports, so connections to two services may become the same connection
+        // behind the translation.
         let from = match self.rng.u8(..8) {
             0 => 2000 + self.rng.u16(..4),
             _ => 1024 + (self.serial.wrapping_mul(7) % 64_000) as u16,
@@ -126,7 +127,7 @@ impl Generator {
         of.get(self.rng.usize(..of.len().max(1))).copied()
     }
 
-    /// The tuple of a pod that asks the world.
+    /// The tuple of a pod that connects to the world.
     fn leaving(&mut self) -> Option<FlowTuple> {
         let family = usize::from(self.rng.u8(..4) == 0);
         let pods = &self.pods[family];
@@ -146,8 +147,8 @@ impl Generator {
         })
     }
 
-    /// The tuple of the answer to a packet, as its receiver sends it. If it is not known what a client's packets have
-    /// become, one of the backends is taken.
+    /// The tuple of the answer to a packet, as its receiver sends it. If the test does not know the
+    /// translated form of a client's packet, it takes one of the backends.
     fn answering(&self, tuple: &FlowTuple) -> FlowTuple {
         let behind = self.behind.iter().find_map(|it| it.get(tuple));
         if let Some(behind) = behind {

@@ -223,7 +223,7 @@ pub struct Coverage {
     pub drops: Vec<u64>,
     pub packets: u64,
     pub worlds: u64,
-    /// A hash of all that came out, in order: of two runs alike it is the same.
+    /// A hash of everything that came out, in order. Two equal runs have the same hash.
     pub digest: u64,
 }
 
@@ -251,8 +251,8 @@ impl Coverage {
         self.events[event as usize] += times;
     }
 
-    /// The events and kinds that a run should cover and that occurred less often than `least`; those of services only if
-    /// the run has worlds `with_services`.
+    /// The events and kinds that a run should cover and that occurred less often than `least`.
+    /// Those of services count only if the run has worlds `with_services`.
     pub fn lacks(&self, least: u64, with_services: bool) -> Vec<String> {
         let occurs = |kind: &Kind| with_services || *kind != Kind::Stranger;
         let kinds = Kind::ALL.iter().zip(&self.generated).filter(|(kind, _)| occurs(kind));

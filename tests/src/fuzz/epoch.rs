@@ -53,7 +53,7 @@ pub enum Entry {
     Host,
     /// The port of packets that the node forwards.
     Forwarded,
-    /// The port of the node's ports that are Manx's.
+    /// The port for the node's ports that belong to Manx.
     Manx,
     /// The other node's tunnel.
     Tunnel,
@@ -62,7 +62,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// The port by which packets leave to senders who come by this entry.
+    /// The port by which packets leave to senders whose packets come in by this entry.
     pub fn back(self) -> PortId {
         match self {
             Self::Host | Self::Forwarded => HOST,
@@ -219,36 +219,37 @@ impl Epoch {
         }
     }
 
-    /// Whether a packet with these ends may come in by an entry: its source is there, or it is a client from outside whom
-    /// the other node brings to a backend of this one.
+    /// Whether a packet with these ends may come in by an entry: its source is there, or its source
+    /// is an outside client that the other node brings to a backend of this node.
     pub fn may_come(&self, node: usize, entry: Entry, tuple: &FlowTuple) -> bool {
         self.may_enter(node, entry, self.place(node, tuple.source))
             || entry == Entry::Tunnel && self.is_visit(node, tuple)
     }
 
-    /// Whether a packet may be one of a client from outside to a backend to which some frontend leads him.
+    /// Whether a packet may come from an outside client to a backend to which a frontend leads that
+    /// client.
     pub fn is_visit(&self, node: usize, tuple: &FlowTuple) -> bool {
         let ends = [tuple.source, tuple.destination].map(|it| self.place(node, it));
         let leads = |end: End| self.services.leads_visitors(tuple.upper, &end);
-        // A later fragment names no port, and follows what was decided on its first one.
+        // A later fragment has no port, and follows the decision on its first fragment.
         let is_later =
             tuple.transport == TransportKey::Nothing && matches!(tuple.upper, TCP | UDP | SCTP);
         matches!(ends, [Place::World | Place::Node, Place::Pod(_)])
             && (is_later || end_of(tuple).is_some_and(leads))
     }
 
-    /// Whether a packet that opens a connection may be translated: it asks for a service, for a port of this node's that
-    /// may be a service's, or leaves for the world.
+    /// Whether a packet that opens a connection may be translated: it goes to a service or to a
+    /// port of this node that may belong to a service, or it leaves for the world.
     pub fn asks(&self, node: usize, tuple: &FlowTuple) -> bool {
         self.asks_service(node, tuple) || self.leaves(node, tuple)
     }
 
-    /// Whether a packet asks for a service, or for a port of this node's that may be a service's.
+    /// Whether a packet goes to a service, or to a port of this node that may belong to a service.
     pub fn asks_service(&self, node: usize, tuple: &FlowTuple) -> bool {
         self.place(node, tuple.destination) == Place::Service || self.asks_node_port(node, tuple)
     }
 
-    /// Whether a packet asks for a port of this node's that may be a service's.
+    /// Whether a packet goes to a port of this node that may belong to a service.
     pub fn asks_node_port(&self, node: usize, tuple: &FlowTuple) -> bool {
         let reach = asked_of(tuple).and_then(|asked| self.services.reach(&asked));
         reach == Some(Reach::NodePort(node)) && !self.is_closed
@@ -261,7 +262,8 @@ impl Epoch {
         way_out::leaves(self.services.way_out.as_ref(), tuple, is_pod, is_world)
     }
 
-    /// Whether a packet that [asks](Self::asks) may stay as it is, because its port of the node's is no service's.
+    /// Whether a packet that [asks](Self::asks) may stay untranslated, because its port of the node
+    /// belongs to no service.
     pub fn is_nodes_own(&self, node: usize, entry: Entry, tuple: &FlowTuple) -> bool {
         let frontend = asked_of(tuple).and_then(|asked| self.services.frontends.get(&asked));
         entry != Entry::Manx && self.asks_node_port(node, tuple) && frontend.is_none()
@@ -302,7 +304,7 @@ impl Epoch {
         let ends = [tuple.source, tuple.destination].map(|address| self.place(node, address));
         let is_pod = |place: Place| matches!(place, Place::Pod(_));
         if ends.contains(&Place::Service) {
-            // Only the translation leads there.
+            // Packets reach this address only through the translation.
             return false;
         }
         let asked = match ends {

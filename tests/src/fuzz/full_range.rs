@@ -1,7 +1,8 @@
-//! Refusals for want of a port of the way out: a range that is not full refuses nobody, and no pod takes all ports to a
-//! destination from the others.
+//! Checks refusals because no port of the way out is free. A range that is not full refuses no
+//! connection, and no pod takes all ports to a destination from the others.
 //!
-//! The laws are judged where the range has two ports and the node one worker: there a connection surely tries both.
+//! The laws are checked if the range has two ports and the node has one worker, because a
+//! connection then certainly tries both.
 
 use manx_dataplane::drop_reason::DropReason;
 
@@ -18,16 +19,16 @@ use crate::packet::TCP;
 /// The number of ports of a range in which both are surely tried.
 const FEW: usize = 2;
 
-/// Checks that a connection was refused a port only where it may be.
+/// Checks that every connection that was refused a port may be refused one.
 ///
 /// # Errors
-/// One was refused, and none of this batch may be.
+/// A connection was refused, and no packet of this batch may be refused.
 pub fn check(law: &Law<'_>, node_batch: &NodeBatch, counts: &Counts) -> Result<(), Box<Violation>> {
     let [epoch] = law.epochs else { return Ok(()) };
     let way_out = epoch.services.way_out.as_ref().filter(|it| it.size() == FEW);
     let (Some(way_out), true) = (way_out, law.is_single && !law.evicts) else { return Ok(()) };
     let is_unknown = |input: &&Input| input.outcome == Outcome::Unknown;
-    // A later fragment counts as what was decided on its first one.
+    // A later fragment follows the decision on its first fragment.
     let follows = |input: &Input| {
         let (Some(read), Some(entry)) = (input.read, input.entry) else { return false };
         let version = epoch.versions[law.node];
@@ -47,21 +48,21 @@ pub fn check(law: &Law<'_>, node_batch: &NodeBatch, counts: &Counts) -> Result<(
             None => return Ok(()),
         }
     }
-    // Of packets alike one may count as the other, which has come out.
+    // If two packets are equal, the check may take one for the other, which has come out.
     let Some((why, input)) = last else { return Ok(()) };
     let input = Some(input.found());
     let law_broken = format!("a connection was refused a port of the way out, and {why}");
     Err(Box::new(Violation { law: law_broken, node: law.node, output: None, input }))
 }
 
-/// Whether a packet may open a connection that needs a port of the node's.
+/// Whether a packet may open a connection that needs a port of the node.
 fn wants_port(law: &Law<'_>, epoch: &Epoch, input: &Input) -> bool {
     let Some(read) = input.read else { return false };
     let is_pairs = |pair: &Pair| pair.first == read.tuple && law.hides_source(epoch, pair);
     epoch.leaves(law.node, &read.tuple) || law.pairs_of(epoch, &read.tuple).iter().any(is_pairs)
 }
 
-/// Why a packet must get a port; `None`: it may be refused one.
+/// The reason why a packet must get a port; `None`: it may be refused one.
 fn must_get_port(
     law: &Law<'_>,
     epoch: &Epoch,
@@ -81,7 +82,7 @@ fn must_get_port(
     let is_live = |pair: &&Pair| {
         translations.connection(pair).is_some_and(|it| it.lives(first.upper, law.now))
     };
-    // A connection may have a port that nobody has seen.
+    // A connection may have a port although none of its packets has come out.
     let is_hidden = translations.may_be_open_to(&first, law.now);
     if !taken.iter().any(|of_port| of_port.iter().any(|it| is_live(&it))) && !is_hidden {
         return Some("no port to its destination is taken");
@@ -98,7 +99,8 @@ fn must_get_port(
         .then_some("another pod has all of them, and its own pod has none")
 }
 
-/// Whether two tuples lead to one destination, where each port of the way out serves one connection.
+/// Whether two tuples have the same destination, to which each port of the way out serves only one
+/// connection.
 pub fn leads_alike(one: &FlowTuple, other: &FlowTuple) -> bool {
     let is_alike = match (one.transport, other.transport) {
         (Ports(_, one), Ports(_, other)) => one == other,

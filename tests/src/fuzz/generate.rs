@@ -23,7 +23,8 @@ use super::writer::{self, Extra, NO_HEADER, Style};
 use crate::fabric::{FORWARDED, HOST, MANX};
 use crate::packet::{ICMP, ICMPV6, SCTP, TCP, UDP};
 
-/// The ports of the world that pods ask: few, so that connections contend for the ports of the way out.
+/// The ports of the world to which pods connect. There are few, so that connections compete for the
+/// ports of the way out.
 pub const ASKED: [u16; 2] = [53, 443];
 
 /// The way by which the packets of an address come in.
@@ -44,12 +45,12 @@ pub struct Generator {
     pub all: [Vec<IpAddr>; 2],
     pub ports: Vec<u16>,
     pub services: Rc<Services>,
-    /// The ports of services that clients ask for, by family.
+    /// The service ports to which clients connect, by family.
     pub asked: [Vec<Asked>; 2],
-    /// What clients' tuples have become behind the translation of each node.
+    /// The translated forms of clients' tuples, by node.
     pub behind: [AHashMap<FlowTuple, FlowTuple>; 2],
     pub serial: u64,
-    /// How often routers have chosen other nodes for their clients.
+    /// The number of times that routers have chosen other nodes for their clients.
     turns: usize,
     /// Whether the tunnel is VXLAN and not IPIP.
     pub is_vxlan: bool,
@@ -197,10 +198,11 @@ impl Generator {
         }
     }
 
-    /// Sends a packet from the place of its source, by some worker.
+    /// Chooses where a packet is sent: at the place of its source, to any worker.
     pub fn spot(&mut self, tuple: &FlowTuple) -> (usize, PortId, usize) {
         let (node, port) = match (self.home(tuple.source), self.home(tuple.destination)) {
-            // From outside, and the node's own processes, to ports of the node's that are Manx's.
+            // The packet goes from outside, or from the node's own processes, to ports of the node
+            // that belong to Manx.
             (Home::World | Home::Node(_), Home::Node(node)) if self.is_ported(tuple) => {
                 (node, MANX)
             }
@@ -221,7 +223,7 @@ impl Generator {
         (node, port, worker)
     }
 
-    /// Whether a packet goes to a node's address by the ports that are Manx's, as the node's routing rules lead it.
+    /// Whether the node's routing rules lead a packet to the ports of the node that belong to Manx.
     fn is_ported(&self, tuple: &FlowTuple) -> bool {
         let Some(way_out) = &self.services.way_out else { return false };
         let is_own = |node: usize| ported_addresses(node).contains(&tuple.destination);
@@ -239,14 +241,16 @@ impl Generator {
         reach == Some(Reach::Balancer)
     }
 
-    /// The node that a router sends the packets of a connection to. Now and then it chooses other ones.
+    /// The node to which a router sends the packets of a connection. Sometimes the router chooses
+    /// another node.
     fn router(&mut self, tuple: &FlowTuple) -> usize {
         let TransportKey::Ports(from, _) = tuple.transport else { return 0 };
         self.turns += usize::from(self.rng.u8(..32) == 0);
         (usize::from(from) + self.turns) % 2
     }
 
-    /// A packet of a stranger to a port of a node's: one of the way out, a node port, or one that nothing has.
+    /// A packet from an unknown sender to a port of a node: one of the way out, a node port, or an
+    /// unused one.
     fn stranger(&mut self) {
         let Some(way_out) = self.services.way_out.clone() else { return self.opening() };
         let node = self.rng.usize(..2);

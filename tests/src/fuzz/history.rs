@@ -65,8 +65,9 @@ impl History {
         self.changes.push((batch, change, pods.to_vec(), is_busy));
     }
 
-    /// The last packets between the ends of these packets (or of the packets that they quote), and the last changes.
-    /// `others` returns the tuples by which a tuple's connections go on the other side of a translation.
+    /// The last packets between the ends of these packets (or of the packets that they quote), and
+    /// the last changes. `others` returns the tuples that a tuple's connections have on the other
+    /// side of a translation.
     pub fn report(
         &self,
         packets: &[&[u8]],

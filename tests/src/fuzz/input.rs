@@ -57,7 +57,7 @@ pub struct Input {
     /// Whether its partial checksum is the sum of its own pseudo-header.
     pub is_honest: bool,
     pub outcome: Outcome,
-    /// The bytes after the IP header that have come out in pieces.
+    /// The number of bytes after the IP header that have come out in pieces.
     pub pieces: usize,
     /// Whether the packet came in at the place of its source.
     pub entered: bool,
@@ -163,7 +163,7 @@ impl Input {
         input
     }
 
-    /// Makes it count as having come from another port.
+    /// Changes the port by which the packet counts as having come in.
     pub fn misattribute(&mut self) {
         if let Some(Entry::Port(port)) = &mut self.entry {
             port.0 ^= 1;
@@ -278,7 +278,8 @@ pub fn key(hasher: &RandomState, packet: &[u8], read: &Read) -> u64 {
     hash(hasher, &front[..len], &packet[len..])
 }
 
-/// The same without all that a translation changes: addresses, ports, and checksums.
+/// The same as [`key`], but without everything that a translation changes: addresses, ports, and
+/// checksums.
 pub fn content_key(hasher: &RandomState, packet: &[u8], read: &Read) -> u64 {
     let (mut front, len) = without_hops(packet, read);
     let addresses = if read.tuple.is_v4() { 12..20 } else { 8..40 };

@@ -129,7 +129,8 @@ impl Judge {
         let mut sent = 0;
         let outputs = std::mem::take(&mut node_batch.outputs);
         let mut scratch = Vec::new();
-        // A reset names its connection only: it is about one of the packets that have not come out.
+        // A reset names only its connection, so it may belong to any packet of the connection that
+        // has not come out.
         let (resets, others): (Vec<_>, Vec<_>) =
             outputs.iter().partition(|it| refusals::is_bare_reset(&it.frame.bytes));
         for output in others.into_iter().chain(resets) {
@@ -328,7 +329,8 @@ fn leaves(
     leaves_by(input, (passage, law.hops(input, passage)), &ports, port, bytes)
 }
 
-/// The same for a packet that may leave by any of these ports, with these numbers of hops.
+/// The same as [`leaves`](Self::leaves), for a packet that may leave by any of these ports, with
+/// these numbers of hops.
 fn leaves_by(
     input: &Input,
     (passage, hops): (Passage, RangeInclusive<u8>),

@@ -6,9 +6,10 @@
 //!   bytes.
 //! - `world`, `publish`, `buffers`: two nodes whose workers run turn by turn; publications to them; their buffers.
 //! - `read`, `input`, `wire`: packets that went in, packets that came out, and the input of each output.
-//! - `oracle`, `connections`, `own_errors`, `tunnel`: the packets that may come out. `services`, `translations`,
-//!   `translation_law`, `rewritten`, `refusals`: the same where services are translated. `batch`, `judge`, `balance`: one
-//!   batch, judged by these rules and compared with the node's counters.
+//! - `oracle`, `connections`, `own_errors`, `tunnel`: the packets that may come out. `services`,
+//!   `translations`, `translation_law`, `rewritten`, `refusals`, `moves`, `full_range`, `way_out`:
+//!   the same with translated services. `batch`, `judge`, `balance`: one batch, judged by these
+//!   rules and compared with the node's counters.
 //! - `coverage`: the coverage of a run. `sabotage`: faults on purpose.
 //!
 //! docs/fuzzing.md describes the laws and how to run it.
@@ -84,7 +85,7 @@ pub struct Failure {
     batch: u64,
     packets: u64,
     violation: Box<Violation>,
-    /// The packets and changes before.
+    /// The packets and changes before the violation.
     history: String,
     /// A description of the world.
     setting: String,
@@ -97,7 +98,8 @@ impl Failure {
     }
 }
 
-/// Runs until all packets are done or a violation is found. `progress` is called after each world.
+/// Runs until enough packets were sent or a violation is found. `progress` is called after each
+/// world.
 pub fn run(
     options: &Options,
     mut progress: impl FnMut(&Coverage),

@@ -1,5 +1,6 @@
-//! Connections whose packets come by another node than before: a router has chosen their way anew. Both nodes choose the
-//! same backend, and what the node before knew of the connection gives way.
+//! Connections whose packets arrive at another node than before, because a router has chosen
+//! another path. Both nodes choose the same backend, and the earlier node's record of the
+//! connection is replaced.
 
 use std::rc::Rc;
 
@@ -12,17 +13,17 @@ use super::read::FlowTuple;
 use super::services::{End, Reach};
 use super::translations::{Pair, asked_of, end_of};
 
-/// What is known of connections that may move, by the tuple as the client sends.
+/// The records of connections that may move, by the tuple that the client sends.
 #[derive(Debug, Default)]
 pub struct Moves {
-    /// The nodes by which packets have come.
+    /// Whether packets have arrived at each node.
     nodes: AHashMap<FlowTuple, [bool; 2]>,
-    /// The backend that a node has chosen, and all from which it chose.
+    /// The backend that a node has chosen, and the backends from which it chose.
     chosen: AHashMap<FlowTuple, (End, Vec<End>)>,
 }
 
 impl Moves {
-    /// Whether packets of a connection have come by both nodes.
+    /// Whether packets of a connection have arrived at both nodes.
     pub fn has_moved(&self, first: &FlowTuple) -> bool {
         self.nodes.get(first) == Some(&[true; 2])
     }
@@ -34,8 +35,8 @@ impl Moves {
         }
     }
 
-    /// Whether a node that has the choice of these backends may choose the one of this connection: the other one has chosen
-    /// the same, if it had the same choice.
+    /// Whether a node that chooses from these backends may choose this connection's backend. If the
+    /// other node chose from the same backends, both must have made the same choice.
     pub fn may_choose(&self, pair: &Pair, of: &[End]) -> bool {
         let chosen = self.chosen.get(&pair.first).filter(|(_, before)| before == of);
         chosen.is_none_or(|(end, _)| end_of(&pair.behind) == Some(*end))
@@ -56,8 +57,8 @@ pub fn shared_choice(epoch: &Epoch, node: usize, tuple: &FlowTuple) -> Option<Ve
 }
 
 impl Judge {
-    /// The connections of a batch's packets that have come by both nodes. Answers may be all that one of them has seen of a
-    /// connection since.
+    /// The connections of a batch's packets whose packets have arrived at both nodes. One of the
+    /// nodes may have seen only answers since.
     pub fn moved(&mut self, batches: &[NodeBatch; 2], epochs: &[Rc<Epoch>]) -> Vec<FlowTuple> {
         let mut moved = Vec::new();
         for (node, batch) in batches.iter().enumerate() {
@@ -76,7 +77,8 @@ impl Judge {
         moved
     }
 
-    /// Records that no node certainly knows these connections: what one knew may have given way.
+    /// Records that no node certainly knows these connections, because their records may have been
+    /// replaced.
     pub fn doubt(&mut self, moved: &[FlowTuple]) {
         for first in moved {
             let of_node = self.translations.iter_mut().flat_map(|it| {

@@ -14,16 +14,16 @@ use super::read::{FlowTuple, IPIP, Read, read_about};
 use super::translations::Translations;
 use crate::packet::{ICMPV6, TCP, UDP};
 
-/// The settings with which the nodes of a world track connections.
+/// The settings by which the nodes of a world track connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
     /// Whether a TCP packet without a connection must be a SYN.
     pub is_strict: bool,
     /// Whether a connection that was answered outlives its policy.
     pub keeps: bool,
-    /// Whether they translate services' addresses.
+    /// Whether the nodes translate services' addresses.
     pub translates: bool,
-    /// Whether they have ports of services and a way out, too.
+    /// Whether the nodes also have ports of services and a way out.
     pub has_ports: bool,
 }
 
@@ -94,9 +94,10 @@ pub fn is_tunnel(read: &Read) -> bool {
 }
 
 impl Law<'_> {
-    /// The number by which the TTL decreases: 0 for packets from the node and to it, 1 for all others, including those
-    /// of masqueraded clients. It may be 0 or 1 if a packet with the node's address may be of either kind: by the port
-    /// of forwarded packets, and to addresses and ports that a masqueraded client has used.
+    /// The number by which the TTL decreases: 0 for packets from the node and to it, 1 for all
+    /// others, including those of masqueraded clients. For some packets with the node's address
+    /// both 0 and 1 are right, because they may be of either kind. These came by the port of
+    /// forwarded packets, or go to an address and port that a masqueraded client has used.
     pub fn hops(&self, input: &Input, Passage { from, to, .. }: Passage) -> RangeInclusive<u8> {
         let is_of_others = || {
             let Some(read) = &input.read else { return false };
@@ -104,7 +105,7 @@ impl Law<'_> {
             self.connections.is_masqueraded(&about)
         };
         match (input.entry, from, to) {
-            // The node's own processes come as clients from outside.
+            // The node's own processes are treated as clients from outside.
             (Some(Entry::Manx | Entry::Tunnel), Place::Node, _) => 1..=1,
             (Some(Entry::Forwarded), Place::Node, _) => 0..=1,
             (_, _, Place::Node) if is_of_others() => 0..=1,
@@ -119,14 +120,15 @@ impl Law<'_> {
             || entry == Entry::Tunnel && self.connections.is_visitors(tuple)
     }
 
-    /// Whether what comes in by an entry may answer a packet with this tuple.
+    /// Whether packets that come in by an entry may answer a packet with this tuple.
     fn may_answer(&self, epoch: &Epoch, entry: Entry, tuple: &FlowTuple) -> bool {
         epoch.may_enter(self.node, entry, epoch.place(self.node, tuple.destination))
             || self.connections.entries(&tuple.reversed()).contains(&entry)
     }
 
-    /// The ports by which an input may leave on this way. Clients from outside are answered by the way that they came,
-    /// which may be the other node's tunnel, or a port of the node's.
+    /// The ports by which an input may leave on this way. Answers to outside clients leave by the
+    /// way that the clients' packets came in, which may be the other node's tunnel, or a port of
+    /// the node.
     pub fn ports(&self, epoch: &Epoch, input: &Input, passage: Passage) -> Vec<PortId> {
         let usual = epoch.port(passage.to).into_iter();
         if !self.terms.has_ports || !matches!(passage.to, Place::Node | Place::World) {
@@ -213,8 +215,8 @@ impl Law<'_> {
         Ok(Passage { because, from, to })
     }
 
-    /// Whether a packet may come out with the ends that it has: it asks for nothing that is translated, or belongs to a
-    /// connection that is not.
+    /// Whether a packet may come out untranslated: it goes to no translated destination, or belongs
+    /// to an untranslated connection.
     fn may_stay(&self, epoch: &Epoch, entry: Entry, read: &Read) -> bool {
         let knows = |tuple: &FlowTuple| self.connections.find(tuple, self.now).is_some();
         let node = self.node;

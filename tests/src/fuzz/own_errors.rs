@@ -62,7 +62,7 @@ pub fn find(
         match law.passage_in(epoch, input) {
             Ok(passage) => {
                 let mut mtus = vec![epoch.mtu(passage.to, tunnel_mtu)];
-                // A client from outside may be answered by the other node.
+                // An outside client may get its answer through the other node.
                 if law.ports(epoch, input, passage).contains(&RAW) {
                     mtus.push(tunnel_mtu as usize);
                 }
@@ -86,7 +86,8 @@ pub fn find(
     refuse(refused)
 }
 
-/// The sources of a node's own errors: to who asks at a port of the node's it is the node, to others the router.
+/// The source addresses of a node's own errors: the node, if the packet came to a port of the node;
+/// otherwise the router.
 fn sources(node: usize, port: PortId) -> Vec<IpAddr> {
     let [v4, router_v4, v6, router_v6] = own_addresses(node);
     if port == MANX { vec![v4, v6] } else { vec![router_v4, v6, router_v6] }

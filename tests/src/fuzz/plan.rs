@@ -250,8 +250,9 @@ impl Plan {
         (Change::Policy, Vec::new())
     }
 
-    /// A pod has got labels that a pod has had at the beginning. Nodes may follow that in the tables in use if the pod
-    /// is one of another node and has only IPv4, so it is such a pod if there is one.
+    /// Gives a pod labels that another pod had at the beginning. Nodes may apply this to the tables
+    /// in use if the pod is on another node and has only IPv4, so such a pod is chosen if there is
+    /// one.
     fn relabel(&mut self, rng: &mut Rng) -> (Change, Vec<usize>) {
         let pods = &self.cluster.pods;
         let of_v4: Vec<usize> = (0..PODS).filter(|at| pods[*at].addresses.len() == 1).collect();

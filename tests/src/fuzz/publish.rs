@@ -1,5 +1,6 @@
-//! The changes of a world: devices are attached and detached, the nodes import the manifests as agents do, and tables
-//! are published, either to all workers between two batches, or to one after the other during a batch.
+//! The changes of a world: devices are attached and detached, the nodes import the manifests as
+//! agents do, and tables are published. Publication is to all workers between two batches, or to
+//! one after the other during a batch.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -78,7 +79,8 @@ impl World {
         pods.get(self.chance.usize(..pods.len().max(1))).copied()
     }
 
-    /// Makes a random change of the services. It is published as the agent does it: with the same version of the tables.
+    /// Makes a random change of the services. It is published as the agent does it, with an
+    /// unchanged version of the tables.
     fn change_services(&mut self, coverage: &mut Coverage, is_busy: bool) {
         let change = Rc::make_mut(&mut self.plan.services).change(&mut self.generator.rng);
         self.history.changed(self.batches, Change::Services(change), &[], is_busy);

@@ -13,7 +13,7 @@ use crate::packet::TCP;
 /// Whether a packet is the node's own reset of an input's connection. The input then counts as answered.
 ///
 /// # Errors
-/// The packet is a reset of the node's, and is wrong.
+/// The packet is a reset of the node, and is wrong.
 pub fn find(
     law: &Law<'_>,
     inputs: &mut [Input],
@@ -59,8 +59,8 @@ pub fn find(
     wrong.map_or(Ok(false), Err)
 }
 
-/// Whether an input that has not come out may be the one that did, instead of the other: they differ in their destination's
-/// port and the checksum alone, and a translation takes that port away.
+/// Whether an input that has not come out may be the one that did, instead of `other`. The two
+/// differ only in their destination port and checksum, and a translation replaces that port.
 fn is_twin(input: &Input, other: &Input) -> bool {
     let (Some(read), Some(of_other)) = (&input.read, &other.read) else { return false };
     let changed = |at: usize| [at + 2, at + 3, at + 16, at + 17];

@@ -1,4 +1,5 @@
-//! A packet with other addresses and ports, written by hand: what a translation must make of it.
+//! A packet with other addresses and ports, written by hand. It is the expected result of a
+//! translation.
 
 use std::net::IpAddr;
 
@@ -17,8 +18,8 @@ const SCTP_CHECKSUM: usize = 8;
 const IDENTIFIER: usize = 4;
 
 impl Input {
-    /// This input with the ends of another tuple. Of checksums that have two forms for one value it gets that of `like`,
-    /// a packet that may have come of it.
+    /// This input with the ends of another tuple. Some checksums have two forms for one value. They
+    /// get the form that `like` has, a packet that may be the result.
     pub fn with_ends(&self, tuple: &FlowTuple, like: &[u8]) -> Option<Self> {
         let read = self.read?;
         let mut sent = self.sent.clone();
@@ -80,7 +81,8 @@ fn transport(read: &Read, tuple: &FlowTuple) -> TransportKey {
     if read.is_later() { read.tuple.transport } else { tuple.transport }
 }
 
-/// Writes ends into a packet from its IP header on. `None`: it has not the form for these ends.
+/// Writes ends into a packet from its IP header on. `None`: the packet's form does not fit these
+/// ends.
 pub fn put_ends(
     bytes: &mut [u8],
     read: &Read,
@@ -142,7 +144,7 @@ pub fn put_ends(
     if is_partial && upper == ICMP {
         return Some(());
     }
-    // What the change concerns: the addresses, and without a partial checksum the first words.
+    // The changed bytes: the addresses, and without a partial checksum also the first words.
     let covers = |tuple: &FlowTuple, bytes: &[u8]| {
         let bytes = if is_partial { &[] } else { &bytes[..bytes.len().min(8)] };
         let mut bytes = bytes.to_vec();
@@ -162,8 +164,9 @@ pub fn put_ends(
     Some(())
 }
 
-/// A checksum after the bytes that it covers have changed, by their sums before and after (RFC 1624). A partial one is
-/// a sum itself. Two forms have the same value; it is that of `theirs` if this has the value.
+/// A checksum after the bytes that it covers have changed, from their sums before and after (RFC
+/// 1624). A partial checksum is a sum itself. A value may have two forms; if `theirs` has the
+/// value, its form is used.
 fn adjusted(
     before: [u8; 2],
     [old, new]: [u64; 2],

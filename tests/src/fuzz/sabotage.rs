@@ -24,17 +24,19 @@ pub enum Sabotage {
     Loss,
     /// Some packets come out twice.
     Twice,
-    /// The nodes take some backends' addresses for gone, so that connections get other backends.
+    /// The nodes treat some backends' addresses as gone, so that connections get other backends.
     Backend,
-    /// Services' answers come from the backend.
+    /// Services' answers keep the backend's address.
     Reply,
     /// Some pods' packets leave for the world with the pods' own addresses.
     Masquerade,
     /// Connections to the world share a port.
     Port,
-    /// Clients from outside get backends of other nodes, where they should get those of theirs only.
+    /// Outside clients get backends of other nodes, although they should get only backends of their
+    /// node.
     Local,
-    /// One node chooses other backends than the other, where a router may choose the node.
+    /// One node chooses other backends than the other one, for frontends where a router may choose
+    /// the node.
     Choice,
     /// Connections to the world are refused a port that they should get.
     Full,
@@ -59,12 +61,12 @@ impl Sabotage {
         (Self::Full, "full"),
     ];
 
-    /// Whether only worlds show it whose nodes translate.
+    /// Whether only worlds whose nodes translate show the fault.
     pub fn is_of_translation(self) -> bool {
         matches!(self, Self::Backend | Self::Reply) || self.is_of_ports()
     }
 
-    /// Whether only worlds show it whose nodes have ports of services and a way out.
+    /// Whether only worlds whose nodes have ports of services and a way out show the fault.
     pub fn is_of_ports(self) -> bool {
         matches!(self, Self::Masquerade | Self::Port | Self::Local | Self::Choice | Self::Full)
     }

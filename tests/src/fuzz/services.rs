@@ -1,6 +1,7 @@
-//! The services of a world that translates: which frontends there are, with which backends, and how they change. The
-//! oracle reads this; the nodes get a table made of it. Where nodes have ports of services, there are also frontends for
-//! clients from outside: node ports, and addresses of balancers, for whose packets a router may choose any node.
+//! The services of a world that translates: the frontends, their backends, and their changes. The
+//! oracle reads this; the nodes get a table made from it. If nodes have ports of services, there
+//! are also frontends for outside clients: node ports, and load balancers' addresses, for which a
+//! router may choose any node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -21,23 +22,24 @@ use crate::packet::{SCTP, TCP, UDP};
 
 /// An address and a port.
 pub type End = (IpAddr, u16);
-/// What a client asks for: an address, a protocol, and a port.
+/// The destination of a client: an address, a protocol, and a port.
 pub type Asked = (IpAddr, u8, u16);
 
 /// The addresses of services. The last one of each family has no frontends.
 const ADDRESSES: [&str; 6] =
     ["10.96.0.1", "10.96.0.2", "10.96.0.9", "fd96::1", "fd96::2", "fd96::9"];
-/// The addresses of balancers, where nodes have ports.
+/// The addresses of load balancers, which exist if nodes have ports.
 const BALANCERS: [&str; 2] = ["203.0.113.5", "203.0.113.6"];
 /// Node ports.
 const NODE_PORTS: [u16; 2] = [30_080, 30_053];
-/// The first port of balancers' backends, which nothing else leads to: each frontend has one of its own.
+/// The first port of load balancers' backends. Each frontend has its own port, and nothing else
+/// leads to it.
 const BALANCED: u16 = 8001;
 /// The ports that frontends have.
 const PORTS: [u16; 3] = [80, 443, 53];
 /// The ports that backends have. Policies name most of them.
 const BEHIND: [u16; 6] = [80, 81, 443, 8000, 8080, 53];
-/// The ranges of clients that frontends may have: of pods, of nodes, and of all.
+/// The client ranges that frontends may have: pods, nodes, or all.
 const RANGES: [(&str, u8); 7] = [
     ("10.0.0.0", 30),
     ("10.0.0.4", 30),
@@ -54,44 +56,47 @@ const PROTOCOLS: [u8; 3] = [TCP, UDP, SCTP];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedFrontend {
     pub backends: Vec<End>,
-    /// For UDP: the ends that were backends before, and keep their clients without getting new ones.
+    /// For UDP: the former backends, which keep their clients but get no new ones.
     pub kept: BTreeSet<End>,
     /// The seconds for which a client keeps its backend.
     pub affinity: Option<u32>,
-    /// Whether clients are told that there is no backend.
+    /// Whether clients get a refusal if there is no backend.
     pub refuses: bool,
-    /// The ranges of clients whose new connections are taken: an address and a number of bits. `None`: all.
+    /// The client ranges whose new connections are accepted: an address and a number of bits.
+    /// `None`: all.
     pub ranges: Option<Vec<(IpAddr, u8)>>,
-    /// With `externalTrafficPolicy: Local`, the node whose backends clients from outside get. `None`: those of any node.
+    /// With `externalTrafficPolicy: Local`, the node whose backends outside clients get. `None`:
+    /// backends of any node.
     pub local: Option<usize>,
 }
 
-/// For whom a frontend is.
+/// The clients that a frontend serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// For the cluster.
+    /// The cluster.
     Cluster,
-    /// A port of this node's, also for clients from outside.
+    /// The cluster and outside clients, at a port of this node.
     NodePort(usize),
-    /// A balancer's address, also for clients from outside, who may come by any node.
+    /// The cluster and outside clients, at a load balancer's address, whose packets may arrive at
+    /// any node.
     Balancer,
 }
 
 impl PlannedFrontend {
-    /// The backends that new connections may get. `is_outside`: of clients from outside of the cluster.
+    /// The backends that new connections may get. `is_outside`: of clients outside the cluster.
     pub fn backends_for(&self, is_outside: bool) -> Vec<End> {
         let local = self.local.filter(|_| is_outside);
         let is_there = |(address, _): &&End| local.is_none_or(|node| node_of(*address) == node);
         self.backends.iter().filter(is_there).copied().collect()
     }
 
-    /// Whether a client is told that it gets none of them.
+    /// Whether a client gets a refusal if there is no backend for it.
     pub fn refuses_without(&self, is_outside: bool) -> bool {
         let is_empty = self.backends_for(is_outside).is_empty();
         is_empty && self.refuses && self.backends.is_empty()
     }
 
-    /// Whether new connections of this client are taken.
+    /// Whether new connections of this client are accepted.
     pub fn takes(&self, client: IpAddr) -> bool {
         let bits = |address: IpAddr| match address {
             IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,
@@ -110,22 +115,22 @@ impl PlannedFrontend {
 pub enum ServiceChange {
     /// A frontend has got other backends, or none.
     Backends,
-    /// A frontend has come or gone.
+    /// A frontend was added or removed.
     Frontend,
-    /// An address of backends exists no more.
+    /// An address of backends no longer exists.
     Gone,
     /// It exists again.
     Back,
 }
 
-/// What a table lies about.
+/// The deliberate errors of a table.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Lies {
-    /// It does not know every second address that exists.
+    /// The table lacks every second existing address.
     pub gone: bool,
-    /// It leads clients from outside to backends of all nodes.
+    /// The table leads outside clients to backends of all nodes.
     pub local: bool,
-    /// A balancer's new connections get the last backend alone.
+    /// A load balancer's new connections get only the last backend.
     pub choice: bool,
 }
 
@@ -135,13 +140,13 @@ pub struct Services {
     /// All addresses of services.
     pub addresses: Vec<IpAddr>,
     pub frontends: BTreeMap<Asked, PlannedFrontend>,
-    /// The addresses that backends may have.
+    /// The addresses of backends that exist.
     existing: BTreeSet<IpAddr>,
-    /// The ports of the nodes that are Manx's, if they have some.
+    /// The ports of the nodes that belong to Manx, if there are any.
     pub way_out: Option<WayOut>,
 }
 
-/// The node on which services take an address of backends to be.
+/// The node to which services assign an address of a backend.
 fn node_of(address: IpAddr) -> usize {
     (0..PODS).find(|at| [v4(*at), v6(*at)].contains(&address)).unwrap_or_default() % 2
 }
@@ -163,7 +168,7 @@ impl Services {
         services
     }
 
-    /// All frontends that there may be.
+    /// All possible frontends.
     fn possible(&self) -> Vec<Asked> {
         let with_frontends =
             self.addresses[..ADDRESSES.len()].iter().enumerate().filter(|(at, _)| at % 3 < 2);
@@ -181,7 +186,7 @@ impl Services {
         possible
     }
 
-    /// For whom a frontend is, if there is one.
+    /// The clients that a frontend serves, if it exists.
     pub fn reach(&self, (address, upper, port): &Asked) -> Option<Reach> {
         let node = (0..2).find(|node| ported_addresses(*node).contains(address));
         match node {
@@ -196,14 +201,14 @@ impl Services {
         }
     }
 
-    /// Whether a frontend leads clients from outside to backends on any node, who then come to them as visitors.
+    /// Whether a frontend leads outside clients to backends on any node. There they are visitors.
     pub fn takes_visitors(&self, asked: &Asked) -> bool {
         let is_outside = !matches!(self.reach(asked), None | Some(Reach::Cluster));
         let is_local = |it: &PlannedFrontend| it.local.is_some();
         is_outside && self.frontends.get(asked).is_some_and(|it| !is_local(it))
     }
 
-    /// Whether some frontend leads visitors to this end.
+    /// Whether any frontend leads visitors to this end.
     pub fn leads_visitors(&self, upper: u8, end: &End) -> bool {
         let leads = |(asked, frontend): (&Asked, &PlannedFrontend)| {
             asked.1 == upper
@@ -243,7 +248,7 @@ impl Services {
         }
     }
 
-    /// The port of the backends of a balancer's frontend.
+    /// The port of the backends of a load balancer's frontend.
     fn balanced(&self, (address, upper, _): &Asked) -> u16 {
         let at = self.addresses.iter().position(|it| it == address).unwrap_or_default();
         let of = PROTOCOLS.iter().position(|it| it == upper).unwrap_or_default();
@@ -254,8 +259,8 @@ impl Services {
         self.addresses.contains(&address)
     }
 
-    /// Whether connections to a frontend keep this backend: those of UDP while it is one of the service's, ready or not,
-    /// others while its address exists.
+    /// Whether connections to a frontend keep this backend: UDP, while it is one of the service's
+    /// backends, ready or not; other protocols, while its address exists.
     pub fn keeps(&self, asked: &Asked, end: &End) -> bool {
         let has = |it: &PlannedFrontend| it.backends.contains(end) || it.kept.contains(end);
         let is_of_service = || self.frontends.get(asked).is_some_and(has);
@@ -310,7 +315,7 @@ impl Services {
         }
     }
 
-    /// Brings a table to this state, but for what it `lies` about.
+    /// Brings a table to this state, except for its deliberate `lies`.
     pub fn write(&self, table: &mut ServiceTable, lies: Lies) {
         for (at, asked) in self.possible().into_iter().enumerate() {
             let (address, protocol, port) = asked;
@@ -370,25 +375,26 @@ impl Services {
         }
     }
 
-    /// Takes the service's address from an answer, as if it were not translated back: it comes from a backend.
+    /// Replaces the service's address in an answer by a backend's, as if the answer were not
+    /// translated back.
     pub fn undo(&self, Frame { bytes, offload }: &mut Frame) {
         let Some(read) = read(bytes) else { return };
         let TransportKey::Ports(port, _) = read.tuple.transport else { return };
         let frontend = self.frontends.get(&(read.tuple.source, read.tuple.upper, port));
         let Some((source, _)) = frontend.and_then(|it| it.backends.first()) else { return };
         let tuple = FlowTuple { source: *source, ..read.tuple };
-        // A packet that has another form stays as it is.
+        // A packet of another form stays unchanged.
         let _ = put_ends(bytes, &read, &tuple, (offload.checksum.is_partial(), false), &[]);
     }
 
-    /// Gives what leaves for the world one port of the way out, whatever port it has, as if connections shared it.
+    /// Gives packets to the world the same port of the way out, as if their connections shared it.
     pub fn share_port(&self, Frame { bytes, offload }: &mut Frame) {
         let (Some(read), Some(way_out)) = (read(bytes), &self.way_out) else { return };
         let TransportKey::Ports(from, to) = read.tuple.transport else { return };
         if way_out.has_port(from) {
             let transport = TransportKey::Ports(way_out.egress.0, to);
             let tuple = FlowTuple { transport, ..read.tuple };
-            // A packet that has another form stays as it is.
+            // A packet of another form stays unchanged.
             let _ = put_ends(bytes, &read, &tuple, (offload.checksum.is_partial(), false), &[]);
         }
     }
@@ -400,7 +406,7 @@ impl Services {
         read.opens() && way_out.has_port(from) && frame.offload.segmentation.is_none()
     }
 
-    /// The frontends, a line for each, and the addresses that backends cannot have.
+    /// The frontends, one per line, and the addresses that backends cannot have.
     pub fn report(&self) -> String {
         let mut text = String::new();
         for (asked, frontend) in &self.frontends {
@@ -415,7 +421,7 @@ impl Services {
         text
     }
 
-    /// The manifests of the services. They name the addresses only.
+    /// The manifests of the services. They contain only the addresses.
     pub fn manifests(&self) -> String {
         let mut text = String::new();
         for (at, address) in self.addresses.iter().enumerate() {

@@ -19,7 +19,7 @@ use crate::packet::TCP;
 /// The first port that may take the place of a client's.
 const CLIENT_PORTS: u16 = 1024;
 
-/// The source that a pod sees which reaches itself by a service.
+/// The source address that a pod sees if it reaches itself through a service.
 pub fn hairpin(family: IpAddr) -> IpAddr {
     if family.is_ipv4() { [169, 254, 1, 1].into() } else { [0xfe80, 0, 0, 0, 0, 0, 0, 1].into() }
 }
@@ -50,7 +50,7 @@ impl Law<'_> {
         let asking = Pair { first: read.tuple, behind: *tuple };
         let answering = Pair { first: tuple.reversed(), behind: read.tuple.reversed() };
         let mut refused = None;
-        // What a pod sends to the world may also answer somebody who has asked a service.
+        // A pod's packet to the world may also be an answer to a client of a service.
         for (pair, is_forward) in [(asking, true), (answering, false)] {
             if is_forward && !self.asks(epoch, &read.tuple) {
                 continue;
@@ -63,13 +63,13 @@ impl Law<'_> {
         Err(refused.unwrap_or_default())
     }
 
-    /// Whether a packet asks for something that is translated.
+    /// Whether a packet goes to a translated destination.
     pub fn asks(&self, epoch: &Epoch, tuple: &FlowTuple) -> bool {
         epoch.asks(self.node, tuple)
     }
 
-    /// Whether the translation of a connection takes the node's address for its source: the answers come back to the node.
-    /// A connection keeps the source that it has, wherever its ends are later.
+    /// Whether the translation of a connection uses the node's address as the source, so that the
+    /// answers come back to the node. A connection keeps its source, wherever its ends are later.
     pub fn hides_source(&self, epoch: &Epoch, pair: &Pair) -> bool {
         let own = ported_address(self.node, pair.first.source);
         pair.behind.source == own && self.comes_back(epoch, pair)
@@ -86,7 +86,8 @@ impl Law<'_> {
                 || is_beyond(from) && is_beyond(to) && is_of_service(pair))
     }
 
-    /// As [`hops`](Self::hops), for a packet of a translated connection, whose client may be a masqueraded one.
+    /// The same as [`hops`](Self::hops), for a packet of a translated connection, whose client may
+    /// be masqueraded.
     pub fn hops_translated(
         &self,
         input: &Input,
@@ -95,7 +96,7 @@ impl Law<'_> {
     ) -> RangeInclusive<u8> {
         let translations = self.translations.borrow();
         let entries = translations.asking(&pair.first).map_or(&[][..], |it| &it.entries);
-        // The node's own processes are a hop away by all ports but the host's.
+        // The node's own processes are one hop away at all ports except the host's.
         if self.terms.has_ports && [passage.from, passage.to].contains(&Place::Node) {
             let is_forward = input.read.is_some_and(|read| read.tuple == pair.first);
             let of_input = input.entry.filter(|_| is_forward);
@@ -122,14 +123,14 @@ impl Law<'_> {
         if client == passage.to {
             let translations = self.translations.borrow();
             let entries = translations.asking(&pair.first).map_or(&[][..], |it| &it.entries);
-            // A pod whose address is the world's now came by a port of its own.
+            // A pod whose address now belongs to the world came in by a port of its own.
             let usual = epoch.port(passage.to);
             ports.extend(entries.iter().filter_map(|it| match it {
                 Entry::Port(_) => usual,
                 other => Some(other.back()),
             }));
         }
-        // A client may have become a pod, and keeps the node's address at hosts.
+        // A client may have become a pod. At hosts it keeps the node's address.
         let is_hidden = pair.first.source != pair.behind.source
             && pair.behind.source == ported_address(self.node, pair.first.source);
         if is_hidden || self.comes_back(epoch, pair) {
@@ -171,7 +172,8 @@ impl Law<'_> {
         ways.collect()
     }
 
-    /// The connections that a packet may belong to: those of which packets have come out, and those that there may be.
+    /// The connections to which a packet may belong: those whose packets have come out, and those
+    /// that may exist.
     pub fn pairs_of(&self, epoch: &Epoch, sent: &FlowTuple) -> Vec<Pair> {
         let translations = self.translations.borrow();
         let mut pairs = translations.pairs_answered(sent);
@@ -192,7 +194,7 @@ impl Law<'_> {
         pairs
     }
 
-    /// What a client's packets become on their way to a backend, if their source port stays.
+    /// The tuple of a client's packets on their way to a backend, if their source port stays.
     fn behind(&self, epoch: &Epoch, first: &FlowTuple, (address, port): End) -> FlowTuple {
         let TransportKey::Ports(from, _) = first.transport else { return *first };
         let transport = TransportKey::Ports(from, port);
@@ -204,7 +206,8 @@ impl Law<'_> {
         FlowTuple { source, transport: TransportKey::Ports(from, port), ..behind }
     }
 
-    /// What a pod's packets may become on their way to the world. Nobody knows their port before.
+    /// The possible tuple of a pod's packets on their way to the world. Their port is unknown
+    /// before they come out.
     fn behind_way_out(&self, first: &FlowTuple) -> FlowTuple {
         let least = self.epochs[0].services.way_out.as_ref().map_or(0, |it| it.egress.0);
         let transport = match first.transport {
@@ -215,7 +218,7 @@ impl Law<'_> {
         FlowTuple { source: ported_address(self.node, first.source), transport, ..*first }
     }
 
-    /// The source that a backend sees, or the world.
+    /// The source that a backend, or the world, sees.
     fn source_behind(&self, epoch: &Epoch, pair: &Pair) -> IpAddr {
         let (client, backend) = (pair.first.source, pair.behind.destination);
         let [from, to] = [client, backend].map(|it| epoch.place(self.node, it));
@@ -233,23 +236,24 @@ impl Law<'_> {
         let Pair { first, behind } = pair;
         let translations = self.translations.borrow();
         let entries = translations.asking(first).map_or(&[][..], |it| &it.entries);
-        // A masqueraded client keeps the address that he has.
+        // A masqueraded client keeps its address.
         let is_masqueraded = entries.contains(&Entry::Forwarded) && behind.source == first.source;
         behind.source == self.source_behind(epoch, pair)
             || is_masqueraded && epoch.place(self.node, first.source) == Place::Node
     }
 
-    /// The same, or one that it got before its ends moved.
+    /// Whether a connection has this source, or had it before its ends moved.
     fn may_have_source(&self, epoch: &Epoch, pair: &Pair) -> bool {
         let Pair { first, behind } = pair;
         let own = ported_address(self.node, first.source);
         let before = [first.source, own, ROUTER[self.node].into()];
-        // A way out has no other source than the node's.
+        // The way out has no other source than the node's address.
         let is_old = before.contains(&behind.source) && is_of_service(pair);
         self.has_source(epoch, pair) || self.terms.has_ports && is_old && self.is_known(pair)
     }
 
-    /// Whether the node may know a connection from before. Perhaps none of its packets has come out.
+    /// Whether the node may know a connection from earlier, although perhaps none of its packets
+    /// has come out.
     fn is_known(&self, pair: &Pair) -> bool {
         let translations = self.translations.borrow();
         let is_live = |it: &Connection| it.lives(pair.first.upper, self.now);
@@ -257,9 +261,10 @@ impl Law<'_> {
             || translations.asking(&pair.first).is_some_and(Asking::was_unclear)
     }
 
-    /// Whether no other connection certainly has what a connection's packets become: two that are alike behind the
-    /// translation could not be told apart, and the answers of one would reach the other. What has neither ports nor an
-    /// identifier is not answered through the node, so that many may be alike.
+    /// Whether no other connection certainly has the same tuple behind the translation. Two such
+    /// connections could not be distinguished, and the answers of one would reach the other. A
+    /// packet without ports and identifier gets no answer through the node, so many connections may
+    /// share its tuple.
     pub fn is_alone(&self, pair: &Pair) -> bool {
         if pair.behind.transport == TransportKey::Nothing {
             return true;
@@ -274,7 +279,7 @@ impl Law<'_> {
         })
     }
 
-    /// Whether an input may come in where it did, and is of a kind that may go on.
+    /// Whether an input may come in by its entry, and is of a kind that may go on.
     fn enters(
         &self,
         epoch: &Epoch,
@@ -301,7 +306,7 @@ impl Law<'_> {
         Ok(())
     }
 
-    /// The way of a packet of a connection.
+    /// The way of a connection's packet.
     fn way(
         &self,
         epoch: &Epoch,
@@ -329,7 +334,7 @@ impl Law<'_> {
         if !is_forward && self.hides_source(epoch, pair) && entry != Entry::Manx {
             return refuse("it came back by another way than the ports of the node");
         }
-        // A fragment may follow what was decided on its first one.
+        // A fragment may follow the decision on its first fragment.
         if !read.is_later() && !pair.is_kept(&epoch.services) {
             return refuse("its backend is gone");
         }
@@ -349,7 +354,7 @@ impl Law<'_> {
             }
             let is_new = translations.is_new(asking);
             let has = |epoch: &std::rc::Rc<Epoch>| self.may_choose(epoch, pair);
-            // An earlier packet may have opened the connection without coming out.
+            // An earlier packet may have opened the connection, although it has not come out.
             let ends = asked_of(first).zip(end_of(behind));
             let is_old = !is_new
                 && ends.is_some_and(|(asked, end)| translations.ever(&asked).contains(&end));
@@ -367,7 +372,7 @@ impl Law<'_> {
             return refuse("a backend opens a connection, and passes for its service");
         }
         let entries = if is_forward { &[entry][..] } else { &asking.entries };
-        // Of a connection of which nothing has come out it is not known whether it was answered.
+        // If no packet of a connection has come out, it is unknown whether it was answered.
         let may_be_kept =
             self.terms.keeps && !read.opens() && known.is_none() && !translations.is_new(asking);
         let because = match self.verdict(epoch, pair, (entries, read.opens()), known) {
@@ -382,7 +387,7 @@ impl Law<'_> {
         Ok(Passage { because, from, to })
     }
 
-    /// Whether the source port of a connection is one that it may have behind the translation.
+    /// Checks that a connection may have its source port behind the translation.
     fn has_right_port(&self, epoch: &Epoch, pair: &Pair) -> Result<(), String> {
         let (before, after) = match (pair.first.transport, pair.behind.transport) {
             (TransportKey::Ports(before, _), TransportKey::Ports(after, _)) => (before, after),
@@ -392,7 +397,7 @@ impl Law<'_> {
             (first, behind) if first == behind => return Ok(()),
             _ => return Err("it was translated, and has no ports".to_owned()),
         };
-        // One from before, whose source was not hidden then, keeps it.
+        // An older connection, whose source was not hidden when it was opened, keeps its port.
         let is_kept = pair.first.source == pair.behind.source;
         let is_right = match &epoch.services.way_out {
             Some(way_out) if self.hides_source(epoch, pair) && !is_kept => way_out.has_port(after),
@@ -416,15 +421,16 @@ impl Law<'_> {
         })
     }
 
-    /// Whether policy lets a connection begin that comes in by this entry, or go on if the node `is_known` to have it. Clients from outside and the node's own processes
-    /// are led to hosts and to the other node, too, where no policy of this node's judges them.
+    /// Whether policy lets a connection begin that comes in by this entry, or lets it go on if the
+    /// node `is_known` to have it. Outside clients and the node's own processes are also led to
+    /// hosts and to the other node, where no policy of this node judges them.
     fn admits(&self, epoch: &Epoch, entry: Entry, pair: &Pair, is_known: bool) -> bool {
         let judged = pair.judged();
         let ends = [judged.source, judged.destination].map(|it| epoch.place(self.node, it));
         let is_led = match ends {
             [_, Place::Tunnel] => {
                 let takes = |asked: Asked| match epoch.services.reach(&asked) {
-                    // What goes there already goes on.
+                    // A connection that already goes there goes on.
                     Some(Reach::NodePort(_) | Reach::Balancer) if is_known => true,
                     _ => epoch.services.takes_visitors(&asked),
                 };
@@ -435,7 +441,7 @@ impl Law<'_> {
         is_led || epoch.admits(self.node, entry, &judged)
     }
 
-    /// Whether policy lets a connection's packets pass, or lets them pass still.
+    /// The reason for which policy lets a connection's packets pass, or lets them continue to pass.
     fn verdict(
         &self,
         epoch: &Epoch,
@@ -485,7 +491,8 @@ impl Law<'_> {
         Err(refused)
     }
 
-    /// The same for an error about a packet of this connection, which was sent and got as these tuples.
+    /// The same for an error about a packet of this connection. The packet was sent with one of
+    /// these tuples, and received with the other.
     fn translated_error_of(
         &self,
         epoch: &Epoch,
@@ -542,10 +549,10 @@ impl Law<'_> {
         Ok((passage, pair, (from_end, sent.source)))
     }
 
-    /// Whether the node may tell the sender of an input that nobody is there.
+    /// Whether the node may answer an input with a refusal.
     pub fn may_refuse(&self, epoch: &Epoch, input: &Input) -> bool {
         let (Some(read), Some(entry)) = (input.read, input.entry) else { return false };
-        // The node may answer itself where a service's address is the source.
+        // The node may send a refusal to itself if the source is a service's address.
         let from = epoch.place(self.node, read.tuple.source);
         let is_of_node = (entry, from) == (Entry::Host, Place::Service);
         let enters = is_of_node || self.enters(epoch, input, &read, entry).is_ok();
@@ -569,7 +576,7 @@ impl Law<'_> {
             _ if is_known => false,
             _ if epoch.leaves(self.node, &read.tuple) => is_lost,
             None => true,
-            // Its connection may be one from before the ranges, whose backend is gone.
+            // Its connection may be older than the ranges, and its backend may be gone.
             Some(frontend) if !frontend.takes(read.tuple.source) => {
                 is_lost && asking.is_some_and(Asking::has_opened)
             }
@@ -581,8 +588,9 @@ impl Law<'_> {
         }
     }
 
-    /// Whether a packet may be of a connection that had a client's port of the way out before: it does not answer a SYN, and
-    /// nobody is known to have that port whose SYN was answered.
+    /// Whether a packet may belong to an earlier connection that had the client's port of the way
+    /// out: it does not answer a SYN, and no known connection with that port has had its SYN
+    /// answered.
     fn is_of_before(&self, epoch: &Epoch, entry: Entry, input: &Input) -> bool {
         let Some(read) = input.read.filter(|it| it.tuple.upper == TCP && !it.opens()) else {
             return false;
@@ -607,8 +615,9 @@ impl Law<'_> {
         })
     }
 
-    /// Whether a packet to a port of the node's that is Manx's finds no service there. Of a port of the way out nothing tells
-    /// whether it is in use.
+    /// Whether a packet to a port of the node that belongs to Manx finds no service there. For a
+    /// port of the way out this test does not know whether it is in use, so such a port does not
+    /// count.
     fn is_unknown_port(&self, epoch: &Epoch, entry: Entry, read: &Read) -> bool {
         let Some((address, upper, port)) = asked_of(&read.tuple) else { return false };
         entry == Entry::Manx
@@ -618,7 +627,7 @@ impl Law<'_> {
     }
 }
 
-/// Whether a connection was led to a backend of a service.
+/// Whether a connection goes to a backend of a service.
 fn is_of_service(pair: &Pair) -> bool {
     let Pair { first, behind } = pair;
     let ports = (asked_of(first), asked_of(behind));

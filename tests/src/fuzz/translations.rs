@@ -1,5 +1,6 @@
-//! The translated connections that a node may know, in a simple model that follows docs/services.md. Which backend a
-//! connection has got, and which source port, is read from the packets that come out.
+//! The translated connections that a node may know, in a simple model that follows
+//! docs/services.md. The backend and the source port of a connection are read from the packets that
+//! come out.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -13,8 +14,8 @@ use super::read::{FlowTuple, Read, TransportKey};
 use super::services::{Asked, End, Services};
 use super::translation_law::hairpin;
 
-/// The two tuples of a connection, in the direction in which it was opened: as its client sends, and behind the
-/// translation.
+/// The two tuples of a connection, in the direction in which it was opened: as the client sends it,
+/// and behind the translation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pair {
     pub first: FlowTuple,
@@ -29,7 +30,7 @@ impl Pair {
         ends.filter(leads).is_none_or(|(asked, end)| services.keeps(&asked, &end))
     }
 
-    /// Whether the client's own port stays.
+    /// Whether the client's port stays unchanged.
     pub fn keeps_port(&self) -> bool {
         client(&self.behind).2 == client(&self.first).2
     }
@@ -46,7 +47,7 @@ impl Pair {
     }
 }
 
-/// A tuple that clients have asked with.
+/// A client's tuple, and the records about it.
 #[derive(Debug, Default)]
 pub struct Asking {
     /// The batch of its first packet.
@@ -55,25 +56,28 @@ pub struct Asking {
     opened: Option<f64>,
     /// The ways by which its packets came in.
     pub entries: Vec<Entry>,
-    /// What packets have come out as, in either direction.
+    /// The tuples with which packets have come out, in either direction.
     behind: Vec<(FlowTuple, Connection)>,
-    /// The tuples behind a translation by which a backend may have answered before any packet came out.
+    /// The tuples behind a translation with which a backend may have answered before any packet
+    /// came out.
     answered: Vec<FlowTuple>,
-    /// Whether a packet of this batch may have opened a connection, and has not come out.
+    /// Whether a packet of this batch may have opened a connection, but has not come out.
     is_unclear: bool,
-    /// Whether this has been so in any batch.
+    /// Whether any earlier batch had such a packet.
     was_unclear: bool,
-    /// Whether a packet has been one of the last of its connection, whose port others may get from now on.
+    /// Whether a packet was one of the last of its connection. From then on another connection may
+    /// get its port.
     is_over: bool,
 }
 
-/// The first fragments that a later one may follow.
+/// The first fragments to which a later fragment may belong.
 #[derive(Debug, Clone, Default)]
 pub struct FirstFragments {
     pub last: f64,
-    /// The tuples with which they were sent.
+    /// The tuples of these first fragments as they were sent.
     pub sent: Vec<FlowTuple>,
-    /// The connections that they may have been of: what was decided on them stays when a connection is over.
+    /// The connections to which they may belong. The decision on a first fragment outlives its
+    /// connection.
     pub pairs: Vec<Pair>,
 }
 
@@ -81,24 +85,24 @@ pub struct FirstFragments {
 #[derive(Debug, Default)]
 pub struct Translations {
     asked: AHashMap<FlowTuple, Asking>,
-    /// The first tuples of each tuple behind a translation.
+    /// The client's tuples for each tuple behind a translation.
     by_behind: AHashMap<FlowTuple, Vec<FlowTuple>>,
-    /// The first tuples by their client's end.
+    /// The client's tuples by the client's end.
     by_client: AHashMap<(IpAddr, u8, TransportKey), Vec<FlowTuple>>,
     /// The first fragments of packets that may be translated.
     firsts: AHashMap<Fragments, FirstFragments>,
-    /// All backends that frontends have had.
+    /// All backends that each frontend has ever had.
     ever: AHashMap<Asked, Vec<End>>,
     ever_ends: AHashSet<End>,
-    /// The pairs that packets of this batch have come out by.
+    /// The connections whose packets have come out in this batch.
     seen: Vec<Pair>,
-    /// What first tuples have become since [`Self::take_fresh`].
+    /// The client's tuples and their translations since the last [`Self::take_fresh`].
     fresh: Vec<(FlowTuple, FlowTuple)>,
     epoch: u64,
     batch: u64,
 }
 
-/// The client's end of a tuple.
+/// The client's end in a tuple.
 fn client(tuple: &FlowTuple) -> (IpAddr, u8, TransportKey) {
     let transport = match tuple.transport {
         TransportKey::Ports(from, _) => TransportKey::Ports(from, 0),
@@ -107,7 +111,7 @@ fn client(tuple: &FlowTuple) -> (IpAddr, u8, TransportKey) {
     (tuple.source, tuple.upper, transport)
 }
 
-/// What a packet asks for.
+/// The destination that a packet asks for.
 pub fn asked_of(tuple: &FlowTuple) -> Option<Asked> {
     let TransportKey::Ports(_, port) = tuple.transport else { return None };
     Some((tuple.destination, tuple.upper, port))
@@ -120,7 +124,8 @@ pub fn end_of(tuple: &FlowTuple) -> Option<End> {
 }
 
 impl Translations {
-    /// Follows the publications: notes all backends, and which connections may have lost theirs.
+    /// Follows the publications: records all backends, and the connections that may have lost
+    /// theirs.
     pub fn follow(&mut self, epochs: &[Rc<Epoch>], node: usize) {
         for epoch in epochs.iter().filter(|it| it.number > self.epoch) {
             for (asked, frontend) in &epoch.services.frontends {
@@ -145,13 +150,13 @@ impl Translations {
         self.epoch = self.epoch.max(epochs.iter().map(|it| it.number).max().unwrap_or_default());
     }
 
-    /// Whether nobody has asked with this tuple.
+    /// Whether no client has used this tuple.
     pub fn is_fresh(&self, first: &FlowTuple) -> bool {
         !self.asked.contains_key(first)
     }
 
-    /// Records a packet of a client. If it `opens`, it may open a connection; if it `reopens`, the connection that was
-    /// there may have given way to it.
+    /// Records a packet of a client. If it `opens`, it may open a connection. If it `reopens`, it
+    /// may replace the existing connection.
     pub fn record_asked(
         &mut self,
         first: &FlowTuple,
@@ -183,7 +188,8 @@ impl Translations {
         }
     }
 
-    /// Records a packet that may answer a client. The packet that has opened the connection need not have come out.
+    /// Records a packet that may answer a client. The packet that opened the connection may not
+    /// have come out.
     pub fn record_answer(&mut self, answer: &FlowTuple, now: f64) {
         for Pair { first, behind } in self.pairs_answered(answer) {
             let Some(asking) = self.asked.get_mut(&first) else { continue };
@@ -210,7 +216,7 @@ impl Translations {
         }
     }
 
-    /// The same for the connections of which packets have come out in this batch.
+    /// The same for the connections whose packets have come out in this batch.
     pub fn record_standings_of_seen(&mut self, epoch: &Epoch, node: usize, now: f64) {
         for pair in std::mem::take(&mut self.seen) {
             self.record_standing(epoch, node, &pair.first, now);
@@ -218,12 +224,13 @@ impl Translations {
         }
     }
 
-    /// Whether the first packet of a client's tuple is one of this batch.
+    /// Whether this batch has the first packet of a client's tuple.
     pub fn is_new(&self, asking: &Asking) -> bool {
         asking.since == self.batch
     }
 
-    /// The connections that a packet may answer: those of which packets have come out, and those that there may be.
+    /// The connections that a packet may answer: those whose packets have come out, and those that
+    /// may exist.
     pub fn pairs_answered(&self, answer: &FlowTuple) -> Vec<Pair> {
         let behind = answer.reversed();
         let mut pairs: Vec<Pair> = self
@@ -246,7 +253,8 @@ impl Translations {
         pairs
     }
 
-    /// The connections of which a packet has arrived as this tuple: from a client at a backend, or back.
+    /// The connections of which a packet with this tuple was received: at a backend, or at the
+    /// client.
     pub fn pairs_got(&self, got: &FlowTuple) -> Vec<Pair> {
         let of_client =
             self.firsts_behind(got).iter().map(|first| Pair { first: *first, behind: *got });
@@ -259,7 +267,7 @@ impl Translations {
         self.asked.get(first).into_iter().flat_map(|it| it.pairs(first)).collect()
     }
 
-    /// Records a first fragment that may be translated, and the connections that it may be of.
+    /// Records a first fragment that may be translated, and the connections to which it may belong.
     pub fn record_first_fragment(
         &mut self,
         read: &Read,
@@ -280,7 +288,7 @@ impl Translations {
         }
     }
 
-    /// The first fragments that a later one may follow.
+    /// The first fragments to which a later fragment may belong.
     pub fn first_fragments(
         &self,
         read: &Read,
@@ -292,22 +300,23 @@ impl Translations {
         found.filter(|it| now - it.last <= FRAGMENTS).cloned()
     }
 
-    /// The way that a client's packets take.
+    /// The records about a client's tuple.
     pub fn asking(&self, first: &FlowTuple) -> Option<&Asking> {
         self.asked.get(first)
     }
 
-    /// The first tuples that have come out as this one.
+    /// The client's tuples that have come out as this tuple.
     pub fn firsts_behind(&self, behind: &FlowTuple) -> &[FlowTuple] {
         self.by_behind.get(behind).map_or(&[], Vec::as_slice)
     }
 
-    /// All backends that what a client asks for has ever had.
+    /// All backends that this destination has ever had.
     pub fn ever(&self, asked: &Asked) -> &[End] {
         self.ever.get(asked).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether an untranslated connection of this tuple may be taken for a translated one, in either direction.
+    /// Whether an untranslated connection of this tuple may be mistaken for a translated one, in
+    /// either direction.
     pub fn may_be_taken(&self, tuple: &FlowTuple) -> bool {
         let back = tuple.reversed();
         [*tuple, back].iter().any(|tuple| {
@@ -326,20 +335,21 @@ impl Translations {
         })
     }
 
-    /// Records that the node may not know the connections of a client's tuple.
+    /// Records that the node may no longer know the connections of a client's tuple.
     pub fn doubt(&mut self, first: &FlowTuple) {
         if let Some(asking) = self.asked.get_mut(first) {
             asking.behind.iter_mut().for_each(|(_, connection)| connection.doubt());
         }
     }
 
-    /// Whether a packet of a connection has come out in this batch, and none was one of its last.
+    /// Whether a packet of a connection has come out in this batch, and none was one of the
+    /// connection's last packets.
     pub fn is_seen(&self, pair: &Pair) -> bool {
         self.seen.contains(pair) && self.asking(&pair.first).is_some_and(|it| !it.is_over)
     }
 
-    /// Records that a packet may be one of the last of a connection with this tuple, in either direction: a port that the
-    /// world knows may be another connection's then.
+    /// Records that a packet may be one of the last of a connection with this tuple, in either
+    /// direction. A port that the world knows may then belong to another connection.
     pub fn record_over(&mut self, tuple: &FlowTuple) {
         let mut firsts = vec![*tuple];
         firsts.extend(self.firsts_behind(&tuple.reversed()).iter().copied());
@@ -350,7 +360,8 @@ impl Translations {
         }
     }
 
-    /// The connections that have had each of these ports of a source to the destination of `like`.
+    /// For each of these ports of a source: the connections that have used it to the destination of
+    /// `like`.
     pub fn holders(&self, like: &FlowTuple, source: IpAddr, ports: Vec<u16>) -> Vec<Vec<Pair>> {
         let of_port = |port: u16| {
             let transport = match like.transport {
@@ -366,7 +377,8 @@ impl Translations {
         ports.into_iter().map(of_port).collect()
     }
 
-    /// Whether there may be connections to a tuple's destination although none of their packets has come out.
+    /// Whether connections to a tuple's destination may exist although none of their packets has
+    /// come out.
     pub fn may_be_open_to(&self, like: &FlowTuple, now: f64) -> bool {
         let is_hidden = |(first, asking): (&FlowTuple, &Asking)| {
             first != like && leads_alike(first, like) && asking.may_be_open_now(first.upper, now)
@@ -435,7 +447,8 @@ impl Translations {
         known.into_iter().for_each(|(_, connection)| connection.greet());
     }
 
-    /// Records that a connection is kept, although no packet of it had come out: it was opened and answered unseen.
+    /// Records that a connection is kept, although no packet of it had come out before: it was
+    /// opened and answered unobserved.
     pub fn record_kept(&mut self, pair: &Pair, (epochs, node): (&[Rc<Epoch>], usize), now: f64) {
         let Some(asking) = self.asked.get_mut(&pair.first) else { return };
         let known = asking.behind.iter_mut().find(|(behind, _)| *behind == pair.behind);
@@ -445,13 +458,13 @@ impl Translations {
         }
     }
 
-    /// What first tuples have become since the last call.
+    /// Returns the client's tuples and their translations since the last call.
     pub fn take_fresh(&mut self) -> Vec<(FlowTuple, FlowTuple)> {
         std::mem::take(&mut self.fresh)
     }
 
-    /// Records that a packet that may have opened a connection did not come out. If it `opens` one, the node has this one
-    /// or the one that there was.
+    /// Records that a packet that may have opened a connection did not come out. If it `opens` one,
+    /// the node has either the new or the previous connection.
     pub fn record_unclear(&mut self, first: &FlowTuple, opens: bool) {
         if let Some(asking) = self.asked.get_mut(first) {
             asking.is_unclear |= opens;
@@ -459,8 +472,9 @@ impl Translations {
         }
     }
 
-    /// Ends a batch. The node certainly knows the connections of which packets came out, if nothing was evicted and each
-    /// client's packets came out by one of them. Others of the same client are over.
+    /// Ends a batch. The node certainly knows the connections whose packets came out, if no flow
+    /// was evicted and each client's packets came out with one connection. Other connections of the
+    /// same client are over.
     pub fn end_batch(&mut self, epoch: Option<&Epoch>, node: usize, evictions: u64, now: f64) {
         let seen = std::mem::take(&mut self.seen);
         self.batch += 1;
@@ -490,7 +504,7 @@ impl Translations {
         }
     }
 
-    /// Replaces the agent, as [`Connections::outlive`](super::connections::Connections::outlive).
+    /// Replaces the agent, like [`Connections::outlive`](super::connections::Connections::outlive).
     pub fn outlive(&mut self, epoch: &Epoch, node: usize, now: f64, evicted: [u64; 2]) {
         for (first, asking) in &mut self.asked {
             for (behind, connection) in &mut asking.behind {
@@ -502,7 +516,7 @@ impl Translations {
 }
 
 impl Asking {
-    /// Whether a packet has opened a connection, which may still be there.
+    /// Whether a packet has opened a connection that may still exist.
     pub fn has_opened(&self) -> bool {
         self.opened.is_some()
     }
@@ -517,13 +531,13 @@ impl Asking {
         self.was_unclear || self.opened == Some(now)
     }
 
-    /// The same, while such a connection may live.
+    /// The same as [`Self::may_be_open`], as long as such a connection may live.
     fn may_be_open_now(&self, upper: u8, now: f64) -> bool {
         let lives = |at| Connection::translated(at).lives(upper, now);
         self.opened.is_some_and(lives) && (self.was_unclear || self.behind.is_empty())
     }
 
-    /// What packets have come out as.
+    /// The connections of packets that have come out.
     pub fn pairs<'a>(&'a self, first: &'a FlowTuple) -> impl Iterator<Item = Pair> + 'a {
         self.behind.iter().map(|(behind, _)| Pair { first: *first, behind: *behind })
     }

@@ -1,5 +1,5 @@
-//! The ports of the nodes that are Manx's: the range of the way out, the pods whose packets take it, and node ports.
-//! They stay the same in a world.
+//! The ports of the nodes that belong to Manx: the range of the way out, the pods whose packets use
+//! it, and node ports. They do not change within a world.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,15 +14,15 @@ use super::plan::{PODS, v4, v6};
 use super::read::FlowTuple;
 use crate::fabric::{MANX, MTU, UNDERLAY, underlay_v6};
 
-/// The ranges of the way out: one that is full soon, and the usual one.
+/// The ranges of the way out: a small one, which is soon full, and the usual one.
 const EGRESS: [(u16, u16); 2] = [(61_000, 61_001), (61_000, 65_534)];
-/// What sees every pod's own address, as pools do.
+/// The destinations that see every pod's own address, like addresses of pools.
 const STAYS: [&str; 2] = ["10.0.0.0/8", "fd00::/16"];
 
 /// See the module.
 #[derive(Debug, Clone)]
 pub struct WayOut {
-    /// The ports that take the place of a source's, the first and the last.
+    /// The first and the last port that may replace a source's port.
     pub egress: (u16, u16),
     /// The addresses whose packets to the world get the node's address (`natOutgoing` of their pool).
     asks: Vec<IpAddr>,
@@ -44,7 +44,7 @@ impl WayOut {
         self.asks.contains(&source) && !stays
     }
 
-    /// Makes the range one that is full soon.
+    /// Makes the range the small one, which is soon full.
     pub fn narrow(&mut self) {
         self.egress = EGRESS[0];
     }
@@ -59,7 +59,8 @@ impl WayOut {
         usize::from(self.egress.1 - self.egress.0) + 1
     }
 
-    /// What the tables get of it. If it `lies`, some pods are missing; `egress` is the range.
+    /// The part of this that the tables get. If it `lies`, some pods are missing; `egress` is the
+    /// range.
     pub fn tables(&self, egress: (u16, u16), lies: bool) -> ManxPorts {
         let mut values: BTreeMap<IpNet, u32> = BTreeMap::new();
         for address in self.asks.iter().skip(usize::from(lies)) {
@@ -86,18 +87,20 @@ impl WayOut {
     }
 }
 
-/// The addresses of a node at which it has ports of services, and by which the world sees its pods.
+/// The addresses of a node at which it has ports of services, and with which the world sees its
+/// pods.
 pub fn ported_addresses(node: usize) -> [IpAddr; 2] {
     [UNDERLAY[node].into(), underlay_v6(node)]
 }
 
-/// The address of a node that takes the place of a client's of this family.
+/// The address of a node that replaces a client's address of this family.
 pub fn ported_address(node: usize, family: IpAddr) -> IpAddr {
     ported_addresses(node)[usize::from(family.is_ipv6())]
 }
 
-/// Whether a packet leaves for the world with the node's address, if it leaves at all and opens a connection: its
-/// source's pool asks for it. `is_pod` and `is_world`: where its ends are.
+/// Whether a packet that opens a connection leaves for the world with the node's address, if it
+/// leaves at all. This depends on its source's pool. `is_pod` and `is_world` say where its ends
+/// are.
 pub fn leaves(way_out: Option<&WayOut>, tuple: &FlowTuple, is_pod: bool, is_world: bool) -> bool {
     is_pod && is_world && way_out.is_some_and(|it| it.masquerades(tuple.source, tuple.destination))
 }

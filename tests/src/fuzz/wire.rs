@@ -102,7 +102,7 @@ impl<'a> Wire<'a> {
         match (input.offload.segmentation, self.read.part) {
             (Some(segmentation), Part::Whole) => self.is_segment(whole, &from, segmentation),
             (Some(segmentation), _) => {
-                // The datagram was too long.
+                // In this case the datagram was too long.
                 let headers = from.headers(whole);
                 if !from.has_segments() || headers > whole.len() {
                     return None;
@@ -115,7 +115,7 @@ impl<'a> Wire<'a> {
                 let mut datagram = whole[from.at..headers].to_vec();
                 datagram.extend_from_slice(payload);
                 let len = self.is_fragment(whole, &from, &datagram, 4..8)?;
-                // Each segment repeats the headers.
+                // Each segment has its own copy of the headers.
                 let is_first = matches!(self.read.part, Part::First { .. });
                 Some(if is_first { len.saturating_sub(headers - from.at) } else { len })
             }
@@ -185,7 +185,7 @@ impl<'a> Wire<'a> {
             let distance = sequence(self.bytes, from.at).wrapping_sub(sequence(whole, from.at));
             Some(distance as usize).filter(is_there)
         } else {
-            // A datagram has the length of its place.
+            // A datagram must have the length that its place in the super-packet has.
             let size = usize::from(segmentation.size.max(1));
             let fits = |start: &usize| {
                 payload.len() == size.min(all.len().saturating_sub(*start)) && is_there(start)

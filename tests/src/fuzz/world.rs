@@ -107,7 +107,8 @@ pub struct World {
     pub(super) chance: Rng,
     pub(super) node_batches: [NodeBatch; 2],
     pub(super) sabotage: Option<Sabotage>,
-    /// How many packets of each node are counted as refused a port, although they have come out.
+    /// The number of packets of each node that are counted as refused by a port, although they have
+    /// come out.
     refused: [u64; 2],
     pub(super) now: Duration,
     pub batches: u64,
@@ -136,7 +137,7 @@ impl World {
             plan.services = Rc::new(services);
         }
         for at in 0..plan.planned_pods.len() {
-            // Some pods are attached later.
+            // Some pods are attached only later.
             if rng.u8(..8) > 0 {
                 plan.attach(at);
             }
@@ -144,7 +145,8 @@ impl World {
         if sabotage == Some(Sabotage::Policy) {
             plan.hidden = Some(rng.usize(..plan.policies()));
         }
-        // Apart from the packets' random numbers, which do not depend on it.
+        // The seeds are separate from the packets' random numbers, so the packets do not depend on
+        // them.
         let seeds = [0, 1].map(|node| HashSeed::fixed(world_seed ^ node));
         let mut fabric = Fabric::seeded(settings.workers, settings.sizes, seeds);
         let Terms { is_strict, keeps, translates, .. } = settings.terms;
@@ -226,7 +228,7 @@ impl World {
 
     /// Decides at random whether to make a change.
     pub fn is_time_for_change(&mut self) -> bool {
-        // Every second change of a world that translates is one of services.
+        // In a world that translates, every second change is a change of services.
         self.generator.rng.u8(..) <= u8::from(self.settings.terms.translates)
     }
 

@@ -174,8 +174,8 @@ pub fn fix_ipv4_checksum(bytes: &mut [u8]) {
     }
 }
 
-/// Leaves only the sum of the pseudo-header in a packet that [`write()`] made: what a kernel leaves to
-/// devices.
+/// Leaves only the sum of the pseudo-header as the checksum of a packet that [`write()`] made, as a
+/// kernel does for devices.
 pub fn make_checksum_partial(bytes: &mut [u8], tuple: &FlowTuple, at: usize) -> Checksum {
     let Some(offset) = checksum_offset(tuple.upper, tuple.is_v4()) else {
         return Checksum::Unverified;

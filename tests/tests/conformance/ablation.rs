@@ -1,4 +1,5 @@
-//! Which features of policy decide something: a feature is removed, and the test sees whether any verdict changes.
+//! Which features of policy affect a verdict: the test removes a feature, and checks whether any
+//! verdict changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -90,7 +91,8 @@ impl Feature {
         Self::SecondAddress,
     ];
 
-    /// In how many of this many clusters the feature must decide something: about a quarter of what was measured.
+    /// The number of clusters, out of this many, in which the feature must decide something: about
+    /// a quarter of the measured number.
     pub fn at_least(self, cases: u32) -> u32 {
         let one_in = match self {
             Self::NotIn
@@ -110,8 +112,8 @@ impl Feature {
         cases.div_ceil(one_in)
     }
 
-    /// The objects without the feature: what has it is removed, or replaced by the plainest allowed thing. `None` if no
-    /// object has it.
+    /// The objects without the feature: everything that has it is removed, or replaced by the
+    /// simplest allowed thing. `None` if no object has it.
     pub fn ablate(
         self,
         before: &BTreeMap<ObjectKey, Stored>,

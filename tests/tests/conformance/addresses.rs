@@ -1,5 +1,5 @@
-//! Who has an address that several pods' objects name, or that an annotation names: the import and the oracle, which
-//! share no code for it, agree.
+//! Which pod has an address that several pods' objects name, or that an annotation names. The
+//! import and the oracle share no code for this, and must agree.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,19 +11,19 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 const ADDRESSES: [&str; 14] = [
-    // Of n1's block, of n2's, of both families.
+    // Addresses of n1's block and of n2's, in both families.
     "10.1.0.5",
     "10.1.0.6",
     "10.2.0.2",
     "fd00:1::5",
-    // The node's own, the first and the last of a block, a node's.
+    // An address of the node, the first and the last of a block, and an address of another node.
     "10.1.0.1",
     "10.1.0.0",
     "10.1.0.255",
     "10.2.0.0",
     "10.2.0.1",
     "10.9.0.9",
-    // Borrowed; of the world; none that a pod can have.
+    // A borrowed address, one of the world, and addresses that no pod can have.
     "10.9.0.5",
     "fd00:9::5",
     "192.0.2.5",
@@ -34,7 +34,7 @@ fn addresses() -> impl Strategy<Value = Vec<&'static str>> {
     prop::collection::vec(select(&ADDRESSES[..]), 1..4)
 }
 
-/// A pod's metadata but for its name, its spec and its status.
+/// A pod's metadata without its name, its spec and its status.
 fn pod() -> impl Strategy<Value = String> {
     let annotation = select(
         &[
@@ -73,7 +73,7 @@ fn pod() -> impl Strategy<Value = String> {
                 let illegal = if is_illegal { ",x" } else { "" };
                 format!("{name}: '{}{illegal}'", addresses.join(","))
             });
-            // One key once.
+            // A key may occur only once.
             let emptied = if noted.contains("podIP:") { "" } else { emptied };
             let reported = reported.map_or(String::new(), |all| {
                 let all: Vec<String> = all.iter().map(|ip| format!("{{ip: '{ip}'}}")).collect();
@@ -121,11 +121,11 @@ proptest! {
         });
         let by_oracle: BTreeSet<(String, IpAddr)> = by_oracle.collect();
         prop_assert_eq!(&by_import, &by_oracle, "{}", text);
-        // The oracle numbers what is always denied with the last number.
+        // For a pod that is always denied the oracle returns the largest number.
         let closed = oracle.all_occupants().into_iter().filter(|(_, number)| *number == u32::MAX);
         let closed: BTreeSet<IpAddr> = closed.map(|(net, _)| net.addr()).collect();
         prop_assert_eq!(&*imported.model.unknown, &closed, "{}", text);
-        // An address is one pod's.
+        // Each address belongs to one pod.
         let mut each = BTreeSet::new();
         prop_assert!(by_import.iter().all(|(_, address)| each.insert(*address)), "{}", text);
     }

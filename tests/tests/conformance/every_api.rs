@@ -482,7 +482,7 @@ fn direction_of(side: Side) -> Direction {
     }
 }
 
-/// What a staged policy would have done, in the words of the model.
+/// The effect that a staged policy would have had, in the words of the model.
 fn noted(staged: &Staged) -> Noted {
     match staged {
         Staged::Rule(rule, action) => {
@@ -531,7 +531,8 @@ struct Judges<'a> {
 }
 
 impl Judges<'_> {
-    /// Checks that all judges give the same decision about a packet of a pod. Returns the kinds of what decided it.
+    /// Checks that all judges give the same decision about a packet of a pod. Returns the kinds of
+    /// the deciding rules.
     fn agree(
         &self,
         local: &Party,
@@ -654,8 +655,8 @@ fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
     }
 }
 
-/// Pods and host endpoints: each distinct comparison once, and again for everything that the oracle claims not to tell
-/// apart.
+/// Pods and host endpoints: each distinct comparison is made once. Cases that the oracle claims to
+/// be equal are compared again.
 #[test]
 fn tables_of_policies_of_every_api_are_proved_by_the_oracle() {
     let result = TestRunner::new(config(2)).run(&cluster(), |text| {

@@ -111,7 +111,7 @@ fn probes(cluster: &Cluster, imported: &Imported, choices: &[Choice]) -> Vec<Pro
                 .filter(|address| address.is_ipv4() == local_address.is_ipv4())
                 .collect();
             let protocol = *protocol.get(&probe::PROTOCOLS);
-            // A part of the probes shows no port, like a later fragment.
+            // Some of the probes have no port, like a later fragment.
             let shows = matches!(protocol, 6 | 17 | 132) && port.index(ports.len() + 1) > 0;
             Probe {
                 local: local.clone(),
@@ -153,7 +153,7 @@ fn by_oracle(oracle: &Oracle, probe: &Probe) -> Option<Reason> {
     reason(verdict.why, probe.direction)
 }
 
-/// `None` if the model cannot express it.
+/// The reason in the words of the model. `None` if the model cannot express it.
 fn reason(explanation: VerdictReason, direction: Direction) -> Option<Reason> {
     let named =
         |key: &ObjectKey| PolicyName::new(PolicyKind::Kubernetes, &key.namespace, &key.name);
@@ -216,7 +216,8 @@ fn oracle_reference_and_rows_agree_and_every_feature_decides_something() {
                 let without = Oracle::new(&objects);
                 let verdict =
                     |oracle, probe| by_oracle(oracle, probe).map(|reason| reason.verdict());
-                // If a pod is no endpoint without the feature, that says nothing about the verdict.
+                // If a pod is no endpoint without the feature, the comparison does not show
+                // anything about the verdict.
                 let differs = |probe| {
                     verdict(&without, probe)
                         .is_some_and(|other| Some(other) != verdict(&oracle, probe))

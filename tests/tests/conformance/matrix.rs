@@ -1,5 +1,5 @@
-//! The law of the matrix: every cell is what the oracle says of every pair of pods of its two parties, at and beside
-//! every boundary of the cell.
+//! The law of the matrix: every cell agrees with the oracle for every pair of pods of its two
+//! parties, at and beside every boundary of the cell.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ const NODES: &str = "
 {apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {name: node.node-2}, spec: {defaultEndpointToHostAction: Drop}}
 ";
 
-/// What the cells of all runs were, by kind.
+/// The kinds of the cells of all runs.
 type Seen = RefCell<BTreeMap<&'static str, u32>>;
 
 struct Law<'a> {

@@ -1,9 +1,9 @@
 //! The table of services and the oracle agree on generated clusters: for clients on every node, at every address,
 //! protocol and port.
 //!
-//! The table follows two clusters, one after the other, so that what a change leaves behind is seen too. A comparison
-//! whose answers never differ proves nothing, so the run also counts in how many clusters each rule decided something
-//! ([`ablation`]).
+//! The table follows two clusters, one after the other, so that leftovers of a change are seen,
+//! too. A comparison whose answers never differ proves nothing, so the run also counts in how many
+//! clusters each rule affected an answer ([`ablation`]).
 
 mod ablation;
 mod clusters;
@@ -24,10 +24,10 @@ use proptest::prelude::*;
 use ablation::Feature;
 use clusters::{ADDRESSES, EXTERNAL, NODES, OF_PODS_OR_NODES, PORTS, PROTOCOLS};
 
-/// A node, and whether the client is outside of the cluster and his packets come to it.
+/// A node, and whether the client is an outside host whose packets arrive at it.
 type Asks = (&'static str, bool);
 
-/// The clients and the addresses, protocols and ports that they name.
+/// The clients, and the addresses, protocols and ports to which they connect.
 fn questions() -> impl Iterator<Item = (Asks, IpAddr, u8, u16)> {
     let addresses = ADDRESSES.into_iter().map(|text| text.parse::<IpAddr>().unwrap());
     let nodes = NODES.into_iter().flat_map(|node| [(node, false), (node, true)]);
@@ -53,7 +53,7 @@ fn admits(address: IpAddr) -> bool {
     nets.iter().all(|net| !net.contains(&address))
 }
 
-/// The table's answer. `None`: it has no such frontend.
+/// The table's answer. `None`: the table has no such frontend.
 fn by_table(
     table: &ServiceTable,
     key: &FrontendKey,
@@ -79,7 +79,7 @@ fn changes(before: &Contents, after: &Contents) -> Changes {
     Changes::Objects(changed.map(|key| (key.clone(), before.objects.get(key).cloned())).collect())
 }
 
-/// Compares the backends that keep clients of UDP, and those that take visitors, with the oracle's.
+/// Compares the backends that keep UDP clients, and those that accept visitors, with the oracle's.
 fn compare_all_backends(
     tables: &BTreeMap<&str, Frontends>,
     objects: &BTreeMap<ObjectKey, Stored>,
@@ -116,7 +116,7 @@ fn compare(
             Some(found) => {
                 prop_assert_eq!(&found, expected, "{} from {} {}", shown(&key), node, outside)
             }
-            // The port of an address that has others, or an address that no service has.
+            // Either the address has no such port but others, or no service has the address.
             None => prop_assert!(
                 *expected == ServiceBackends::NotAService
                     || *expected == ServiceBackends::Refused

@@ -1,10 +1,10 @@
-//! Which file imports which, read from the sources.
+//! Reads from the sources which file imports which.
 //!
 //! The reader follows `mod` declarations from the root of a crate. In each file it collects every path: in `use`
 //! declarations, in code and in macros. A path that leads to an item of another module is an import of the file that
 //! defines the item; a re-export leads on to the definition. A `mod` declaration is no import. Items under
-//! `#[cfg(test)]` do not count. A method that another file adds to a type (`impl`) is no path: files that share a type
-//! by its methods are one room in two files, and no loop here.
+//! `#[cfg(test)]` do not count. A method that another file adds to a type (`impl`) is no path:
+//! files that share a type by its methods count as one unit in two files, and are no loop here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -39,8 +39,8 @@ pub fn read(root: &Path) -> Imports {
     imports
 }
 
-/// The modules for tests alone of the crate with this root: the files of each, without their extension, or the folder
-/// that they are in.
+/// The modules for tests alone of the crate with this root. Each is given by its files, without
+/// their extension, or by the folder that contains them.
 pub fn test_modules(root: &Path) -> Vec<PathBuf> {
     Tree::read(root).tests
 }
@@ -61,7 +61,7 @@ pub fn loops(imports: &Imports) -> Vec<BTreeSet<PathBuf>> {
     found.into_iter().collect()
 }
 
-/// The imports inside a loop, a line each.
+/// The imports inside a loop, one per line.
 pub fn describe(imports: &Imports, files: &BTreeSet<PathBuf>) -> String {
     let mut text = format!("{} files import one another in a loop:\n", files.len());
     for file in files {
@@ -91,13 +91,13 @@ struct Module {
     file: PathBuf,
     parent: Option<usize>,
     children: BTreeMap<String, usize>,
-    /// The names of its own items.
+    /// The names of the module's own items.
     items: BTreeSet<String>,
-    /// The names that its `use` declarations bind, and their paths.
+    /// The names that the module's `use` declarations bind, and their paths.
     bound: BTreeMap<String, Vec<String>>,
-    /// The paths of its `use` declarations that end with `*`, without it.
+    /// The paths of the module's `use` declarations that end with `*`, without the `*`.
     globs: Vec<Vec<String>>,
-    /// All paths that it names.
+    /// All paths that the module names.
     paths: Vec<Vec<String>>,
 }
 
@@ -151,7 +151,8 @@ impl Tree {
         at
     }
 
-    /// The module that holds the item of a path, and the item's name. `None`: it is not of this crate.
+    /// The module that contains the item of a path, and the item's name. `None`: the item is not in
+    /// this crate.
     fn resolve(&self, from: usize, path: &[String], chain: usize) -> Option<(usize, String)> {
         let mut at = from;
         let mut rest = path;
@@ -179,7 +180,8 @@ impl Tree {
         is_inside.then(|| (at, name.to_owned()))
     }
 
-    /// The module that defines `name`, as the module `at` has it; `others` is the rest of the path.
+    /// Finds the module that defines `name`, starting from the module `at`; `others` is the rest of
+    /// the path.
     fn find(
         &self,
         at: usize,
@@ -194,7 +196,7 @@ impl Tree {
         }
         if let Some(path) = module.bound.get(name) {
             let path = [path, others].concat();
-            // A re-export from another crate is the re-exporting file's own.
+            // A re-export from another crate belongs to the re-exporting file.
             return self.resolve(at, &path, chain - 1).or(here);
         }
         let behind_glob = module.globs.iter().find_map(|glob| {
@@ -443,7 +445,7 @@ pub fn folder(file: &Path, imports: &Imports) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// Files, one after the other: a name, and its text.
+    /// Makes files, each with a name and a text, and returns their imports.
     fn imports_of(files: &[(&str, &str)]) -> (tempfile::TempDir, Imports) {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in files {
@@ -455,7 +457,7 @@ mod tests {
         (folder, imports)
     }
 
-    /// The imports as `from -> to: names`, the files without their folder.
+    /// The imports as `from -> to: names`, with file names without their folder.
     fn lines(folder: &Path, imports: &Imports) -> Vec<String> {
         let short = |file: &Path| file.strip_prefix(folder).unwrap().display().to_string();
         let mut lines = Vec::new();

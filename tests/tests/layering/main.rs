@@ -103,7 +103,7 @@ fn the_policy_compiler_makes_no_system_calls_of_its_own() {
     for package in ["tokio", "serde", "kube", "libc", "nix", "rustix", "mio", "notify"] {
         assert!(!direct.contains(package), "{package} among {direct:?}");
     }
-    // The further dependencies of the hash function are only for its seeds.
+    // The hash function's other dependencies are only for its seeds.
     let all = all("manx-policy-compiler");
     assert!(all.contains("ahash"), "the walk finds what is there");
     for package in ["tokio", "serde", "kube", "nix", "rustix", "mio", "notify"] {
@@ -176,7 +176,7 @@ fn reached(paths: impl IntoIterator<Item = PathBuf>) -> Vec<String> {
 fn what_promises_no_system_calls_no_clock_and_no_files_names_none() {
     let compiler = sources_of("policy-compiler");
     assert!(sources([compiler.clone()]).len() > 20, "the walk finds what is there");
-    // It may use a second core, in one place; its results do not depend on threads.
+    // The compiler may use a second core, in one place; its results do not depend on threads.
     let [threads] = &reached([compiler])[..] else { panic!("one name, in join.rs alone") };
     assert!(threads.starts_with("std::thread in ") && threads.ends_with("join.rs"), "{threads}");
     let dataplane = sources_of("dataplane");
@@ -214,7 +214,7 @@ fn what_is_calculated_from_a_clusters_objects_alone_reaches_no_file_and_no_clock
         let sources = sources_of(name);
         assert!(sources.is_dir(), "{name}");
         let mut reached = reached([sources]);
-        // It waits for the store that its callers bring.
+        // This crate awaits calls of the store that its callers provide.
         reached.retain(|it| name != "cluster/block-ipam" || !it.starts_with(".await in "));
         assert_eq!(reached, [""; 0]);
     }
@@ -252,13 +252,13 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("cluster/objects", &["manx-policy-compiler"]),
     ("cluster/assume", &["manx-objects"]),
     ("cluster/datastore", &["manx-objects"]),
-    // The store is the API server's objects, one by one.
+    // The store holds the API server's objects, one by one.
     ("cluster/block-ipam", &["manx-datastore", "manx-objects", "manx-policy-compiler"]),
     ("cluster/bgp", &["manx-objects", "manx-policy-compiler"]),
     // A program that talks to an agent needs nothing else.
     ("node/api", &[]),
-    // The oracle judges the objects themselves, so it must not share the import with what it judges. Its traces have
-    // the types that the agent's socket carries.
+    // The oracle judges the objects themselves, so it must not share the import with the code under
+    // test. Its traces have the types that the agent's socket carries.
     ("cluster/oracle", &["manx-api", "manx-objects"]),
     ("node/ipam", &["manx-api", "manx-objects"]),
     (
@@ -276,9 +276,9 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("node/devices", &["manx-api", "manx-dataplane", "manx-linux"]),
     // A container runtime starts it for every pod.
     ("node/cni", &["manx-api", "manx-dataplane", "manx-devices", "manx-linux"]),
-    // It is told what it shows.
+    // Its callers provide the data that it shows.
     ("node/observe", &["manx-api"]),
-    // It speaks, and knows no cluster.
+    // It implements BGP sessions, and does not know clusters.
     ("node/speaker", &["manx-bgp"]),
     (
         "node/agent",
@@ -362,7 +362,8 @@ fn sources_of(package: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(package).join("src")
 }
 
-/// The imports of the library and the programs of a package: every source file is among them, but for those of tests.
+/// The imports of the library and the programs of a package. Every source file is included, except
+/// those of tests.
 fn imports_of(package: &str) -> imports::Imports {
     let folder = sources_of(package);
     let roots = ["lib.rs", "main.rs"].map(|name| folder.join(name));

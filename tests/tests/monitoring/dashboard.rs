@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::Metric;
 
-/// The rows of the dashboard, each with the beginnings of its metrics' names. The first row that fits has a metric.
+/// The rows of the dashboard, each with prefixes of metric names. A metric is in the first row with
+/// a matching prefix.
 const ROWS: [(&str, &[&str]); 7] = [
     ("Agents", &["manx_build_info", "manx_start_time", "manx_datastore", "manx_tables_refuted"]),
     ("Pods of the node", &["manx_attached", "manx_unjudged", "manx_leases", "manx_pod_addresses"]),

@@ -1,5 +1,6 @@
-//! What `deploy/monitoring` says of metrics is true: every name is one of `docs/metrics.md`, which holds for an agent
-//! (`node/observe`); the dashboard is made of that page; promtool takes the rules and every alert fires as it should.
+//! Checks what `deploy/monitoring` says about metrics: every name is in `docs/metrics.md`, which is
+//! correct for an agent (`node/observe`); the dashboard is generated from that page; promtool
+//! accepts the rules, and every alert fires as it should.
 
 mod dashboard;
 
@@ -49,14 +50,15 @@ fn metrics() -> Vec<Metric> {
     metrics
 }
 
-/// The words of a text that begin with `manx_`, without those that are a prefix of metrics (`manx_flow*`).
+/// The words of a text that begin with `manx_`, without those that are a prefix of several metrics
+/// (`manx_flow*`).
 fn names(text: &str) -> BTreeSet<&str> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words = text.split(|c: char| !is_word(c));
     words.filter(|word| word.starts_with("manx_")).collect()
 }
 
-/// Whether a name is of a metric of the page, or of one of the series of a histogram.
+/// Whether a name is a metric of the page, or one of the series of a histogram.
 fn is_known(name: &str, metrics: &[Metric]) -> bool {
     metrics.iter().any(|metric| {
         let series = name.strip_prefix(metric.name.as_str());
@@ -86,7 +88,7 @@ fn every_metric_that_monitoring_names_is_one_of_the_page() {
     assert!(!is_known("manx_publish_duration_seconds", &metrics), "a histogram has no such series");
 }
 
-/// The labels by which each alert and each test selects or sums, with the metric.
+/// Checks the labels by which each alert and each test selects or sums. The metric must have them.
 #[test]
 fn every_label_that_the_rules_select_by_is_one_of_the_metric() {
     let labels: BTreeMap<String, Vec<String>> =
@@ -114,14 +116,14 @@ fn every_label_that_the_rules_select_by_is_one_of_the_metric() {
     assert!(seen > 40, "{seen}");
 }
 
-/// `spec` of the PrometheusRule: a file of rules.
+/// The `spec` of the PrometheusRule, which is a file of rules.
 fn rules() -> String {
     let text = monitoring("rules.yaml");
     let (_, spec) = text.split_once("\nspec:\n").unwrap();
     spec.lines().map(|line| line.strip_prefix("  ").unwrap_or(line).to_owned() + "\n").collect()
 }
 
-/// promtool's standard output and whether it is content; `None`: it is not here.
+/// promtool's standard output, and whether promtool succeeded; `None`: promtool is not installed.
 fn promtool(test: &str, folder: &Path, arguments: &[&str]) -> Option<(bool, String)> {
     match Command::new("promtool").args(arguments).current_dir(folder).output() {
         Ok(output) => {
@@ -157,7 +159,7 @@ fn promtool_takes_the_rules_and_every_alert_fires_and_stays_quiet_as_it_should()
     assert!(content && text.contains(&format!("{} rules found", alerts.len())), "{text}");
     let Some((content, text)) = run(&["test", "rules", "rules.test.yaml"]) else { return };
     assert!(content, "{text}");
-    // A rule that says something else is found.
+    // A changed rule is found.
     fs::write(folder.path().join("rules.yaml"), rules.replace("> 3600", "> 36000")).unwrap();
     let Some((content, text)) = run(&["test", "rules", "rules.test.yaml"]) else { return };
     assert!(!content && text.contains("ManxStaleForAnHour"), "{text}");

@@ -1,5 +1,5 @@
-//! What holds whatever the policies are: traffic between a node and its own pods, of a pod to itself, replies to
-//! allowed traffic, and ICMP errors about it.
+//! Laws that hold with any policies: traffic between a node and its own pods, traffic of a pod to
+//! itself, replies to allowed traffic, and ICMP errors about it.
 
 use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder};
 use manx_dataplane::drop_reason::DropReason;
@@ -22,7 +22,7 @@ fn pods() -> String {
         + &pod("shop/far", 1, "{app: far}", &[FAR, FAR6])
 }
 
-/// Nothing comes in or goes out of any pod.
+/// Policies by which no pod may send or receive anything.
 fn closed() -> String {
     policy("shop/all", "{podSelector: {}, policyTypes: [Ingress, Egress]}")
 }
@@ -108,7 +108,7 @@ fn host_endpoint_policy_does_not_apply_to_what_a_pod_sends_to_its_node() {
 
 #[test]
 fn replies_to_an_allowed_connection_are_allowed() {
-    // Every pod may send to a, and a may send to none.
+    // Every pod may send to a, and a may send to no pod.
     let asked = policy(
         "shop/a",
         "{podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress, Egress], ingress: [{}]}",
@@ -160,7 +160,7 @@ fn error(source: &str, destination: &str, kind: u8, about: &[u8]) -> Vec<u8> {
 
 #[test]
 fn icmp_errors_that_belong_to_an_allowed_connection_are_allowed_and_no_other_messages() {
-    // a may send to far; nothing else may come to a or leave far.
+    // a may send to far; no other packet may reach a or leave far.
     let asks = policy(
         "shop/a",
         "{podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress, Egress], \
@@ -191,7 +191,7 @@ fn icmp_errors_that_belong_to_an_allowed_connection_are_allowed_and_no_other_mes
             let other = error(peer, own, *kind, &asked.from_port(9).opening());
             assert_eq!(fabric.send("shop/far", &other), [], "about another connection: {kind}");
         }
-        // To a pod that is not one of the two ends.
+        // The error goes to a pod that is not one of the two ends.
         let third = if own == A { error(FAR, B, 3, &asked.opening()) } else { continue };
         assert_eq!(fabric.send("shop/far", &third), []);
         for kind in others {

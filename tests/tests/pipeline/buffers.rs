@@ -1,4 +1,4 @@
-//! Whatever happens to a packet, its buffer returns to the pool and it is counted once.
+//! Whatever happens to a packet, its buffer returns to the pool and the packet is counted once.
 
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::packet::Capabilities;
@@ -9,7 +9,7 @@ use manx_tests::fabric::{Fabric, HOST, Node, RAW, UNDERLAY, workers};
 use manx_tests::packet::{TCP, Tuple, UDP, change_v4, super_packet, tunnelled, with_ttl};
 use manx_tests::shop::{self, A, B, FAR};
 
-/// More than a worker has buffers.
+/// A number that exceeds a worker's buffers.
 const TIMES: u64 = 300;
 
 /// A packet, the port by which it comes in, and its drop reason, if it is dropped.

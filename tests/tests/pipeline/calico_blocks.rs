@@ -1,4 +1,4 @@
-//! Packets between two nodes whose blocks are those of Calico's affinities.
+//! Packets between two nodes whose blocks come from Calico's affinities.
 
 use manx_dataplane::drop_reason::DropReason;
 use manx_tests::fabric::{Fabric, HOST, RAW, UNDERLAY, pod};
@@ -7,7 +7,8 @@ use manx_tests::packet::{Tuple, UDP, tunnelled};
 /// A pod of the first node in its first block, and one in its second.
 const ONE: &str = "10.65.0.0";
 const TWO: &str = "10.65.0.127";
-/// Pods of the second node: in its block, in one of the first node, and in one that is no node's yet.
+/// Pods of the second node: one in its block, one in a block of the first node, and one in a block
+/// that no node has yet.
 const FAR: &str = "10.65.1.1";
 const BORROWS: &str = "10.65.0.70";
 const EARLY: &str = "10.65.2.5";
@@ -69,12 +70,13 @@ fn meet(fabric: &mut Fabric, [from, to]: [(&str, &str); 2], port: u16) {
     }
 }
 
-/// Nothing comes of a packet that the first node's pod sends to an address. Returns how it was dropped.
+/// Checks that a packet of the first node's pod to an address does not arrive. Returns its drop
+/// reasons.
 fn lost(fabric: &mut Fabric, to: &str) -> Vec<&'static str> {
     let before = fabric.nodes.each_ref().map(|it| it.drops());
     let (_, port) = fabric.port("shop/one");
     let out = fabric.send("shop/one", &Tuple::new(ONE, to, UDP, 53).opening());
-    // The pod may be told that nobody is there.
+    // The pod may get an ICMP error.
     assert!(out.iter().all(|it| (it.node, it.port) == (0, port)), "{to}");
     let now = fabric.nodes.each_ref().map(|it| it.drops());
     let new = now.iter().zip(&before).flat_map(|(now, before)| {
@@ -110,7 +112,7 @@ fn what_no_pod_has_of_a_block_is_not_reached_and_a_pending_block_is_nobodys() {
     assert_eq!(fabric.nodes[1].traffic().0, received, "it stays here");
 }
 
-/// Processes of a node ask from its tunnel's address.
+/// Processes of a node send from its tunnel's address.
 #[test]
 fn a_node_is_answered_at_its_tunnel_address_in_its_block_or_borrowed() {
     let mut fabric = Fabric::routed_by_objects(&(nodes() + &affinities(&BLOCKS) + &pods()));
@@ -125,7 +127,7 @@ fn a_node_is_answered_at_its_tunnel_address_in_its_block_or_borrowed() {
         assert_eq!(out.len(), 1, "{at}: {drops:?}");
         assert_eq!((out[0].node, out[0].port), (at, HOST));
     }
-    // It is the second node's, and no other node's.
+    // The address belongs to the second node only.
     let stranger = Tuple::new(TUNNELS[1], FAR, UDP, 53).opening();
     let brought = tunnelled(UNDERLAY[0], UNDERLAY[1], &stranger, 0);
     assert_eq!(fabric.send_at(1, RAW, &brought).len(), 0);
@@ -146,16 +148,17 @@ fn a_block_that_moves_leads_to_its_new_node() {
     };
     let mut fabric = Fabric::routed_by_objects(&text(&blocks, 0));
     meet(&mut fabric, [("shop/far", FAR), ("shop/before", moving)], 1);
-    // The first node gives the block up. Nobody has it, and its pods keep their own routes.
+    // The first node releases the block. No node has it then, and the block's pods keep their own
+    // routes.
     blocks[1].2 = "pendingDeletion";
     fabric.apply(&text(&blocks, 0));
     meet(&mut fabric, [("shop/far", FAR), ("shop/before", moving)], 2);
     meet(&mut fabric, [("shop/far", FAR), ("shop/two", TWO)], 2);
-    // The pod has gone, the second node gets the block, and gives the address to another pod.
+    // The pod is deleted, the second node gets the block, and assigns the address to another pod.
     blocks[1] = (1, "10.65.0.64/26", "confirmed");
     fabric.apply(&text(&blocks, 1));
     meet(&mut fabric, [("shop/one", ONE), ("shop/after", moving)], 3);
-    // What the first node's pod has of it, it borrows now.
+    // The first node's pod that stays in this block now has a borrowed address.
     meet(&mut fabric, [("shop/far", FAR), ("shop/two", TWO)], 3);
     let received = fabric.nodes[1].traffic().0;
     lost(&mut fabric, "10.65.0.99");

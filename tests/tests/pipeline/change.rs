@@ -15,7 +15,7 @@ use crate::oracle::{Choice, End, choices, ends};
 
 const CASES: u32 = 48;
 
-/// A connection that was allowed, and where its ends are.
+/// A connection that was allowed, and the places of its ends.
 struct Flow<'a> {
     from: &'a End,
     to: &'a End,
@@ -63,7 +63,7 @@ fn a_live_flow_follows_the_oracle_through_a_change_and_back() {
             for (index, pod) in before.pods.iter_mut().enumerate() {
                 pod.node.get_or_insert_with(|| NODES[index % 2].to_owned());
             }
-            // The same pods in the same places, with other labels and other policies.
+            // The pods stay in the same places, with other labels and other policies.
             let mut after = Cluster { policies: other.policies, ..before.clone() };
             for (pod, other) in after.pods.iter_mut().zip(other.pods) {
                 pod.labels = other.labels;
@@ -80,7 +80,7 @@ fn a_live_flow_follows_the_oracle_through_a_change_and_back() {
     assert!(stayed > 300 && ended > 300, "{stayed} flows stayed allowed, {ended} did not");
 }
 
-/// The number of flows that stayed allowed, and of those that did not.
+/// The numbers of flows that stayed allowed, and that did not.
 fn one_change(before: &Cluster, after: &Cluster, choices: &[Choice]) -> (u32, u32) {
     let mut fabric = Fabric::new(&before.to_yaml());
     let oracle = Oracle::new(&fabric.contents.objects);

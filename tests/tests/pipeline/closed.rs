@@ -91,8 +91,9 @@ fn an_attached_pod_that_the_cluster_does_not_know_passes_nothing_in_or_out() {
     assert_eq!(fabric.send_at(0, port, &itself), []);
 }
 
-/// Everybody who may change a pod may write an address into its annotations. Other nodes that believe it take the pod's
-/// own address for a stranger's, and a policy that denies this pod does not match.
+/// Anybody who may change a pod may write an address into its annotations. Nodes that trust it
+/// would treat the pod's own address as an unknown one, and a policy that denies this pod would not
+/// match.
 #[test]
 fn an_attached_pod_whose_object_names_other_addresses_passes_nothing_in_or_out() {
     let mut fabric = Fabric::new(&open_cluster());
@@ -167,7 +168,7 @@ fn a_tunnel_packet_is_taken_only_from_a_known_node_and_only_for_this_one() {
 #[test]
 fn what_comes_out_of_a_tunnel_must_belong_to_its_node() {
     let mut fabric = Fabric::new(&open_cluster());
-    // Pods of this node, its block, its own addresses; the world; the other node itself.
+    // Addresses of this node's pods, its block, the node itself, the world, and the other node.
     let own = [A, B, "10.244.1.77", "10.244.1.1", "172.18.0.2"];
     for source in own.into_iter().chain(["192.0.2.1", "172.18.0.3"]) {
         let inner = Tuple::new(source, A, UDP, 53).opening();
@@ -302,7 +303,8 @@ fn a_port_that_fails_is_let_go_of_and_reported_and_the_others_go_on() {
     let (_, a) = fabric.port("shop/a");
     let (_, b) = fabric.port("shop/b");
     while fabric.nodes[0].reports.try_recv().is_ok() {}
-    // The device fails when packets are sent to it, again and again, and then when it is read.
+    // The device first fails when packets are sent to it, again and again, and then when it is
+    // read.
     for _ in 0..200 {
         fabric.nodes[0].inject(a, &a_to_b());
     }
@@ -343,7 +345,8 @@ proptest! {
     }
 }
 
-/// Noise; a packet with a few changed bytes, and perhaps a corrected header checksum; and one of those in a tunnel.
+/// Random bytes; a packet with a few changed bytes, and perhaps a corrected header checksum; and
+/// one of those in a tunnel.
 fn arbitrary_packet() -> impl Strategy<Value = Vec<u8>> {
     let addresses = prop::sample::select(vec![
         (A, B),

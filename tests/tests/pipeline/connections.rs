@@ -1,4 +1,4 @@
-//! Connections, if the agent's settings `strict` and `established: keep` are chosen.
+//! Connections with the agent's settings `strict` and `established: keep`.
 
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::flow::FlowState;
@@ -105,7 +105,7 @@ fn established_keep_lets_connections_survive_a_policy_change_until_they_end() {
                 let tuple = Tuple::new(source, SERVER, protocol, 80);
                 let mut fabric = fabric(keep(), &(pods("client") + &only_clients()));
                 open(&mut fabric, from, tuple);
-                // Half open: there was no answer.
+                // The connection is half open: it has no answer.
                 let attempt = tuple.from_port(7);
                 assert!(passes(&mut fabric, from, &attempt.opening()));
                 fabric.apply(&after);
@@ -115,7 +115,7 @@ fn established_keep_lets_connections_survive_a_policy_change_until_they_end() {
                 }
                 assert!(!passes(&mut fabric, from, &attempt.data(b"x")), "it was not established");
                 assert!(!passes(&mut fabric, from, &tuple.from_port(8).opening()), "a new one");
-                // Silence that is longer than any timeout.
+                // This silence is longer than any timeout.
                 for node in &mut fabric.nodes {
                     node.now += std::time::Duration::from_secs(3700);
                 }
@@ -155,7 +155,7 @@ fn another_pod_with_the_address_does_not_inherit_what_is_kept() {
     let tuple = Tuple::new(CLIENT, SERVER, TCP, 80);
     let mut fabric = fabric(keep(), &(pods("client") + &only_clients()));
     open(&mut fabric, "shop/client", tuple);
-    // The client goes; a new pod gets its number, its port and its address.
+    // The client is deleted; a new pod gets its number, its port and its address.
     let node = &mut fabric.nodes[0];
     let mut local = node.locals.remove(&ObjectName::new("shop", "client")).unwrap();
     local.attachment = 40;

@@ -1,5 +1,5 @@
-//! The way out: packets to the world get the node's address and a port of the node's. And the other way round: packets to
-//! ports of the node's address that are Manx's.
+//! The way out: packets to the world get the node's address and a port of the node. Also the other
+//! direction: packets to ports of the node's address that belong to Manx.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +72,7 @@ pub(super) fn only(out: Vec<Delivery>) -> Delivery {
     only
 }
 
-/// Source and destination with ports; an echo's identifier stands for both.
+/// Source and destination with ports; an echo's identifier is used as both ports.
 pub(super) fn ends(bytes: &[u8]) -> [(String, u16); 2] {
     let (source, destination) = addresses(bytes);
     let ports = match SlicedPacket::from_ip(bytes).unwrap().transport.unwrap() {
@@ -87,7 +87,7 @@ pub(super) fn ends(bytes: &[u8]) -> [(String, u16); 2] {
     [(source.to_string(), ports.0), (destination.to_string(), ports.1)]
 }
 
-/// A pod asks the world. Returns the packet as it leaves, as a connection.
+/// Sends a packet of a pod to the world. Returns the packet as it leaves, as a connection.
 fn leaves(fabric: &mut Fabric, pod: &str, asked: Tuple) -> Tuple {
     let out = only(fabric.send(pod, &asked.opening()));
     assert_eq!((out.node, out.port), (0, MANX), "{:?}", fabric.nodes[0].drops());
@@ -125,7 +125,7 @@ fn the_world_sees_the_node_and_its_answers_find_the_pod() {
     assert_eq!((out.port, ends(&out.frame.bytes)[0].0.as_str()), (MANX, "fd18::2"));
 }
 
-/// As RFC 4787 and RFC 5508 ask, and TCP as with kube-proxy (docs/services.md).
+/// The times follow RFC 4787 and RFC 5508, and for TCP kube-proxy (docs/services.md).
 #[test]
 fn a_translated_connection_may_be_silent_for_longer_than_others() {
     for (protocol, seconds) in [(TCP, 86_400), (UDP, 120), (ICMP, 60)] {
@@ -161,7 +161,8 @@ fn only_what_a_pool_asks_for_is_translated() {
     let mut fabric = fabric();
     let out = only(fabric.send("shop/client", &Tuple::new(CLIENT, FAR, TCP, 443).opening()));
     assert_eq!(ends(&out.frame.bytes)[0].0, CLIENT);
-    // What another node brings by its tunnel goes no further, and neither does what the world sends through this node.
+    // Packets that another node's tunnel brings go no further. Neither do packets that the world
+    // sends through this node.
     let transit = Tuple::new(FAR, WORLD, TCP, 443).opening();
     assert_eq!(fabric.send_at(0, RAW, &tunnelled(UNDERLAY[1], UNDERLAY[0], &transit, 0)).len(), 0);
     assert_eq!(dropped(&fabric, RAW, DropReason::NoRoute), 1);
@@ -213,7 +214,7 @@ fn a_port_serves_one_flow_to_each_destination_and_a_full_range_refuses() {
     leaves(&mut fabric, "shop/client", asked(CLIENT, 1001));
 }
 
-/// The world knows such a connection by another port, if at all.
+/// The world knows such a connection by another port, or not at all.
 #[test]
 fn a_connection_to_the_world_that_nobody_knows_is_reset() {
     let mut fabric = fabric();
@@ -226,7 +227,7 @@ fn a_connection_to_the_world_that_nobody_knows_is_reset() {
     assert_eq!(fabric.nodes[0].flows().len(), 0);
 }
 
-/// One pod has taken all ports to a destination.
+/// One pod has taken all ports to one destination.
 #[test]
 fn a_pod_that_takes_every_port_leaves_others_their_share() {
     const COUNT: u16 = 16;
@@ -256,10 +257,10 @@ fn a_pod_that_takes_every_port_leaves_others_their_share() {
         assert_eq!((destination.to_string(), destination_port), (WORLD.to_owned(), 53));
         assert!(holders > 0 && most == Some((owner, holders)), "{refused:?}");
     }
-    // What was under way has arrived: a flow of UDP gives its port up.
+    // Packets under way have arrived by now, so a UDP flow gives up its port.
     assert_eq!(fabric.send("shop/other", &asked(OTHER, 999).opening()).len(), 0);
     fabric.nodes[0].now += Duration::from_secs(5);
-    // Each of several workers has ports of its own, and shares those alone.
+    // Each of several workers has its own ports, and shares only those.
     let least = if workers() == 1 { 5 } else { 3 };
     for port in 0..10 * COUNT {
         let before = owned(&mut fabric, OTHER);
@@ -283,7 +284,7 @@ fn nobody_reaches_a_port_of_the_way_out_without_a_flow() {
     // A port without a service is refused as one of the kernel's would be.
     let out = only(fabric.send_at(0, MANX, &Tuple::new(WORLD, &node(), TCP, NODE_PORT).opening()));
     assert_eq!((out.port, ends(&out.frame.bytes)[0].clone()), (MANX, (node(), NODE_PORT)));
-    // A pod's address from outside, and messages that are the kernel's own.
+    // Packets from outside with a pod's address, and messages that belong to the kernel.
     let forged = Tuple::new(OTHER, &node(), TCP, NODE_PORT).opening();
     assert_eq!(fabric.send_at(0, MANX, &forged).len(), 0);
     assert_eq!(dropped(&fabric, MANX, DropReason::SourceSpoofed), 1);
@@ -328,12 +329,12 @@ fn a_node_port_leads_to_a_pod_that_sees_the_client() {
     assert_eq!((out.node, out.port), fabric.port("shop/other"));
     let out = only(fabric.send("shop/other", &Tuple::new(&node(), OTHER, TCP, 8080).answer()));
     assert_eq!((out.port, ends(&out.frame.bytes)[0].clone()), (MANX, (node(), NODE_PORT)));
-    // Other ports of the node are its own.
+    // All other ports belong to the node itself.
     let out = only(fabric.send("shop/client", &Tuple::new(CLIENT, &node(), TCP, 22).opening()));
     assert_eq!((out.port, ends(&out.frame.bytes)[1].clone()), (HOST, (node(), 22)));
 }
 
-/// As `--nodeport-addresses` asks for. The first address has none then.
+/// This corresponds to `--nodeport-addresses`. The first address then has no node ports.
 #[test]
 fn a_node_port_at_another_address_of_the_node_answers_from_there() {
     const SECOND: &str = "198.51.100.2";
@@ -366,7 +367,7 @@ fn a_node_port_at_another_address_of_the_node_answers_from_there() {
     }
 }
 
-/// The node's own processes ask at 127.0.0.1, where nobody else gets anything.
+/// Only the node's own processes may use 127.0.0.1.
 #[test]
 fn a_port_at_loopback_leads_the_nodes_own_processes_to_a_pod() {
     const LOOPBACK: &str = "127.0.0.1";
@@ -388,12 +389,12 @@ fn a_port_at_loopback_leads_the_nodes_own_processes_to_a_pod() {
         let restored = fabric.nodes[0].replace_workers(1, SIZES, true);
         assert_eq!((restored.flows, restored.ended), (1, 0));
         only(fabric.send_at(0, MANX, &asked.data(b"x")));
-        // A port that nothing has: refused, and not the node's.
+        // An unused port is refused, and does not reach the node.
         let unknown = Tuple::new(&node(), LOOPBACK, TCP, 8081);
         let out = only(fabric.send_at(0, MANX, &unknown.opening()));
         assert_eq!((out.port, &ends(&out.frame.bytes)[0].0[..]), (MANX, LOOPBACK));
         assert_eq!(dropped(&fabric, MANX, DropReason::UnknownPort), 1);
-        // From a pod, and from the world as the node does not let it in.
+        // The packets come from a pod, and from the world by a way that the node does not allow.
         for (port, from) in [(fabric.port("shop/client").1, CLIENT), (HOST, WORLD)] {
             let forged = Tuple::new(from, LOOPBACK, TCP, 8080);
             assert_eq!(fabric.send_at(0, port, &forged.opening()).len(), 0);
@@ -402,7 +403,7 @@ fn a_port_at_loopback_leads_the_nodes_own_processes_to_a_pod() {
     }
 }
 
-/// The other node's tunnel brings a process of this one as this node.
+/// The other node's tunnel brings packets of this node's process with this node's address.
 #[test]
 fn the_nodes_own_process_reaches_a_pod_of_another_node_by_a_node_port() {
     let mut fabric = fabric_of("", services(&[(&node(), NODE_PORT, FAR, 8080)]), PORTS);
@@ -412,7 +413,7 @@ fn the_nodes_own_process_reaches_a_pod_of_another_node_by_a_node_port() {
     assert_eq!(ends(&out.frame.bytes)[0], (ROUTER[0].to_string(), 777));
 }
 
-/// A service whose backends are hosts: this one, and another one.
+/// A service whose backends are hosts: this node, and another host.
 #[test]
 fn a_backend_that_is_a_host_answers_to_the_node_unless_a_pod_asks_its_own() {
     let api = UNDERLAY[1].to_string();
@@ -429,7 +430,8 @@ fn a_backend_that_is_a_host_answers_to_the_node_unless_a_pod_asks_its_own() {
         let out = only(fabric.send_at(0, way, &answer));
         assert_eq!((out.node, out.port), fabric.port("shop/client"));
         assert_eq!(ends(&out.frame.bytes)[0], ("10.96.0.7".to_owned(), 80));
-        // The node's own processes, from the address of its port and from the one that others see.
+        // The node's own processes send from the address of its port, and from the address that
+        // others see.
         let own = [ROUTER[0].to_string(), node()];
         let open = own.map(|own| {
             let asked = Tuple::new(&own, "10.96.0.7", TCP, 80);
@@ -449,7 +451,7 @@ fn a_backend_that_is_a_host_answers_to_the_node_unless_a_pod_asks_its_own() {
             }
         };
         talk(&mut fabric);
-        // Other tables, and another agent.
+        // New tables and a new agent do not change that.
         fabric.publish();
         talk(&mut fabric);
         let restored = fabric.nodes[0].replace_workers(1, SIZES, true);
@@ -483,7 +485,7 @@ fn an_error_about_what_left_reaches_the_pod_as_one_about_what_it_sent() {
     }
 }
 
-/// The world would answer to an address that the node does not have.
+/// Otherwise the world would answer to an address that the node does not have.
 #[test]
 fn a_flow_ends_when_the_node_loses_the_address_that_the_world_sees() {
     let mut fabric = fabric();
@@ -498,7 +500,8 @@ fn a_flow_ends_when_the_node_loses_the_address_that_the_world_sees() {
     assert_eq!((out.port, ends(&out.frame.bytes)[0].0.as_str()), (MANX, "172.18.0.9"));
 }
 
-/// An address of `natOutgoingAddress` for pods, which comes, is another one, is none of the node's, and goes.
+/// The address of `natOutgoingAddress` is set, changed, set to an address that the node does not
+/// have, and removed.
 #[test]
 fn a_flow_keeps_its_address_as_long_as_that_is_the_nodes_first_or_the_named_one() {
     for protocol in [TCP, UDP] {
@@ -522,7 +525,7 @@ fn a_flow_keeps_its_address_as_long_as_that_is_the_nodes_first_or_the_named_one(
         assert_eq!(by(&mut fabric, 2), first);
         fabric.outgoing = named(second);
         fabric.publish();
-        // Of TCP the pod is told, everything else begins anew.
+        // For TCP the pod gets a reset; other protocols start again.
         let expected = (protocol == UDP).then(|| second.to_owned());
         assert_eq!(goes_on(&mut fabric, 2), expected);
         assert_eq!(by(&mut fabric, 3), second);
@@ -538,7 +541,8 @@ fn a_flow_keeps_its_address_as_long_as_that_is_the_nodes_first_or_the_named_one(
     }
 }
 
-/// Another pod may have its address then, and must not get what the world sends to the port of the one that is gone.
+/// Another pod may have the address by then, and must not get packets that the world sends to the
+/// port of the deleted pod.
 #[test]
 fn nothing_comes_back_to_a_pod_that_is_gone() {
     for protocol in [TCP, UDP, ICMP] {
@@ -551,7 +555,7 @@ fn nothing_comes_back_to_a_pod_that_is_gone() {
     }
 }
 
-/// ICMP of the other family is a protocol without ports, and its bytes are nobody's to change.
+/// ICMP of the other family is a protocol without ports, and its bytes must not change.
 #[test]
 fn a_protocol_without_ports_leaves_as_it_was_but_for_its_source() {
     for (source, destination, protocol) in
@@ -583,7 +587,7 @@ fn a_protocol_without_ports_leaves_as_it_was_but_for_its_source() {
     }
 }
 
-/// Answers of hosts that are backends come to the node, whatever address pods have in the world.
+/// Answers of backends that are hosts come to the node, whatever address the world sees for pods.
 #[test]
 fn a_named_address_is_for_pods_alone() {
     let table = services(&[(&node(), NODE_PORT, "172.18.0.77", 8080)]);

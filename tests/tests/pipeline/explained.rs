@@ -63,7 +63,7 @@ fn arrives(fabric: &mut Fabric, from: &str, to: &str) -> bool {
     let sender = port(fabric, from);
     let receiver = if to == FAR { fabric.port("shop/far") } else { (0, port(fabric, to)) };
     let out = fabric.send_at(0, sender, &bytes);
-    // A packet that comes out at the sender is an error to him.
+    // A packet that comes out at the sender is an error message.
     receiver != (0, sender) && out.iter().any(|it| (it.node, it.port) == receiver)
 }
 

@@ -1,4 +1,4 @@
-//! What `explain` says of services that Manx translates, and what becomes of packets.
+//! `explain` and real packets agree about services that Manx translates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -27,10 +27,10 @@ const CLUSTER: &str = "
 {apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: six}, spec: {cidr: 'fd44::/16', ipipMode: Never, natOutgoing: true}}
 ---
 ";
-/// The net of the external IPs that count.
+/// The network in which external IPs count.
 const EXTERNAL: &str = "203.0.113.0/24";
 const POOLS: [&str; 2] = ["10.244.0.0/16", "fd44::/16"];
-/// An outside host of each family that the source ranges have, and one of each that they do not.
+/// For each family, one outside host inside the source ranges, and one outside them.
 const WORLD: [[&str; 2]; 2] = [["192.0.2.1", "2001:db8:7::1"], ["198.18.0.1", "2001:db8:8::1"]];
 const SERVICES: [(&str, Backend, &str); 7] = [
     ("near", Backend::Near, "Cluster"),
@@ -62,7 +62,7 @@ impl Backend {
     }
 }
 
-/// Its number among the services, which its addresses and its node port end in.
+/// The manifests of a service. Its addresses and its node port end in `number`.
 fn manifests(number: usize, (name, backend, traffic): (&str, Backend, &str)) -> String {
     let ranges = if name == "ranged" {
         "loadBalancerSourceRanges: [192.0.2.0/24, '2001:db8:7::/48', 10.244.1.7/32, 'fd18::/64'],"
@@ -99,7 +99,7 @@ fn cluster(policies: &str) -> String {
         + policies
 }
 
-/// The nodes of these tests know the addresses of services by cluster IPs.
+/// In these tests, the nodes learn the addresses of services from cluster IPs.
 fn routes() -> String {
     let of_service = |number| {
         let service = |name: &str, addresses: String| {
@@ -118,7 +118,7 @@ fn settings() -> AgentSettings {
     AgentSettings { node_ports: (30_000, 32_767), external_ips: vec![EXTERNAL.parse().unwrap()] }
 }
 
-/// Nodes with the table of one of them.
+/// Nodes that both have the table of this node.
 fn fabric(contents: &Contents, yaml: &str, node: usize) -> Fabric {
     let AgentSettings { node_ports, external_ips } = settings();
     let addresses = BTreeSet::from([IpAddr::from(UNDERLAY[node]), underlay_v6(node)]);
@@ -167,8 +167,9 @@ fn node_address(node: usize, is_v4: bool) -> IpAddr {
     if is_v4 { UNDERLAY[node].into() } else { underlay_v6(node) }
 }
 
-/// Sends the first packet of a connection, by this node if it comes from outside. Returns the destination's address where it
-/// arrives, if it does, and the source that it sees.
+/// Sends the first packet of a connection; a packet from outside arrives at this node. Returns the
+/// destination address with which it arrives, if it does, and the source address that is seen
+/// there.
 fn asks(
     fabric: &mut Fabric,
     client: Client,
@@ -180,7 +181,7 @@ fn asks(
     let own = (0..2).find(|node| node_address(*node, is_v4) == to);
     let (mut node, mut at): (usize, PortId) = match (client, own) {
         (Client::Pod, _) => fabric.port("shop/a"),
-        // Another node's port: the kernel sends it there.
+        // The packet goes to another node's port, so the kernel sends it there.
         (_, Some(node)) => (node, MANX),
         (Client::Process, None) => (0, HOST),
         (Client::Outside(_), None) => (by, FORWARDED),
@@ -199,7 +200,7 @@ fn asks(
         let own = (0..2).find(|node| node_address(*node, is_v4) == there);
         packet = out.frame.bytes.to_vec();
         (node, at) = match (out.port, own) {
-            // What leaves by the node's ports and is for another node, or for a pod of it.
+            // The packet leaves by the node's ports, for another node or a pod on it.
             (MANX | HOST, Some(own)) if number != 8080 => (own, MANX),
             (MANX | HOST, None) if Backend::Far.addresses().unwrap().contains(&&*destination) => {
                 (1, FORWARDED)
@@ -244,7 +245,7 @@ fn explain_and_packets_agree_about_services_that_manx_translates() {
             ),
         )
     };
-    // Policy for what a node forwards.
+    // Policy for forwarded packets of a node.
     let host = |of: &str, spec: &str| {
         format!(
             "{{apiVersion: projectcalico.org/v3, kind: HostEndpoint, metadata: {{name: h, labels: {{role: node}}}}, spec: {{{of}}}}}\n---\n\
@@ -302,7 +303,8 @@ fn explain_and_packets_agree_about_services_that_manx_translates() {
                     for client in
                         [Client::Pod, Client::Process, Client::Outside(0), Client::Outside(1)]
                     {
-                        // Of an outside host at an address of any node, a backend's own node is asked about.
+                        // For an outside host at an address of any node, `explain` answers for the
+                        // backend's own node.
                         let by = if matches!(client, Client::Outside(_)) { home } else { 0 };
                         if !is_of_node && by != node {
                             continue;

@@ -1,4 +1,5 @@
-//! Live flows and changes: if anything changes that a verdict rests on, the flow's next packet is judged anew.
+//! Live flows and changes: if anything on which a verdict depends changes, the flow's next packet
+//! is judged again.
 
 use crossbeam::channel::Receiver;
 use manx_dataplane::drop_reason::DropReason;
@@ -100,7 +101,7 @@ fn whoever_asks_is_told_of_the_end_of_each_allowed_flow_with_what_passed() {
     assert!(!passes(&mut fabric, "shop/server", &denied.opening()));
     assert_eq!(ends.try_iter().count(), 0, "both live, and the third never did");
 
-    // The far client is no client any more. Its flow ends when a packet shows it.
+    // The far pod is no longer a client. Its flow ends at its next packet.
     fabric.apply(&cluster("client", "stranger"));
     let told = |ends: &Receiver<FlowEnd>| {
         let one = |end: FlowEnd| {
@@ -124,7 +125,7 @@ fn whoever_asks_is_told_of_the_end_of_each_allowed_flow_with_what_passed() {
 
 #[test]
 fn a_denied_flow_is_never_readmitted_as_a_flow_of_the_other_direction() {
-    // Egress of the server is now free: as a new flow its packets would pass.
+    // The server's egress is now unrestricted: as a new flow its packets would pass.
     let free = policy(
         "shop/server",
         "{podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress], \

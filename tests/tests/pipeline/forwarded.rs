@@ -1,4 +1,5 @@
-//! What a node forwards: others' packets, some of which its kernel has masqueraded. None of it is the node's own.
+//! Packets that a node forwards for others. The node's kernel has masqueraded some of them. None
+//! comes from the node itself.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use crate::errors::error_v4;
 const A: &str = "10.244.1.7";
 const FAR: &str = "10.244.2.7";
 const WORLD: &str = "192.0.2.1";
-/// By which the first node masquerades.
+/// The address with which the first node masquerades.
 const MASQUERADE: &str = "10.244.1.0";
 
 const NODES: &str = "
@@ -34,7 +35,7 @@ fn cluster(policies: &str) -> String {
         + policies
 }
 
-/// Only these peers reach the pods.
+/// A policy by which only these peers reach the pods.
 fn only(peers: &str) -> String {
     policy("shop/p", &format!("{{podSelector: {{}}, ingress: [{{from: [{peers}]}}]}}"))
 }
@@ -106,7 +107,8 @@ fn whom_the_node_masquerades_is_judged_by_that_address_on_both_nodes_and_answere
     }
 }
 
-/// The kernel sends such errors where the link to the client is too narrow for what a pod answers, or where nobody is.
+/// The kernel sends such errors if the link to the client is too narrow for a pod's answer, or if
+/// the client does not exist.
 #[test]
 fn the_node_tells_pods_about_answers_to_whom_it_masquerades() {
     let own = ROUTER[0].to_string();
@@ -124,7 +126,7 @@ fn the_node_tells_pods_about_answers_to_whom_it_masquerades() {
         assert_eq!((told[0].node, told[0].port), there);
         let bytes = &told[0].frame.bytes;
         assert_eq!((bytes[8], &bytes[20..]), (ttl, &error[20..]), "the node is no hop of its own");
-        // The node's own packets are still no packets of the client's.
+        // The node's own packets still do not count as packets of the client.
         assert_eq!(send(&mut fabric, FORWARDED, &tuple.data(b"x")), Some(there), "{to}");
     }
 }
@@ -143,7 +145,7 @@ fn what_the_node_sends_and_what_it_forwards_may_be_alike_and_neither_rides_on_th
             }
             let answers = fabric.send("shop/a", &tuple.answer());
             assert_eq!((answers[0].node, answers[0].port), (0, HOST));
-            // Where both may pass, each goes on after the other.
+            // If policy allows both, each goes on after the other.
             fabric.apply(&cluster(""));
             for port in [FORWARDED, HOST, FORWARDED] {
                 assert_eq!(send(&mut fabric, port, &tuple.data(b"y")), Some(a), "{source}");
@@ -189,7 +191,7 @@ fn no_pods_address_comes_from_the_node_and_it_carries_no_transit() {
     }
 }
 
-/// Nobody knows by which interface of the node it came in.
+/// The packet does not show by which interface of the node it came in.
 #[test]
 fn policy_for_forwarded_traffic_of_the_uplink_holds_for_whom_the_node_masquerades() {
     let host = "---\n{apiVersion: projectcalico.org/v3, kind: HostEndpoint, metadata: {name: h, labels: {role: node}}, spec: {node: node-1, interfaceName: eth0}}\n\
@@ -258,7 +260,7 @@ fn explain_says_of_the_masquerade_address_what_becomes_of_its_packets() {
     assert!(count.iter().all(|verdicts| *verdicts > 5), "{count:?}");
 }
 
-/// kube-proxy is this test.
+/// In this test, the test itself acts as kube-proxy.
 #[test]
 fn explain_and_packets_agree_about_services_however_they_are_reached() {
     const SERVER: &str = "10.244.1.8";
@@ -320,7 +322,7 @@ fn explain_and_packets_agree_about_services_however_they_are_reached() {
                     _ => true,
                 };
                 let passes = asks() && {
-                    // What kube-proxy makes of it, and where it comes from.
+                    // The packet as kube-proxy translates it, and the port by which it comes in.
                     let (source, by) = match (client, is_local) {
                         ("node/node-1", false) => (ROUTER[0].to_string(), HOST),
                         ("node/node-1", true) => (UNDERLAY[0].to_string(), HOST),
@@ -358,7 +360,7 @@ fn a_node_that_takes_nothing_from_pods_takes_it_at_none_of_its_addresses() {
         }
         let out = send(&mut fabric, a, &Tuple::new(A, WORLD, UDP, 53).opening());
         assert_eq!(out, Some((0, HOST)), "beyond the node");
-        // Nothing of a pod ever goes to these.
+        // A pod's packets never reach these addresses.
         for to in ["255.255.255.255", "224.0.0.1", "127.0.0.1", "0.0.0.0"] {
             let before = fabric.nodes[0].dropped(a, DropReason::NotForwardable);
             assert_eq!(send(&mut fabric, a, &Tuple::new(A, to, UDP, 53).opening()), None);
@@ -366,7 +368,7 @@ fn a_node_that_takes_nothing_from_pods_takes_it_at_none_of_its_addresses() {
             assert_eq!(after, before + 1, "{to}");
         }
     }
-    // For policy it is the address that it was.
+    // Policy sees the original address.
     let egress = policy(
         "shop/e",
         "{podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 172.17.0.0/16}}]}]}",

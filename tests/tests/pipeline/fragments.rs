@@ -98,7 +98,7 @@ fn datagrams_of_a_super_packet_that_are_too_big_are_cut_one_by_one() {
     let data: Vec<u8> = (0..5 * SIZE + 100).map(|n| (n % 251) as u8).collect();
     let (mut bytes, offload) = super_packet(Tuple::new(A, FAR, UDP, 53), &data, SIZE as u16);
     change_v4(&mut bytes, |ip| (ip.dont_fragment, ip.identification) = (false, 77));
-    // Repeated, so that a lost buffer would be noticed.
+    // This is repeated, so that a lost buffer would be noticed.
     for _ in 0..50 {
         fabric.nodes[0].inject_with(a, &bytes, offload);
         let delivered = fabric.settle();

@@ -1,4 +1,4 @@
-//! What routing does to a header: hop limits, ECN marks, Don't Fragment.
+//! The changes that routing makes to a header: hop limits, ECN marks, Don't Fragment.
 
 use etherparse::IpEcn;
 use manx_dataplane::drop_reason::DropReason;
@@ -53,7 +53,8 @@ fn the_outer_header_has_its_own_ttl_the_inner_df_and_ecn_and_no_dscp() {
 
 #[test]
 fn ecn_is_combined_and_outer_ce_over_not_ect_is_dropped() {
-    // The mark that leaves the tunnel, by the inner and the outer mark (RFC 6040, figure 4).
+    // The mark of the packet that leaves the tunnel, by the inner and the outer mark (RFC 6040,
+    // figure 4).
     let leaves = |inner: u8, outer: u8| match (inner, outer) {
         (0, 3) => None,
         (0, _) => Some(0),

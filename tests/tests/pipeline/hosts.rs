@@ -31,7 +31,7 @@ fn host_endpoint(interface: &str) -> String {
     calico("HostEndpoint", "node-1", &interface)
 }
 
-/// Into the node only forwarded TCP to port 80; out of it everything.
+/// A policy that allows only forwarded TCP to port 80 into the node, and everything out of it.
 fn only_port_80() -> String {
     calico(
         "GlobalNetworkPolicy",
@@ -149,7 +149,8 @@ fn endpoint_to_host_action_drop_ends_what_pods_send_to_their_node() {
     assert!(passes(&mut fabric, HOST, &from_node), "the node still reaches its pods");
 }
 
-/// Both nodes own their uplinks; a host endpoint for all interfaces of the first, and some policies.
+/// Both nodes own their uplinks. The first one has a host endpoint for all interfaces, and some
+/// policies.
 fn owned(policies: &[String]) -> (Fabric, PortId) {
     let fabric = Fabric::with_uplinks(&manifests(policies));
     let (_, a) = fabric.port("shop/a");
@@ -219,7 +220,7 @@ fn without_policy_local_traffic_is_denied_but_for_failsafe_ports_and_forwarded_t
     let to_pod = Tuple::new(&node(), A, TCP, 80).opening();
     assert!(passes(&mut fabric, HOST, &to_pod));
     assert!(passes(&mut fabric, a, &Tuple::new(A, &node(), TCP, 80).opening()));
-    // The tunnels are.
+    // The tunnels are behind an interface of the node.
     assert!(!passes(&mut fabric, HOST, &Tuple::new(&node(), FAR, TCP, 80).opening()));
 }
 

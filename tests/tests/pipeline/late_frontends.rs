@@ -1,4 +1,4 @@
-//! Flows of UDP that were opened before a service had their destination.
+//! UDP flows that were opened before a service had their destination.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use manx_tests::packet::{Tuple, UDP};
 
 use super::egress::{CLIENT, OTHER, PORTS, WORLD, cluster, ends, fabric_of, node, only, services};
 
-/// The time in which every flow is looked at.
+/// The time in which every flow is checked.
 const ROUND: Duration = Duration::from_secs(3);
 
-/// Lets the first node's workers go on for some time.
+/// Lets the first node's workers continue for some time.
 fn wait(fabric: &mut Fabric, time: Duration) {
     const STEP: Duration = Duration::from_millis(100);
     for _ in 0..time.as_millis() / STEP.as_millis() {
@@ -24,7 +24,7 @@ fn wait(fabric: &mut Fabric, time: Duration) {
     }
 }
 
-/// By it nodes lead an address of the world to services.
+/// This Service makes nodes lead an address of the world to services.
 const BALANCER: &str = "
 {apiVersion: v1, kind: Service, metadata: {name: late, namespace: shop}, spec: {clusterIP: 192.0.2.7, ports: [{port: 8125, protocol: UDP}]}}
 ---
@@ -41,8 +41,8 @@ fn add(fabric: &mut Fabric, address: &str, port: u16) {
     fabric.set_services(table);
 }
 
-/// A host port of a pod that comes later (a DaemonSet that is rolled), and an address of the world that becomes a balancer's. The
-/// client sends all the time by one socket.
+/// A pod's host port that appears later (a DaemonSet that is updated), and an address of the world
+/// that becomes a load balancer's. The client sends all the time from one socket.
 #[test]
 fn a_client_of_udp_is_led_to_a_service_that_comes_later() {
     for (asked, before) in [
@@ -53,7 +53,7 @@ fn a_client_of_udp_is_led_to_a_service_that_comes_later() {
         let send = |fabric: &mut Fabric| only(fabric.send("shop/client", &asked.opening()));
         let out = send(&mut fabric);
         assert_eq!((out.node, out.port), (0, before));
-        // A service at another port, and one at another address: the flow goes on.
+        // Services at another port, and at another address, do not concern the flow: it goes on.
         let address = asked.destination.to_string();
         for (address, port) in [(&*address, 8126), ("192.0.2.8", 8125)] {
             add(&mut fabric, address, port);
@@ -77,7 +77,7 @@ fn a_client_of_udp_is_led_to_a_service_that_comes_later() {
         let out = only(fabric.send("shop/other", &behind.answer()));
         assert_eq!((out.node, out.port), fabric.port("shop/client"));
         assert_eq!(ends(&out.frame.bytes)[0], (address, 8125));
-        // It stays, whatever comes.
+        // The flow stays, whatever services are added.
         wait(&mut fabric, ROUND);
         assert_eq!(fabric.nodes[0].flows().len(), 1);
     }

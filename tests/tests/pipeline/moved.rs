@@ -1,5 +1,5 @@
-//! Connections whose packets come by another node than before, because a router chooses their way anew: the other node
-//! chooses the same backend, which goes on with them.
+//! Connections whose packets arrive at another node than before, because a router chooses another
+//! path. The other node chooses the same backend, and the connection goes on there.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use crate::egress::{
 
 const BALANCER: &str = "198.51.100.7";
 const BEHIND: u16 = 8080;
-/// The address of a node that has nothing but a tunnel.
+/// The address of a node that has only a tunnel.
 const THIRD: [u8; 4] = [172, 18, 0, 4];
 
-/// These addresses and ports lead to these pods, on both nodes.
+/// A table by which these addresses and ports lead to these pods, on both nodes.
 fn leading_to(backends: &[&str], frontends: &[(&str, u16)]) -> ServiceTable {
     let mut table = ServiceTable::default();
     let backends: Vec<Backend> = backends
@@ -41,12 +41,12 @@ fn leading_to(backends: &[&str], frontends: &[(&str, u16)]) -> ServiceTable {
     table
 }
 
-/// The balancer's address leads to these pods.
+/// A fabric in which the load balancer's address leads to these pods.
 fn fabric(backends: &[&str], policies: &str) -> Fabric {
     with_frontends(backends, &[(BALANCER, 80)], policies)
 }
 
-/// So does a port of both nodes.
+/// The same fabric, in which a port of both nodes also leads there.
 fn with_node_ports(backends: &[&str]) -> Fabric {
     let [first, second] = UNDERLAY.map(|it| it.to_string());
     with_frontends(backends, &[(BALANCER, 80), (&first, NODE_PORT), (&second, NODE_PORT)], "")
@@ -56,7 +56,7 @@ fn with_frontends(backends: &[&str], frontends: &[(&str, u16)], policies: &str) 
     fabric_of(&(service() + policies), leading_to(backends, frontends), PORTS)
 }
 
-/// The nodes of these tests know the addresses of services by cluster IPs.
+/// A manifest by which the nodes of these tests learn the addresses of services, as cluster IPs.
 fn service() -> String {
     format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: balanced, namespace: shop}}\n\
@@ -70,7 +70,8 @@ fn behind(asked: Tuple, pod: &str) -> Tuple {
     seen.from_port(asked.source_port)
 }
 
-/// A packet of a client that comes by a node reaches the pod, with his own address and port.
+/// Checks that a client's packet that arrives at a node reaches the pod with the client's own
+/// address and port.
 fn arrives(fabric: &mut Fabric, at: usize, packet: &[u8], asked: Tuple) {
     let out = only(fabric.send_at(at, FORWARDED, packet));
     let drops = fabric.nodes.each_ref().map(|it| it.drops());
@@ -79,7 +80,7 @@ fn arrives(fabric: &mut Fabric, at: usize, packet: &[u8], asked: Tuple) {
     assert_eq!(ends(&out.frame.bytes), [client, (FAR.to_owned(), BEHIND)]);
 }
 
-/// What the pod answers comes out as the address' own answer, at this node.
+/// Checks that the pod's answer comes out at this node, with the service's address as its source.
 fn is_answered(fabric: &mut Fabric, at: usize, packet: &[u8], asked: Tuple) {
     let out = only(fabric.send("shop/far", packet));
     let drops = fabric.nodes.each_ref().map(|it| it.drops());
@@ -88,7 +89,7 @@ fn is_answered(fabric: &mut Fabric, at: usize, packet: &[u8], asked: Tuple) {
     assert_eq!(ends(&out.frame.bytes), [(BALANCER.to_owned(), 80), client]);
 }
 
-/// Opens a connection by a node.
+/// Opens a connection through a node.
 fn opened(fabric: &mut Fabric, at: usize, asked: Tuple) -> Tuple {
     let behind = behind(asked, FAR);
     arrives(fabric, at, &asked.opening(), asked);
@@ -111,7 +112,7 @@ fn a_connection_that_comes_by_another_node_goes_on_there_and_back_again() {
     }
 }
 
-/// Neither node has seen it: the agent of the first one is new, and kept nothing.
+/// Neither node knows the connection: the first node's agent is new, and has no records.
 #[test]
 fn a_node_that_knows_nothing_of_a_connection_leads_it_to_its_backend() {
     let mut fabric = fabric(&[FAR], "");
@@ -136,7 +137,7 @@ fn both_nodes_choose_the_same_backend() {
     assert!(by_pod.iter().all(|it| *it > 16), "{by_pod:?}");
 }
 
-/// A third node brings a client whom the first one has brought.
+/// A third node brings a client that the first node brought before.
 #[test]
 fn a_third_node_takes_a_connection_on() {
     for protocol in [TCP, UDP] {
@@ -150,7 +151,7 @@ fn a_third_node_takes_a_connection_on() {
         fabric.publish();
         let asked = Tuple::new(WORLD, BALANCER, protocol, 80);
         let behind = opened(&mut fabric, 0, asked);
-        // It opens nothing that is there.
+        // The packet does not replace an existing connection.
         let by_third = |inner: &[u8]| tunnelled(THIRD.into(), UNDERLAY[1], inner, 0);
         if protocol == TCP {
             assert_eq!(fabric.send_at(1, RAW, &by_third(&behind.opening())).len(), 0);
@@ -162,13 +163,13 @@ fn a_third_node_takes_a_connection_on() {
         let out = only(fabric.send("shop/far", &behind.reversed().data(b"d")));
         let (_, to) = manx_tests::packet::addresses(&out.frame.bytes);
         assert_eq!((out.node, out.port, to), (1, RAW, std::net::IpAddr::from(THIRD)));
-        // The first node again.
+        // The client's packets arrive at the first node again.
         arrives(&mut fabric, 0, &asked.data(b"e"), asked);
         is_answered(&mut fabric, 0, &behind.reversed().data(b"f"), asked);
     }
 }
 
-/// Policy judges who comes, whatever he claims to go on with.
+/// Policy judges the client, even if the client claims to continue a connection.
 #[test]
 fn policy_denies_a_connection_that_claims_to_have_moved() {
     let policies = policy("shop/p", "{podSelector: {}, policyTypes: [Ingress]}");
@@ -181,8 +182,8 @@ fn policy_denies_a_connection_that_claims_to_have_moved() {
     assert_eq!((dropped(RAW), dropped(FORWARDED)), (1, 1));
 }
 
-/// A node's port is one node's, so nothing moves from or to it; nobody in the cluster moves; and where the settings say
-/// that no connection begins in the middle, none does.
+/// A node port belongs to one node, so nothing moves from or to it. Clients in the cluster never
+/// move. And if the settings do not let a connection begin in the middle, none does.
 #[test]
 fn what_does_not_move_is_refused_as_ever() {
     let mut fabric = with_node_ports(&[FAR]);
@@ -205,7 +206,8 @@ fn what_does_not_move_is_refused_as_ever() {
     assert_eq!(fabric.nodes[0].dropped(FORWARDED, DropReason::TcpWithoutFlow), 1);
 }
 
-/// A connection to the first node's port, whose client another node says to bring: it stays.
+/// Another node claims to bring the client of a connection to the first node's port. The connection
+/// stays.
 #[test]
 fn another_node_takes_no_connection_that_a_node_port_has_led_to_an_own_pod() {
     for protocol in [TCP, UDP] {
@@ -222,7 +224,8 @@ fn another_node_takes_no_connection_that_a_node_port_has_led_to_an_own_pod() {
     }
 }
 
-/// Another node says that it brings the client of a connection whose backend is gone: it gets no reset, and ends nothing.
+/// Another node claims to bring the client of a connection whose backend is gone. The claim gets no
+/// reset, and ends nothing.
 #[test]
 fn a_connection_without_backend_is_ended_by_its_own_client_alone() {
     let mut fabric = fabric(&[OTHER], "");
@@ -238,7 +241,8 @@ fn a_connection_without_backend_is_ended_by_its_own_client_alone() {
     assert_eq!(fabric.nodes[0].dropped(FORWARDED, DropReason::BackendGone), 1, "a reset");
 }
 
-/// The client may use one port for connections to two nodes, one after the other, which lead to one pod.
+/// The client may use one port for connections to two nodes, one after the other, that lead to the
+/// same pod.
 #[test]
 fn another_node_brings_a_client_whose_connection_from_that_port_is_over() {
     let mut fabric = with_node_ports(&[OTHER]);
@@ -268,9 +272,9 @@ fn another_node_brings_a_client_whose_connection_from_that_port_is_over() {
     assert_eq!((out.node, out.port), (1, MANX), "the node that has brought the client answers him");
 }
 
-/// A stranger has the client's address and port, and asks the same pod by another way: a node's port, or the balancer's
-/// address, also some time after a reset that he has forged. The pod's answers would come to the client from there, and he
-/// would reset them.
+/// An attacker uses the client's address and port, and connects to the same pod by another way: a
+/// node port, or the load balancer's address, also some time after a forged reset. If that worked,
+/// the client would get the pod's answers from there, and would reset them.
 #[test]
 fn a_stranger_turns_no_connection_to_another_address() {
     let [first, second] = UNDERLAY.map(|it| it.to_string());
@@ -301,7 +305,7 @@ fn a_stranger_turns_no_connection_to_another_address() {
     }
 }
 
-/// What opens nothing here ends nothing, either.
+/// A packet that may not open a connection here may not end one, either.
 #[test]
 fn a_connection_stays_where_the_one_that_claims_to_be_it_is_refused() {
     let policies = policy("shop/p", "{podSelector: {}, policyTypes: [Ingress]}");

@@ -1,4 +1,5 @@
-//! What one pod can make the worker do and store, and what it cannot take from its neighbours with that.
+//! The work and memory that one pod can cost a worker, and what its neighbours keep in spite of
+//! that.
 
 use std::time::Duration;
 

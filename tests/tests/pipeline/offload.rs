@@ -1,4 +1,5 @@
-//! Super-packets: judged once, cut where a wire begins, joined where a wire ends, and counted in segments.
+//! Super-packets: they are judged once, cut at the beginning of a wire, joined at its end, and
+//! counted in segments.
 
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::packet::Capabilities;
@@ -156,7 +157,8 @@ fn a_super_packet_enters_a_tunnel_in_segments_and_leaves_it_in_super_packets() {
     assert!(fabric.nodes.iter().all(|node| node.drops().is_empty()));
 }
 
-/// A sender chooses where a partial checksum is written. It must not choose bytes that policy has read.
+/// A sender chooses where a partial checksum is written. It must not be able to choose bytes that
+/// policy has read.
 #[test]
 fn a_checksum_cannot_be_written_over_what_was_judged() {
     let tuple = Tuple::new(A, FAR, TCP, 5001);
@@ -171,7 +173,8 @@ fn a_checksum_cannot_be_written_over_what_was_judged() {
         assert_eq!(fabric.nodes[0].collect(RAW), [], "{start}+{offset}");
         assert_eq!(fabric.nodes[0].dropped(port, DropReason::Malformed), 1, "{start}+{offset}");
     }
-    // Its own checksum, and that of an inner packet of a tunnel, which is behind the header and is not read.
+    // The packet's own checksum, and the checksum of a tunnel's inner packet, which is behind the
+    // header and is not read.
     let within = Tuple::new(A, FAR, UDP, 6081).data(&[0; 60]);
     for (bytes, start, offset) in [(&syn, 20, 16), (&within, 20, 6), (&within, 58, 6)] {
         let mut fabric = fabric(&pods());
@@ -249,7 +252,7 @@ fn datagrams_of_one_flow_leave_as_one_and_each_is_decided_by_itself() {
     let to = |pod, ttl| with_ttl(Tuple::new(A, pod, UDP, 53).data(&noise(100)), ttl);
     let mut fabric = fabric(&(pods() + &pod("shop/b", 0, "{app: c}", &[B])));
     let (_, a) = fabric.port("shop/a");
-    // One in the middle is dropped on the way, and its sender gets an error.
+    // One packet in the middle is dropped on the way, and its sender gets an error.
     for ttl in [64, 64, 64, 1, 64, 64, 64, 64, 64, 64] {
         fabric.nodes[0].inject(a, &to(B, ttl));
     }

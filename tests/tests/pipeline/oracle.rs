@@ -31,7 +31,7 @@ const PROBES: usize = 160;
 #[derive(Debug, Clone)]
 pub struct End {
     pub party: Party,
-    /// `None`: it may be at any node.
+    /// The node where the end is attached. `None`: it may be at any node.
     pub node: Option<usize>,
     pub port: PortId,
 }
@@ -89,7 +89,7 @@ pub fn ends(fabric: &Fabric, cluster: &Cluster) -> (Vec<End>, Vec<End>) {
     (pods, others)
 }
 
-/// Whether an address is one host's: not unspecified, multicast or broadcast.
+/// Whether an address belongs to a single host: it is not unspecified, multicast or broadcast.
 fn goes_anywhere(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.octets()[0] != 0 && !v4.is_multicast() && !v4.is_broadcast(),
@@ -265,7 +265,7 @@ struct Probe<'a> {
     tuple: Tuple,
     judgement: Judgement,
     source_node: usize,
-    /// Where the packet comes out if it is allowed.
+    /// The node at which the packet comes out if it is allowed.
     node: usize,
     port: PortId,
     /// Whether the destination is a node that counts as the world.

@@ -1,4 +1,5 @@
-//! Pods that another plugin connects: Manx stands between each and the node, and the test is the node's kernel.
+//! Pods that another plugin connects: Manx is between each pod and the node. The test acts as the
+//! node's kernel.
 
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::tables::PortId;
@@ -20,13 +21,13 @@ fn cluster(policies: &str) -> String {
         + policies
 }
 
-/// Both ports of a pod: its own, and the one towards its node.
+/// Both ports of a pod: its own, and the port towards its node.
 fn sides(fabric: &Fabric, pod: &str) -> [PortId; 2] {
     [fabric.port(pod).1, fabric.host_side(pod)]
 }
 
-/// Sends a packet to a port of the first node, which is no neighbour's; returns where it came out. It must come out as it
-/// was.
+/// Sends a packet to a port of the first node. Returns the port where it came out. It must come out
+/// at most once, and unchanged.
 #[track_caller]
 fn send(fabric: &mut Fabric, port: PortId, packet: &[u8]) -> Option<PortId> {
     let out = fabric.send_at(0, port, packet);
@@ -84,19 +85,20 @@ fn both_sides_are_judged() {
     for (port, source, destination, expected) in [
         (server_host, FAR, SERVER, Ok(())),
         (server_host, WORLD, SERVER, Err(DropReason::PolicyIngress)),
-        // A node always reaches its own pods, by whichever of its addresses.
+        // A node always reaches its own pods, from any of its addresses.
         (server_host, &GATEWAY.to_string(), SERVER, Ok(())),
         (server_host, &UNDERLAY[0].to_string(), SERVER, Ok(())),
         (client, CLIENT, FAR, Ok(())),
         (client, CLIENT, WORLD, Err(DropReason::PolicyEgress)),
         (client, CLIENT, SERVER, Err(DropReason::PolicyEgress)),
-        // As a pod's packet comes that the node has forwarded.
+        // This is how a pod's packet arrives after the node has forwarded it.
         (server_host, CLIENT, SERVER, Err(DropReason::PolicyEgress)),
-        // A pod's source is its own alone, and nobody is the world by another port.
+        // A pod may only use its own address as the source, and no other port may use an address of
+        // the world.
         (client, SERVER, FAR, Err(DropReason::SourceSpoofed)),
         (client, WORLD, FAR, Err(DropReason::SourceSpoofed)),
         (HOST, CLIENT, SERVER, Err(DropReason::SourceSpoofed)),
-        // A host side leads to its own endpoint alone.
+        // A host side leads only to its own endpoint.
         (client_host, WORLD, FAR, Err(DropReason::SourceSpoofed)),
         (client_host, WORLD, SERVER, Err(DropReason::SourceSpoofed)),
         (client_host, CLIENT, SERVER, Err(DropReason::SourceSpoofed)),
@@ -111,7 +113,8 @@ fn both_sides_are_judged() {
     }
 }
 
-/// kube-proxy translates at the node: from the pod to the service, and from the pod to the endpoint.
+/// The test acts as kube-proxy: the pod's packet leaves for the service, and comes back for the
+/// endpoint.
 #[test]
 fn a_pods_packet_that_the_node_forwards_to_a_neighbour_is_judged_and_answered_through_the_node() {
     let mut fabric = Fabric::policy_only(&cluster(""));
@@ -133,9 +136,9 @@ fn a_pods_packet_that_the_node_forwards_to_a_neighbour_is_judged_and_answered_th
     assert_eq!(send(&mut fabric, server, &forwarded.answer()), Some(server_host));
     assert_eq!(send(&mut fabric, client_host, &asked.answer()), Some(client));
     back_and_forth(&mut fabric);
-    // The same ports by the client's own port are another way.
+    // The same tuple at the client's own port is another way.
     assert_eq!(send(&mut fabric, client, &forwarded.data(b"x")), None);
-    // Tables that say the same, and an agent that begins anew.
+    // Equal tables, and a new agent.
     fabric.publish();
     back_and_forth(&mut fabric);
     let restored = fabric.nodes[0].replace_workers(1, SIZES, true);

@@ -38,7 +38,7 @@ fn fabric(policies: &str) -> Fabric {
     Fabric::policy_only_translating(&cluster, table, PORTS)
 }
 
-/// A connection as one end sees it: the port by which its packets come, and those packets.
+/// A connection as one end sees it, with the port by which its packets come in.
 #[derive(Debug, Clone, Copy)]
 struct End {
     port: PortId,
@@ -46,7 +46,8 @@ struct End {
 }
 
 impl End {
-    /// The port by which packets go to it. Those for whom the node forwards are answered by the node's own port.
+    /// The port by which packets to this end leave. Senders behind the node's forwarding get their
+    /// answers by the node's own port.
     fn back(self) -> PortId {
         if self.port == FORWARDED { HOST } else { self.port }
     }
@@ -72,7 +73,7 @@ fn seen(delivery: &Delivery, like: Tuple) -> Tuple {
     }
 }
 
-/// Both ends send, and each sees the other as it knows it.
+/// Checks that both ends can send, and that each sees the other end with the address that it knows.
 #[track_caller]
 fn talk(fabric: &mut Fabric, client: End, server: End) {
     for (from, to) in [
@@ -90,10 +91,10 @@ fn talk(fabric: &mut Fabric, client: End, server: End) {
     }
 }
 
-/// What a client asks, and where that leads.
+/// A client's request, and the way of its packets.
 struct Way {
     client: End,
-    /// The port by which it leaves.
+    /// The port by which the packets leave.
     leaves_by: PortId,
     backend: &'static str,
     /// Whether the backend sees the node, and not the client.
@@ -164,7 +165,7 @@ fn a_pod_reaches_itself_through_a_service() {
     talk(&mut fabric, client, server);
 }
 
-/// The node reaches its own pods, whatever policy says; whom its kernel masquerades does not.
+/// The node reaches its own pods under any policy. A sender that its kernel masquerades does not.
 #[test]
 fn policy_judges_who_asks_a_service_and_a_masqueraded_sender_is_not_the_node() {
     let mut fabric = fabric(&policy("shop/p", "{podSelector: {matchLabels: {app: other}}}"));

@@ -1,4 +1,5 @@
-//! The ports of connections that are over: others get them, on the way out where no port is free.
+//! The ports of connections that are over. On the way out, other connections get them if no port is
+//! free.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ struct Connection {
     behind: Tuple,
 }
 
-/// A segment by its sender. `Data` without data is an acknowledgement.
+/// A segment and its sender. `Data` without data is an acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Sent {
     Pod(Segment),
@@ -39,7 +40,7 @@ fn fabric(ports: u16) -> Fabric {
 }
 
 impl Connection {
-    /// The first SYN. `None`: it is refused.
+    /// Sends the first SYN. `None`: the connection is refused.
     fn open(fabric: &mut Fabric, address: &str, port: u16) -> Option<Self> {
         let pod = if address == CLIENT { "shop/client" } else { "shop/other" };
         let asked = Tuple::new(address, WORLD, TCP, 443).from_port(port);
@@ -50,7 +51,8 @@ impl Connection {
         Some(Self { pod, asked, behind })
     }
 
-    /// Sends segments. Each comes out at the other side, as one of this connection.
+    /// Sends segments, and checks that each comes out at the other side with this connection's
+    /// tuple.
     fn send(&self, fabric: &mut Fabric, segments: &[Sent]) {
         for sent in segments {
             let (out, at, expected) = match sent {
@@ -88,7 +90,7 @@ fn thousands_of_short_connections_to_one_server_need_no_more_than_a_few_ports() 
     assert_eq!(evictions(&fabric), 0);
 }
 
-/// A peer whose last FIN is not acknowledged may send data once more.
+/// A peer whose last FIN is not acknowledged may send data again.
 #[test]
 fn a_connection_keeps_its_port_until_the_last_acknowledgement() {
     for closing in [POD_CLOSES, SERVER_CLOSES] {
@@ -101,7 +103,7 @@ fn a_connection_keeps_its_port_until_the_last_acknowledgement() {
         }
         let second = Connection::open(&mut fabric, CLIENT, 1025).unwrap();
         second.send(&mut fabric, &OPEN);
-        // What the first one's pod still sends finds no connection.
+        // A late packet of the first connection's pod finds no connection.
         let late = only(fabric.send("shop/client", &first.asked.packet(Data, b"")));
         assert_eq!(ends(&late.frame.bytes)[0], (WORLD.to_owned(), 443), "a reset");
     }
@@ -126,10 +128,10 @@ fn a_reset_frees_a_port_after_two_seconds_of_silence() {
     }
 }
 
-/// The other pod has both ports: one connection is over, the other is not.
+/// The other pod has both ports. One of its connections is over, the other is not.
 #[test]
 fn a_pod_without_a_port_gets_that_of_anothers_connection_that_is_over() {
-    // Each of several workers looks at the ports that it has.
+    // Each of several workers checks only its own ports.
     if workers() > 1 {
         return;
     }
@@ -145,7 +147,7 @@ fn a_pod_without_a_port_gets_that_of_anothers_connection_that_is_over() {
     assert_eq!(own.behind.source_port, over.behind.source_port);
     assert_eq!(evictions(&fabric), 0);
     lives.send(&mut fabric, &[Server(Data), Pod(Data)]);
-    // Its own comes before.
+    // The pod's own connection comes first.
     own.send(&mut fabric, &SERVER_CLOSES);
     lives.send(&mut fabric, &POD_CLOSES);
     fabric.nodes[0].now += Duration::from_secs(5);
@@ -154,9 +156,10 @@ fn a_pod_without_a_port_gets_that_of_anothers_connection_that_is_over() {
     assert_eq!(next.behind.source_port, own.behind.source_port);
 }
 
-/// The server does not know that the connection of before has lost its port: it still sends on it, and answers the next SYN
-/// by an acknowledgement that tells its numbers (RFC 5961, section 4). None of that reaches the next pod, and nothing of
-/// that pod's passes but its SYN, until the server has been told and answers that.
+/// The server does not know that the earlier connection has lost its port. It still sends on it,
+/// and answers the next SYN with an acknowledgement that has the old sequence numbers (RFC 5961,
+/// section 4). No such packet reaches the next pod. Only the SYN of the next pod passes, until the
+/// server has got a reset and answers that SYN.
 #[test]
 fn a_pod_that_gets_the_port_of_a_live_connection_hears_nothing_of_it() {
     if workers() > 1 {
@@ -192,8 +195,8 @@ fn is_reset(packet: &[u8]) -> bool {
     matches!(transport, Some(TransportSlice::Tcp(tcp)) if tcp.rst())
 }
 
-/// Answers of UDP that are under way reach nobody else. Its port is another one's when it has been silent for a moment, if
-/// there is no other.
+/// UDP answers that are under way reach no other pod. If there is no other port, another connection
+/// gets the flow's port when the flow has been silent for a moment.
 #[test]
 fn a_flow_of_udp_keeps_its_port_until_it_is_quiet() {
     if workers() > 1 {
@@ -223,7 +226,8 @@ fn a_flow_of_udp_keeps_its_port_until_it_is_quiet() {
     }
 }
 
-/// A resolver of a pod asks its server thousands of times in a minute, each time by another port of its own.
+/// A pod's resolver sends thousands of queries to its server in a minute, each from another source
+/// port.
 #[test]
 fn a_pod_takes_the_ports_of_its_own_quiet_flows_of_udp() {
     let mut fabric = fabric(64);
@@ -240,7 +244,8 @@ fn a_pod_takes_the_ports_of_its_own_quiet_flows_of_udp() {
     }
 }
 
-/// Each connection of a client picks its port without a look at those to other addresses.
+/// A client chooses the source port of each connection without regard to its connections to other
+/// addresses.
 #[test]
 fn a_backend_is_asked_from_the_port_of_a_connection_through_the_service_that_is_over() {
     let table = services(&[(WEB, 80, OTHER, 8080)]);
@@ -261,7 +266,7 @@ fn a_backend_is_asked_from_the_port_of_a_connection_through_the_service_that_is_
             assert_eq!(opens(&mut fabric), 0, "after {sent:?}");
         }
     }
-    // A packet that may not open a connection ends none.
+    // A packet that may not open a connection does not end one, either.
     fabric.apply(&cluster(&denied));
     assert_eq!(opens(&mut fabric), 0);
     assert_eq!(fabric.nodes[0].flows().len(), 1);
@@ -274,8 +279,9 @@ fn a_backend_is_asked_from_the_port_of_a_connection_through_the_service_that_is_
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// One pod and two ports: it gets a connection if and only if less than two are not over, and each segment of these
-    /// finds its connection, whatever the pod opens.
+    /// One pod and two ports. The pod gets a connection if and only if fewer than two connections
+    /// are live, and each segment of a live connection finds its connection, whatever the pod
+    /// opens.
     #[test]
     fn no_live_connection_loses_its_port(
         steps in prop::collection::vec((any::<prop::sample::Index>(), 0..5u8), 1..80),
@@ -283,13 +289,14 @@ proptest! {
         let mut fabric = fabric(2);
         let reset_and_on = [&[Server(Rst), Pod(Data), Server(Data)][..], &POD_CLOSES].concat();
         let scripts = [&POD_CLOSES[..], &SERVER_CLOSES, &reset_and_on];
-        // Those that are not over, each with what is still to be sent on it.
+        // The connections that are not over, each with the segments still to be sent.
         let mut live: Vec<(Connection, Vec<Sent>)> = Vec::new();
         for (n, (which, action)) in (0..).zip(steps) {
             if action == 0 {
                 let opened = Connection::open(&mut fabric, CLIENT, 1024 + n);
                 prop_assert!(opened.is_none() || live.len() < 2, "{live:?}");
-                // A packet is handed over once, so of several workers two are asked for a port.
+                // A packet is handed over once, so of several workers only two are asked for a
+                // port.
                 prop_assert!(opened.is_some() || live.len() == 2 || workers() > 1, "{live:?}");
                 let script = [&OPEN, scripts[which.index(scripts.len())]].concat();
                 live.extend(opened.map(|it| (it, script)));

@@ -1,4 +1,5 @@
-//! Service addresses that the node's kernel translates (kube-proxy). Here the test is that kernel.
+//! Service addresses that the node's kernel translates (kube-proxy). Here the test acts as that
+//! kernel.
 
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::tables::PortId;
@@ -12,7 +13,7 @@ const SERVER: &str = "10.1.0.2";
 const FAR: &str = "10.2.0.1";
 const WORLD: &str = "192.0.2.7";
 const SERVICE_IP: &str = "10.96.0.7";
-/// Port 443 is served by the node itself and by another one.
+/// The service's address. The node itself and another host serve its port 443.
 const HOSTS: &str = "10.96.0.1";
 
 fn service(name: &str, ip: &str, port: u16) -> String {
@@ -59,7 +60,7 @@ fn send(fabric: &mut Fabric, port: PortId, packet: &[u8]) -> Option<(usize, Port
     Some((only.node, only.port, addresses(&only.frame.bytes).1.to_string()))
 }
 
-/// A connection from the client to the service, and the same as the kernel translates it.
+/// A connection from the client to the service, and its form after the kernel's translation.
 fn both(protocol: u8, endpoint: &str) -> (Tuple, Tuple) {
     (Tuple::new(CLIENT, SERVICE_IP, protocol, 80), Tuple::new(CLIENT, endpoint, protocol, 8080))
 }
@@ -123,8 +124,8 @@ fn a_change_of_policy_ends_a_connection_by_a_service_address() {
     assert_eq!(answer[0].port, SERVICE, "a renewed flow is still a translated one");
 }
 
-/// What the kernel has translated goes on to another node by the pod's own link, and the answers come by it: there another
-/// plugin's rules expect the pod.
+/// A packet that the kernel has translated goes on to another node by the pod's own link, and the
+/// answers come back by it, because another plugin's rules expect the pod there.
 #[test]
 fn where_another_plugin_connects_pods_their_translated_packets_leave_by_their_own_links() {
     let policies =
@@ -171,7 +172,8 @@ fn what_the_node_does_not_translate_is_dropped() {
         assert_eq!(send(&mut fabric, SERVICE, &tuple.opening()), None, "{masqueraded}");
     }
     assert_eq!(dropped(&fabric, SERVICE, DropReason::ServiceSource), 4);
-    // A reply that comes back untranslated goes round no second time, from here or from the other node.
+    // A reply that comes back untranslated is not sent round again, from here or from the other
+    // node.
     assert_eq!(fabric.send("shop/server", &translated.answer())[0].port, SERVICE);
     assert_eq!(send(&mut fabric, SERVICE, &translated.answer()), None);
     let (_, remote) = both(UDP, FAR);
@@ -195,7 +197,8 @@ fn nobody_else_passes_as_a_service_or_as_translated() {
     for (port, packet, reason) in [
         (server, asked.answer(), DropReason::SourceSpoofed),
         (HOST, translated.data(b"x"), DropReason::SourceSpoofed),
-        // The same ports as the translated connection's, and not by the service.
+        // These packets have the ports of the translated connection, but do not come from the
+        // service.
         (client, translated.data(b"x"), DropReason::SourceSpoofed),
         (
             RAW,
@@ -213,7 +216,7 @@ fn nobody_else_passes_as_a_service_or_as_translated() {
         assert_eq!(send(&mut fabric, port, &packet), None, "{reason:?}");
         assert_eq!(dropped(&fabric, port, reason), before + 1, "{:?}", fabric.nodes[0].drops());
     }
-    // A process of the node answers by the host port.
+    // A process of the node answers through the host port.
     assert!(send(&mut fabric, HOST, &asked.answer()).is_some());
 }
 
@@ -235,7 +238,7 @@ fn errors_find_their_way_back_through_the_translation() {
     assert_eq!(send(&mut fabric, SERVICE, &error).unwrap().2, SERVER);
 }
 
-/// The node takes such packets itself, or sends them on: they may not come back.
+/// The node accepts such packets itself, or forwards them, so they may not come back.
 #[test]
 fn endpoints_that_are_hosts_are_judged_before_the_translation() {
     let allow = |to: &str| {
@@ -266,7 +269,7 @@ fn endpoints_that_are_hosts_are_judged_before_the_translation() {
     assert!(send(&mut fabric, client, &api.opening()).is_some());
     assert!(send(&mut fabric, HOST, &api.answer()).is_some());
     assert!(send(&mut fabric, client, &api.data(b"x")).is_some());
-    // A host that is an endpoint from now on counts for connections that are open.
+    // From now on the host is an endpoint, and counts for connections that are already open.
     fabric.apply(&cluster(&allow(both)).replace("172.18.0.3]", "172.18.0.9]"));
     assert_eq!(send(&mut fabric, client, &api.data(b"x")), None);
 }
@@ -285,7 +288,8 @@ fn without_the_translation_a_cluster_ip_is_an_address_of_the_world() {
     assert_eq!(send(&mut fabric, client, &external.opening()).unwrap().1, HOST);
 }
 
-/// Each costs an entry of the kernel's table of connections, which is the node's and not the pod's.
+/// Each connection costs an entry in the kernel's connection table, which belongs to the node and
+/// not to the pod.
 #[test]
 fn a_pod_that_policy_confines_opens_few_connections_to_services() {
     let egress = "{podSelector: {matchLabels: {app: client}}, policyTypes: [Egress]}";
@@ -306,7 +310,7 @@ fn a_pod_that_policy_confines_opens_few_connections_to_services() {
         assert_eq!((left + excess, left == 10_000), (10_000, !is_confined), "{left} {excess}");
         let most = 1_100 * fabric.nodes[0].workers() as u64;
         assert!(!is_confined || left < most, "{left}");
-        // It is the pod's own affair, and passes.
+        // The limit concerns only the client: its neighbour's connection passes.
         let asked = Tuple::new(SERVER, SERVICE_IP, UDP, 80);
         assert!(send(&mut fabric, neighbour, &asked.opening()).is_some());
         fabric.nodes[0].now += std::time::Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! The next agent: what becomes of the connections of the last one.
+//! The next agent: the fate of the last agent's connections.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -129,7 +129,8 @@ fn what_was_silent_for_too_long_while_there_was_no_agent_has_ended() {
     }
 }
 
-/// Sends a connection's first packet to the first node, where such a packet would come in. Returns whether it goes on.
+/// Sends a connection's first packet to the first node, at the port where it would come in. Returns
+/// whether it passes.
 fn opens(fabric: &mut Fabric, tuple: Tuple) -> bool {
     let ends: [IpAddr; 4] = [CLIENT, SERVER, OTHER, FAR].map(|it| it.parse().unwrap());
     let names = ["shop/client", "shop/server", "shop/other"];
@@ -145,7 +146,8 @@ fn opens(fabric: &mut Fabric, tuple: Tuple) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever another process writes into the records: a flow that is opened by them would be opened by a packet.
+    /// Another process may write anything into the records. They still open only flows that a
+    /// packet could open, too.
     #[test]
     fn records_open_only_what_policy_lets_a_packet_open(
         connections in prop::collection::vec((0..5usize, 0..5usize, any::<bool>(), 0..4u16), 1..20),
@@ -170,7 +172,7 @@ proptest! {
             file.write_all_at(&[value], place(&at) + byte).unwrap();
         }
         for (one, other) in swaps {
-            // Half of one record and half of another.
+            // The record consists of two halves of different records.
             let mut half = [0; 24];
             file.read_exact_at(&mut half, place(&one)).unwrap();
             file.write_all_at(&half, place(&other)).unwrap();

@@ -22,7 +22,7 @@ const FAR6: &str = "fd00:2::1";
 const WEB: &str = "10.96.0.7";
 const WEB6: &str = "fd96::7";
 const OTHER: &str = "10.96.0.8";
-/// The service's port, and its backends'.
+/// The service's port. The backends' port is next.
 const PORT: u16 = 80;
 const BEHIND: u16 = 8080;
 
@@ -59,7 +59,7 @@ fn frontend(id: u64, backends: &[&str]) -> Frontend {
     Frontend { id, backends, all_backends, ..Frontend::default() }
 }
 
-/// The service at `address` has these backends, for each protocol; all pods' addresses exist.
+/// Gives the service at `address` these backends, for each protocol. All pods' addresses exist.
 fn set(table: &mut ServiceTable, address: &str, frontend: &Frontend) {
     for protocol in [TCP, UDP, SCTP] {
         table.set_frontend(key(address, protocol), Some(Arc::new(frontend.clone())));
@@ -75,7 +75,7 @@ fn services(address: &str, backends: &[&str]) -> ServiceTable {
     table
 }
 
-/// New connections go to the far server; the other one keeps those that it has.
+/// A table by which new connections go to the far server; the other server keeps its connections.
 fn with_server_unready() -> ServiceTable {
     let mut table = ServiceTable::default();
     let backends = [backend(FAR)].into();
@@ -83,7 +83,7 @@ fn with_server_unready() -> ServiceTable {
     table
 }
 
-/// The server is gone: for TCP with its address, for UDP because the service does not have it any more.
+/// A table without the server: for TCP its address is gone, for UDP the service no longer has it.
 fn without_server(fabric: &Fabric, protocol: u8) -> ServiceTable {
     let mut table = ServiceTable::clone(fabric.services.as_ref().unwrap());
     table.set_address(backend(SERVER).address, protocol == UDP);
@@ -134,7 +134,7 @@ fn dropped(fabric: &Fabric, pod: &str, reason: DropReason) -> u64 {
     fabric.nodes[node].dropped(port, reason)
 }
 
-/// The connection of the client to the service, and the same behind the translation.
+/// The connection of the client to the service, and its form behind the translation.
 fn both(address: &str, protocol: u8, backend: &str) -> (Tuple, Tuple) {
     let client = if address.contains(':') { CLIENT6 } else { CLIENT };
     (Tuple::new(client, address, protocol, PORT), Tuple::new(client, backend, protocol, BEHIND))
@@ -277,13 +277,13 @@ fn who_finds_nobody_is_told() {
         assert!(is_unreachable(&answer(&mut fabric, tuple(SCTP)).unwrap()));
         assert_eq!(dropped(&fabric, "shop/client", reason), 3);
     }
-    // Where a traffic policy keeps packets on the node, nobody is told.
+    // If a traffic policy keeps packets on the node, the client gets no refusal.
     let mut table = ServiceTable::default();
     let without_backend = WithoutBackend::Drop;
     set(&mut table, WEB, &Frontend { without_backend, ..frontend(1, &[]) });
     fabric.set_services(table);
     assert_eq!(answer(&mut fabric, Tuple::new(CLIENT, WEB, TCP, PORT)), None);
-    // A segment of a connection that nobody knows, and a reset, which is never answered.
+    // A segment of an unknown connection, and a reset, which is never answered.
     fabric.set_services(services(WEB, &[SERVER]));
     let unknown = Tuple::new(CLIENT, WEB, TCP, PORT);
     let out = only(fabric.send("shop/client", &unknown.data(b"x")));
@@ -300,14 +300,14 @@ fn a_flow_lives_as_long_as_its_backend() {
         let later = |bytes: &[u8]| asked.data(bytes);
         passes(&mut fabric, "shop/client", &asked.opening(), "shop/server");
         passes(&mut fabric, "shop/server", &behind.answer(), "shop/client");
-        // It is no longer an endpoint for new connections.
+        // The server is no longer an endpoint for new connections.
         fabric.set_services(with_server_unready());
         passes(&mut fabric, "shop/client", &later(b"x"), "shop/server");
         fabric.publish();
         passes(&mut fabric, "shop/client", &later(b"x"), "shop/server");
         let another = asked.from_port(50_000);
         passes(&mut fabric, "shop/client", &another.opening(), "shop/far");
-        // It goes.
+        // The server is removed.
         fabric.set_services(without_server(&fabric, protocol));
         assert_eq!(fabric.send("shop/server", &behind.reversed().data(b"x")).len(), 0);
         assert_eq!(dropped(&fabric, "shop/server", DropReason::BackendGone), 1);
@@ -362,7 +362,7 @@ fn a_client_of_udp_follows_its_service_to_another_port() {
     assert_eq!(found[1], end(SERVER, BEHIND + 1));
     behind.destination_port = BEHIND + 1;
     passes(&mut fabric, "shop/server", &behind.answer(), "shop/client");
-    // No service, no backend.
+    // The table has no service, and so no backend.
     let mut table = ServiceTable::clone(fabric.services.as_ref().unwrap());
     table.set_frontend(key(WEB, UDP), None);
     fabric.set_services(table);
@@ -400,7 +400,8 @@ fn fabric_without_backend(asked: Tuple, behind: Tuple) -> Fabric {
     fabric
 }
 
-/// A pod that goes ends the connections to it, whatever another tenant's slices name.
+/// The deletion of a pod ends the connections to it, even if another tenant's slices name its
+/// address.
 #[test]
 fn a_slice_holds_the_connections_of_its_own_namespace_alone() {
     for (namespace, end) in [(1, "shop/server"), (2, "shop/client")] {
@@ -418,7 +419,8 @@ fn a_slice_holds_the_connections_of_its_own_namespace_alone() {
     }
 }
 
-/// Of packets that come together the first one ends the flow, and the others find nothing that it leaves.
+/// If several packets arrive together, the first one ends the flow, and the others find nothing
+/// left of it.
 #[test]
 fn nothing_goes_on_untranslated_when_a_backend_is_gone() {
     let (asked, behind) = both(WEB, TCP, SERVER);
@@ -441,7 +443,7 @@ fn nobody_is_answered_for_another_pod_whose_backend_is_gone() {
     assert_eq!(dropped(&fabric, "shop/client", DropReason::BackendGone), 1);
 }
 
-/// A connection is kept, and no other one begins in it.
+/// A connection is kept, but no other one may begin in its place.
 #[test]
 fn a_kept_connection_carries_no_new_one_that_policy_denies() {
     let mut fabric = Fabric::closed();
@@ -460,7 +462,8 @@ fn a_kept_connection_carries_no_new_one_that_policy_denies() {
     passes(&mut fabric, "shop/client", &asked.opening(), "shop/server");
 }
 
-/// Its gateway's IPv6 address is link-local, from and to which nothing else is forwarded.
+/// The pod's IPv6 gateway address is link-local. Nothing else from or to such an address is
+/// forwarded.
 #[test]
 fn a_pod_that_reaches_itself_may_answer_in_fragments() {
     let mut fabric = fabric(WEB6, &[CLIENT6]);
@@ -508,12 +511,12 @@ fn two_connections_that_would_become_one_get_different_source_ports() {
         let found = passes(&mut fabric, "shop/server", &answer, "shop/client");
         assert_eq!(found, [end(address, PORT), end(CLIENT, first.source_port)]);
     }
-    // A direct connection from the same port has no port to give way to.
+    // A direct connection from the same port cannot get another port.
     assert_eq!(fabric.send("shop/client", &behind.opening()).len(), 0);
     assert_eq!(dropped(&fabric, "shop/client", DropReason::ConnectionTaken), 1);
     let found = passes(&mut fabric, "shop/client", &behind.from_port(7).opening(), "shop/server");
     assert_eq!(found[0], end(CLIENT, 7));
-    // And one that was there first keeps its port.
+    // A direct connection that existed first keeps its port.
     let direct = Tuple::new(CLIENT, SERVER, UDP, BEHIND);
     passes(&mut fabric, "shop/client", &direct.opening(), "shop/server");
     let (asked, _) = both(WEB, UDP, SERVER);
@@ -533,7 +536,7 @@ fn nobody_passes_as_a_service() {
     }
     for port in [HOST, FORWARDED] {
         assert_eq!(fabric.send_at(0, port, &asked.answer()).len(), 0);
-        // Another sender with the backend's address.
+        // The answer comes from another sender that uses the backend's address.
         assert_eq!(fabric.send_at(0, port, &behind.answer()).len(), 0);
     }
     let found = passes(&mut fabric, "shop/server", &behind.answer(), "shop/client");
@@ -622,7 +625,7 @@ fn an_error_is_about_the_packet_that_its_receiver_has_sent() {
             assert_eq!(addresses_of_quote(quote), (sent.source, sent.destination));
             assert_eq!(quote[20..24], sent.data(b"12345678")[20..24], "the ports");
         }
-        // About a packet that this side has never got.
+        // The error is about a packet that this side has never received.
         let stranger = error_about(&behind.from_port(7).data(b"12345678"), SERVER);
         assert_eq!(fabric.send("shop/server", &stranger).len(), 0);
         let untranslated = error_about(&asked.data(b"12345678"), SERVER);
@@ -631,7 +634,8 @@ fn an_error_is_about_the_packet_that_its_receiver_has_sent() {
     }
 }
 
-/// As [`crate::forwarded`] of what is not translated: the node is a hop on the way to the client.
+/// This is the same as in [`crate::forwarded`] without translation: the node is a hop on the way to
+/// the client.
 #[test]
 fn the_node_tells_backends_about_answers_to_whom_it_masquerades() {
     let mut fabric = fabric(WEB, &[SERVER]);
@@ -679,7 +683,7 @@ fn the_next_agent_gives_no_connection_another_backend() {
                 assert_eq!(found[0], end(WEB, PORT));
                 passes(&mut fabric, "shop/client", &tuple.data(b"x"), "shop/server");
             }
-            // Where the backend is gone meanwhile, the flow is not restored.
+            // If the backend is gone meanwhile, the flow is not restored.
             fabric.set_services(without_server(&fabric, protocol));
             let restored = fabric.nodes[0].replace_workers(workers, SIZES, true);
             assert_eq!((restored.flows, restored.ended), (0, 20));
@@ -761,7 +765,7 @@ fn an_outside_host_that_asks_a_service_is_judged_as_itself() {
     }
 }
 
-/// The node's own processes ask as pods do.
+/// The node's own processes connect in the same way as pods.
 #[test]
 fn the_node_itself_reaches_services() {
     let mut fabric = fabric(WEB, &[FAR]);

@@ -1,5 +1,6 @@
-//! Clients from outside whom one node's port leads to a pod of the other node: the pod and its policy see them, and what it
-//! answers goes back by the node that brought them.
+//! Outside clients that one node's port leads to a pod of the other node. The pod and its policy
+//! see the clients' addresses, and the pod's answers go back through the node that brought the
+//! clients.
 
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::services::{Backend, Frontend, FrontendKey, ServiceTable};
@@ -15,7 +16,7 @@ use crate::fragments::datagram;
 
 const BEHIND: u16 = 8080;
 
-/// The node's port leads to this pod. Both nodes have this table.
+/// A table by which the node's port leads to this pod. Both nodes have it.
 fn leading_to(backend: &str) -> ServiceTable {
     let of_one_node = services(&[(&node(), NODE_PORT, backend, BEHIND)]);
     let mut table = of_one_node.clone();
@@ -30,18 +31,18 @@ fn fabric(policies: &str) -> Fabric {
     fabric_of(policies, leading_to(FAR), PORTS)
 }
 
-/// What a client asks at the node's port.
+/// A client's connection to the node's port.
 fn asked(protocol: u8) -> Tuple {
     Tuple::new(WORLD, &node(), protocol, NODE_PORT)
 }
 
-/// The same as the pod sees it.
+/// The same connection as the pod sees it.
 fn behind(asked: Tuple) -> Tuple {
     let seen = Tuple::new(&asked.source.to_string(), FAR, asked.protocol, BEHIND);
     seen.from_port(asked.source_port)
 }
 
-/// A packet that a client sends reaches the pod with his own address.
+/// Checks that a client's packet reaches the pod with the client's own address.
 fn arrives(fabric: &mut Fabric, asked: Tuple, packet: &[u8]) {
     let out = only(fabric.send_at(0, MANX, packet));
     assert_eq!((out.node, out.port), fabric.port("shop/far"), "{:?}", fabric.nodes[1].drops());
@@ -49,7 +50,7 @@ fn arrives(fabric: &mut Fabric, asked: Tuple, packet: &[u8]) {
     assert_eq!(ends(&out.frame.bytes), [client, (FAR.to_owned(), BEHIND)]);
 }
 
-/// What the pod answers reaches the client by the node that he asked.
+/// Checks that the pod's answer reaches the client through the node to which the client connected.
 fn is_answered(fabric: &mut Fabric, asked: Tuple, packet: &[u8]) {
     let out = only(fabric.send("shop/far", packet));
     assert_eq!(
@@ -62,7 +63,7 @@ fn is_answered(fabric: &mut Fabric, asked: Tuple, packet: &[u8]) {
     assert_eq!(ends(&out.frame.bytes), [(node(), NODE_PORT), client]);
 }
 
-/// A packet that the first node's tunnel brings to the second node, which drops it.
+/// Checks that the second node drops a packet that the first node's tunnel brings.
 fn is_refused(fabric: &mut Fabric, inner: &[u8], reason: DropReason) {
     let before = dropped(fabric, RAW, reason);
     let packet = tunnelled(UNDERLAY[0], UNDERLAY[1], inner, 0);
@@ -90,14 +91,14 @@ fn a_pod_of_another_node_sees_the_client_and_policy_judges_him() {
         is_answered(&mut fabric, asked, &behind(asked).answer());
         arrives(&mut fabric, asked, &asked.data(b"x"));
         is_answered(&mut fabric, asked, &behind(asked).reversed().data(b"y"));
-        // Policy that changes judges the connection again.
+        // A change of policy judges the connection again.
         fabric.apply(&policy("shop/p", "{podSelector: {}, policyTypes: [Ingress]}"));
         assert_eq!(fabric.send_at(0, MANX, &asked.data(b"z")).len(), 0);
         assert_eq!(fabric.send("shop/far", &behind(asked).reversed().data(b"z")).len(), 0);
     }
 }
 
-/// Each client of a node port may have the source port of another one, and the pod's node may be a client, too.
+/// Clients of a node port may have equal source ports, and the pod's node may be a client, too.
 #[test]
 fn clients_of_both_nodes_are_told_apart() {
     let mut fabric = fabric("");
@@ -111,7 +112,8 @@ fn clients_of_both_nodes_are_told_apart() {
     }
 }
 
-/// The other node's address is no right: policy that denies everybody denies it, although a node reaches its own pods.
+/// The other node's address gives no rights: a policy that denies everybody denies it, although a
+/// node reaches its own pods.
 #[test]
 fn a_visitor_with_the_nodes_own_address_has_none_of_its_rights() {
     let policies = policy("shop/p", "{podSelector: {}, policyTypes: [Ingress]}");
@@ -121,11 +123,12 @@ fn a_visitor_with_the_nodes_own_address_has_none_of_its_rights() {
     is_refused(&mut fabric, &own.from_port(5001).opening(), DropReason::PolicyIngress);
 }
 
-/// As the kernel brings it, which has a route to the balancer's address. Who is in the cluster may find something else there.
+/// The kernel, which has a route to the load balancer's address, brings the packet. Clients in the
+/// cluster may be led elsewhere.
 #[test]
 fn an_outside_host_reaches_a_load_balancers_address_through_what_the_node_forwards() {
     const BALANCER: &str = "198.51.100.7";
-    // The nodes of these tests know the addresses of services by cluster IPs.
+    // In these tests, the nodes learn the addresses of services from cluster IPs.
     const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: balanced, namespace: shop}\n\
         spec: {clusterIP: 198.51.100.7, ports: [{port: 80}]}\n";
     for (backend, pod, is_local) in [(FAR, "shop/far", false), (OTHER, "shop/other", true)] {
@@ -169,7 +172,8 @@ fn a_tunnel_brings_visitors_to_backends_of_node_ports_alone() {
         Tuple::new(WORLD, "10.2.0.9", TCP, BEHIND),
         Tuple::new(WORLD, &UNDERLAY[1].to_string(), TCP, BEHIND),
         Tuple::new(WORLD, "10.96.0.7", TCP, 80),
-        // A pod of the node itself, one of the other node's that is nobody's, and an answer that nobody waits for.
+        // A pod of the node itself, an unused address of the other node, and an answer that no
+        // connection expects.
         Tuple::new(FAR, FAR, TCP, BEHIND),
         Tuple::new("10.244.2.9", FAR, TCP, BEHIND),
         Tuple::new(WORLD, FAR, TCP, 9).from_port(BEHIND),
@@ -179,15 +183,15 @@ fn a_tunnel_brings_visitors_to_backends_of_node_ports_alone() {
     }
     let packet = tunnelled(UNDERLAY[0], UNDERLAY[1], &led.opening(), 0);
     only(fabric.send_at(1, RAW, &packet));
-    // Nor by another way than the one by which he came.
+    // The packet does not pass by another way than the first one, either.
     assert_eq!(fabric.send_at(1, MANX, &led.data(b"x")).len(), 0);
     assert_eq!(dropped(&fabric, MANX, DropReason::SourceSpoofed), 1);
-    // A service that no node port leads to.
+    // No node port leads to this service.
     let mut fabric = fabric_of("", services(&[(&node(), NODE_PORT, FAR, BEHIND)]), PORTS);
     is_refused(&mut fabric, &led.opening(), DropReason::TunnelSourceMismatch);
 }
 
-/// The other node would not take them.
+/// The other node would not accept them.
 #[test]
 fn an_outside_host_is_led_to_another_node_by_node_ports_alone() {
     let mut fabric = fabric_of("", services(&[("10.96.0.7", 80, FAR, BEHIND)]), PORTS);
@@ -212,7 +216,7 @@ fn a_visitors_connection_outlives_the_service_and_nobody_opens_another() {
     is_refused(&mut fabric, &another.opening(), DropReason::TunnelSourceMismatch);
 }
 
-/// The pod speaks first after its node has another agent: nobody else can tell that agent the way.
+/// The pod sends first after its node has got a new agent, so no packet shows that agent the way.
 #[test]
 fn the_next_agent_answers_visitors_by_the_node_that_brought_them() {
     for protocol in [TCP, UDP] {
@@ -235,7 +239,7 @@ fn errors_about_a_visitors_connection_pass_both_ways_and_others_do_not() {
     arrives(&mut fabric, asked, &asked.opening());
     let answer = behind(asked).reversed().data(b"y");
     is_answered(&mut fabric, asked, &answer);
-    // The client, and a router on the way to him, about what the pod has answered.
+    // The errors come from the client and from a router on the way to it, about the pod's answer.
     let about = Tuple::new(&node(), WORLD, UDP, asked.source_port).from_port(NODE_PORT);
     for from in [WORLD, "198.51.100.9"] {
         let error = error_v4(from, &node(), &about.data(b"y"));
@@ -244,13 +248,14 @@ fn errors_about_a_visitors_connection_pass_both_ways_and_others_do_not() {
         let (source, to) = addresses(&out.frame.bytes);
         assert_eq!((source.to_string(), to.to_string()), (from.to_owned(), FAR.to_owned()));
     }
-    // The pod about what the client has sent.
+    // The error comes from the pod, about the client's packet.
     let error = error_v4(FAR, WORLD, &behind(asked).opening());
     let out = only(fabric.send("shop/far", &error));
     assert_eq!((out.node, out.port), (0, MANX));
     let (from, to) = addresses(&out.frame.bytes);
     assert_eq!((from.to_string(), to.to_string()), (node(), WORLD.to_owned()));
-    // From outside about a connection of the other node's pod, which is no visitor.
+    // The error comes from outside, about a connection of the other node's pod, which is no
+    // visitor.
     let of_pods = Tuple::new(CLIENT, FAR, UDP, 53);
     only(fabric.send("shop/client", &of_pods.opening()));
     let error = error_v4(WORLD, FAR, &of_pods.answer());
@@ -270,7 +275,8 @@ fn a_visitors_datagram_that_is_cut_on_the_way_arrives_whole() {
     }
 }
 
-/// Each backend's own frontends count: that of another service goes, and this one still leads there.
+/// Each backend depends on its own frontends: another service's frontend is removed, and this one
+/// still leads there.
 #[test]
 fn a_backend_takes_visitors_while_some_frontend_leads_to_it() {
     let address = |it: &str| it.parse::<std::net::IpAddr>().unwrap().into();

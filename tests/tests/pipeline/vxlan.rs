@@ -99,7 +99,7 @@ fn only_the_network_and_the_peers_of_the_tables_and_only_ipv4_inside() {
     let mut elsewhere = vxlan(&inner);
     change_v4(&mut elsewhere, |ip| ip.destination = [172, 18, 0, 77]);
     is_dropped(&mut fabric, &elsewhere, DropReason::UnknownTunnelPeer);
-    // The same node, by another encapsulation than its pool says.
+    // The packet comes from the same node, with another encapsulation than its pool says.
     let ipip = tunnelled(UNDERLAY[1], UNDERLAY[0], &inner, 0);
     is_dropped(&mut fabric, &ipip, DropReason::UnknownTunnelPeer);
     is_dropped(&mut fabric, &around(&framed(&inner, [0x86, 0xdd]), VNI), DropReason::Malformed);

@@ -1,4 +1,4 @@
-//! Several workers: what holds for one holds for three, whichever of them reads a packet.
+//! Several workers: the laws for one worker hold for three, whichever of them reads a packet.
 
 use std::process::Command;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn it_all_holds_with_three_workers() {
     assert!(passed.is_some_and(|passed| passed.parse::<u32>().unwrap() >= 80), "{printed}");
 }
 
-/// Otherwise the suite above shows nothing.
+/// If this did not hold, the suite above would show nothing.
 #[test]
 fn packets_are_handed_off_where_there_are_several_workers_and_only_there() {
     let pods = pod("shop/a", 0, "{}", &["10.1.0.1"]) + &pod("shop/b", 0, "{}", &["10.1.0.2"]);
@@ -43,7 +43,8 @@ fn packets_are_handed_off_where_there_are_several_workers_and_only_there() {
     assert_eq!(fabric.nodes[0].flows().len(), 64, "each flow is one worker's");
 }
 
-/// A new port causes packets to be judged that were handed off before, with the clock as it is then.
+/// After a new port appears, packets that were handed off earlier are judged, with the clock of
+/// that moment.
 #[test]
 fn a_port_that_comes_revives_no_flow() {
     let pods = pod("shop/a", 0, "{}", &["10.1.0.1"]) + &pod("shop/b", 0, "{app: b}", &["10.1.0.2"]);

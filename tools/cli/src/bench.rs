@@ -18,7 +18,8 @@ const PROGRAM: &str = "manx-bench";
 #[derive(Debug, Clone, Args)]
 #[command(disable_help_flag = true)]
 pub struct Bench {
-    /// Rows to measure, how often, where to write the results: `manx bench --help` says it, once manx-bench is built
+    /// Rows to measure, number of repetitions, where to write the results: see `manx bench --help`
+    /// once manx-bench is built
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     arguments: Vec<OsString>,
 }

@@ -19,9 +19,10 @@ use manx_rig::world::setup::{NodeState, State};
 
 /// The block type of a packet (pcapng, section 4.3, "Enhanced Packet Block").
 const PACKET_BLOCK: u32 = 6;
-/// The least length of a block: its type, its length, and its length again (pcapng, section 3.1).
+/// The smallest length of a block: its type, its length, and its length again (pcapng, section
+/// 3.1).
 const BLOCK_MIN: usize = 12;
-/// The greatest length of a block from an agent: a packet of 64 KiB with its options.
+/// The largest length of a block from an agent: a packet of 64 KiB with its options.
 const BLOCK_MAX: usize = 1 << 20;
 
 /// The settings of `manx capture`.
@@ -30,13 +31,13 @@ pub struct Capture {
     /// A pod (NAMESPACE/NAME) or a port (host, forwarded, uplink-raw, uplink-packet, uplink-vxlan)
     #[arg(value_name = "POD|PORT")]
     pub port: String,
-    /// Where to write; - is standard output
+    /// The file to write; - is standard output
     #[arg(long, short, value_name = "FILE")]
     pub write: PathBuf,
-    /// End after so many packets
+    /// End after this many packets
     #[arg(long, short, value_name = "COUNT")]
     pub count: Option<u64>,
-    /// End after so many seconds
+    /// End after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub duration: Option<Duration>,
     #[command(flatten)]
@@ -54,7 +55,8 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 
 /// Records until the count, the duration, Ctrl-C or the agent ends it. The file always ends with a whole packet.
 pub fn run(capture: &Capture) -> Result<(), Error> {
-    // Signals are read from a descriptor from here on, so that none interrupts the writing of a packet.
+    // From here on signals are read from a descriptor, so that no signal interrupts the writing of
+    // a packet.
     let signals =
         signals().map_err(|errno| Error::Failed(format!("signals cannot be taken: {errno}")))?;
     let stream =
@@ -75,7 +77,7 @@ pub fn run(capture: &Capture) -> Result<(), Error> {
         end: capture.duration.map(|duration| Instant::now() + duration),
     };
     let packets = record(source, &mut out, capture.count.unwrap_or(u64::MAX))?;
-    // This fails if standard error is closed, and then nobody reads it.
+    // This fails if standard error is closed, and then there is no reader.
     let _ = writeln!(io::stderr(), "{packets} packets captured");
     Ok(())
 }
@@ -109,7 +111,7 @@ impl Read for Source {
             let left = self.end.map(|end| end.saturating_duration_since(Instant::now()));
             let timeout = match left {
                 Some(Duration::ZERO) => return Ok(0),
-                // Rounded up, because a last poll of 0 ms would spin.
+                // The time is rounded up, because a last poll of 0 ms would spin.
                 Some(left) => PollTimeout::try_from(left + Duration::from_millis(1))
                     .unwrap_or(PollTimeout::MAX),
                 None => PollTimeout::NONE,

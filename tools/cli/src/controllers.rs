@@ -1,9 +1,11 @@
-//! `manx controllers`: what is done once in a cluster, and not by each agent. It takes back the addresses, blocks and handles
-//! of Calico's IPAM that nobody uses any more, and gives addresses to Services of type `LoadBalancer`.
+//! `manx controllers` does the work that is done once in a cluster, and not by each agent. It
+//! releases unused addresses, blocks and handles of Calico's IPAM, and assigns addresses to
+//! Services of type `LoadBalancer`.
 //!
-//! Several may run; the one that has the Lease acts (`leading`). It makes rounds (`rounds`), whose rules are those of
-//! `manx_block_ipam::garbage`, and settles Services (`services`, in the order of `pending`), by those of
-//! `manx_block_ipam::services`. All that it knows is in memory: one that starts anew begins its grace times anew.
+//! Several processes may run; the one that has the Lease acts (`leading`). It makes rounds
+//! (`rounds`) by the rules of `manx_block_ipam::garbage`. It also settles Services (`services`, in
+//! the order of `pending`) by the rules of `manx_block_ipam::services`. All its knowledge is in
+//! memory: a process that restarts begins its grace times again.
 
 mod leading;
 mod pending;
@@ -23,11 +25,12 @@ use super::log::{self, LogFormat};
 /// The settings of `manx controllers`.
 #[derive(Debug, Clone, Args)]
 pub struct Controllers {
-    /// For how long an address has no user before it is released, and a block is empty before its node loses it
+    /// Time for which an address must be unused before it is released, and a block empty before its
+    /// node loses it
     #[arg(long, env = "MANX_LEAK_GRACE", value_name = "TIME", value_parser = grace, default_value = "15m")]
     pub leak_grace: Duration,
-    /// The most steps of a round; a step releases the addresses of a handle, or gives up a block. The rest comes in the
-    /// next round
+    /// The most steps of a round; a step releases the addresses of a handle, or a block. The rest
+    /// follows in the next round
     #[arg(long, env = "MANX_ROUND_LIMIT", value_name = "N", value_parser = limit, default_value = "1000")]
     pub round_limit: usize,
     /// Which Services of type `LoadBalancer` get addresses: `AllServices` (of no class, or of the class calico) or
@@ -37,7 +40,7 @@ pub struct Controllers {
     /// The most addresses of a family that the Services of a namespace get; 0: any number
     #[arg(long, env = "MANX_BALANCER_LIMIT", value_name = "N", default_value = "64")]
     pub balancer_limit: usize,
-    /// Namespace of the Lease `manx-controllers`, by which one of several leads
+    /// Namespace of the Lease `manx-controllers`, which elects the leader
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE", default_value = "kube-system")]
     pub namespace: String,
     #[command(flatten)]
@@ -48,7 +51,7 @@ pub struct Controllers {
     pub log: LogFormat,
 }
 
-/// The shortest grace time. Between an address and the first report of its pod's status lie seconds.
+/// The shortest grace time. A pod's status is reported some seconds after its address was assigned.
 const SHORTEST: Duration = Duration::from_secs(10);
 
 fn grace(text: &str) -> Result<Duration, String> {
@@ -67,7 +70,7 @@ fn assign_ips(text: &str) -> Result<AssignIps, String> {
     AssignIps::parse(text).ok_or_else(expected)
 }
 
-/// Runs until it gets SIGTERM or SIGINT, and gives the Lease back then.
+/// Runs until it gets SIGTERM or SIGINT. Then it gives the Lease back.
 pub fn run(controllers: &Controllers) -> Result<(), Error> {
     log::start(controllers.log);
     let access = controllers.server.access();

@@ -1,4 +1,5 @@
-//! The settings for the place of the objects. Their variables have the names of Calico's install pages.
+//! The settings that say where the objects are. Their variables have the names of Calico's install
+//! pages.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,8 @@ pub enum DatastoreType {
 /// The address of the API server, and the credentials for it.
 #[derive(Debug, Clone, Args)]
 pub struct ServerOptions {
-    /// Kubeconfig file. Without one and without --api-endpoint, the service account of the pod that this runs in
+    /// Kubeconfig file. Without it and without --api-endpoint, the service account of this
+    /// process's pod is used
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// URL of the API server
@@ -37,7 +39,7 @@ pub struct ServerOptions {
     /// Authorities that sign the server's certificate (PEM)
     #[arg(long, env = "K8S_CA_FILE", value_name = "FILE")]
     pub api_ca: Option<PathBuf>,
-    /// Bearer token [env: `K8S_TOKEN`, too]
+    /// Bearer token [env: also `K8S_TOKEN`]
     #[arg(long, env = "K8S_API_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     pub api_token: Option<String>,
 }
@@ -45,7 +47,7 @@ pub struct ServerOptions {
 /// The place of the agent's objects.
 #[derive(Debug, Clone, Args)]
 pub struct DatastoreOptions {
-    /// Where the objects are [default: directory if there is --datastore, else kubernetes]
+    /// Where the objects are [default: directory with --datastore, else kubernetes]
     #[arg(long, env = "DATASTORE_TYPE", value_enum, value_name = "TYPE")]
     pub datastore_type: Option<DatastoreType>,
     /// Directory of manifests
@@ -58,17 +60,18 @@ pub struct DatastoreOptions {
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take it for the command's own description")]
     pub server: ServerOptions,
-    /// Where pods' addresses come from, as Calico's manifests say it: true, the Node's podCIDRs; false, Calico's blocks,
-    /// which need --ipam calico
+    /// Where pods' addresses come from, as in Calico's manifests: true, the Node's podCIDRs; false,
+    /// Calico's blocks, which need --ipam calico
     #[arg(long, env = "USE_POD_CIDR", value_name = "true|false")]
     pub use_pod_cidr: Option<String>,
-    /// Service account of the agent's pod. When it is deleted, Manx is gone from the cluster, and
-    /// `manx-cni uninstall --if-removed` takes the plugin away. Its namespace has the Secrets with passwords of BGP peers
+    /// Service account of the agent's pod. If it is deleted, Manx counts as removed from the
+    /// cluster, and `manx-cni uninstall --if-removed` removes the plugin. Its namespace has the
+    /// Secrets with passwords of BGP peers
     #[arg(long, env = "MANX_SERVICE_ACCOUNT", value_name = "NAMESPACE/NAME")]
     pub service_account: Option<String>,
 }
 
-/// Checks that Calico's own setting says the same of where addresses come from as `--ipam`.
+/// Checks that Calico's own setting agrees with `--ipam` about where addresses come from.
 fn check_use_pod_cidr(value: Option<&str>, is_calico: bool) -> Result<(), Error> {
     let expected = match (value, is_calico) {
         (None, _) | (Some("true"), false) | (Some("false"), true) => return Ok(()),
@@ -100,7 +103,7 @@ fn parse_account(text: &str) -> Result<ObjectKey, Error> {
 }
 
 impl DatastoreOptions {
-    /// Checks `--use-pod-cidr` beside `--ipam`, which may be Calico's.
+    /// Checks that `--use-pod-cidr` agrees with `--ipam`. `is_calico`: `--ipam` is `calico`.
     pub fn check_use_pod_cidr(&self, is_calico: bool) -> Result<(), Error> {
         check_use_pod_cidr(self.use_pod_cidr.as_deref(), is_calico)
     }

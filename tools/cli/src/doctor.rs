@@ -34,12 +34,12 @@ pub fn run(doctor: &Doctor) -> Result<(), Error> {
     if findings.report.rig { Ok(()) } else { Err(Error::Obstructed) }
 }
 
-/// What is printed.
+/// The printed report.
 #[derive(Serialize)]
 struct Findings {
     #[serde(flatten)]
     report: Report,
-    /// The node's address of each family, as the settings find it here.
+    /// The node's address of each family that the settings find on this machine.
     addresses: Vec<NodeAddress>,
 }
 

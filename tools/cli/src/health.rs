@@ -1,5 +1,5 @@
-//! `manx health`, the command of kubelet's probes. It starts in a few milliseconds, and asks a thread of the agent that has
-//! no other work.
+//! `manx health`, the command of kubelet's probes. It starts in a few milliseconds. A thread of the
+//! agent that has no other work answers it.
 
 use clap::{Args, ValueEnum};
 
@@ -11,7 +11,7 @@ use manx_api::health::{self, Page};
 /// The settings of `manx health`.
 #[derive(Debug, Clone, Args)]
 pub struct Health {
-    /// What is asked
+    /// The kind of health that is asked for
     #[arg(value_enum, default_value_t = Probe::Readiness)]
     pub what: Probe,
     #[command(flatten)]
@@ -22,13 +22,14 @@ pub struct Health {
 /// The kind of probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Probe {
-    /// Whether the agent's control loop and every worker turn, or it still starts
+    /// Whether the agent's control loop and every worker turn, or the agent is still starting
     Liveness,
-    /// Whether tables of all objects are in force, and after a start BGP sessions are there again
+    /// Whether tables of all objects are in force, and BGP sessions are established again after a
+    /// start
     Readiness,
 }
 
-/// Prints the agent's answer. Exit code 1 if it is not well.
+/// Prints the agent's answer. Exit code 1 if the agent is not alive or not ready.
 pub fn run(Health { what, socket }: &Health) -> Result<(), Error> {
     let page = match what {
         Probe::Liveness => Page::Liveness,

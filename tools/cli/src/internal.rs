@@ -8,7 +8,7 @@ use manx_linux::doctor;
 /// `manx internal ...`.
 #[derive(Debug, Args)]
 pub struct Internal {
-    /// Which.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -16,9 +16,9 @@ pub struct Internal {
 /// The internal commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Try what the environment allows and print it as JSON
+    /// Test what the environment allows, and print it as JSON
     DoctorProbe,
-    /// The half of it that is tried inside of a user namespace
+    /// The part of the probe that runs inside a user namespace
     DoctorProbeInside,
     /// The rig's own processes.
     #[command(flatten)]

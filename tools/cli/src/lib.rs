@@ -57,25 +57,27 @@ pub struct Manx {
 pub enum Command {
     /// Build a whole cluster on this machine and check its traffic against its policies
     Rig(rig::settings::Rig),
-    /// Tell what policies do, without a cluster
+    /// Evaluate policies, without a cluster
     Policy(policy::Policy),
-    /// Tell what the tables of nodes do with Services, without a cluster
+    /// Show what nodes' tables do with Services, without a cluster
     Service(service::Service),
-    /// Run the node agent; `manx node status` shows the BGP sessions of one that runs
+    /// Run the node agent; `manx node status` shows the BGP sessions of a running agent
     Node(Box<node::Node>),
     /// Make the first IPPool of a cluster that has none
     ///
-    /// Waits until the API server answers and knows IPPools, and ends. Pools that are there stay as they are.
+    /// Waits until the API server answers and has the kind IPPool, makes the pool, and ends.
+    /// Existing pools stay as they are.
     Pool(pool::Pool),
-    /// Show, check and change what Calico's IPAM has given out in a cluster
+    /// Show, check and change the assignments of Calico's IPAM in a cluster
     Ipam(ipam::Ipam),
-    /// Take back what nobody uses any more of Calico's IPAM: addresses, blocks and handles
+    /// Release unused addresses, blocks and handles of Calico's IPAM, and assign addresses to
+    /// Services
     ///
-    /// Runs until SIGTERM. Several may run in a cluster; one of them acts.
+    /// Runs until SIGTERM. Several processes may run in a cluster; one of them acts.
     Controllers(controllers::Controllers),
     /// Show what an agent does: endpoints, routes, ports, drops, workers, rules
     Status(status::Status),
-    /// List where each prefix leads, by which source, and what other sources say
+    /// List where each prefix leads, by which source, and the routes of other sources
     Routes(routes::Routes),
     /// Ask whether an agent is alive or ready, for probes
     Health(health::Health),
@@ -83,7 +85,7 @@ pub enum Command {
     Capture(capture::Capture),
     /// Measure Manx beside the kernel and other programs on this machine
     Bench(bench::Bench),
-    /// Tell what this environment allows, what each lack costs and how to mend it
+    /// Show what this environment allows, what each lack costs and how to fix it
     Doctor(doctor::Doctor),
     /// Print the version
     Version,
@@ -96,7 +98,7 @@ pub enum Command {
     ///
     /// One for each command: manx.1, manx-rig-run.1 and so on. `man -l DIR/manx.1` shows one of them.
     Man {
-        /// The directory, which is made if it is not there
+        /// The directory, which is made if it does not exist
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
@@ -114,7 +116,7 @@ pub fn main() -> ExitCode {
         Ok(manx) => manx,
         Err(error) => {
             let error = usage::complete(error, &command, &words);
-            // This fails if standard error is closed, and then nobody reads it.
+            // This fails if standard error is closed, and then there is no reader.
             let _ = error.print();
             return if error.use_stderr() {
                 ExitCode::from(error::INVALID)
@@ -127,7 +129,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if !error.is_reported() {
-                // This fails if standard error is closed, and then nobody reads it.
+                // This fails if standard error is closed, and then there is no reader.
                 let _ = writeln!(io::stderr(), "manx: {error}");
             }
             ExitCode::from(error.code())

@@ -25,12 +25,13 @@ use manx_api::Device;
 /// The variable by which Calico's manifests choose how nodes learn routes.
 const BACKEND: &str = "CALICO_NETWORKING_BACKEND";
 
-/// What is asked of an agent that runs. Without such a command `manx node` is the agent.
+/// A request to a running agent. Without such a command `manx node` is the agent.
 #[derive(Debug, Clone, Subcommand)]
 pub enum NodeCommand {
-    /// Show the node's BGP sessions, as `calicoctl node status` does, and why one is down
+    /// Show the node's BGP sessions, as `calicoctl node status` does, and why a session is down
     ///
-    /// Exit code 0: each session is established, or there is none; 1: one is not; 3: no agent answers.
+    /// Exit code 0: every session is established, or there is none; 1: a session is not; 3: no
+    /// agent answers.
     Status(NodeStatus),
 }
 
@@ -42,7 +43,7 @@ pub struct Node {
     #[command(subcommand)]
     #[expect(missing_docs, reason = "clap would take it for the command's own description")]
     pub command: Option<NodeCommand>,
-    /// Name of this node's Node object [env: `MANX_NAME`, too]
+    /// Name of this node's Node object [env: also `MANX_NAME`]
     #[arg(long, env = "NODENAME", value_name = "NODE")]
     pub name: Option<String>,
     #[command(flatten)]
@@ -51,65 +52,71 @@ pub struct Node {
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take it for the command's own description")]
     pub observe: ObserveOptions,
-    /// Where to listen for attach, detach and status [default: NODE.sock in the runtime folder]
+    /// Socket for attach, detach and status [default: NODE.sock in the runtime folder]
     ///
-    /// The runtime folder is /run/manx for root and manx in the user's own (`$XDG_RUNTIME_DIR`) for others.
+    /// The runtime folder is /run/manx for root, and manx in `$XDG_RUNTIME_DIR` for other users.
     #[arg(long, env = "MANX_SOCKET", value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// Wait for the end of an agent that listens at the socket, and take its place
     ///
-    /// Without it this agent does not start beside another one.
+    /// Without this flag the agent does not start beside another one.
     #[arg(long, env = "MANX_STANDBY")]
     pub standby: bool,
-    /// Be process 1 of a container: start the agent as a process of its own, and again at once when it is killed or fails
+    /// Be process 1 of a container: start the agent as a child process, and again at once when it
+    /// is killed or fails
     ///
-    /// An agent that cannot start at all, because of its settings or of the machine, ends this process with its exit code.
+    /// If an agent cannot start at all, because of its settings or the machine, this process ends
+    /// with the agent's exit code.
     #[arg(long, env = "MANX_SUPERVISE")]
     pub supervise: bool,
-    /// The process that has started this one because of --supervise
+    /// The process that started this one because of --supervise
     #[arg(long, hide = true, value_name = "PID")]
     pub supervised_by: Option<i32>,
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take it for the command's own description")]
     pub addresses: AddressOptions,
-    /// Interface that leads to the other nodes [default: the one that has the Node's address]
+    /// Interface that leads to the other nodes [default: the interface with the Node's address]
     #[arg(long, env = "MANX_UPLINK", value_name = "IFACE")]
     pub uplink: Option<String>,
     /// How tunnel packets reach the uplink
     #[arg(long, env = "MANX_UPLINK_MODE", value_enum, default_value_t = UplinkMode::Packet)]
     pub uplink_mode: UplinkMode,
-    /// Who translates the addresses of services to endpoints
+    /// What translates the addresses of services to endpoints
     #[arg(long, env = "MANX_SERVICES", value_enum, default_value_t = Services::None)]
     pub services: Services,
-    /// Ranges of cluster IPs, for --services manx in a cluster whose API server has no objects for them
+    /// Ranges of cluster IPs, for --services manx in a cluster whose API server has no `ServiceCIDR`
+    /// objects
     #[arg(long, env = "MANX_SERVICE_CIDR", value_name = "CIDR,...", value_delimiter = ',', value_parser = net)]
     pub service_cidr: Vec<IpNet>,
-    /// Nets whose addresses Services may have as externalIPs, for --services manx [default: none]
+    /// Networks whose addresses Services may have as externalIPs, for --services manx [default:
+    /// none]
     ///
-    /// Whoever can write a Service can take any address in them.
+    /// Anybody who can write a Service can take any address in them.
     #[arg(long, env = "MANX_EXTERNAL_IPS", value_name = "CIDR,...", value_delimiter = ',', value_parser = net)]
     pub external_ips: Vec<IpNet>,
-    /// Ports of the node's addresses that take the place of pods' ports on the way out, for --services manx [default:
-    /// 61000-65534]
+    /// Ports of the node's addresses that replace pods' ports on the way out, for --services manx
+    /// [default: 61000-65534]
     #[arg(long, env = "MANX_EGRESS_PORTS", value_name = "FIRST-LAST", value_parser = egress_ports)]
     pub egress_ports: Option<PortRange>,
     /// The API server's --service-node-port-range, for --services manx [default: 30000-32767]
     #[arg(long, env = "MANX_NODE_PORTS", value_name = "FIRST-LAST", value_parser = node_ports)]
     pub node_ports: Option<PortRange>,
-    /// Nets of the node's addresses that have node ports and host ports, for --services manx [default: primary]
+    /// Networks of the node's addresses that have node ports and host ports, for --services manx
+    /// [default: primary]
     ///
     /// `primary` is the node's first address of each family.
     #[arg(long, env = "MANX_NODEPORT_ADDRESSES", value_name = "CIDR,...", value_delimiter = ',')]
     pub nodeport_addresses: Vec<String>,
-    /// What gives out pods' addresses, and with that where nodes' blocks come from
+    /// What assigns pods' addresses, which also says where nodes' blocks come from
     #[arg(long, env = "MANX_IPAM", value_enum, default_value_t = Ipam::HostLocal)]
     pub ipam: Ipam,
     /// Speak BGP with the peers that `BGPConfiguration` and `BGPPeer` objects name
     ///
-    /// `CALICO_NETWORKING_BACKEND=bird` does the same.
+    /// `CALICO_NETWORKING_BACKEND=bird` has the same effect.
     #[arg(long, env = "MANX_BGP")]
     pub bgp: bool,
-    /// Only judge: another CNI plugin connects the pods, gives them addresses, and reaches other nodes
+    /// Only enforce policy: another CNI plugin connects the pods, gives them addresses, and reaches
+    /// other nodes
     #[arg(long, env = "MANX_POLICY_ONLY")]
     pub policy_only: bool,
     /// How pods are attached
@@ -118,24 +125,26 @@ pub struct Node {
     /// What a worker without packets does
     #[arg(long, env = "MANX_POLL", value_enum, default_value_t = Poll::Adaptive)]
     pub poll: Poll,
-    /// How many workers carry packets, each a thread with its own queue of every device [default: 1, or one for each
-    /// core of --pin]
+    /// Number of workers that carry packets, each a thread with its own queue of every device
+    /// [default: 1, or one for each core of --pin]
     #[arg(long, env = "MANX_WORKERS", value_name = "N", value_parser = parse_workers)]
     pub workers: Option<usize>,
-    /// Core to pin each worker to, in order; not more than there are workers
+    /// Core of each worker, in order; at most as many as there are workers
     #[arg(long, env = "MANX_PIN", value_name = "CORE,...", value_delimiter = ',')]
     pub pin: Vec<usize>,
-    /// Drop a TCP packet that is no SYN and belongs to no known connection, instead of asking policy
+    /// Drop a TCP packet that is no SYN and belongs to no known connection, instead of judging it
+    /// by policy
     ///
-    /// A restart of the agent then ends every connection of the node's pods.
+    /// Then a restart of the agent ends the TCP connections that the holder has no record of.
     #[arg(long, env = "MANX_TCP_STRICT")]
     pub tcp_strict: bool,
-    /// What becomes of an established connection that policy has stopped allowing
+    /// What happens to an established connection that policy no longer allows
     #[arg(long, env = "MANX_ESTABLISHED", value_enum, default_value_t = Established::Judge)]
     pub established: Established,
     /// Prove new policy tables equal to the objects before they are published
     ///
-    /// Tables that are wrong about a packet are not published: those before stay, and `manx status` tells the packet.
+    /// Tables that decide a packet wrongly are not published: the previous ones stay, and `manx
+    /// status` shows the packet.
     #[arg(long, env = "MANX_VERIFY_TABLES")]
     pub verify_tables: bool,
     /// Form of the log
@@ -152,7 +161,7 @@ impl Node {
         })
     }
 
-    /// Who translates services, with what that needs.
+    /// What translates services, with the settings for that.
     fn services(&self) -> Result<settings::Services, Error> {
         let of_manx = [
             ("--service-cidr (MANX_SERVICE_CIDR)", !self.service_cidr.is_empty()),
@@ -187,7 +196,7 @@ impl Node {
         }
     }
 
-    /// What gives out pods' addresses.
+    /// What assigns pods' addresses.
     fn ipam(&self) -> Result<settings::Ipam, Error> {
         let is_calico = self.ipam == Ipam::Calico;
         if is_calico && self.policy_only {
@@ -208,7 +217,7 @@ impl Node {
         Ok(if is_calico { settings::Ipam::Calico } else { settings::Ipam::HostLocal })
     }
 
-    /// Whether it speaks BGP. `backend`: Calico's variable [`BACKEND`].
+    /// Whether the agent speaks BGP. `backend`: the value of Calico's variable [`BACKEND`].
     fn bgp(&self, backend: Option<&str>) -> Result<bool, Error> {
         let of_calico = match backend {
             None | Some("" | "none" | "vxlan") => false,
@@ -229,7 +238,7 @@ impl Node {
         Ok((self.bgp || of_calico) && !self.policy_only)
     }
 
-    /// The nets of addresses with node ports; none for `primary`.
+    /// The networks of addresses with node ports; none for `primary`.
     fn node_port_nets(&self) -> Result<Vec<IpNet>, Error> {
         let nets = &self.nodeport_addresses;
         if matches!(&nets[..], [only] if only == "primary") {
@@ -243,7 +252,7 @@ impl Node {
         nets.iter().map(|text| net(text).map_err(|message| invalid(text, message))).collect()
     }
 
-    /// The ports of the node's addresses that are Manx's.
+    /// The ports of the node's addresses that belong to Manx.
     fn ports(&self) -> Result<ManxPorts, Error> {
         let egress = self.egress_ports.map_or_else(|| egress_ports(EGRESS_PORTS), Ok);
         let node_ports = self.node_ports.map_or_else(|| node_ports(NODE_PORTS), Ok);
@@ -269,7 +278,7 @@ impl Node {
         }
     }
 
-    /// One entry for each worker: the core that it is pinned to.
+    /// The core of each worker, if it is pinned to one.
     fn cores(&self) -> Result<Vec<Option<usize>>, Error> {
         let workers = self.workers.unwrap_or(self.pin.len().max(1));
         if self.pin.len() > workers {
@@ -305,7 +314,7 @@ pub(super) fn pod_device_parser() -> impl TypedValueParser<Value = Preference> {
     let devices =
         Device::ALL.map(|device| PossibleValue::new(device.name()).help(device.description()));
     let values = PossibleValuesParser::new([auto].into_iter().chain(devices));
-    // The names are those of devices, and `auto`.
+    // The values are the names of devices, and `auto`.
     values.map(|name| Device::named(&name).map_or(Preference::Auto, Preference::Only))
 }
 
@@ -321,7 +330,7 @@ pub enum UplinkMode {
 /// The program that translates the addresses of services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Services {
-    /// Nobody: a service address is an address outside of the cluster
+    /// Nothing: a service address is an address outside the cluster
     None,
     /// kube-proxy on the node, in the mode iptables or nftables
     KubeProxy,
@@ -329,10 +338,10 @@ pub enum Services {
     Manx,
 }
 
-/// What gives out pods' addresses.
+/// What assigns pods' addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Ipam {
-    /// Each node by itself, from the podCIDRs of its Node
+    /// Each node by itself, from its Node's podCIDRs
     HostLocal,
     /// Calico's IPAM: a node's blocks are those that it claims by affinities
     Calico,
@@ -350,9 +359,9 @@ pub enum Poll {
 /// The fate of an established connection that policy has stopped allowing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Established {
-    /// It is judged at its next packet, and ends
+    /// Ends at its next packet, which is judged
     Judge,
-    /// It lives until it ends by itself, as with Calico
+    /// Lives until it ends by itself, as with Calico
     Keep,
 }
 
@@ -362,7 +371,8 @@ pub fn run(node: &Node) -> Result<(), Error> {
     if node.supervised_by.is_none() {
         observed::warn_about_felix_variables();
     }
-    // The supervisor checks the settings, too, so that a fault is reported once and at once.
+    // The supervisor checks the settings, too, so that a wrong setting is reported once and at
+    // once.
     let settings = agent_settings(node)?;
     match node.supervised_by {
         None if node.supervise => supervise::run(),

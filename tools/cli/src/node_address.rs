@@ -1,4 +1,5 @@
-//! The settings for a node's address, which have Calico's names, and how an address is shown.
+//! The settings for a node's address, which have Calico's names, and the text that shows an
+//! address.
 
 use std::fmt::Write as _;
 
@@ -10,11 +11,11 @@ use manx_linux::netlink::{Family, Netlink};
 
 use super::Error;
 
-/// Which address a node has for others.
+/// The settings for the address that a node has for other nodes.
 #[derive(Debug, Clone, Args, Default)]
 pub struct AddressOptions {
-    /// IPv4 address by which other nodes reach this one: autodetect, none, or the address [default: what the Node's object
-    /// says]
+    /// IPv4 address that other nodes use for this one: autodetect, none, or the address [default:
+    /// as the Node object says]
     ///
     /// It is written to the Node's annotation projectcalico.org/IPv4Address.
     #[arg(long, env = "IP", value_name = "autodetect|none|ADDRESS[/LEN]")]
@@ -22,10 +23,10 @@ pub struct AddressOptions {
     /// How --ip autodetect finds it [default: first-found]
     ///
     /// first-found, kubernetes-internal-ip, can-reach=DESTINATION, interface=REGEX[,REGEX...], skip-interface=REGEX[,REGEX...]
-    /// or cidr=CIDR[,CIDR...]. Without --ip it asks for autodetect.
+    /// or cidr=CIDR[,CIDR...]. Without --ip this implies autodetect.
     #[arg(long, env = "IP_AUTODETECTION_METHOD", value_name = "METHOD")]
     pub ip_autodetection_method: Option<String>,
-    /// The same as --ip for IPv6, with the annotation projectcalico.org/IPv6Address, by which BGP goes
+    /// The same as --ip for IPv6, with the annotation projectcalico.org/IPv6Address, which BGP uses
     #[arg(long, env = "IP6", value_name = "autodetect|none|ADDRESS[/LEN]")]
     pub ip6: Option<String>,
     /// How --ip6 autodetect finds it [default: first-found]
@@ -34,8 +35,8 @@ pub struct AddressOptions {
 }
 
 impl AddressOptions {
-    /// What is asked of the node's addresses. As in Calico, a method alone asks for an address of IPv4 and not for one of
-    /// IPv6.
+    /// The requested detection of the node's addresses. As in Calico, a method alone requests an
+    /// IPv4 address, but no IPv6 address.
     pub fn settings(&self) -> Result<NodeAddressSettings, Error> {
         let v4 = self.ip.as_deref().or(self.ip_autodetection_method.as_ref().map(|_| "autodetect"));
         let v4 = wanted(Family::V4, v4, self.ip_autodetection_method.as_deref());
@@ -59,7 +60,7 @@ fn wanted(family: Family, text: Option<&str>, by: Option<&str>) -> Result<Option
     autodetect::wanted(family, text, &method).map_err(|expected| invalid(setting, text, expected))
 }
 
-/// What the settings find on this machine, without a Node's object.
+/// The addresses that the settings find on this machine, without a Node object.
 pub(crate) fn look(options: &AddressOptions) -> Result<Vec<NodeAddress>, Error> {
     let wanted = options.settings()?;
     let failed =
@@ -69,7 +70,7 @@ pub(crate) fn look(options: &AddressOptions) -> Result<Vec<NodeAddress>, Error> 
     let facts = runtime.block_on(async {
         autodetect::read(&Netlink::open()?, autodetect::methods(&wanted)).await
     });
-    // A name that is still being resolved is not waited for.
+    // Dropping the runtime would wait for a name that is still being resolved.
     runtime.shutdown_background();
     let facts = facts.map_err(|error| failed(error.to_string()))?;
     let all = Family::ALL.into_iter().zip(&wanted);
@@ -77,7 +78,8 @@ pub(crate) fn look(options: &AddressOptions) -> Result<Vec<NodeAddress>, Error> 
     Ok(all.collect())
 }
 
-/// What the settings find of a family; `None` if there is no address and none is wanted.
+/// The address that the settings find for a family; `None` if there is no address and none is
+/// wanted.
 fn found(family: Family, wanted: Option<&Wanted>, facts: &Facts) -> Option<NodeAddress> {
     let there = autodetect::addresses(family, facts);
     let taken = match wanted {
@@ -115,7 +117,7 @@ fn found(family: Family, wanted: Option<&Wanted>, facts: &Facts) -> Option<NodeA
     })
 }
 
-/// The lines that people see of an address.
+/// The lines about an address for users.
 pub(crate) fn lines(node_address: &NodeAddress) -> String {
     let NodeAddress { family, address, source, interface, method, others, problem } = node_address;
     let place = match (address, interface) {

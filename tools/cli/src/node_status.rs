@@ -14,7 +14,8 @@ use super::node_address;
 use super::output::{self, Output, table};
 use super::socket::Socket;
 
-/// The age from which a session's time is a date (BIRD's `iso short`, which Calico's users see).
+/// The age from which a session's time is shown as a date (BIRD's `iso short`, which Calico's users
+/// see).
 const LONG_AGO: Duration = Duration::from_hours(20);
 
 /// The settings of `manx node status`.
@@ -28,12 +29,12 @@ pub struct NodeStatus {
     pub output: Output,
 }
 
-/// What is printed.
+/// The printed report.
 #[derive(Serialize)]
 struct Report {
     node: String,
     node_addresses: Vec<NodeAddress>,
-    /// Null: the agent does not speak BGP.
+    /// The BGP status. `None`: the agent does not speak BGP.
     bgp: Option<BgpStatus>,
 }
 
@@ -119,7 +120,8 @@ fn session_table(sessions: &[&BgpSession], now: SystemTime) -> String {
     table(header, &[5, 6, 7], rows.collect())
 }
 
-/// The state of RFC 4271, and why it is not established, or why the session before has ended.
+/// The state of RFC 4271, and why the session is not established, or why the previous session
+/// ended.
 fn info(session: &BgpSession) -> String {
     let state = &session.state;
     match &session.last_error {
@@ -129,7 +131,7 @@ fn info(session: &BgpSession) -> String {
     }
 }
 
-/// The time of day in UTC, or the day if that is long ago.
+/// The time of day in UTC, or the date if that is long ago.
 fn since(seconds: u64, now: SystemTime) -> String {
     let ago = Duration::from_secs(seconds);
     let Some(then) = now.checked_sub(ago) else { return "-".to_owned() };

@@ -1,5 +1,6 @@
-//! The settings for the addresses of an agent's health and metrics: Manx's own, or Felix's variables; and of what load
-//! balancers are told, which is where kube-proxy has it.
+//! The settings for the addresses of an agent's health and metrics, in Manx's own or Felix's
+//! variables, and for the address of the health checks of load balancers, where kube-proxy serves
+//! them.
 
 use std::env;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -42,7 +43,7 @@ const METRICS: ([&str; 3], u16) = (
 );
 
 impl ObserveOptions {
-    /// `translates`: services are translated by the agent itself.
+    /// The addresses. `translates`: the agent itself translates services.
     pub fn addresses(&self, translates: bool) -> Result<Addresses, Error> {
         let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         Ok(Addresses {
@@ -58,7 +59,8 @@ impl ObserveOptions {
     }
 }
 
-/// The address for load balancers. Where kube-proxy translates, that answers them.
+/// The address for load balancers' health checks. If kube-proxy translates services, it answers
+/// them itself.
 fn proxy_health(own: Option<&str>, translates: bool) -> Result<Option<SocketAddr>, Error> {
     const NAME: &str = "--proxy-health-address (MANX_PROXY_HEALTH_ADDRESS)";
     match own.filter(|own| !own.is_empty()) {

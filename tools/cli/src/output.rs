@@ -24,7 +24,7 @@ pub fn print(text: &str) -> Result<(), Error> {
     print_while_read(text).map(drop)
 }
 
-/// Prints `text` on standard output. False: the reader has closed the pipe.
+/// Prints `text` on standard output. Returns false if the reader has closed the pipe.
 pub fn print_while_read(text: &str) -> Result<bool, Error> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -34,7 +34,8 @@ pub fn print_while_read(text: &str) -> Result<bool, Error> {
     }
 }
 
-/// The version of all JSON outputs (docs/json.md): it grows when a field changes its meaning or goes.
+/// The version of all JSON outputs (docs/json.md). It grows when a field changes its meaning or is
+/// removed.
 const SCHEMA_VERSION: u32 = 1;
 
 #[derive(Serialize)]

@@ -13,7 +13,7 @@ use super::values::{ipv4_net, ipv6_net};
 use manx_datastore::DefaultPool;
 use manx_datastore::api_server::make_first_pools;
 
-/// The pods' network where nothing names one: Calico's.
+/// The pods' network if no setting names one: Calico's default.
 const FALLBACK: &str = "192.168.0.0/16";
 
 /// The settings of `manx pool`. Their variables have the names of Calico's install pages.
@@ -26,37 +26,38 @@ pub struct Pool {
     /// Pod addresses of the IPv4 pool. Without it: the podSubnet of kubeadm's configuration, or else 192.168.0.0/16
     #[arg(long, env = "CALICO_IPV4POOL_CIDR", value_name = "CIDR", value_parser = ipv4_net)]
     pub cidr: Option<Ipv4Net>,
-    /// Prefix length of its blocks [default: 26]
+    /// Prefix length of the pool's blocks [default: 26]
     #[arg(long, env = "CALICO_IPV4POOL_BLOCK_SIZE", value_name = "LENGTH", value_parser = clap::value_parser!(u8).range(20..=32))]
     pub block_size: Option<u8>,
-    /// Between which nodes it uses IPIP [default: Always, or Never with --vxlan]
+    /// Which nodes use IPIP between them [default: Always, or Never with --vxlan]
     #[arg(long, env = "CALICO_IPV4POOL_IPIP", value_enum)]
     pub ipip: Option<Overlay>,
-    /// Between which nodes it uses VXLAN
+    /// Which nodes use VXLAN between them
     #[arg(long, env = "CALICO_IPV4POOL_VXLAN", value_enum, default_value_t = Overlay::Never)]
     pub vxlan: Overlay,
-    /// Whether its pods are seen as their node outside of all pools
+    /// Whether hosts outside all pools see the node's address instead of the pod's
     #[arg(long, env = "CALICO_IPV4POOL_NAT_OUTGOING", value_name = "true|false", action = ArgAction::Set, default_value_t = true)]
     pub nat_outgoing: bool,
-    /// The nodes that get blocks of it [default: all]
+    /// The nodes that get blocks of the pool [default: all]
     #[arg(long, env = "CALICO_IPV4POOL_NODE_SELECTOR", value_name = "SELECTOR")]
     pub node_selector: Option<String>,
-    /// Whether peers in BGP are told nothing of it
+    /// Whether the pool is not announced to BGP peers
     #[arg(long, env = "CALICO_IPV4POOL_DISABLE_BGP_EXPORT", value_name = "true|false", action = ArgAction::Set, default_value_t = false)]
     pub disable_bgp_export: bool,
-    /// Pod addresses of the IPv6 pool. Without it, and without an IPv6 podSubnet of kubeadm's, there is none
+    /// Pod addresses of the IPv6 pool. Without it, and without an IPv6 podSubnet of kubeadm, there
+    /// is no such pool
     #[arg(long, env = "CALICO_IPV6POOL_CIDR", value_name = "CIDR", value_parser = ipv6_net)]
     pub ipv6_cidr: Option<Ipv6Net>,
-    /// Prefix length of its blocks [default: 122]
+    /// Prefix length of the pool's blocks [default: 122]
     #[arg(long, env = "CALICO_IPV6POOL_BLOCK_SIZE", value_name = "LENGTH", value_parser = clap::value_parser!(u8).range(116..=128))]
     pub ipv6_block_size: Option<u8>,
-    /// Whether its pods are seen as their node outside of all pools
+    /// Whether hosts outside all pools see the node's address instead of the pod's
     #[arg(long, env = "CALICO_IPV6POOL_NAT_OUTGOING", value_name = "true|false", action = ArgAction::Set, default_value_t = false)]
     pub ipv6_nat_outgoing: bool,
-    /// The nodes that get blocks of it [default: all]
+    /// The nodes that get blocks of the pool [default: all]
     #[arg(long, env = "CALICO_IPV6POOL_NODE_SELECTOR", value_name = "SELECTOR")]
     pub ipv6_node_selector: Option<String>,
-    /// Whether peers in BGP are told nothing of it
+    /// Whether the pool is not announced to BGP peers
     #[arg(long, env = "CALICO_IPV6POOL_DISABLE_BGP_EXPORT", value_name = "true|false", action = ArgAction::Set, default_value_t = false)]
     pub ipv6_disable_bgp_export: bool,
     #[command(flatten)]
@@ -67,11 +68,11 @@ pub struct Pool {
 /// The nodes between which a pool uses an overlay, in Calico's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overlay {
-    /// Between all.
+    /// Between all nodes.
     Always,
     /// Between nodes that share no subnet.
     CrossSubnet,
-    /// Between none. Calico's variables also say `Off`.
+    /// Between no nodes. Calico's variables also say `Off`.
     Never,
 }
 
@@ -101,13 +102,14 @@ impl ValueEnum for Overlay {
 }
 
 impl Pool {
-    /// The pools, in a cluster with these networks of kubeadm's. Errors: one is not valid.
+    /// The pools, in a cluster with these networks of kubeadm's configuration. Errors: a pool is
+    /// not valid.
     fn wanted(&self, networks: &[IpNet]) -> Result<Vec<DefaultPool>, String> {
         let of_family = |is_v4: bool| {
             networks.iter().find(|net| net.addr().is_ipv4() == is_v4).map(IpNet::trunc)
         };
         let v4 = self.cidr.map(IpNet::V4).or_else(|| of_family(true));
-        // A cluster of IPv6 alone has no pool of the other family.
+        // A cluster with IPv6 alone has no IPv4 pool.
         let v6 = self.ipv6_cidr.map(IpNet::V6).or_else(|| of_family(false));
         let fallback = || FALLBACK.parse().ok().filter(|_| v6.is_none());
         let ipip = self.ipip.unwrap_or(match self.vxlan {
@@ -140,7 +142,7 @@ impl Pool {
     }
 }
 
-/// Makes a pool of each family, if the cluster has none of it.
+/// Makes a pool of each family of which the cluster has none.
 pub fn run(pool: &Pool) -> Result<(), Error> {
     log::start(LogFormat::Text);
     if pool.no_default_pools {
@@ -174,7 +176,8 @@ mod tests {
         pool: Pool,
     }
 
-    /// The pools for these arguments, in words, in a cluster with these networks of kubeadm's.
+    /// The pools for these arguments, as text, in a cluster with these networks of kubeadm's
+    /// configuration.
     fn wanted(arguments: &[&str], networks: &[&str]) -> String {
         let asked = Asked::try_parse_from([&["pool"], arguments].concat()).unwrap();
         let networks: Vec<IpNet> = networks.iter().map(|it| it.parse().unwrap()).collect();

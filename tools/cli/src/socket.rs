@@ -15,13 +15,13 @@ use manx_rig::world::setup::{NodeState, State};
 pub struct Socket {
     /// The agent's socket [default: the only one in the runtime folder]
     ///
-    /// The runtime folder is /run/manx for root and manx in the user's own (`$XDG_RUNTIME_DIR`) for others.
+    /// The runtime folder is /run/manx for root, and manx in `$XDG_RUNTIME_DIR` for other users.
     #[arg(long, env = "MANX_SOCKET", value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// The agent's node, where several run on one machine or in a rig
+    /// The agent's node, if several agents run on one machine or in a rig
     #[arg(long, value_name = "NODE", conflicts_with = "socket")]
     pub node: Option<String>,
-    /// The rig whose agent it is; `manx rig list` shows those that run
+    /// The rig of the agent; `manx rig list` shows the running rigs
     #[arg(long, value_name = "RIG", conflicts_with = "socket")]
     pub rig: Option<String>,
 }

@@ -48,7 +48,8 @@ pub fn run(status: &Status) -> Result<(), Error> {
     }
 }
 
-/// Prints the status of each agent of a rig. If one does not answer, the command fails after the others are printed.
+/// Prints the status of each agent of a rig. If an agent does not answer, the command fails after
+/// it has printed the others.
 fn of_rig(rig: &State, form: Output) -> Result<(), Error> {
     let (mut agents, mut silent) = (Vec::new(), false);
     for node in &rig.nodes {
@@ -56,7 +57,7 @@ fn of_rig(rig: &State, form: Output) -> Result<(), Error> {
             Ok(status) => agents.push(status),
             Err(error) => {
                 silent = true;
-                // This fails if standard error is closed, and then nobody reads it.
+                // This fails if standard error is closed, and then there is no reader.
                 let _ = writeln!(
                     io::stderr(),
                     "manx: node {}: {error}; `manx rig status {}` tells whether it has ended",

@@ -80,7 +80,8 @@ struct Starts {
 }
 
 impl Starts {
-    /// Records the end of an agent, and returns the pause before the next one. `None`: there is no next one.
+    /// Records the end of an agent, and returns the pause before the next start. `None`: no next
+    /// agent is started.
     fn next_pause(&mut self, end: End, was_ready: bool) -> Option<Duration> {
         self.any |= was_ready;
         if !self.any && matches!(end, End::Code(INVALID | ENVIRONMENT)) {
@@ -109,7 +110,8 @@ impl Signals {
         Ok(Self(SignalFd::with_flags(&set, flags).map_err(failed("signals"))?))
     }
 
-    /// Waits for signals, for the time `most` or for ever. Returns a signal to end, if one has come.
+    /// Waits for signals, for the time `most` or for ever. Returns the signal that asks this
+    /// process to end, if it has come.
     fn wait(&self, most: Option<Duration>) -> Result<Option<Signal>, Error> {
         let timeout = match most {
             None => PollTimeout::NONE,
@@ -133,7 +135,7 @@ impl Signals {
 /// Starts agents until this process gets a signal to end, and the last agent has ended.
 pub fn run() -> Result<(), Error> {
     let signals = Signals::block()?;
-    // The supervisor needs no capabilities in effect, and later agents must still get them.
+    // The supervisor needs no effective capabilities, but later agents must still get them.
     capabilities::lay_down().map_err(failed("capabilities"))?;
     let mut starts = Starts::default();
     loop {
@@ -226,7 +228,7 @@ pub fn follow_supervisor(supervisor: i32) -> Result<(), Error> {
 
 /// Reports to the supervisor that the agent is ready.
 pub fn report_ready() {
-    // This fails if the supervisor has ended, and then this process gets a signal to end.
+    // This fails if the supervisor has ended. In that case this process gets a signal to end.
     let _ = io::stdout().write_all(READY).and_then(|()| io::stdout().flush());
 }
 

@@ -1,4 +1,5 @@
-//! What clap does not say of a wrong usage: the variable from which a wrong value came, and other ways to name the input.
+//! Additions to clap's messages about wrong usage: the variable that a wrong value came from, and
+//! other ways to name the input.
 
 use std::ffi::OsString;
 
@@ -6,7 +7,7 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 
-/// The error of these words, completed. The first word is the program.
+/// Completes the error that these words caused. The first word is the program.
 pub(super) fn complete(
     mut error: clap::Error,
     command: &Command,

@@ -1,17 +1,18 @@
-//! The values of options that several commands have. An error says what was expected; clap says what was found, and
-//! where.
+//! The values of options that several commands have. An error says what was expected; clap adds
+//! what was found, and where.
 
 use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use manx_agent::settings::PortRange;
 
-/// The range of node ports that an API server has if it is not told another one.
+/// The default range of node ports of an API server.
 pub(crate) const NODE_PORTS: &str = "30000-32767";
-/// The ports of the way out if the agent is not told others.
+/// The default ports of the way out.
 pub(crate) const EGRESS_PORTS: &str = "61000-65534";
 
-/// Parses a net, which has no bits beyond its length: they would be a slip, of the address or of the length.
+/// Parses a net. Host bits are refused, because they show a mistake in the address or in the
+/// length.
 pub(crate) fn net(text: &str) -> Result<IpNet, String> {
     let text = text.trim();
     let (address, length) = text.split_once('/').map_or((text, None), |(it, of)| (it, Some(of)));

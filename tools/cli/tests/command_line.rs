@@ -184,7 +184,7 @@ fn a_value_that_is_refused_is_told_with_the_variable_that_it_came_from() {
     assert!(of_list.contains("(variable MANX_NODE_PORTS)"), "{of_list}");
     let of_pool = told(&["pool"], &[("CALICO_IPV4POOL_CIDR", "10.244.0.1")]);
     assert!(of_pool.contains("(variable CALICO_IPV4POOL_CIDR)"), "{of_pool}");
-    // The flag counts, whatever the variable says.
+    // The flag overrides the variable, whatever its value is.
     for flag in [&["--external-ips", "bogus"][..], &["--external-ips=bogus"]] {
         let of_flag = told(&[&node, flag].concat(), &[("MANX_EXTERNAL_IPS", "bogus")]);
         assert!(of_flag.contains("'--external-ips <CIDR,...>'"), "{of_flag}");
@@ -263,7 +263,7 @@ fn a_variable_that_is_set_to_nothing_counts_as_not_set() {
     }
 }
 
-/// In the agent's own container its variables are set for a command, too.
+/// In the agent's own container, the agent's variables are also set for a command.
 #[test]
 fn the_status_of_a_node_is_asked_whatever_the_agents_variables_say_and_not_beside_its_flags() {
     let run = |arguments: &[&str]| {
@@ -319,7 +319,7 @@ fn without_an_agent_the_answer_is_3_and_a_capture_writes_no_file() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// The program's standard error and its exit code; `DIR` in them is the test's folder.
+/// The program's exit code and standard error, in which `DIR` replaces the test's folder.
 fn said(folder: &std::path::Path, arguments: &[&str]) -> String {
     let arguments: Vec<String> =
         arguments.iter().map(|word| word.replace("DIR", folder.to_str().unwrap())).collect();
@@ -354,7 +354,7 @@ fn the_manifests_run_commands_of_this_program_and_probe_the_agents_socket() {
         let commands: Vec<Vec<&str>> = commands
             .map(|(_, rest)| rest.trim_end_matches(['}', ']']).split(", ").collect())
             .collect();
-        // The pool's Job has its settings from variables.
+        // The pool's Job gets its settings from variables.
         let (of_pool, commands): (Vec<_>, Vec<_>) =
             commands.into_iter().partition(|it| it[0] == "pool");
         assert_eq!(of_pool, if makes_pool { vec![vec!["pool"]] } else { Vec::new() });
@@ -380,8 +380,8 @@ fn the_manifests_run_commands_of_this_program_and_probe_the_agents_socket() {
     }
 }
 
-/// The manifest of controllers runs a command of this program, which may make nothing but its Lease, Events, and records of
-/// IPAM, and changes nothing of a Service but its status.
+/// The manifest of controllers runs a command of this program. The command may only make its Lease,
+/// Events, and records of IPAM, and may change only the status of a Service.
 #[test]
 fn the_manifest_of_controllers_runs_a_command_of_this_program_with_few_rights() {
     let manifest = include_str!("../../../deploy/controllers.yaml");
@@ -632,7 +632,7 @@ fn policy_check_ends_with_2_only_if_something_is_not_valid() {
     let (code, told) = check(&[at("good"), at("bad.yaml")], &["--output", "json"]);
     assert_eq!(code, Some(2));
     let report: serde_json::Value = serde_json::from_str(&told).unwrap();
-    // It is not valid, and another one of the same name is.
+    // One policy is invalid, and another policy has the same name.
     assert_eq!(report["errors"], 2);
     assert_eq!(report["files"], 2);
     let (code, told) = check(&[at("none")], &[]);
@@ -642,7 +642,7 @@ fn policy_check_ends_with_2_only_if_something_is_not_valid() {
     assert_eq!(check(&[at("good"), at("good/policy.yaml")], &[]).0, Some(0));
 }
 
-/// If nothing was read, nothing was checked: a wrong path must not look like success.
+/// If nothing was read, nothing was checked, so a wrong path must not look like success.
 #[test]
 fn what_holds_no_manifest_is_neither_checked_nor_proved() {
     let directory = tempfile::tempdir().unwrap();
@@ -679,7 +679,7 @@ fn what_holds_no_manifest_is_neither_checked_nor_proved() {
     let (code, told) = said("check", "unread", &[]);
     assert!(code == 2 && told.contains("found only what is skipped"), "{code}\n{told}");
     assert_eq!(said("prove", "unread", &[]).0, 2);
-    // It is also an error if only one of several paths holds nothing.
+    // It is also an error if only one of several paths holds no manifest.
     assert_eq!(said("check", "above/below", &[&at("empty")]).0, 2);
 }
 
@@ -710,7 +710,7 @@ fn warnings_end_with_2_if_policy_check_is_strict_and_may_be_allowed() {
     assert_eq!((code, &log["runs"][0]["results"][0]["ruleId"]), (2, &"empty-spec".into()));
 }
 
-/// Files that are no manifests are read, or a sentence says what to do.
+/// Files that are no manifests are read, or the message says what to do.
 #[test]
 fn what_is_no_manifest_of_yaml_is_read_or_said_what_to_do() {
     let directory = tempfile::tempdir().unwrap();
@@ -722,7 +722,7 @@ fn what_is_no_manifest_of_yaml_is_read_or_said_what_to_do() {
     let namespace = r#"{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}"#;
     let far = namespace.replace("shop", "far");
 
-    // kubectl, if it finds nothing, and what the API server may write.
+    // These are outputs of kubectl without a result, and a form that the API server may write.
     for (name, items) in [("none.yaml", "[]"), ("null.yaml", "null")] {
         let list = format!(
             "apiVersion: v1\nitems: {items}\nkind: List\nmetadata:\n  resourceVersion: \"\"\n"
@@ -779,7 +779,7 @@ fn what_is_no_manifest_of_yaml_is_read_or_said_what_to_do() {
         4,
         "{told}"
     );
-    // A file that was named has objects.
+    // A file that is named directly must hold objects.
     let (code, told) = check("gitops/package.json");
     assert!(code == 2 && told.contains("error[not-an-object]: is no Kubernetes object"), "{told}");
     // A file that may hold a policy does not count as another file.
@@ -818,7 +818,7 @@ fn policy_check_reads_standard_input() {
 fn bench_is_the_program_beside_manx_and_without_it_says_how_to_get_it() {
     use std::os::unix::fs::PermissionsExt as _;
     let own = std::path::Path::new(env!("CARGO_BIN_EXE_manx"));
-    // In a folder in which a link to the program can be made, and which holds nothing else.
+    // The folder allows a link to the program, and holds nothing else.
     let folder = tempfile::tempdir_in(own.parent().unwrap()).unwrap();
     let manx = folder.path().join("manx");
     fs::hard_link(own, &manx).unwrap();

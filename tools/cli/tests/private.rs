@@ -1,4 +1,4 @@
-//! A local attacker puts folders, links and sockets where another user's program looks.
+//! A local attacker puts folders, links and sockets where another user's program looks for its own.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use manx_fixtures::skip::{Need, skip};
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 /// The number of a user without an account.
 const STRANGER: u32 = 61_337;
-/// The path on which a process that plays the other user listens.
+/// The variable with the path on which a process that acts as the other user listens.
 const LISTEN_AT: &str = "MANX_TEST_LISTEN_AT";
 
 /// Whether this process can act as two users, as root can if both are mapped.
@@ -105,7 +105,8 @@ fn a_folder_for_temporary_files_where_others_can_move_what_is_not_theirs_is_not_
 fn the_runtime_folder_of_another_user_is_not_believed() {
     let session = tempfile::tempdir().unwrap();
     let mut path = session.path().to_owned();
-    // Root has kept the variable of the user that he was before; an ordinary user gets a message about root's folder.
+    // Root keeps the variable of the former user, as after `su`. An ordinary user gets a message
+    // about root's folder.
     if is_two() {
         chown(&path, Some(STRANGER), None).unwrap();
     } else {
@@ -134,7 +135,8 @@ fn a_runtime_folder_that_a_group_may_write_to_is_not_believed() {
     let (folder, manx) = everybodys(Path::new(env!("CARGO_BIN_EXE_manx")));
     let session = folder.path().join("session");
     fs::create_dir(&session).unwrap();
-    // The user's primary group, which may have other members, and the group that has the user's number.
+    // The user's primary group, which may have other members, and the group that has the user's own
+    // number.
     for (group, code) in [(GROUP, 3), (STRANGER, 2)] {
         chown(&session, Some(STRANGER), Some(group)).unwrap();
         fs::set_permissions(&session, Permissions::from_mode(0o770)).unwrap();

@@ -1,4 +1,5 @@
-//! An agent's process: its restart by the supervisor, its answers while it waits, and the users who can answer for it.
+//! The process of an agent: restarts by the supervisor, answers while it waits, and the users whose
+//! answers are trusted.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs::{self, File};
@@ -55,7 +56,7 @@ impl Place {
         fs::read_to_string(self.at("log")).unwrap_or_default()
     }
 
-    /// Starts `manx node` by these programs. Its log is appended.
+    /// Starts `manx node` through these programs. Its log is appended.
     fn node(&self, starter: &[&str]) -> Command {
         let (program, arguments) = starter.split_first().unwrap_or((&MANX, &[]));
         let mut node = Command::new(program);
@@ -227,7 +228,7 @@ fn an_address_that_another_process_has_ends_no_agent_and_is_told() {
 fn an_agent_that_waits_for_its_api_server_says_so_at_its_sockets() {
     let place = Place::new();
     let _agent = Running(place.waiting(&[]).spawn().unwrap());
-    // Before the agent listens, its own socket refuses, too.
+    // Before the agent listens, its own socket also refuses connections.
     let told = until("a refused connection", || match place.status() {
         Err(error) if error.to_string().contains("refused") => {
             (error.kind() == ErrorKind::Starting).then_some(error)
@@ -265,7 +266,7 @@ fn a_start_right_after_a_kill_takes_the_place_and_one_beside_a_living_agent_does
     let answers = || place.status().is_err_and(|it| it.kind() == ErrorKind::Starting).then_some(());
     for _ in 0..10 {
         until(&place.log(), answers);
-        // It starts before the other agent is killed, so it waits for the end of that one.
+        // This agent starts before the other one is killed, so it waits for the end of that one.
         let mut next = Running(place.waiting(&[]).spawn().unwrap());
         end(agent.pid(), Signal::SIGKILL);
         agent.0.wait().unwrap();
@@ -304,7 +305,7 @@ fn an_agent_that_cannot_start_ends_its_supervisor_with_its_exit_code_and_one_tha
     until("its socket", || {
         place.status().is_err_and(|it| it.kind() == ErrorKind::Starting).then_some(())
     });
-    // A supervisor that is killed takes its agent along.
+    // When the supervisor is killed, its agent ends, too.
     let agent = only_child(supervisor.pid()).unwrap();
     supervisor.0.kill().unwrap();
     supervisor.0.wait().unwrap();

@@ -1,4 +1,4 @@
-//! One node agent in a process of its own.
+//! One node agent in its own process.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,14 +18,14 @@ use crate::error::{Error, errno, io};
 use crate::host::process::{self, Process, tail};
 use crate::path::way::SERVICE_RANGE;
 
-/// The first argument by which this program starts itself as an agent.
+/// The first argument with which this program starts itself as an agent.
 pub const AGENT: &str = "agent";
 /// The folder of the manifests that all agents read.
 pub(super) const MANIFESTS: &str = "manifests";
 /// The longest time that an agent may take to start, and to enforce its objects.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The command line of an agent: that of `manx node`, and the namespace of its node.
+/// The command line of an agent: the options of `manx node`, and the namespace of its node.
 #[derive(Debug, Parser)]
 #[command(name = AGENT)]
 struct Arguments {
@@ -36,7 +36,8 @@ struct Arguments {
     node: Node,
 }
 
-/// Runs as an agent with the arguments of `Agent::start`; returns when it ends. The caller must have a single thread.
+/// Runs as an agent with the arguments of `Agent::start`, and returns when the agent ends. The caller must have a
+/// single thread.
 pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
     let arguments = Arguments::parse_from(arguments);
     process::end_with_parent().map_err(|error| error.to_string())?;
@@ -45,7 +46,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
     node::run(&arguments.node).map_err(|error| error.to_string())
 }
 
-/// An agent. It ends when it is dropped.
+/// An agent. The agent ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Agent {
     pub(super) process: Process,
@@ -71,7 +72,7 @@ impl Agent {
         command.arg("--datastore").arg(folder.join(MANIFESTS));
         command.arg("--socket").arg(&socket);
         command.args(arguments(shape, holds_receiver));
-        // The user's variables for his own agents are not meant for this one.
+        // Environment variables that the user has set for other agents are not meant for this one.
         for (name, _) in std::env::vars_os() {
             if name.as_encoded_bytes().starts_with(b"MANX_") {
                 command.env_remove(name);
@@ -87,7 +88,7 @@ impl Agent {
         Ok(Client::connect(&self.socket)?.status()?)
     }
 
-    /// Waits until `ready` is true of the status.
+    /// Waits until `ready` accepts the status.
     pub(super) fn wait_until(
         &mut self,
         what: &str,
@@ -112,10 +113,10 @@ impl Agent {
         }
     }
 
-    /// The user and system time of the process in seconds (`proc(5)`, stat: fields 14 and 15, in ticks).
+    /// The user and system time of the process, in seconds (`proc(5)`, stat: fields 14 and 15, in ticks).
     pub(super) fn cpu_seconds(&self) -> Result<f64, Error> {
         let text = self.proc_file("stat")?;
-        // The name in parentheses may hold spaces, so fields are counted after it, from 3.
+        // The name in parentheses may contain spaces, so fields are counted from its end, starting with 3.
         let fields: Vec<&str> =
             text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
         let ticks = |field: usize| fields.get(field - 3).and_then(|text| text.parse::<f64>().ok());
@@ -125,7 +126,7 @@ impl Agent {
         Ok((ticks(14).unwrap_or(0.0) + ticks(15).unwrap_or(0.0)) / hertz as f64)
     }
 
-    /// The resident memory of the process in MiB.
+    /// The resident memory of the process, in MiB.
     pub(super) fn resident_mib(&self) -> Result<f64, Error> {
         let text = self.proc_file("status")?;
         let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));

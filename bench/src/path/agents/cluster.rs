@@ -1,4 +1,4 @@
-//! A path through Manx: one node agent or two, and pods that are attached through their sockets.
+//! A path through Manx: one or two node agents, and pods that are attached through their sockets.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,10 +26,10 @@ use crate::path::way::{NODE, OTHER_SERVICES, OUTSIDE, Way, on_link};
 
 /// The name of the namespace of the host outside.
 const OUTSIDE_NAME: &str = "outside";
-/// The address of the pod [`FAR`]. No device has it.
+/// The address of the pod [`FAR`]. No device has this address.
 const FAR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 200);
 
-/// Agents, their pods, and the folder of their sockets, manifests and logs. The agents end when it is dropped.
+/// Agents, their pods, and the folder of their sockets, manifests and logs. The agents end when this value is dropped.
 #[derive(Debug)]
 pub struct Cluster {
     agents: Vec<Agent>,
@@ -40,13 +40,13 @@ pub struct Cluster {
     folder: TempDir,
 }
 
-/// The namespace and the addresses that an attacker uses.
+/// The namespace of an attacker, and the addresses that it attacks.
 #[derive(Debug, Clone)]
 pub struct Attack {
     /// The network namespace of its pod.
     pub netns: PathBuf,
     pub from: Ipv4Addr,
-    /// The address of a pod on its node.
+    /// The address of a pod on the attacker's node.
     pub near: Ipv4Addr,
     /// The address of a pod on the other node.
     pub far: Ipv4Addr,
@@ -102,7 +102,7 @@ impl Cluster {
         if measured.is_some() {
             write(&datastore, "measured.yaml", &services::measured(ends.receiver.address))?;
         }
-        // The least: a node port is one more.
+        // This is the smallest number of frontends; a node port is one more.
         let frontends = match shape.translation {
             Translation::Off => None,
             Translation::Unused | Translation::Used(_) => {
@@ -122,10 +122,10 @@ impl Cluster {
         Ok(Self { agents, ends, others, polling: shape.polling, folder })
     }
 
-    /// The namespace and the addresses that the attacker uses.
+    /// The namespace of the attacker, and the addresses that it attacks.
     ///
     /// # Errors
-    /// The cluster has no attacker: its [shape](Shape::attack) does not ask for one.
+    /// Returns an error if the cluster has no attacker because its [shape](Shape::attack) does not ask for one.
     pub fn attack(&self) -> Result<Attack, Error> {
         let address = |name: &str| match self.others.get(name).map(|end| end.address) {
             Some(IpAddr::V4(address)) => Ok(address),
@@ -135,7 +135,7 @@ impl Cluster {
         Ok(Attack { netns, from: address(ATTACKER)?, near: address(TARGET)?, far: FAR_ADDRESS })
     }
 
-    /// Whether its workers never sleep.
+    /// Whether the workers of its agents never sleep.
     pub fn is_busy(&self) -> bool {
         self.polling == Polling::Busy
     }
@@ -145,7 +145,7 @@ impl Cluster {
         self.agents.iter().map(Agent::status).collect()
     }
 
-    /// The share of a core that each agent uses over `length`, and its resident memory in MiB.
+    /// The share of a core that each agent uses during `length`, and its resident memory in MiB.
     pub fn usage(&self, length: Duration) -> Result<Vec<(f64, f64)>, Error> {
         let before = self.agents.iter().map(Agent::cpu_seconds).collect::<Result<Vec<_>, _>>()?;
         let start = Instant::now();
@@ -158,7 +158,8 @@ impl Cluster {
     }
 }
 
-/// Makes a folder with the manifests of everything but pods, the namespaces of both nodes, and the link between them.
+/// Creates a folder with the manifests of everything except pods, the namespaces of both nodes, and the link between
+/// them.
 pub(super) fn start_datastore(shape: &Shape) -> Result<TempDir, Error> {
     let folder = namespaces::temporary_folder()?;
     let datastore = folder.path().join(MANIFESTS);
@@ -171,7 +172,7 @@ pub(super) fn start_datastore(shape: &Shape) -> Result<TempDir, Error> {
     Ok(folder)
 }
 
-/// Makes the namespaces of both nodes, or of one and a host outside, and the link between them.
+/// Creates the namespaces of both nodes, or of one node and a host outside, and the link between them.
 fn connect_nodes(folder: &FilePath, shape: &Shape) -> Result<(), Error> {
     let (peer, peer_address) = if shape.has_outside() {
         (OUTSIDE_NAME, OUTSIDE)
@@ -179,13 +180,14 @@ fn connect_nodes(folder: &FilePath, shape: &Shape) -> Result<(), Error> {
         ("node-2", Ipv4Addr::new(172, 18, 0, 3))
     };
     let nodes = [named_namespace(folder, "node-1")?, named_namespace(folder, peer)?];
-    // A pod's MTU is the link's without the tunnel header. On one node it is the MTU of the kernel's ends.
+    // The MTU of a pod is that of the link minus the tunnel header. On a single node it is the MTU of the kernel's
+    // ends.
     let mtu = if shape.across.is_some() { MTU } else { MTU + IPIP_OVERHEAD };
     add_veth(&nodes[0], "eth0", &nodes[1], "eth0", mtu)?;
     for (netns, address) in nodes.iter().zip([NODE, peer_address]) {
         add_address(netns, "eth0", on_link(address))?;
         forward_ipv4(netns)?;
-        // An agent that translates does not start with 1, which a namespace may have from the machine.
+        // An agent that translates does not start if this is 1, which a namespace may have inherited from the machine.
         netns::run_in(netns, || sysctl::set("ipv4/conf/all/rp_filter", "0"))??;
     }
     Ok(())
@@ -196,7 +198,7 @@ fn outside(folder: &FilePath) -> Result<PathEnd, Error> {
     Ok(PathEnd { netns: netns::open(&folder.join(OUTSIDE_NAME))?, address: OUTSIDE.into() })
 }
 
-/// The names of the pods on the first node besides the two ends.
+/// The names of the pods on the first node other than the two ends.
 fn other_pods(shape: &Shape) -> Vec<String> {
     let bystanders = (0..shape.bystanders).map(|index| format!("bystander-{index}"));
     let attack: &[&str] = if shape.attack { &[ATTACKER, TARGET] } else { &[] };
@@ -219,7 +221,7 @@ fn attach(folder: &FilePath, agent: &Agent, pod: &str) -> Result<PathEnd, Error>
     }
 }
 
-/// Writes a manifest as the directory store requires it: whole, by a rename.
+/// Writes a manifest as the directory store requires it: as a whole, by a rename.
 pub(super) fn write(folder: &FilePath, name: &str, text: &str) -> Result<(), Error> {
     let hidden = folder.join(format!(".{name}.tmp"));
     fs::write(&hidden, text)

@@ -1,4 +1,4 @@
-//! The manifests of the bench's agents: nodes, a pool, pods, and policies that deny everything but the traffic.
+//! The manifests for the bench's agents: nodes, a pool, pods, and policies that deny everything except the traffic.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,18 +11,18 @@ use crate::path::way::{OUTSIDE, Way};
 /// A pod of the manifests.
 pub(crate) struct Pod {
     pub(crate) name: String,
-    /// The index of its node: 0 for `node-1`.
+    /// The index of its node; 0 is `node-1`.
     pub(crate) node: usize,
     pub(crate) address: IpAddr,
 }
 
-/// The traffic that a policy allows one pod in spite of the default deny.
+/// The traffic that a policy allows for one pod despite the default deny.
 struct Allowed {
     policy: &'static str,
     pod: &'static str,
     direction: Direction,
     peers: &'static [Peer],
-    /// The number of ports from [`PORT`] on.
+    /// The number of allowed ports, starting with [`PORT`].
     ports: u16,
 }
 
@@ -39,7 +39,7 @@ enum Direction {
 }
 
 impl Direction {
-    /// The policy type, the name of the field of its rules, and the name of the field of their peers.
+    /// The policy type, the name of the field with its rules, and the name of the field with their peers.
     const fn field_names(self) -> [&'static str; 3] {
         match self {
             Self::Ingress => ["Ingress", "ingress", "from"],
@@ -58,7 +58,7 @@ const fn allowed(
     Allowed { policy, pod, direction, peers, ports }
 }
 
-/// The traffic between the two ends: out of left, into right.
+/// The traffic between the two ends: out of the left one, into the right one.
 const ENDS: [Allowed; 2] = [
     allowed("out", "left", Direction::Egress, &[Peer::Pod("right")], 1),
     allowed("into", "right", Direction::Ingress, &[Peer::Pod("left")], 1),
@@ -69,7 +69,7 @@ const OUT: [Allowed; 1] =
 /// The traffic of a host outside to a pod.
 const INTO: [Allowed; 1] =
     [allowed("into", "right", Direction::Ingress, &[Peer::Host(OUTSIDE)], Way::NodePort.ports())];
-/// An attacker may send to a pod on its node and to one on another node.
+/// The traffic of an attacker, which may send to a pod on its node and to one on another node.
 const ATTACK: [Allowed; 2] = [
     allowed(
         "attack",
@@ -81,7 +81,7 @@ const ATTACK: [Allowed; 2] = [
     allowed("attacked", TARGET, Direction::Ingress, &[Peer::Pod(ATTACKER)], ATTACK_PORTS),
 ];
 
-/// All objects but the pods.
+/// All objects except the pods.
 pub(crate) fn cluster(shape: &Shape) -> String {
     let mut text = String::new();
     for node in [1, 2] {
@@ -119,7 +119,7 @@ pub(crate) fn cluster(shape: &Shape) -> String {
     text
 }
 
-/// Appends a policy of `rules` rules and a last one that allows the traffic.
+/// Appends a policy with `rules` rules and a last rule that allows the traffic.
 fn policy(text: &mut String, allowed: &Allowed, rules: usize) {
     let [policy_type, field, peers] = allowed.direction.field_names();
     let _ = write!(
@@ -163,7 +163,7 @@ pub(crate) fn pods(pods: &[Pod]) -> String {
     text
 }
 
-/// A policy that allows all pods this port.
+/// A policy that allows this port for all pods.
 pub(crate) fn changing_policy(port: u16) -> String {
     format!(
         "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
@@ -214,7 +214,7 @@ mod tests {
                 .values()
                 .flat_map(|policy| [&policy.ingress, &policy.egress])
                 .flatten()
-                // One rule of several protocols is several in the model.
+                // A rule with several protocols becomes several rules in the model.
                 .map(|rules| rules.iter().map(|rule| rule.index).collect::<BTreeSet<_>>().len())
                 .sum();
             assert_eq!(rules, policies * 301);

@@ -1,4 +1,4 @@
-//! Paths through Manx: the real node agent, in a process of its own for each node.
+//! Paths through Manx: the real node agent, in a separate process for each node.
 
 pub mod agent;
 pub mod cluster;

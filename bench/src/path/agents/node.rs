@@ -1,4 +1,4 @@
-//! One node agent, and pods that wait to be attached to it.
+//! One node agent, and pods that are ready to be attached to it.
 
 use std::net::Ipv4Addr;
 
@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::path::constants::NAMESPACE;
 use crate::path::links::named_namespace;
 
-/// An agent, the pods that it can attach, and their folder. The agent ends when it is dropped.
+/// An agent, the pods that it can attach, and their folder. The agent ends when this value is dropped.
 #[derive(Debug)]
 pub struct Node {
     agent: Agent,
@@ -23,8 +23,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts the agent of one node, which knows this many pods. Their network namespaces are there, and none is
-    /// attached. Each asks for the address of its manifest.
+    /// Starts the agent of one node that knows this many pods. Their network namespaces exist, and none of the pods is
+    /// attached. Each pod gets the address of its manifest.
     pub fn start(shape: Shape, pods: u8) -> Result<Self, Error> {
         let folder = start_datastore(&shape)?;
         let pod = |index: u8| {
@@ -54,7 +54,7 @@ impl Node {
         Ok(Client::connect(&self.agent.socket)?)
     }
 
-    /// Gives a policy of all pods another port.
+    /// Gives another port to a policy that selects all pods.
     pub fn change_policy(&self, port: u16) -> Result<(), Error> {
         write(
             &self.folder.path().join(MANIFESTS),

@@ -8,7 +8,7 @@ use crate::path::way::{
     CLUSTER_IP, NODE_PORT, OTHER_BACKENDS, OTHER_SERVICES, SERVICE, SERVICE_PORT, other_service,
 };
 
-/// The services that no traffic goes to. Their backends are no pods of the bench.
+/// The services that get no traffic. Their backends are not pods of the bench.
 pub(super) fn others() -> String {
     let backends: Vec<IpAddr> =
         (0..OTHER_BACKENDS).map(|it| Ipv4Addr::new(10, 244, 200, it).into()).collect();
@@ -21,7 +21,7 @@ pub(super) fn others() -> String {
     text
 }
 
-/// The Service that the traffic goes to, with a cluster IP, a node port, and this backend.
+/// The Service that gets the traffic, with a cluster IP, a node port, and this backend.
 pub(super) fn measured(backend: IpAddr) -> String {
     let mut text = String::new();
     service(&mut text, SERVICE, CLUSTER_IP, &["TCP", "UDP"], Some(NODE_PORT));

@@ -13,30 +13,30 @@ pub enum Overlay {
     Vxlan,
 }
 
-/// What the agents do about services, and about what pods send to the world.
+/// How the agents treat services and the packets that pods send to the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Translation {
-    /// `--services none`.
+    /// They do not translate (`--services none`).
     Off,
-    /// They translate (`--services manx`), and the sender sends to the receiver's own address.
+    /// They translate (`--services manx`), but the sender sends to the receiver's own address.
     Unused,
     /// They translate, and the sender's packets take this way. One end of [`Way::NodePort`] and [`Way::Out`] is a host
-    /// outside. It is in the place of the second node, which has no agent then.
+    /// outside. The host takes the place of the second node, which then has no agent.
     Used(Way),
 }
 
 /// The shape of a cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
-    /// The encapsulation between the two ends if they are on two nodes; `None`: they are on one node.
+    /// The encapsulation between the two ends if they are on two nodes. `None` if they are on one node.
     pub across: Option<Overlay>,
-    /// The number of pods on the first node besides the two ends.
+    /// The number of pods on the first node other than the two ends.
     pub bystanders: usize,
-    /// The number of rules of each policy besides the one that allows the traffic.
+    /// The number of rules of each policy, besides the one that allows the traffic.
     pub rules: usize,
     /// How pods are attached.
     pub device: Device,
-    /// The way in which idle workers wait for packets.
+    /// How idle workers wait for packets.
     pub polling: Polling,
     /// The number of workers of each agent.
     pub workers: usize,
@@ -49,7 +49,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Only the two ends, on one node, by TUN, with one worker.
+    /// A cluster of only the two ends, on one node, by TUN, with one worker.
     pub const fn one_node(rules: usize, cores: Cores) -> Self {
         let (device, polling) = (Device::Tun, Polling::Adaptive);
         let (workers, attack, translation) = (1, false, Translation::Off);
@@ -66,7 +66,7 @@ impl Shape {
         }
     }
 
-    /// The way on which the agents translate the sender's packets.
+    /// The way by which the agents translate the sender's packets, if they do.
     pub const fn way(&self) -> Option<Way> {
         match self.translation {
             Translation::Used(way) => Some(way),

@@ -1,8 +1,8 @@
-//! The port of a bare forwarder towards another node: UDP datagrams.
+//! The port of a bare forwarder to another node: UDP datagrams.
 //!
-//! A packet from a pod's TUN is sent as it is, in datagrams that the kernel cuts at the MTU, and written to the other
-//! pod's TUN. The only header is the virtio header, which says how to cut the packet, and nothing is decided. No tunnel
-//! by these devices and system calls is faster.
+//! A packet from a pod's TUN is sent unchanged, in datagrams that the kernel cuts at the MTU, and is written to the
+//! other pod's TUN. The only header is the virtio header, which says how to cut the packet, and no decision is made. No
+//! tunnel with these devices and system calls can be faster.
 
 use std::fs::File;
 use std::io;
@@ -22,10 +22,11 @@ use crate::path::constants::{MTU, VXLAN_OVERHEAD};
 
 /// The UDP port of both nodes.
 const PORT: u16 = 4790;
-/// The bytes of an outer IPv4 and a UDP header.
+/// The length of an outer IPv4 header and a UDP header, in bytes.
 const HEADERS: u32 = 20 + 8;
 
-/// The MTU of the pods, and the largest number of segments of a super-packet: those of Manx's pods behind VXLAN.
+/// The MTU of the pods, and the largest number of segments of a super-packet. Both are those of Manx's pods behind
+/// VXLAN.
 pub(super) fn pod_limits() -> (u32, Option<u32>) {
     let mtu = MTU - VXLAN_OVERHEAD;
     (mtu, Some(segments_at_once(mtu)))

@@ -1,5 +1,5 @@
-//! A bare forwarder: a process with the devices and system calls of Manx's pods. It decides nothing: packets that come
-//! from one port leave by the other. Less work per packet is not possible with these devices.
+//! A bare forwarder: a process with the devices and system calls of Manx's pods. It makes no decision: packets from one
+//! port leave by the other. Less work per packet is not possible with these devices.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,9 +20,9 @@ use crate::host::cores;
 use crate::host::process;
 use crate::path::constants::MTU;
 
-/// The first argument by which this program starts itself as a bare forwarder.
+/// The first argument with which this program starts itself as a bare forwarder.
 pub const BARE: &str = "bare";
-/// The number of packets received at once, as by a worker.
+/// The number of packets that are received at once, as in a worker.
 const BATCH: usize = 32;
 const SLEEP: Duration = Duration::from_secs(1);
 
@@ -99,7 +99,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
     forward(&mut ports, polling).map_err(|error| error.to_string())
 }
 
-/// Forwards between two ports, for ever.
+/// Forwards between two ports forever.
 fn forward(ports: &mut Queues, polling: Polling) -> io::Result<()> {
     let mut poller = Poller::new()?;
     for (port, id) in ports.iter().zip(0..) {

@@ -1,4 +1,5 @@
-//! Paths through a forwarder that decides nothing: the lowest cost with the devices and system calls of Manx.
+//! Paths through a forwarder that makes no decision: the lowest cost that is possible with the devices and system calls
+//! of Manx.
 
 mod datagrams;
 pub mod forwarder;

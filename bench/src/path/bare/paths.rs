@@ -1,4 +1,4 @@
-//! Paths through bare forwarders: one forwarder between two pods, or one on each of two nodes.
+//! Paths through bare forwarders: one forwarder between two pods, or one forwarder on each of two nodes.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::path::constants::MTU;
 use crate::path::ends::{PathEnd, PathEnds, ProcessPath};
 use crate::path::links::{add_address, add_veth, named_namespace, net};
 
-/// A path through one forwarder on this core (`None`: the scheduler's choice).
+/// A path through one forwarder on this core (`None` leaves the choice to the scheduler).
 pub fn one_node(
     device: Device,
     polling: Polling,
@@ -62,7 +62,7 @@ pub fn two_nodes(cores: Cores) -> Result<ProcessPath, Error> {
     Ok(ProcessPath { ends, processes, folder })
 }
 
-/// Starts a forwarder on this core, attached to these namespaces, and waits until its devices are there.
+/// Starts a forwarder on this core, attached to these namespaces, and waits until its devices exist.
 fn start(
     attached: &[(PathBuf, IpAddr)],
     core: Option<usize>,

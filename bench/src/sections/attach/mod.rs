@@ -1,8 +1,8 @@
-//! The time to attach many pods to one real agent, and the delay of other work meanwhile.
+//! The time to attach many pods to one real agent, and the delay of other work in the meantime.
 //!
-//! In each round the pods are attached one after the other, detached, attached at once, and detached. Meanwhile a
-//! policy of all pods changes ten times a second, so that the agent reads its datastore and publishes tables, and a
-//! client asks for its status every 2 ms.
+//! In each round the pods are attached one after the other, detached, attached at once, and detached. In the meantime a
+//! policy of all pods changes ten times per second, so that the agent reads its datastore and publishes tables. A
+//! client requests the agent's status every 2 ms.
 
 mod observer;
 mod rows;
@@ -25,11 +25,12 @@ use crate::run::{ListedRow, Run, Settings};
 use observer::{Observed, change_policy, longest, observe};
 use rows::{FIGURES, HEAD, NAME, PODS};
 
-/// About how long a round takes.
+/// The estimated time of a round.
 const ROUND: Duration = Duration::from_secs(8);
 /// The time for which the policy changes before the first pod is attached.
 const LEAD: Duration = Duration::from_millis(500);
-/// The longest time that attaching all at once may take, as a part of the time of attaching one after the other.
+/// The longest time that attaching all pods at once may take, relative to the time of attaching them one after the
+/// other.
 const LONGER: Goal = Goal::AtMost(1.0);
 
 /// The row of this section.
@@ -73,7 +74,7 @@ fn measure_rounds(run: &Run) -> Result<Vec<Figure>, Error> {
         .ok_or_else(|| Error::Nothing("no rounds were asked for".to_owned()))
 }
 
-/// Attaches all pods, and detaches them. Returns the figures in milliseconds.
+/// Attaches all pods, then detaches them. Returns the figures in milliseconds.
 fn measure_once(
     node: &Node,
     attach: fn(&Node) -> Result<(), Error>,
@@ -93,8 +94,8 @@ fn measure_once(
     Ok(figures.map(|it| it.as_secs_f64() * 1e3))
 }
 
-/// Attaches all pods while a policy changes. Returns the time of the beginning, the time when all had their policy, and
-/// the observations.
+/// Attaches all pods while a policy changes. Returns the start time, the time when policy was in force for all pods,
+/// and the observations.
 fn attach_observed(
     node: &Node,
     attach: fn(&Node) -> Result<(), Error>,
@@ -132,7 +133,7 @@ fn attach_at_once(node: &Node) -> Result<(), Error> {
     })
 }
 
-/// Does this for each pod, on a thread of its own.
+/// Calls a function for each pod, on a separate thread.
 fn for_all_at_once(
     node: &Node,
     call: impl Fn(&Attach) -> Result<(), Error> + Sync,
@@ -144,7 +145,7 @@ fn for_all_at_once(
     })
 }
 
-/// Whether all pods are attached and their policy is in force.
+/// Checks that all pods are attached and that their policy is in force.
 fn check(status: &Status) -> Result<(), Error> {
     let enforced = status.endpoints.iter().filter(|endpoint| endpoint.enforced).count();
     if [enforced, status.endpoints.len()] == [usize::from(PODS); 2] {

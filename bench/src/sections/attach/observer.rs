@@ -1,4 +1,4 @@
-//! An observer of an agent while pods are attached: it notes when the agent publishes tables and when it answers.
+//! An observer of an agent while pods are attached. It records when the agent publishes tables and when it answers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,7 +9,7 @@ use manx_api::client::Client;
 use crate::error::Error;
 use crate::path::agents::node::Node;
 
-/// The time between two changes of a policy. The agent waits 50 ms after a change for the next one.
+/// The time between two changes of a policy. After a change, the agent waits 50 ms for further changes.
 const BETWEEN_CHANGES: Duration = Duration::from_millis(100);
 /// The time between an answer of the agent and the next request.
 const BETWEEN_REQUESTS: Duration = Duration::from_millis(2);
@@ -22,11 +22,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct Observed {
     /// The times of its answers.
     pub(super) answers: Vec<Instant>,
-    /// When an answer had tables of another version than the one before it.
+    /// The times of those answers that had another version of the tables than the answer before.
     pub(super) publications: Vec<Instant>,
 }
 
-/// Changes a policy again and again until `stop`.
+/// Changes a policy repeatedly until `stop`.
 pub(super) fn change_policy(node: &Node, stop: &AtomicBool) -> Result<(), Error> {
     for port in (10_000..11_000).cycle() {
         if stop.load(Ordering::Relaxed) {
@@ -38,7 +38,7 @@ pub(super) fn change_policy(node: &Node, stop: &AtomicBool) -> Result<(), Error>
     Ok(())
 }
 
-/// Asks for the status again and again, until `stop` and one publication more.
+/// Requests the status repeatedly, until `stop` and one more publication.
 pub(super) fn observe(mut agent: Client, stop: &AtomicBool) -> Result<Observed, Error> {
     let (mut observed, mut version, mut stopped) = (Observed::default(), None, None);
     loop {
@@ -58,7 +58,8 @@ pub(super) fn observe(mut agent: Client, stop: &AtomicBool) -> Result<Observed, 
     }
 }
 
-/// The longest time between two of these moments that has a part between `start` and `end`. `None`: there is none.
+/// The longest interval between two consecutive moments that overlaps the time between `start` and `end`. `None` if
+/// there is no such interval.
 pub(super) fn longest(moments: &[Instant], start: Instant, end: Instant) -> Option<Duration> {
     let gaps = moments.windows(2).filter_map(|pair| <&[Instant; 2]>::try_from(pair).ok());
     let within = gaps.filter(|[from, to]| *to > start && *from < end);

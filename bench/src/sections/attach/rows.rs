@@ -1,8 +1,8 @@
 //! The row: the number of pods, and the measured quantities.
 
-/// The row's name on the command line.
+/// The name of the row on the command line.
 pub(super) const NAME: &str = "attach";
-/// The number of pods: about as many as a node has (Kubernetes, "Considerations for large clusters").
+/// The number of pods, which is about that of a node (Kubernetes, "Considerations for large clusters").
 pub(super) const PODS: u8 = 100;
 /// The heading of its figures.
 pub(super) const HEAD: &str =

@@ -1,16 +1,17 @@
-//! BGP's messages, as far as a peer of this bench writes and reads them (RFC 4271, 4). Pure.
+//! The part of BGP's messages that a peer of this bench writes and reads (RFC 4271, section 4). The
+//! functions are pure.
 
 use std::net::Ipv4Addr;
 
 use super::scenario::{Routes, number, prefix};
 
-/// The bytes of a header: the marker, the length, the type.
+/// The length of a header in bytes: the marker, the length, the type.
 const HEADER: usize = 19;
-/// The most bytes of a message.
+/// The largest length of a message, in bytes.
 const LONGEST: usize = 4096;
 /// The hold time that is proposed, in seconds.
 const HOLD_TIME: u16 = 240;
-/// What stands for an autonomous system of more than two octets (RFC 6793).
+/// The number that replaces an autonomous system number of more than two octets (RFC 6793).
 const AS_TRANS: u16 = 23456;
 
 const OPEN: u8 = 1;
@@ -18,11 +19,12 @@ const UPDATE: u8 = 2;
 const NOTIFICATION: u8 = 3;
 const KEEPALIVE: u8 = 4;
 
-/// Flags of attributes: transitive; optional and transitive.
+/// The flags of attributes: transitive, and optional and transitive.
 const WELL_KNOWN: u8 = 0x40;
 const OPTIONAL: u8 = 0xc0;
 
-/// The message that begins a session: IPv4 unicast, systems of four octets, route refresh.
+/// The message that begins a session, with these capabilities: IPv4 unicast, four-octet AS numbers,
+/// route refresh.
 pub(super) fn open(system: u32, identifier: Ipv4Addr) -> Vec<u8> {
     let mut capabilities = vec![1, 4, 0, 1, 0, 1, 2, 0, 65, 4];
     capabilities.extend(system.to_be_bytes());
@@ -40,7 +42,8 @@ pub(super) fn keepalive() -> Vec<u8> {
     message(KEEPALIVE, &[])
 }
 
-/// The message that announces routes. `is_internal`: to a peer of the same system.
+/// The message that announces routes. `is_internal` says whether the peer is in the same autonomous
+/// system.
 pub(super) fn announce(routes: &Routes, next_hop: Ipv4Addr, is_internal: bool) -> Vec<u8> {
     let Routes { prefixes, path, communities } = routes;
     let words = |all: &[u32]| all.iter().flat_map(|it| it.to_be_bytes()).collect::<Vec<u8>>();
@@ -99,18 +102,19 @@ fn message(kind: u8, body: &[u8]) -> Vec<u8> {
 pub(super) enum Message<'a> {
     Open,
     Keepalive,
-    /// Routes: the prefixes that are withdrawn and announced, as they stand there.
+    /// An UPDATE: the prefixes that are withdrawn and announced, in the form of the message.
     Update {
         withdrawn: &'a [u8],
         announced: &'a [u8],
     },
-    /// The session is over: code and subcode.
+    /// The session is over. The values are the code and the subcode.
     Notification(u8, u8),
-    /// Another one.
+    /// Any other message.
     Other,
 }
 
-/// The first message in a stream, and its length. `Ok(None)`: it is not complete.
+/// The first message in a stream, and its length. `Ok(None)` means that the message is not
+/// complete.
 pub(super) fn first(stream: &[u8]) -> Result<Option<(Message<'_>, usize)>, String> {
     let Some(header) = stream.get(..HEADER) else { return Ok(None) };
     let length = usize::from(u16::from_be_bytes([header[16], header[17]]));
@@ -136,13 +140,13 @@ pub(super) fn first(stream: &[u8]) -> Result<Option<(Message<'_>, usize)>, Strin
     Ok(Some((message, length)))
 }
 
-/// A part that stands behind its length of two octets, and what is behind it.
+/// A part that is preceded by its length in two octets, and the bytes after it.
 fn part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<2>()?;
     rest.split_at_checked(u16::from_be_bytes(*length).into())
 }
 
-/// The numbers of prefixes as they stand in a message. `None` for one that no peer tells.
+/// The numbers of the prefixes in a part of a message. `None` for a prefix that no peer announces.
 pub(super) fn numbers(mut bytes: &[u8]) -> impl Iterator<Item = Option<usize>> {
     std::iter::from_fn(move || {
         let (length, rest) = bytes.split_first()?;

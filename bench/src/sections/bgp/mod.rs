@@ -1,13 +1,14 @@
-//! Manx's BGP speaker beside BIRD and `GoBGP`, in turn, with the same peers over loopback.
+//! Manx's BGP speaker in comparison with BIRD and `GoBGP`, in turn, with the same peers over loopback.
 //!
-//! What is measured is a process (or one for each speaker); its peers are in this one: they tell messages that were made
-//! before, and note which prefixes they hold.
+//! The device under test is a process (or one process for each speaker), and its peers are in this process. They send
+//! messages that were built before, and record which prefixes they hold.
 //!
-//! - `scenario`: who speaks with whom, what each peer tells and is to be told. Pure.
-//! - `messages`: BGP's messages, as far as the peers need them. Pure.
+//! - `scenario`: which speakers and peers have sessions, which prefixes each peer announces, and which it is to
+//!   receive. It is pure.
+//! - `messages`: the part of BGP's messages that the peers need. It is pure.
 //! - `peer`: one peer's connection.
 //! - `peers`: all peers, in one thread.
-//! - [`device`]: what is measured: its processes, their files, what they use.
+//! - [`device`]: the device under test, with its processes, their files, and their usage.
 //! - `rows`: the rows.
 
 pub mod device;
@@ -37,15 +38,15 @@ use peers::Peers;
 use rows::{ROWS, Row};
 use scenario::{NET, Scenario};
 
-/// The longest time until all tables are whole.
+/// The longest time until all tables are complete.
 const PATIENCE: Duration = Duration::from_mins(3);
-/// The longest time until all know a change.
+/// The longest time until all peers have received a change.
 const PATIENCE_OF_CHANGE: Duration = Duration::from_secs(10);
-/// The time that speakers have to settle before their memory is read. An agent looks once a second at what was learned.
+/// The time that speakers get to settle before their memory is read. An agent reads the learned routes once per second.
 const SETTLE: Duration = Duration::from_millis(1500);
 /// The time between two changes.
 const BETWEEN: Duration = Duration::from_millis(20);
-/// The number of descriptors that a speaker with a thousand sessions needs, and a mesh in one process.
+/// The number of descriptors that a speaker with a thousand sessions needs. A mesh in one process needs as many.
 const DESCRIPTORS: u64 = 12_000;
 
 /// The times of a row, in ms.
@@ -56,7 +57,7 @@ const TIMES: [&str; 4] = [
     "one change until all know it, p99",
 ];
 
-/// What one measurement of one side has found: [`TIMES`], and the memory in the unit of [`Scenario::memory`].
+/// The results of one measurement of one side: [`TIMES`], and the memory in the unit of [`Scenario::memory`].
 type Found = [Option<f64>; TIMES.len() + 1];
 
 /// The rows of this section.
@@ -86,7 +87,8 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
     Ok(())
 }
 
-/// Gives the loopback device of this namespace the addresses of all. The processes that are measured are in it, too.
+/// Gives the loopback device of this namespace the addresses of all speakers and peers. The processes under test are in
+/// this namespace, too.
 fn prepare() -> Result<(), Error> {
     let (soft, hard) =
         getrlimit(Resource::RLIMIT_NOFILE).map_err(errno("the limit of descriptors"))?;
@@ -122,7 +124,7 @@ fn measure_row(run: &Run, row: &Row) -> Result<Vec<Figure>, Error> {
     Ok(figures.zip(&pairs).filter_map(figure).collect())
 }
 
-/// One side: started, told everything, changed, ended.
+/// Measures one side: starts it, announces all routes, makes the changes, and ends it.
 fn measure_once(run: &Run, kind: Kind, scenario: &Scenario) -> Result<Found, Error> {
     let folder = temporary_folder()?;
     let mut device = Device::start(kind, scenario, folder.path())?;
@@ -147,7 +149,7 @@ fn measure_once(run: &Run, kind: Kind, scenario: &Scenario) -> Result<Found, Err
     ])
 }
 
-/// Waits until all tables are whole, and returns when they were.
+/// Waits until all tables are complete, and returns the time when they were.
 fn whole(device: &mut Device, peers: &mut Peers, scenario: &Scenario) -> Result<Instant, Error> {
     let whole = peers.until_whole(PATIENCE);
     device.check()?;
@@ -155,11 +157,12 @@ fn whole(device: &mut Device, peers: &mut Peers, scenario: &Scenario) -> Result<
     if scenario.is_told() {
         return Ok(whole);
     }
-    // Nobody is told: the speaker has taken all when it rests.
+    // No peer receives routes, so the speaker has processed everything when it rests.
     device.until_still(PATIENCE, || peers.wait(Duration::from_millis(5)))
 }
 
-/// One peer after the other withdraws a prefix and tells it again. Returns the time of each until all know.
+/// One peer after the other withdraws a prefix and announces it again. Returns for each change the time until all peers
+/// have received it.
 fn changes(peers: &mut Peers, scenario: &Scenario, count: usize) -> Result<Vec<Duration>, Error> {
     let mut times = Vec::new();
     if !scenario.shows_changes() {

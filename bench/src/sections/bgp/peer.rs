@@ -1,4 +1,5 @@
-//! One peer of the bench: its connection, what it tells, and what it has been told.
+//! One peer of the bench: its connection, the routes that it announces, and the routes that it has
+//! received.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
@@ -11,12 +12,12 @@ use nix::sys::socket::{
 use super::messages::{Message, announce, first, keepalive, numbers, open};
 use super::scenario::{self, NUMBERS, SYSTEM};
 
-/// BGP's port.
+/// The port of BGP.
 const PORT: u16 = 179;
-/// The bytes that are read at once.
+/// The number of bytes that are read at once.
 pub(super) const READ: usize = 256 * 1024;
 
-/// A peer. What it tells is made before the measurement.
+/// A peer. The messages that it sends are built before the measurement.
 #[derive(Debug)]
 pub(super) struct Peer {
     address: Ipv4Addr,
@@ -24,27 +25,27 @@ pub(super) struct Peer {
     system: u32,
     /// All its routes, as messages.
     routes: Vec<u8>,
-    /// How many prefixes it is to hold.
+    /// The number of prefixes that it is to hold.
     pub(super) expected: usize,
     /// A bit for each prefix that it holds.
     held: Vec<u64>,
     count: usize,
     stage: Stage,
     stream: Option<TcpStream>,
-    /// The part of a message that has come.
+    /// The part of a message that has arrived.
     inbound: Vec<u8>,
     outbound: Vec<u8>,
-    /// How much of `outbound` is written.
+    /// The number of bytes of `outbound` that have been written.
     written: usize,
 }
 
-/// How far a session is.
+/// The stage of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     Closed,
-    /// The OPEN is sent.
+    /// The OPEN has been sent.
     Connected,
-    /// The speaker's OPEN has come.
+    /// The speaker's OPEN has arrived.
     Opened,
     Established,
 }
@@ -73,7 +74,7 @@ impl Peer {
         self.stage
     }
 
-    /// Whether it holds as many prefixes as it is to, and has told all its own.
+    /// Whether it holds the prefixes that it is to hold, and has announced all of its own.
     pub(super) fn is_whole(&self) -> bool {
         self.stage == Stage::Established && self.count == self.expected && self.has_told()
     }
@@ -82,10 +83,10 @@ impl Peer {
         self.written == self.outbound.len()
     }
 
-    /// Connects to its speaker, and sends the OPEN.
+    /// Connects to its speaker and sends the OPEN.
     ///
     /// # Errors
-    /// Nobody listens.
+    /// Returns an error if no speaker listens.
     pub(super) fn connect(&mut self) -> io::Result<BorrowedFd<'_>> {
         let stream = connect_from(self.address, self.speaker)?;
         stream.set_nonblocking(true)?;
@@ -99,12 +100,12 @@ impl Peer {
         self.stream.as_ref().map(AsFd::as_fd).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// The connection is over.
+    /// Records that the connection is over.
     pub(super) fn close(&mut self) {
         (self.stream, self.stage) = (None, Stage::Closed);
     }
 
-    /// Sends messages, behind those that wait.
+    /// Queues messages after those that wait, and sends as much as possible.
     pub(super) fn send(&mut self, messages: &[u8]) -> io::Result<()> {
         if self.written == self.outbound.len() {
             self.outbound.clear();
@@ -114,10 +115,11 @@ impl Peer {
         self.write()
     }
 
-    /// Reads and writes all that it can.
+    /// Reads and writes as much as possible.
     ///
     /// # Errors
-    /// The connection is over, or what came is no BGP, or a route that no peer tells.
+    /// Returns an error if the connection is over, if the received data is not BGP, or if it
+    /// contains a route that no peer announces.
     pub(super) fn progress(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         loop {
             let Some(stream) = &mut self.stream else { return Ok(()) };
@@ -143,7 +145,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Takes bytes of the speaker. Only the part of a message is copied.
+    /// Processes bytes from the speaker. Only the part of an incomplete message is copied.
     fn receive(&mut self, come: &[u8]) -> io::Result<()> {
         let begun = std::mem::take(&mut self.inbound);
         let joined = if begun.is_empty() { Vec::new() } else { [&begun, come].concat() };
@@ -191,7 +193,7 @@ impl Peer {
     }
 }
 
-/// Connects to BGP's port by a given address.
+/// Connects to the port of BGP from a given address.
 pub(super) fn connect_from(source: Ipv4Addr, to: Ipv4Addr) -> io::Result<TcpStream> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;

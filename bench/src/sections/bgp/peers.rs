@@ -10,35 +10,36 @@ use super::peer::{Peer, READ, Stage};
 use super::scenario::{self, Routes, SYSTEM, Scenario};
 use crate::error::{Error, errno, io as io_error};
 
-/// How many peers wait for a speaker's OPEN at once. Fewer than wait in the shortest queue of a listening socket (BIRD: 8).
+/// The number of peers that may wait for a speaker's OPEN at the same time. It is smaller than the shortest queue of a
+/// listening socket (BIRD: 8).
 const AT_ONCE: usize = 4;
-/// The wait before a peer connects again.
+/// The time before a peer connects again.
 const AGAIN: Duration = Duration::from_millis(20);
-/// The time between two messages that keep a session.
+/// The time between two messages that keep a session alive.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// The most events that are looked at together.
+/// The largest number of events that are processed together.
 const EVENTS: usize = 256;
 
-/// See the module.
+/// All peers of a measurement.
 #[derive(Debug)]
 pub(super) struct Peers {
     plan: Vec<scenario::Peer>,
     all: Vec<Peer>,
     epoll: Epoll,
     buffer: Vec<u8>,
-    /// The peers that are to connect, each with when.
+    /// The peers that are to connect, each with the time for it.
     waiting: Vec<(usize, Instant)>,
-    /// How many wait for a speaker's OPEN.
+    /// The number of peers that wait for a speaker's OPEN.
     connecting: usize,
-    /// How many are whole.
+    /// The number of peers that are complete.
     whole: usize,
     next_keepalive: Instant,
-    /// Why a connection ended last.
+    /// Why the last lost connection ended.
     lost: Option<String>,
 }
 
 impl Peers {
-    /// The peers of a scenario, without connections.
+    /// Creates the peers of a scenario, without connections.
     pub(super) fn new(scenario: &Scenario) -> Result<Self, Error> {
         let plan = scenario.peers();
         let now = Instant::now();
@@ -55,10 +56,11 @@ impl Peers {
         })
     }
 
-    /// Connects, tells and reads until every peer holds what it is to hold, and returns when this was so.
+    /// Connects, sends and reads until every peer holds the prefixes that it is to hold. Returns the time when this was
+    /// so.
     ///
     /// # Errors
-    /// It is not so in time.
+    /// Returns an error if this is not so in time.
     pub(super) fn until_whole(&mut self, patience: Duration) -> Result<Instant, Error> {
         let end = Instant::now() + patience;
         while self.whole < self.all.len() {
@@ -84,7 +86,8 @@ impl Peers {
         Ok(())
     }
 
-    /// One peer withdraws the first of its prefixes, or tells it again, and all others are to know.
+    /// One peer withdraws the first of its prefixes, or announces it again, and all other peers are to receive the
+    /// change.
     pub(super) fn change(&mut self, teller: usize, is_there: bool) -> Result<(), Error> {
         let it = &self.plan[teller];
         let Some(routes) = it.routes.first() else {
@@ -104,7 +107,7 @@ impl Peers {
         self.all[teller].send(&message).map_err(io_error("a peer cannot tell a change"))
     }
 
-    /// Connects those that are due, and looks once at all connections.
+    /// Connects the peers that are due, and checks all connections once.
     fn turn(&mut self, wait: Duration) -> Result<(), Error> {
         self.connect_some()?;
         if self.next_keepalive <= Instant::now() {
@@ -129,7 +132,7 @@ impl Peers {
         Ok(())
     }
 
-    /// Does something with a peer, and keeps the counts.
+    /// Does something with a peer, and updates the counts.
     fn step(&mut self, at: usize, act: impl FnOnce(&mut Peer, &mut [u8]) -> io::Result<()>) {
         let peer = &mut self.all[at];
         let (was_whole, stage) = (peer.is_whole(), peer.stage());

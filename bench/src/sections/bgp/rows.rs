@@ -1,4 +1,4 @@
-//! The rows: what is told by whom, and what Manx is compared with.
+//! The rows: which routes are announced by which peers, and what Manx is compared with.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use super::scenario::Shape;
 /// A row of this section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Row {
-    /// Its name on the command line.
+    /// The name of the row on the command line.
     pub(super) name: &'static str,
     /// The heading of its figures.
     pub(super) head: &'static str,
     pub(super) shape: Shape,
-    /// What Manx is compared with.
+    /// The program that Manx is compared with.
     pub(super) beside: Kind,
-    /// About how long a round takes, both sides.
+    /// The estimated time of a round for both sides.
     pub(super) round: Duration,
 }
 

@@ -1,42 +1,43 @@
-//! Who speaks with whom, and what each peer tells and is to be told. Pure.
+//! Which speakers and peers have sessions, which prefixes each peer announces, and which it is to receive. The
+//! functions are pure.
 
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
 use ipnet::Ipv4Net;
 
-/// The autonomous system of speakers and internal peers.
+/// The autonomous system number of speakers and internal peers.
 pub(super) const SYSTEM: u32 = 64512;
 /// The net of all speakers and peers, on the loopback device of the namespace.
 pub(super) const NET: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 200, 0, 0), 16);
-/// The address of the first speaker; the others follow.
+/// The address of the first speaker; those of the others follow.
 const SPEAKER: u32 = Ipv4Addr::new(10, 200, 0, 1).to_bits();
-/// The address of the first peer; the others follow.
+/// The address of the first peer; those of the others follow.
 const PEER: u32 = Ipv4Addr::new(10, 200, 4, 1).to_bits();
-/// The address from which nobody speaks BGP. It tells whether a speaker listens.
+/// The address from which no session is opened. Connecting from it shows whether a speaker listens.
 pub(super) const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 200, 255, 1);
-/// The first autonomous system of routers; the others follow.
+/// The autonomous system number of the first router; those of the others follow.
 const ROUTER: u32 = 65001;
-/// How many prefixes of a large table have the same attributes.
+/// The number of prefixes of a large table that have the same attributes.
 const TOGETHER: usize = 8;
 
-/// What is measured.
+/// The kind of scenario that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// One speaker reflects what many clients tell.
+    /// One speaker reflects the routes of many clients.
     Clients,
-    /// Speakers in full mesh, each with one client.
+    /// Speakers in a full mesh, each with one client.
     Mesh,
-    /// A router tells a large table to one speaker.
+    /// A router announces a large table to one speaker.
     Table,
-    /// The same, and an internal peer is told all of it.
+    /// The same, and an internal peer receives the whole table.
     Told,
-    /// Many routers tell the same prefixes to one speaker, and an internal peer is told the best paths.
+    /// Many routers announce the same prefixes to one speaker, and an internal peer receives the best paths.
     Overlap,
 }
 
 impl Shape {
-    /// All shapes, each with its word on the command line.
+    /// All shapes, each with its name on the command line.
     const ALL: [(Self, &'static str); 5] = [
         (Self::Clients, "clients"),
         (Self::Mesh, "mesh"),
@@ -65,35 +66,35 @@ pub(super) struct Scenario {
     pub(super) shape: Shape,
     /// The number of clients, of speakers, or of routers.
     pub(super) peers: u32,
-    /// The number of prefixes that each peer tells.
+    /// The number of prefixes that each peer announces.
     pub(super) prefixes: usize,
 }
 
-/// A peer of the speakers that are measured.
+/// A peer of the speakers under test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Peer {
     pub(super) address: Ipv4Addr,
-    /// The speaker that it speaks with.
+    /// The speaker with which it has a session.
     pub(super) speaker: Ipv4Addr,
     pub(super) system: u32,
-    /// The routes that it tells.
+    /// The routes that it announces.
     pub(super) routes: Vec<Routes>,
-    /// The number of prefixes that it is told.
+    /// The number of prefixes that it receives.
     pub(super) told: usize,
 }
 
-/// Prefixes that are told with the same attributes.
+/// Prefixes that are announced with the same attributes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Routes {
     /// The numbers of the prefixes.
     pub(super) prefixes: Vec<u32>,
-    /// The autonomous systems of the path.
+    /// The autonomous system numbers of the path.
     pub(super) path: Vec<u32>,
     pub(super) communities: Vec<u32>,
 }
 
 impl Scenario {
-    /// One part in so many of the peers, or of the prefixes, of a table that is quoted.
+    /// Creates the scenario of a published table, with one part in `part` of its peers or prefixes.
     pub(super) const fn new(shape: Shape, part: u32) -> Self {
         let (peers, prefixes) = match shape {
             Shape::Clients => (1000, 1),
@@ -115,22 +116,23 @@ impl Scenario {
         (0..count).map(|it| Ipv4Addr::from_bits(SPEAKER + it)).collect()
     }
 
-    /// Whether internal peers are clients of the speaker they speak with, as a route reflector.
+    /// Whether internal peers are clients of their speaker, which is then a route reflector.
     pub(super) fn reflects(&self) -> bool {
         matches!(self.shape, Shape::Clients | Shape::Mesh)
     }
 
-    /// Whether some peer is told what others tell.
+    /// Whether any peer receives routes of other peers.
     pub(super) fn is_told(&self) -> bool {
         self.shape != Shape::Table
     }
 
-    /// Whether peers see that one of them withdraws a prefix: no other one tells it.
+    /// Whether peers can see that one of them withdraws a prefix, because no other peer announces it.
     pub(super) const fn shows_changes(&self) -> bool {
         matches!(self.shape, Shape::Clients | Shape::Mesh | Shape::Told)
     }
 
-    /// What memory is counted for, its unit, and the number of bytes in one unit of all of these.
+    /// What the memory is stated for, the unit, and the divisor that turns all bytes into this unit for one session or
+    /// path.
     pub(super) fn memory(&self) -> (&'static str, &'static str, f64) {
         let peers = f64::from(self.peers);
         match self.shape {
@@ -142,7 +144,7 @@ impl Scenario {
         }
     }
 
-    /// The peers that are no speakers.
+    /// The peers that are not speakers.
     pub(super) fn peers(&self) -> Vec<Peer> {
         let tellers = (0..self.peers).map(|at| self.teller(at));
         let listener = (!self.reflects() && self.is_told()).then(|| Peer {
@@ -155,7 +157,7 @@ impl Scenario {
         tellers.chain(listener).collect()
     }
 
-    /// The peer with this number. It tells prefixes.
+    /// The peer with this number. It announces prefixes.
     fn teller(&self, at: u32) -> Peer {
         let speakers = if self.shape == Shape::Mesh { at } else { 0 };
         let reflects = self.reflects();
@@ -168,12 +170,12 @@ impl Scenario {
         }
     }
 
-    /// The routes of the router with this number: some prefixes together have the same attributes.
+    /// The routes of the router with this number. Several prefixes at a time have the same attributes.
     fn table(&self, router: u32) -> Vec<Routes> {
         let numbers: Vec<u32> = (0..self.prefixes as u32).map(scatter).collect();
         let groups = numbers.chunks(TOGETHER).zip(0u32..);
         let routes = groups.map(|(prefixes, at)| {
-            // Of several routers another one has the shortest path to each group.
+            // If there are several routers, another one has the shortest path to each group.
             let longer = u32::from(at % self.peers != router);
             let passed = (0..3 + longer).map(|step| 100_000 + mix(at * 8 + step) % 60_000);
             Routes {
@@ -191,13 +193,13 @@ fn block(at: u32) -> Routes {
     Routes { prefixes: vec![at], path: Vec::new(), communities: Vec::new() }
 }
 
-/// The bits of a prefix's number: there are as many prefixes.
+/// The number of bits of a prefix's number, which determines the number of prefixes.
 const BITS: u8 = 20;
 /// The first prefix, and the length of all.
 const FIRST: u32 = Ipv4Addr::new(16, 0, 0, 0).to_bits();
 const LENGTH: u8 = 24;
 
-/// How many prefixes there are.
+/// The number of prefixes.
 pub(super) const NUMBERS: usize = 1 << BITS;
 
 /// The prefix with this number.
@@ -205,18 +207,18 @@ pub(super) const fn prefix(number: u32) -> Ipv4Net {
     Ipv4Net::new_assert(Ipv4Addr::from_bits(FIRST + (number << (32 - LENGTH))), LENGTH)
 }
 
-/// The number of a prefix; `None`: nobody tells it.
+/// The number of a prefix. `None` if no peer announces it.
 pub(super) fn number(length: u8, address: u32) -> Option<usize> {
     let number = address.checked_sub(FIRST)? >> (32 - LENGTH);
     (length == LENGTH && (number as usize) < NUMBERS).then_some(number as usize)
 }
 
-/// The numbers in another order, as routers tell prefixes: odd factors make a permutation.
+/// The numbers in another order, like that in which routers announce prefixes. An odd factor gives a permutation.
 const fn scatter(at: u32) -> u32 {
     at.wrapping_mul(0x9e37_79b1) & ((1 << BITS) - 1)
 }
 
-/// Numbers without a pattern (the finaliser of `MurmurHash3`).
+/// Numbers without a pattern (the finalizer of `MurmurHash3`).
 const fn mix(at: u32) -> u32 {
     let it = (at ^ (at >> 16)).wrapping_mul(0x85eb_ca6b);
     let it = (it ^ (it >> 13)).wrapping_mul(0xc2b2_ae35);

@@ -1,5 +1,5 @@
-//! The cluster: manifests of 100,000 pods, 5,000 nodes and 14,000 policies. All objects are written in JSON-like YAML,
-//! one line each.
+//! The cluster: manifests of 100,000 pods, 5,000 nodes and 14,000 policies. All objects are written as JSON-like YAML,
+//! one line for each.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -24,7 +24,7 @@ pub(super) const FIRST_REMOTE: usize = LOCAL.div_ceil(PODS);
 /// The first node, whose tables are calculated.
 pub(super) const NODE: &str = "node-0";
 
-/// A namespace with its pods and policies.
+/// The manifest of a namespace with its pods and policies.
 pub(super) fn namespace(index: usize) -> String {
     let own = format!(
         "{{apiVersion: v1, kind: Namespace, metadata: {{name: ns-{index}, labels: {{team: t{}}}}}}}",
@@ -46,13 +46,13 @@ pub(super) fn pod(namespace: usize, at: usize, app: usize) -> String {
     )
 }
 
-/// The node and the address of the pod of this number in the cluster.
+/// The node and the address of the pod with this number in the cluster.
 pub(super) fn place(index: usize) -> (usize, Ipv4Addr) {
     let node = index / (NAMESPACES * PODS / NODES).max(LOCAL) % NODES;
     (node, Ipv4Addr::from_bits(0x0a00_0000 + (node * 256 + 2 + index % LOCAL) as u32))
 }
 
-/// The policy of this number in a namespace: a deny for all pods, DNS for all pods, or one of twelve for single apps.
+/// The policy with this number in a namespace: a deny for all pods, DNS for all pods, or one of twelve for single apps.
 pub(super) fn policy(namespace: usize, at: usize, port: usize) -> String {
     let spec = match at {
         0 => "podSelector: {}, policyTypes: [Ingress, Egress]".to_owned(),
@@ -73,7 +73,7 @@ pub(super) fn policy(namespace: usize, at: usize, port: usize) -> String {
     )
 }
 
-/// The node of this number, with a block of this prefix length.
+/// The node with this number, with a block of this prefix length.
 pub(super) fn node(index: usize, length: u8) -> String {
     let block = Ipv4Addr::from_bits(0x0a00_0000 + (index * 256) as u32);
     let address = Ipv4Addr::from_bits(0xac10_0000 + index as u32 + 1);
@@ -89,7 +89,7 @@ pub(super) fn nodes() -> String {
     (0..NODES).map(|index| node(index, 24)).collect::<String>() + pool
 }
 
-/// The files of its manifests.
+/// Writes the files of the cluster's manifests.
 pub(super) fn write_manifests() -> Result<TempDir, Failure> {
     let directory = temporary_folder()?;
     for index in 0..NAMESPACES {

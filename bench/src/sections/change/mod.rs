@@ -1,5 +1,5 @@
-//! The cost of one object's change to the control thread of a node, in a cluster of 100,000 pods, 5,000 nodes and
-//! 14,000 policies: from the changed object in the store to new tables.
+//! The cost of one object's change for the control thread of a node, in a cluster of 100,000 pods, 5,000 nodes and
+//! 14,000 policies. It is measured from the changed object in the store to new tables.
 
 mod cluster;
 mod node;
@@ -32,13 +32,13 @@ use node::{Node, attached_pods, change, key, timed};
 
 const NAME: &str = "change";
 const DESCRIPTION: &str = "one object changes among 100,000 pods, 5,000 nodes and 14,000 policies";
-/// About how long it takes.
+/// The estimated time.
 const ESTIMATE: Duration = Duration::from_secs(15);
 /// The number of policies that change.
 const POLICIES_CHANGED: usize = 10;
 /// The number of nodes whose blocks change.
 const BLOCKS_CHANGED: usize = 10;
-/// The steps of a pod of another node.
+/// The steps for a pod of another node.
 const POD_STEPS: [&str; 4] = [
     "a pod of another node changes",
     "a pod of another node changes back",
@@ -80,7 +80,7 @@ struct Results {
 }
 
 impl Results {
-    /// Adds a figure of these times; `us` or `ms`. Without times there is none.
+    /// Adds a figure of these times, in `us` or `ms`. If there are no times, it adds nothing.
     fn add(&mut self, what: &str, unit: &'static str, times: &[Duration], goal: Option<Goal>) {
         let head = format!("Following the cluster: {DESCRIPTION}");
         let figure = Figure::from_times(NAME, &head, what, unit, times, goal);
@@ -88,7 +88,7 @@ impl Results {
     }
 }
 
-/// All steps, one after the other on the same node.
+/// Measures all steps, one after the other on the same node.
 fn measure_all(pods_changed: usize) -> Result<Results, Failure> {
     let mut results = Results::default();
     let directory = write_manifests()?;
@@ -103,7 +103,7 @@ fn measure_all(pods_changed: usize) -> Result<Results, Failure> {
     Ok(results)
 }
 
-/// From nothing to the first tables.
+/// Measures the way from nothing to the first tables.
 fn measure_start(store: &mut Store, results: &mut Results) -> Result<(Node, Tables), Failure> {
     let read = timed(|| store.refresh()).1;
     let contents = store.contents();
@@ -149,7 +149,7 @@ fn measure_proof(
     Ok(())
 }
 
-/// Each pod is changed, changed back, removed and added.
+/// Measures changes of pods: each is changed, changed back, removed and added.
 fn measure_pods(
     count: usize,
     contents: &mut Contents,
@@ -186,7 +186,7 @@ fn measure_pods(
     Ok(())
 }
 
-/// The ports of policies change. Each change takes new tables.
+/// Measures changes of the ports of policies. Each change needs new tables.
 fn measure_policies(
     contents: &mut Contents,
     node: &mut Node,
@@ -215,7 +215,8 @@ fn measure_policies(
     Ok(())
 }
 
-/// The blocks of other nodes become half as large, and whole again. Each change is stored in the tables in use.
+/// Measures changes of the blocks of other nodes, which become half as large and then whole again. Each change is
+/// stored in the tables in use.
 fn measure_routes(
     contents: &mut Contents,
     node: &mut Node,
@@ -249,13 +250,13 @@ fn measure_routes(
     Ok(())
 }
 
-/// One file of the directory changes.
+/// Measures a change of one file of the directory.
 fn measure_directory(
     directory: &TempDir,
     store: &mut Store,
     results: &mut Results,
 ) -> Result<(), Failure> {
-    // A file that was written a moment before it was read is read once more by the next refresh. That one is not
+    // A file that was written a moment before it was read is read once more by the next refresh. That refresh is not
     // measured.
     thread::sleep(STANDS);
     store.refresh();

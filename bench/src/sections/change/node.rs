@@ -19,7 +19,7 @@ use manx_policy_compiler::model::ObjectName;
 use super::cluster::NODE;
 use crate::error::Failure;
 
-/// See the module.
+/// The first node of the cluster.
 pub(super) struct Node {
     pub(super) calculation: Calculation,
     pub(super) cluster: Cluster,
@@ -34,7 +34,7 @@ impl Node {
         self.with_inputs(Calculation::tables)
     }
 
-    /// Stores in `tables` that routes have changed, if they can be changed so.
+    /// Stores changed routes in `tables` in place. Returns whether this was possible.
     pub(super) fn change_routes(&mut self, tables: &Tables) -> bool {
         self.with_inputs(|calculation, inputs| {
             calculation.change_routes(tables, inputs, None) != InPlace::Refused
@@ -62,7 +62,7 @@ impl Node {
     }
 }
 
-/// The node's pods, as if each was attached.
+/// The node's pods, as if each of them were attached.
 pub(super) fn attached_pods(cluster: &Cluster) -> BTreeMap<ObjectName, LocalPod> {
     let ours =
         cluster.pods_by_node.iter().filter(|(_, node)| ***node == *NODE).map(|(name, _)| &**name);
@@ -78,7 +78,7 @@ pub(super) fn attached_pods(cluster: &Cluster) -> BTreeMap<ObjectName, LocalPod>
     (0..).zip(ours).map(local).collect()
 }
 
-/// Stores the object in `text`, or removes `key`; returns the change.
+/// Stores the object in `text`, or removes `key`. Returns the change.
 pub(super) fn change(
     contents: &mut Contents,
     key: &ObjectKey,
@@ -93,7 +93,7 @@ pub(super) fn read(text: &str) -> Result<Option<Entry>, Failure> {
     Ok(manx_objects::read("change", text)?.entries.pop())
 }
 
-/// Stores an object, or removes `key`; returns the change.
+/// Stores an object, or removes `key`. Returns the change.
 pub(super) fn store(contents: &mut Contents, key: &ObjectKey, entry: Option<Entry>) -> Changes {
     let before = match entry {
         Some(entry) => {
@@ -104,12 +104,12 @@ pub(super) fn store(contents: &mut Contents, key: &ObjectKey, entry: Option<Entr
     Changes::Objects(BTreeMap::from([(key.clone(), before)]))
 }
 
-/// The key of an object in the namespace of this number.
+/// The key of an object in the namespace with this number.
 pub(super) fn key(kind: Kind, namespace: usize, name: String) -> ObjectKey {
     ObjectKey { kind, namespace: format!("ns-{namespace}"), name }
 }
 
-/// The result of `f`, and how long it took.
+/// The result of `f`, and the time that it took.
 pub(super) fn timed<T>(f: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let result = f();

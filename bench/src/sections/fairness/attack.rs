@@ -1,4 +1,4 @@
-//! An attacker: a process in a pod that sends one kind of packets as fast as it can, for a given time and on a given
+//! An attacker: a process in a pod that sends packets of one kind as fast as it can, for a given time and on a given
 //! core.
 
 use std::net::Ipv4Addr;
@@ -20,10 +20,10 @@ use crate::host::process::{self, Process};
 use crate::host::sys;
 use crate::path::agents::cluster::Attack;
 
-/// The first argument by which this program starts itself as an attacker.
+/// The first argument with which this program starts itself as an attacker.
 pub const ATTACK: &str = "attack";
-/// The Ethernet header of a frame from a pod whose device carries them. The hardware address of the router is the same
-/// for all pods.
+/// The Ethernet header of a frame from a pod whose device carries frames. The hardware address of the router is the
+/// same for all pods.
 const ETHERNET: [u8; 14] = [0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 2, 0, 0, 0, 0, 1, 0x08, 0x00];
 /// The send buffer of a socket, in bytes.
 const BUFFER: i32 = 8 << 20;
@@ -57,20 +57,20 @@ struct Arguments {
     seconds: f64,
 }
 
-/// The place of an attacker, and the length of its attack.
+/// Where an attacker runs, and how long.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     /// How its pod is attached.
     pub(super) device: Device,
-    /// The core that it stays on.
+    /// The core to which it is pinned.
     pub(super) core: usize,
-    /// It runs only while no other thread wants the core.
+    /// Whether it runs only while no other thread wants the core.
     pub(super) only_when_idle: bool,
-    /// The longest time that it runs.
+    /// The longest time for which it runs.
     pub(super) limit: Duration,
 }
 
-/// Starts an attacker in its pod. It ends when the returned process is dropped, or at its limit.
+/// Starts an attacker in its pod. It ends when the returned process is dropped, or at its time limit.
 pub(super) fn start(kind: Kind, attack: &Attack, place: Place) -> Result<Process, Error> {
     let name = kind.to_possible_value().map_or_else(String::new, |it| it.get_name().to_owned());
     let mut command = Command::new("/proc/self/exe");
@@ -108,15 +108,15 @@ fn attack(arguments: &Arguments) -> Result<(), Error> {
         if kind == Kind::Loop {
             std::hint::spin_loop();
         } else {
-            // The flood fills the queue, so this may fail. The agent counts the packets that came in.
+            // The flood fills the queue, so this may fail. The agent counts the packets that arrived.
             let _ = packets.next().send(&socket);
         }
     }
     Ok(())
 }
 
-/// A packet socket on the pod's interface that takes packets with a virtio header. A process in a pod may open one with
-/// `CAP_NET_RAW`. It receives nothing.
+/// Opens a packet socket on the pod's interface that accepts packets with a virtio header. A process in a pod may open
+/// one with `CAP_NET_RAW`. The socket receives nothing.
 fn open() -> Result<OwnedFd, Error> {
     let index = if_nametoindex("eth0").map_err(errno("the pod has no eth0"))?;
     let nothing = Instruction {

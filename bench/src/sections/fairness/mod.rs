@@ -1,9 +1,9 @@
-//! The share of the workers' time that is left to a pod while its neighbour attacks.
+//! The share of the workers' time that a pod keeps while its neighbour attacks.
 //!
-//! A process in a pod sends one kind of packets as fast as it can. Meanwhile another pod of the node has a TCP stream
-//! to a third pod, or a UDP ping-pong. In the control, which is measured in turn with it, a process on the attacker's
-//! core computes and sends nothing. The CPU time that the attacker's process takes from the neighbour is in both
-//! measurements, so the difference is what the attacker takes by its packets.
+//! A process in a pod sends packets of one kind as fast as it can. In the meantime, another pod of the node has a TCP
+//! stream to a third pod, or a UDP ping-pong. The control is measured in turn with it: there, a process on the
+//! attacker's core computes and sends nothing. Both measurements include the CPU time that the attacker's process takes
+//! from the neighbour, so the difference is what the attacker takes by its packets.
 
 pub mod attack;
 mod node;
@@ -22,13 +22,13 @@ use crate::run::{ListedRow, Run, Settings};
 use node::{AttackedNode, CoreLoad, QUIET};
 use rows::{ROWS, Row};
 
-/// The part of its fair share that a neighbour keeps.
+/// The part of its fair share that a neighbour must keep.
 const KEPT: Goal = Goal::AtLeast(0.9);
-/// The most that the p99 of its round trips may grow, as a factor.
+/// The largest factor by which the p99 of its round trips may grow.
 const LONGER: Goal = Goal::AtMost(3.0);
-/// The fair share of a neighbour of one attacker, as a part of its rate with the loop.
+/// The fair share of a neighbour of one attacker, relative to its rate next to the loop.
 const HALF: f64 = 0.5;
-/// The rate of a neighbour that needs less than its fair share, as a part of its rate with the loop.
+/// The rate of a neighbour that needs less than its fair share, relative to its rate next to the loop.
 const QUARTER: f64 = 0.25;
 
 /// The rows of this section.
@@ -62,12 +62,12 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
     Ok(())
 }
 
-/// The pairs of a row, one of each kind a round.
+/// The pairs of a row, one of each kind per round.
 #[derive(Default)]
 struct Pairs {
-    /// A stream as fast as possible, compared with its fair share.
+    /// A stream that is as fast as possible, compared with its fair share.
     stream: Vec<Pair>,
-    /// A stream that needs a quarter.
+    /// A stream that needs a quarter of its rate.
     quarter: Vec<Pair>,
     /// The p99 of a ping-pong.
     ping: Vec<Pair>,
@@ -98,7 +98,7 @@ fn measure_row(run: &Run, row: &Row) -> Result<(Vec<Figure>, String), Error> {
     Ok((figures, node.summary()))
 }
 
-/// One pair each of the stream, the stream that needs a quarter, and the ping-pong.
+/// Measures one pair each of the stream, the stream that needs a quarter, and the ping-pong.
 fn measure_round(node: &mut AttackedNode<'_>) -> Result<[Pair; 3], Error> {
     let beside_loop = node.measure_stream(CoreLoad::Loop, None)?;
     let manx = node.measure_stream(CoreLoad::Attack, None)?;
@@ -111,7 +111,7 @@ fn measure_round(node: &mut AttackedNode<'_>) -> Result<[Pair; 3], Error> {
     Ok([stream, quarter, ping])
 }
 
-/// The figures of these pairs; `None` if there are none.
+/// The figures of these pairs. `None` if there are none.
 fn figures(row: &Row, pairs: &Pairs) -> Option<Vec<Figure>> {
     let figures = [
         ("stream, beside half of what a loop leaves it", "Gbit/s", &pairs.stream, KEPT),

@@ -1,4 +1,4 @@
-//! A node with an attacker, a neighbour and the pod that the neighbour sends to; and its measurements.
+//! A node with an attacker, a neighbour, and the pod to which the neighbour sends; and its measurements.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -21,15 +21,15 @@ use crate::run::Settings;
 
 /// The longest time that an attacker may run after a measurement.
 const MARGIN: Duration = Duration::from_secs(10);
-/// The longest time that the agent may take for the packets that an attacker leaves behind. The buffers of veths hold
-/// millions of segments.
+/// The longest time that the agent may take for the packets that an attacker has left in queues. The buffers of veths
+/// hold millions of segments.
 const SETTLE: Duration = Duration::from_secs(5);
-/// The attacker's packets are handled when none has come for so long.
+/// The attacker's packets count as handled when none has arrived for this long.
 pub(super) const QUIET: Duration = Duration::from_millis(100);
-/// The longest time that it may take after an attack until the neighbour's packets pass again.
+/// The longest time after an attack until the neighbour's packets pass again.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
-/// See the module. It is built for one row.
+/// A node with an attacker. It is built for one row.
 pub(super) struct AttackedNode<'a> {
     row: &'a Row,
     length: Duration,
@@ -37,32 +37,32 @@ pub(super) struct AttackedNode<'a> {
     cluster: Cluster,
     /// The cores of a stream.
     stream: Cores,
-    /// The cores of a ping-pong. Its ends leave a single worker alone on its core; two workers may share their cores
-    /// with the ends.
+    /// The cores of a ping-pong. A single worker has its core to itself; two workers may share their cores with the
+    /// ends.
     ping: Cores,
     workers: Vec<usize>,
     attacker: usize,
     attacks: Attacks,
 }
 
-/// The sums over all attacks.
+/// The totals of all attacks.
 #[derive(Default)]
 struct Attacks {
-    /// The attacker's packets that came in during the attacks.
+    /// The number of the attacker's packets that arrived during the attacks.
     received: u64,
-    /// The time of the attacks.
+    /// The duration of the attacks in seconds.
     seconds: f64,
     dropped: BTreeMap<String, u64>,
     pings: usize,
     lost: usize,
-    /// The number of times that the node was rebuilt because it did not finish the packets that were left.
+    /// The number of times that the node was rebuilt because it did not handle the packets that were left.
     rebuilt: usize,
 }
 
 /// The load on the attacker's core during a measurement.
 #[derive(Clone, Copy)]
 pub(super) enum CoreLoad {
-    /// A process that only computes: the control.
+    /// The control: a process that only computes.
     Loop,
     /// The row's attacker.
     Attack,
@@ -76,7 +76,7 @@ struct Counted {
 }
 
 impl Attacks {
-    /// Adds an attack, by the counters before it and at its end.
+    /// Adds an attack, from the counters before it and at its end.
     fn add(&mut self, before: &Counted, after: &Counted, lasted: Duration) {
         self.received += after.received - before.received;
         self.seconds += lasted.as_secs_f64();
@@ -103,14 +103,14 @@ impl<'a> AttackedNode<'a> {
         Ok(Self { row, length, shape, cluster, stream, ping, workers, attacker, attacks })
     }
 
-    /// The gigabits per second of the neighbour's stream, which sends as fast as possible, or at `pace`.
+    /// Measures the gigabits per second of the neighbour's stream, which sends as fast as possible or at `pace`.
     pub(super) fn measure_stream(
         &mut self,
         beside: CoreLoad,
         pace: Option<f64>,
     ) -> Result<f64, Error> {
         traffic::wait_until_carried(self.cluster.ends(), CATCH_UP)?;
-        // The stream connects before the attack begins, because its rate is measured and not whether it can connect.
+        // The stream connects before the attack begins, because its rate is measured, not whether it can connect.
         let streams = TcpStreams::connect(self.cluster.ends(), 1)?;
         let (length, cores) = (self.length, self.stream);
         let rate =
@@ -121,12 +121,12 @@ impl<'a> AttackedNode<'a> {
         }
     }
 
-    /// The p99 of the neighbour's round trips in microseconds. A lost packet counts with the time that its answer was
-    /// waited for.
+    /// The p99 of the neighbour's round trips in microseconds. A lost packet counts with the time for which its answer
+    /// was awaited.
     ///
-    /// The ends mostly sleep. The kernel decides how soon they run when they wake up, and this must be the same in both
-    /// measurements. So the attacker and the loop give way to the ends. If an end shares its core with a worker, the
-    /// attack keeps that worker busy, so in the control a loop keeps that core busy.
+    /// The ends mostly sleep. The kernel decides how soon they run after they wake up, and this must be the same in
+    /// both measurements. So the attacker and the loop yield to the ends. If an end shares its core with a worker, the
+    /// attack keeps that worker busy. So in the control, a loop keeps that core busy.
     pub(super) fn measure_ping(&mut self, beside: CoreLoad) -> Result<f64, Error> {
         traffic::wait_until_carried(self.cluster.ends(), CATCH_UP)?;
         let ping_pong = PingPong::open(self.cluster.ends())?;
@@ -144,8 +144,8 @@ impl<'a> AttackedNode<'a> {
         percentile(&waits, 99).ok_or_else(|| Error::Nothing("no ping in the time".to_owned()))
     }
 
-    /// Measures with an attacker, and waits until its packets are handled; or with a loop, and a further loop on each
-    /// of the cores `busy`.
+    /// Measures with an attacker, and then waits until its packets are handled. Or measures with a loop, and with a
+    /// further loop on each of the cores `busy`.
     fn measure_beside<T>(
         &mut self,
         beside: CoreLoad,
@@ -200,7 +200,7 @@ impl<'a> AttackedNode<'a> {
         statuses.iter().find_map(attacker).ok_or_else(nothing)
     }
 
-    /// Waits until no more packets come from the attacker; returns whether this was so within [`SETTLE`].
+    /// Waits until no more packets arrive from the attacker. Returns whether this happened within [`SETTLE`].
     fn wait_until_quiet(&self) -> Result<bool, Error> {
         let start = Instant::now();
         let mut seen = self.read_counters()?;
@@ -215,7 +215,7 @@ impl<'a> AttackedNode<'a> {
         Ok(false)
     }
 
-    /// The cores, and the sums over all attacks.
+    /// A text with the cores and the totals of all attacks.
     pub(super) fn summary(&self) -> String {
         let ends = |it: Cores| format!("{} and {}", it.sender, it.receiver);
         let workers = match &self.workers[..] {

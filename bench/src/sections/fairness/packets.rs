@@ -1,4 +1,4 @@
-//! The packets of an attacker: whole batches, each packet behind the virtio header that the kernel of a pod would
+//! The packets of an attacker, in whole batches. Each packet follows the virtio header that the kernel of a pod would
 //! write.
 
 use std::net::Ipv4Addr;
@@ -19,21 +19,21 @@ use crate::path::traffic::SMALL;
 /// The packets of an attacker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Kind {
-    /// Nothing: its process only computes.
+    /// None: the process only computes.
     Loop,
     /// Small packets of [`BATCH`] flows.
     Small,
-    /// Small packets, each of another flow.
+    /// Small packets, each of a different flow.
     New,
-    /// Small packets, each of another flow, to ports that no policy allows.
+    /// Small packets, each of a different flow, to ports that no policy allows.
     Denied,
     /// First and last fragments of small datagrams, in turn.
     Fragments,
     /// TCP super-packets of 480 segments of one byte.
     Segments,
-    /// UDP super-packets of 64 segments of one byte, as many as every kernel takes.
+    /// UDP super-packets of 64 segments of one byte, the number that every kernel accepts.
     SegmentsUdp,
-    /// Small packets whose TTL ends at this node.
+    /// Small packets whose TTL expires at this node.
     Ttl,
     /// Packets that are larger than the path's MTU and must not be fragmented (DF).
     TooBig,
@@ -42,7 +42,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The packets and their destination, in words.
+    /// A description of the packets and their destination.
     pub(super) const fn description(self) -> &'static str {
         match self {
             Self::Loop => "nothing",
@@ -58,7 +58,7 @@ impl Kind {
         }
     }
 
-    /// The pod that it is sent to. It is on the other node if the cost is in cutting packets for the wire.
+    /// The pod to which they are sent. It is on the other node if the cost lies in cutting packets for the wire.
     pub(super) const fn target(self, attack: &Attack) -> Ipv4Addr {
         match self {
             Self::Segments | Self::SegmentsUdp | Self::TooBig | Self::Super => attack.far,
@@ -72,13 +72,15 @@ impl Kind {
 const IP: usize = 20;
 const TCP: usize = 20;
 const UDP: usize = 8;
-/// The payload bytes of a first fragment behind the UDP header, and of the last one. Both packets have the same length.
+/// The number of payload bytes of a first fragment after the UDP header, and of the last fragment. Both packets have
+/// the same length.
 const FRAGMENTS: [usize; 2] = [16, 24];
-/// The payload bytes of a super-packet, and of each of its segments.
+/// The number of payload bytes of a super-packet, and of each of its segments.
 const TINY_TCP: (usize, u16) = (480, 1);
 const TINY_UDP: (usize, u16) = (64, 1);
 const WHOLE: (usize, u16) = (45 * 1440, 1440);
-/// One segment. The kernel forwards it whole, because only super-packets may be larger than the MTU.
+/// The same for a packet that is too big, which has a single segment. The kernel forwards it whole, because only
+/// super-packets may be larger than the MTU.
 const TOO_BIG: (usize, u16) = (2960, 2960);
 /// The first source port, and the number of source ports if they vary.
 const FIRST_SOURCE: u16 = 10_000;
@@ -96,12 +98,12 @@ pub(super) struct Packets {
     front: usize,
     /// The sum of each packet's IP header with identification 0, from which a fragment's checksum follows.
     sums: Vec<u32>,
-    /// The number of packets made so far.
+    /// The number of packets that have been made so far.
     made: u32,
 }
 
 impl Packets {
-    /// Packets from one pod to another, each behind this link header.
+    /// Creates packets from one pod to another, each after this link header.
     pub(super) fn new(kind: Kind, from: Ipv4Addr, to: Ipv4Addr, link: &[u8]) -> Self {
         let messages: Vec<Vec<u8>> = (0..BATCH)
             .map(|index| {
@@ -132,7 +134,7 @@ impl Packets {
         &mut self.batch
     }
 
-    /// Gives each packet another flow. The flows repeat after `SOURCES * ATTACK_PORTS` packets.
+    /// Gives each packet a different flow. The flows repeat after `SOURCES * ATTACK_PORTS` packets.
     fn set_ports(&mut self, first: u16) {
         for index in 0..BATCH {
             let source = FIRST_SOURCE + (self.made % SOURCES) as u16;
@@ -143,7 +145,7 @@ impl Packets {
         }
     }
 
-    /// Gives each pair of fragments an identification of its own.
+    /// Gives each pair of fragments a different identification.
     fn set_ids(&mut self) {
         for (index, without) in self.sums.iter().enumerate() {
             let id = (self.made / 2) as u16;
@@ -200,7 +202,7 @@ fn packet(kind: Kind, from: Ipv4Addr, to: Ipv4Addr, index: u16) -> (Vec<u8>, Off
     }
 }
 
-/// An IPv4 header with its checksum. `place`: flags and fragment offset.
+/// An IPv4 header with its checksum. `place` holds the flags and the fragment offset.
 fn ip(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, ttl: u8, place: u16, payload: usize) -> [u8; IP] {
     let mut header = [0; IP];
     (header[0], header[8], header[9]) = (0x45, ttl, protocol);
@@ -213,7 +215,7 @@ fn ip(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, ttl: u8, place: u16, payload: 
     header
 }
 
-/// A UDP header with this length field and without a checksum (RFC 768), and this much payload.
+/// A UDP header with this length field and without a checksum (RFC 768), followed by this many payload bytes.
 fn udp(source: u16, len: usize, payload: usize) -> Vec<u8> {
     let mut bytes = vec![0; UDP + payload];
     bytes[..2].copy_from_slice(&source.to_be_bytes());
@@ -222,12 +224,12 @@ fn udp(source: u16, len: usize, payload: usize) -> Vec<u8> {
     bytes
 }
 
-/// A TCP segment of a connection that was never opened, with this much payload.
+/// A TCP segment of a connection that was never opened, with this many payload bytes.
 fn tcp(source: u16, payload: usize) -> Vec<u8> {
     let mut bytes = vec![0; TCP + payload];
     bytes[..2].copy_from_slice(&source.to_be_bytes());
     bytes[2..4].copy_from_slice(&PORT.to_be_bytes());
-    // The data offset, ACK, and a window that is not 0.
+    // These are the data offset, ACK, and a window that is not 0.
     (bytes[12], bytes[13], bytes[14]) = (5 << 4, 0x10, 0xff);
     bytes
 }

@@ -5,7 +5,7 @@ use manx_api::Device;
 use super::packets::Kind;
 
 pub(super) struct Row {
-    /// Its name on the command line.
+    /// The name of the row on the command line.
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     pub(super) workers: usize,
@@ -55,7 +55,7 @@ impl Row {
         }
     }
 
-    /// The row in words.
+    /// A description of the row.
     pub(super) fn description(&self) -> String {
         format!("{}: {}", self.head(), self.kind.description())
     }

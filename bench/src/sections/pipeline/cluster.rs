@@ -1,4 +1,4 @@
-//! The cluster of the node in memory: manifests with policies, and the nodes, pools and pods that are added to them.
+//! The cluster of the node in memory: manifests with policies, to which nodes, pools and pods are added.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,12 +20,13 @@ use crate::error::Failure;
 /// The rules of the client's policies, or of the uplink's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rules {
-    /// This many rules for the client in each direction. The last one allows the pods, each of the others a network.
+    /// This many rules for the client in each direction. The last one allows the pods, and each of the others allows a
+    /// network.
     Pods(u32),
-    /// One rule for the client in each direction. It allows a set of this many members, and the peers are among them.
+    /// One rule for the client in each direction. It allows a set of this many members that contains the peers.
     Set(u32),
-    /// This many egress rules for the uplink, before connection tracking. The last one allows the pods, each of the
-    /// others a network. The networks have one length, or many if the second value is true.
+    /// This many egress rules for the uplink, before connection tracking. The last one allows the pods, and each of the
+    /// others allows a network. The networks have one length, or many lengths if the second value is true.
     Untracked(u32, bool),
 }
 
@@ -110,7 +111,7 @@ fn manifests(rules: Rules, nodes: u32) -> String {
     objects.join("\n---\n") + "\n"
 }
 
-/// The UDP ports of the pods, as a Kubernetes policy writes them.
+/// The UDP ports of the pods, in the form of a Kubernetes policy.
 fn udp_ports() -> String {
     format!("{{protocol: UDP, port: {PORT}, endPort: {}}}", PORT + PORTS - 1)
 }
@@ -124,7 +125,7 @@ fn policy(role: &str, ingress: &str, egress: &str) -> String {
     )
 }
 
-/// A rule that allows the network of this number.
+/// A rule that allows the network with this number.
 fn allow_network(rule: u32, end: &str) -> String {
     let Network { address, length, port } = network(rule, false);
     format!(
@@ -132,7 +133,7 @@ fn allow_network(rule: u32, end: &str) -> String {
     )
 }
 
-/// A network set with the peers and others, of this many members.
+/// A network set with this many members, which are the peers and others.
 fn network_set(count: u32, nodes: u32) -> String {
     let peers = (0..FAR).map(|at| far_pod(false, 1 + at % nodes, at / nodes));
     let others = (0..count).map(|at| 0xc000_0000 + at * 7);

@@ -1,5 +1,5 @@
-//! The instructions of a packet by stage. Valgrind counts them while it runs this program once more. The counts differ
-//! by less than one in a thousand from run to run, and do not depend on the load of the machine.
+//! The number of instructions per packet, by stage. Valgrind counts them while it runs this program again. The counts
+//! differ by less than one in a thousand from run to run, and do not depend on the load of the machine.
 
 use std::collections::{BTreeMap, HashMap};
 use std::env;
@@ -14,7 +14,7 @@ use crate::host::within::WITHIN;
 
 /// The name of a row, and the stages that its packets do not pass.
 pub(super) type Row = (&'static str, &'static [Stage]);
-/// The rows that are counted. They have few flows, so they are set up quickly.
+/// The rows that are counted. They have few flows, so their setup is quick.
 pub(super) const ROWS: [Row; 11] = [
     ("flows-1k", &[Stage::Decapsulate]),
     ("ethernet-1k", &[Stage::Decapsulate]),
@@ -28,13 +28,13 @@ pub(super) const ROWS: [Row; 11] = [
     ("encap-1k", &[Stage::Decapsulate]),
     ("decap-1", &[]),
 ];
-/// The numbers of packets of the two runs. Both runs contain the same setup, so the difference of their costs is the
+/// The numbers of packets of the two runs. Both runs include the same setup, so the difference of their costs is the
 /// cost of the additional packets.
 const PACKETS: [u64; 2] = [20_000, 60_000];
 /// Valgrind counts while a function of this name runs: [`Setup::more`](super::setup::Setup::more).
 const COUNTING: &str = "--toggle-collect=*Setup*more*";
 
-/// The generator and the sink in a profile. Their cost is subtracted.
+/// The names of the generator and the sink in a profile. Their cost is subtracted.
 const GENERATOR: &str = "Station as manx_dataplane::port::PacketIo>::receive";
 const SINK: &str = "Station as manx_dataplane::port::PacketIo>::transmit";
 
@@ -49,7 +49,7 @@ const fn function(stage: Stage) -> &'static str {
     }
 }
 
-/// The instructions of a packet: of all, of each stage, and of the rest of the worker's turns.
+/// The instructions per packet: in total, for each stage, and for the rest of the worker's turns.
 pub(super) fn count((row, omitted): Row) -> Result<Vec<(&'static str, f64)>, Failure> {
     let [fewer, more] = PACKETS.map(|packets| profile(row, packets));
     let (fewer, more) = (fewer?, more?);
@@ -104,14 +104,14 @@ fn profile(row: &str, packets: u64) -> Result<Profile, Failure> {
 struct Profile {
     /// The instructions of the whole run.
     all: u64,
-    /// The instructions of the calls of each function, with those of the functions that it calls.
+    /// For each function, the instructions of its calls, including those of the functions that it calls.
     inclusive: BTreeMap<String, u64>,
 }
 
 impl Profile {
     fn read(text: &str) -> Result<Self, Failure> {
         let mut found = Self::default();
-        // A name is written once, with a number that replaces it afterwards.
+        // A name is written once, together with a number that replaces it afterwards.
         let mut names = HashMap::new();
         let mut called = None;
         let mut is_of_a_call = false;
@@ -140,7 +140,7 @@ impl Profile {
         Ok(found)
     }
 
-    /// The cost of all functions with this end of their name.
+    /// The cost of all functions whose names end in this way.
     fn calls(&self, function: &str) -> u64 {
         self.inclusive
             .iter()
@@ -150,7 +150,7 @@ impl Profile {
     }
 }
 
-/// The name in `(number) name`, or the one that `(number)` alone stands for.
+/// The name in `(number) name`, or the name that `(number)` alone refers to.
 fn full_name(names: &mut HashMap<String, String>, text: &str) -> Option<String> {
     let (number, name) = text.split_once(')')?;
     if !name.is_empty() {

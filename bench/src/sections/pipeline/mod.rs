@@ -1,12 +1,12 @@
-//! The cost of a packet in one worker: its pipeline over ports in memory, without system calls.
+//! The cost of a packet in one worker: its pipeline with ports in memory, without system calls.
 //!
-//! The packets are UDP packets of 64 bytes, IP header included. The tables are made by the real compiler and
-//! calculation. All checks are on: header checksums, source check, flow state and generations, counters of ports, rules
-//! and drops, hop limit, MTU.
+//! The packets are UDP packets of 64 bytes, including the IP header. The real compiler and calculation produce the
+//! tables. All checks are on: header checksums, source check, flow state and epochs, counters of ports, rules and
+//! drops, hop limit, MTU.
 //!
-//! Cycles are those of the time-stamp counter, whose rate does not change with the core's frequency. They count while
-//! the worker's thread has its core. The cost of generator and sink is measured by runs without the worker, and
-//! subtracted.
+//! Cycles are those of the time-stamp counter, whose rate does not change with the core's frequency. Cycles are counted
+//! only while the worker's thread has its core. Runs without the worker measure the cost of generator and sink, which
+//! is subtracted.
 
 mod cluster;
 mod concurrent;
@@ -36,7 +36,7 @@ use setup::Figures;
 use time::{PER_PACKET, ticks_per_second};
 
 const HEAD: &str = "The pipeline in memory";
-/// The row of instructions, and about how long counting takes.
+/// The row of instructions, and the estimated time of counting.
 const COUNTED: &str = "instructions";
 const COUNTING: Duration = Duration::from_mins(1);
 
@@ -50,12 +50,12 @@ pub fn rows(settings: &Settings) -> Vec<ListedRow> {
     rows.chain([counted]).chain(concurrent).map(listed).collect()
 }
 
-/// About how long a row takes: the setup with all its flows, and about half a microsecond a packet.
+/// The estimated time of a row: the setup with all its flows, and about half a microsecond per packet.
 fn row_estimate(settings: &Settings) -> Duration {
     Duration::from_millis(1000 + settings.rounds as u64 * settings.packets / 2_000)
 }
 
-/// About how long a row of [`concurrent`] takes.
+/// The estimated time of a row of [`concurrent`].
 fn concurrent_estimate(settings: &Settings) -> Duration {
     Duration::from_secs(2 + settings.rounds as u64)
 }
@@ -90,7 +90,7 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
     Ok(())
 }
 
-/// Measures a row; returns the cost of generator and sink, if it succeeded.
+/// Measures a row. Returns the cost of generator and sink, if it succeeded.
 fn measure_row(run: &mut Run, row: &Row) -> Result<Option<f64>, Error> {
     run.progress.begin(&format!("{}: {}", row.name, row.what));
     let figures = match setup::measure(row, run.settings.rounds, run.settings.packets) {
@@ -120,7 +120,7 @@ fn measure_row(run: &mut Run, row: &Row) -> Result<Option<f64>, Error> {
     Ok(Some(figures.generator))
 }
 
-/// Millions of packets a second by the median, packets a batch, and the cost of a packet by stage.
+/// The median of millions of packets per second, the packets per batch, and the cost of a packet by stage.
 fn parts(figures: &Figures) -> Vec<(&'static str, f64)> {
     let stages = Stage::ALL.iter().zip(figures.stages.each).map(|(stage, it)| (stage.name(), it));
     let mpps = ("Mpps", ticks_per_second() / figures.packet.median / 1e6);
@@ -155,13 +155,13 @@ fn measure_concurrent_row(run: &mut Run, row: &concurrent_rows::Row) -> Result<(
     run.progress.step(format!("{}: done", row.name), concurrent_estimate(&run.settings));
     run.report.remarks.push(format!("{}: {}", row.name, outcome.remark));
     let what = row.what.to_owned();
-    // A row that only requires that nothing is lost has no pairs.
+    // A row that only requires that no packet is lost has no pairs.
     let pairs = &outcome.pairs;
     run.add_figures(Figure::from_pairs(row.name, row.head, what, row.unit, pairs, row.goal))
 }
 
-/// Passes packets of this row once and measures nothing: for a profiler that counts instructions. Batches do not end by
-/// time, because a profiler slows the worker down.
+/// Passes packets of this row once and measures nothing. This is for a profiler that counts instructions. Batches do
+/// not end by time, because a profiler slows the worker down.
 pub fn pass_packets(name: &str, packets: u64) -> Result<String, Error> {
     let Some(row) = Row::find(name) else {
         let known = ROWS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");

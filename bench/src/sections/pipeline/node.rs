@@ -1,4 +1,4 @@
-//! One node in memory: the real worker with [`Station`]s as ports, and tables of the real import, calculation and
+//! One node in memory: the real worker with [`Station`]s as ports, and tables from the real import, calculation and
 //! compiler.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,22 +35,22 @@ use crate::error::Failure;
 const MTU: u32 = 1500;
 const PORTS: [PortId; 5] = [HOST, RAW, UPLINK, CLIENT_PORT, SERVER_PORT];
 
-/// The time of a packet, where packets count the time.
+/// The time that each packet adds, when packets advance the time.
 const PER_PACKET: Duration = Duration::from_nanos(50);
-/// The number of buffers of a worker: twice a device's ring.
+/// The number of buffers of a worker: twice the size of a device's ring.
 pub(crate) const BUFFERS: usize = 2 * Pace::DEVICE.ring;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
-    /// The rules of its policies.
+    /// The rules of the node's policies.
     pub(crate) rules: Rules,
     /// The number of other nodes.
     pub(crate) nodes: u32,
     /// The size of the flow table.
     pub(crate) flows: usize,
-    /// Whether its ports carry Ethernet frames and not packets.
+    /// Whether its ports carry Ethernet frames instead of packets.
     pub(crate) ethernet: bool,
-    /// Whether the source of what leaves the node is translated.
+    /// Whether the source of packets that leave the node is translated.
     pub(crate) translates: bool,
 }
 
@@ -66,12 +66,12 @@ impl Default for Shape {
     }
 }
 
-/// See the module.
+/// The node in memory.
 pub(crate) struct Node {
     pub(crate) cluster: Cluster,
     pub(crate) locals: BTreeMap<ObjectName, LocalPod>,
     calculation: Calculation,
-    /// Whether the uplink is Manx's own.
+    /// Whether Manx owns the uplink.
     owns_uplink: bool,
     pub(crate) tables: Tables,
     pub(crate) counters: Arc<WorkerCounters>,
@@ -87,13 +87,13 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// A node with tables and ports, and without flows.
+    /// Creates a node with tables and ports, and without flows.
     pub(crate) fn new(shape: Shape) -> Result<Self, Failure> {
         let sizes = Sizes { flows: shape.flows, buffers: BUFFERS, ..Sizes::default() };
         Self::one_of_several(shape, sizes, SharedState::alone()?)
     }
 
-    /// One of several workers of a node, each with these sizes. `share`: the state that they share.
+    /// Creates one of several workers of a node, each with these sizes. `share` is the state that they share.
     pub(crate) fn one_of_several(
         shape: Shape,
         sizes: Sizes,
@@ -146,7 +146,7 @@ impl Node {
         Ok(())
     }
 
-    /// Makes tables of the present cluster.
+    /// Makes tables from the current state of the cluster.
     pub(crate) fn calculate(&mut self) -> Result<Tables, Failure> {
         let topology = topology(&self.cluster, NAME, &Reserved::new())?;
         let underlay = Underlay::new(MTU, RAW);
@@ -169,14 +169,14 @@ impl Node {
         }))
     }
 
-    /// Publishes the tables to the worker; returns the copy, which may be published to other workers too.
+    /// Publishes the tables to the worker. Returns the copy, which may also be published to other workers.
     pub(crate) fn publish(&mut self) -> Result<Arc<Tables>, Failure> {
         let tables = Arc::new(self.tables.clone());
         self.publish_shared(&tables)?;
         Ok(tables)
     }
 
-    /// Publishes tables that other workers use too.
+    /// Publishes tables that other workers use, too.
     pub(crate) fn publish_shared(&mut self, tables: &Arc<Tables>) -> Result<(), Failure> {
         self.send_command(Command::Publish(Arc::clone(tables)))
     }
@@ -188,7 +188,7 @@ impl Node {
         if self.worker.run_commands(now) { Ok(()) } else { Err("the worker has ended".into()) }
     }
 
-    /// One turn as the worker's own loop makes it.
+    /// Runs one turn in the same way as the worker's own loop.
     #[inline]
     pub(crate) fn turn(&mut self) -> usize {
         self.found = match self.step() {
@@ -201,7 +201,7 @@ impl Node {
         self.found
     }
 
-    /// From now on packets count the time, so that periodic work is done equally often in each run.
+    /// From now on, packets advance the time, so that periodic work is done equally often in each run.
     pub(crate) fn count_time(&mut self) {
         self.counted = Some(self.clock.begin_turn(false));
     }
@@ -217,7 +217,7 @@ impl Node {
         self.worker.step(now).unwrap_or_default()
     }
 
-    /// Runs until no more packets come; returns their number.
+    /// Runs until no more packets arrive. Returns their number.
     #[inline(never)]
     pub(crate) fn run(&mut self) -> u64 {
         let mut packets = 0;
@@ -239,7 +239,7 @@ impl Node {
         self.stations.values().for_each(|(station, _)| station.check(checks));
     }
 
-    /// The number of packets that all ports have transmitted, and how many of them no receiver would accept.
+    /// The number of packets that all ports have transmitted, and how many of these no receiver would accept.
     pub(crate) fn transmitted(&self) -> (u64, u64) {
         let each = self.stations.values().map(|(station, _)| station.transmitted());
         each.fold((0, 0), |sum, port| (sum.0 + port.0, sum.1 + port.1))
@@ -267,7 +267,7 @@ impl Node {
     }
 }
 
-/// The way out of the node: whatever the client sends to others gets the node's address.
+/// The masquerading of the node: packets from the client to other hosts get the node's address.
 fn way_out() -> ManxPorts {
     let asks = [(IpNet::from(IpAddr::V4(CLIENT)), ManxPorts::ASKS)];
     ManxPorts {

@@ -9,17 +9,17 @@ use super::packets::station::Pace;
 pub(crate) enum Traffic {
     /// Established flows from the client to pods of other nodes, without a tunnel.
     Plain(u32),
-    /// As the former, with the node's address as their source (the way out). Nobody answers.
+    /// Like `Plain`, with the node's address as their source (masquerading). There are no replies.
     Outward(u32),
     /// Established flows to the other pod of the node, so that the policies of both pods apply.
     Near(u32),
     /// Established flows to pods behind a tunnel.
     Encapsulated(u32),
-    /// The answers of pods behind tunnels.
+    /// The replies of pods behind tunnels.
     Decapsulated(u32),
-    /// Every packet begins a new flow.
+    /// Every packet opens a new flow.
     New(DecidingRule),
-    /// Packets of this many flows, which a rule allows before connection tracking.
+    /// Packets of this many flows that a rule allows before connection tracking.
     Untracked(u32, DecidingRule),
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum Traffic {
 pub(crate) enum DecidingRule {
     /// The last rule, which allows the pods.
     Last,
-    /// Any other rule. Each allows a network, and packets go to addresses all over it.
+    /// Any other rule. Each rule allows a network, and packets go to addresses all over it.
     Any,
 }
 
@@ -39,9 +39,9 @@ pub(crate) struct Row {
     pub(crate) nodes: u32,
     pub(crate) traffic: Traffic,
     pub(crate) pace: Pace,
-    /// Whether its ports carry Ethernet frames and not packets.
+    /// Whether its ports carry Ethernet frames instead of packets.
     pub(crate) ethernet: bool,
-    /// Whether the source of what leaves the node is translated.
+    /// Whether the source of packets that leave the node is translated.
     pub(crate) translates: bool,
     /// The goal in cycles per packet.
     pub(crate) goal: Option<u32>,
@@ -63,7 +63,7 @@ const fn established(name: &'static str, what: &'static str, traffic: Traffic, g
     row(name, what, Rules::Pods(101), traffic, goal)
 }
 
-/// At most `vector` packets a batch.
+/// A row with at most `vector` packets per batch.
 const fn vector(name: &'static str, what: &'static str, vector: usize, goal: u32) -> Row {
     let pace = Pace { vector, ..Pace::DEVICE };
     Row { pace, ..established(name, what, Traffic::Plain(1000), goal) }
@@ -201,7 +201,7 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 impl Row {
-    /// The row of this name.
+    /// The row with this name.
     pub(crate) fn find(name: &str) -> Option<&'static Self> {
         ROWS.iter().find(|row| row.name == name)
     }

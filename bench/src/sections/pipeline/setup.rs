@@ -1,4 +1,4 @@
-//! Sets a row up and measures it.
+//! Sets up a row and measures it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::time::cpu_ticks;
 use crate::error::Failure;
 use crate::report::statistics::Summary;
 
-/// A row that is set up and warm.
+/// A row that is set up, with warm caches.
 pub(crate) struct Setup {
     pub(crate) node: Node,
     /// The port of the measured packets.
@@ -31,13 +31,14 @@ pub(crate) struct Setup {
 }
 
 impl Row {
-    /// The node with its flows, after one round of its packets. A receiver accepts each of these.
+    /// Sets up the node with its flows, and runs one round of its packets. A receiver must accept each of these
+    /// packets.
     pub(crate) fn set_up(&self) -> Result<Setup, Failure> {
         let sizes = Sizes { flows: self.table_size(), buffers: BUFFERS, ..Sizes::default() };
         self.set_up_part(sizes, SharedState::alone()?, 0..self.flows())
     }
 
-    /// As `set_up`, for one of several workers, with its part of the flows.
+    /// Like `set_up`, for one of several workers, with its part of the flows.
     pub(crate) fn set_up_part(
         &self,
         sizes: Sizes,
@@ -88,7 +89,7 @@ impl Row {
             setup.pass(entrance, Some(stream), u64::from(flows))?;
             let expected = if matches!(self.traffic, Traffic::Untracked(..)) { 0 } else { flows };
             let held = setup.node.flows()?.len();
-            // Each of several workers may have handed some of its flows over.
+            // Each of several workers may have handed off some of its flows.
             if held.abs_diff(expected as usize) as u64 > setup.node.counters.handoffs.read() {
                 return Err(
                     format!("{}: {held} flows are known, expected {expected}", self.name).into()
@@ -116,7 +117,7 @@ impl Row {
 }
 
 impl Setup {
-    /// Establishes every flow: with one packet of each stream.
+    /// Establishes every flow with one packet of each stream.
     fn establish(
         &mut self,
         requests: &Stream,
@@ -128,7 +129,7 @@ impl Setup {
         self.pass(far, Some(replies.in_order(Order::InTurn)), flows)
     }
 
-    /// Passes packets; all of them must come out. `None`: more packets of the last stream of this entrance.
+    /// Passes packets. All of them must leave the node. `None` means more packets of the last stream of this entrance.
     fn pass(
         &mut self,
         entrance: PortId,
@@ -143,7 +144,7 @@ impl Setup {
         self.node.run();
         let (after, broken) = self.node.transmitted();
         let after = after + self.node.counters.handoffs.read();
-        // More may come out than went in, because another worker may have handed packets over.
+        // More packets may leave than arrived, because another worker may have handed off packets.
         if after - before < count || broken > 0 {
             return Err(format!(
                 "{} of {count} packets came out, {broken} of them broken; dropped: {:?}",
@@ -161,8 +162,8 @@ impl Setup {
         self.pass(self.entrance, None, count)
     }
 
-    /// Runs generator and sink alone: transmits the same packets unchanged. `sunk` is called for each batch with
-    /// `false` before the sink and with `true` after it.
+    /// Runs generator and sink alone, which transmits the same packets unchanged. `sunk` is called for each batch: with
+    /// `false` before the sink, and with `true` after it.
     pub(crate) fn pass_without_worker(
         &mut self,
         pool: &mut Pool,
@@ -171,7 +172,7 @@ impl Setup {
     ) -> Result<(), Failure> {
         let mut station: Station = self.node.station(self.entrance).clone();
         let Some(stream) = station.unload() else { return Err("nothing to send".into()) };
-        // Afterwards the stream is where it was, as if nothing had been sent.
+        // Afterwards the stream is at its old position, as if nothing had been sent.
         station.load(stream.clone(), count, self.pace);
         let mut batch: Vec<Packet> = Vec::new();
         loop {
@@ -187,10 +188,10 @@ impl Setup {
         Ok(())
     }
 
-    /// The cycles of `count` packets by stage, without generator and sink.
+    /// Measures the cycles of `count` packets by stage, without generator and sink.
     ///
-    /// The sink and the generator are measured by the same counter, so the last stage and the turns contain no readings
-    /// of it. Each other stage contains one reading a batch.
+    /// The sink and the generator are measured by the same counter, so the last stage and the turns contain no reads of
+    /// it. Each other stage contains one read per batch.
     pub(crate) fn stages(&mut self, pool: &mut Pool, count: u64) -> Result<Stages, Failure> {
         let (generator, sink) = self.measure_generator_and_sink(pool, count)?;
         let counters = Arc::clone(&self.node.counters);
@@ -238,13 +239,13 @@ impl Setup {
 pub(crate) struct Stages {
     /// The cost of each stage, in the order of [`Stage::ALL`].
     pub(crate) each: [f64; Stage::ALL.len()],
-    /// The rest: the worker's turns, and the work of a port on the packets that it has received.
+    /// The rest: the worker's turns, and the work of a port for the packets that it has received.
     pub(crate) turns: f64,
-    /// The average number of packets of a batch.
+    /// The average number of packets per batch.
     pub(crate) batch: f64,
 }
 
-/// The number of packets that the worker asks a port for at once.
+/// The number of packets that the worker requests from a port at once.
 const BATCH: usize = 32;
 
 /// The figures of a row in cycles per packet.
@@ -260,7 +261,7 @@ pub(crate) struct Figures {
 pub(crate) fn measure(row: &Row, rounds: usize, count: u64) -> Result<Figures, Failure> {
     let mut setup = row.set_up()?;
     let mut pool = Pool::new(BUFFERS);
-    // Each buffer is used once before, because the kernel provides a page when it is first written.
+    // Each buffer is used once before, because the kernel provides a page only when it is first written.
     let warm = BUFFERS as u64;
     setup.pass_without_worker(&mut pool, warm, |_| {})?;
     setup.more(warm)?;
@@ -293,7 +294,7 @@ mod tests {
     fn the_batches_of_a_row_have_the_size_that_it_names() {
         for (name, batch) in [("vector-1", 1), ("vector-8", 8), ("flows-1k", BATCH)] {
             let stages = set_up(name).stages(&mut Pool::new(BUFFERS), 3200).unwrap();
-            // The first packet after a pause comes alone.
+            // The first packet after a pause arrives alone.
             let batches = 3200 / batch + usize::from(batch > 1);
             let expected = 3200.0 / batches as f64;
             assert!((stages.batch - expected).abs() < 1e-9, "{name}: {}", stages.batch);
@@ -309,7 +310,7 @@ mod tests {
         assert_eq!((decided("new-1k"), decided("new-1k-any")), (1, 999));
     }
 
-    /// The setup fails if a packet does not come out or opens a flow.
+    /// The setup fails if a packet does not leave the node, or opens a flow.
     #[test]
     fn untracked_packets_open_no_flows_whichever_rule_allows_them() {
         for name in ["stateless-1k", "stateless-100-any"] {
@@ -327,7 +328,7 @@ mod tests {
         counters.flows.set(7);
         setup.more(400_000).unwrap();
         let turns = counters.busy_turns.read() - before;
-        // The first packet after a pause comes alone.
+        // The first packet after a pause arrives alone.
         assert_eq!((turns, counters.flows.read()), (400_000 / BATCH as u64 + 1, 1000));
     }
 }

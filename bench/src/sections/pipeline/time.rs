@@ -1,4 +1,4 @@
-//! The CPU time of a thread: the time that other processes take of its core does not count.
+//! The CPU time of a thread. Time in which other processes have its core does not count.
 
 use std::sync::OnceLock;
 use std::time::Instant;

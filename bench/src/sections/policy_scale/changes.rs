@@ -1,4 +1,4 @@
-//! The time in which an image follows changes of policies, network sets and pods.
+//! The time until an image follows changes of policies, network sets and pods.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use manx_policy_compiler::selector::Selector;
 
 use super::shapes::{Shape, members, policy, shuffled};
 
-/// The times to remove and to add pods of other nodes, one by one, in the image in use; and the number of changes that
-/// this image could not follow.
+/// Measures the times to remove and add pods of other nodes, one by one, in the image in use. Also returns the number
+/// of changes that this image could not follow.
 pub(super) fn pod_changes(shape: &Shape, count: usize) -> (Vec<Duration>, usize) {
     let mut model = shape.model.clone();
     let mut compiler = Compiler::new();
@@ -39,8 +39,8 @@ pub(super) fn pod_changes(shape: &Shape, count: usize) -> (Vec<Duration>, usize)
     (times, refused)
 }
 
-/// The times to compile after a change of a policy that selects every local endpoint: first of the port that it allows,
-/// then of its peers, which it selects by a label that no other policy names.
+/// Measures the times to compile after a change of a policy that selects every local endpoint. First the port that it
+/// allows changes, then its peers, which it selects by a label that no other policy uses.
 pub(super) fn policy_changes(shape: &Shape, rounds: usize) -> [Vec<Duration>; 2] {
     let mut model = shape.model.clone();
     let mut compiler = Compiler::new();
@@ -57,7 +57,8 @@ pub(super) fn policy_changes(shape: &Shape, rounds: usize) -> [Vec<Duration>; 2]
             }
             let policy = policy(Order::KUBERNETES, Selector::all(), Some(vec![allow]));
             model.policies.insert(name.clone(), Arc::new(policy));
-            // After a new label the next image shares nothing with the one before, so this one is compiled first.
+            // After a new label, the next image shares nothing with the one before, so an image is compiled before the
+            // measurement.
             if !new_label {
                 std::hint::black_box(compiler.compile(&model, &shape.local));
                 let changed = model.policies.get_mut(&name).map(Arc::make_mut);
@@ -72,8 +73,8 @@ pub(super) fn policy_changes(shape: &Shape, rounds: usize) -> [Vec<Duration>; 2]
     [ports, peers]
 }
 
-/// The times to compile after one more network set is added, changed and removed. It has the labels of the first set,
-/// so the same rules select it. Empty for a shape without sets.
+/// Measures the times to compile after one more network set is added, changed and removed. It has the labels of the
+/// first set, so the same rules select it. The result is empty for a shape without sets.
 pub(super) fn set_changes(shape: &Shape, rounds: usize) -> Vec<Duration> {
     let mut model = shape.model.clone();
     let Some(labels) = model.network_sets.values().next().map(|set| set.labels.clone()) else {

@@ -1,4 +1,4 @@
-//! The cost of a lookup in an image, and by the linear reference.
+//! The cost of a lookup in an image, and of a decision by the linear reference.
 
 use std::collections::BTreeSet;
 use std::hint::black_box;
@@ -22,7 +22,7 @@ const REFERENCES: usize = 50;
 /// A packet to look up: its chain, the address of its peer, and its protocol and ports.
 type Lookup = (ChainId, u32, Transport);
 
-/// The nanoseconds of a lookup (address, class, row and path), of each run. One lookup does not wait for the other.
+/// The nanoseconds per lookup (address, class, row and path), for each run. Lookups do not wait for each other.
 pub(super) fn by_image(image: &Image, local: &BTreeSet<ObjectName>, peers: &[u32]) -> Vec<f64> {
     let chains: Vec<_> =
         local.iter().filter_map(|name| image.chain(name, Direction::Ingress)).collect();
@@ -52,7 +52,7 @@ fn time(image: &Image, own: Identity, lookups: &[Lookup]) -> Duration {
     start.elapsed()
 }
 
-/// The nanoseconds of a lookup by the reference. The policies of the endpoint are found before.
+/// The nanoseconds per lookup by the reference. The policies of the endpoint are found before the measurement.
 pub(super) fn by_reference(model: &Model, local: &BTreeSet<ObjectName>, peers: &[u32]) -> f64 {
     let reference = Reference::new(model);
     let Some((name, policies, address)) = local.iter().find_map(|name| {

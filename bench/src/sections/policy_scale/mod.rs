@@ -1,5 +1,5 @@
-//! The cost of policy at scale: compiling a node, following a change, and one lookup. The linear reference, which walks
-//! the policies as they were written, is measured for comparison.
+//! The cost of policy at scale: compiling a node, following a change, and one lookup. The linear reference, which
+//! evaluates the policies as they were written, is measured for comparison.
 
 mod changes;
 mod lookups;
@@ -57,7 +57,7 @@ struct Sheet<'a> {
 }
 
 impl Sheet<'_> {
-    /// Adds a figure; without values there is none. The goal is an upper limit.
+    /// Adds a figure. If there are no values, it adds nothing. The goal is an upper limit.
     fn add(
         &mut self,
         what: &str,
@@ -70,7 +70,7 @@ impl Sheet<'_> {
         self.run.add_figures(figure)
     }
 
-    /// Adds a figure of these times; `us` or `ms`.
+    /// Adds a figure of these times, in `us` or `ms`.
     fn add_times(
         &mut self,
         what: &str,
@@ -118,7 +118,7 @@ fn measure_row(sheet: &mut Sheet<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Compiles from nothing, in each round; returns the last image.
+/// Compiles from nothing in each round. Returns the last image.
 fn measure_compiling(sheet: &mut Sheet<'_>, shape: &Shape) -> Result<Image, Error> {
     let mut times = Vec::new();
     let mut image = Image::default();

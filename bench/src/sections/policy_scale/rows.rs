@@ -3,17 +3,17 @@
 use super::shapes::{self, Shape};
 
 pub(super) struct Row {
-    /// Its name on the command line.
+    /// The name of the row on the command line.
     pub(super) name: &'static str,
-    /// The shape in words.
+    /// A description of the shape.
     pub(super) what: &'static str,
     pub(super) make: fn() -> Shape,
-    /// About how long it takes to measure.
+    /// The estimated time of the measurement.
     pub(super) seconds: u64,
     /// The goal of compiling from nothing, in milliseconds.
     pub(super) compile_goal: f64,
-    /// The goals of compiling after a policy of every endpoint has changed, in milliseconds: its ports, and its peers
-    /// to new ones.
+    /// The goals for compiling after a policy of every endpoint has changed, in milliseconds: for a change of its
+    /// ports, and for a change to new peers.
     pub(super) change_goals: [Option<f64>; 2],
 }
 

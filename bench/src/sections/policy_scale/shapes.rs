@@ -35,7 +35,7 @@ pub(super) fn policy(order: Order, selector: Selector, ingress: Option<Vec<Rule>
     }
 }
 
-/// Selects the pods of a namespace, or those of one app in it.
+/// A selector of the pods of a namespace, or of one app in it.
 fn pods(namespace: &str, app: Option<usize>) -> Selector {
     Selector::and([
         Selector::equals(NAMESPACE, namespace),
@@ -44,7 +44,7 @@ fn pods(namespace: &str, app: Option<usize>) -> Selector {
     ])
 }
 
-/// The endpoints and sets that a selector matches, as a peer of a rule.
+/// The endpoints and sets that a selector matches, as a peer in a rule.
 pub(super) fn members(selector: Selector) -> Entity {
     Entity { selector: Some(selector), ..Entity::default() }
 }
@@ -93,7 +93,7 @@ pub(super) fn cluster() -> Shape {
     }
 }
 
-/// The policy of this index in a namespace: a deny for all pods, DNS for all pods, or one of twelve for single apps.
+/// The policy with this index in a namespace: a deny for all pods, DNS for all pods, or one of twelve for single apps.
 fn namespace_policy(name: &str, namespace: usize, index: usize) -> Policy {
     if index == 0 {
         let mut policy = policy(Order::KUBERNETES, pods(name, None), Some(Vec::new()));
@@ -141,7 +141,7 @@ impl Random {
     }
 }
 
-/// One endpoint with global policies. Each of their rules names a network set.
+/// A shape with one endpoint and global policies. Each of their rules selects a network set.
 fn with_sets(policies: usize, rules: usize, sizes: impl Iterator<Item = usize>) -> Shape {
     let mut model = Model::default();
     let name = ObjectName::new("a", "pod");
@@ -192,12 +192,12 @@ pub(super) fn site() -> Shape {
     with_sets(294, 68, sizes)
 }
 
-/// Many small sets, each named by one rule.
+/// Many small sets, each selected by one rule.
 pub(super) fn sets() -> Shape {
     with_sets(250, 50, std::iter::repeat_n(5, 12_500))
 }
 
-/// Selectors that overlap in every way, so that nearly each address has a class of its own.
+/// Selectors that overlap in every way, so that nearly every address has its own class.
 pub(super) fn explosion() -> Shape {
     let mut shape = with_sets(0, 0, std::iter::empty());
     let mut random = Random(777);
@@ -230,7 +230,7 @@ pub(super) fn explosion() -> Shape {
     shape
 }
 
-/// A number below `below`, as if drawn at random for `index`. The factor permutes all 32-bit numbers.
+/// A pseudo-random number below `below` that is determined by `index`. The factor permutes all 32-bit numbers.
 pub(super) fn shuffled(index: u32, below: usize) -> usize {
     ((u64::from(index.wrapping_mul(2_654_435_761)) * below as u64) >> 32) as usize
 }

@@ -41,7 +41,7 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
     Ok(())
 }
 
-/// Measures rows of one scenario.
+/// Measures the rows of one scenario.
 fn measure_scenario(run: &mut Run, rows: &[&Row]) -> Result<(), Error> {
     let scenario = rows[0].scenario;
     run.progress.begin(&format!("{}: setting up", scenario.description()));
@@ -58,7 +58,7 @@ fn measure_scenario(run: &mut Run, rows: &[&Row]) -> Result<(), Error> {
     }
     match paths.manx.set_running(true).and_then(|()| paths.counts()) {
         Ok(remarks) => run.report.remarks.extend(remarks),
-        // Then the figures of these rows cannot be trusted either.
+        // After this error, the other figures of these rows cannot be trusted.
         Err(error) => {
             add_missing(run, rows, &format!("its agents give no account: {error}"), true)?;
         }
@@ -88,12 +88,13 @@ fn measure_row(run: &Run, row: &Row, paths: &Paths) -> Result<Figure, Error> {
         .ok_or_else(|| Error::Nothing("no rounds were asked for".to_owned()))
 }
 
-/// The cost of the agents before any traffic, one remark for each. Agents that never sleep have none.
+/// The cost of the agents before any traffic, as one remark for each agent. Agents that never sleep have no such
+/// remark.
 fn idle_costs(paths: &Paths) -> Result<Vec<String>, Error> {
     if paths.manx.is_busy() {
         return Ok(Vec::new());
     }
-    // An agent settles before it is idle.
+    // An agent needs time to settle before it is idle.
     thread::sleep(Duration::from_secs(1));
     let usage = paths.manx.usage(Duration::from_secs(2))?;
     let remark = |(core, mib): &(f64, f64)| {

@@ -1,4 +1,4 @@
-//! The rows: which traffic is sent in which scenario, and the goal of the ratio.
+//! The rows: which traffic is sent in which scenario, and the goal for the ratio.
 
 use std::time::Duration;
 
@@ -23,26 +23,28 @@ use crate::report::statistics::Pair;
 /// The longest time that a halted path may take until it carries packets again.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
-/// The traffic and the measured quantity.
+/// The traffic, with the quantity that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Traffic {
-    /// This many TCP streams: gigabits per second.
+    /// This many TCP streams. The figure is gigabits per second.
     Streams(usize),
-    /// One TCP stream on which the receiver sends: gigabits per second.
+    /// One TCP stream on which the receiver sends. The figure is gigabits per second.
     Backwards,
-    /// TCP connections to this many ports: thousands that were answered and closed per second.
+    /// TCP connections to this many ports. The figure is the thousands that were answered and
+    /// closed per second.
     Connections(u16),
-    /// Small UDP packets one way: millions that arrived per second.
+    /// Small UDP packets in one direction. The figure is the millions that arrived per second.
     Flood,
-    /// UDP, one packet in flight: this percentile of the round trips in microseconds.
+    /// UDP with one packet in flight. The figure is this percentile of the round trips in
+    /// microseconds.
     PingPong(u8),
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row {
-    /// Its name on the command line.
+    /// The name of the row on the command line.
     pub(super) name: &'static str,
-    /// The path of Manx, and the one that it is compared with.
+    /// The path of Manx, and the path that it is compared with.
     pub(super) scenario: Scenario,
     traffic: Traffic,
     /// The goal of the ratio.
@@ -91,7 +93,7 @@ const CONNECTIONS: Traffic = Traffic::Connections(1);
 const MEDIAN: Traffic = Traffic::PingPong(50);
 const P99: Traffic = Traffic::PingPong(99);
 
-/// All rows in the order of the report. Rows of one scenario stand together.
+/// All rows in the order of the report. Rows of one scenario are adjacent.
 #[rustfmt::skip]
 pub(super) const ROWS: &[Row] = &[
     row("stream", ROUTING, STREAM, Some(Goal::AtLeast(0.7))),
@@ -175,7 +177,7 @@ impl Row {
         self.traffic.what_and_unit().1
     }
 
-    /// The whole row in words.
+    /// A description of the whole row.
     pub(super) fn description(&self) -> String {
         format!("{}: {}, {}", self.scenario.description(), self.what(), self.unit())
     }
@@ -191,7 +193,7 @@ impl Row {
         }
     }
 
-    /// Measures each side once, Manx last. The side that is not measured is halted.
+    /// Measures each side once, with Manx last. The side that is not measured is halted.
     pub(super) fn measure_pair(&self, paths: &Paths, length: Duration) -> Result<Pair, Error> {
         paths.manx.set_running(false)?;
         paths.beside.set_running(true)?;

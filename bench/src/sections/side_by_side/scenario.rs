@@ -21,43 +21,47 @@ use crate::path::way::Way;
 /// A scenario. Rows of one scenario share its paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scenario {
-    /// Both ends on one node. Beside Manx: kernel routing between veth pairs, with a filter or without.
+    /// Both ends are on one node. The other side is kernel routing between veth pairs, with a filter or without.
     SameNode(Option<Filter>),
-    /// The ends on two nodes. Beside Manx: kernel VXLAN devices.
+    /// The ends are on two nodes. The other side is kernel VXLAN devices.
     AcrossNodes {
         /// The encapsulation of Manx.
         overlay: Overlay,
-        /// Whether the kernel's devices pass super-packets on whole.
+        /// Whether the kernel's devices forward whole super-packets.
         super_packets: bool,
         /// The ends of the kernel's path. Those of Manx are pods.
         ends: TunnelEnds,
     },
-    /// By a way on which Manx translates. Beside Manx: the kernel with veth pods, and nftables that filters and
-    /// translates.
+    /// Manx translates the packets in this way. The other side is the kernel with veth pods, and with nftables for
+    /// filtering and translating.
     Translated(Way),
-    /// Through a cluster IP, the ends on one node, or on two with this overlay. Beside it: Manx from pod to pod.
+    /// The packets go through a cluster IP. The ends are on one node, or on two with this overlay. The other side is
+    /// Manx from pod to pod.
     ClusterIp(Option<Overlay>),
-    /// From a pod to a host outside. Beside Manx: a program that leads the pod's namespace out.
+    /// The packets go from a pod to a host outside. The other side is a program that connects the pod's namespace to
+    /// the outside.
     Gateway(Gateway),
-    /// Both ends on one node with many other pods. Beside it: Manx with these two pods alone.
+    /// Both ends are on one node with many other pods. The other side is Manx with these two pods alone.
     Crowd,
-    /// Both ends on one node. Beside Manx: a bare forwarder over the same devices, which sleeps when Manx would.
+    /// Both ends are on one node. The other side is a bare forwarder over the same devices, which sleeps when Manx
+    /// would.
     Bare(Device),
-    /// The ends on two nodes, Manx by VXLAN. Beside Manx: a bare forwarder on each node, with datagrams between them.
+    /// The ends are on two nodes, and Manx uses VXLAN. The other side is a bare forwarder on each node, with datagrams
+    /// between them.
     BareTunnel,
-    /// As [`Scenario::Bare`] by TUN, but the forwarder or the worker has a core to itself, and both ends share the
-    /// other core. The bare forwarder never sleeps; Manx polls as given.
+    /// Like [`Scenario::Bare`] with TUN, but the forwarder or the worker has a core to itself, and both ends share the
+    /// other core. The bare forwarder never sleeps; Manx polls in this way.
     SeparateCore(Polling),
-    /// Both ends on one node by veth. Beside Manx: a userspace switch of another project. The side that is measured has
-    /// a core to itself, and both ends share the other core.
+    /// Both ends are on one node, by veth. The other side is a userspace switch of another project. The side that is
+    /// measured has a core to itself, and both ends share the other core.
     Switch(Switch),
 }
 
-/// The number of pods of a crowd besides the two ends.
+/// The number of pods of a crowd other than the two ends.
 const BYSTANDERS: usize = 248;
 
 impl Scenario {
-    /// Why it cannot be measured on this machine; `None`: it can.
+    /// Why it cannot be measured on this machine. `None` if it can.
     pub(super) fn why_missing(self) -> Option<String> {
         match self {
             Self::SameNode(filter) => filter?.why_missing(),
@@ -73,7 +77,7 @@ impl Scenario {
         }
     }
 
-    /// The path of Manx, and the one that it is compared with.
+    /// The path of Manx, and the path that it is compared with.
     pub(super) const fn description(self) -> &'static str {
         match self {
             Self::SameNode(None) => "Same node, beside kernel routing",
@@ -150,7 +154,7 @@ impl Scenario {
 pub(super) struct Paths {
     /// The path that Manx is compared with. It is halted except while it is measured.
     pub(super) beside: Box<dyn Path>,
-    /// The path through Manx. It is halted while the other is measured.
+    /// The path through Manx. It is halted while the other path is measured.
     pub(super) manx: Cluster,
     /// The core of each part.
     pub(super) cores: Cores,
@@ -158,7 +162,7 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// Builds both paths. Policies and filters hold this many rules besides the one that allows the traffic.
+    /// Builds both paths. Policies and filters hold this many rules, besides the one that allows the traffic.
     pub(super) fn build(scenario: Scenario, rules: usize, cores: Cores) -> Result<Self, Error> {
         let cores = scenario.cores(cores);
         let (beside, shape) = build_beside(scenario, rules, cores)?;
@@ -166,7 +170,7 @@ impl Paths {
         Ok(Self { beside, manx: Cluster::start(shape)?, cores, scenario })
     }
 
-    /// The counters of Manx's agents since they started, one line each.
+    /// The counters of Manx's agents since their start, one line for each agent.
     pub(super) fn counts(&self) -> Result<Vec<String>, Error> {
         Ok(self.manx.statuses()?.iter().map(describe_counts).collect())
     }
@@ -230,7 +234,7 @@ fn build_beside(
     Ok((beside, shape))
 }
 
-/// The packets by rule and by drop reason.
+/// The numbers of packets by rule and by drop reason.
 fn describe_counts(status: &Status) -> String {
     let rules: Vec<String> = status
         .rules

@@ -1,4 +1,5 @@
-//! Addresses that two pods have. The import itself reports those that nodes and pools share.
+//! Finds addresses that two pods have. The import itself reports addresses that nodes and pools
+//! have in common.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,7 +10,7 @@ use manx_objects::object::{Kind, Object, ObjectKey, Pod};
 
 use super::report::Report;
 
-/// Reports each pod that has the address of an earlier one.
+/// Reports each pod whose address an earlier pod has.
 pub(super) fn check<'a>(contents: &'a Contents, report: &mut Report<'a>) {
     let mut owners: BTreeMap<IpAddr, &ObjectKey> = BTreeMap::new();
     for (key, stored) in contents.of_kind(Kind::Pod) {

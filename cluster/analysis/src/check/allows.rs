@@ -1,9 +1,9 @@
-//! `Allow` rules of Calico policies in the tier `default` that come before Kubernetes policies in the same tier: the
-//! Kubernetes policies are not evaluated for the packets that such a rule allows.
+//! Finds `Allow` rules of Calico policies in the tier `default` that come before Kubernetes policies in the same tier.
+//! The Kubernetes policies are not evaluated for the packets that such a rule allows.
 //!
-//! An Allow for a few ports or for listed peers is meant as an exception. An Allow is reported if it opens most ports
-//! of a protocol to everyone (an address outside the cluster, or a pod that no policy names), and Kubernetes policies
-//! would have denied some of that.
+//! An Allow for a few ports or for listed peers is meant as an exception and is not reported. An Allow is reported
+//! under two conditions: it opens most ports of a protocol to everyone (an address outside the cluster, or a pod that
+//! no policy names), and Kubernetes policies would have denied some of these packets.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use manx_policy_compiler::packets::Packets;
 use super::cells::{Cells, Pair, RuleAt, Tally};
 use super::report::Report;
 
-/// Reports such rules.
+/// Reports the Allow rules that meet these conditions.
 pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
     let Some(last) = cells.policies.iter().rposition(|it| it.key.kind == Kind::NetworkPolicy)
     else {
@@ -24,7 +24,7 @@ pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
     for (policy, placed) in cells.policies.iter().enumerate().take(last) {
         let is_calico =
             matches!(placed.key.kind, Kind::CalicoNetworkPolicy | Kind::GlobalNetworkPolicy);
-        // Policies of other hooks apply before connection tracking, and at no pod.
+        // Policies with other hooks apply before connection tracking or to host endpoints, never to pods.
         let is_asked = matches!(placed.policy.hook, Hook::Endpoint);
         if !is_calico || !is_asked || placed.policy.tier != "default" {
             continue;
@@ -51,7 +51,7 @@ pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
     }
 }
 
-/// A Kubernetes policy that would deny some of what an earlier rule opens to everyone.
+/// Returns a Kubernetes policy that would deny some of the packets that an earlier rule opens to everyone.
 fn skipped<'a>(cells: &Cells<'_, 'a>, at: RuleAt) -> Option<&'a ObjectKey> {
     let opens_most = |family: &Family| {
         let mut all = Packets::default();
@@ -91,7 +91,7 @@ fn skipped<'a>(cells: &Cells<'_, 'a>, at: RuleAt) -> Option<&'a ObjectKey> {
     None
 }
 
-/// The packets of a pair that a rule allows.
+/// Returns the packets of a pair that a rule allows.
 fn opened(cells: &Cells<'_, '_>, at: RuleAt, pair: &Pair) -> Packets {
     let mut all = Packets::default();
     for rule in cells.rules(at) {
@@ -100,7 +100,7 @@ fn opened(cells: &Cells<'_, '_>, at: RuleAt, pair: &Pair) -> Packets {
     if all.has_most_ports() { cells.left(all, pair, at, &mut Tally::default()) } else { all }
 }
 
-/// Whether the policies of the tier, from this one on, deny some of these packets.
+/// Returns whether the policies of the tier, from this policy on, deny some of these packets.
 fn denies(
     cells: &Cells<'_, '_>,
     list: &[usize],

@@ -1,7 +1,7 @@
-//! The fields of an object in which the parts of a rule are written.
+//! Finds the fields of an object that contain the parts of a rule.
 //!
-//! The model has several rules for one written rule (one for each protocol) and does not keep the written lists, so a
-//! part is found in the object by its content.
+//! The model has several rules for one rule of an object (one for each protocol) and does not keep the object's lists.
+//! A part is therefore found in the object by its content.
 
 use ipnet::IpNet;
 use manx_objects::object::cluster::{ClusterMatch, ClusterPeer, ClusterProtocol, ClusterRule};
@@ -10,7 +10,7 @@ use manx_policy_compiler::model::{Direction, PortMatch, Rule, RuleEnd};
 
 use crate::explain::number;
 
-/// The field of a rule.
+/// Returns the field of a rule.
 pub(super) fn rule_field(direction: Direction, index: u32) -> String {
     format!("spec.{direction}[{index}]")
 }
@@ -34,7 +34,7 @@ pub(super) enum Side {
 impl Side {
     pub(super) const ALL: [Self; 2] = [Self::Source, Self::Destination];
 
-    /// The side that is the policy's own endpoint.
+    /// Returns the side of the policy's own endpoint.
     pub(super) const fn own(direction: Direction) -> Self {
         match direction {
             Direction::Ingress => Self::Destination,
@@ -56,7 +56,7 @@ impl Side {
         }
     }
 
-    /// The name of this side in Calico's rules.
+    /// Returns the name of this side in Calico's rules.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Source => "source",
@@ -70,12 +70,12 @@ impl<'o> RuleFields<'o> {
         rule_field(self.direction, self.index)
     }
 
-    /// A side of a rule of Calico.
+    /// Returns the field of a side of a Calico rule.
     pub(super) fn side(&self, side: Side) -> String {
         format!("{}.{}", self.rule(), side.name())
     }
 
-    /// The field of a peer with a selector; `index` is its place in the rule's end.
+    /// Returns the field of a peer with a selector. `index` is the peer's index in the model's rule.
     pub(super) fn peer(&self, side: Side, end: &RuleEnd, index: usize) -> String {
         if matches!(self.object, Object::CalicoPolicy(_)) {
             return self.side(side);
@@ -83,8 +83,8 @@ impl<'o> RuleFields<'o> {
         format!("{}.{}[{}]", self.rule(), self.peers(), self.written_at(end, index))
     }
 
-    /// The index, in the policy as written, of a peer with a selector. In cluster-wide policies it may differ from the
-    /// model's, which leaves out `nodes` that match no Node.
+    /// Returns the index of a peer with a selector in the policy as it is written. In cluster-wide policies it may
+    /// differ from the model's index, because the model leaves out `nodes` that match no Node.
     fn written_at(&self, end: &RuleEnd, index: usize) -> usize {
         let rule = self.cluster().map(|rule| &rule.matches);
         let Some(ClusterMatch::Of { peers, .. }) = rule else { return index };
@@ -94,8 +94,8 @@ impl<'o> RuleFields<'o> {
         pods.map(|(at, _)| at).nth(before).unwrap_or(index)
     }
 
-    /// The field of a net of a side. `None`: the net is not written in the rule but follows from something else, such
-    /// as a Node's address.
+    /// Returns the field of a net of a side. Returns `None` if the rule does not contain the net and the net has
+    /// another source, such as a Node's address.
     pub(super) fn net(&self, side: Side, net: IpNet) -> Option<String> {
         let rule = self.rule();
         match self.object {
@@ -123,7 +123,8 @@ impl<'o> RuleFields<'o> {
         }
     }
 
-    /// The field of a port of a side and a protocol, or of the whole rule if the port is not written like this.
+    /// Returns the field of a port of a side and a protocol. Returns the field of the whole rule if the rule does not
+    /// contain the port in this form.
     pub(super) fn port(&self, side: Side, protocol: Option<u8>, port: &PortMatch) -> String {
         let rule = self.rule();
         match self.port_in_list(side, protocol, port) {
@@ -181,7 +182,7 @@ impl<'o> RuleFields<'o> {
         }
     }
 
-    /// The name of the field that lists peers in Kubernetes' policies.
+    /// Returns the name of the field that lists peers in Kubernetes' policies.
     const fn peers(&self) -> &'static str {
         match self.direction {
             Direction::Ingress => "from",

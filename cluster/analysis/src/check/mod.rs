@@ -1,22 +1,23 @@
-//! Problems of all objects together: errors, and policies that probably do not do what their author
-//! meant. Each object is valid by itself.
+//! Finds problems that are visible only in all objects together: errors, and policies that probably
+//! do not do what their author meant. Each object is valid by itself.
 //!
 //! - `references`: names that no object defines.
 //! - `selectors`: selectors that match nothing, and named ports that no container has.
 //! - `node_peers`: `nodes` of cluster-wide policies that match no Node.
 //! - `addresses`: addresses that two objects have.
-//! - `passes`: `Pass` that skips more than its author may expect.
-//! - `only_denies`: policies that deny more than their rules say, because their tier does.
+//! - `passes`: `Pass` rules that skip more than their author may expect.
+//! - `only_denies`: policies that deny more than their rules say, because the end of their tier
+//!   denies.
 //! - `own_sides`: rules whose own side matches no endpoint of their policy.
-//! - `service_addresses`, `service_ports`: addresses and ports of Services, which are translated
+//! - `service_addresses`, `service_ports`: addresses and ports of Services. Nodes translate these
 //!   before policy is evaluated.
-//! - `allows`: `Allow` that opens more than its author may expect.
+//! - `allows`: `Allow` rules that open more than their author may expect.
 //! - `unreachable`: rules that no packet reaches.
 //! - `priorities`: policies of one priority that contradict each other.
 //!
-//! Each is a function over a `Scene`. The last three also use `cells`, which calculates what rules
-//! decide between any two ends. Problems of a single object are found where the object is read, in
-//! `manx-objects`.
+//! Each check is a function over a `Scene`. The last three also use `cells`, which calculates what
+//! the rules decide between any two ends. Problems of a single object are found where the object is
+//! read, in `manx-objects`.
 
 mod addresses;
 mod allows;
@@ -48,7 +49,7 @@ use self::report::Report;
 use self::scene::Scene;
 use self::selected::Selected;
 
-/// A check that looks up the members that selectors match.
+/// A check that needs the members that selectors match.
 type OfSelected = for<'a, 'm> fn(&'m Scene<'a>, &mut Selected<'m>, &mut Report<'a>);
 
 /// The checks that use selectors, each with the codes of the problems that it finds.
@@ -68,7 +69,7 @@ const OF_SELECTED: [(&[Code], OfSelected); 5] = [
     (&[Code::ServicePort], service_ports::check),
 ];
 
-/// A check of the decisions of rules between two ends.
+/// A check that needs the decisions of rules between two ends.
 type OfCells = for<'c, 'a> fn(&Cells<'c, 'a>, &mut Report<'a>);
 
 /// The checks that use cells, each with the code of the problem that it finds.
@@ -78,16 +79,16 @@ const OF_CELLS: [(Code, OfCells); 3] = [
     (Code::ConflictingPriority, priorities::check),
 ];
 
-/// The problems of all objects together, errors first.
+/// Returns the problems of all objects together, errors first.
 pub fn problems(contents: &Contents) -> Vec<Problem> {
     let scene = Scene::new(contents);
     let mut report = Report::new(contents);
-    // Objects that a reported name would lead to are not reported again.
+    // An object is not reported again if the cause is a name that is already reported.
     references::check(contents, &mut report);
     node_peers::check(contents, &scene, &mut report);
     addresses::check(contents, &mut report);
     passes::check(&scene, &mut report);
-    // While labels are not known, the members that selectors match are not known either.
+    // While some labels are not known, it is also not known which members the selectors match.
     if !scene.in_doubt {
         check_selected(&scene, &mut report);
         check_cells(&scene, &mut report);

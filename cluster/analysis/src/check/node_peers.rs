@@ -1,6 +1,6 @@
-//! `nodes` of cluster-wide policies that match no Node.
+//! Finds `nodes` entries of cluster-wide policies that match no Node.
 //!
-//! Nothing is reported if the input has no Node, or one whose labels are not known.
+//! Nothing is reported if the input has no Node, or if the labels of a Node are not known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use super::parts::{Nearest, Part};
 use super::report::Report;
 use super::scene::Scene;
 
-/// Reports each such peer.
+/// Reports each `nodes` entry that matches no Node.
 pub(super) fn check<'a>(contents: &'a Contents, scene: &Scene<'a>, report: &mut Report<'a>) {
     let nodes = scene.nodes();
     let mut all = contents.of_kind(Kind::Node);
@@ -40,7 +40,7 @@ pub(super) fn check<'a>(contents: &'a Contents, scene: &Scene<'a>, report: &mut 
     }
 }
 
-/// The reason why labels match no node with an address; `None` if they match one.
+/// Returns the reason why labels match no node with an address, or `None` if they match one.
 fn why_none(labels: &LabelSelector, nodes: &BTreeMap<String, Node>) -> Option<String> {
     let selector = label_selector(labels);
     let fitting: Vec<(&String, &Node)> =

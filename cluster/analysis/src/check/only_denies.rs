@@ -1,8 +1,9 @@
-//! Policies of Calico that only deny or log, in a tier whose end denies. The end of the tier denies everything else to
-//! the endpoints that they select.
+//! Finds Calico policies that only deny or log, in a tier whose end denies. The end of the tier denies all other
+//! packets of the endpoints that such a policy selects.
 //!
-//! This is meant if a rule denies everything, or if another policy of the tier decides about the same endpoints: one that
-//! allows or passes something, or one without rules, which is there to deny.
+//! A policy is not reported if this is probably intended: a rule denies everything, or another policy of the tier
+//! decides about the same endpoints. That policy either allows or passes something, or has no rules and so exists to
+//! deny.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -16,7 +17,8 @@ use super::report::Report;
 use super::scene::{Role, Scene};
 use super::selected::Selected;
 
-/// Reports each such policy, for each direction. While a policy is not valid, it is not known what it would have allowed.
+/// Reports each policy that only denies or logs, for each direction. Nothing is reported while any enforced policy is
+/// invalid, because it is not known what that policy would allow.
 pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: &mut Report<'a>) {
     let mut objects = scene.contents().objects.iter();
     if objects.any(|(key, it)| key.kind.enforced_policy() && matches!(it.state, State::Invalid(_)))
@@ -46,10 +48,10 @@ pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: 
     }
 }
 
-/// The policies of a tier that cover a direction.
+/// The policies of a tier that have rules for a direction.
 #[derive(Default)]
 struct Tier<'p, 'a> {
-    /// The policies that only deny or log, each with a word for that.
+    /// The policies that only deny or log, each with the verb for its message.
     deniers: Vec<(&'a ObjectKey, &'p Policy, &'static str)>,
     others: Vec<(&'a ObjectKey, &'p Policy)>,
 }
@@ -94,13 +96,13 @@ impl<'a> Tier<'_, 'a> {
     }
 }
 
-/// Whether two policies may select the same endpoints, if these are not known.
+/// Returns whether two policies may select the same endpoints, if the endpoints are not known.
 fn may_share(one: &ObjectKey, other: &ObjectKey) -> bool {
     [one, other].iter().any(|key| !key.kind.namespaced()) || one.namespace == other.namespace
 }
 
-/// The effect of a Calico policy's rules as a word, such as `denies`. `None` if they allow or pass packets, or if there
-/// are none.
+/// Returns the effect of a Calico policy's rules as a verb, such as `denies`. Returns `None` if they allow or pass
+/// packets, or if there are none.
 fn only(object: &Object, direction: Direction) -> Option<&'static str> {
     let Object::CalicoPolicy(policy) = object else { return None };
     let rules = match direction {
@@ -119,7 +121,8 @@ fn only(object: &Object, direction: Direction) -> Option<&'static str> {
     }
 }
 
-/// Whether the rules deny every packet of a family, or every TCP and UDP packet: then the policy is meant to deny.
+/// Returns whether the rules deny every packet of a family, or every TCP and UDP packet. Such a policy is meant to
+/// deny.
 fn denies_everything(rules: &[model::Rule]) -> bool {
     let whole = |rule: &&model::Rule| {
         let conditions = (rule.not_protocol, rule.icmp, rule.not_icmp);
@@ -132,7 +135,7 @@ fn denies_everything(rules: &[model::Rule]) -> bool {
     protocols.contains(&None) || [6, 17].iter().all(|it| protocols.contains(&Some(*it)))
 }
 
-/// Whether an end of a rule is every address of a family, and every port.
+/// Returns whether an end of a rule matches every address of a family and every port.
 fn is_everything(end: &RuleEnd) -> bool {
     let every_address = |entity: &Entity| {
         let bare = Entity { nets: entity.nets.clone(), ..Entity::default() };

@@ -1,5 +1,5 @@
-//! Calico rules whose own side matches no endpoint of their policy. The own side of an ingress rule
-//! is its destination, that of an egress rule its source.
+//! Finds Calico rules whose own side matches no endpoint of their policy. The own side is the
+//! destination of an ingress rule, and the source of an egress rule.
 //!
 //! Only selectors are compared, because a pod may get any address.
 
@@ -12,7 +12,7 @@ use super::report::Report;
 use super::scene::{Role, Scene};
 use super::selected::Selected;
 
-/// Reports each such rule.
+/// Reports each rule whose own side matches no endpoint of the policy.
 pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: &mut Report<'a>) {
     for (key, object, policy) in scene.policies() {
         if !matches!(object, Object::CalicoPolicy(_)) {
@@ -35,8 +35,8 @@ pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: 
     }
 }
 
-/// The indexes of the rules whose own side matches no endpoint. `None`: the endpoints are not
-/// known.
+/// Returns the indexes of the rules whose own side matches no endpoint, or `None` if the endpoints
+/// are not known.
 fn never(policy: &Policy, direction: Direction, selected: &mut Selected<'_>) -> Option<Vec<u32>> {
     let mut rules = Vec::new();
     for rule in policy.rules(direction)? {
@@ -48,7 +48,7 @@ fn never(policy: &Policy, direction: Direction, selected: &mut Selected<'_>) -> 
         let members = selected.members;
         let own = selected.find(&policy.selector)?;
         let mut endpoints = own.iter().filter(|it| members[**it].role == Role::Endpoint).peekable();
-        // At a host endpoint the own side of forwarded traffic is not the host.
+        // At a host endpoint, the own side of forwarded traffic is not the host itself.
         let forwards = |it: &&usize| members[**it].pod.is_none() && policy.hook != Hook::Endpoint;
         if endpoints.peek().is_none() || endpoints.clone().any(|it| forwards(&it)) {
             continue;

@@ -1,31 +1,31 @@
-//! The parts of a selector: the requirement of each, and the parts that an object does not match.
+//! The parts of a selector: what each part requires, and which parts an object does not match.
 
 use manx_policy_compiler::model::{
     NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX,
 };
 use manx_policy_compiler::selector::{LabelSource, Selector};
 
-/// The number of values, or names, that a message lists.
+/// The maximum number of values or names that a message lists.
 const LISTED: usize = 5;
-/// The number of parts that a message lists of those that an object does not match.
+/// The maximum number of parts, among those that an object does not match, that a message lists.
 const LACKS: usize = 3;
 
 /// One part of a selector. An object matches the selector if and only if it matches all parts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part<'s>(pub(super) &'s Selector);
 
-/// The object that has the label of a key: the member itself, its namespace or its service account.
+/// Which object has the label of a key: the member itself, its namespace or its service account.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
     Own,
     Namespace,
     Account,
-    /// The key is no label, but the service account's name.
+    /// The key is not a label but the name of the service account.
     AccountName,
 }
 
 impl Whose {
-    /// The object that has the key's label, and the key without the prefix that names that object.
+    /// Returns which object has the label of a key, and the key without the prefix for that object.
     fn from_key(key: &str) -> (Self, &str) {
         if let Some(key) = key.strip_prefix(NAMESPACE_PREFIX) {
             (Self::Namespace, key)
@@ -41,42 +41,42 @@ impl Whose {
 
 /// A label that a part requires.
 pub(super) struct Wanted<'s> {
-    /// The key, as selectors see it.
+    /// The key in the form that selectors use.
     pub(super) seen: &'s str,
-    /// The key, as it is written in its object.
+    /// The key in the form that its object contains.
     pub(super) key: &'s str,
-    /// The label must have one of these values. If the list is empty, any value will do.
+    /// The values that the label may have. If the list is empty, any value matches.
     pub(super) values: Vec<&'s str>,
 }
 
 impl<'s> Part<'s> {
-    /// The parts of a selector.
+    /// Returns the parts of a selector.
     pub(super) fn all(selector: &'s Selector) -> Vec<Self> {
         selector.conjuncts().into_iter().map(Self).collect()
     }
 
-    /// Whether the part requires a label, of an object or of the object's namespace or account.
+    /// Returns whether the part requires a label of the object, of its namespace or of its service account.
     pub(super) fn asks_for_label(self) -> bool {
         !self.is_of_place() && !self.0.required_labels().is_empty()
     }
 
-    /// Whether the part requires a label of the object itself.
+    /// Returns whether the part requires a label of the object itself.
     pub(super) fn is_of_own_label(self) -> bool {
         self.asks_for_label() && self.whose() == Whose::Own
     }
 
-    /// Whether the part is only about an object's place: its namespace, and whether it is a pod.
+    /// Returns whether the part concerns only an object's place: its namespace, and whether it is a pod.
     pub(super) fn is_of_place(self) -> bool {
         let keys = self.0.keys();
         !keys.is_empty() && keys.iter().all(|key| [NAMESPACE, ORCHESTRATOR].contains(key))
     }
 
-    /// The object that has the labels of this part.
+    /// Returns which object has the labels of this part.
     pub(super) fn whose(self) -> Whose {
         self.0.keys().first().map_or(Whose::Own, |key| Whose::from_key(key).0)
     }
 
-    /// The label that the part requires, if it requires one and nothing else.
+    /// Returns the label that the part requires, if it requires one and nothing else.
     pub(super) fn label(self) -> Option<Wanted<'s>> {
         let (seen, values) = self.0.required_labels().pop()?;
         let is_it = match values.as_deref() {
@@ -91,8 +91,8 @@ impl<'s> Part<'s> {
         is_it.then_some(Wanted { seen, key, values })
     }
 
-    /// The requirement as text: `app=web|db`, `app`, or an expression; for labels of other objects with `namespace
-    /// label` or the like before it.
+    /// Returns the requirement as text: `app=web|db`, `app`, or an expression. For labels of other objects, words such
+    /// as `namespace label` come first.
     pub(super) fn wanted(self) -> String {
         let before = match self.whose() {
             Whose::Own => "",
@@ -103,7 +103,7 @@ impl<'s> Part<'s> {
         format!("{before}{}", self.text())
     }
 
-    /// The requirement as text, without the words before it.
+    /// Returns the requirement as text, without these first words.
     pub(super) fn text(self) -> String {
         match self.label() {
             Some(Wanted { values, .. }) if self.whose() == Whose::AccountName => {
@@ -119,7 +119,7 @@ impl<'s> Part<'s> {
         }
     }
 
-    /// A sentence that says why an object does not match the part.
+    /// Returns a sentence about why an object does not match the part.
     fn lack(self, labels: &impl LabelSource) -> String {
         let Some(Wanted { seen, key, .. }) = self.label() else {
             return format!("it does not fit {}", self.wanted());
@@ -142,7 +142,7 @@ impl<'s> Part<'s> {
     }
 }
 
-/// An object that matches some parts, and the parts that it does not match.
+/// The object that matches the most parts, and the parts that it does not match.
 pub(super) struct Nearest<'o, 's, M, L> {
     pub(super) object: M,
     labels: &'o L,
@@ -150,7 +150,7 @@ pub(super) struct Nearest<'o, 's, M, L> {
 }
 
 impl<'o, 's, M, L: LabelSource> Nearest<'o, 's, M, L> {
-    /// The first of the objects that match the most parts. `None` if none of them matches a part.
+    /// Returns the first object among those that match the most parts. Returns `None` if none of them matches a part.
     pub(super) fn among(
         parts: &[Part<'s>],
         objects: impl Iterator<Item = (M, &'o L)>,
@@ -163,7 +163,7 @@ impl<'o, 's, M, L: LabelSource> Nearest<'o, 's, M, L> {
         (least < parts.len()).then_some(Self { object, labels, lacking })
     }
 
-    /// A text about how near it is: `without a=b pod x fits; it has a=c`.
+    /// Returns a text about how nearly the object matches: `without a=b pod x fits; it has a=c`.
     pub(super) fn text(&self, title: &str) -> String {
         let lack = |part: &Part<'_>| part.lack(self.labels);
         if let [one] = &self.lacking[..] {
@@ -181,7 +181,7 @@ impl<'o, 's, M, L: LabelSource> Nearest<'o, 's, M, L> {
     }
 }
 
-/// The first texts of a list, joined for a message.
+/// Joins the first texts of a list for a message.
 pub(super) fn listed<T: AsRef<str>>(all: impl IntoIterator<Item = T>, separator: &str) -> String {
     let mut all = all.into_iter();
     let first: Vec<T> = all.by_ref().take(LISTED).collect();

@@ -1,5 +1,5 @@
-//! `Pass` rules of Calico policies in the tier `default`, which Kubernetes policies share: a passed
-//! packet continues after the tier, so the Kubernetes policies are not evaluated.
+//! Finds `Pass` rules of Calico policies in the tier `default`, which Kubernetes policies share. A
+//! passed packet continues after the tier, so the Kubernetes policies are not evaluated for it.
 
 use manx_objects::code::Code;
 use manx_objects::object::{Kind, Object, ObjectKey, calico};

@@ -1,7 +1,7 @@
-//! Cluster-wide policies of one tier and one priority that decide the same packets differently.
+//! Finds cluster-wide policies of one tier and one priority that decide the same packets differently.
 //!
-//! Kubernetes' API leaves open which of them decides. The check is exact for the ends of the input, and for later pods
-//! without labels: see `cells`.
+//! Kubernetes' API does not define which of them decides. The check is exact for the ends of the input, and for later
+//! pods without labels: see `cells`.
 
 use manx_objects::code::Code;
 use manx_objects::object::Kind;
@@ -10,7 +10,7 @@ use manx_policy_compiler::model::{Action, Direction, Protocol, Rule, Transport};
 use super::cells::{Cells, Pair, Peer, Placed, RuleAt, Tally};
 use super::report::Report;
 
-/// A packet that two rules decide differently.
+/// A packet that two rules decide differently, described by the two rules and its peer.
 struct Conflict {
     /// The rule of the policy that Manx evaluates first.
     first: RuleAt,
@@ -19,7 +19,7 @@ struct Conflict {
     packet: Option<Transport>,
 }
 
-/// Reports each policy that contradicts one before it, once.
+/// Reports each policy that contradicts an earlier policy, once.
 pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
     let is_cluster = |at: &usize| is_cluster_wide(&cells.policies[*at]);
     let all: Vec<usize> = (0..cells.policies.len()).filter(is_cluster).collect();
@@ -39,7 +39,7 @@ pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
     }
 }
 
-/// Whether Kubernetes leaves open which of two policies decides.
+/// Returns whether Kubernetes does not define which of two policies decides.
 pub(super) fn leaves_open(one: &Placed<'_, '_>, other: &Placed<'_, '_>) -> bool {
     is_cluster_wide(one)
         && is_cluster_wide(other)
@@ -85,7 +85,7 @@ fn conflict(cells: &Cells<'_, '_>, first: usize, second: usize) -> Option<Confli
     None
 }
 
-/// A packet of a local end that a rule of the second policy decides, and the first policy decides differently.
+/// Returns a packet of a local end that a rule of the second policy decides differently from the first policy.
 fn at_local(
     cells: &Cells<'_, '_>,
     first: usize,
@@ -104,7 +104,7 @@ fn at_local(
             if packets.is_empty() {
                 continue;
             }
-            // Packets that earlier rules of its policy decide, or policies before both, are left out.
+            // Packets are left out if an earlier rule of the second policy, or a policy before both, decides them.
             let own = cells.policies[second.policy].policy.rules(direction).unwrap_or_default();
             for before in own.iter().take_while(|it| it.index < second.index) {
                 packets.subtract(&cells.matched(before, direction, &pair, false));

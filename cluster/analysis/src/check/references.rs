@@ -1,7 +1,8 @@
-//! Names in manifests that no manifest defines. Each object is valid by itself; only all objects together show it.
+//! Finds names in manifests that no manifest defines. Each object is valid by itself; a missing definition is visible
+//! only in all objects together.
 //!
-//! A selector is no name. The exception is a rule's `namespaceSelector: global()`, which matches network sets and host
-//! endpoints: these are usually defined in advance.
+//! Selectors are not names and are not checked here. The exception is `namespaceSelector: global()` of a rule, which
+//! matches network sets and host endpoints, because these are usually defined in advance.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -22,8 +23,8 @@ use super::report::Report;
 /// The namespaces that every cluster has.
 const ALWAYS_THERE: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// Reports every name without a definition, with the consequence. A definition that is not valid is reported elsewhere
-/// and counts as a definition here.
+/// Reports every name without a definition, and the consequence. An invalid definition is reported elsewhere and counts
+/// as a definition here.
 pub(super) fn check<'a>(contents: &'a Contents, report: &mut Report<'a>) {
     let known = Known::new(contents);
     nodes_of_pods(contents, &known, report);
@@ -63,8 +64,8 @@ pub(super) fn check<'a>(contents: &'a Contents, report: &mut Report<'a>) {
     }
 }
 
-/// Reports each node that pods name and that no object defines, at the first of these pods. If there are no nodes at
-/// all, they are not part of the input.
+/// Reports each node that pods name and that no object defines. The report is at the first of these pods. If the input
+/// contains no nodes at all, nothing is reported.
 fn nodes_of_pods<'a>(contents: &'a Contents, known: &Known<'a>, report: &mut Report<'a>) {
     if !known.has_nodes() {
         return;
@@ -91,7 +92,7 @@ fn nodes_of_pods<'a>(contents: &'a Contents, known: &Known<'a>, report: &mut Rep
     }
 }
 
-/// Reports the undefined names of one object.
+/// Reports the names of one object that are not defined.
 struct Names<'r, 'a> {
     key: &'a ObjectKey,
     report: &'r mut Report<'a>,
@@ -103,23 +104,23 @@ impl Names<'_, '_> {
     }
 }
 
-/// Everything that can be named.
+/// Everything that a name can refer to.
 struct Known<'a> {
     contents: &'a Contents,
-    /// The namespaces that are defined, or that contain anything except policies.
+    /// The namespaces that are defined, or that contain any object except policies.
     inhabited: BTreeSet<&'a str>,
-    /// The namespaces of objects whose kinds are not read.
+    /// The namespaces of objects whose kinds Manx does not read.
     skipped_in: BTreeSet<&'a str>,
-    /// Whether there is anything that runs or is reached: pods and their controllers, service accounts, services. A
-    /// folder that contains only policies leaves out the objects that their rules name.
+    /// Whether the input has any object that runs or is reached: a pod or its controller, a service account, or a
+    /// service. If it has none, the input is probably a folder of policies, without the objects that the rules name.
     inhabitants: bool,
-    /// Namespaces and names of service accounts, including accounts that only pods name.
+    /// Namespaces and names of service accounts, including accounts that appear only in pods.
     accounts: BTreeSet<(&'a str, &'a str)>,
     /// Namespaces and names of services that have endpoints or a selector.
     services: BTreeSet<(&'a str, &'a str)>,
-    /// The labels of the objects without a namespace: global network sets and host endpoints.
+    /// The labels of objects without a namespace, which are global network sets and host endpoints.
     global: Vec<Inherited<'a>>,
-    /// Whether an object in `global` is not valid, so that its labels are not known.
+    /// Whether an object in `global` is invalid, so that its labels are not known.
     global_in_doubt: bool,
 }
 
@@ -191,7 +192,7 @@ impl<'a> Known<'a> {
                         slice.service.as_deref().map(|service| (key.namespace.as_str(), service)),
                     );
                 }
-                // The endpoints of a Service follow from its selector, or are written by hand.
+                // The endpoints of a Service either follow from its selector or are written by hand.
                 Object::Service(service)
                     if !service.selector.is_empty()
                         || contents.copied_endpoints(key, service).is_some() =>
@@ -241,14 +242,14 @@ impl<'a> Known<'a> {
         self.contents.of_kind(Kind::Node).next().is_some()
     }
 
-    /// Whether a namespace is defined, or has an object.
+    /// Returns whether a namespace is defined, or has an object.
     fn has_namespace(&self, name: &str) -> bool {
         let held = |key: &ObjectKey| key.kind.namespaced() && key.namespace == name;
         self.has(Kind::Namespace, "", name) || self.contents.objects.keys().any(held)
     }
 
-    /// Reports a policy's namespace that is not defined and contains only policies. Input often leaves out the
-    /// namespaces: then only the namespaces of the pods are known.
+    /// Reports the namespace of a policy if it is not defined and contains only policies. Input often leaves out
+    /// Namespace objects; then only the namespaces of the pods are known.
     fn policys_namespace(&self, key: &ObjectKey, names: &mut Names<'_, '_>) {
         let namespace = key.namespace.as_str();
         if is_policy(key.kind)
@@ -312,7 +313,7 @@ impl<'a> Known<'a> {
         }
         let accounts = entity.service_accounts.iter().flat_map(|accounts| &accounts.names);
         for (index, name) in accounts.enumerate() {
-            // A namespaceSelector may match any namespace.
+            // A `namespaceSelector` may match any namespace, so the account may be in any namespace.
             let own = namespace.filter(|_| entity.namespace_selector.is_none());
             let defined = match own {
                 Some(own) => name == "default" || self.accounts.contains(&(own, name.as_str())),
@@ -356,7 +357,7 @@ mod tests {
     use crate::check::report::Report;
     use manx_objects::contents::Contents;
 
-    /// The warnings of manifests without other problems, one per line.
+    /// Returns the warnings of manifests without other problems, one per line.
     fn warnings(text: &str) -> String {
         let contents = Contents::from_texts([("all.yaml", text)]);
         assert!(contents.problems.is_empty(), "{:#?}", contents.problems);

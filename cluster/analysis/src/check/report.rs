@@ -1,5 +1,5 @@
-//! The problems that the checks find. For each object the first problems are kept, and the others
-//! counted.
+//! The problems that the checks find. For each object, the first problems are stored and the others
+//! are only counted.
 
 use std::collections::BTreeMap;
 
@@ -39,12 +39,12 @@ impl<'a> Report<'a> {
         });
     }
 
-    /// Records that the check with these codes reached its bound.
+    /// Records that the check for these codes reached its bound.
     pub(super) fn leave_out(&mut self, codes: &[Code]) {
         self.left_out.extend(codes);
     }
 
-    /// Whether a problem was reported at a field of an object, or below it.
+    /// Returns whether a problem was already reported at a field of an object, or below this field.
     pub(super) fn has_told(&self, key: &ObjectKey, field: &str) -> bool {
         let problems = self.problems.get(key).map_or(&[][..], |(problems, _)| problems);
         problems.iter().any(|problem| {
@@ -55,7 +55,7 @@ impl<'a> Report<'a> {
         })
     }
 
-    /// All problems, in the order of their objects.
+    /// Returns all problems, in the order of their objects.
     pub(super) fn finish(self) -> Vec<Problem> {
         let mut all: Vec<Problem> = self.bounds_note().into_iter().collect();
         for (key, (problems, tally)) in self.problems {
@@ -69,9 +69,10 @@ impl<'a> Report<'a> {
         all
     }
 
-    /// A note that names the checks which reached their bounds, if any did.
+    /// Returns a note about the checks that reached their bounds, if any did.
     fn bounds_note(&self) -> Option<Problem> {
-        // The note is about no object, so it is put at the first policy, where people look first.
+        // The note does not concern a single object, so it is placed at the first policy, which is
+        // the first object that people look at.
         let objects = &self.contents.objects;
         let policy = objects.iter().find(|(key, _)| key.kind.enforced_policy());
         let (_, first) = policy.or_else(|| objects.iter().next())?;

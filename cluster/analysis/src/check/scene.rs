@@ -1,4 +1,4 @@
-//! The objects as policy sees them once every pod that their workloads make exists.
+//! The objects as policy will see them when every pod of their workloads exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -18,20 +18,20 @@ use manx_policy_compiler::selector::Selector;
 
 /// See the module.
 pub(super) struct Scene<'a> {
-    /// The import of the objects and of the pods to come.
+    /// The result of the import of the objects and of the future pods.
     cluster: Cluster,
-    /// The pods on their nodes' network, to which no policy applies.
+    /// The pods on their node's network. No policy applies to them.
     on_host: BTreeSet<ObjectName>,
-    /// The workloads of the pods to come.
+    /// The workloads of the future pods.
     workloads: BTreeMap<ObjectName, (&'a ObjectKey, &'a Workload)>,
-    /// The pods as they are written.
+    /// The pods as the manifests define them.
     written: BTreeMap<ObjectName, &'a Pod>,
-    /// The addresses that manifests give pods.
+    /// The addresses that manifests give to pods.
     addresses: BTreeMap<ObjectName, Vec<IpNet>>,
     contents: &'a Contents,
     /// The policies that are evaluated, each with its object.
     policies: Vec<(&'a ObjectKey, &'a Object, Arc<Policy>)>,
-    /// Whether some labels that a selector may match are not known.
+    /// Whether some labels that a selector might match are not known.
     pub(super) in_doubt: bool,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Member<'m> {
     pub(super) labels: LabelView<'m>,
     pub(super) ports: Vec<&'m NamedPort>,
     pub(super) role: Role,
-    /// The workload whose pods this member stands for, if any: its controller gives them further labels.
+    /// The workload whose pods this member stands for, if there is one. Its controller gives these pods further labels.
     pub(super) workload: Option<(&'m ObjectKey, &'m Workload)>,
     /// The pod's object, if the member is a pod.
     pub(super) pod: Option<&'m Pod>,
@@ -51,8 +51,8 @@ pub(super) struct Member<'m> {
 }
 
 impl Member<'_> {
-    /// Whether a selector matches the member. For a member that stands for a workload's pods: whether the selector may
-    /// match one of them.
+    /// Returns whether a selector matches the member. If the member stands for the pods of a workload, the result is
+    /// whether the selector may match one of them.
     pub(super) fn fits(&self, selector: &Selector) -> bool {
         selector.matches(&self.labels)
             || self.workload.is_some_and(|(key, workload)| {
@@ -66,12 +66,12 @@ impl Member<'_> {
 }
 
 impl<'m> Member<'m> {
-    /// The member's namespace, if it has one.
+    /// Returns the member's namespace, if it has one.
     pub(super) fn namespace(&self) -> Option<&'m str> {
         self.labels.namespace.map(|(name, _)| name)
     }
 
-    /// The member's name in messages: `pod shop/web`, `a pod of Deployment shop/web`, `GlobalNetworkSet bad`.
+    /// Returns the member's name in messages: `pod shop/web`, `a pod of Deployment shop/web`, `GlobalNetworkSet bad`.
     pub(super) fn title(&self) -> String {
         let namespace = self.namespace().map(|name| format!("{name}/")).unwrap_or_default();
         let workload = self.name.strip_prefix('(').and_then(|it| it.strip_suffix(')'));
@@ -85,16 +85,16 @@ impl<'m> Member<'m> {
 /// The role that a member has in policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Policy applies to it: a pod, a host endpoint.
+    /// An endpoint to which policy applies: a pod or a host endpoint.
     Endpoint,
-    /// A pod on its node's network: neither policy nor a selector of a rule applies to it.
+    /// A pod on its node's network. No policy applies to it, and no selector of a rule matches it.
     OnHost,
     /// A network set.
     Set,
 }
 
-/// The first address of the pods to come. The import leaves out pods without an address, and gives one address to one
-/// pod. No check reads these addresses.
+/// The address of the first future pod. Future pods need addresses because the import leaves out pods without one, and
+/// gives each address to one pod only. No check reads these addresses.
 const FIRST: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0);
 
 impl<'a> Scene<'a> {
@@ -142,32 +142,33 @@ impl<'a> Scene<'a> {
         Self { cluster, on_host, workloads, written, addresses, contents, policies, in_doubt }
     }
 
-    /// The import's own problems.
+    /// Returns the import's own problems.
     pub(super) fn into_problems(self) -> Vec<Problem> {
         self.cluster.problems
     }
 
-    /// The nodes by name.
+    /// Returns the nodes by name.
     pub(super) fn nodes(&self) -> &BTreeMap<String, Node> {
         &self.cluster.nodes
     }
 
-    /// The labels of the namespaces by name, including namespaces that only contain objects.
+    /// Returns the labels of each namespace by name, including namespaces that are known only because objects are in
+    /// them.
     pub(super) fn namespaces(&self) -> &BTreeMap<String, Labels> {
         &self.cluster.model.namespaces
     }
 
-    /// The objects as they were read.
+    /// Returns the objects in the form of the reader.
     pub(super) fn contents(&self) -> &'a Contents {
         self.contents
     }
 
-    /// The model of the imported objects.
+    /// Returns the model of the imported objects.
     pub(super) fn model(&self) -> &Model {
         &self.cluster.model
     }
 
-    /// The address families that pods have or will get; both families if that is not known.
+    /// Returns the address families that pods have or will get. Returns both families if this is not known.
     pub(super) fn families(&self) -> Vec<Family> {
         let Cluster { nodes, pools, .. } = &self.cluster;
         let nets = self.addresses.values().flatten();
@@ -177,12 +178,12 @@ impl<'a> Scene<'a> {
         if known.is_empty() { Family::ALL.to_vec() } else { known.into_iter().collect() }
     }
 
-    /// The policies that are evaluated, each with its object's key.
+    /// Returns the policies that are evaluated, each with its object's key.
     pub(super) fn policies(&self) -> impl Iterator<Item = (&'a ObjectKey, &'a Object, &Policy)> {
         self.policies.iter().map(|(key, object, policy)| (*key, *object, &**policy))
     }
 
-    /// Every object that a selector may match, pods first.
+    /// Returns every object that a selector may match, pods first.
     pub(super) fn members(&self) -> Vec<Member<'_>> {
         let model = &self.cluster.model;
         let pods = model.endpoints.iter().map(|(name, pod)| Member {
@@ -223,7 +224,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Whether a selector may see labels of an object of this kind.
+/// Returns whether a selector may match labels of an object of this kind.
 fn is_member(kind: Kind) -> bool {
     matches!(
         kind,
@@ -238,14 +239,14 @@ fn is_member(kind: Kind) -> bool {
     )
 }
 
-/// The key of a workload's pod, a name that no other pod has.
+/// Returns the key of the pod that stands for a workload's pods. No other pod has this name.
 fn pod_of(workload: &ObjectKey) -> ObjectKey {
     let name = format!("({} {})", workload.kind, workload.name);
     ObjectKey { kind: Kind::Pod, name, ..workload.clone() }
 }
 
-/// The pod as an endpoint, wherever it runs and whatever its phase is: a message about a selector should not depend on
-/// the moment.
+/// Returns the pod as an endpoint, independently of where it runs and of its phase, because a message about a selector
+/// should not depend on the moment.
 fn to_be(pod: &Pod, address: Ipv6Addr) -> Pod {
     let pod_ips = vec![IpAddr::V6(address)];
     Pod { host_network: false, phase: None, deleting: false, pod_ips, ..pod.clone() }

@@ -1,5 +1,5 @@
-//! The members that a selector matches. Each selector is looked up once, among the members that have a label which it
-//! requires.
+//! Finds the members that a selector matches. Each selector is evaluated once, and only for the members that have a
+//! label which the selector requires.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,22 +15,25 @@ use manx_policy_compiler::selector::{LabelSource as _, Selector};
 use super::fields::Side;
 use super::scene::{Member, Role};
 
-/// The number of times that a check may look at a member.
+/// The maximum number of members that one check may look at. A member that is looked at several times counts several
+/// times.
 const MOST_LOOKS: usize = 3_000_000;
 
 /// The label whose value is the name of a namespace.
 const NAME: &str = "projectcalico.org/name";
 
-/// The kind of workloads that are made by objects of kinds that are not read. Their pods may have labels that are not
-/// in the template.
+/// The kind of workloads that stand for objects of kinds that Manx does not read. Their pods may have labels that are
+/// not in the template.
 const OTHER: Kind = Kind::Workload(Controller::Other);
 
-/// See the module. A check has a bound of [`MOST_LOOKS`]; a lookup that would exceed it returns `None`.
+/// See the module. Each check may make at most [`MOST_LOOKS`] looks; a lookup that would exceed this bound returns
+/// `None`.
 pub(super) struct Selected<'m> {
     pub(super) members: &'m [Member<'m>],
     /// An index of the members by labels, made at first use.
     index: OnceCell<Index<'m>>,
-    /// One workload of each kind, for the labels that its controller gives its pods.
+    /// One or two workloads of each kind: one that numbers its pods, and one that does not. They show which labels the
+    /// kind's controller gives to pods.
     workloads: Vec<(&'m ObjectKey, &'m Workload)>,
     found: HashMap<Selector, Rc<[usize]>>,
     left: usize,
@@ -41,7 +44,7 @@ pub(super) struct Selected<'m> {
 impl<'m> Selected<'m> {
     pub(super) fn new(members: &'m [Member<'m>]) -> Self {
         let workloads = members.iter().filter_map(|member| member.workload);
-        // One of the workloads that number their pods, and one of those that do not.
+        // For each kind, one workload that numbers its pods and one that does not.
         let workloads: HashMap<_, _> = workloads
             .filter(|(key, _)| key.kind != OTHER)
             .map(|it| ((it.0.kind, it.1.numbers.is_some()), it))
@@ -57,28 +60,29 @@ impl<'m> Selected<'m> {
         }
     }
 
-    /// Begins a check, which has its own bound.
+    /// Begins a check. Each check has its own bound.
     pub(super) fn begin(&mut self) {
         self.left = MOST_LOOKS;
         self.incomplete = false;
     }
 
-    /// Whether something was left out of the check.
+    /// Returns whether the check is incomplete because of the bound.
     pub(super) fn is_incomplete(&self) -> bool {
         self.incomplete
     }
 
-    /// Records that something was left out.
+    /// Records that the check is incomplete.
     pub(super) fn leave_out(&mut self) {
         self.incomplete = true;
     }
 
-    /// Whether the input has any endpoint of policy.
+    /// Returns whether the input has any endpoint of policy.
     pub(super) fn has_endpoints(&self) -> bool {
         self.members.iter().any(|member| member.role == Role::Endpoint)
     }
 
-    /// Counts looks. `None`: they would exceed the bound and must not be made.
+    /// Counts members before the check looks at them. Returns `None` if the bound would be exceeded; the caller must
+    /// then not look at them.
     pub(super) fn spend(&mut self, looks: usize) -> Option<()> {
         let left = self.left.checked_sub(looks);
         self.incomplete |= left.is_none();
@@ -86,10 +90,10 @@ impl<'m> Selected<'m> {
         Some(())
     }
 
-    /// The members that a selector matches, including pods on their nodes' network.
+    /// Returns the members that a selector matches, including pods on their nodes' network.
     pub(super) fn find(&mut self, selector: &Selector) -> Option<Rc<[usize]>> {
         if let Some(found) = self.found.get(selector).map(Rc::clone) {
-            // The caller looks at each of these.
+            // The caller will look at each of these members.
             self.spend(found.len())?;
             return Some(found);
         }
@@ -106,8 +110,8 @@ impl<'m> Selected<'m> {
         Some(found)
     }
 
-    /// The members with a label that the selector requires, in order; `None` if it requires none. If it requires
-    /// several labels, the rarest is used.
+    /// Returns the members with a label that the selector requires, in order. Returns `None` if the selector requires
+    /// no label. If the selector requires several labels, the rarest one is used.
     fn having_required<'s>(&'s self, selector: &'s Selector) -> Option<Vec<usize>> {
         let index = self.index();
         let having =
@@ -128,13 +132,13 @@ impl<'m> Selected<'m> {
         self.index.get_or_init(|| Index::new(self.members))
     }
 
-    /// Whether a controller may give its pods this label.
+    /// Returns whether a controller may give its pods this label.
     fn may_be_given(&self, key: &str) -> bool {
         let is_own = key != NAMESPACE && !key.starts_with(NAMESPACE_PREFIX);
         is_own && self.workloads.iter().any(|(of, workload)| workload.may_give(of, key, None))
     }
 
-    /// The members of some namespaces.
+    /// Returns the members of some namespaces.
     pub(super) fn within<'s>(
         &'s self,
         namespaces: Vec<&'s str>,
@@ -144,20 +148,21 @@ impl<'m> Selected<'m> {
         lists.flatten().map(|it| &self.members[*it])
     }
 
-    /// The members that an entity of a rule may select. Its nets are ignored.
+    /// Returns the members that an entity of a rule may select. Its nets are ignored.
     pub(super) fn of_entity(&mut self, entity: &Entity) -> Option<Vec<usize>> {
         let all = self.find(&entity.selector.clone().unwrap_or_else(Selector::all))?;
         self.spend(all.len())?;
         let may_be = |it: &usize| {
             let Member { role, labels, .. } = &self.members[*it];
-            // Labels that a controller adds may keep a pod out of a notSelector, so only certain matches exclude.
+            // A controller may add labels that the `notSelector` does not match. So a pod is excluded only if the match
+            // is certain.
             *role != Role::OnHost
                 && !entity.not_selector.as_ref().is_some_and(|it| it.matches(labels))
         };
         Some(all.iter().copied().filter(may_be).collect())
     }
 
-    /// The members that may be at a side of a rule, according to their labels.
+    /// Returns the members that may be at a side of a rule, by their labels.
     pub(super) fn at_side(
         &mut self,
         policy: &Policy,
@@ -184,7 +189,7 @@ impl<'m> Selected<'m> {
         Some(if is_own { &selected & &may_be } else { selected })
     }
 
-    /// The pods behind a Service, by its selector.
+    /// Returns the pods behind a Service, found by the Service's selector.
     pub(super) fn behind(&mut self, namespace: &str, selector: &Pairs) -> Option<Rc<[usize]>> {
         if selector.is_empty() {
             return Some(Rc::from([]));
@@ -198,11 +203,11 @@ impl<'m> Selected<'m> {
 
 /// An index of the members by the labels that selectors require.
 struct Index<'m> {
-    /// By key and value of the members' own labels, and by their namespaces.
+    /// The members by key and value of each of their own labels, and by their namespaces.
     labelled: HashMap<(&'m str, &'m str), Vec<usize>>,
     /// The namespaces by key and value of their labels.
     namespaces: HashMap<(&'m str, &'m str), BTreeSet<&'m str>>,
-    /// The members that may have any label: those with profiles, and pods of other projects' kinds.
+    /// The members that may have any label: members with profiles, and pods of kinds that Manx does not read.
     of_any_label: Vec<usize>,
 }
 
@@ -235,7 +240,7 @@ impl<'m> Index<'m> {
         Self { labelled, namespaces, of_any_label }
     }
 
-    /// The members that have a label, as selectors see it.
+    /// Returns the members that have a label; the key has the form that selectors use.
     fn having<'s>(&'s self, key: &'s str, value: &'s str) -> Vec<&'s Vec<usize>> {
         let Some(key) = key.strip_prefix(NAMESPACE_PREFIX) else {
             return self.labelled.get(&(key, value)).into_iter().collect();
@@ -245,7 +250,7 @@ impl<'m> Index<'m> {
     }
 }
 
-/// Whether members are indexed by this label. Labels of accounts, the orchestrator's label and the label of the
+/// Returns whether members are indexed by this label. Labels of accounts, the orchestrator's label and the label of the
 /// namespace's name are not indexed.
 fn is_indexed(key: &str) -> bool {
     ![ORCHESTRATOR, SERVICE_ACCOUNT].contains(&key)

@@ -1,8 +1,8 @@
-//! Nets of rules that contain addresses of Services only. When policy sees a packet to a Service, it has the address of
-//! a pod behind the Service, so such a net does not match the packets that its author meant.
+//! Finds nets of rules that contain only addresses of Services. When policy sees a packet to a Service, the packet
+//! already has the address of a pod behind the Service. So such a net does not match the packets that its author meant.
 //!
-//! Nothing is reported if the rules also match the pods behind the Service in another way: then the net is there for
-//! plugins that see a Service's address.
+//! Nothing is reported if the rules also match the pods behind the Service in another way. The net is then probably for
+//! network plugins whose policy sees the Service's address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,16 +20,18 @@ use super::scene::Scene;
 use super::selected::Selected;
 use crate::explain::services;
 
-/// The shortest prefixes of the addresses of all Services, of IPv4 and IPv6: the API server takes no wider range.
+/// The shortest prefix lengths of a range of Service addresses, for IPv4 and IPv6. The API server accepts no wider
+/// range.
 const WIDEST: [u8; 2] = [12, 64];
 
-/// The prefix lengths from which a net counts as inside the range of Services if one of its addresses is.
+/// If a net has at least this prefix length (IPv4, IPv6), it counts as inside the range of Services if one of its
+/// addresses is in the range.
 const NARROW: [u8; 2] = [24, 112];
 
-/// The label of the pods that listen at the address of the DNS Service on every node.
+/// The label of the pods that listen on the DNS Service's address on every node.
 const LOCAL_DNS: (&str, &str) = ("k8s-app", "node-local-dns");
 
-/// Reports each such net.
+/// Reports each net that contains only addresses of Services.
 pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: &mut Report<'a>) {
     let contents = scene.contents();
     let is_known = |kind| matches!(kind, Kind::Node | Kind::Service | Kind::EndpointSlice);
@@ -42,7 +44,7 @@ pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: 
         return;
     }
     for (key, object, policy) in scene.policies() {
-        // Policies of these hooks see the address to which the client sent the packet.
+        // Policies with these hooks see the address to which the client sent the packet.
         if matches!(policy.hook, Hook::PreDnat | Hook::Untracked) {
             continue;
         }
@@ -79,9 +81,9 @@ struct Known<'a> {
     /// The cluster IPs.
     services: BTreeMap<IpAddr, Named<'a>>,
     others: BTreeSet<IpAddr>,
-    /// The addresses of Services' endpoints, by namespace and name.
+    /// The addresses of the endpoints of each Service, by namespace and name.
     endpoints: BTreeMap<(&'a str, &'a str), BTreeSet<IpAddr>>,
-    /// The smallest net that holds all cluster IPs of a family.
+    /// For each family, the smallest net that contains all cluster IPs.
     ranges: Vec<IpNet>,
 }
 
@@ -133,7 +135,8 @@ impl<'a> Known<'a> {
         known
     }
 
-    /// A text about the content of a net, with the net's first Service, if the net contains addresses of Services only.
+    /// Returns a text about the content of a net, and the net's first Service. Returns `None` if the net is
+    /// wide or contains other addresses, too.
     fn held(&self, net: IpNet) -> Option<(String, Named<'a>)> {
         let family = usize::from(net.addr().is_ipv6());
         let is_narrow = net.prefix_len() >= NARROW[family]
@@ -157,8 +160,8 @@ impl<'a> Known<'a> {
         Some((holds, *first))
     }
 
-    /// Whether a rule with the same action matches the pods behind a Service, by the same side. `None` if that is not
-    /// known.
+    /// Returns whether a rule with the same action matches the pods behind a Service, on the same side. Returns `None`
+    /// if this is not known.
     fn is_reached(
         &self,
         (key, service): Named<'_>,
@@ -195,7 +198,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Whether an entity selects one of these members.
+/// Returns whether an entity selects one of these members.
 fn selects(entity: &Entity, members: &[usize], selected: &mut Selected<'_>) -> Option<bool> {
     if entity.selector.is_none() {
         return Some(false);
@@ -208,7 +211,7 @@ fn is_local_dns(labels: &Pairs) -> bool {
     labels.get(LOCAL_DNS.0).is_some_and(|value| value == LOCAL_DNS.1)
 }
 
-/// The smallest net with both addresses.
+/// Returns the smallest net with both addresses.
 fn range(first: IpAddr, last: IpAddr) -> Option<IpNet> {
     let mut net = IpNet::from(first);
     while !net.contains(&last) {
@@ -217,7 +220,7 @@ fn range(first: IpAddr, last: IpAddr) -> Option<IpNet> {
     Some(net)
 }
 
-/// The nets of a rule.
+/// Returns the nets of a rule.
 fn nets(rule: &Rule) -> impl Iterator<Item = (Side, IpNet)> {
     Side::ALL.into_iter().flat_map(move |side| {
         let entities = side.of(rule).entities.iter().flatten();
@@ -225,7 +228,7 @@ fn nets(rule: &Rule) -> impl Iterator<Item = (Side, IpNet)> {
     })
 }
 
-/// Advice about what to write instead of a Service's address.
+/// Returns advice on what to write instead of a Service's address.
 fn instead((key, service): Named<'_>) -> String {
     if service.selector.is_empty() {
         return format!("say the addresses of the endpoints of {key}");

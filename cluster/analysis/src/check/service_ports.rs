@@ -1,8 +1,8 @@
-//! Ports of rules that only a Service has. When policy sees a packet to a Service, it has the port of a pod behind the
-//! Service (`targetPort`), so the Service's port matches nothing.
+//! Finds ports of rules that only a Service has. When policy sees a packet to a Service, the packet already has the
+//! port of a pod behind the Service (`targetPort`). So the Service's port matches nothing.
 //!
-//! A port is reported if each pod that the rule selects is behind such a Service, does not have the port itself, and no
-//! other rule names the pods' own port.
+//! A port is reported if three conditions hold: each pod that the rule selects is behind such a Service, none of these
+//! pods has the port itself, and no other rule names the pods' own port.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,20 +17,20 @@ use super::scene::Scene;
 use super::selected::Selected;
 use crate::explain::{number, services};
 
-/// A protocol's number, and a port.
+/// A protocol number and a port number.
 type Port = (u8, u16);
 
-/// The Service that has a port, and the port that its pods have for it.
+/// The Service that has a port, and the port that its pods have instead.
 type Target<'a> = (&'a ObjectKey, u16);
 
-/// The ports that only Services have, each with the pods behind them.
+/// The ports that only Services have, each with the pods behind these Services.
 type Translated<'a> = BTreeMap<Port, BTreeMap<usize, Target<'a>>>;
 
-/// Reports each such port.
+/// Reports each port that only a Service has.
 pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: &mut Report<'a>) {
     let Some(translated) = translated(scene.contents(), selected) else { return };
     for (key, object, policy) in scene.policies() {
-        // Policies of these hooks see the port to which the client sent the packet.
+        // Policies with these hooks see the port to which the client sent the packet.
         if matches!(policy.hook, Hook::PreDnat | Hook::Untracked) {
             continue;
         }
@@ -63,7 +63,7 @@ pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: 
     }
 }
 
-/// The number of a port that is neither a range nor a name.
+/// Returns the number of a port that is neither a range nor a name.
 fn single(port: &PortMatch) -> Option<u16> {
     match port {
         PortMatch::Range { first, last } if first == last => Some(*first),
@@ -71,8 +71,8 @@ fn single(port: &PortMatch) -> Option<u16> {
     }
 }
 
-/// See [`Translated`]. Clients reach a headless service at its pods' own ports, so it translates no port, and its ports
-/// count as ports of its pods.
+/// See [`Translated`]. Clients reach a headless service at the ports of its pods. Such a service translates no port,
+/// and its ports count as ports of its pods.
 fn translated<'a>(contents: &'a Contents, selected: &mut Selected<'_>) -> Option<Translated<'a>> {
     let mut translated = Translated::new();
     let mut reached = BTreeSet::new();
@@ -106,7 +106,7 @@ fn ports(pod: &Pod) -> impl Iterator<Item = &ContainerPort> {
     pod.containers.iter().chain(&pod.init_containers).flatten()
 }
 
-/// The port that a pod has for a port of a Service.
+/// Returns the port of a pod to which a port of a Service leads.
 fn target(port: &ServicePort, pod: &Pod) -> Option<u16> {
     match &port.target {
         None => Some(port.port),
@@ -119,7 +119,8 @@ fn target(port: &ServicePort, pod: &Pod) -> Option<u16> {
     }
 }
 
-/// The pods to which the ports of a rule belong. `None` if they belong not only to pods, or to pods that are not known.
+/// Returns the pods to which the ports of a rule belong. Returns `None` if the ports do not belong to pods only, or if
+/// the pods are not known.
 fn pods(
     policy: &Policy,
     direction: Direction,
@@ -137,7 +138,8 @@ fn pods(
     selected.at_side(policy, direction, rule, Side::Destination)
 }
 
-/// Whether a rule with the same action also names one of the pods' own ports. `Translated` has one pod for each port.
+/// Returns whether a rule with the same action also names one of the pods' own ports. `targets` has, for each of these
+/// own ports, one pod and the Service.
 fn is_reached(
     rules: &[Rule],
     rule: &Rule,

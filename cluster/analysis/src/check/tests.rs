@@ -1,5 +1,5 @@
-//! The problems that all objects together have, and correct input without any problem. `docs/check.md` has an example
-//! of each code.
+//! The problems of all objects together, and correct input that has no problem. `docs/check.md` has an example of each
+//! code.
 
 mod made_pods;
 mod meant;
@@ -14,17 +14,17 @@ use manx_objects::problem::Severity;
 
 use super::problems;
 
-/// The objects that a whole cluster has and a part of one does not have.
+/// An object that a whole cluster has, but a part of a cluster does not.
 const WHOLE: &str = "---\n{apiVersion: v1, kind: Namespace, metadata: {name: kube-system}}\n";
 
-/// The problems, one per line, without places.
+/// Returns the problems, one per line, without places.
 pub(super) fn told(text: &str) -> String {
     let contents = Contents::from_texts([("all.yaml", text)]);
     assert!(contents.in_sync, "{:#?}", contents.problems);
     let mut lines = String::new();
     let errors = contents.problems.iter().filter(|it| it.severity == Severity::Error);
     let all = errors.cloned().chain(problems(&contents));
-    // Every valid host endpoint has this one.
+    // Every valid host endpoint has this problem.
     for problem in all.filter(|problem| problem.code() != Code::HostPolicyNotEnforced) {
         let object = problem.object.as_ref().map_or("input".to_owned(), ToString::to_string);
         writeln!(lines, "{}: {object}: {}: {}", problem.code(), problem.field, problem.cause)

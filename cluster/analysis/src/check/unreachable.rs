@@ -1,9 +1,9 @@
-//! Rules of ordered policies that no packet reaches, because earlier rules decide every packet that they match.
+//! Finds rules of ordered policies that no packet reaches, because earlier rules decide every packet that they match.
 //!
-//! The check is exact for the ends of the input, and for later pods without labels: see `cells`. Not reported are
-//! Kubernetes' policies, whose rules only add to each other; staged policies, which are not enforced; a rule that
-//! repeats the effect of an earlier policy; a baseline policy that others replace, which is its purpose; and two
-//! policies of one priority (see `priorities`).
+//! The check is exact for the ends of the input, and for later pods without labels: see `cells`. These are not
+//! reported: rules of Kubernetes' policies, which only add to each other; rules of staged policies, which are not
+//! enforced; and rules of baseline policies, whose purpose is to be overridden. Rules that repeat the effect of an
+//! earlier policy, and two policies of one priority (see `priorities`), are not reported either.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -15,7 +15,7 @@ use super::cells::{Cells, Pair, RuleAt, Taker, Tally};
 use super::priorities::leaves_open;
 use super::report::Report;
 
-/// Reports such rules.
+/// Reports the rules that no packet reaches.
 pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
     for (policy, placed) in cells.policies.iter().enumerate() {
         let is_ordered = placed.key.kind != Kind::NetworkPolicy
@@ -43,8 +43,8 @@ pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
     }
 }
 
-/// The rules that take every packet that a rule matches. `None` if the rule takes some packets, if it matches none, or
-/// if it is not to be reported.
+/// Returns the rules and tier ends that decide every packet that a rule matches. Returns `None` if the rule decides
+/// some packets, if it matches none, or if it is not to be reported.
 fn unreachable(cells: &Cells<'_, '_>, at: RuleAt) -> Option<Tally> {
     let entities = |rule: &Rule| {
         let ends = [&rule.source, &rule.destination].into_iter();
@@ -54,7 +54,7 @@ fn unreachable(cells: &Cells<'_, '_>, at: RuleAt) -> Option<Tally> {
         return None;
     }
     let mut tally = Tally::default();
-    // Endpoints with the same policies are evaluated once, if no rule depends on the endpoint itself.
+    // Endpoints with the same policies are evaluated only once, unless a rule depends on the endpoint itself.
     let mut done: HashSet<(usize, bool)> = HashSet::new();
     for local in cells.locals(cells.policies[at.policy].policy) {
         let key = (cells.list_number(local), cells.is_host(local));
@@ -78,8 +78,8 @@ fn unreachable(cells: &Cells<'_, '_>, at: RuleAt) -> Option<Tally> {
     (!tally.takers.is_empty() && is_worth_telling(cells, at, &tally)).then_some(tally)
 }
 
-/// Adds the takers of every packet of a family that a rule matches at a local end. Returns whether they are the same at
-/// all ends. `None` if the rule takes some packets.
+/// Adds what decides the packets of a family that a rule matches at a local end. Returns whether the result is the same
+/// at all ends. Returns `None` if the rule decides some of these packets.
 fn taken(
     cells: &Cells<'_, '_>,
     at: RuleAt,
@@ -146,8 +146,8 @@ fn effect(cells: &Cells<'_, '_>, taker: Taker) -> Action {
     }
 }
 
-/// Reports the rules of a policy's direction that no packet reaches: one problem if all of several rules are
-/// unreachable.
+/// Reports the rules of a policy's direction that no packet reaches. If a direction has several rules and all are
+/// unreachable, there is one problem for all.
 fn tell<'a>(
     cells: &Cells<'_, 'a>,
     key: &'a ObjectKey,
@@ -179,7 +179,7 @@ fn tell<'a>(
     }
 }
 
-/// The taker of most packets, and the number of other takers.
+/// Returns a text about the rule or tier end that decides the most packets, and the number of others.
 fn by(cells: &Cells<'_, '_>, at: RuleAt, takers: &BTreeMap<Taker, usize>) -> String {
     let Some((most, _)) = takers.iter().rev().max_by_key(|(_, count)| **count) else {
         return String::new();

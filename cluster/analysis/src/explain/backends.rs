@@ -1,4 +1,4 @@
-//! The endpoints of a service that a new connection may get, according to the tables of the client's node.
+//! The endpoints of a service that a new connection may get, by the tables of the client's node.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::services::{AgentSettings, ServiceTables, Translates};
 pub(super) type PortOf<'a> = (&'a ObjectKey, usize);
 
 impl<'a> Explainer<'a> {
-    /// What nodes do with services.
+    /// Returns the tables of services on the nodes.
     pub(super) fn tables(&self) -> &ServiceTables<'a> {
         self.services.get_or_init(|| {
             let settings = match &self.translates {
@@ -28,9 +28,9 @@ impl<'a> Explainer<'a> {
         })
     }
 
-    /// Of the ends of a service's port, those that clients of a node may get, with notes about the others. If clients get
-    /// none, all ends are dropped, with the reason. A node that has no tables, and a service that nodes do not translate,
-    /// change nothing.
+    /// Returns, from the ends of a service's port, those that clients of a node may get, with notes about the others.
+    /// If clients get none, all ends are marked as dropped, with the reason. All ends are kept if the node has no
+    /// tables, or if nodes do not translate the service.
     pub(super) fn backends(
         &self,
         ends: Vec<(String, PacketSpec)>,
@@ -63,7 +63,7 @@ impl<'a> Explainer<'a> {
                 *fate = (*fate).min(it.left_out);
             }
         }
-        // An end that no slice names has no fate, and is judged.
+        // An end that is in no slice has no entry in `fates`; policy alone decides about it.
         let why_not = |end: &str| {
             if !is_known {
                 return Some(format!(
@@ -116,7 +116,7 @@ mod tests {
  endpoints: [{addresses: [10.1.1.3], nodeName: n1, conditions: {ready: READY}}, {addresses: [10.1.2.3], nodeName: n2}]}
 ";
 
-    /// The connections to a destination, and the notes.
+    /// Returns the connections to a destination and the notes, as text.
     fn asked(objects: &str, from: &str, to: &str) -> String {
         let contents = Contents::from_texts([("objects.yaml", objects)]);
         let explainer = Explainer::new(&contents, &BTreeMap::new(), "eth0");

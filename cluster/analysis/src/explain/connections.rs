@@ -1,7 +1,8 @@
-//! The connections that policy decides about if one connects to a service.
+//! The connections that policy decides about when a client connects to a service.
 //!
-//! The translator of a service's address decides which endpoints a client may get, and which address they see. Policy
-//! judges the connections that result. `published` is kube-proxy, `translated` is Manx.
+//! Whatever translates a service's address decides which endpoints a client may get, and which source address they see.
+//! Policy judges the connections that result. `published` describes the translation by kube-proxy, and `translated` the
+//! translation by Manx.
 
 use manx_api::explain::{ExplainRequest, Explanation, PacketSpec};
 use manx_oracle::Party;
@@ -19,10 +20,10 @@ pub struct Asked {
     pub to: String,
     /// The packet that arrives at the destination.
     pub packet: PacketSpec,
-    /// The node whose tunnel brings it, if the source is no end of that node: it comes from outside, and a node's address
-    /// gives it none of the node's rights.
+    /// The node through whose tunnel the packet comes, if the source is a client outside the cluster. The packet then
+    /// gets none of the node's rights, although it comes from the node's address.
     pub brought_by: Option<String>,
-    /// The reason why it is dropped whatever policy says, if it is.
+    /// The reason why the packet is dropped independently of policy, if it is.
     pub dropped: Option<String>,
 }
 
@@ -32,18 +33,18 @@ impl Asked {
     }
 }
 
-/// The connections that one connection becomes.
+/// The connections that one connection results in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connections {
-    /// All of these must pass for the connection to pass by every endpoint.
+    /// The connections. All of them must pass, so that the connection passes with every endpoint.
     pub asked: Vec<Asked>,
     /// Notes about the translations of services.
     pub notes: Vec<String>,
 }
 
 impl Explainer<'_> {
-    /// The connections that policy decides about if `from`, a single end, connects to `to`. `to` may be anything that
-    /// [`Explainer::destinations`] takes.
+    /// Returns the connections that policy decides about when `from`, a single end, connects to `to`. `to` may be any
+    /// text that [`Explainer::destinations`] accepts.
     pub fn connections(
         &self,
         from: &str,
@@ -80,7 +81,7 @@ impl Explainer<'_> {
         Ok(found)
     }
 
-    /// As [`Explainer::explain`], for one of the [connections](Explainer::connections) that the request becomes.
+    /// Like [`Explainer::explain`], for one of the [connections](Explainer::connections) that result from the request.
     pub fn explain_asked(
         &self,
         request: &ExplainRequest,
@@ -95,8 +96,9 @@ impl Explainer<'_> {
         Ok(one)
     }
 
-    /// As [`Explainer::explain`], for everything that one connection becomes: the first that does not pass, else the last
-    /// one. The others are told of beside it.
+    /// Like [`Explainer::explain`], for all connections that result from one connection. Returns the explanation of the
+    /// first one that does not pass, or of the last one if all pass. The first lines of the other explanations are
+    /// added as notes.
     pub fn explain_all(&self, request: &ExplainRequest) -> Result<Explanation, String> {
         let ExplainRequest { from, to, packet, .. } = request;
         let Connections { asked, notes } = self.connections(from, to, *packet)?;
@@ -114,7 +116,7 @@ impl Explainer<'_> {
         Ok(one)
     }
 
-    /// The node of an end: a pod's, or the node itself.
+    /// Returns the node of an end: the node of a pod, or the node itself.
     pub(super) fn node_of(&self, end: &str) -> Option<String> {
         let found = self.parties.named(end, &mut Vec::new()).ok()?;
         Some(self.oracle.node(found.first()?)?.to_owned())

@@ -1,4 +1,4 @@
-//! Texts that stand for several ends: services (their endpoints) and patterns.
+//! Texts that stand for several ends: services, which stand for their endpoints, and patterns.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -32,7 +32,7 @@ pub(super) fn ends(
     Ok(fitting)
 }
 
-/// The endpoints of a service, according to its slices.
+/// Returns the endpoints of a service, according to its slices.
 fn of_service(
     (namespace, name): (&str, &str),
     contents: &Contents,
@@ -77,7 +77,7 @@ fn of_service(
     Ok(ends.into_iter().collect())
 }
 
-/// A text about a service that is only a name in DNS.
+/// Returns a text about a service that is only a DNS name.
 fn only_a_name(service: &ObjectKey, external: &str) -> String {
     let labels: Vec<&str> = external.trim_end_matches('.').split('.').collect();
     let instead = match labels.as_slice() {

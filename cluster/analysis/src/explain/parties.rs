@@ -11,16 +11,16 @@ use manx_oracle::{Oracle, Party};
 
 use crate::matrix::unnamed_addresses;
 
-/// The text that names an address that no object names.
+/// The text that stands for an address that no object names.
 const OUTSIDE: &str = "outside";
 
-/// The pods that are endpoints and the valid nodes, found by name and by address.
+/// The pods that are endpoints, and the valid nodes, by name and by address.
 #[derive(Debug)]
 pub(super) struct Parties<'a> {
     contents: &'a Contents,
-    /// By `NAMESPACE/NAME`, one party for each address.
+    /// The pods by `NAMESPACE/NAME`, with one party for each address.
     pods: BTreeMap<String, Vec<Party>>,
-    /// By name, one party for each address. Nodes without an address are not included.
+    /// The nodes by name, with one party for each address. Nodes without an address are not included.
     nodes: BTreeMap<String, Vec<Party>>,
     by_address: BTreeMap<IpAddr, Vec<Party>>,
     /// An address of each family that no object names, calculated at first use.
@@ -50,25 +50,26 @@ impl<'a> Parties<'a> {
         Self { contents, pods, nodes, by_address, outside: OnceCell::new() }
     }
 
-    /// The names of all pods and nodes, in the form of requests.
+    /// Returns the names of all pods and nodes, in the form of requests.
     pub(super) fn names(&self) -> impl Iterator<Item = String> {
         let nodes = self.nodes.keys().map(|name| format!("node/{name}"));
         self.pods.keys().cloned().chain(nodes)
     }
 
-    /// A node, once for each of its addresses.
+    /// Returns a node as one party for each of its addresses.
     pub(super) fn node(&self, name: &str) -> &[Party] {
         self.nodes.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// The pods and nodes that have an address.
+    /// Returns the pods and nodes that have an address.
     pub(super) fn having(&self, address: IpAddr) -> &[Party] {
         self.by_address.get(&address).map_or(&[], Vec::as_slice)
     }
 
-    /// The parties that a text names: a pod or node, once for each of its addresses. An address names the pod or node
-    /// that has it; `outside` is an address of each family that no object names. A pod on the host's network is
-    /// replaced by its node, and `stand_ins` records that. `Err` says why the text names no party.
+    /// Returns the parties that a text names. A pod or a node is one party for each of its addresses. The text of an
+    /// address names the pod or node that has it. The text `outside` names an address of each family that no object
+    /// names. A pod on the host's network is replaced by its node, and `stand_ins` gets a note about this. Returns
+    /// `Err`, with the reason, if the text names no party.
     pub(super) fn named(
         &self,
         text: &str,
@@ -114,7 +115,7 @@ impl<'a> Parties<'a> {
     }
 }
 
-/// A valid node, once for each of its addresses.
+/// Returns a valid node as one party for each of its addresses.
 fn addresses_of_node(contents: &Contents, key: &ObjectKey) -> Vec<Party> {
     let Some(Object::Node(node)) = contents.valid(key) else { return Vec::new() };
     let mut addresses = node.internal_ips.clone();
@@ -125,13 +126,13 @@ fn addresses_of_node(contents: &Contents, key: &ObjectKey) -> Vec<Party> {
     addresses.into_iter().map(party).collect()
 }
 
-/// The node of a pod that is on its host's network.
+/// Returns the node of a pod that is on its host's network.
 fn host_of<'a>(key: &ObjectKey, contents: &'a Contents) -> Option<&'a str> {
     let Object::Pod(pod) = contents.valid(key)? else { return None };
     pod.node_name.as_deref().filter(|_| pod.host_network)
 }
 
-/// The reason why a text that may name a pod names no party.
+/// Returns the reason why a text in the form of a pod's name names no party.
 fn no_pod(key: &ObjectKey, contents: &Contents) -> String {
     let Some(stored) = contents.objects.get(key) else {
         return format!(

@@ -1,11 +1,11 @@
-//! Connections to services by node ports, external addresses, and addresses of load balancers, where kube-proxy
+//! Connections to services through node ports, external addresses and addresses of load balancers, if kube-proxy
 //! translates them.
 //!
-//! It does so in the kernel of the node that gets them. With `externalTrafficPolicy: Cluster` it
-//! masquerades every client, so the endpoint sees an address of that node. With `Local` it does not, and uses endpoints
-//! of that node only. The translated connection is like any other, from the address that the endpoint sees. So one
-//! question becomes several: from a pod to the published address, which the pod's egress policy sees untranslated, and
-//! from there to each endpoint.
+//! kube-proxy translates in the kernel of the node that receives the packet. With `externalTrafficPolicy: Cluster` the
+//! node masquerades every client, so the endpoint sees an address of that node. With `Local` the node does not
+//! masquerade, and uses only its own endpoints. The translated connection is like any other. Its source is the address
+//! that the endpoint sees. So one connection from a pod results in several: from the pod to the published address,
+//! which the pod's egress policy sees untranslated, and from there to each endpoint.
 //!
 //! Source: Kubernetes documentation, "Using Source IP"; `docs/kubernetes.md`, "What a node forwards".
 
@@ -20,19 +20,19 @@ use super::Explainer;
 use super::connections::{Asked, Connections};
 use super::services::{Destination, Destinations, number, services};
 
-/// A port of a service that is reached from outside the cluster.
+/// A port of a service that clients outside the cluster can reach.
 struct Published<'a> {
     key: &'a ObjectKey,
     service: &'a Service,
     /// The service's own port.
     port: u16,
-    /// The node whose kernel gets the packet, if the address tells.
+    /// The node whose kernel receives the packet, if this follows from the address.
     node: Option<String>,
 }
 
 impl Explainer<'_> {
-    /// The connections that one from `from` to a node port or an external address becomes if kube-proxy translates it.
-    /// `None`: no service has it.
+    /// Returns the connections that result from a connection to a node port or an external address, if kube-proxy
+    /// translates it. Returns `None` if no service has this address and port.
     pub(super) fn by_kube_proxy(
         &self,
         from: &str,
@@ -46,7 +46,7 @@ impl Explainer<'_> {
         let client = self.parties.named(from, &mut Vec::new())?.into_iter().next();
         let is_pod = matches!(client, Some(Party::Pod { .. }));
         let clients_node = client.as_ref().and_then(|it| self.oracle.node(it)).map(str::to_owned);
-        // A packet to an external address leaves the node only if the node does not translate it.
+        // A packet to an external address leaves the client's node only if that node does not translate the address.
         let at = node.clone().or_else(|| clients_node.clone());
         let name = format!("svc/{}/{}", key.namespace, key.name);
         let Destinations { ends, mut notes } =
@@ -80,7 +80,7 @@ impl Explainer<'_> {
                 all.push(Asked::new(from, &end, packet));
                 continue;
             }
-            // A client outside the cluster may come in by any node.
+            // A client outside the cluster may come in through any node.
             let Some(node) = at.clone().or_else(|| self.node_of(&end)) else {
                 return Err(format!(
                     "which node gets what is sent to {to} is not known: ask for node/NAME"
@@ -95,7 +95,7 @@ impl Explainer<'_> {
         Ok(Some(Connections { asked: all, notes }))
     }
 
-    /// The service that a node port or an external address leads to.
+    /// Returns the service to which a node port or an external address leads.
     fn published(&self, to: &str, (protocol, port): (u8, u16)) -> Option<Published<'_>> {
         let address: Option<IpAddr> = to.parse().ok();
         let named = to.strip_prefix("node/").map(str::to_owned);
@@ -118,8 +118,9 @@ impl Explainer<'_> {
         })
     }
 
-    /// The source address that the endpoint sees when this node masquerades the client: an address of Manx's interface
-    /// if Manx carries the packets and the node has one for that, otherwise the node's own.
+    /// Returns the source address that the endpoint sees when this node masquerades the client. It is an address of
+    /// Manx's interface if Manx carries the packets and the node has such an address; otherwise it is the node's own
+    /// address.
     fn masquerade(&self, node: &str, end: &str) -> Result<IpAddr, String> {
         let to = self.parties.named(end, &mut Vec::new())?;
         let Some(to) = to.first().map(Party::address) else {
@@ -134,11 +135,11 @@ impl Explainer<'_> {
         let own = object.internal_ips.iter().copied().find(of_family);
         let by_manx = self.routes.node(node).and_then(|node| {
             let all = node.plan.masquerade_addresses();
-            // Without any, the kernel takes another of the node's addresses.
+            // If there is none, the kernel uses another address of the node.
             if all.is_empty() { own } else { all.iter().copied().find(of_family) }
         });
         let seen = match route {
-            // A node without a block has no Manx interface.
+            // A node without a block for pods has no interface of Manx.
             None | Some(Route::Direct(_) | Route::World) => own,
             Some(
                 Route::Local

@@ -1,7 +1,7 @@
-//! A service as a destination: its endpoints, and the port of each endpoint for the service's port.
+//! A service as a destination: its endpoints, and the port of each endpoint that stands for the service's port.
 //!
 //! Kubernetes translates a service's address and port before policy sees the packet. A headless service has no address
-//! of its own, and its ports are not translated.
+//! of its own, and nothing translates its ports.
 //!
 //! Source: Kubernetes documentation, "Service", "Virtual IPs and service proxies".
 
@@ -17,28 +17,28 @@ use manx_objects::object::{
 use super::Explainer;
 use crate::services::Translates;
 
-/// The destinations of a packet after translation.
+/// The destinations of a packet after the translation of services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destinations {
-    /// Each end.
+    /// The ends.
     pub ends: Vec<Destination>,
     /// Notes about the translations of services.
     pub notes: Vec<String>,
 }
 
-/// An end, in the form of requests.
+/// One destination, in the form of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
     /// The end.
     pub end: String,
-    /// The packet that arrives there.
+    /// The packet as it arrives there.
     pub packet: PacketSpec,
-    /// The reason why no connection gets there, whatever policy says.
+    /// The reason why no connection reaches this end, independently of policy.
     pub dropped: Option<String>,
 }
 
 impl Destinations {
-    /// Ends to which policy alone decides.
+    /// Makes destinations about which policy alone decides.
     pub(super) fn passing(ends: Vec<(String, PacketSpec)>) -> Self {
         let end = |(end, packet)| Destination { end, packet, dropped: None };
         Self { ends: ends.into_iter().map(end).collect(), notes: Vec::new() }
@@ -46,8 +46,8 @@ impl Destinations {
 }
 
 impl Explainer<'_> {
-    /// Like [`Explainer::ends`], but for a destination: the address of a service stands for its endpoints, and the
-    /// service's port for theirs. Of a client on `node`, these are the endpoints that a new connection may get.
+    /// Like [`Explainer::ends`], for a destination: the address of a service stands for its endpoints, and the port of
+    /// the service for theirs. For a client on `node`, the endpoints are those that a new connection may get.
     pub fn destinations(
         &self,
         text: &str,
@@ -94,8 +94,8 @@ impl Explainer<'_> {
         Ok(Destinations { notes, ..found })
     }
 
-    /// The service of a destination `svc/NAME:PORT` without the port, and the packet to it. A port is a name or a number.
-    /// `None`: the text has another form.
+    /// Parses a destination of the form `svc/NAME:PORT`. Returns the service without the port, and the packet to it.
+    /// The port is a name or a number. Returns `None` if the text has another form.
     pub fn service_port(&self, text: &str) -> Result<Option<(String, PacketSpec)>, String> {
         let Some((service, port)) = text.rsplit_once(':') else { return Ok(None) };
         let Some((namespace, name)) = name_of(service) else { return Ok(None) };
@@ -118,7 +118,8 @@ impl Explainer<'_> {
         }
     }
 
-    /// Whether a text names a service that is translated, by its name or its cluster IP.
+    /// Returns whether a text names a service that has translated addresses, by the service's name or by its cluster
+    /// IP.
     pub(super) fn is_translated(&self, text: &str) -> bool {
         let by_address = text.parse().ok().and_then(|address| self.having(address));
         by_address.is_some()
@@ -127,7 +128,7 @@ impl Explainer<'_> {
                 .is_some_and(|(_, it)| !it.headless)
     }
 
-    /// The service that has a cluster IP. `None` if a pod or a node has the address.
+    /// Returns the service that has a cluster IP. Returns `None` if a pod or a node has the address.
     pub(super) fn having(&self, address: IpAddr) -> Option<&ObjectKey> {
         if !self.parties.having(address).is_empty() {
             return None;
@@ -137,13 +138,13 @@ impl Explainer<'_> {
     }
 }
 
-/// The namespace and name of a text `svc/NAMESPACE/NAME`, or `svc/NAME` of the namespace default.
+/// Parses `svc/NAMESPACE/NAME`, or `svc/NAME` for the namespace `default`.
 pub(super) fn name_of(text: &str) -> Option<(&str, &str)> {
     let name = text.strip_prefix("svc/")?;
     Some(name.split_once('/').unwrap_or(("default", name)))
 }
 
-/// The valid services.
+/// Returns the valid services.
 pub(crate) fn services(contents: &Contents) -> impl Iterator<Item = (&ObjectKey, &Service)> {
     contents.of_kind(Kind::Service).filter_map(|(key, _)| match contents.valid(key) {
         Some(Object::Service(service)) => Some((key, &**service)),
@@ -151,7 +152,7 @@ pub(crate) fn services(contents: &Contents) -> impl Iterator<Item = (&ObjectKey,
     })
 }
 
-/// The valid service of this name.
+/// Returns the valid service of this name.
 pub(super) fn service_of<'a>(
     namespace: &str,
     name: &str,
@@ -167,8 +168,8 @@ pub(super) fn service_of<'a>(
 /// Ends with the port of each, and a note about the translation.
 type Translated = (Vec<(String, u16)>, Option<String>);
 
-/// The port of each end for a port of the service, and a note. An end that lacks the port's name is left out. A port
-/// that the service does not have is used unchanged.
+/// Returns the port of each end for a port of the service, and a note. An end that has no port of the required name is
+/// left out. A port that the service does not have is used unchanged.
 fn translate(
     ends: Vec<String>,
     (key, service): (&ObjectKey, &Service),
@@ -204,8 +205,8 @@ fn translate(
     Ok((ends, Some(format!("port {port} of {key} is port {targets} of its endpoints"))))
 }
 
-/// The port that a service's named port means at an end: for a pod its own port of that name, for an address the port
-/// in the service's slices.
+/// Returns the port that a named target port of a service stands for at an end. For a pod it is the pod's port of that
+/// name, and for an address it is the port in the service's slices.
 fn named(
     (name, wanted): (&str, &ServicePort),
     end: &str,
@@ -236,7 +237,7 @@ fn named(
     (found.len() == 1).then(|| found.pop_first()).flatten()
 }
 
-/// The number of a protocol; TCP if absent.
+/// Returns the number of a protocol. An absent protocol is TCP.
 pub(crate) fn number(protocol: Option<Protocol>) -> u8 {
     protocol.unwrap_or(Protocol::Tcp).number()
 }
@@ -245,14 +246,14 @@ fn is_it(of: &ServicePort, (protocol, port): (u8, u16)) -> bool {
     of.port == port && number(of.protocol) == protocol
 }
 
-/// Why a node that translates a service refuses connections to a port that the service does not have.
+/// Returns the reason why a node refuses connections to a port that a translated service does not have.
 pub(super) fn without_port(key: &ObjectKey, service: &Service, protocol: u8, port: u16) -> String {
     let protocol = Protocol::from_number(protocol).map_or("protocol", Protocol::name);
     let found = listed(service);
     format!("refused (service-without-port): {key} has no port {protocol} {port}; found {found}")
 }
 
-/// The ports of a service.
+/// Lists the ports of a service for a message.
 fn listed(service: &Service) -> String {
     let has: Vec<String> = service.ports.iter().map(shown).collect();
     if has.is_empty() { "no port".to_owned() } else { has.join(", ") }

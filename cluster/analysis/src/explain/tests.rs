@@ -42,7 +42,7 @@ fn asked(more: &str, from: &str, to: &str, ipv6: bool) -> Result<Trace, String> 
     Ok(explain(&request, &contents, &BTreeMap::new(), "eth0")?.story)
 }
 
-/// The interface at the destination's node, or the reason why there is no route.
+/// Returns the interface at the destination's node, or the reason why there is no route.
 fn way(more: &str, from: &str, to: &str, ipv6: bool) -> String {
     let story = asked(more, from, to, ipv6).unwrap();
     assert!(story.no_route.is_none() || !(story.allowed || story.intended), "{story}");
@@ -150,14 +150,14 @@ fn nothing_passes_to_or_from_the_addresses_of_a_pod_that_is_not_valid() {
     assert_eq!(told, "Pod default/broken is not valid, so it is no endpoint and nothing passes");
 }
 
-/// The connections that a connection becomes where kube-proxy translates it, in the form of requests: source, destination and
-/// port.
+/// Returns the connections that result from a connection if kube-proxy translates it, in the form of requests: source,
+/// destination and port.
 fn connections(services: &str, from: &str, to: &str, port: u16) -> String {
     let objects = format!("{}{services}", pool("four", "10.1.0.0/16", "ipipMode: Always"));
     connections_by(Translates::KubeProxy, &objects, (from, to, port))
 }
 
-/// As [`connections`], where Manx translates.
+/// Like [`connections`], if Manx translates.
 fn by_manx(objects: &str, from: &str, to: &str, port: u16) -> String {
     let external_ips = vec!["203.0.113.0/28".parse().unwrap()];
     let settings = AgentSettings { node_ports: NODE_PORTS, external_ips };
@@ -239,7 +239,7 @@ fn a_published_port_is_two_steps_and_the_second_is_of_whom_the_node_masquerades(
     ");
 }
 
-/// Pools with and without tunnels, and with and without the way out.
+/// Returns a pool with these fields (`mode`), and these services.
 fn with_pool(mode: &str, services: &str) -> String {
     pool("four", "10.1.0.0/16", mode) + services
 }
@@ -305,7 +305,7 @@ fn where_no_tunnel_leads_to_a_backend_it_sees_the_node() {
     ");
 }
 
-/// Without `natOutgoing` the other node gets a pod's address.
+/// Without `natOutgoing`, the other node sees the pod's address.
 #[test]
 fn a_pod_asks_another_node_with_its_own_address_where_no_pool_asks_for_the_nodes() {
     let cluster = published("Cluster", "");
@@ -380,7 +380,7 @@ fn what_a_node_drops_or_refuses_is_denied_with_its_reason() {
     ");
 }
 
-/// Each endpoint's hint is for the other node.
+/// Each endpoint's hint names the other node.
 #[test]
 fn an_endpoint_that_hints_mean_for_other_nodes_is_asked_about_at_one_of_these() {
     let crossed = "---\n{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {type: LoadBalancer, clusterIP: 10.96.0.9, ports: [{port: 80}]}, \
@@ -451,7 +451,7 @@ fn many_questions_are_answered_with_one_import_and_one_topology_of_each_node() {
     for (node, seen) in ["n1", "n2"].iter().zip(seen) {
         let known = explainer.routes.topology(node).unwrap().unwrap();
         assert!(Rc::ptr_eq(&known, &seen), "{node}");
-        // The three references: `known`, `seen` and the cache.
+        // The three references are `known`, `seen` and the cache.
         assert_eq!(Rc::strong_count(&known), 3, "{node}");
     }
 }

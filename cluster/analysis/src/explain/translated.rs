@@ -1,8 +1,9 @@
-//! Connections to node ports, load balancers' addresses, external IPs and host ports, where Manx translates them.
+//! Connections to node ports, load balancers' addresses, external IPs and host ports, if Manx translates them.
 //!
-//! The node that gets the packet chooses the backend, by its own table of services. Policy judges the connection from the
-//! client to this backend: it never sees the address that the client asks. The backend sees the client's own address, but
-//! where its answers would not come back by this node. `source_behind` of the dataplane decides this for packets.
+//! The node that receives the packet chooses the backend from its own table of services. Policy judges the connection
+//! from the client to this backend. It never sees the address that the client connected to. The backend sees the
+//! client's own address, except if its replies would not come back through this node. For packets, `source_behind` of
+//! the dataplane makes this decision.
 //!
 //! Source: `docs/services.md`.
 
@@ -21,10 +22,10 @@ use super::Explainer;
 use super::connections::{Asked, Connections};
 use super::services::{number, services, without_port};
 
-/// What a client asks for.
+/// The address and port that a client connects to.
 #[derive(Debug, Clone, Copy)]
 struct AskedFor<'a> {
-    /// As the request names it.
+    /// The text in the request.
     text: &'a str,
     address: IpAddr,
     /// The node that has the address.
@@ -33,11 +34,11 @@ struct AskedFor<'a> {
     port: u16,
 }
 
-/// What becomes of a connection to a port that no service and no pod has.
+/// The treatment of a connection to a port that no service and no pod has.
 enum Untranslated {
     /// It is dropped, for this reason.
     Dropped(String),
-    /// It is judged as the client asks for it, with this note.
+    /// Policy judges it untranslated, and this note is added.
     AsAsked(String),
 }
 
@@ -46,15 +47,15 @@ impl AskedFor<'_> {
         PacketSpec::Protocol(self.protocol, Some(self.port))
     }
 
-    /// The connection as the client asks for it, which is dropped.
+    /// Returns the untranslated connection, marked as dropped.
     fn dropped(&self, from: &str, why: String) -> Asked {
         Asked { dropped: Some(why), ..Asked::new(from, self.text, self.packet()) }
     }
 }
 
 impl Explainer<'_> {
-    /// The connections that one from `from` becomes if Manx translates it. `None`: it is one to a pod, to a cluster IP or to
-    /// a program of a node.
+    /// Returns the connections that result from a connection of `from`, if Manx translates it. Returns `None` if the
+    /// destination is a pod, a cluster IP or a program of a node.
     pub(super) fn by_manx(
         &self,
         from: &str,
@@ -92,8 +93,9 @@ impl Explainer<'_> {
         Ok(Some(found))
     }
 
-    /// The address that a text names, and the node that has it, if services' clients may ask there: one of the node with
-    /// node ports, or one that no pod, no node and no cluster IP has.
+    /// Returns the address that a text names, and the node that has this address. The address must be one at which
+    /// clients can reach services: a node's address for node ports, or an address that no pod, no node and no cluster
+    /// IP has.
     fn published_address(
         &self,
         to: &str,
@@ -119,7 +121,8 @@ impl Explainer<'_> {
         })
     }
 
-    /// The connection to a port that no service and no pod has. `None`: it is judged as any other.
+    /// Returns the connection to a port that no service and no pod has. Returns `None` if policy judges it like any
+    /// other connection.
     fn without_frontend(&self, from: &str, asked: &AskedFor<'_>) -> Option<Connections> {
         let untranslated = match asked.node {
             Some(node) => self.without_node_port(node, asked)?,
@@ -133,7 +136,7 @@ impl Explainer<'_> {
         Some(Connections { asked: vec![one], notes })
     }
 
-    /// The same for a port of a node.
+    /// Returns the treatment of a port of a node that no service and no pod has.
     fn without_node_port(&self, node: &str, asked: &AskedFor<'_>) -> Option<Untranslated> {
         let (first, last) = self.tables().node_port_range();
         if (first..=last).contains(&asked.port) {
@@ -152,7 +155,7 @@ impl Explainer<'_> {
         Some(Untranslated::AsAsked(format!("{key}: {}", Omission::NodePort(asked.port))))
     }
 
-    /// The same for an address of a Service.
+    /// Returns the treatment of a port of a Service's address that no service has.
     fn without_address(&self, asked: &AskedFor<'_>) -> Option<Untranslated> {
         let AskedFor { text, address, protocol, port, .. } = *asked;
         let has = |service: &Service| service.addresses.contains(&address);

@@ -1,9 +1,9 @@
-//! The interfaces of nodes that a packet passes between two parties.
+//! The interfaces of nodes that a packet passes on its way between two parties.
 //!
-//! The packet leaves the source's node and arrives at the destination's by the uplink or in a tunnel, according to the
-//! nodes' topologies: the agents use the same topologies for their routes. Between pods of one node, or a node and its
-//! own pods, no interface is passed. A node without an object or without a block has no known route: its packets pass
-//! its uplink.
+//! The packet leaves the source's node and arrives at the destination's node on the uplink or in a tunnel. The
+//! topologies of the nodes decide which; the agents use the same topologies for their routes. A packet between pods of
+//! one node, or between a node and its own pods, passes no interface. If a node has no object or no block, its routes
+//! are not known, and its packets are assumed to pass its uplink.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use manx_oracle::{Crossing, Direction, Packet, Party};
 use super::Explainer;
 use crate::routes::Routes;
 
-/// The name of the tunnels as an interface. No host endpoint can have it.
+/// The name that stands for the tunnels as an interface. No host endpoint can have this name.
 const TUNNELS: &str = "its tunnels";
 
 /// See the module.
@@ -46,8 +46,9 @@ struct NodeRoute<'a> {
 }
 
 impl Traversal {
-    /// The interfaces between two parties, if the nodes' uplink is called `uplink`. `brought_by`: the node whose tunnel
-    /// brings the packet, if the first party is no end of that node. `Err` says why the routes are not known.
+    /// Finds the interfaces between two parties. `uplink` is the name of the nodes' uplink. `brought_by` is the node
+    /// through whose tunnel the packet comes, if the first party is a client outside the cluster. Returns `Err`, with
+    /// the reason, if the routes are not known.
     pub(super) fn new(
         Explainer { oracle, parties, routes, .. }: &Explainer<'_>,
         [from, to]: [&Party; 2],
@@ -93,11 +94,11 @@ impl Traversal {
             .or_else(|| back.as_ref()?.refusal("back to"))
             .or_else(|| is_between_pods.and_then(|()| mismatch(there.as_ref()?, back.as_ref()?)));
         let interface = match there.or(back).map(|end| end.route) {
-            // Packets that would use a route of another plugin pass the uplink.
+            // Packets that follow a route of another plugin pass the uplink.
             _ if traversal.no_route.is_some() => uplink,
             Some(Route::Node) => return Ok(traversal),
             Some(Route::Tunnel(_)) => TUNNELS,
-            // A packet that the node masquerades may have come in by the uplink.
+            // A packet that the node masquerades may have arrived on the uplink.
             Some(
                 Route::Masquerade
                 | Route::Local
@@ -121,12 +122,13 @@ impl Traversal {
         Ok(traversal)
     }
 
-    /// The reason why the packet does not arrive, or its reply does not come back, because there is no route.
+    /// Returns the reason why the packet does not arrive, or why the reply does not come back, if there is no route.
     pub(super) fn no_route(&self) -> Option<&str> {
         self.no_route.as_deref()
     }
 
-    /// The interfaces that a packet passes: first the one where it leaves, then the one where it arrives.
+    /// Returns the interfaces that a packet passes: first the interface where it leaves, then the interface where it
+    /// arrives.
     pub(super) fn crossings(&self, packet: Packet) -> [Option<Crossing<'_>>; 2] {
         let ends = [(&self.leaving, Direction::Egress), (&self.arriving, Direction::Ingress)];
         ends.map(|(passed, direction)| {
@@ -147,14 +149,14 @@ impl Traversal {
 }
 
 impl<'a> NodeRoute<'a> {
-    /// The route of `node` to the other end. `None`: there is no such node, or it has no pods.
+    /// Returns the route of `node` to the other end. Returns `None` if there is no such node, or if it has no pods.
     fn new(routes: &Routes<'_>, node: &'a str, other: IpAddr) -> Result<Option<Self>, String> {
         let found = routes.route(node, other)?;
         Ok(found.map(|(prefix, route)| Self { node, other, prefix, route }))
     }
 
-    /// The reason why packets to the other end are refused. Packets from there are refused, too, by the strict
-    /// reverse-path check.
+    /// Returns the reason why packets to the other end are refused, if they are. Packets from the other end are then
+    /// refused, too, by the strict reverse-path check.
     fn refusal(&self, way: &str) -> Option<String> {
         let Self { node, other, prefix, .. } = self;
         let why = match self.route {
@@ -170,8 +172,8 @@ impl<'a> NodeRoute<'a> {
     }
 }
 
-/// The reason why a packet between pods is refused on arrival if only one of the two directions uses a tunnel: the
-/// packet arrives by another path than a packet back would take.
+/// Returns the reason why a packet between pods is refused on arrival, if only one of the two directions uses a tunnel.
+/// The strict reverse-path check refuses it, because the reply would take another path.
 fn mismatch(there: &NodeRoute<'_>, back: &NodeRoute<'_>) -> Option<String> {
     let in_tunnel = |end: &NodeRoute<'_>| matches!(end.route, Route::Tunnel(_));
     let how = |end: &NodeRoute<'_>| if in_tunnel(end) { "in a tunnel" } else { "without one" };

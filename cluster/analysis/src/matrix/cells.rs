@@ -10,26 +10,26 @@ use super::Cell;
 use super::groups::{End, Group, NodeKind, Place};
 use super::services::Services;
 
-/// The numbers of the empty set of services and of the set of all services.
+/// The numbers of two fixed sets of services: the empty set, and the set of all services.
 const NONE: u32 = 0;
 const ALL: u32 = 1;
 
-/// The number of a pair that does not exist.
+/// The value for a pair that does not exist.
 const ABSENT: u32 = u32::MAX;
 
 /// The services that pass between any two groups, by family.
 #[derive(Debug)]
 pub(super) struct Cells {
-    /// By family: the number of the services for each source and, next to each other, each destination. Empty if no
-    /// group has the family.
+    /// For each family, the number of the services of each pair of groups: rows are sources, and a row's destinations
+    /// are adjacent. Empty if no group has the family.
     all: [Vec<u32>; 2],
     groups: usize,
     services: Vec<Services>,
-    /// Whether some chain depends on source ports.
+    /// Whether a chain depends on source ports.
     pub(super) by_source: bool,
 }
 
-/// Reads the rows of an image, each once.
+/// Reads the rows of an image. Each row is read once.
 struct Reader<'a> {
     image: &'a Image,
     family: Family,
@@ -38,12 +38,12 @@ struct Reader<'a> {
     rows: Vec<u32>,
     /// The services of chains that have no rows.
     rules: HashMap<Lookups, u32>,
-    /// The intersections of two services.
+    /// The intersection of two sets of services, by their numbers.
     both: HashMap<(u32, u32), u32>,
     by_source: bool,
 }
 
-/// The distinct services by number.
+/// The distinct sets of services, each with a number.
 struct Interned {
     all: Vec<Services>,
     numbers: HashMap<Services, u32>,
@@ -81,7 +81,7 @@ impl Cells {
         Self { all, groups: groups.len(), services: services.all, by_source }
     }
 
-    /// `None`: there is no such pair.
+    /// Returns `None` if there is no such pair.
     pub(super) fn between(&self, from: usize, to: usize) -> Option<Cell> {
         let [v4, v6] = self.all.each_ref().map(|all| {
             let number = all.get(from * self.groups + to).copied().filter(|_| to < self.groups);
@@ -91,22 +91,22 @@ impl Cells {
     }
 
     pub(super) fn services(&self, number: u32) -> &Services {
-        // The first services are the empty set: a number that does not exist allows nothing.
+        // The first set is the empty one, so an unknown number allows nothing.
         self.services.get(number as usize).unwrap_or(&self.services[NONE as usize])
     }
 }
 
-/// The two ends of a pair in one family, and whether the node's part is decided without policy.
+/// The way in which a pair of groups is decided in one family.
 pub(super) enum Pair {
-    /// Both ends decide.
+    /// The policies of both ends decide.
     Policy(End, End),
-    /// The pod's node, which always reaches its own pods.
+    /// The source is the pod's own node, which always reaches its pods.
     OwnNode,
-    /// A node that accepts nothing from its own pods; otherwise the pair would be this one.
+    /// The destination is the pod's own node, which accepts nothing from its own pods.
     Dropped,
 }
 
-/// The pair of two groups in a family, if it exists.
+/// Returns the pair of two groups in a family, if it exists.
 pub(super) fn pair(nodes: &[NodeKind], family: Family, from: &Group, to: &Group) -> Option<Pair> {
     let end = |group: &Group| group.ends[family as usize];
     let of_node = |kind: usize| nodes.get(kind)?.ends[family as usize];
@@ -143,7 +143,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The services that the policies of `local` allow.
+    /// Returns the services that the policies of `local` allow.
     fn side(&mut self, direction: Direction, local: &End, peer: &End) -> u32 {
         let Some(chain) = local.chain(direction) else { return ALL };
         let place = self.image.lookups(chain, local.identity, peer.identity);

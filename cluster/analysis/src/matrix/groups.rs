@@ -1,7 +1,9 @@
-//! Groups: ends of connections that policy cannot tell apart. Everything is computed once for each pair of groups.
+//! Groups: a group consists of ends that policy cannot distinguish. Everything is computed once for each pair of
+//! groups.
 //!
-//! Law: two pods of one group have, in each family, the same class (so every other end decides alike about them) and
-//! the same chain in each direction (so they decide alike about every other end), and their nodes are of the same kind.
+//! Law: two pods of one group have, in each family, the same class, so every other end decides equally about them. They
+//! have the same chain in each direction, so they decide equally about every other end. Their nodes are of the same
+//! kind.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,11 +13,11 @@ use manx_objects::contents::Contents;
 use manx_policy_compiler::image::{ChainId, Identity, Image};
 use manx_policy_compiler::model::{Direction, Family, ObjectName};
 
-/// Ends that policy cannot tell apart.
+/// A group of ends that policy cannot distinguish.
 #[derive(Debug, Clone)]
 pub(super) struct Group {
     pub(super) place: Place,
-    /// By family, the tables' entries for the group; `None` if it has no address of that family.
+    /// For each family, the tables' entries for the group, or `None` if the group has no address of that family.
     pub(super) ends: [Option<End>; 2],
 }
 
@@ -28,7 +30,7 @@ pub(super) enum Place {
     OwnNode,
     /// All nodes of this kind, except the pod's own.
     Nodes(usize),
-    /// Outside of the cluster.
+    /// Addresses outside the cluster.
     Outside,
 }
 
@@ -37,26 +39,26 @@ pub(super) enum Place {
 pub(super) struct End {
     pub(super) address: IpAddr,
     pub(super) identity: Identity,
-    /// The chains of a pod, by direction; nodes and addresses outside have none.
+    /// The chains of a pod, by direction. Nodes and addresses outside the cluster have none.
     pub(super) chains: Option<[ChainId; 2]>,
 }
 
-/// Nodes that policy cannot tell apart.
+/// A kind of node: nodes that policy cannot distinguish.
 #[derive(Debug, Clone)]
 pub(super) struct NodeKind {
     /// The nodes.
     pub(super) names: Vec<String>,
-    /// By family, the first address of the first node.
+    /// For each family, the entries of the first node's first address.
     pub(super) ends: [Option<End>; 2],
     /// Whether the node accepts packets from its own pods.
     pub(super) accepts: bool,
 }
 
-/// A key for an address: addresses that policy cannot tell apart have equal keys.
+/// A key for an address. Addresses that policy cannot distinguish have equal keys.
 type AddressKey = (Option<u32>, Option<[ChainId; 2]>, Option<Identity>);
 type Key = (Option<usize>, [Option<AddressKey>; 2]);
 
-/// A pod, or one of its addresses if policy tells them apart, with its group.
+/// A pod with its group. It is only one address of the pod if policy distinguishes between the pod's addresses.
 #[derive(Debug)]
 pub(super) struct GroupedPod {
     pub(super) name: ObjectName,
@@ -64,7 +66,7 @@ pub(super) struct GroupedPod {
     pub(super) group: usize,
 }
 
-/// The nodes by kind, and the kind of each node.
+/// Returns the kinds of node, and the kind of each node.
 pub(super) fn node_kinds(
     image: &Image,
     cluster: &mut Cluster,
@@ -99,7 +101,7 @@ pub(super) fn node_kinds(
     (kinds, of_node)
 }
 
-/// The groups of all pods.
+/// Returns the groups of all pods.
 pub(super) fn group_pods(
     image: &Image,
     cluster: &Cluster,
@@ -154,14 +156,14 @@ impl End {
         Family::from_address(self.address)
     }
 
-    /// A chain that is evaluated rule by rule depends on the identity of its own end.
+    /// If a chain is evaluated rule by rule, its result depends on the identity of its own end.
     fn key(&self, image: &Image) -> AddressKey {
         let mut chains = self.chains.iter().flatten();
         let looks = chains.any(|chain| image.is_linear(*chain));
         (image.class_of(self.identity), self.chains, looks.then_some(self.identity))
     }
 
-    /// The chain of one direction.
+    /// Returns the chain of one direction.
     pub(super) fn chain(&self, direction: Direction) -> Option<ChainId> {
         self.chains.map(|chains| chains[direction as usize])
     }

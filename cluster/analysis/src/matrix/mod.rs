@@ -1,17 +1,17 @@
-//! The ports on which parties reach each other: every pair of pods, and pods with nodes and with addresses outside the
-//! cluster.
+//! The matrix of the ports on which parties reach each other: all pairs of pods, and pods with nodes and with addresses
+//! outside the cluster.
 //!
-//! One image is compiled in which every pod is local, so that every pod has its chains. Ends that its tables cannot
-//! tell apart are one group (`groups`). Between two groups the verdict is read from two rows: the services that the
-//! source's egress chain allows to the destination's class, and those that the destination's ingress chain allows from
-//! the source's class. The intersection passes (`services`). A [`Party`] is a row and column for users: the pods of one
-//! workload if they are of one group, otherwise single pods.
+//! One image is compiled as if every pod were local, so that every pod has its chains. A group consists of ends that
+//! the tables cannot distinguish (`groups`). The verdict between two groups comes from two rows: the services that the
+//! source's egress chain allows to the destination's class, and the services that the destination's ingress chain
+//! allows from the source's class. Services in both rows pass (`services`). A [`Party`] is a row and a column for
+//! users. It contains the pods of one workload if they are all in one group, and otherwise a single pod.
 //!
 //! Law: a cell equals the oracle's verdict on every pair of pods of its two parties, for every packet from
 //! [`Packet::EPHEMERAL`].
 //!
-//! Not included: host endpoint policy at a node's interfaces, and routes. A pod always reaches itself. A node is
-//! represented by its first address of each family.
+//! The matrix includes neither the policy of host endpoints at a node's interfaces nor routes. A pod always reaches
+//! itself. A node is represented by its first address of each family.
 
 mod cells;
 mod groups;
@@ -45,23 +45,22 @@ pub use services::{KINDS, OF_ICMP, OF_OTHERS, Services, packet};
 pub use view::{Block, Filter, Line, View, fold};
 pub use why::Whys;
 
-/// The largest size of the image's rows, in bytes. The image has rows for every pod of the cluster, not only for those
+/// The maximum size of the image's rows, in bytes. The image has rows for every pod of the cluster, not only for those
 /// of one node.
 const BUDGET: usize = 4 << 30;
 
-/// Every pair.
+/// The matrix of all pairs.
 #[derive(Debug)]
 pub struct Matrix {
     /// The parties: pods by namespace and name, then nodes, then addresses outside the cluster.
     pub parties: Vec<Party>,
-    /// The pods that are no party, with the reasons.
+    /// The pods that are not parties, with the reasons.
     pub left_out: Vec<LeftOut>,
     /// The number of pods in the matrix.
     pub pods: usize,
-    /// The number of different nets that policies name, if it is too large for all of them to be parties
-    /// ([`MOST_NETS`]). Then only requested nets are parties.
+    /// The number of different nets in policies, if it exceeds [`MOST_NETS`]. Only requested nets are then parties.
     pub too_many_nets: Option<usize>,
-    /// Whether a host endpoint exists, whose policy is not in the matrix.
+    /// Whether there is a host endpoint. The policy of host endpoints is not in the matrix.
     pub has_host_endpoints: bool,
     /// The parties of each requested net.
     asked: BTreeMap<IpNet, BTreeSet<usize>>,
@@ -73,7 +72,7 @@ pub struct Matrix {
     places: Places,
 }
 
-/// The services that pass from one party to another, in each family that both have, as numbers for
+/// The services that pass from one party to another, for each family that both have. Each is a number for
 /// [`Matrix::services`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cell {
@@ -81,19 +80,19 @@ pub struct Cell {
     pub v6: Option<u32>,
 }
 
-/// An address of each family that no object names, if there is one.
+/// Returns, for each family, an address that no object names, if there is one.
 pub fn unnamed_addresses(contents: &Contents) -> Vec<IpAddr> {
     outside::unnamed_addresses(&import(contents), contents)
 }
 
 impl Matrix {
-    /// The matrix of these objects.
+    /// Returns the matrix of these objects.
     pub fn new(contents: &Contents) -> Self {
         Self::with_nets(contents, &[])
     }
 
-    /// The matrix of these objects. [`Matrix::parties_of`] works for the nets in `asked`, and these are parties even if
-    /// there are too many nets.
+    /// Returns the matrix of these objects. The nets in `asked` become parties even if there are too many nets.
+    /// [`Matrix::parties_of`] knows only these nets.
     pub fn with_nets(contents: &Contents, asked: &[IpNet]) -> Self {
         let mut cluster: Cluster = import(contents);
         let pods: BTreeSet<LocalName> = cluster.model.endpoints.keys().cloned().collect();
@@ -133,14 +132,14 @@ impl Matrix {
         }
     }
 
-    /// The parties of a requested net: those outside the cluster that contain or overlap it. For a single address, the
-    /// pod or node that has it, if one does.
+    /// Returns the parties of a requested net, which are the parties outside the cluster that contain the net or
+    /// overlap it. For a single address, the pod or the node that has it is included.
     pub fn parties_of(&self, net: IpNet) -> impl Iterator<Item = usize> {
         self.asked.get(&net).into_iter().flatten().copied()
     }
 
-    /// The cell of two parties. `None` if they are no pair: a pod and itself, two ends without a pod, a pod and a node
-    /// that is only its own, or two ends without a common family.
+    /// Returns the cell of two parties. Returns `None` if they are not a pair: a pod and itself, two ends without a
+    /// pod, a pod and a node that can only be the pod's own, or two ends without a common family.
     pub fn cell(&self, from: usize, to: usize) -> Option<Cell> {
         let (source, destination) = (self.parties.get(from)?, self.parties.get(to)?);
         // Traffic of a pod to itself is not judged.
@@ -150,32 +149,33 @@ impl Matrix {
         self.cells.between(source.group, destination.group)
     }
 
-    /// The groups of two parties, which are what a cell depends on.
+    /// Returns the group of a party. A cell depends only on the groups of its two parties.
     pub fn group(&self, party: usize) -> usize {
         self.parties.get(party).map_or(usize::MAX, |party| party.group)
     }
 
-    /// The cell of two groups, also for a pod to itself.
+    /// Returns the cell of two groups, also for a pod and itself.
     pub fn between(&self, from: usize, to: usize) -> Option<Cell> {
         self.cells.between(from, to)
     }
 
-    /// The number of groups. Parties of one group have equal rows and columns.
+    /// Returns the number of groups. Parties of one group have equal rows and columns.
     pub fn groups(&self) -> usize {
         self.groups.len()
     }
 
-    /// The services of a number.
+    /// Returns the services with this number.
     pub fn services(&self, number: u32) -> &Services {
         self.cells.services(number)
     }
 
-    /// Whether an evaluated rule depends on source ports. The cells hold for packets from [`Packet::EPHEMERAL`].
+    /// Returns whether a rule depends on source ports. The cells are valid for packets with the source port
+    /// [`Packet::EPHEMERAL`].
     pub fn looks_at_source_ports(&self) -> bool {
         self.cells.by_source
     }
 
-    /// The text of a cell, one text if all families agree.
+    /// Returns the text of a cell. There is only one text if both families have the same services.
     pub fn text(&self, cell: Cell) -> String {
         match (cell.v4, cell.v6) {
             (Some(v4), Some(v6)) if v4 == v6 => self.services(v4).to_string(),
@@ -187,17 +187,17 @@ impl Matrix {
         }
     }
 
-    /// Whether nothing passes.
+    /// Returns whether nothing passes.
     pub fn is_none(&self, cell: Cell) -> bool {
         [cell.v4, cell.v6].into_iter().flatten().all(|number| self.services(number).is_none())
     }
 
-    /// Whether everything passes.
+    /// Returns whether everything passes.
     pub fn is_all(&self, cell: Cell) -> bool {
         [cell.v4, cell.v6].into_iter().flatten().all(|number| self.services(number).is_all())
     }
 
-    /// The source port from which the packets come.
+    /// Returns the source port of the packets for which the cells are valid.
     pub const fn source_port() -> u16 {
         Packet::EPHEMERAL
     }

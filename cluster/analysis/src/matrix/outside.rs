@@ -1,4 +1,4 @@
-//! Addresses that belong to no pod and no node: each net that a policy or a network set names, and the rest of the
+//! Addresses of no pod and no node. They belong to a net that a policy or a network set names, or to the rest of the
 //! world.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,17 +17,18 @@ use manx_policy_compiler::model::{Family, Rule};
 
 use super::groups::End;
 
-/// The most nets that become parties.
+/// The maximum number of nets that become parties.
 pub const MOST_NETS: usize = 24;
 
-/// The most nets that become parties because the user asked for them.
+/// The maximum number of nets that become parties because the user requested them.
 pub const MOST_ASKED_NETS: usize = 400;
 
-/// Addresses for documentation (RFC 5737, RFC 3849). They are tried first for an address that no object names.
+/// Addresses for documentation (RFC 5737, RFC 3849). They are the first candidates for an address that no object names.
 const DOCUMENTATION: [&str; 5] =
     ["203.0.113.1", "198.51.100.1", "192.0.2.1", "2001:db8::1", "2001:db8:ffff::1"];
 
-/// Nets without hosts that send packets, that is, all that are neither global nor private unicast addresses (RFC 6890).
+/// Nets whose addresses no host uses as a source, which are all nets except global and private unicast addresses (RFC
+/// 6890).
 const NO_HOSTS: [&str; 12] = [
     "0.0.0.0/8",
     "127.0.0.0/8",
@@ -43,31 +44,31 @@ const NO_HOSTS: [&str; 12] = [
     "fe00::/7",
 ];
 
-/// Addresses outside the cluster that policy tells apart from all others.
+/// Addresses outside the cluster, divided into groups that policy distinguishes.
 #[derive(Debug, Default)]
 pub(super) struct Outside {
-    /// By family, an address that no object names.
+    /// For each family, an address that no object names.
     pub(super) rest: [Option<End>; 2],
-    /// Groups of nets of one class, each with an address that is in no smaller net and belongs to no object. Nets of
-    /// the class of `rest` are not listed.
+    /// Groups of nets with the same class. Each group has an address that is in no smaller net and belongs to no
+    /// object. Nets with the class of `rest` are left out.
     pub(super) nets: Vec<(Vec<IpNet>, End)>,
-    /// The number of nets, if there are too many. Then `nets` contains only the requested ones.
+    /// The number of nets, if there are too many. `nets` then contains only the requested ones.
     pub(super) too_many: Option<usize>,
-    /// The places of the addresses of each requested net.
+    /// For each requested net, the groups that contain its addresses.
     pub(super) asked: BTreeMap<IpNet, Held>,
 }
 
-/// The places of a net's addresses that belong to no object.
+/// The groups that contain those addresses of a net that belong to no object.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     /// Indexes of [`Outside::nets`].
     pub(super) nets: BTreeSet<usize>,
-    /// Whether some addresses are in [`Outside::rest`].
+    /// Whether some of the addresses belong to [`Outside::rest`].
     pub(super) rest: bool,
 }
 
 impl Held {
-    /// Adds a place: the index of nets, or the rest.
+    /// Adds a group: an index in `nets`, or `None` for the rest.
     fn add(&mut self, place: Option<usize>) {
         match place {
             Some(net) => _ = self.nets.insert(net),
@@ -93,11 +94,12 @@ impl Outside {
             outside.rest[family as usize] = address.map(|address| End::new(image, address, None));
         }
         let class = |end: &End| (end.family(), image.class_of(end.identity));
-        // By family and class, the index in `nets`; the class of the rest has none.
+        // The index in `nets` for each family and class. The class of the rest has `None`.
         let rest = outside.rest.iter().flatten().map(|end| (class(end), None));
         let mut by_class: BTreeMap<_, Option<usize>> = rest.collect();
         let mut places: BTreeMap<IpNet, Option<usize>> = BTreeMap::new();
-        // An object's address is no net outside. A policy's `nodes` are named as nets of one address.
+        // The address of an object is not a net outside the cluster. The nodes that `nodes` of a policy matches also
+        // appear as nets of one address.
         for net in named.difference(&of_objects).filter(|net| net.prefix_len() > 0) {
             let Some(address) = free(*net, &all) else { continue };
             let end = End::new(image, address, None);
@@ -123,7 +125,7 @@ impl Outside {
         outside
     }
 
-    /// Leaves nets out if they are too many.
+    /// Leaves out nets if there are too many.
     fn limit(&mut self) {
         if self.nets.len() <= MOST_NETS {
             return;
@@ -158,14 +160,14 @@ impl Outside {
     }
 }
 
-/// An address of each family that is in no net of the objects, if there is one.
+/// Returns, for each family, an address that is in no net of the objects, if there is one.
 pub(super) fn unnamed_addresses(cluster: &Cluster, contents: &Contents) -> Vec<IpAddr> {
     let mut all = named_nets(cluster);
     all.extend(of_objects(cluster, contents));
     Family::ALL.into_iter().filter_map(|family| unnamed(family, &all)).collect()
 }
 
-/// The nets that rules and network sets name.
+/// Returns the nets that rules and network sets name.
 fn named_nets(cluster: &Cluster) -> BTreeSet<IpNet> {
     let model = &cluster.model;
     let rules = model.policies.values().flat_map(|policy| {
@@ -181,7 +183,7 @@ fn named_nets(cluster: &Cluster) -> BTreeSet<IpNet> {
     rules.flat_map(of_rule).chain(of_sets).map(|net| net.trunc()).collect()
 }
 
-/// The addresses and nets of objects that are not rules or sets of nets.
+/// Returns the addresses and nets of objects other than rules and network sets.
 fn of_objects(cluster: &Cluster, contents: &Contents) -> BTreeSet<IpNet> {
     let model = &cluster.model;
     let mut addresses: BTreeSet<IpAddr> = BTreeSet::new();
@@ -205,7 +207,8 @@ fn of_objects(cluster: &Cluster, contents: &Contents) -> BTreeSet<IpNet> {
     addresses.into_iter().map(IpNet::from).chain(blocks).collect()
 }
 
-/// An address that a host can have and that is in none of these nets, except nets that contain every address.
+/// Returns an address that a host can have and that is in none of these nets. Nets that contain every address are
+/// ignored.
 fn unnamed(family: Family, nets: &BTreeSet<IpNet>) -> Option<IpAddr> {
     let documentation = DOCUMENTATION.iter().filter_map(|text| text.parse::<IpAddr>().ok());
     let mut documentation = documentation.filter(|it| Family::from_address(*it) == family);
@@ -217,10 +220,10 @@ fn unnamed(family: Family, nets: &BTreeSet<IpNet>) -> Option<IpAddr> {
     })
 }
 
-/// An address of a net that is in none of these nets that are smaller.
+/// Returns an address of `net` that is in none of the smaller nets.
 fn free(net: IpNet, nets: &BTreeSet<IpNet>) -> Option<IpAddr> {
-    // Nets ascend, and none overlaps another in part. So the nets inside this one follow it, and a free address comes
-    // directly after one of them.
+    // The nets are in ascending order, and two nets overlap only if one contains the other. So the nets inside `net`
+    // follow it directly, and a free address comes directly after one of them.
     let behind = nets.range((Bound::Excluded(net), Bound::Unbounded));
     let mut candidate = net.network();
     for inner in behind.take_while(|inner| net.contains(*inner)) {

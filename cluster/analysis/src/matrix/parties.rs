@@ -1,4 +1,4 @@
-//! Parties: the rows and columns that users see.
+//! Parties: the rows and columns of the matrix that users see.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,11 +15,11 @@ use manx_policy_compiler::model::ObjectName;
 use super::groups::{Group, GroupedPod, NodeKind, Place};
 use super::outside::Outside;
 
-/// A row and column of the matrix: ends that policy cannot tell apart.
+/// A row and a column of the matrix. It consists of ends that policy cannot distinguish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Party {
     pub kind: PartyKind,
-    /// The party's pods, if it consists of pods.
+    /// The pods of the party, if it consists of pods.
     pub pods: Vec<ObjectName>,
     /// The party's group. Parties of one group have equal rows and columns.
     pub group: usize,
@@ -34,19 +34,19 @@ pub enum PartyKind {
         kind: String,
         name: String,
     },
-    /// A pod, with an address if policy tells its addresses apart.
+    /// A pod. The address is present if policy distinguishes between the pod's addresses.
     Pod(ObjectName, Option<IpAddr>),
-    /// The node that the pod at the other end runs on.
+    /// The node of the pod at the other end.
     OwnNode,
-    /// Nodes, except the one that the pod at the other end runs on.
+    /// Nodes, except the node of the pod at the other end.
     Nodes(Vec<String>),
-    /// Addresses of these nets that belong to no smaller net and to no object.
+    /// Addresses in these nets, except addresses of smaller nets and of objects.
     Nets(Vec<IpNet>),
-    /// Addresses that no object names, with the requested ones.
+    /// Addresses that no object names. The list contains those that were requested.
     Outside(Vec<IpAddr>),
 }
 
-/// A pod that is no party.
+/// A pod that is not a party.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeftOut {
     pub why: &'static str,
@@ -54,7 +54,7 @@ pub struct LeftOut {
 }
 
 impl Party {
-    /// The party's namespace; empty if it has none.
+    /// Returns the party's namespace, or an empty text if it has none.
     pub fn namespace(&self) -> &str {
         match &self.kind {
             PartyKind::Workload { namespace, .. } => namespace,
@@ -63,12 +63,12 @@ impl Party {
         }
     }
 
-    /// Whether it consists of pods.
+    /// Returns whether it consists of pods.
     pub fn is_pods(&self) -> bool {
         !self.pods.is_empty()
     }
 
-    /// The names that a filter matches.
+    /// Returns the names that a filter can match.
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.pods.iter().map(ObjectName::to_string).collect();
         match &self.kind {
@@ -104,7 +104,7 @@ impl fmt::Display for Party {
     }
 }
 
-/// At most three of them by name.
+/// Writes up to three of them by name.
 fn several<T: fmt::Display>(
     f: &mut fmt::Formatter<'_>,
     one: &str,
@@ -114,7 +114,8 @@ fn several<T: fmt::Display>(
     write!(f, "{} {}", if all.len() == 1 { one } else { many }, few(all, 3))
 }
 
-/// The parties of pods: a workload whose pods are all of one group is one party.
+/// Returns the parties that consist of pods. A workload is one party if all its pods are in one
+/// group.
 pub(super) fn of_pods(contents: &Contents, pods: Vec<GroupedPod>) -> Vec<Party> {
     type Workload = (String, String, String);
     let mut workloads: BTreeMap<Workload, Vec<GroupedPod>> = BTreeMap::new();
@@ -149,7 +150,7 @@ fn single(GroupedPod { name, address, group }: GroupedPod) -> Party {
     Party { pods: vec![name.clone()], kind: PartyKind::Pod(name, address), group }
 }
 
-/// Adds the own node, and the other nodes by kind.
+/// Adds the pod's own node as a party, and the other nodes by kind.
 pub(super) fn add_nodes(parties: &mut Vec<Party>, groups: &mut Vec<Group>, nodes: &[NodeKind]) {
     let mut add = |kind, group| {
         parties.push(Party { kind, pods: Vec::new(), group: groups.len() });
@@ -163,7 +164,7 @@ pub(super) fn add_nodes(parties: &mut Vec<Party>, groups: &mut Vec<Group>, nodes
     }
 }
 
-/// Adds the nets and the rest of the world. Returns the parties of each net that was asked for.
+/// Adds the nets and the rest of the world. Returns the parties of each requested net.
 pub(super) fn add_outside(
     parties: &mut Vec<Party>,
     groups: &mut Vec<Group>,
@@ -190,7 +191,7 @@ pub(super) fn add_outside(
     asked.collect()
 }
 
-/// The parties of the pods and nodes that have an address.
+/// Returns the parties of the pods and nodes that have an address.
 pub(super) fn having(parties: &[Party], cluster: &Cluster, address: IpAddr) -> BTreeSet<usize> {
     let has = |pod: &ObjectName| {
         cluster.model.endpoints.get(pod).is_some_and(|pod| pod.addresses.contains(&address))
@@ -206,7 +207,7 @@ pub(super) fn having(parties: &[Party], cluster: &Cluster, address: IpAddr) -> B
     parties.iter().enumerate().filter(|(_, party)| is_it(party)).map(|(index, _)| index).collect()
 }
 
-/// The pods that are no endpoints.
+/// Returns the pods that are not endpoints.
 pub(super) fn left_out(contents: &Contents, cluster: &Cluster) -> Vec<LeftOut> {
     let mut left_out: Vec<LeftOut> = contents
         .of_kind(Kind::Pod)

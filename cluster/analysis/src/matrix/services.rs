@@ -1,4 +1,4 @@
-//! Sets of services, that is, of packets, in a normal form.
+//! Sets of services in a normal form. A set of services is a set of packets.
 
 use std::fmt;
 
@@ -7,29 +7,30 @@ use manx_policy_compiler::image::{Decisions, PathId, Run};
 use manx_policy_compiler::model::{Family, ICMP, ICMPV6, Protocol};
 use manx_policy_compiler::packets::Ranges;
 
-/// Protocol numbers that have a kind of their own, so the last of [`KINDS`] never contains them.
+/// The protocol numbers that have their own kind. The last of [`KINDS`] never contains them.
 const OWN_KIND: [u8; 5] = [6, 17, 132, ICMP, ICMPV6];
 
-/// The names of the kinds of service, in order: three with ports, ICMP with types, the rest with protocol numbers.
+/// The names of the kinds of service, in order: three kinds with ports, ICMP with types and codes, and the other
+/// protocols by number.
 pub const KINDS: [&str; 5] = ["TCP", "UDP", "SCTP", "ICMP", "other protocols"];
 
-/// The kind of ICMP among [`KINDS`].
+/// The index of ICMP in [`KINDS`].
 pub const OF_ICMP: usize = 3;
 
-/// The kind of the other protocols among [`KINDS`].
+/// The index of the other protocols in [`KINDS`].
 pub const OF_OTHERS: usize = 4;
 
-/// A set of packets: keys by [kind](KINDS). Equal sets are equal values, and their texts are equal.
+/// A set of packets: for each [kind](KINDS), ranges of keys. Equal sets are equal values, and their texts are equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Services(pub [Ranges; 5]);
 
 impl Services {
-    /// Every packet.
+    /// Returns every packet.
     pub fn all() -> Self {
         Self(std::array::from_fn(|_| Ranges::all()))
     }
 
-    /// The packets for which `wanted` accepts a chain's path.
+    /// Returns the packets whose path through a chain `wanted` accepts.
     pub(super) fn from_decisions(decisions: &Decisions, wanted: impl Fn(PathId) -> bool) -> Self {
         let [tcp, udp, sctp] = &decisions.ports;
         let kinds = [tcp, udp, sctp, &decisions.icmp, &decisions.others];
@@ -40,34 +41,34 @@ impl Services {
         Self(kinds.map(|runs| wanted(runs)))
     }
 
-    /// The packets that are in both sets.
+    /// Returns the packets that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|kind| self.0[kind].intersection(&other.0[kind])))
     }
 
-    /// Whether no packet is in it.
+    /// Returns whether the set is empty.
     pub fn is_none(&self) -> bool {
         self.0.iter().all(Ranges::is_empty)
     }
 
-    /// Whether every packet is in it.
+    /// Returns whether the set contains every packet.
     pub fn is_all(&self) -> bool {
         self.0.iter().all(Ranges::is_all)
     }
 
-    /// Whether a packet with this key is in it.
+    /// Returns whether the set contains a packet of this kind and key.
     pub fn contains(&self, kind: usize, key: u16) -> bool {
         self.0.get(kind).is_some_and(|keys| keys.contains(key))
     }
 
-    /// The packets that are not in the set.
+    /// Returns the packets that are not in the set.
     #[must_use]
     pub fn complement(&self) -> Self {
         Self(std::array::from_fn(|kind| self.0[kind].complement()))
     }
 
-    /// A packet of the set, if it has one, to a well-known port if possible.
+    /// Returns a packet of the set, if the set is not empty. A packet to a well-known port is preferred.
     pub fn example(&self, family: Family) -> Option<Packet> {
         const KNOWN: [u16; 4] = [80, 443, 53, 8080];
         let (kind, keys) = self.0.iter().enumerate().find(|(_, keys)| !keys.is_empty())?;
@@ -77,7 +78,7 @@ impl Services {
     }
 }
 
-/// The packet of a [kind](KINDS) with this key, from the matrix's source port.
+/// Returns the packet of a [kind](KINDS) with this key. It comes from the matrix's source port.
 pub fn packet(kind: usize, key: u16, family: Family) -> Packet {
     match (Protocol::ALL.get(kind), key.to_be_bytes()) {
         (Some(protocol), _) => Packet::to_port(protocol.number(), Some(key)),
@@ -90,8 +91,8 @@ pub fn packet(kind: usize, key: u16, family: Family) -> Packet {
 }
 
 impl fmt::Display for Services {
-    /// `all`, `none`, or the shorter of the set's content (`TCP 80, 443-445; UDP 53`) and its complement (`all but UDP
-    /// 53`).
+    /// Writes `all`, `none`, or the shorter of two texts: the content (`TCP 80, 443-445; UDP 53`) or the complement
+    /// (`all but UDP 53`).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_none() {
             return f.write_str("none");
@@ -132,7 +133,8 @@ fn range((first, last): (u16, u16)) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
-/// Types with all their codes as `8` or `8-12`, others with their codes as `3/1` or `3/1-4`.
+/// Returns ICMP types and codes as text: `8` or `8-12` for types with all their codes, and `3/1` or `3/1-4` for some
+/// codes of one type.
 fn icmp((first, last): (u16, u16)) -> Vec<String> {
     let ([from, first_code], [to, last_code]) = (first.to_be_bytes(), last.to_be_bytes());
     let coded = |icmp_type: u8, first: u8, last: u8| {
@@ -159,7 +161,8 @@ fn icmp((first, last): (u16, u16)) -> Vec<String> {
     texts
 }
 
-/// Protocol numbers, without those at either end that are a kind of their own.
+/// Returns a range of protocol numbers as text. Numbers at either end of the range are left out if they have their own
+/// kind.
 fn numbers((first, last): (u16, u16)) -> Option<String> {
     let mut others = (first..=last.min(u8::MAX.into()))
         .filter(|number| !OWN_KIND.iter().any(|own| u16::from(*own) == *number));

@@ -1,4 +1,4 @@
-//! The part of a matrix that is shown: the parties that match a filter, with equal rows joined.
+//! The part of a matrix that is shown: the parties that match a filter. Equal rows are joined.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,25 +13,25 @@ use crate::pattern::{fits, net};
 pub struct Filter {
     /// Patterns of sources. A net or an address matches the parties that contain or overlap it.
     pub from: Vec<String>,
-    /// Patterns of destinations.
+    /// Patterns of destinations, in the same form.
     pub to: Vec<String>,
     /// Namespaces. At least one end of a pair is in one of them.
     pub namespaces: Vec<String>,
 }
 
 impl Filter {
-    /// The nets and addresses among the patterns, for [`Matrix::with_nets`].
+    /// Returns the nets and addresses among the patterns, for [`Matrix::with_nets`].
     pub fn nets(&self) -> Vec<IpNet> {
         self.from.iter().chain(&self.to).filter_map(|pattern| net(pattern)).collect()
     }
 }
 
-/// The sources and destinations that are shown, and the content of each pair.
+/// The sources and destinations that are shown. It gives the content of each pair.
 #[derive(Debug)]
 pub struct View<'a> {
     matrix: &'a Matrix,
     filter: &'a Filter,
-    /// The sources, as indexes of parties.
+    /// The sources, as indexes of parties in the matrix.
     pub sources: Vec<usize>,
     pub destinations: Vec<usize>,
 }
@@ -41,24 +41,25 @@ pub struct View<'a> {
 pub struct Line {
     /// The services.
     pub cell: Cell,
-    /// The reasons at the source and at the destination, in each family of the cell, if they were requested: numbers
-    /// for the blocks' [`Whys`]. If the families agree, there is one entry.
+    /// The reasons at the source and at the destination, for each family of the cell, if they were requested. Each is a
+    /// number for [`Whys`]. If both families agree, there is one entry.
     pub why: Vec<[usize; 2]>,
     pub destinations: Vec<usize>,
 }
 
-/// Sources with equal rows.
+/// Sources whose rows are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
     pub sources: Vec<usize>,
-    /// Their row, without destinations that they do not reach: the destinations of each cell.
+    /// The row of these sources, without the destinations that they do not reach. Destinations with equal content are
+    /// in one line.
     pub lines: Vec<Line>,
     /// The destinations that they do not reach, with the reason if it was requested.
     pub none: Vec<Line>,
 }
 
 impl<'a> View<'a> {
-    /// The part of the matrix that the filter shows.
+    /// Returns the part of the matrix that the filter shows.
     pub fn new(matrix: &'a Matrix, filter: &'a Filter) -> Self {
         let shown = |patterns: &[String]| -> Vec<usize> {
             let nets = patterns.iter().filter_map(|pattern| net(pattern));
@@ -87,31 +88,31 @@ impl<'a> View<'a> {
         view
     }
 
-    /// Whether every destination of every source is shown.
+    /// Returns whether the filter shows every destination of every source.
     pub fn is_whole(&self) -> bool {
         self.filter.namespaces.is_empty() && self.filter.to.is_empty()
     }
 
-    /// The cell of a pair, if it exists and the filter shows it.
+    /// Returns the cell of a pair, if the pair exists and the filter shows it.
     pub fn cell(&self, from: usize, to: usize) -> Option<Cell> {
         let shown = self.is_in_namespace(from) || self.is_in_namespace(to);
         shown.then(|| self.matrix.cell(from, to)).flatten()
     }
 
-    /// Whether a party is in a namespace that the filter names; if it names none, every party is.
+    /// Returns whether a party is in a namespace that the filter names; if it names none, every party is.
     pub fn is_in_namespace(&self, party: usize) -> bool {
         let (wanted, own) = (&self.filter.namespaces, self.matrix.parties[party].namespace());
         wanted.is_empty() || wanted.iter().any(|wanted| wanted == own)
     }
 
-    /// The rows, with equal ones joined, in the order of their first sources. If `why`, sources are joined only if
-    /// their reasons are equal too.
+    /// Returns the rows in the order of their first sources. Equal rows are joined. If `why` is set, sources are joined
+    /// only if their reasons are equal, too.
     pub fn blocks(&self, why: bool) -> (Vec<Block>, Whys) {
         let mut rows: HashMap<Vec<usize>, usize> = HashMap::new();
         let mut joined: Vec<(Vec<usize>, Vec<usize>)> = Vec::new();
         let mut of_source: HashMap<(usize, bool), usize> = HashMap::new();
         let mut values = Values::new(why);
-        // Parties of one group have equal columns: each is read once.
+        // Parties of one group have equal columns, so each different column is read once.
         let mut columns: HashMap<(usize, bool), usize> = HashMap::new();
         let mut distinct: Vec<usize> = Vec::new();
         let mut column_of: Vec<usize> = Vec::new();
@@ -148,13 +149,13 @@ impl<'a> View<'a> {
         (blocks, values.whys)
     }
 
-    /// The inputs of a party's row and column.
+    /// Returns a key of a party: two parties with equal keys have equal rows and equal columns.
     fn alike(&self, party: usize) -> (usize, bool) {
         (self.matrix.group(party), self.is_in_namespace(party))
     }
 
-    /// The number of a pair's content, 0 if the pair is not shown. A pod has a number with itself, as with another pod
-    /// of its group, so rows of one group are equal.
+    /// Returns the number of a pair's content, or 0 if the pair is not shown. A pod and itself have the same number as
+    /// the pod and another pod of its group, so that rows of one group are equal.
     fn number(&self, from: usize, to: usize, values: &mut Values) -> usize {
         let is_shown = self.filter.namespaces.is_empty()
             || self.is_in_namespace(from)
@@ -190,7 +191,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// The contents of pairs of groups, by numbers from 1.
+/// The distinct contents of pairs of groups, numbered from 1.
 struct Values {
     numbers: HashMap<(Cell, Vec<[usize; 2]>), usize>,
     all: Vec<(Cell, Vec<[usize; 2]>)>,
@@ -223,8 +224,8 @@ impl Values {
     }
 }
 
-/// Parties as a short list of names. `NAMESPACE/*` stands for all parties of the matrix in a namespace, if there are
-/// several. `all` are the parties that may be named.
+/// Returns a short list of names for parties. `NAMESPACE/*` stands for all parties of the matrix in a namespace, if
+/// there are several. `all` contains all parties that the list could name.
 pub fn fold(matrix: &Matrix, parties: &[usize], all: &[usize]) -> Vec<String> {
     let mut wanted: BTreeMap<&str, usize> = BTreeMap::new();
     for party in all.iter().map(|party| &matrix.parties[*party]).filter(|party| party.is_pods()) {

@@ -1,4 +1,4 @@
-//! The reasons at either end of a cell, and the oracle's explanation of one of its packets.
+//! The reasons for a cell at each of its ends, and the oracle's explanation of one packet of the cell.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use super::groups::End;
 use super::parties::PartyKind;
 use super::services::Services;
 
-/// The reasons at the ends of many cells, as texts by number. Each place of the tables is read once.
+/// The reasons at the ends of many cells, as texts by number. Each place of the tables is read only once.
 #[derive(Debug, Default)]
 pub struct Whys {
     texts: Vec<String>,
@@ -25,8 +25,8 @@ pub struct Whys {
 }
 
 impl Whys {
-    /// The numbers of the reasons between two groups, at the source and at the destination. `None` if there is no such
-    /// pair.
+    /// Returns the numbers of the reasons between two groups, at the source and at the destination. Returns `None` if
+    /// there is no such pair.
     pub fn numbers(
         &mut self,
         matrix: &Matrix,
@@ -48,7 +48,7 @@ impl Whys {
         Some(ends.map(|text| self.intern(text.to_owned())))
     }
 
-    /// The text of a number.
+    /// Returns the text of a reason's number.
     pub fn text(&self, number: usize) -> &str {
         self.texts.get(number).map_or("", String::as_str)
     }
@@ -74,7 +74,7 @@ impl Whys {
     }
 }
 
-/// The reason at an end that is no pod.
+/// The reason at an end that is not a pod.
 const NO_POD: &str = "no policy of pods applies: it is no pod";
 
 /// The file and line of each policy.
@@ -90,7 +90,7 @@ impl Places {
         Self(policies.collect())
     }
 
-    /// A reason with the place of its policy.
+    /// Returns the text of a reason, with the place of its policy.
     fn text(&self, reason: &Reason) -> String {
         let policy = match reason {
             Reason::Rule(rule, _) => Some(&*rule.policy),
@@ -111,7 +111,7 @@ impl Places {
 }
 
 impl Matrix {
-    /// The services of a chain by reason, allowed ones first.
+    /// Returns the services of a chain for each reason. Reasons that allow come first.
     fn reasons(&self, chain: ChainId, local: &End, peer: &End) -> String {
         let (family, source) = (local.family(), Packet::EPHEMERAL);
         let decisions = self.image.decisions(chain, local.identity, peer.identity, family, source);
@@ -132,7 +132,8 @@ impl Matrix {
         texts.collect::<Vec<_>>().join("; ")
     }
 
-    /// The oracle's explanations of a cell: for a packet that passes, and for one that does not, if such packets exist.
+    /// Returns the oracle's explanations of a cell: for a packet that passes, and for a packet that does not. An
+    /// explanation is left out if there is no such packet.
     pub fn explain(&self, oracle: &Oracle, from: usize, to: usize) -> Vec<Trace> {
         let Some(cell) = self.cell(from, to) else { return Vec::new() };
         let mut families = Family::ALL.into_iter().zip([cell.v4, cell.v6]);
@@ -148,14 +149,15 @@ impl Matrix {
         packets.into_iter().flatten().map(explain).collect()
     }
 
-    /// One pair of a cell, as the oracle names them.
+    /// Returns one pair of ends of a cell, in the oracle's terms.
     pub fn oracle_parties(
         &self,
         from: usize,
         to: usize,
         family: Family,
     ) -> Option<(OracleParty, OracleParty)> {
-        // The first pod of each party. If both are the same party, its first and second pod.
+        // The pair consists of the first pod of each party. If both parties are the same, it consists of the first and
+        // the second pod.
         let second = usize::from(from == to);
         let (source, destination) = (self.pod(from, 0, family), self.pod(to, second, family));
         let of = |party: usize, pod: &Option<OracleParty>, other: &Option<OracleParty>| {
@@ -164,7 +166,7 @@ impl Matrix {
         Some((of(from, &source, &destination)?, of(to, &destination, &source)?))
     }
 
-    /// A pod of a party.
+    /// Returns a pod of a party.
     fn pod(&self, party: usize, index: usize, family: Family) -> Option<OracleParty> {
         let party = self.parties.get(party)?;
         let pod = party.pods.get(index)?;
@@ -177,7 +179,7 @@ impl Matrix {
         Some(OracleParty::Pod { namespace, name, address })
     }
 
-    /// A node or an address outside, as the other end of a pod.
+    /// Returns a node, or an address outside the cluster, as the other end of a pod.
     fn no_pod(&self, party: usize, pod: &OracleParty, family: Family) -> Option<OracleParty> {
         let OracleParty::Pod { namespace, name, .. } = pod else { return None };
         let pod = ObjectName::new(namespace.as_str(), name.as_str());

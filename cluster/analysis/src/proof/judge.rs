@@ -1,4 +1,5 @@
-//! The oracle as a judge of tables: its boundaries and its results, converted to the model's types.
+//! The oracle as a judge of compiled tables: its boundaries and its results, converted to the
+//! model's types.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,11 +15,11 @@ use manx_calculation::import::policy_name;
 use manx_objects::object::Kind;
 use manx_oracle::{Oracle, Packet, Place, Staged, VerdictReason};
 
-/// Judges from the objects alone.
+/// Judges packets from the objects alone.
 pub(super) struct ByObjects<'a> {
     pub(super) oracle: &'a Oracle,
-    /// At [`Depth::Every`] members are told apart by everything that any rule could depend on,
-    /// whether a rule uses it or not.
+    /// At [`Depth::Every`], members are distinguished by every property on which a rule could
+    /// depend, even if no rule uses it.
     depth: Depth,
 }
 
@@ -28,7 +29,7 @@ impl<'a> ByObjects<'a> {
     }
 }
 
-/// An endpoint as both the oracle and the model name it.
+/// An endpoint, as the oracle and the model name it.
 pub(super) struct JudgedPoint<'a> {
     stage: Stage,
     direction: Direction,
@@ -138,7 +139,7 @@ impl ByObjects<'_> {
         }
     }
 
-    /// The reasons as the model's types; none if tables cannot express them.
+    /// Returns the reasons in the model's types. Returns no reason if tables cannot express it.
     fn reasons(&self, end: &JudgedPoint<'_>, why: VerdictReason) -> Vec<Reason> {
         let direction = end.direction;
         let one = match why {

@@ -1,14 +1,14 @@
 //! Proves that compiled tables agree with the oracle, which reads the objects themselves.
 //!
-//! The import, the resolution and the compiler are between objects and tables; the oracle shares no code with any of
-//! them. Compared are, for each endpoint, direction and own address: every peer, and every packet at either side of
-//! every boundary that the oracle or the tables draw, including fragments without ports, in both families. The
-//! comparison covers the verdict, its reason, the Pass and Log rules before it, and the effects that staged policies
-//! would have had. It does not cover decisions outside the tables (a node always reaches its own pods, and a pod
-//! itself).
+//! The import, the resolution and the compiler turn objects into tables; the oracle shares no code with them. The
+//! comparison is made for each endpoint, direction and own address. It covers every peer, and every packet on either
+//! side of every boundary that the oracle or the tables have, including fragments without ports, in both families. It
+//! compares the verdict, its reason, the Pass and Log rules before it, and the effects that staged policies would have
+//! had. It does not cover decisions that are made outside the tables: a node always reaches its own pods, and a pod
+//! always reaches itself.
 //!
-//! Equal cases are compared once: cases that are equal for the oracle, by the inputs of its rules
-//! ([`manx_oracle::AddressClass`]), and that the tables look up in the same row.
+//! Equal cases are compared once. Cases are equal if the inputs of the oracle's rules are equal
+//! ([`manx_oracle::AddressClass`]) and the tables look them up in the same row.
 
 mod judge;
 pub mod node;
@@ -28,8 +28,8 @@ use manx_oracle::{Oracle, Party};
 
 pub use manx_policy_compiler::check::{Depth, Proof};
 
-/// Compares the tables of these endpoints, pods and host endpoints, with the oracle. At [`Depth::Every`] equal cases
-/// are compared again. `progress` is called with the number of ends that are done and the number of all.
+/// Compares the tables of these endpoints (pods and host endpoints) with the oracle. At [`Depth::Every`], equal cases
+/// are compared again, too. `progress` is called with the number of ends that are done and the total number.
 pub fn prove(
     oracle: &Oracle,
     local: &BTreeSet<LocalName>,

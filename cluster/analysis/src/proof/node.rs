@@ -1,4 +1,4 @@
-//! The tables of each node in some manifests, as the node's agent would make them.
+//! The tables of each node that manifests define, as the node's agent would compile them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,20 +14,21 @@ use manx_oracle::{Oracle, Party};
 /// A node, its endpoints and their tables.
 #[derive(Debug)]
 pub struct NodeTables {
-    /// The endpoints: its pods and its host endpoints.
+    /// The endpoints of the node: its pods and its host endpoints.
     pub local: BTreeSet<LocalName>,
     /// The tables.
     pub image: Image,
 }
 
-/// Every node that the manifests name, with its endpoints. Pods without a node belong to the first node or, if there is
-/// no node, to a node without a name. A host endpoint that is not valid may belong to any node.
+/// Returns every node that the manifests name, with its endpoints. Pods without a node are assigned to the first node
+/// or, if there is no node, to a node without a name. An invalid host endpoint may belong to any node, so every node
+/// gets it.
 pub fn endpoints(contents: &Contents, oracle: &Oracle) -> BTreeMap<String, BTreeSet<LocalName>> {
     let Cluster { model, nodes, pods_by_node, .. } = manx_calculation::import::import(contents);
     let mut endpoints: BTreeMap<String, BTreeSet<LocalName>> =
         nodes.keys().map(|node| (node.clone(), BTreeSet::new())).collect();
     let first = nodes.keys().next().cloned().unwrap_or_default();
-    // The endpoints that the import has, and those that it should have.
+    // These are the endpoints that the import has, and those that the oracle says it should have.
     let pods = oracle.pods().filter_map(|pod| match pod {
         Party::Pod { namespace, name, .. } => Some(LocalName::new(namespace, name)),
         Party::Node { .. } | Party::Address(_) => None,
@@ -50,7 +51,7 @@ pub fn endpoints(contents: &Contents, oracle: &Oracle) -> BTreeMap<String, BTree
 }
 
 impl NodeTables {
-    /// Makes the tables of these endpoints of a node.
+    /// Compiles the tables of these endpoints of a node.
     pub fn new(contents: &Contents, node: &str, local: BTreeSet<LocalName>) -> Self {
         let cluster = import_for(contents, node);
         let image = Compiler::new().compile(&cluster.model, &local);

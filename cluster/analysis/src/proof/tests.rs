@@ -34,7 +34,7 @@ fn all_endpoints(cluster: &manx_calculation::import::Cluster) -> BTreeSet<LocalN
     cluster.model.endpoints.keys().cloned().chain(hosts).collect()
 }
 
-/// Compares the tables made from `written` with the objects of `meant`.
+/// Compares the tables of the objects in `written` with the objects in `meant`.
 fn held(written: &str, meant: &str) -> Result<Proof, Box<Refutation>> {
     let cluster = import(&Contents::from_texts([("objects.yaml", written)]));
     let local = all_endpoints(&cluster);

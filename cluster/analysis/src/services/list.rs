@@ -16,25 +16,25 @@ use super::{ServiceTables, few};
 pub struct Row {
     /// The Service.
     pub name: ObjectName,
-    /// `spec.type`; `None` if the Service is not valid.
+    /// `spec.type`; `None` if the Service is invalid.
     pub service_type: Option<ServiceType>,
-    /// The addresses that nodes translate, but for the nodes' own.
+    /// The addresses that nodes translate, except the nodes' own addresses.
     pub addresses: Vec<IpAddr>,
-    /// The port; `None` if the Service has none, or is not valid.
+    /// The port, or `None` if the Service has none or is invalid.
     pub port: Option<Port>,
-    /// The endpoints that some new connection may get.
+    /// The number of endpoints that a new connection may get on some node.
     pub backends: usize,
-    /// All endpoints, an address and port each.
+    /// The number of all endpoints. Each is an address and a port.
     pub endpoints: usize,
-    /// What counts of what the Service says of its clients; `None` if nothing of it is translated.
+    /// The settings for clients that take effect, or `None` if nothing of the Service is translated.
     pub traffic: Option<Traffic>,
     /// `healthCheckNodePort`, if nodes serve it.
     pub health_check: Option<u16>,
-    /// Why there is no backend, or what else is particular.
+    /// The reason why there is no backend, and other notes.
     pub notes: Vec<String>,
 }
 
-/// What a Service says of a port.
+/// A port, as the Service defines it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
     /// `name`.
@@ -47,20 +47,21 @@ pub struct Port {
     pub node_port: Option<u16>,
 }
 
-/// What the rows of all Services have in common.
+/// Data that the rows of all Services need.
 struct About<'a> {
-    /// The nodes of each zone. Those without a zone are in the empty one.
+    /// The nodes of each zone. The empty name has the nodes without a zone.
     zones: BTreeMap<String, BTreeSet<&'a str>>,
-    /// The ports for health checks, or why they are not served.
+    /// The ports for health checks, or the reasons why they are not served.
     health_checks: BTreeMap<ObjectName, Result<u16, Omission>>,
 }
 
-/// The endpoints of a port, by address and port, each with why no connection gets it. `None`: some may get it.
+/// The endpoints of a port, by address and port. The value is the reason why no connection gets the endpoint, or `None`
+/// if some connections may get it.
 type Fates = BTreeMap<(IpAddr, Option<u16>), Option<LeftOut>>;
 
 impl ServiceTables<'_> {
-    /// The rows of the Services of these namespaces, in order; without namespaces, of all. `Err`: one of the namespaces
-    /// has none.
+    /// Returns the rows of the Services in these namespaces, in order. If `namespaces` is empty, returns the rows of
+    /// all Services. Returns `Err` if one of the namespaces has no Service.
     pub fn rows(&self, namespaces: &[String]) -> Result<Vec<Row>, String> {
         let known: BTreeSet<String> = self.names().map(|it| it.namespace).collect();
         if let Some(wrong) = namespaces.iter().find(|it| !known.contains(*it)) {
@@ -74,7 +75,7 @@ impl ServiceTables<'_> {
         Ok(names.flat_map(|name| self.rows_of(&name, &about)).collect())
     }
 
-    /// The rows of a Service: one if it has no port.
+    /// Returns the rows of a Service. A Service without ports has one row.
     fn rows_of(&self, name: &ObjectName, about: &About<'_>) -> Vec<Row> {
         let row = Row {
             name: name.clone(),
@@ -117,7 +118,7 @@ impl ServiceTables<'_> {
             notes.extend(port.omissions.iter().map(|it| Some(it.to_string())));
             notes.push(health_check.and_then(|it| it.as_ref().err()).map(ToString::to_string));
             let mut notes: Vec<String> = notes.into_iter().flatten().collect();
-            // Why there is no backend may be one of the omissions.
+            // The reason why there is no backend may also be among the omissions.
             notes.dedup();
             Row {
                 service_type,
@@ -143,7 +144,7 @@ impl ServiceTables<'_> {
         rows
     }
 
-    /// The nodes of each zone. Those without a zone are in the empty one.
+    /// Returns the nodes of each zone. The empty name has the nodes without a zone.
     fn zones(&self) -> BTreeMap<String, BTreeSet<&str>> {
         let mut zones: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
         for name in &self.nodes {
@@ -153,8 +154,8 @@ impl ServiceTables<'_> {
         zones
     }
 
-    /// Other nodes, so that each node has the backends of one of these or of the seat. They are those that endpoints
-    /// and hints name, and one of each zone.
+    /// Returns nodes that stand for all others: each node has the same backends as one of these nodes or the seat. They
+    /// are the nodes that endpoints and hints name, and one node of each zone.
     fn stand_ins<'a>(
         &'a self,
         view: &ServiceView,
@@ -179,20 +180,20 @@ impl ServiceTables<'_> {
     }
 }
 
-/// The addresses that have a frontend, but for nodes'.
+/// Returns the addresses that have a frontend, except the nodes' own addresses.
 fn addresses(port: &PortView) -> Vec<IpAddr> {
     let frontends = port.choices.iter().flat_map(|choice| &choice.frontends);
     let own = frontends.filter(|it| it.kind != AddressKind::NodePort).map(|it| it.address);
     own.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// What becomes of each endpoint of a port at one node.
+/// Returns whether each endpoint of a port is a backend at one node, or why it is not.
 fn fates(port: &PortView) -> Fates {
     let endpoints = port.choices.iter().flat_map(|choice| &choice.endpoints);
     merged(endpoints.map(|it| ((it.address, it.port), it.left_out)))
 }
 
-/// What becomes of each endpoint in all: somewhere a backend is a backend.
+/// Merges the fates of endpoints: an endpoint that is a backend on any node counts as a backend.
 fn merged(all: impl Iterator<Item = ((IpAddr, Option<u16>), Option<LeftOut>)>) -> Fates {
     let mut merged = Fates::new();
     for (end, fate) in all {
@@ -201,12 +202,12 @@ fn merged(all: impl Iterator<Item = ((IpAddr, Option<u16>), Option<LeftOut>)>) -
     merged
 }
 
-/// The endpoints that connections get.
+/// Returns the endpoints that connections may get.
 fn backends(fates: &Fates) -> BTreeSet<(IpAddr, Option<u16>)> {
     fates.iter().filter(|(_, fate)| fate.is_none()).map(|(end, _)| *end).collect()
 }
 
-/// Why clients get no backend of a port, in short. `None`: some get one.
+/// Returns a short reason why clients get no backend of a port. Returns `None` if some clients get one.
 fn why_none(service: &ServiceView, port: &PortView, fates: &Fates) -> Option<String> {
     if !service.is_known {
         return Some("an EndpointSlice of its namespace is not valid".to_owned());

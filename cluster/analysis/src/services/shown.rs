@@ -25,32 +25,33 @@ pub struct ShownService<'a> {
     pub name: ObjectName,
     /// The object.
     pub service: &'a Service,
-    /// The nodes that were asked about.
+    /// The nodes that were requested and have tables.
     pub nodes: Vec<&'a str>,
-    /// Why other nodes have no tables, a line each.
+    /// The reasons why other nodes have no tables, one line each.
     pub without_tables: Vec<String>,
-    /// Why nothing of it is translated. Then there is nothing else.
+    /// The reason why nothing of the Service is translated. If it is present, the following fields have no meaning.
     pub left_alone: Option<String>,
-    /// What counts of what it says of its clients.
+    /// The Service's settings for its clients that take effect.
     pub traffic: Traffic,
-    /// What load balancers are told, if they are to ask.
+    /// The answer to load balancers, if the Service has a health check.
     pub health_check: Option<ShownHealthCheck>,
     /// Its addresses that no node translates, each with the reason.
     pub untranslated: Vec<(IpAddr, Untranslated)>,
-    /// Whether its endpoints are known. They are not while a slice of its namespace is not valid.
+    /// Whether the Service's endpoints are known. They are not known while an EndpointSlice of its namespace is
+    /// invalid.
     pub is_known: bool,
-    /// One for each of `spec.ports`, in order.
+    /// The ports, one for each item of `spec.ports`, in the same order.
     pub ports: Vec<ShownPort>,
 }
 
-/// What load balancers are told at a Service's `healthCheckNodePort`.
+/// The answer to load balancers on a Service's `healthCheckNodePort`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ShownHealthCheck {
-    /// Each node says how many ready endpoints it has, at its IPv4 and its IPv6 addresses.
+    /// Each node answers with the number of its ready endpoints, on its IPv4 and its IPv6 addresses.
     Served {
         /// The port.
         port: u16,
-        /// By node.
+        /// The ready endpoints of each node.
         ready: BTreeMap<usize, LocalEndpoints>,
     },
     /// The port is not served, for this reason.
@@ -60,48 +61,48 @@ pub enum ShownHealthCheck {
 /// A port of a Service.
 #[derive(Debug, Clone)]
 pub struct ShownPort {
-    /// What the Service says.
+    /// The port, as the Service defines it.
     pub port: Port,
-    /// Why some of its addresses have no frontend, and where.
+    /// The reasons why some addresses of the Service have no frontend, and the nodes where this is so.
     pub omissions: BTreeMap<String, Nodes>,
-    /// Frontends whose clients get the same endpoints.
+    /// Groups of frontends. Clients of all frontends in a group get the same endpoints.
     pub groups: Vec<Group>,
 }
 
-/// Frontends of one family and policy, with their endpoints.
+/// Frontends of one family and one traffic policy, with their endpoints.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// The endpoints that clients may get.
+    /// The policy that says which endpoints clients may get.
     pub policy: TrafficPolicy,
     /// The frontends that are the same on all nodes.
     pub frontends: Vec<FrontendView>,
-    /// The frontends at addresses of nodes.
+    /// The frontends at the addresses of each node.
     pub of_nodes: BTreeMap<usize, Vec<FrontendView>>,
     /// The endpoints, by address, port and node.
     pub endpoints: BTreeMap<End, Fate>,
-    /// The nodes whose clients are refused, because there is no backend for them.
+    /// The nodes that refuse their clients, because there is no backend.
     pub refused: Nodes,
-    /// The nodes whose clients get no answer, because only other nodes have a backend.
+    /// The nodes that drop the packets of their clients, because only other nodes have a backend.
     pub dropped: Nodes,
 }
 
-/// The address of an endpoint, its port, if it has one for the Service's port, and its node, if it is known.
+/// An endpoint: its address, its port (if it has one for the Service's port), and its node (if it is known).
 pub type End = (IpAddr, Option<u16>, Option<Arc<str>>);
 
-/// What becomes of an endpoint.
+/// The nodes whose clients may get an endpoint, and the reasons at the other nodes.
 #[derive(Debug, Clone, Default)]
 pub struct Fate {
-    /// The nodes whose clients may get it.
+    /// The nodes whose clients may get the endpoint.
     pub backend_for: Nodes,
-    /// The reasons why others do not get it.
+    /// The reasons why clients of other nodes do not get it.
     pub left_out: BTreeMap<LeftOut, Nodes>,
 }
 
-/// What frontends of a group have in common.
+/// The properties that all frontends of a group have in common.
 type GroupKey = (bool, bool, TrafficPolicy, Vec<FrontendView>);
 
 impl ServiceTables<'_> {
-    /// A Service, as the nodes see it. `Err` says that there is no valid one of this name.
+    /// Returns a Service as the nodes see it. Returns `Err` if there is no valid Service of this name.
     pub fn shown(&self, name: &ObjectName) -> Result<ShownService<'_>, String> {
         let key = ObjectKey::new(Kind::Service, &name.namespace, &name.name);
         let Some(stored) = self.contents.objects.get(&key) else {
@@ -190,13 +191,13 @@ fn shown_port<'a>(
     }
 }
 
-/// Adds what a node does to the frontends that it has in common with others.
+/// Adds the frontends and endpoints of one node to the groups.
 fn add(groups: &mut BTreeMap<GroupKey, Group>, choice: &ChoiceView, node: usize) {
     let is_of_node = |it: &&FrontendView| it.kind == AddressKind::NodePort;
     let frontends = || choice.frontends.iter();
     let same: Vec<FrontendView> = frontends().filter(|it| !is_of_node(it)).cloned().collect();
     let of_node: Vec<FrontendView> = frontends().filter(is_of_node).cloned().collect();
-    // IPv4 comes first, and node ports come last.
+    // IPv4 sorts before IPv6, and node ports sort last.
     let key = (!choice.is_v4, !of_node.is_empty(), choice.policy, same);
     let group = groups.entry(key).or_insert_with_key(|(_, _, policy, frontends)| Group {
         policy: *policy,
@@ -216,7 +217,7 @@ fn add(groups: &mut BTreeMap<GroupKey, Group>, choice: &ChoiceView, node: usize)
             Some(why) => fate.left_out.entry(why).or_default().insert(node),
         };
     }
-    // Slices may say different things of an endpoint. Then it is a backend if one of them makes it one.
+    // Slices may disagree about an endpoint. It is a backend if one of them makes it one.
     for it in choice.backends() {
         if let Some(fate) = group.endpoints.get_mut(&(it.address, it.port, it.node.clone())) {
             fate.left_out.values_mut().for_each(|nodes| _ = nodes.remove(&node));

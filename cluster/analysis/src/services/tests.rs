@@ -1,4 +1,4 @@
-//! The list asks some nodes only, and must say what asking all of them says.
+//! The list examines only some nodes. The result must be the same as for all nodes.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
 
-/// Six nodes, of which two have no zone.
+/// Returns six nodes, of which two have no zone.
 fn nodes() -> String {
     let zones = ["a", "a", "b", "b", "", ""];
     let node = |(index, zone): (usize, &&str)| {

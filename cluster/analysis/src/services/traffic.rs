@@ -1,20 +1,22 @@
-//! What a Service says of its clients and their connections.
+//! The settings of a Service for its clients and their connections.
 
 use ipnet::IpNet;
 use manx_calculation::services::AddressKind;
 use manx_calculation::services::view::{FrontendView, ServiceView};
 use manx_objects::object::Service;
 
-/// What counts of it on a node: a policy counts if the Service has an address that it is about.
+/// The settings that take effect on a node. A policy takes effect if the Service has an address to which the policy
+/// applies.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Traffic {
-    /// Whether `internalTrafficPolicy` is `Local`. `None`: it is `Cluster`, and there is no cluster IP.
+    /// Whether `internalTrafficPolicy` is `Local`. `None` if it is `Cluster` and the Service has no cluster IP.
     pub internal_local: Option<bool>,
-    /// Whether `externalTrafficPolicy` is `Local`. `None`: it is `Cluster`, and there are cluster IPs only.
+    /// Whether `externalTrafficPolicy` is `Local`. `None` if it is `Cluster` and all of the Service's addresses are
+    /// cluster IPs.
     pub external_local: Option<bool>,
-    /// The seconds for which a client keeps its backend, if it does.
+    /// The number of seconds for which a client keeps its backend, if the Service has client affinity.
     pub affinity: Option<u32>,
-    /// `loadBalancerSourceRanges`, if there is an address whose clients they leave out.
+    /// `loadBalancerSourceRanges`, if they exclude clients of any address.
     pub source_ranges: Vec<IpNet>,
 }
 

@@ -521,6 +521,22 @@ fn what_an_object_of_all_nodes_says_counts_before_one_of_some_and_before_the_mes
 }
 
 #[test]
+fn a_gateway_belongs_to_the_object_that_makes_the_peer() {
+    let nodes = ["a 10.0.0.1", "b 10.0.0.2"];
+    let far = "BGPPeer far: peerIP: 192.0.2.1, asNumber: 65001, reachableBy: 10.0.0.9";
+    let also = "BGPPeer some: peerIP: 192.0.2.1, asNumber: 65001, node: a, reachableBy: 10.0.0.8";
+    // This object makes no peer of node a, whose mesh has a peer with this name and address.
+    let of_b = "BGPPeer b: peerIP: 10.0.0.2, asNumber: 64512, node: b, reachableBy: 10.0.0.7";
+    let found = |objects: &[&str], node: &str| {
+        let all = [&nodes[..], objects].concat();
+        peering(&all, node).gateways.into_iter().map(|it| format!("{it:?}")).collect::<Vec<_>>()
+    };
+    assert_eq!(found(&[far, also, of_b], "a"), ["(192.0.2.1, 10.0.0.9)"]);
+    assert_eq!(found(&[also, of_b], "a"), ["(192.0.2.1, 10.0.0.8)"]);
+    assert_eq!(found(&[also, of_b], "b"), [""; 0]);
+}
+
+#[test]
 fn the_node_itself() {
     let settings = [
         "default: listenPort: 1790, asNumber: 65000, bindMode: NodeIP",

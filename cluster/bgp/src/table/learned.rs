@@ -11,8 +11,13 @@ use super::session::State;
 use super::values::Learned;
 use crate::decision::{self, Path};
 
-/// The most prefixes that one call reads for the next hops.
-pub(super) const PART: usize = 16 * 1024;
+/// The most next hops of one prefix: as many as BIRD's `merge paths on` takes without a `limit` of its own (BIRD User's
+/// Guide, protocol Kernel).
+pub(super) const MOST_NEXT_HOPS: usize = 16;
+
+/// The most prefixes that one call reads for the next hops. If each has paths of 100 peers, a call takes some 20 ms, during
+/// which sessions wait.
+pub(super) const PART: usize = 4 * 1024;
 
 /// The peers whose paths are considered.
 #[derive(Debug)]
@@ -31,7 +36,8 @@ impl Meant<'_> {
         decision::used(&paths).into_iter().map(of).collect()
     }
 
-    /// Appends the next hops of a range of the prefixes. Returns where the next range begins.
+    /// Appends the next hops of a range of the prefixes: those of the used paths, each once, the best one first. Returns
+    /// where the next range begins.
     pub(super) fn next_hops(
         &self,
         routes: &Routes,
@@ -39,15 +45,15 @@ impl Meant<'_> {
         all: &mut Vec<(IpNet, IpAddr)>,
     ) -> Option<usize> {
         for entry in routes.part(from, PART)?.filter(|it| it.own.is_none()) {
-            let Some(best) = entry.paths.best() else { continue };
-            // A path of another peer may have excluded one of these by `MULTI_EXIT_DISC`.
-            let paths = entry.paths.as_slice();
-            let next_hop = if paths.iter().all(|it| self.peers[it.peer as usize]) {
-                Some(best.attributes.next_hop)
-            } else {
-                self.used(entry).first().map(|it| it.next_hop)
-            };
-            all.extend(next_hop.map(|it| (entry.prefix, it)));
+            // A path of another peer may have excluded one of these by `MULTI_EXIT_DISC`, so all of these are compared
+            // again.
+            let begin = all.len();
+            for Learned { next_hop, .. } in self.used(entry) {
+                let row = (entry.prefix, next_hop);
+                if all.len() - begin < MOST_NEXT_HOPS && !all[begin..].contains(&row) {
+                    all.push(row);
+                }
+            }
         }
         Some(from + PART)
     }

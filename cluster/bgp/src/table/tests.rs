@@ -1,3 +1,5 @@
+mod next_hops;
+
 use std::net::Ipv4Addr;
 
 use proptest::prelude::*;
@@ -360,11 +362,6 @@ proptest! {
                 .learned(|_| true)
                 .map(|(prefix, routes)| (prefix, routes.into_iter().map(|it| it.peer).collect()))
                 .collect();
-            let mut next_hops = Vec::new();
-            assert_eq!(table.next_hops(|_| true, PART, &mut next_hops), None);
-            table.next_hops(|_| true, 0, &mut next_hops);
-            let first = table.learned(|_| true).map(|(prefix, all)| (prefix, all[0].next_hop));
-            prop_assert_eq!(next_hops, first.collect::<Vec<_>>());
             let mut all: Vec<(IpNet, Vec<Learned>)> = table.learned(|_| true).collect();
             all.sort_by_key(|(prefix, _)| *prefix);
             for most in [0, 1, usize::MAX] {
@@ -420,46 +417,6 @@ fn announce(table: &mut Table, model: &mut Model, peer: IpAddr, prefix: &str, sy
     let attributes = Some(Arc::new(attributes));
     let update = Update { announced: vec![net(prefix)], attributes, ..Update::default() };
     step(table, model, Event::Update(peer, update));
-}
-
-/// Announces paths of the peers 3, 4 and 6. The path of peer 6 excludes that of peer 3 by `MULTI_EXIT_DISC`, and the path
-/// of peer 4 is the best.
-fn announce_three(table: &mut Table, model: &mut Model, last: &[u32]) {
-    for (peer, systems, med) in [(3, &[65004, 7][..], 1), (4, &[65003, 7], 0), (6, last, 0)] {
-        let path = vec![Segment::Sequence(systems.to_vec())];
-        let of_own = Attributes::of_own(address(peer));
-        let attributes = Attributes { as_path: path, med: Some(med), ..of_own };
-        let attributes = Some(Arc::new(attributes));
-        let announced = vec![net("10.65.1.0/26")];
-        let update = Update { announced, attributes, ..Update::default() };
-        step(table, model, Event::Update(address(peer), update));
-    }
-}
-
-fn first_next_hop(table: &Table, is_meant: impl Fn(&Peer) -> bool + Copy) -> IpAddr {
-    let mut all = Vec::new();
-    table.next_hops(is_meant, 0, &mut all);
-    let (_, used) = table.learned(is_meant).next().unwrap();
-    assert_eq!(all, [(net("10.65.1.0/26"), used[0].next_hop)]);
-    used[0].next_hop
-}
-
-#[test]
-fn a_path_that_becomes_worse_may_make_a_third_one_the_best() {
-    let (mut table, mut model) = established();
-    announce_three(&mut table, &mut model, &[65004, 7]);
-    assert_eq!(first_next_hop(&table, |_| true), address(4));
-    announce_three(&mut table, &mut model, &[65004, 7, 8]);
-    assert_eq!(first_next_hop(&table, |_| true), address(3));
-    drain(&mut table, &mut model);
-    assert_eq!(&model.told[&address(1)], &model.should_hold(address(1)));
-}
-
-#[test]
-fn a_path_of_a_peer_that_is_not_meant_beats_none() {
-    let (mut table, mut model) = established();
-    announce_three(&mut table, &mut model, &[65004, 7]);
-    assert_eq!(first_next_hop(&table, |it| it.address != address(6)), address(3));
 }
 
 #[test]
@@ -574,20 +531,6 @@ fn a_peer_that_tells_long_attributes_is_stopped_before_it_has_told_many_prefixes
     let withdrawn = Update { withdrawn: vec![net("10.65.1.0/26")], ..Update::default() };
     table.updated(address(1), withdrawn).unwrap();
     assert_eq!(tell(&mut table, "10.66.0.0/26", 1), Ok(()));
-}
-
-#[test]
-fn a_path_of_a_peer_that_is_not_meant_hides_none() {
-    let (mut table, mut model) = established();
-    announce(&mut table, &mut model, address(1), "0.0.0.0/0", &[]);
-    announce(&mut table, &mut model, address(3), "0.0.0.0/0", &[65003, 65009]);
-    let hops = |it: &Table, nodes: bool| -> Vec<IpAddr> {
-        let mut all = Vec::new();
-        it.next_hops(|peer| nodes || !peer.is_node, 0, &mut all);
-        all.into_iter().map(|(_, next_hop)| next_hop).collect()
-    };
-    assert_eq!(hops(&table, true), [address(1)]);
-    assert_eq!(hops(&table, false), [address(3)]);
 }
 
 #[test]

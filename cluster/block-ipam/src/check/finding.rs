@@ -1,4 +1,4 @@
-//! What a check finds: its kinds, and the texts for people.
+//! The findings of a check: their kinds, and their texts for people.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use crate::block::{Allocation, describe};
 use crate::handle::Handle;
 use crate::users::User;
 
-/// The kinds of finding, in the order in which they are told.
+/// The kinds of finding, in the order in which they are reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Unused,
@@ -42,7 +42,7 @@ impl Kind {
         Self::Overlap,
     ];
 
-    /// What findings of this kind are.
+    /// Returns a title for the findings of this kind.
     pub const fn title(self) -> &'static str {
         match self {
             Self::Unused => "allocated addresses that nobody uses",
@@ -59,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// What to do about them.
+    /// Returns advice on what to do about them.
     pub const fn remedy(self) -> &'static str {
         match self {
             Self::Unused | Self::HandleWithoutAddresses => {
@@ -91,20 +91,20 @@ impl Kind {
     }
 }
 
-/// What does not agree. Its text says what was found, and what was expected.
+/// A disagreement. Its text contains what was found and what was expected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
     Unused {
         address: IpAddr,
         block: IpNet,
         allocation: Allocation,
-        /// Whether its node is gone, too.
+        /// Whether the address's node does not exist any more.
         node_gone: bool,
     },
     NotAllocated {
         address: IpAddr,
         users: Vec<User>,
-        /// Whether it rests after its release.
+        /// Whether the address rests after its release.
         rests: bool,
     },
     InNoPool {
@@ -135,9 +135,9 @@ pub enum Finding {
     },
     OwnersDiffer {
         block: IpNet,
-        /// The block's owner; `None`: there is no block.
+        /// The block's owner, if it has one. The outer `None` means that there is no block.
         owner: Option<Option<Owner>>,
-        /// The owners of its confirmed affinities.
+        /// The owners of the block's confirmed affinities.
         confirmed: Vec<Owner>,
     },
     WithoutAffinity {
@@ -151,7 +151,7 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// Its kind.
+    /// Returns the finding's kind.
     pub const fn kind(&self) -> Kind {
         match self {
             Self::Unused { .. } => Kind::Unused,

@@ -27,7 +27,8 @@ fn add_pod(users: &mut Users, name: &str, address: IpAddr) {
     users.pods.insert(("default".to_owned(), name.to_owned()), pod);
 }
 
-/// Does a kind of damage to a sound state: to its record or user of this number. `None`: the state has nothing to damage.
+/// Damages a valid state so that it has a finding of this kind. `at` is the index of the record or user to damage.
+/// Returns `None` if the state has nothing to damage.
 fn damage(kind: Kind, records: &mut Records, users: &mut Users, at: usize) -> Option<()> {
     let nth = |len: usize| at.checked_rem(len);
     let pods: Vec<_> = users.pods.keys().cloned().collect();
@@ -90,7 +91,7 @@ fn kinds(findings: &[Finding]) -> BTreeSet<Kind> {
     findings.iter().map(Finding::kind).collect()
 }
 
-/// Which node goes on next; seldom, time passes.
+/// Generates the node that continues at each step. `None`, which is rare, means that time passes.
 fn schedule() -> impl Strategy<Value = Vec<Option<usize>>> {
     let step = prop_oneof![30 => (0..4_usize).prop_map(Some), 1 => Just(None)];
     prop::collection::vec(step, 100..900)
@@ -119,7 +120,7 @@ proptest! {
             let (mut records, mut users) = (records.clone(), users.clone());
             if damage(kind, &mut records, &mut users, at).is_some() {
                 let found = kinds(&check(&records, &pools, &users).findings);
-                // If the added blocks are a pair, each of them is found.
+                // If two blocks were added, there is a finding for each, both of this kind.
                 prop_assert_eq!(found, BTreeSet::from([kind]));
             }
         }
@@ -148,7 +149,7 @@ fn runs_leave_something_to_damage_in_each_way() {
     assert!(borrowed > 20 && resting > 20, "{borrowed} {resting}");
 }
 
-/// One finding of each kind, and all states of an address.
+/// Returns a state with one finding of each kind, and with all states of an address.
 fn damaged() -> (Records, Users) {
     let pod = |name: &str, node: &str| {
         let all = [("namespace", "web"), ("pod", name), ("node", node)];

@@ -1,4 +1,4 @@
-//! Doing a step of a plan.
+//! Executes a step of a plan.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,20 +14,21 @@ use crate::release::{ReleaseError, delete_handle, end_rest, release};
 use crate::store::{self, Found, Key, Store, StoreError};
 use crate::users::Validity;
 
-/// What became of a step.
+/// The result of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Addresses were released.
     Released(Vec<IpAddr>),
-    /// Addresses that have rested are free.
+    /// Resting addresses became free.
     Freed,
     GaveUp,
     DeletedHandle,
-    /// It has a user, or has changed since the look: it stays.
+    /// The record has a user, or has changed since the look. It was not removed.
     Kept,
 }
 
-/// Does a step. Addresses are released only if a fresh look at their user agrees.
+/// Executes a step. Addresses are released only if a new lookup of their user confirms that there
+/// is none.
 pub async fn take<S: Store, U: UserSource>(
     store: &S,
     users: &U,
@@ -74,7 +75,8 @@ async fn release_all<S: Store, U: UserSource>(
             fresh.insert(owner, users.named_by(owner).await?);
         }
         let found = fresh[owner].validity(leak.address, &leak.allocation);
-        // A node that is there again may release its addresses itself: the grace time counts.
+        // A node that exists again may release its addresses itself, so the grace time applies
+        // again.
         let stays = match reason {
             Reason::Unused => found == Validity::Valid,
             Reason::NodeGone => found != Validity::NodeGone,

@@ -40,7 +40,7 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// A block of a node, with an address for each of these: handle, pod, the pod's node.
+/// Returns a block of a node with an address for each of these: handle, pod, and the pod's node.
 fn block(cidr: &str, node: &str, pods: &[(&str, &str, &str)]) -> Block {
     let mut block = Block::new(net(cidr), host(node), Time(7));
     for (handle, pod, of) in pods {
@@ -78,19 +78,19 @@ fn an_address_is_released_after_two_looks_that_are_the_grace_time_apart() {
     assert_eq!(plan(&mut garbage, &unused, 0), []);
     assert_eq!(plan(&mut garbage, &unused, 99), []);
     assert_eq!(released(&plan(&mut garbage, &unused, 100)), [(1, Reason::Unused)]);
-    // It was planned; if it is still there, it needs two looks again.
+    // The release was planned. If the address is still there, two looks are needed again.
     assert_eq!(plan(&mut garbage, &unused, 300), []);
-    // A look that finds a user ends the time.
+    // If a look finds a user, the time starts again.
     let mut used = unused.clone();
     used.users.pods.insert(("web".to_owned(), "gone".to_owned()), PodUser::default());
     assert_eq!(plan(&mut garbage, &used, 350), []);
     assert_eq!(plan(&mut garbage, &unused, 450), []);
-    // So does an address that has changed hands.
+    // The time also starts again if the address gets another user.
     let mut other = unused.clone();
     other.records.blocks[0].allocations.get_mut(&0).unwrap().sequence += 1;
     assert_eq!(plan(&mut garbage, &other, 550), []);
     assert_eq!(released(&plan(&mut garbage, &other, 650)), [(1, Reason::Unused)]);
-    // A controller that starts anew has seen nothing.
+    // A restarted controller has seen nothing.
     assert_eq!(plan(&mut Garbage::default(), &other, 1000), []);
 }
 
@@ -187,7 +187,7 @@ fn a_round_is_bounded_and_the_next_one_goes_on() {
 
 const NODES: usize = 2;
 
-/// The cluster's objects, and what the world alone knows.
+/// The objects of the cluster, and facts that only the test knows.
 #[derive(Debug, Default)]
 struct Objects {
     users: Users,
@@ -219,7 +219,7 @@ impl UserSource for Cluster {
     }
 }
 
-/// What steps have become.
+/// The number of steps of each kind with an effect.
 #[derive(Debug, Default, Clone, Copy)]
 struct Counts {
     unused: usize,
@@ -237,11 +237,11 @@ struct World {
     pools: Arc<Vec<Pool>>,
     config: Arc<Config>,
     now: Arc<Mutex<Duration>>,
-    /// Those of the nodes, and the controller's.
+    /// The stores of the nodes, and the store of the controller.
     stores: Vec<Stepped>,
     tasks: Vec<Option<Task>>,
     garbage: Arc<Mutex<Garbage>>,
-    /// When the controller has started.
+    /// The time when the controller started.
     started: Duration,
     counts: Arc<Mutex<Counts>>,
     turns: usize,
@@ -249,15 +249,15 @@ struct World {
 
 #[derive(Debug, Clone, Copy)]
 enum Do {
-    /// A node, or the controller, goes on to its next call.
+    /// A node or the controller continues to its next call.
     On(usize),
     /// It crashes before the call.
     Crash(usize),
-    /// It crashes while its write is under way.
+    /// It crashes while its write is in progress.
     CrashDuring(usize),
-    /// A write that was under way is done.
+    /// A write that was in progress is done.
     Land(usize),
-    /// A node and its pods vanish.
+    /// A node disappears with its pods.
     Vanish(usize),
     Wait,
 }
@@ -316,7 +316,7 @@ impl World {
         self.tasks[at] = if at == NODES { Some(self.round()) } else { self.node_task(at) };
     }
 
-    /// A round of the controller.
+    /// Returns a round of the controller.
     fn round(&self) -> Task {
         let store = self.stores[NODES].clone();
         let cluster = Cluster { objects: Arc::clone(&self.objects), store: store.clone() };
@@ -346,7 +346,8 @@ impl World {
         })
     }
 
-    /// The next thing that a node does: it comes back, gives an address to a pod that has none, or removes or makes a pod.
+    /// Returns the next task of a node: it comes back, assigns an address to a pod without one, or removes or creates a
+    /// pod.
     fn node_task(&mut self, at: usize) -> Option<Task> {
         let node = name_of(at);
         let mut objects = self.objects.lock().unwrap();
@@ -368,7 +369,7 @@ impl World {
             objects.users.pods.remove(&pod);
             let handle = objects.handles.remove(&pod).unwrap();
             let rest = self.rest();
-            // Some are leaked: nobody asks for their release.
+            // Some addresses are leaked, because nothing requests their release.
             return self.turns.is_multiple_of(2).then(|| -> Task {
                 Box::pin(async move {
                     let _ = release_by_handle(&store, &handle, rest).await;
@@ -383,7 +384,7 @@ impl World {
         });
         let (all, pools, config) = (&self.objects, &self.pools, &self.config);
         let (all, pools, config) = (Arc::clone(all), Arc::clone(pools), Arc::clone(config));
-        // Each attempt is a sandbox of its own.
+        // Each attempt has its own sandbox.
         let (handle, now) = (format!("net.{}", self.turns), self.rest().now);
         Some(Box::pin(async move {
             let attributes = [("namespace", "web"), ("pod", &pod.1), ("node", &node)];
@@ -474,7 +475,7 @@ impl World {
         records.filter_map(|it| Block::try_from(it).ok()).collect()
     }
 
-    /// What has a user is there.
+    /// Checks that everything with a user still exists.
     fn check(&self) {
         let objects = self.objects.lock().unwrap();
         for (pod, handle) in &objects.handles {
@@ -494,7 +495,7 @@ impl World {
         }
     }
 
-    /// All ends, and only the controller goes on, for as long as it can have anything to do.
+    /// Completes all writes. Then only the controller continues, as long as it can have work.
     fn end(&mut self) {
         while !self.late.lock().unwrap().is_empty() {
             self.step(Do::Land(0));
@@ -569,7 +570,7 @@ proptest! {
     }
 }
 
-/// The schedules reach what the laws are about.
+/// Checks that the schedules reach the situations that the laws describe.
 #[test]
 fn the_schedules_take_each_kind_of_garbage() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
@@ -594,7 +595,8 @@ fn the_schedules_take_each_kind_of_garbage() {
     assert!(least > Some(10), "{all:?}");
 }
 
-/// Over a server's objects, in both versions of the API: a pod keeps its address, and what others have left is gone.
+/// With a server's objects, in both versions of the API: a pod keeps its address, and everything that others have left
+/// is removed.
 #[test]
 fn a_servers_objects_are_taken_back_and_a_pod_keeps_its_address() {
     for version in ["crd.projectcalico.org/v1", "projectcalico.org/v3"] {

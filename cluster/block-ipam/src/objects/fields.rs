@@ -1,7 +1,8 @@
 //! The fields of the objects.
 //!
-//! Objects come from several versions of Calico. What older ones lack has the meaning that it had then; what newer ones add
-//! is kept. An object whose meaning is not sure is an error, and nothing is decided by it.
+//! Objects come from several versions of Calico. A field that older versions lack has the meaning that its absence had
+//! then. Fields that newer versions add are kept. If the meaning of an object is not certain, reading it is an error,
+//! and nothing is decided from it.
 //!
 //! Source: the `CustomResourceDefinition`s of Calico 3.33.
 
@@ -24,9 +25,9 @@ use crate::store::Record;
 /// The API version of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// `crd.projectcalico.org/v1`
+    /// The version `crd.projectcalico.org/v1`.
     V1,
-    /// `projectcalico.org/v3`
+    /// The version `projectcalico.org/v3`.
     V3,
 }
 
@@ -35,7 +36,7 @@ impl Version {
         if api_version.starts_with("projectcalico.org/") { Self::V3 } else { Self::V1 }
     }
 
-    /// The name of an allocation's other owner.
+    /// Returns the name of the field with the attributes of an allocation's other owner.
     const fn alternate(self) -> &'static str {
         match self {
             Self::V1 => "alternateOwnerAttrs",
@@ -43,7 +44,8 @@ impl Version {
         }
     }
 
-    /// `spec.deleted` of a kind. It is a text in the first version's affinities.
+    /// Returns the value of `spec.deleted` for a kind. It is a text in affinities of version 1, and otherwise a
+    /// boolean.
     fn deleted(self, kind: ServedKind, is_deleted: bool) -> Value {
         match self {
             Self::V1 if kind == Kind::BlockAffinity.into() => is_deleted.to_string().into(),
@@ -52,7 +54,7 @@ impl Version {
     }
 }
 
-/// The object with the fields of a record. Other fields stay as they are.
+/// Writes the fields of a record into an object. Other fields stay as they are.
 pub(super) fn write(record: &Record, version: Version, mut object: Value) -> Value {
     let (kind, fields) = match record {
         Record::Block(block) => (ServedKind::IpamBlock, block_fields(block, version)),
@@ -84,20 +86,20 @@ pub(super) fn write(record: &Record, version: Version, mut object: Value) -> Val
     object
 }
 
-/// The object with the mark of the first step of a deletion.
+/// Marks an object as deleted, which is the first step of a deletion.
 pub(super) fn mark_deleted(version: Version, kind: ServedKind, mut object: Value) -> Value {
     object["spec"]["deleted"] = version.deleted(kind, true);
     object
 }
 
-/// The API server refuses a null where a schema has a type.
+/// Removes null values, because the API server refuses them if the schema has a type for the field.
 fn without_nulls(spec: &mut Value) {
     if let Value::Object(fields) = spec {
         fields.retain(|_, value| !value.is_null());
     }
 }
 
-/// The record of an object. `None`: it is marked as deleted.
+/// Returns the record of an object, or `None` if the object is marked as deleted.
 pub(super) fn read(kind: ServedKind, object: &Value) -> Result<Option<Record>, String> {
     let spec = &object["spec"];
     let is_deleted = match &spec["deleted"] {
@@ -166,7 +168,8 @@ fn handle(spec: &Value) -> Result<Handle, String> {
     Ok(Handle { id, blocks })
 }
 
-/// A block's attributes are a list, and each allocated address names one by its place there.
+/// Returns the fields of a block. The attributes of a block are in a list, and each allocated address refers to one of
+/// them by index.
 fn block_fields(block: &Block, version: Version) -> Value {
     let Block { cidr, owner, claimed_at, allocations, free, sequence } = block;
     let mut attributes: Vec<Value> = Vec::new();
@@ -206,7 +209,7 @@ fn block_fields(block: &Block, version: Version) -> Value {
         "attributes": attributes,
         "sequenceNumber": sequence,
         "sequenceNumberForAllocation": sequences,
-        // Calico's schema requires it, and nothing reads it.
+        // Calico's schema requires this field, but nothing reads it.
         "strictAffinity": false,
     })
 }
@@ -251,8 +254,8 @@ fn block(spec: &Value) -> Result<Block, String> {
     })
 }
 
-/// The free places in their order. What an object says twice or not at all is mended: an allocated place is not free, and one
-/// that is neither is free, last.
+/// Returns the indexes of the free addresses, in order. Contradictions in the object are corrected: an allocated
+/// address is not free, and an address that is neither allocated nor listed as free is added at the end.
 fn free(spec: &Value, size: u32, allocations: &BTreeMap<u32, Allocation>) -> VecDeque<u32> {
     let listed = spec["unallocated"].as_array().into_iter().flatten();
     let listed = listed.filter_map(|it| u32::try_from(it.as_u64()?).ok());
@@ -280,7 +283,7 @@ fn attributes(found: &Value) -> Attributes {
     texts.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// A time as Kubernetes writes it (RFC 3339, whole seconds).
+/// Returns a time in the form of Kubernetes (RFC 3339, whole seconds).
 pub fn moment(Time(nanos): Time) -> String {
     manx_datastore::time::written(nanos)
 }
@@ -315,7 +318,7 @@ pub(super) fn config(spec: &Value) -> Result<Config, String> {
     })
 }
 
-/// `spec` of `IPAMConfig` and `IPAMConfiguration`. The first one's schema requires both flags.
+/// Returns `spec` of `IPAMConfig` and `IPAMConfiguration`. The schema of `IPAMConfig` requires both booleans.
 pub(super) fn write_config(config: &Config) -> Value {
     let Config { strict_affinity, claims_blocks, max_blocks, cooldown } = config;
     let mut spec = json!({

@@ -11,16 +11,16 @@ use crate::affinity::Owner;
 use crate::pool::Family;
 use crate::store::Key;
 
-/// The most bytes of an object's name, less one.
+/// The maximum length of an object's name, in bytes, minus one.
 const LONGEST: usize = 252;
-/// The digits of a hash that stand in a name that would be too long.
+/// The number of hash digits in a name that would otherwise be too long.
 const HASH_DIGITS: usize = 11;
 
 const HOST: &str = "projectcalico.org/hostname-hash";
 const TYPE: &str = "projectcalico.org/affinity-type";
 const VERSION: &str = "projectcalico.org/ip-version";
 
-/// The name of a record's object.
+/// Returns the name of a record's object.
 pub(super) fn name(key: &Key) -> String {
     match key {
         Key::Block(cidr) => name_of(*cidr),
@@ -43,8 +43,8 @@ fn name_of(cidr: IpNet) -> String {
     cidr.to_string().replace(['.', ':', '/'], "-")
 }
 
-/// The labels by which the affinities of an owner are found. A label may not be as long as the name of a node, so it has the
-/// name's hash.
+/// Returns the labels by which the affinities of an owner are found. The name of a node may be longer than the value of
+/// a label, so the label has the name's hash.
 pub(super) fn labels_of(owner: &Owner, cidr: IpNet) -> [(&'static str, String); 3] {
     let version = match Family::of(cidr) {
         Family::V4 => "4",
@@ -53,7 +53,7 @@ pub(super) fn labels_of(owner: &Owner, cidr: IpNet) -> [(&'static str, String); 
     [(HOST, hash_of(owner)), (TYPE, owner.kind().to_owned()), (VERSION, version.to_owned())]
 }
 
-/// The label selector of an owner's affinities.
+/// Returns the label selector for an owner's affinities.
 pub(super) fn selector_of(owner: &Owner) -> String {
     format!("{HOST}={},{TYPE}={}", hash_of(owner), owner.kind())
 }

@@ -27,7 +27,7 @@ fn names_and_labels_are_those_of_calico() {
     assert_eq!(name.len(), 252);
     assert!(name.contains("-10-65-0-0-26-"), "{name}");
     let labels = labels_of(&host("node-a"), net("10.65.0.0/26"));
-    // The value that Calico's own code gives for this name.
+    // Calico's own code computes this value for the name.
     let hash = "PY3TQE2E3XMTETLM2MJO3UITKPFB27YUJ4T4E5XGPEJON3SM4QAA";
     assert_eq!(labels[0], ("projectcalico.org/hostname-hash", hash.to_owned()));
     let selector =
@@ -35,7 +35,8 @@ fn names_and_labels_are_those_of_calico() {
     assert_eq!(selector_of(&host("node-a")), selector);
 }
 
-/// As Calico 3.32 writes it: a tunnel address, two pods, one of another node.
+/// Returns a block as Calico 3.32 writes it: a tunnel address and two pods, one of which is on
+/// another node.
 fn calicos_block() -> Value {
     let mut allocations = vec![Value::Null; 64];
     for (at, attribute) in [(0, 0), (1, 1), (7, 2), (8, 1)] {
@@ -169,7 +170,7 @@ fn deleted_is_a_text_in_affinities_of_the_first_version_only() {
         assert_eq!(marked["spec"]["deleted"], is);
         assert_eq!(read(kind, &marked), Ok(None));
     }
-    // As the oldest versions wrote it.
+    // The oldest versions wrote the object in this form.
     let old = json!({ "spec": { "cidr": "10.65.0.0/26", "node": "node-a", "deleted": "" } });
     assert_eq!(read(kind, &old), Ok(Some(affinity)));
 }

@@ -1,7 +1,8 @@
-//! The users of addresses by the pods, nodes and Services of a server.
+//! Reads the users of addresses from the pods, nodes and Services of a server.
 //!
-//! Only the fields that matter are read, and objects are read one after the other: a cluster may have more pods than memory
-//! has room for. A pod whose addresses cannot be read counts as one that starts: it uses what it is said to use.
+//! Only the necessary fields are read, and objects are read one after the other, because all pods of a cluster may not
+//! fit into memory. If the addresses of a pod cannot be read, the pod counts as one that is starting: it is assumed to
+//! use every address that is allocated to it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,14 +18,14 @@ use crate::handle::Handle;
 use crate::store::StoreError;
 use crate::users::{NodeUser, PodUser, Users};
 
-/// The annotations in which CNI plugins keep the addresses of a pod.
+/// The annotations in which CNI plugins store the addresses of a pod.
 const ANNOTATIONS: [&str; 2] = ["cni.projectcalico.org/podIPs", "cni.projectcalico.org/podIP"];
 
 impl<W: Writes + Sync> Objects<W> {
-    /// The names of the nodes.
+    /// Returns the names of the nodes.
     ///
     /// # Errors
-    /// The server does not answer, or refuses.
+    /// Returns an error if the server does not answer or refuses the request.
     pub async fn node_names(&self) -> Result<Vec<String>, StoreError> {
         let name = |key: &ServedKey, _| key.name.clone();
         self.writes.read_each(Kind::Node.into(), "", name).await.map_err(error)
@@ -77,20 +78,21 @@ impl<W: Writes + Sync> UserSource for Objects<W> {
     }
 }
 
-/// The handle of a Service's addresses.
+/// Returns the handle of a Service's addresses.
 fn service(key: &ServedKey, object: &Value) -> Option<String> {
     let uid = object["metadata"]["uid"].as_str()?;
     Some(Handle::of_service(&key.namespace, &key.name, uid))
 }
 
-/// A node as a user. An annotation that cannot be read is no address: that of a tunnel is kept while its node exists.
+/// Returns a node as a user of addresses. An annotation that cannot be read counts as no address. The tunnel's address
+/// still stays allocated while its node exists.
 fn node(object: &Value) -> NodeUser {
     let annotations = &object["metadata"]["annotations"];
     let texts = TUNNEL_ADDRESSES.iter().filter_map(|(name, _)| annotations[*name].as_str());
     NodeUser { tunnel_addresses: texts.filter_map(|text| text.parse().ok()).collect() }
 }
 
-/// A pod as a user; `None`: it is on its node's own network.
+/// Returns a pod as a user of addresses, or `None` if it is on its node's own network.
 fn pod(object: &Value) -> Option<PodUser> {
     let (spec, status) = (&object["spec"], &object["status"]);
     if spec["hostNetwork"] == true {
@@ -105,7 +107,7 @@ fn pod(object: &Value) -> Option<PodUser> {
     })
 }
 
-/// The addresses of a pod; `None`: one of them cannot be read.
+/// Returns the addresses of a pod, or `None` if one of them cannot be read.
 fn addresses(object: &Value) -> Option<Vec<IpAddr>> {
     let status = &object["status"];
     let listed = status["podIPs"].as_array().into_iter().flatten().map(|it| &it["ip"]);

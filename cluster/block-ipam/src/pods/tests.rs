@@ -21,7 +21,7 @@ fn done<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// A cluster with pods `web/a` to `web/h` that have these annotations.
+/// Returns a cluster with the pods `web/a` to `web/h`, which have these annotations.
 fn cluster(version: &'static str, annotations: &Value) -> Objects<MemoryWrites> {
     let writes = MemoryWrites::new(version);
     for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {

@@ -1,6 +1,6 @@
-//! The laws, over interleavings: two leaders settle Services, a collector takes garbage away, and tenants make, change and
-//! delete Services, all at one server. Between any two requests another one may have its turn. A leader may crash at any
-//! request: its write is done, or not, or done later.
+//! The laws, for interleaved operations: two leaders settle Services, a collector removes garbage, and tenants create,
+//! change and delete Services, all at one server. Between two requests, another actor may continue. A leader may crash
+//! at any request. Its write is then done, not done, or done later.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,14 +32,15 @@ use crate::pool::{Family, Pool};
 use crate::store::{Store, Which};
 
 const LEADERS: usize = 2;
-/// The last one is the collector.
+/// The last actor is the collector.
 const ACTORS: usize = LEADERS + 1;
 const NAMES: usize = 5;
-/// Eight addresses in blocks of two, eight that must be asked for by pool, and eight of the other family.
+/// Eight addresses in blocks of two, eight addresses of a pool that must be requested by name, and eight addresses of
+/// the other family.
 const POOLS: [(&str, u8); 3] = [("192.0.2.0/29", 31), ("192.0.2.16/29", 31), ("fd00:1::/125", 127)];
 const MANUAL: usize = 1;
 
-/// A write that is under way.
+/// A write that is in progress.
 #[derive(Debug, Clone)]
 enum Sent {
     Create(ServedKey, Value),
@@ -48,7 +49,7 @@ enum Sent {
     Delete(ServedKey, Revision),
 }
 
-/// A server that waits before each request until its client has its turn.
+/// A server that waits before each request until its client may continue.
 #[derive(Clone)]
 struct Stepped {
     memory: Arc<MemoryWrites>,
@@ -79,7 +80,7 @@ impl Stepped {
         turn().await;
         if *self.fate.lock().unwrap() == Fate::Late {
             self.late.lock().unwrap().push(sent);
-            // The client is gone before this is asked again.
+            // The client's task is dropped before this future is polled again.
             std::future::pending::<()>().await;
             unreachable!();
         }
@@ -138,11 +139,11 @@ impl Writes for Stepped {
     }
 }
 
-/// What an actor knows. A crash takes it away.
+/// The knowledge of an actor. A crash removes it.
 #[derive(Default)]
 struct Known {
     ledger: Ledger,
-    /// The Services that were told to have changed.
+    /// The Services about whose changes the actor was notified.
     pending: BTreeSet<Subject>,
     garbage: Garbage,
 }
@@ -154,11 +155,11 @@ struct Actor {
     tasks: u64,
 }
 
-/// What a tenant does to the Service of a number.
+/// A tenant's change of a Service, which is given by its number.
 #[derive(Debug, Clone)]
 enum Change {
     Delete,
-    /// Makes it, or changes what it asks for: the addresses or the pool, the families, and the class or type.
+    /// Creates the Service or changes its request: the addresses or the pool, the families, and the class or type.
     Ask(Asked, u8, u8),
 }
 
@@ -172,19 +173,19 @@ enum Asked {
 /// A step of a schedule.
 #[derive(Debug, Clone)]
 enum Step {
-    /// An actor goes on to its next request.
+    /// An actor continues to its next request.
     On(usize),
-    /// An actor crashes: after its request, before it, or while its write is under way.
+    /// An actor crashes: after its request, before it, or while its write is in progress.
     CrashAfter(usize),
     CrashBefore(usize),
     CrashDuring(usize),
-    /// A write that was under way is done.
+    /// A write that was in progress is done.
     Land(usize),
     Tenant(usize, Change),
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Leaders more often than the collector.
+    // Leaders continue more often than the collector.
     let actor = || (0..7_usize).prop_map(|it| it.min(6) / 3);
     let asked = prop_oneof![
         2 => Just(Asked::Any),
@@ -223,7 +224,7 @@ fn key(at: usize) -> ServedKey {
     ServedKey::new(Kind::Service, "shop", &format!("web-{at}"))
 }
 
-/// What was reached.
+/// The number of situations of each kind that were reached.
 #[derive(Debug, Default, Clone, Copy)]
 struct Seen {
     told: usize,
@@ -254,7 +255,7 @@ async fn settle_noting(
     seen: &Cell<Seen>,
 ) {
     let mut ledger = known.borrow().ledger.clone();
-    // Others change the same, or a record of a Service: a later turn tries again.
+    // An error means that others have changed the same record or Service. A later task tries again.
     if let Ok(settled) = settle(objects, subject, terms, &mut ledger, REST.now).await {
         let mut now = seen.get();
         now.told += settled.told.len();
@@ -296,7 +297,7 @@ impl World {
         }
     }
 
-    /// The next thing that an actor does.
+    /// Starts the next task of an actor.
     fn begin(&mut self, at: usize) {
         let (terms, seen) = (Rc::clone(&self.terms), Rc::clone(&self.seen));
         let actor = &mut self.actors[at];
@@ -318,7 +319,7 @@ impl World {
             known.borrow_mut().ledger = ledger;
             known.borrow_mut().pending.extend(subjects);
             let _ = give_up_strays(&objects, |block| terms.has_block(block), REST).await;
-            // As a watch that begins anew tells it.
+            // A watch that begins again sends all Services.
             let all = objects.writes().list(Kind::Service.into(), "").await.unwrap();
             let subjects = all.iter().map(|(_, object, _)| Subject::of(object));
             known.borrow_mut().pending.extend(subjects);
@@ -422,7 +423,7 @@ impl World {
         services.map(|(_, object)| Service::read(object)).collect()
     }
 
-    /// The blocks, by their objects.
+    /// Returns the blocks, read from their objects.
     fn blocks(&self) -> Vec<Block> {
         let copy = MemoryWrites::new("projectcalico.org/v3");
         for (key, object) in self.memory.objects() {
@@ -434,7 +435,7 @@ impl World {
         found.into_iter().filter_map(|(record, _)| Block::try_from(record).ok()).collect()
     }
 
-    /// The handles of all addresses that somebody has.
+    /// Returns the handles of all allocated addresses.
     fn allocated(&self) -> BTreeMap<IpAddr, String> {
         let mut all = BTreeMap::new();
         for block in self.blocks() {
@@ -449,7 +450,7 @@ impl World {
         all
     }
 
-    /// What is true at every moment.
+    /// Checks what is true at every moment.
     fn check(&self) {
         let allocated = self.allocated();
         for service in self.services() {
@@ -461,7 +462,8 @@ impl World {
         }
     }
 
-    /// All writes that are under way are done, each actor ends what it does, and one leader is alone for a while.
+    /// Completes all writes that are in progress. Then each actor completes its task, and one leader continues alone
+    /// for some time.
     fn end(&mut self) {
         while !self.late.lock().unwrap().is_empty() {
             self.step(Step::Land(0));
@@ -471,7 +473,7 @@ impl World {
                 self.step(Step::On(at));
             }
         }
-        // As many as Services may wait for each other's addresses, and two.
+        // Each Service may wait for the addresses of all others, so there are as many rounds as Services, and two more.
         for _ in 0..NAMES + 2 {
             loop {
                 self.step(Step::On(0));
@@ -480,7 +482,7 @@ impl World {
                     break;
                 }
             }
-            // A sweep, which tells of all Services.
+            // This task sweeps, which notifies the leader about all Services.
             self.step(Step::On(0));
             while self.actors[0].task.is_some() {
                 self.step(Step::On(0));
@@ -494,7 +496,7 @@ impl World {
         }
     }
 
-    /// What is true when all is quiet.
+    /// Checks what is true when nothing is in progress.
     fn check_end(&self) {
         let mut left = self.allocated();
         let owners = left.clone();
@@ -517,13 +519,13 @@ impl World {
                 let number = has.iter().filter(|address| family(**address) == of).count();
                 match wish.addresses.first() {
                     Some(address) if family(*address) == of => {
-                        // It has what it asks for, unless somebody else has that.
+                        // The Service has the address that it requests, unless another Service has it.
                         let has_it = has.contains(address);
                         assert!(has_it || owners.contains_key(address), "{service:?} {has:?}");
                         assert!(number <= 1, "{service:?} {has:?}");
                     }
                     Some(_) => assert_eq!(number, 0, "{service:?} {has:?}"),
-                    // There are more addresses than Services.
+                    // There are more addresses than Services, so every Service gets one.
                     None => {
                         let wants = usize::from(wish.families.contains(&of));
                         assert_eq!(number, wants, "{service:?} {has:?} {owners:?}");
@@ -561,7 +563,7 @@ proptest! {
     }
 }
 
-/// The schedules reach what the laws are about.
+/// Checks that the schedules reach the situations that the laws describe.
 #[test]
 fn the_schedules_give_release_and_crash() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();

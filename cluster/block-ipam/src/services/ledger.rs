@@ -1,7 +1,7 @@
-//! Which Services have addresses, as the blocks of load balancers say it.
+//! The Services that have addresses, as recorded in the blocks for load balancers.
 //!
-//! An allocation counts if it is a Service's ([`Allocation::service`]). All others are not this controller's, and it leaves
-//! them alone.
+//! An allocation counts if it is a Service's ([`Allocation::service`]). All other allocations do not belong to this
+//! controller and are not changed.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::handle::Handle;
 use crate::pool::Family;
 use crate::store::{self, Key, Store, StoreError};
 
-/// A Service, or one that is gone, by the handle of its addresses.
+/// A Service that exists or existed, identified by the handle of its addresses.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subject {
     pub namespace: String,
@@ -38,7 +38,7 @@ pub struct Held {
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// By namespace and handle.
+    /// The entries, by namespace and handle.
     entries: BTreeMap<String, BTreeMap<String, Entry>>,
 }
 
@@ -49,10 +49,10 @@ struct Entry {
 }
 
 impl Ledger {
-    /// Reads the blocks of load balancers.
+    /// Reads the blocks for load balancers.
     ///
     /// # Errors
-    /// The store does not answer, or a block cannot be read.
+    /// Returns an error if the store does not answer or a block cannot be read.
     pub async fn read<S: Store>(store: &S) -> Result<Self, StoreError> {
         let mut ledger = Self::default();
         for cidr in affine(store, &Owner::load_balancer()).await? {
@@ -76,7 +76,7 @@ impl Ledger {
         }
     }
 
-    /// All Services that have addresses.
+    /// Returns all Services that have addresses.
     pub fn subjects(&self) -> impl Iterator<Item = Subject> {
         self.entries.iter().flat_map(|(namespace, entries)| {
             entries.iter().map(|(handle, entry)| Subject {
@@ -91,17 +91,17 @@ impl Ledger {
         self.entries.get(&subject.namespace)?.get(&subject.handle)
     }
 
-    /// Whether a Service has addresses.
+    /// Returns whether a Service has addresses.
     pub fn knows(&self, subject: &Subject) -> bool {
         self.entry(subject).is_some()
     }
 
-    /// The blocks in which a Service has addresses.
+    /// Returns the blocks in which a Service has addresses.
     pub(super) fn blocks_of(&self, subject: &Subject) -> impl Iterator<Item = IpNet> {
         self.entry(subject).into_iter().flat_map(|entry| entry.held.iter().map(|held| held.block))
     }
 
-    /// The number of addresses of a family that the other Services of a namespace have.
+    /// Returns the number of addresses of a family that the other Services of the same namespace have.
     pub(super) fn number_of_others(&self, subject: &Subject, of: Family) -> usize {
         let others = self.entries.get(&subject.namespace).into_iter().flatten();
         let others = others.filter(|(handle, _)| **handle != subject.handle);
@@ -109,7 +109,7 @@ impl Ledger {
         held.filter(|held| family(held.address) == of).count()
     }
 
-    /// Notes what a Service has now.
+    /// Records the addresses that a Service has now.
     pub fn note(&mut self, subject: &Subject, held: Vec<Held>) {
         let Subject { namespace, name, handle } = subject.clone();
         let of_namespace = self.entries.entry(namespace).or_default();
@@ -122,14 +122,14 @@ impl Ledger {
     }
 }
 
-/// The Service that an allocation names. `None`: it is not this controller's.
+/// Returns the Service that an allocation names, or `None` if the allocation does not belong to this controller.
 fn subject(allocation: &Allocation) -> Option<Subject> {
     let (namespace, name) = allocation.service()?;
     let handle = first_line(allocation.handle.as_deref()?).to_owned();
     Some(Subject { namespace: namespace.to_owned(), name: name.to_owned(), handle })
 }
 
-/// The addresses that a handle has, in the blocks that it counts and in others that are known.
+/// Returns the addresses that a handle has, in the blocks that the handle counts and in `known` blocks.
 pub(super) async fn held<S: Store>(
     store: &S,
     handle: &str,
@@ -154,10 +154,12 @@ pub(super) async fn held<S: Store>(
     Ok(all)
 }
 
-/// Gives up the empty blocks of load balancers that no pool for them has any more. Returns those that were given up.
+/// Gives up the empty blocks for load balancers that are in no pool for load balancers any more. Returns the blocks
+/// that were given up.
 ///
 /// # Errors
-/// The store does not answer. What another writer changes at the same time stays.
+/// Returns an error if the store does not answer. A block that another writer changes at the same time is left as it
+/// is.
 pub async fn give_up_strays<S: Store>(
     store: &S,
     has_pool: impl Fn(IpNet) -> bool,

@@ -1,6 +1,7 @@
-//! Settling a Service: it gets what it asks for, its status names that, and what it has no right to is released.
+//! Settles a Service: assigns the addresses that it requests, names them in its status, and releases addresses to which
+//! it has no right.
 //!
-//! See [`services`](super) for the order of reads and writes, on which the laws rest.
+//! The laws depend on the order of reads and writes, which [`services`](super) describes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,27 +24,28 @@ use crate::pool::{Family, Pool};
 use crate::release::{ReleaseError, adopt, release, release_by_handle};
 use crate::store::StoreError;
 
-/// The most attempts while others change the same Service or its addresses.
+/// The maximum number of attempts while others change the same Service or its addresses.
 const ATTEMPTS: usize = 10;
 
-/// What became of a Service.
+/// The result of settling a Service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// The addresses that it has now.
+    /// The addresses that the Service has now.
     pub has: Vec<IpAddr>,
-    /// Those of them that its status had not named before.
+    /// Those of these addresses that the status did not name before.
     pub told: Vec<IpAddr>,
-    /// The addresses that it has no longer.
+    /// The addresses that the Service does not have any more.
     pub released: Vec<IpAddr>,
-    /// Why it lacks what it asks for, as it is to be told.
+    /// The reason why the Service does not have what it requests, if this is to be reported.
     pub trouble: Option<Trouble>,
-    /// Whether it lacks an address, told or not: it may get one when pools or others' addresses change.
+    /// Whether the Service lacks an address, even if this is not reported. It may get one when pools or the addresses
+    /// of other Services change.
     pub lacks: bool,
-    /// The object's `metadata`. `None`: it is gone.
+    /// The object's `metadata`, or `None` if the object does not exist any more.
     pub metadata: Option<Value>,
 }
 
-/// The reason why a Service does not get what it asks for.
+/// The reason why a Service does not get what it requests.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
     #[error(transparent)]
@@ -59,10 +61,10 @@ pub enum Trouble {
         list(.pools)
     )]
     UnknownPool {
-        /// The pool, as it was named.
+        /// The name or CIDR in the request.
         named: String,
         family: Family,
-        /// The pools that there are for it.
+        /// The pools that exist for the Service.
         pools: Vec<String>,
     },
     #[error(
@@ -77,7 +79,7 @@ pub enum Trouble {
     #[error("address {address} is that of {owner}: name another")]
     OfNode {
         address: IpAddr,
-        /// Who has it.
+        /// The owner of the address.
         owner: String,
     },
     #[error(transparent)]
@@ -110,9 +112,9 @@ fn nets(nets: &[IpNet]) -> String {
     nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// A failure to give an address.
+/// The reason why an address could not be assigned.
 enum Failed {
-    /// The same may succeed later, whatever the Service asks for.
+    /// A temporary failure. The same request may succeed later.
     Passing(Error),
     Trouble(Trouble),
 }
@@ -141,7 +143,7 @@ impl From<Error> for Failed {
 }
 
 impl Subject {
-    /// The Service of an object.
+    /// Returns the Service of an object.
     pub fn of(object: &Value) -> Self {
         Self::from(&Service::read(object))
     }
@@ -153,10 +155,11 @@ impl From<&Service> for Subject {
     }
 }
 
-/// Settles a Service, and notes in the ledger what it has then.
+/// Settles a Service, and records in the ledger the addresses that it then has.
 ///
 /// # Errors
-/// The store does not answer, a record cannot be read, or others write the same all the time: try again later.
+/// Returns an error if the store does not answer, a record cannot be read, or other writers always come first. The
+/// caller should try again later.
 pub async fn settle<W: Writes + Sync>(
     objects: &Objects<W>,
     subject: &Subject,
@@ -181,7 +184,7 @@ pub async fn settle<W: Writes + Sync>(
     Err(Error::Contended)
 }
 
-/// What a Service of this controller has.
+/// The addresses that a Service of this controller keeps.
 #[derive(Default)]
 struct Kept {
     keeps: Vec<IpAddr>,
@@ -189,7 +192,7 @@ struct Kept {
     lacks: bool,
 }
 
-/// One attempt. [`StoreError::Conflict`]: another writer was first.
+/// One attempt to settle a Service. It fails with [`StoreError::Conflict`] if another writer comes first.
 struct Turn<'a, W> {
     objects: &'a Objects<W>,
     subject: &'a Subject,
@@ -216,7 +219,7 @@ impl<W: Writes + Sync> Turn<'_, W> {
         };
         let found = found.map(read).filter(|(service, ..)| service.handle == subject.handle);
         let Some((service, metadata, revision)) = found else {
-            // Another Service may have its name by now: no Service has its uid again.
+            // Another Service may have its name now, but no other Service ever gets its uid.
             return Ok(Settled { released: self.release_all(&held).await?, ..Settled::default() });
         };
         let Kept { mut keeps, trouble, lacks } = if service.is_ours(self.terms.assigns) {
@@ -239,11 +242,12 @@ impl<W: Writes + Sync> Turn<'_, W> {
         Ok(Settled { told, released, trouble, lacks, metadata, ..Settled::default() })
     }
 
-    /// The addresses that a Service of this controller keeps, and why it has no others. No release that is under way can take
-    /// one of them.
+    /// Returns the addresses that a Service of this controller keeps, and the reason why it lacks others. A release
+    /// that is in progress cannot take any of them.
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] if it has got an address now: then it is one of those that it has.
+    /// Returns [`StoreError::Conflict`] if an address was assigned now. The next attempt finds it among the Service's
+    /// addresses.
     async fn keep(&self, service: &Service, held: &[Held]) -> Result<Kept, Error> {
         let named = addresses(&service.ingress);
         let mut keeps = Vec::new();
@@ -252,7 +256,7 @@ impl<W: Writes + Sync> Turn<'_, W> {
             trouble = Some(why);
             Wish { families: vec![Family::V4, Family::V6], ..Wish::default() }
         });
-        // A wish that is none changes nothing.
+        // If the request is not valid, the Service keeps what it has and gets nothing new.
         let is_none = trouble.is_some();
         let mut lacks = is_none;
         let mut families = wish.families.clone();
@@ -266,7 +270,7 @@ impl<W: Writes + Sync> Turn<'_, W> {
             let mut kept = of_family().filter(fits).min_by_key(best);
             if kept.is_none() && !is_none {
                 match self.give(service, &wish, of, &named).await {
-                    // It is among those that the next turn finds.
+                    // The next attempt will find this address among the Service's addresses.
                     Ok(address) => match of_family().find(|held| held.address == address) {
                         None => return Err(StoreError::Conflict.into()),
                         had => kept = had,
@@ -274,7 +278,7 @@ impl<W: Writes + Sync> Turn<'_, W> {
                     Err(Failed::Passing(error)) => return Err(error),
                     Err(Failed::Trouble(why)) => {
                         lacks = true;
-                        // Until it gets another one, it keeps what it has.
+                        // The Service keeps its current address until it gets another one.
                         let has_pool = |it: &&Held| self.terms.pool_around(it.address).is_some();
                         kept = of_family().filter(has_pool).min_by_key(best);
                         trouble = self.worse(trouble, why, service);
@@ -293,7 +297,8 @@ impl<W: Writes + Sync> Turn<'_, W> {
         Ok(Kept { keeps, trouble, lacks })
     }
 
-    /// The first trouble. A Service that does not ask for this controller misses nothing where no pool is for it.
+    /// Returns the trouble to report, which is the first one. If there is no pool for load balancers at all, this is
+    /// not reported for a Service that does not request this controller.
     fn worse(&self, before: Option<Trouble>, why: Trouble, service: &Service) -> Option<Trouble> {
         let is_no_concern = matches!(why, Trouble::NoPool { .. })
             && self.terms.pools.is_empty()
@@ -301,8 +306,8 @@ impl<W: Writes + Sync> Turn<'_, W> {
         before.or_else(|| (!is_no_concern).then_some(why))
     }
 
-    /// Whether a Service that has an address may keep it: a pool that is disabled, or is for other namespaces now, gives out
-    /// no new one, and takes none away.
+    /// Returns whether a Service may keep an address that it has. A pool that was disabled, or that is now for other
+    /// namespaces, assigns no new addresses but takes none away.
     fn fits(&self, address: IpAddr, wish: &Wish) -> bool {
         let Some(pool) = self.terms.pool_around(address) else { return false };
         if !wish.addresses.is_empty() {
@@ -314,7 +319,7 @@ impl<W: Writes + Sync> Turn<'_, W> {
         }
     }
 
-    /// Gives a Service an address of a family.
+    /// Assigns an address of a family to a Service.
     async fn give(
         &self,
         service: &Service,
@@ -358,7 +363,8 @@ impl<W: Writes + Sync> Turn<'_, W> {
             return Ok(address);
         }
         let pools = pools(&serving, of, wish)?;
-        // The status of a Service may name an address that was another controller's, or whose record is lost.
+        // The status of a Service may name an address that another controller assigned, or whose record is lost. This
+        // address is tried first.
         let before = named.iter().copied().find(|it| {
             family(*it) == of
                 && pools.iter().any(|pool| pool.cidr.contains(it))
@@ -369,15 +375,15 @@ impl<W: Writes + Sync> Turn<'_, W> {
             match assign_named(*objects, &of_pools, address, request).await.map_err(Failed::from) {
                 Ok(()) => return Ok(address),
                 Err(Failed::Passing(error)) => return Err(error.into()),
-                // Somebody else has it.
+                // Another user has the address.
                 Err(Failed::Trouble(_)) => {}
             }
         }
         Ok(assign(*objects, &pools, request).await?)
     }
 
-    /// The pools that may serve the Service: those that are enabled and for its namespace. A pool that is named has to be for
-    /// the namespace, too: whoever may write Services may name any pool.
+    /// Returns the pools that may serve the Service: they are enabled and match its namespace. This also applies to
+    /// pools that the Service names, because the author of a Service may name any pool.
     async fn serving(&self) -> Result<Vec<Pool>, StoreError> {
         let enabled = self.terms.pools.iter().filter(|pool| !pool.is_disabled);
         let mut serving: Vec<Pool> = enabled.cloned().collect();
@@ -390,10 +396,11 @@ impl<W: Writes + Sync> Turn<'_, W> {
         Ok(serving)
     }
 
-    /// `status.loadBalancer.ingress` as it has to be.
+    /// Returns the entries that `status.loadBalancer.ingress` must have.
     ///
-    /// A Service without an address of this controller keeps the entries of others, but for addresses of pools for load
-    /// balancers: these are nobody's, or another Service's.
+    /// If the Service keeps no address, the entries of other controllers stay. Entries are removed if the Service had
+    /// their address here; for a Service of this controller, also if their address is in a pool for load balancers,
+    /// because it then belongs to no Service or to another one.
     fn ingress(&self, service: &Service, keeps: &[IpAddr], held: &[Held]) -> Vec<Value> {
         let is_ours = service.is_ours(self.terms.assigns);
         let stays = |entry: &&Value| match address_of(entry) {
@@ -409,17 +416,18 @@ impl<W: Writes + Sync> Turn<'_, W> {
         entries
     }
 
-    /// Releases all that a Service had that is gone. A write of an earlier leader that is under way fails after this.
+    /// Releases all addresses of a Service that does not exist any more. A write of an earlier leader that is still in
+    /// progress fails after this.
     async fn release_all(&self, held: &[Held]) -> Result<Vec<IpAddr>, Error> {
         let handle = &self.subject.handle;
         let mut released = release_by_handle(self.objects, handle, self.rest()).await?;
-        // A handle that was deleted by hand counts nothing.
+        // A handle that was deleted by hand does not count these addresses.
         let uncounted = held.iter().filter(|it| !released.contains(&it.address));
         released.extend(self.release_each(uncounted).await?);
         Ok(released)
     }
 
-    /// Releases addresses that are still those that were read.
+    /// Releases addresses, if their allocations have not changed since they were read.
     async fn release_each(
         &self,
         surplus: impl IntoIterator<Item = &Held>,
@@ -442,7 +450,7 @@ impl<W: Writes + Sync> Turn<'_, W> {
     }
 }
 
-/// What a Service asks for, if that can be.
+/// Returns the request of a Service, if the request is possible.
 fn possible_wish(service: &Service) -> Result<Wish, Trouble> {
     let wish = service.wish()?;
     let of_other = wish.addresses.iter().find(|it| !wish.families.contains(&family(**it)));
@@ -452,7 +460,7 @@ fn possible_wish(service: &Service) -> Result<Wish, Trouble> {
     }
 }
 
-/// The pools of a family that a Service gets an address from, the first one first.
+/// Returns the pools of a family from which a Service gets an address, in order of preference.
 fn pools<'a>(serving: &'a [Pool], of: Family, wish: &Wish) -> Result<Vec<&'a Pool>, Failed> {
     let of_family = || serving.iter().filter(|pool| Family::of(pool.cidr) == of);
     let Some(names) = wish.pools_of(of) else {
@@ -472,7 +480,7 @@ fn pools<'a>(serving: &'a [Pool], of: Family, wish: &Wish) -> Result<Vec<&'a Poo
     names.iter().map(find).collect()
 }
 
-/// Whether a text is the name or the CIDR of a pool.
+/// Returns whether a text is the name or the CIDR of a pool.
 fn is_named(pool: &Pool, text: &str) -> bool {
     pool.name == text || text.parse::<IpNet>().is_ok_and(|net| net == pool.cidr)
 }

@@ -1,4 +1,4 @@
-//! What counts for all Services.
+//! The pools, settings and addresses that apply to all Services.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,23 +17,23 @@ use crate::store::StoreError;
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
-    /// The pools for load balancers by name, disabled ones among them.
+    /// The pools for load balancers, sorted by name. Disabled pools are included.
     pub pools: Vec<Pool>,
     pub assigns: AssignIps,
     pub config: Config,
-    /// Addresses that nobody gets who does not name them (`IPReservation`).
+    /// Addresses that are assigned only to Services that name them (`IPReservation`).
     pub reserved: Vec<IpNet>,
-    /// Addresses that nobody gets, with their owners: those of nodes.
+    /// Addresses that no Service gets, with their owners: the addresses of nodes.
     pub taken: BTreeMap<IpAddr, String>,
-    /// The most addresses of a family that the Services of a namespace get; `None`: any number.
+    /// The maximum number of addresses of a family for the Services of one namespace. `None` means no limit.
     pub most: Option<usize>,
 }
 
 impl Terms {
-    /// The terms of a cluster with these pools. `assigns`: what counts in place of the cluster's setting.
+    /// Reads the terms of a cluster with these pools. `assigns` replaces the cluster's setting if it is given.
     ///
     /// # Errors
-    /// Something cannot be read: then no address is given out.
+    /// Returns an error if something cannot be read. No address must be assigned then.
     pub async fn read<W: Writes + Sync>(
         objects: &Objects<W>,
         pools: Vec<Pool>,
@@ -46,7 +46,8 @@ impl Terms {
         };
         let taken = node_addresses(objects.writes()).await?;
         let (config, reserved) = (objects.config().await?, objects.reserved().await?);
-        // No other owner's block is borrowed from, and the pools alone are the bound.
+        // Addresses are never borrowed from blocks of other owners, and only the size of the pools limits the number of
+        // blocks.
         let config = Config { strict_affinity: true, max_blocks: u32::MAX, ..config };
         let mut pools = pools;
         pools.retain(|pool| pool.uses.contains(&PoolUse::LoadBalancer));
@@ -54,18 +55,19 @@ impl Terms {
         Ok(Self { pools, assigns, config, reserved, taken, most })
     }
 
-    /// The pool for load balancers around an address, the smallest one.
+    /// Returns the smallest pool for load balancers that contains an address.
     pub fn pool_around(&self, address: IpAddr) -> Option<&Pool> {
         around(&self.pools, address)
     }
 
-    /// Whether a block lies in a pool for load balancers.
+    /// Returns whether a block is in a pool for load balancers.
     pub fn has_block(&self, block: IpNet) -> bool {
         self.pools.iter().any(|pool| pool.cidr.contains(&block))
     }
 }
 
-/// The cluster's setting of which Services get addresses. A version of Calico that knows no load balancers has none.
+/// Reads the cluster's setting that says which Services get addresses. The setting does not exist in versions of Calico
+/// without support for load balancers.
 async fn assign_ips(writes: &impl Writes) -> Result<AssignIps, StoreError> {
     let key = ServedKey::new(ServedKind::KubeControllersConfiguration, "", "default");
     let found = match writes.get(&key).await {
@@ -86,7 +88,7 @@ async fn assign_ips(writes: &impl Writes) -> Result<AssignIps, StoreError> {
     }
 }
 
-/// The addresses of nodes: a pool may be a part of the nodes' own network.
+/// Reads the addresses of nodes. They matter because a pool may be a part of the nodes' own network.
 async fn node_addresses<W: Writes + Sync>(
     writes: &W,
 ) -> Result<BTreeMap<IpAddr, String>, StoreError> {

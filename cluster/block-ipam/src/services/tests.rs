@@ -56,7 +56,8 @@ impl World {
         Self { objects, pools: pools.to_vec(), ledger: Ledger::default(), most: None, uids: 0 }
     }
 
-    /// Makes a Service of type `LoadBalancer` with these annotations; another one of this name is gone.
+    /// Creates a Service of type `LoadBalancer` with these annotations. An existing one with this name is replaced by a
+    /// new object.
     fn make(&mut self, name: &str, annotations: &Value) {
         self.uids += 1;
         let uid = format!("uid-{}", self.uids);
@@ -106,7 +107,7 @@ impl World {
         settled
     }
 
-    /// The trouble of a Service, after it was settled.
+    /// Settles a Service and returns its trouble.
     fn trouble(&mut self, name: &str) -> String {
         self.settle(name).trouble.map(|it| it.to_string()).unwrap_or_default()
     }
@@ -117,7 +118,7 @@ impl World {
         self.try_settle(&subject).unwrap()
     }
 
-    /// What the status of a Service names.
+    /// Returns the addresses in the status of a Service.
     fn status(&self, name: &str) -> Vec<String> {
         let object = self.object(name);
         let entries = object["status"]["loadBalancer"]["ingress"].as_array().cloned();
@@ -125,7 +126,7 @@ impl World {
         entries.unwrap_or_default().into_iter().map(text).collect()
     }
 
-    /// The addresses that are allocated, with the Services in their attributes.
+    /// Returns the allocated addresses, with the Services in their attributes.
     fn allocated(&self) -> Vec<(String, String)> {
         let records = done(Records::read(&self.objects)).unwrap();
         let users = done(crate::garbage::UserSource::all(&self.objects)).unwrap();
@@ -231,7 +232,7 @@ fn a_named_address_is_given_or_refused_with_the_reason() {
     ] {
         world.annotate("other/thief", &named(address));
         assert_eq!(world.trouble("other/thief"), expected);
-        // What cannot be had takes nothing away.
+        // A request that cannot be met does not take the current address away.
         world.annotate("web", &named(address));
         assert_eq!(world.trouble("web"), expected);
         assert_eq!(world.status("web"), ["192.0.2.5"]);
@@ -280,11 +281,11 @@ fn pools_count_by_use_mode_name_and_namespace_and_a_named_one_too() {
     assert!(
         world.trouble("other/x").starts_with("address 192.0.2.2 lies in no IPPool that is for it")
     );
-    // Without the annotation it has no right to a manual pool.
+    // Without the annotation, the Service has no right to a manual pool.
     world.annotate("manual", &json!({}));
     assert_eq!(world.settle("manual").released, ips(&["192.0.2.16"]));
     assert_eq!(world.status("manual"), ["192.0.2.1"]);
-    // A pool that is disabled takes nothing away, and one that is gone does.
+    // Disabling a pool takes no address away, but removing the pool does.
     world.pools[2].is_disabled = true;
     assert!(world.settle("net").released.is_empty());
     world.pools.remove(2);
@@ -311,7 +312,7 @@ fn families_are_those_of_the_cluster_ips() {
     world.change("web", |it| it["spec"]["ipFamilies"] = json!(["IPv6"]));
     assert_eq!(world.settle("web").released, ips(&["192.0.2.0"]));
     assert_eq!(world.status("web"), ["fd00:1::"]);
-    // Of two families one is better than none.
+    // If only one of two families is available, the Service gets an address of that family.
     world.pools.remove(1);
     world.make("both", &json!({}));
     world.change("both", |it| it["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]));
@@ -352,7 +353,7 @@ fn what_is_not_ours_is_left_alone_and_what_was_ours_is_taken_back() {
         assert_eq!(world.settle("web").released, had);
         assert_eq!(world.status("web"), ["203.0.113.9"]);
     }
-    // With no pool at all, nobody is told that he lacks one, unless he asks for it.
+    // If there is no pool at all, this is not reported, except for a Service that requests this controller.
     world.pools.clear();
     world.make("web", &json!({}));
     let settled = world.settle("web");
@@ -393,7 +394,7 @@ fn a_status_without_the_address_gets_it_again_and_one_of_others_is_taken_over_if
     let settled = world.settle("web");
     assert_eq!((settled.told, settled.released), (ips(&["192.0.2.0"]), vec![]));
     assert_eq!(world.status("web"), ["192.0.2.0"]);
-    // As another controller has left it, or an administrator who has lost records.
+    // These statuses are as another controller has left them, or an administrator who has lost records.
     let named =
         |ip: &str| json!({ "loadBalancer": { "ingress": [{ "ip": ip, "ipMode": "VIP" }] } });
     world.make("free", &json!({}));
@@ -436,12 +437,12 @@ fn a_namespace_that_makes_many_services_leaves_the_others_their_addresses() {
     assert!(world.trouble("web-19").starts_with("the Services of namespace shop have 3"));
     world.make("other/web", &json!({}));
     assert_eq!(world.settle("other/web").has.len(), 1);
-    // One that has an address may change it, and one that goes makes room.
+    // A Service with an address may change it, and a Service that is removed makes room for another one.
     world.annotate("web-0", &named);
     assert_eq!(world.settle("web-0").has, ips(&["192.0.2.9"]));
     world.remove("web-0");
     assert_eq!(world.trouble("web-19"), "");
-    // A controller that starts anew knows as much.
+    // A restarted controller counts in the same way.
     world.ledger = done(Ledger::read(&world.objects)).unwrap();
     assert!(world.trouble("web-18").starts_with("the Services of namespace shop have 3"));
     world.is_sound();
@@ -449,7 +450,7 @@ fn a_namespace_that_makes_many_services_leaves_the_others_their_addresses() {
 
 #[test]
 fn the_pool_alone_is_the_bound_and_each_address_has_one_service() {
-    // 32 blocks: more than a node may have.
+    // The pool has 32 blocks, which are more than a node may have.
     let mut world = World::new("crd.projectcalico.org/v1", &[balanced("192.0.2.0/27", 32)]);
     let mut seen = BTreeSet::new();
     for at in 0..33 {
@@ -489,7 +490,8 @@ fn a_handle_of_another_is_never_released() {
     let mut world = World::new("projectcalico.org/v3", &[balanced("192.0.2.0/29", 29)]);
     world.make("web", &json!({}));
     world.settle("web");
-    // In the blocks of load balancers, by hand or by a program that is not known: no Service, or a handle of another form.
+    // In the blocks for load balancers, these addresses were allocated by hand or by an unknown program: they name no
+    // Service, or have a handle of another form.
     let owner = Owner::load_balancer();
     let config = Config::default();
     let attributes = |pairs: &[(&str, &str)]| -> Attributes {

@@ -1,7 +1,7 @@
-//! What a Service asks for, by its object.
+//! The request of a Service for addresses, as its object states it.
 //!
-//! Only annotations name addresses and pools. `spec.loadBalancerIP` counts for nothing, as with Calico: Kubernetes has
-//! deprecated it.
+//! Addresses and pools can be requested with annotations only. `spec.loadBalancerIP` has no effect, as in Calico,
+//! because Kubernetes has deprecated it.
 
 use std::net::IpAddr;
 
@@ -19,18 +19,19 @@ const POOLS: [(Family, &str); 2] =
     [(Family::V4, "projectcalico.org/ipv4pools"), (Family::V6, "projectcalico.org/ipv6pools")];
 const OBJECT: &str = "the Service";
 
-/// Which Services get addresses: `spec.controllers.loadBalancer.assignIPs` of `KubeControllersConfiguration`.
+/// Which Services get addresses: the setting `spec.controllers.loadBalancer.assignIPs` of
+/// `KubeControllersConfiguration`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AssignIps {
-    /// All that name no class, or this controller's.
+    /// All Services that name no class or this controller's class.
     #[default]
     AllServices,
-    /// Those that name this controller's class, or have one of its annotations.
+    /// Services that name this controller's class or have one of its annotations.
     RequestedServicesOnly,
 }
 
 impl AssignIps {
-    /// As the object has it.
+    /// Returns the value in the object.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AllServices => "AllServices",
@@ -44,7 +45,7 @@ impl AssignIps {
     }
 }
 
-/// A Service, as this controller sees it.
+/// The part of a Service that this controller uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
     pub namespace: String,
@@ -54,28 +55,29 @@ pub struct Service {
     /// `spec.type` is `LoadBalancer`.
     pub is_balanced: bool,
     class: Option<String>,
-    /// The families of its cluster IPs, in their order.
+    /// The families of the Service's cluster IPs, in order.
     families: Vec<Family>,
-    /// The annotations, where they are not empty.
+    /// The annotations, except empty ones.
     addresses: Option<String>,
     pools: [Option<String>; 2],
     /// `status.loadBalancer.ingress`.
     pub ingress: Vec<Value>,
 }
 
-/// What a Service asks for.
+/// The request of a Service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wish {
-    /// Exactly these addresses, at most one of a family; none: those that the pools give.
+    /// The addresses that the Service must get, at most one of each family. If there are none, the pools provide the
+    /// addresses.
     pub addresses: Vec<IpAddr>,
-    /// The names or CIDRs of the pools, by family; none: the pools that are `Automatic`.
+    /// The names or CIDRs of the pools, by family. If there are none, the `Automatic` pools are used.
     pub pools: Vec<(Family, Vec<String>)>,
-    /// The families of its cluster IPs.
+    /// The families of the Service's cluster IPs.
     pub families: Vec<Family>,
 }
 
 impl Service {
-    /// Reads an object. What it says wrongly it does not say, but for the annotations: see [`wish`](Self::wish).
+    /// Reads an object. Invalid fields count as absent, except annotations: see [`wish`](Self::wish).
     pub fn read(object: &Value) -> Self {
         let (metadata, spec) = (&object["metadata"], &object["spec"]);
         let text = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
@@ -98,23 +100,24 @@ impl Service {
         }
     }
 
-    /// Whether it asks this controller by name: by its class, or by an annotation.
+    /// Returns whether the Service requests this controller by name, with its class or with an annotation.
     pub fn names_us(&self) -> bool {
         let is_annotated = self.addresses.is_some() || self.pools.iter().any(Option::is_some);
         self.class.as_deref() == Some(CLASS) || is_annotated
     }
 
-    /// Whether this controller gives it addresses. A Service of another class is another controller's.
+    /// Returns whether this controller assigns addresses to the Service. A Service with another class belongs to
+    /// another controller.
     pub fn is_ours(&self, assigns: AssignIps) -> bool {
         let of_others = self.class.as_deref().is_some_and(|class| class != CLASS);
         let is_meant = assigns == AssignIps::AllServices || self.names_us();
         self.is_balanced && !of_others && is_meant
     }
 
-    /// What it asks for.
+    /// Returns the request of the Service.
     ///
     /// # Errors
-    /// An annotation cannot be read.
+    /// Returns an error if an annotation cannot be read.
     pub fn wish(&self) -> Result<Wish, AskedError> {
         let mut wish = Wish { families: self.families.clone(), ..Wish::default() };
         if let Some(text) = &self.addresses {
@@ -131,14 +134,14 @@ impl Service {
 }
 
 impl Wish {
-    /// The names or CIDRs of the pools of a family; `None`: it names none.
+    /// Returns the names or CIDRs of the pools for a family, or `None` if the Service names none.
     pub fn pools_of(&self, family: Family) -> Option<&[String]> {
         let found = self.pools.iter().find(|(of, _)| *of == family);
         found.map(|(_, names)| names.as_slice())
     }
 }
 
-/// `spec.ipFamilies`, which the API server sets; without them the families of the cluster IPs.
+/// Returns `spec.ipFamilies`, which the API server sets. If they are absent, returns the families of the cluster IPs.
 fn families(spec: &Value) -> Vec<Family> {
     let texts = |field: &str| -> Vec<&str> {
         spec[field].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
@@ -158,7 +161,7 @@ fn families(spec: &Value) -> Vec<Family> {
     families
 }
 
-/// The family of an address.
+/// Returns the family of an address.
 pub(crate) const fn family(address: IpAddr) -> Family {
     match address {
         IpAddr::V4(_) => Family::V4,

@@ -1,7 +1,8 @@
-//! Changes of the datastore, each by the cheapest way. A pod of another node mostly takes a few stores into the image
-//! in use. A policy, a network set or the endpoints of a service that policies name take new tables. A node or a pool
-//! takes another topology, and mostly a few stores into the routes in use. A pod with an address outside of its node's
-//! blocks takes both. For every other change all objects are imported.
+//! Applies changes of the datastore, each in the cheapest way. A change of a pod on another node usually requires a few
+//! stores into the image in use. A change of a policy, of a network set, or of the endpoints of a service that policies
+//! name requires new tables. A change of a node or a pool requires a new topology, and usually a few stores into the
+//! routes in use. A change of a pod whose address is outside its node's blocks requires both stores. After every other
+//! change, all objects are imported again.
 
 use manx_policy_compiler::compile::PodChange;
 use manx_policy_compiler::image::Image;
@@ -11,27 +12,28 @@ use super::Calculation;
 use crate::import::{ChangedPod, Cluster, Effect};
 use manx_objects::contents::{Changes, Contents};
 
-/// The next step of the caller after a delta.
+/// What the caller must do after a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextStep {
-    /// Nothing: the cluster and the image in use are up to date. The number of pods that changed in the image.
+    /// Nothing: the cluster and the image in use are up to date. The value is the number of pods that changed in the
+    /// image.
     Nothing(u64),
-    /// The cluster is up to date, and the topology is unchanged. Tables are to be calculated.
+    /// The cluster is up to date, and the topology is unchanged. The caller must calculate tables.
     Tables,
-    /// The cluster is up to date. The topology is to be calculated, and then tables if `tables` says so or
-    /// [`Calculation::change_routes`] cannot store the change.
+    /// The cluster is up to date. The caller must calculate the topology. It must then calculate tables if `tables` is
+    /// set or if [`Calculation::change_routes`] cannot store the change.
     Routes {
         /// The number of pods that changed in the image.
         pods: u64,
-        /// Tables are to be made in any case.
+        /// Whether tables must be calculated in any case.
         tables: bool,
     },
-    /// The cluster is to be imported anew.
+    /// The caller must import the cluster again.
     Import,
 }
 
 impl Calculation {
-    /// Applies `changes`, which have led to `contents`, to `cluster` and to `image`, which is in use.
+    /// Applies `changes` to `cluster` and to `image`. The changes have led to `contents`, and the image is in use.
     pub fn apply_delta(
         &mut self,
         image: &Image,
@@ -66,8 +68,9 @@ impl Calculation {
         }
     }
 
-    /// Tells the compiler of a pod's change. Returns whether the image has followed it. Without `in_place` it must not:
-    /// it has missed a change before this one, and no packet may be judged by the second without the first.
+    /// Passes a pod's change to the compiler. Returns whether the image in use now contains the change. If `in_place`
+    /// is false, the change is not stored in the image. The image then lacks an earlier change, and no packet may be
+    /// judged with this change but without the earlier one.
     fn change_pod(
         &mut self,
         image: &Image,

@@ -1,8 +1,8 @@
 //! Routes and tunnels.
 //!
-//! They are made anew if a node, a block, an attachment or the underlay has changed. If only some IPv4 routes have
-//! changed, to next hops that the tables in use have, the change is stored in these tables. Then no tables are
-//! published, and only flows from and to the addresses of those routes look up their next hops again.
+//! They are calculated again if a node, a block, an attachment or the underlay has changed. If only some IPv4 routes
+//! have changed, and their new next hops are already in the tables in use, the change is stored in these tables. No
+//! tables are published then, and only flows from and to the addresses of those routes look up their next hops again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -19,38 +19,40 @@ use crate::overlay::Underlay;
 use crate::topology::{self, Peer, Route, RouteSource, Topology};
 use crate::way_out::values as way_out;
 
-/// The length of the prefixes by which changed routes are stored in place.
+/// The prefix length of the blocks in which changed routes are stored in place.
 const BLOCK: u8 = 24;
-/// The shortest prefix whose route can change in place. It is the largest in addresses.
+/// The length of the shortest prefix, which is the largest net, whose route can change in place.
 const LARGEST_IN_PLACE: u8 = 18;
-/// The most blocks of length /24 that one change stores in place.
+/// The maximum number of /24 blocks that one change stores in place.
 const MOST_IN_PLACE: usize = 1 << (BLOCK - LARGEST_IN_PLACE);
 
-/// What has become of changed routes in tables that are in use.
+/// The result of an attempt to store changed routes in tables that are in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InPlace {
     /// No route differs.
     Unchanged,
-    /// They are stored.
+    /// The changed routes are stored.
     Stored,
-    /// More than routes or too many routes have changed: new tables have to be made, even if some are stored.
+    /// The change cannot be stored in place, because too many routes or other things have changed. New tables are
+    /// needed, even if some routes are already stored.
     Refused,
 }
 
 /// The routes and tunnels of the last tables, and the inputs from which they were made.
 #[derive(Debug)]
 pub(super) struct RouteTables {
-    /// The number of each node to which there has been a tunnel.
+    /// The number of each node to which a tunnel exists or has existed.
     nodes: BTreeMap<Ipv4Addr, u32>,
     inputs: Option<RouteInputs>,
     pub(super) routes: BTreeMap<IpNet, NextHop>,
-    /// The same routes, as the numbers that the dataplane looks up.
+    /// The same routes in the encoding that the dataplane looks up.
     pub(super) map: Arc<PrefixMap>,
     /// The tunnels, by index.
     pub(super) tunnels: Arc<[Option<Tunnel>]>,
-    /// The index of each sender's tunnel.
+    /// The tunnel index of each sender.
     pub(super) peers: Peers,
-    /// Whose packets to the world get the node's address ([`ManxPorts::masquerade`](manx_dataplane::tables::ManxPorts::masquerade)).
+    /// The sources whose packets to destinations outside the cluster get the node's address
+    /// ([`ManxPorts::masquerade`](manx_dataplane::tables::ManxPorts::masquerade)).
     pub(super) masquerade: Arc<PrefixMap>,
 }
 
@@ -64,12 +66,12 @@ struct RouteInputs {
     own_addresses: BTreeSet<IpNet>,
     /// The service addresses that are translated.
     services: Vec<IpNet>,
-    /// The pools and excluded hosts, by what becomes of their addresses on the way out.
+    /// The pools and excluded hosts, with their values in the masquerade table.
     way_out: Vec<(IpNet, u32)>,
 }
 
 impl Default for RouteTables {
-    /// No address has a route.
+    /// Returns tables in which no address has a route.
     fn default() -> Self {
         Self {
             nodes: BTreeMap::new(),
@@ -84,7 +86,7 @@ impl Default for RouteTables {
 }
 
 impl RouteTables {
-    /// Makes routes and tunnels anew if an input has changed.
+    /// Calculates routes and tunnels again if an input has changed.
     pub(super) fn refresh(&mut self, inputs: &Inputs<'_>) {
         let attached = attached(inputs);
         let stand = self.inputs.as_ref().is_some_and(|of| {
@@ -116,8 +118,8 @@ impl RouteTables {
             Some(RouteInputs { topology, underlay, attached, own_addresses, services, way_out });
     }
 
-    /// Stores the changed routes in `tables`, which are in use. `only`: nothing has changed but which of these addresses are
-    /// services'; of the cluster's prefixes these alone are read then.
+    /// Stores the changed routes in `tables`, which are in use. If `only` is given, the only change is whether these
+    /// addresses are services' addresses; only these prefixes are then compared.
     pub(super) fn change_in_place(
         &mut self,
         tables: &Tables,
@@ -195,7 +197,7 @@ impl RouteTables {
         Some(node * TUNNELS_PER_NODE + peer.overlay.encapsulation().kind())
     }
 
-    /// All routes, or those to these prefixes `only`.
+    /// Returns all routes, or only the routes to the prefixes `only`.
     fn routes(
         &self,
         inputs: &Inputs<'_>,
@@ -224,7 +226,8 @@ impl RouteTables {
     }
 }
 
-/// The routes that only the node itself knows.
+/// Returns the routes that are local to the node: its kernel's addresses, the service addresses, and the attached
+/// addresses.
 fn of_node<'a>(
     inputs: &Inputs<'a>,
     attached: &'a [(IpAddr, NextHop)],
@@ -242,14 +245,14 @@ fn of_node<'a>(
     kernel.chain(services).chain(attached)
 }
 
-/// The routes of these inputs that only the node itself knows, with their sources. These sources come after those of
-/// the topology.
+/// Returns the routes for these inputs that are local to the node, with their sources. These sources take precedence
+/// over those of the topology.
 pub fn own_routes(inputs: &Inputs<'_>) -> Vec<(IpNet, RouteSource, NextHop)> {
     of_node(inputs, &attached(inputs)).collect()
 }
 
-/// The ranges of service addresses, and the addresses outside of them that are translated. An address in a range has the
-/// range's route.
+/// Returns the ranges of service addresses, and the translated addresses outside of them. An address in a range uses
+/// the range's route.
 fn services<'a>(inputs: &Inputs<'a>) -> impl Iterator<Item = IpNet> + use<'a> {
     let (addresses, ranges) = match inputs.services {
         Translation::Nobody => (None, None),
@@ -263,8 +266,8 @@ fn services<'a>(inputs: &Inputs<'a>) -> impl Iterator<Item = IpNet> + use<'a> {
     addresses.chain(ranges.into_iter().flat_map(|ranges| &ranges.nets).copied())
 }
 
-/// The addresses that the node has on the attached pods' links, then the addresses of these pods, each with its next
-/// hop.
+/// Returns the node's addresses on the links of attached pods, followed by the addresses of these pods, each with its
+/// next hop.
 fn attached(inputs: &Inputs<'_>) -> Vec<(IpAddr, NextHop)> {
     let gateways = inputs.locals.values().filter_map(|local| local.host.as_ref());
     let gateways = gateways.flat_map(|host| &host.gateways).map(|it| (*it, NextHop::Node));
@@ -275,8 +278,8 @@ fn attached(inputs: &Inputs<'_>) -> Vec<(IpAddr, NextHop)> {
     gateways.chain(addresses).collect()
 }
 
-/// The blocks of length /24 in which routes differ. `None`: a route of IPv6 differs, or more routes differ than can be
-/// stored in place.
+/// Returns the /24 blocks in which routes differ. Returns `None` if an IPv6 route differs, or if more routes differ
+/// than can be stored in place.
 fn differing_blocks(
     before: &BTreeMap<IpNet, NextHop>,
     after: &BTreeMap<IpNet, NextHop>,
@@ -297,7 +300,7 @@ fn differing_blocks(
     Some(blocks)
 }
 
-/// The next hop of each address of a /24, by the longest prefix.
+/// Returns the next hop of each address of a /24, found by longest-prefix match.
 fn next_hops(routes: &BTreeMap<IpNet, NextHop>, block: Ipv4Net) -> [EncodedNextHop; 256] {
     let around = (0..=BLOCK).rev().find_map(|length| {
         let prefix = Ipv4Net::new(block.addr(), length).ok()?.trunc();
@@ -306,7 +309,7 @@ fn next_hops(routes: &BTreeMap<IpNet, NextHop>, block: Ipv4Net) -> [EncodedNextH
     let mut next_hops = [around.copied().unwrap_or(NextHop::NoRoute).encode(); 256];
     let [first, last] = [(block.network(), BLOCK + 1), (block.broadcast(), 32)]
         .map(|(address, length)| IpNet::V4(Ipv4Net::new_assert(address, length)));
-    // A prefix sorts before the prefixes that lie in it.
+    // A prefix sorts before the prefixes within it.
     for (prefix, next_hop) in routes.range(first..=last) {
         let IpNet::V4(prefix) = prefix else { continue };
         let [from, to] = [prefix.network(), prefix.broadcast()].map(|at| at.octets()[3] as usize);

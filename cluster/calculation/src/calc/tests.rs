@@ -10,10 +10,10 @@ use manx_objects::contents::Contents;
 
 const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: node}\nspec: {podCIDR: 10.244.0.0/24}\n\
                     status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}\n";
-/// Tables that the worker may still use.
+/// The number of versions of tables that the worker may still use.
 const BEHIND: usize = 3;
 
-/// A node and pod `a` with the label `app: a`, and policies for it, each with one rule.
+/// Returns a cluster with a node, the pod `a` with the label `app: a`, and policies for the pod, each with one rule.
 fn cluster(policies: &[String]) -> Cluster {
     let mut text = format!(
         "{NODE}---\napiVersion: v1\nkind: Pod\nmetadata: {{name: a, labels: {{app: a}}}}\n\
@@ -76,7 +76,7 @@ fn churn_of_policies_is_bounded_and_no_packet_is_counted_for_another_rule() {
         let before = calculation.counted.len();
         let next = tables(&mut calculation, &cluster(&policies), &locals);
         used.push_back(next);
-        // A slot has one meaning in all tables in use; a worker that is behind counts by any of them.
+        // A slot has the same meaning in all tables in use, because a slow worker may use any of them.
         let mut meaning: BTreeMap<u32, &Reason> = BTreeMap::new();
         for path in used.iter().flat_map(|tables| tables.image.paths()) {
             assert_eq!(
@@ -171,8 +171,8 @@ fn no_two_meanings_have_one_revision_be_they_of_one_pod_or_of_one_address() {
     for round in 0..50_u16 {
         policies.push(format!("p{round}"));
         let cluster = cluster(&policies);
-        // Attached, detached, attached again: a revision that a flow of the first time holds must not be valid the
-        // second time.
+        // The pod is attached, detached and attached again. A revision that a flow stored the first time must not be
+        // valid the second time.
         let locals = BTreeMap::from([(ObjectName::new("default", "a"), local(round))]);
         for locals in [locals.clone(), locals, BTreeMap::new()] {
             let tables = tables(&mut calculation, &cluster, &locals);

@@ -1,5 +1,6 @@
-//! The blocks that Calico's IPAM has given to nodes: those of the affinities that are in force. Affinities change as rarely
-//! as blocks do, while a block's own object (`IPAMBlock`) changes with each pod, so that object is not read here.
+//! The blocks that Calico's IPAM has assigned to nodes. They are the blocks of the affinities that are in force.
+//! Affinities change as rarely as the set of blocks. A block's own object (`IPAMBlock`) changes with each pod, so it is
+//! not read here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +11,11 @@ use manx_ipam::plan::{Ipam, Plan};
 use manx_objects::contents::Contents;
 use manx_objects::object::{BlockAffinity, Kind, Node, Object};
 
-/// The blocks of each node that an affinity names. There need not be such a node.
+/// The blocks of each node that an affinity names. There may be no Node object with this name.
 pub(crate) type Affinities = BTreeMap<String, BTreeSet<IpNet>>;
 
-/// The IPAM of a cluster of which nothing but the objects is known: Calico's if an affinity is in force. An agent is told
-/// by its settings instead.
+/// Returns the IPAM of a cluster that is known only from its objects: Calico's if an affinity is in force, and
+/// otherwise host-local. An agent gets the IPAM from its settings instead.
 pub fn assumed_ipam(contents: &Contents) -> Ipam {
     match in_force(contents).next() {
         Some(_) => Ipam::Calico,
@@ -32,7 +33,7 @@ fn in_force(contents: &Contents) -> impl Iterator<Item = &BlockAffinity> {
 }
 
 impl Cluster {
-    /// Notes the blocks of all affinities. Nodes are imported after that.
+    /// Records the blocks of all affinities. This must come before the import of nodes.
     pub(super) fn note_affinities(&mut self, contents: &Contents) {
         if self.ipam == Ipam::HostLocal {
             return;
@@ -42,7 +43,7 @@ impl Cluster {
         }
     }
 
-    /// Notes the blocks of a node anew, and returns whether they differ.
+    /// Records the current blocks of a node, and returns whether they have changed.
     pub(super) fn refresh_affinities(&mut self, contents: &Contents, node: &str) -> bool {
         let of_node = in_force(contents).filter(|affinity| affinity.node == *node);
         let now: BTreeSet<IpNet> = of_node.map(|affinity| affinity.cidr).collect();
@@ -54,7 +55,7 @@ impl Cluster {
         before.unwrap_or_default() != now
     }
 
-    /// The plan of a node.
+    /// Returns the blocks and tunnel addresses of a node as a plan.
     pub(super) fn plan(&self, name: &str, node: &Node) -> Plan {
         match self.ipam {
             Ipam::HostLocal => Plan::host_local(node.pod_cidrs.as_slice()),

@@ -1,5 +1,5 @@
-//! Borrowed addresses: those that a pod has and that lie in no block of its own node. Each needs a route of its own. With
-//! Calico's IPAM a node's tunnel may have such an address, too.
+//! Borrowed addresses: a pod has such an address, but no block of its own node contains it. Each needs a route of its
+//! own. With Calico's IPAM, a node's tunnel may also have such an address.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,32 +9,32 @@ use manx_policy_compiler::model::{Endpoint, ObjectName};
 
 use super::Cluster;
 
-/// The borrowed addresses, and for each the pod that has it and its node.
+/// The borrowed addresses, each with its pod and the pod's node.
 pub type Borrowed = BTreeMap<IpAddr, (ObjectName, Arc<str>)>;
 
 impl Cluster {
-    /// The borrowed addresses of all pods. A pod whose node does not exist borrows none.
+    /// Returns the borrowed addresses of all pods. A pod whose node does not exist borrows none.
     fn all_borrowed(&self) -> Borrowed {
         let endpoints = self.model.endpoints.iter();
         endpoints.flat_map(|(name, endpoint)| self.borrowed_by(name, endpoint)).collect()
     }
 
-    /// Collects the borrowed addresses of all pods and nodes anew.
+    /// Updates the borrowed addresses of all pods and nodes.
     pub(super) fn refresh_all_borrowed(&mut self) {
         self.borrowed = self.all_borrowed();
         let tunnels = self.nodes.values().flat_map(|node| node.plan.borrowed_tunnel_addresses());
         self.borrowed_tunnels = tunnels.collect();
     }
 
-    /// Whether an endpoint has an address that is also said to be one of a node's tunnel. Then the route to it depends on
-    /// the endpoint ([`Cluster::is_of_pod_in_own_block`]).
+    /// Returns whether an endpoint has an address that a Node object also names as the address of a tunnel. The route
+    /// to this address then depends on the endpoint ([`Cluster::is_of_pod_in_own_block`]).
     pub(super) fn has_address_of_tunnel(&self, endpoint: Option<&Endpoint>) -> bool {
         let mut addresses = endpoint.into_iter().flat_map(|endpoint| &endpoint.addresses);
         !self.borrowed_tunnels.is_empty()
             && addresses.any(|address| self.borrowed_tunnels.contains(address))
     }
 
-    /// Whether a pod has this address, and the address lies in a block of the pod's own node.
+    /// Returns whether a pod has this address and a block of the pod's own node contains it.
     pub(crate) fn is_of_pod_in_own_block(&self, address: IpAddr) -> bool {
         let node = self.claims.pod_with(address).and_then(|pod| self.pods_by_node.get(pod));
         let node = node.and_then(|node| self.nodes.get(&**node));
@@ -55,7 +55,7 @@ impl Cluster {
     }
 
     /// Updates the borrowed addresses of these pods, after they or their nodes may have changed. Each pod comes with
-    /// the endpoint that it was before, if it was one. Returns whether any borrowed address changed.
+    /// its earlier endpoint, if it had one. Returns whether any borrowed address changed.
     pub(super) fn refresh_borrowed<'a>(
         &mut self,
         changed: impl Iterator<Item = (&'a ObjectName, Option<&'a Endpoint>)> + Clone,

@@ -33,20 +33,20 @@ pub(super) enum Unknown {
 /// The context in which rules are imported.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context<'a> {
-    /// Only its namespaces and their labels are used.
+    /// The model. Only its namespaces and their labels are used here.
     pub(super) model: &'a Model,
     pub(super) invalid: &'a InvalidReferences<'a>,
     /// The namespace of the policy.
     pub(super) namespace: Option<&'a str>,
 }
 
-/// Whether a staged policy is evaluated: only if its action is Set, which is the default; not for Delete, Learn and
-/// Ignore.
+/// Returns whether a staged policy is evaluated. This is so if its action is Set, which is the default, but not for
+/// Delete, Learn and Ignore.
 pub fn is_evaluated(action: Option<StagedAction>) -> bool {
     matches!(action, None | Some(StagedAction::Set))
 }
 
-/// The policy, and why it is broken if it is.
+/// Imports a policy. If the policy is broken, also returns the reason.
 pub(super) fn import(wire: &calico::Policy, context: Context<'_>) -> (Policy, Option<Unknown>) {
     let mut policy = broken(Some(&wire.subject), context.namespace);
     policy.tier = wire.tier.clone().unwrap_or_else(|| DEFAULT_TIER.to_owned());
@@ -68,8 +68,8 @@ pub(super) fn import(wire: &calico::Policy, context: Context<'_>) -> (Policy, Op
     }
 }
 
-/// The replacement of a policy that is not valid: it denies all packets of the endpoints that it may select. `wire`:
-/// its subject, if that is known.
+/// Returns the replacement of an invalid policy, which denies all packets of the endpoints that the policy may select.
+/// `wire` is the subject of the policy, if it is known.
 pub(super) fn broken(wire: Option<&Subject>, namespace: Option<&str>) -> Policy {
     let all = || namespace.map_or_else(Selector::all, |own| Selector::equals(NAMESPACE, own));
     Policy {
@@ -85,13 +85,14 @@ pub(super) fn broken(wire: Option<&Subject>, namespace: Option<&str>) -> Policy 
 
 type Directions = (Option<Vec<Rule>>, Option<Vec<Rule>>);
 
-/// Without `types` a policy applies to ingress, unless it has only egress rules, and to egress if it has egress rules.
+/// Returns the directions to which a policy applies. Without `types` it applies to ingress unless it has only egress
+/// rules, and to egress if it has egress rules.
 fn directions(wire: &calico::Policy, context: Context<'_>) -> Result<Directions, Unknown> {
     let tier = wire.tier.as_deref().unwrap_or(DEFAULT_TIER);
     if context.invalid.tier(tier) {
         return Err(Unknown::Tier(tier.to_owned()));
     }
-    // The subject must be readable.
+    // This checks that the subject can be parsed.
     subject(&wire.subject, context.namespace)?;
     let (ingress, egress) = match wire.types.as_deref() {
         None | Some([]) => {
@@ -109,8 +110,8 @@ pub(super) fn profile(wire: &calico::Profile, context: Context<'_>) -> Result<Pr
     Ok(Profile { ingress: rules(&wire.ingress, context)?, egress: rules(&wire.egress, context)? })
 }
 
-/// The profiles that Calico makes by itself: for every namespace, for every service account, and one that allows
-/// everything.
+/// Returns one of the profiles that Calico makes by itself: one for every namespace, one for every service account, and
+/// one that allows everything.
 pub(super) fn built_in_profile(name: &str, model: &Model) -> Option<Arc<Profile>> {
     let open = || {
         let rules = vec![Rule::every_packet(0, Action::Allow)];
@@ -129,12 +130,13 @@ pub(super) fn built_in_profile(name: &str, model: &Model) -> Option<Arc<Profile>
     Some(Arc::new(profile))
 }
 
-/// The endpoints that a policy selects; for a namespaced policy only those of its namespace.
+/// Returns the endpoints that a policy selects. A namespaced policy selects only endpoints of its namespace.
 ///
-/// In a global policy a selector of namespaces or service accounts changes the meaning of the policy's other selector:
-/// `all()` then means that the member has a namespace or, without a selector of namespaces, a service account, so that
-/// no host endpoint matches. Calico replaces the exact text `all()`: `all( )` keeps its meaning, and an absent selector
-/// does not contain the text. Source: `libcalico-go`, the conversion of `GlobalNetworkPolicy`.
+/// In a global policy, a selector of namespaces or service accounts changes the meaning of `all()` in the policy's
+/// other selector. With a selector of namespaces, the member must then have a namespace; otherwise it must have a
+/// service account. So no host endpoint matches. Calico replaces only the exact text `all()`. So `all( )` keeps its
+/// meaning, and an absent selector is not affected, because it does not contain the text. Source: `libcalico-go`, the
+/// conversion of `GlobalNetworkPolicy`.
 fn subject(wire: &Subject, namespace: Option<&str>) -> Result<Selector, SelectorError> {
     let parse_account = match namespace {
         None => Selector::parse_subjects_account,
@@ -163,8 +165,8 @@ fn rules(wire: &[calico::Rule], context: Context<'_>) -> Result<Vec<Rule>, Unkno
     rules.filter_map(Result::transpose).collect()
 }
 
-/// `None`: the rule has an HTTP match, which cannot be inspected here, so it allows nothing. A Deny with an HTTP match
-/// denies everything that its other terms match.
+/// Returns `None` if the rule has an HTTP match and allows, because HTTP cannot be inspected here; such a rule allows
+/// nothing. A Deny with an HTTP match denies everything that its other terms match.
 fn rule(index: u32, wire: &calico::Rule, context: Context<'_>) -> Result<Option<Rule>, Unknown> {
     let source = end(&wire.source, context)?;
     let destination = end(&wire.destination, context)?;
@@ -201,8 +203,9 @@ fn port(wire: &calico::Port) -> PortMatch {
     }
 }
 
-/// In a namespaced policy every selector is limited to the policy's namespace, unless there is a namespaceSelector. A
-/// notSelector alone also limits the rule to the namespace, although it may exclude members of any namespace.
+/// In a namespaced policy, every selector is limited to the policy's namespace, unless the rule has a
+/// `namespaceSelector`. A `notSelector` alone also limits the rule to the namespace, although the labels that it
+/// excludes may occur in any namespace.
 fn entity(wire: &EntityRule, context: Context<'_>) -> Result<Entity, Unknown> {
     let selector = wire.selector.as_deref().map(Selector::parse).transpose()?;
     let not_selector = wire.not_selector.as_deref().map(Selector::parse).transpose()?;
@@ -214,7 +217,7 @@ fn entity(wire: &EntityRule, context: Context<'_>) -> Result<Entity, Unknown> {
         .and_then(|it| it.selector.as_deref())
         .map(Selector::parse_service_account)
         .transpose()?;
-    // A selector of accounts that matches members without an account also matches sets.
+    // If a selector of accounts matches members without an account, it also matches network sets.
     let no_labels = Labels::new();
     let accounts_take_sets = names.is_none() && run_as.iter().any(|it| it.matches(&no_labels));
     let asks_for_sets =

@@ -1,17 +1,19 @@
-//! The owner of each pod address. The objects of several pods may name an address; one of them has it.
+//! Decides which pod has each address. The objects of several pods may name the same address; one of these pods has it.
 //!
-//! An object names addresses in two places. Its status is kubelet's: no user of the cluster writes it. Its
-//! annotations are a CNI plugin's, but everybody who may change the pod may write them. So an annotation is used only
-//! until there is a status, only for a pod that has a node, and only for addresses that pods of that node can have:
-//! those of the node's blocks, and those of pools that no node has for itself. Of each family the first is used.
+//! An object names addresses in two places. Only kubelet writes the status of a pod, and no user of the cluster does. A
+//! CNI plugin writes the annotations, but anybody who may change the pod may also write them. So an annotation is used
+//! only if the pod has no addresses in its status, if the pod has a node, and if the pods of that node can have the
+//! address. They can have an address in a block of the node. They can also have an address in a pool, if the address is
+//! not used for anything else. The first address of each family is used.
 //!
-//! If several pods name an address, the first in this order has it:
-//! 1. one whose status names it, before one that is being deleted, before one that only has it in an annotation;
-//! 2. one whose node has the address in its blocks;
-//! 3. the one that was made first, and then the one whose name comes first.
+//! If several pods name an address, the pod that comes first in this order has it:
+//! 1. a pod whose status names the address, before a pod that is being deleted, before a pod that names it only in an
+//!    annotation;
+//! 2. a pod whose node has a block with the address;
+//! 3. the pod that was created first, and then the pod whose name comes first.
 //!
-//! The others do not get the address. A pod without any address is no endpoint: nothing passes it. Nothing here depends
-//! on the way to the objects, so an agent that starts again gives each address to the same pod.
+//! The others do not get the address. A pod without any address is not an endpoint: none of its packets pass. The
+//! result depends only on the current objects, so a restarted agent gives each address to the same pod.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, hash_map};
 use std::net::IpAddr;
@@ -28,16 +30,17 @@ use manx_objects::object::{Created, Kind, Object, ObjectKey, Pod};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Claims {
     claims: HashMap<IpAddr, Claim>,
-    /// The addresses of [`Claim::Open`].
+    /// The addresses whose claim is [`Claim::Open`].
     open: BTreeSet<IpAddr>,
 }
 
 /// The pods that name one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Claim {
-    /// One pod, by its status.
+    /// A single pod names the address, in its status.
     Plain(Arc<ObjectName>),
-    /// Several pods, or one by an annotation: nodes and pools decide, too.
+    /// Several pods name the address, or one pod names it in an annotation. The decision also depends on nodes and
+    /// pools.
     Open(Box<Open>),
 }
 
@@ -47,7 +50,7 @@ struct Open {
     all: BTreeSet<Arc<ObjectName>>,
     /// The pod that has the address; `None` if no claim is valid.
     pod: Option<Arc<ObjectName>>,
-    /// The pods whose annotation is not used.
+    /// The pods whose annotation is not used, with the reasons.
     refused: BTreeMap<Arc<ObjectName>, Refused>,
 }
 
@@ -56,29 +59,29 @@ struct Open {
 enum Refused {
     /// The pod has no node yet.
     Unscheduled,
-    /// No pod of its node can have the address.
+    /// No pod of the pod's node can have the address.
     OutOfPlace,
 }
 
 /// The reason why a pod does not have an address that its object names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unheld {
-    /// This pod has it.
+    /// The pod with this name has it.
     Held(ObjectName),
-    /// Only an annotation names it, and it is none that a pod of that node can have.
+    /// Only an annotation names the address, and pods of that node cannot have it.
     OutOfPlace,
 }
 
-/// The strength of an object's claim to an address, the best first.
+/// The strength of an object's claim to an address; the strongest comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
     Reported,
-    /// Reported of a pod that is being deleted.
+    /// The status names the address, but the pod is being deleted.
     Leaving,
     Annotated,
 }
 
-/// The place of a pod among those that name an address; the smallest has it.
+/// The rank of a pod among the pods that name an address. The pod with the smallest rank has the address.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Rank<'a> {
     standing: Standing,
@@ -88,7 +91,7 @@ struct Rank<'a> {
     name: &'a ObjectName,
 }
 
-/// The addresses that a pod's object names, and the strength of the claim to all of them.
+/// Returns the addresses that a pod's object names, and the strength of its claim to them.
 fn named(pod: &Pod) -> (Vec<IpAddr>, Standing) {
     if !member::takes_part(pod) {
         return (Vec::new(), Standing::Annotated);
@@ -139,12 +142,12 @@ impl Claims {
         }
     }
 
-    /// Whether any pod names an address.
+    /// Returns whether any pod names an address.
     pub(super) fn has(&self, address: IpAddr) -> bool {
         self.claims.contains_key(&address)
     }
 
-    /// The pod that has an address.
+    /// Returns the pod that has an address.
     pub(super) fn pod_with(&self, address: IpAddr) -> Option<&Arc<ObjectName>> {
         match self.claims.get(&address)? {
             Claim::Plain(pod) => Some(pod),
@@ -152,7 +155,7 @@ impl Claims {
         }
     }
 
-    /// The pods that name an address and do not have it. A pod that waits for its node is left out.
+    /// Returns the pods that name an address but do not have it. A pod that is not assigned to a node yet is left out.
     fn unheld(&self, address: IpAddr) -> Vec<(ObjectName, Unheld)> {
         let Some(Claim::Open(open)) = self.claims.get(&address) else { return Vec::new() };
         let why = |pod: &Arc<ObjectName>| match (open.refused.get(pod), &open.pod) {
@@ -181,7 +184,8 @@ impl Claim {
 }
 
 impl Cluster {
-    /// Registers the addresses that the objects of all pods name, and decides their owners. Nodes and pools are known.
+    /// Registers the addresses that the objects of all pods name, and decides which pod has each address. Nodes and
+    /// pools must already be imported.
     pub(super) fn claim_all(&mut self, contents: &Contents) {
         for (key, stored) in contents.of_kind(Kind::Pod) {
             let Some(Object::Pod(pod)) = stored.state.valid() else { continue };
@@ -196,7 +200,7 @@ impl Cluster {
         }
     }
 
-    /// Notes the node of a pod, and returns the name under which it is noted.
+    /// Records the node of a pod, and returns the stored name of the pod.
     fn place_pod(&mut self, name: ObjectName, pod: Option<&Pod>) -> Arc<ObjectName> {
         let known = self.pods_by_node.get_key_value(&name).map(|(known, _)| Arc::clone(known));
         let name = known.unwrap_or_else(|| Arc::new(name));
@@ -211,8 +215,8 @@ impl Cluster {
         name
     }
 
-    /// Registers the addresses that a pod's object names `now` in place of those of `before`. Returns the pods that may
-    /// have gained or lost an address, and whether [`Cluster::unheld`] differs.
+    /// Registers the addresses that a pod's object names `now`, instead of those that it named `before`. Returns the
+    /// pods that may have gained or lost an address, and whether [`Cluster::unheld`] differs.
     pub(super) fn claim(
         &mut self,
         contents: &Contents,
@@ -237,7 +241,7 @@ impl Cluster {
         (touched, is_told)
     }
 
-    /// Decides the owner of an address that is open.
+    /// Decides which pod has an address whose claim is open.
     fn settle(&mut self, contents: &Contents, address: IpAddr) {
         let Some(Claim::Open(open)) = self.claims.claims.get(&address) else { return };
         let claim = self.judge(contents, address, open);
@@ -247,12 +251,12 @@ impl Cluster {
         self.claims.claims.insert(address, claim);
     }
 
-    /// The pods that name an address, judged by their objects and the present nodes and pools.
+    /// Evaluates the claims of the pods that name an address, by their objects and the current nodes and pools.
     fn judge(&self, contents: &Contents, address: IpAddr, open: &Open) -> Claim {
         let mut judged = Open { all: open.all.clone(), ..Open::default() };
         let mut best: Option<(Rank<'_>, &Arc<ObjectName>)> = None;
         for name in &open.all {
-            // An object that is about to be registered anew names the address no longer.
+            // If an object is about to be registered again, it may not name the address any more.
             let Some(pod) = find(contents, name) else { continue };
             let (addresses, standing) = named(pod);
             if !addresses.contains(&address) {
@@ -297,7 +301,7 @@ impl Cluster {
         }
     }
 
-    /// Whether a pod of this one's node can have an address that its annotation names.
+    /// Checks whether pods of this pod's node can have an address from the pod's annotation.
     fn check_annotated(&self, pod: &Pod, address: IpAddr) -> Result<(), Refused> {
         let node = pod.node_name.as_deref().and_then(|node| self.nodes.get(node));
         let Some(node) = node else { return Err(Refused::Unscheduled) };
@@ -310,8 +314,8 @@ impl Cluster {
         }
     }
 
-    /// Whether an address lies in a pool and is one that a pod can have: no node's, and none that a block has for
-    /// something else.
+    /// Returns whether an address is in a pool and a pod can have it: it is not an address of a node, and no block uses
+    /// it for something else.
     fn is_in_pool(&self, address: IpAddr) -> bool {
         let is_taken =
             |node: &Node| node.addresses.contains(&address) || node.plan.has_for_others(address);
@@ -320,20 +324,21 @@ impl Cluster {
             && !self.nodes.values().any(is_taken)
     }
 
-    /// Whether some pod of the cluster can have an address.
+    /// Returns whether any pod of the cluster could have an address.
     pub(super) fn is_for_some_pod(&self, address: IpAddr) -> bool {
         let mut nodes = self.nodes.values();
         nodes.any(|node| node.plan.has_for_pods(address)) || self.is_in_pool(address)
     }
 
-    /// Whether the present nodes and pools leave every address to its pod.
+    /// Returns whether every address stays with its pod under the current nodes and pools.
     pub(super) fn claims_stand(&self, contents: &Contents) -> bool {
         self.claims.all_open().all(|(address, open)| {
             matches!(self.judge(contents, address, open), Claim::Open(now) if *now == *open)
         })
     }
 
-    /// The addresses that kubelet has reported, with the pods; where several pods have one, with one of them.
+    /// Returns the addresses that kubelet has reported, each with its pod. If several pods have one, it is returned
+    /// with one of them.
     pub fn reported<'a>(
         &'a self,
         contents: &'a Contents,
@@ -350,14 +355,14 @@ impl Cluster {
         })
     }
 
-    /// The addresses that a pod has, of those that its object names.
+    /// Returns those addresses that a pod has, from the addresses that its object names.
     pub(super) fn held(&self, name: &ObjectName, pod: &Pod) -> AddressSet {
         let has =
             |address: &IpAddr| self.claims.pod_with(*address).is_some_and(|pod| **pod == *name);
         named(pod).0.into_iter().filter(has).collect()
     }
 
-    /// The addresses that pods name and do not have, with the reasons.
+    /// Returns the addresses that pods name but do not have, with the reasons.
     pub(crate) fn unheld(&self) -> BTreeMap<(IpAddr, ObjectName), Unheld> {
         let of = |address: &IpAddr| {
             let address = *address;

@@ -18,10 +18,11 @@ use manx_objects::object::cluster::{
     ClusterAction, ClusterMatch, ClusterPeer, ClusterProtocol, ClusterRule, ClusterTier, Pods,
 };
 
-/// The nodes that `nodes` may mean; `None` if one of them is not valid, so that it is not known which.
+/// The nodes among which `nodes` of a rule selects. `None` if a Node is invalid, because it is then not known which
+/// nodes match.
 pub(super) type Nodes<'a> = Option<&'a BTreeMap<String, Node>>;
 
-/// Whether a rule of the policy names nodes.
+/// Returns whether a rule of the policy names nodes.
 pub(super) fn names_nodes(wire: &ClusterNetworkPolicy) -> bool {
     wire.egress.iter().any(|rule| match &rule.matches {
         ClusterMatch::Of { peers, .. } => {
@@ -31,7 +32,7 @@ pub(super) fn names_nodes(wire: &ClusterNetworkPolicy) -> bool {
     })
 }
 
-/// The policy. It applies to the directions for which it has rules.
+/// Imports a policy. It applies to the directions in which it has rules.
 pub(super) fn import(wire: &ClusterNetworkPolicy, nodes: Nodes<'_>) -> Policy {
     let tier = match wire.tier {
         ClusterTier::Admin => "kube-admin",
@@ -52,7 +53,7 @@ pub(super) fn import(wire: &ClusterNetworkPolicy, nodes: Nodes<'_>) -> Policy {
     }
 }
 
-/// Pods of all namespaces; every pod if the selector is not known.
+/// Returns a selector of pods in all namespaces. It selects every pod if the subject is not known.
 pub(super) fn subject(wire: Option<&Pods>) -> Selector {
     match wire {
         Some(pods) => pods_in(&pods.namespaces, Some(&pods.pods)),
@@ -60,8 +61,8 @@ pub(super) fn subject(wire: Option<&Pods>) -> Selector {
     }
 }
 
-/// The rules that one rule becomes, one for each protocol. If the rule cannot be decided here, an Accept becomes no
-/// rule, and Deny and Pass deny everything.
+/// Returns the model's rules for one rule, one for each protocol. If the rule cannot be decided here, an Accept gives
+/// no rule, and a Deny or Pass gives a rule that denies everything.
 fn rule(
     index: u32,
     wire: &ClusterRule,
@@ -93,7 +94,7 @@ fn rule(
     }
 }
 
-/// The entities of the peers. `None`: a peer's meaning is not known.
+/// Returns the entities for the peers. Returns `None` if the meaning of a peer is not known.
 fn entities(wire: &[ClusterPeer], nodes: Nodes<'_>) -> Option<Vec<Entity>> {
     let mut entities = Vec::new();
     for peer in wire {
@@ -110,7 +111,7 @@ fn entities(wire: &[ClusterPeer], nodes: Nodes<'_>) -> Option<Vec<Entity>> {
                 let addresses = nodes?.values().filter(fits).flat_map(|node| &node.addresses);
                 let nets: BTreeSet<IpNet> = addresses.copied().map(IpNet::from).collect();
                 if nets.is_empty() {
-                    // An entity without nets is every address.
+                    // An entity without nets would match every address.
                     continue;
                 }
                 Entity { nets, ..Entity::default() }
@@ -120,8 +121,8 @@ fn entities(wire: &[ClusterPeer], nodes: Nodes<'_>) -> Option<Vec<Entity>> {
     Some(entities)
 }
 
-/// The rule for each protocol that is listed with ports, and one for the named ports, which have a protocol of their
-/// own. An entry without ports covers all ports of its protocol.
+/// Returns one rule for each protocol that is listed with ports, and one rule for the named ports, which bring their
+/// own protocol. An entry without ports covers all ports of its protocol.
 fn by_protocol(rule: &Rule, listed: &[ClusterProtocol]) -> Vec<Rule> {
     let mut rules = Vec::new();
     for protocol in Protocol::ALL {
@@ -134,7 +135,7 @@ fn by_protocol(rule: &Rule, listed: &[ClusterProtocol]) -> Vec<Rule> {
         let of_protocol: Vec<Option<PortMatch>> = of_protocol.collect();
         if !of_protocol.is_empty() {
             let mut rule = Rule { protocol: Some(protocol.number()), ..rule.clone() };
-            // `None` if one entry has no ports.
+            // This is `None` if one entry has no ports.
             let ports: Option<Vec<PortMatch>> = of_protocol.into_iter().collect();
             rule.destination.ports = ports.unwrap_or_default();
             rules.push(rule);

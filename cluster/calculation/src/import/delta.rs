@@ -1,8 +1,8 @@
 //! Imports the change of one object into a cluster that was imported before.
 //!
-//! A pod, a policy, a network set, a service's endpoints, a node, its blocks and a pool are imported by the same functions
-//! that import all of them. Their other inputs (the namespaces, and the invalid objects of the cluster) must be unchanged;
-//! otherwise the whole cluster is imported anew.
+//! Changes of pods, policies, network sets, endpoints of services, nodes, blocks and pools are imported by the same
+//! functions that import all objects. The other inputs of these functions (the namespaces, and the invalid objects of
+//! the cluster) must not change; otherwise the whole cluster is imported again.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -23,36 +23,39 @@ use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey, Pod};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     Nothing,
-    /// Pods were added, removed or changed as endpoints: one whose object changed, and others that name one of its
-    /// addresses.
+    /// Pods were added, removed or changed as endpoints. Besides the pod whose object changed, these may be pods that
+    /// name one of its addresses.
     Pods {
         pods: Vec<ChangedPod>,
-        /// Whether routes have changed with them: one borrows an address, or has one no longer that another pod names.
+        /// Whether routes have changed, too. This is so if a pod borrows an address, or if a pod has lost an address
+        /// that another pod names.
         routes: bool,
     },
-    /// A policy or a network set came, went or changed, or the endpoints of a service that a policy names.
+    /// A policy or a network set was added, removed or changed, or the endpoints of a service that a policy names have
+    /// changed.
     Policy,
-    /// A node, one of its blocks or a pool of addresses came, went or changed, or the node of a pod that borrows an address: routes may
-    /// have changed.
+    /// Routes may have changed: a node, a block or a pool was added, removed or changed, or a pod that borrows an
+    /// address now has another node.
     Routes {
-        /// A policy means other nodes, or other addresses of theirs.
+        /// Whether a policy now selects other nodes, or other addresses of nodes.
         policy: bool,
     },
 }
 
-/// A pod that came, went or changed as an endpoint.
+/// A pod that was added, removed or changed as an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangedPod {
     pub name: ObjectName,
-    /// The endpoint before, if it was one.
+    /// The earlier endpoint, if the pod was one.
     pub before: Option<Arc<Endpoint>>,
-    /// The endpoint now, if it is one.
+    /// The current endpoint, if the pod is one.
     pub after: Option<Arc<Endpoint>>,
 }
 
 impl Cluster {
-    /// Applies the change of one object from `before` to its state in `contents`; everything else must be as it was
-    /// imported. `None`: the caller has to import the whole cluster again and must not use this one any more.
+    /// Applies the change of one object from `before` to its state in `contents`. Everything else must be as it was
+    /// imported. Returns `None` if the caller must import the whole cluster again; it must then not use this one any
+    /// more.
     pub fn apply_delta(
         &mut self,
         contents: &Contents,
@@ -60,7 +63,7 @@ impl Cluster {
         before: Option<&Stored>,
     ) -> Option<Effect> {
         let now = contents.objects.get(key);
-        // Only the whole import gives problems their order and places.
+        // Only a complete import reports problems in the right order and at the right places.
         if self.problems.iter().any(|problem| problem.object.as_ref() == Some(key)) {
             return None;
         }
@@ -91,7 +94,7 @@ impl Cluster {
         }
     }
 
-    /// Whether the set of namespaces stays the same.
+    /// Returns whether the set of namespaces does not change.
     fn keeps_namespace(&self, contents: &Contents, key: &ObjectKey) -> bool {
         if !key.kind.namespaced() {
             return true;
@@ -144,7 +147,7 @@ impl Cluster {
                 .into_iter()
                 .any(|it| self.has_address_of_tunnel(it.map(|it| &**it)))
         };
-        // Pods that do not get an address that they name are reported with the routes.
+        // Pods that do not get an address that they name are reported together with the routes.
         let routes = routes || is_told || before.iter().any(is_at_tunnel);
         Some(match pods.is_empty() {
             false => Effect::Pods { pods, routes },
@@ -153,8 +156,8 @@ impl Cluster {
         })
     }
 
-    /// Adds, replaces or removes a pod as an endpoint. `None`: it has not changed, and is not touched. Its claims are
-    /// registered; the caller refreshes the borrowed addresses.
+    /// Adds, replaces or removes a pod as an endpoint. Returns `None` if the endpoint has not changed; it is then left
+    /// as it is. The pod's claims must already be registered, and the caller must update the borrowed addresses.
     pub(super) fn put_pod(&mut self, name: &ObjectName, pod: Option<&Pod>) -> Option<ChangedPod> {
         let pod = pod.filter(|pod| member::takes_part(pod));
         let before = self.model.endpoints.get(name).cloned();
@@ -172,7 +175,8 @@ impl Cluster {
         Some(ChangedPod { name: name.clone(), before, after })
     }
 
-    /// Adds, replaces or removes a network set. A set in an invalid namespace would make policies doubtful.
+    /// Adds, replaces or removes a network set. A set in an invalid namespace would make policies uncertain, so it
+    /// requires a complete import.
     fn apply_set(
         &mut self,
         contents: &Contents,
@@ -189,7 +193,7 @@ impl Cluster {
         Some(if before.as_ref() == after { Effect::Nothing } else { Effect::Policy })
     }
 
-    /// Imports the object, if it is there and valid.
+    /// Imports the object, if it exists and is valid.
     fn import_valid(&mut self, key: &ObjectKey, now: Option<&Stored>) {
         if let Some(stored) = now
             && let Some(object) = stored.state.valid()
@@ -226,7 +230,7 @@ impl Cluster {
         Some(Effect::Policy)
     }
 
-    /// Applies a changed affinity: the nodes that it names have other blocks.
+    /// Applies a changed affinity: the blocks of the nodes that it names have changed.
     fn apply_affinity(
         &mut self,
         contents: &Contents,
@@ -244,8 +248,8 @@ impl Cluster {
         self.apply_route_sources(contents, &differ)
     }
 
-    /// Applies these changed nodes, and changed pools. `None` if blocks of nodes, or pools, overlap or did so before, if a
-    /// pool holds addresses of nodes, or if a pod gets or loses an address that its object names.
+    /// Applies changes of these nodes, and of pools. Returns `None` if blocks of nodes or pools overlap or did so
+    /// before, if a pool contains addresses of nodes, or if a pod gets or loses an address that its object names.
     fn apply_route_sources(
         &mut self,
         contents: &Contents,
@@ -283,7 +287,8 @@ impl Cluster {
         Some(Effect::Routes { policy })
     }
 
-    /// Imports the policies that name nodes. Returns whether one has changed. `None` if one has a problem.
+    /// Imports the policies that name nodes. Returns whether one has changed. Returns `None` if one of them has a
+    /// problem.
     fn import_policies_of_nodes(&mut self, contents: &Contents) -> Option<bool> {
         let mut changed = false;
         for kind in
@@ -318,22 +323,22 @@ impl Cluster {
     }
 }
 
-/// Whether a pod is no endpoint because its namespace or its service account is not valid.
+/// Returns whether a pod is not an endpoint because its namespace or its service account is invalid.
 fn is_broken(contents: &Contents, key: &ObjectKey, pod: &Pod) -> bool {
     owners(key, pod).iter().any(|owner| is_invalid(contents, owner))
 }
 
-/// Whether an object is there, and not valid.
+/// Returns whether an object exists and is invalid.
 fn is_invalid(contents: &Contents, key: &ObjectKey) -> bool {
     contents.objects.get(key).is_some_and(|stored| stored.state.valid().is_none())
 }
 
-/// The fields of a node that policy uses.
+/// Returns the fields of a node that policy uses.
 fn seen_by_policy(node: &Node) -> (&Labels, &BTreeSet<IpAddr>) {
     (&node.labels, &node.addresses)
 }
 
-/// The node that an affinity names.
+/// Returns the node that an affinity names.
 fn claimant(state: &State) -> Option<&str> {
     match state.valid()? {
         Object::BlockAffinity(affinity) => Some(&affinity.node),

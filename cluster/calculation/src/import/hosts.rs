@@ -11,10 +11,10 @@ use manx_objects::object::calico::EndpointToHost;
 use manx_objects::object::{Kind, Object, ObjectKey};
 
 impl Cluster {
-    /// Gives host endpoints the labels of their profiles, even if a profile's rules are not known. Built-in profiles
-    /// need no object, and no object of that name changes them.
+    /// Adds the labels of profiles to host endpoints, even if the rules of a profile are not known. Built-in profiles
+    /// need no object, and objects with their names do not change them.
     pub(super) fn apply_host_profiles(&mut self, contents: &Contents) {
-        // One copy of each profile's labels, shared by all host endpoints.
+        // All host endpoints share one copy of each profile's labels.
         let mut labels: BTreeMap<&str, Arc<Labels>> = BTreeMap::new();
         for (key, stored) in contents.of_kind(Kind::Profile) {
             if let Some(Object::Profile(profile)) = stored.state.valid()
@@ -37,9 +37,9 @@ impl Cluster {
         self.model.profiles.extend(built_in);
     }
 
-    /// Applies Felix's configuration: for the node from `node.NAME`, otherwise from `default`. An invalid configuration
-    /// may set Drop, so it counts as Drop, and may name an address for the way out, so nobody gets another one; it
-    /// closes none of Calico's failsafe ports.
+    /// Applies Felix's configuration. A setting comes from `node.NAME` if that object has it, and otherwise from
+    /// `default`. An invalid configuration might set Drop, so it counts as Drop. It might also name an address for
+    /// masqueraded packets, so no other address is used for them. It does not close any of Calico's failsafe ports.
     pub fn apply_felix_configuration(&mut self, contents: &Contents, node: Option<&str>) {
         let mut configurations = Vec::new();
         for name in

@@ -1,12 +1,12 @@
-//! The replacement of a policy that is not valid.
+//! The replacement of an invalid policy.
 
 use manx_policy_compiler::model::Policy;
 
 use super::{calico, cluster, kubernetes};
 use manx_objects::object::{Kind, ObjectKey, Subject};
 
-/// The replacement of an enforced policy that is not valid. A NetworkPolicy of Kubernetes isolates, every other policy
-/// denies.
+/// Returns the replacement of an enforced policy that is invalid. For a NetworkPolicy of Kubernetes the replacement
+/// isolates pods; for every other policy it denies.
 pub(super) fn policy(key: &ObjectKey, subject: Option<&Subject>) -> Option<Policy> {
     let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
     Some(match (key.kind, subject) {

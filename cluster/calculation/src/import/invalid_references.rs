@@ -1,4 +1,4 @@
-//! The invalid objects that rules may refer to: rules with such a reference fail closed.
+//! The invalid objects to which rules may refer. A rule with such a reference fails closed.
 
 use std::collections::BTreeSet;
 
@@ -12,15 +12,16 @@ use manx_objects::object::Kind;
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct InvalidReferences<'a> {
-    /// Network sets whose labels are known, but not their networks.
+    /// Network sets whose labels are known but whose nets are not.
     sets: Vec<(ObjectName, NetworkSet)>,
-    /// Whether there is a network set whose labels are not known.
+    /// Whether the labels of any network set are not known.
     unlabelled_set: bool,
-    /// Namespaces with an `EndpointSlice` that is not valid: it may belong to any service there.
+    /// The namespaces with an invalid `EndpointSlice`. The slice may belong to any service there.
     services: BTreeSet<&'a str>,
-    /// Tiers. No object, valid or not, changes a built-in tier.
+    /// The names of invalid tiers. Objects cannot change the built-in tiers, so these are never
+    /// included.
     tiers: BTreeSet<&'a str>,
-    /// Whether there is a node that is not valid.
+    /// Whether there is an invalid Node.
     node: bool,
 }
 
@@ -30,7 +31,8 @@ impl<'a> InvalidReferences<'a> {
             let all = contents.of_kind(kind).map(|(key, stored)| (key, &stored.state));
             all.filter(|(_, state)| matches!(state, State::Invalid(_))).map(|(key, _)| key)
         };
-        // Any selector may match their sets.
+        // The labels of an invalid namespace are not known, so any selector may match the sets in
+        // it.
         let broken: BTreeSet<&str> =
             invalid(Kind::Namespace).map(|key| key.name.as_str()).collect();
         let mut references = Self {
@@ -69,17 +71,17 @@ impl<'a> InvalidReferences<'a> {
         self.services.contains(namespace)
     }
 
-    /// Whether a selector matches a set whose networks are not known.
+    /// Returns whether a selector matches a set whose nets are not known.
     pub(super) fn set(&self, selector: &Selector, model: &Model) -> bool {
         self.sets.iter().any(|(name, set)| selector.matches(&model.set_view(name, set)))
     }
 
-    /// Whether there is a node whose labels and addresses are not known.
+    /// Returns whether the labels and addresses of any node are not known.
     pub(super) fn any_node(&self) -> bool {
         self.node
     }
 
-    /// Whether there is a set that any selector may match.
+    /// Returns whether there is a set that any selector might match.
     pub(super) fn any_set(&self) -> bool {
         self.unlabelled_set
     }

@@ -1,4 +1,4 @@
-//! A Kubernetes NetworkPolicy with the API server's defaults applied.
+//! Imports a Kubernetes NetworkPolicy, with the API server's defaults applied.
 //!
 //! Source: Kubernetes API reference, `NetworkPolicySpec`.
 
@@ -14,8 +14,8 @@ use manx_policy_compiler::selector::Selector;
 
 use manx_objects::object::{self, NetworkPolicy, Operator, PolicyType, PortNumber};
 
-/// Without `policyTypes`, or with an empty list, a policy applies to ingress, and to egress if it has egress rules.
-/// Rules of a direction that is not in the list have no effect.
+/// Without `policyTypes`, or with an empty list, a policy applies to ingress. It also applies to egress if it has
+/// egress rules. Rules of a direction that is not in the list have no effect.
 pub(super) fn import(namespace: &str, wire: &NetworkPolicy) -> Policy {
     let egress_rules = wire.egress.as_deref().unwrap_or_default();
     let (ingress, egress) = match wire.policy_types.as_deref() {
@@ -33,8 +33,8 @@ pub(super) fn import(namespace: &str, wire: &NetworkPolicy) -> Policy {
     }
 }
 
-/// The replacement of a policy that is not valid: it isolates, in both directions, the pods that it may select, and
-/// allows nothing. If its selector could not be read, these are all pods of the namespace.
+/// Returns the replacement of an invalid policy: it isolates the pods that the policy may select in both directions,
+/// and allows nothing. If the policy's selector could not be read, these are all pods of the namespace.
 pub(super) fn isolating(namespace: &str, pods: Option<&object::LabelSelector>) -> Policy {
     Policy {
         tier: super::DEFAULT_TIER.to_owned(),
@@ -47,7 +47,7 @@ pub(super) fn isolating(namespace: &str, pods: Option<&object::LabelSelector>) -
     }
 }
 
-/// Pods of one namespace.
+/// Returns a selector of pods in one namespace.
 pub(super) fn pods_of(namespace: &str, pods: Option<&object::LabelSelector>) -> Selector {
     Selector::and([
         Selector::equals(NAMESPACE, namespace),
@@ -56,7 +56,7 @@ pub(super) fn pods_of(namespace: &str, pods: Option<&object::LabelSelector>) -> 
     ])
 }
 
-/// Pods, by the labels of their namespaces and their own labels.
+/// Returns a selector of pods, by the labels of their namespaces and their own labels.
 pub(super) fn pods_in(
     namespaces: &object::LabelSelector,
     pods: Option<&object::LabelSelector>,
@@ -68,12 +68,12 @@ pub(super) fn pods_in(
     ])
 }
 
-/// A label selector, of labels alone.
+/// Returns the selector for a label selector, without any limit to pods or namespaces.
 pub fn label_selector(wire: &object::LabelSelector) -> Selector {
     labels("", wire)
 }
 
-/// A label selector over keys with a prefix.
+/// Returns the selector for a label selector whose keys get a prefix.
 fn labels(prefix: &str, wire: &object::LabelSelector) -> Selector {
     let key = |key: &str| format!("{prefix}{key}");
     let equal = wire.match_labels.iter();
@@ -91,8 +91,8 @@ fn labels(prefix: &str, wire: &object::LabelSelector) -> Selector {
     Selector::and(equal.chain(expressions))
 }
 
-/// Absent or empty peers mean every address, absent or empty ports every port. A rule for several protocols becomes one
-/// rule for each.
+/// Absent or empty peers mean every address. Absent or empty ports mean every port. A rule for several protocols
+/// becomes one rule for each protocol.
 fn rule(
     namespace: &str,
     index: u32,
@@ -109,14 +109,15 @@ fn rule(
     }
 }
 
-/// The rule for each protocol in `ports`, with its ports. An entry without a port covers all ports of its protocol.
+/// Returns one rule for each protocol in `ports`, with its ports. An entry without a port covers all ports of its
+/// protocol.
 fn by_protocol(rule: &Rule, ports: &[object::Port]) -> Vec<Rule> {
     let its = |port: &object::Port| port.protocol.unwrap_or(Protocol::Tcp);
     let protocols: BTreeSet<Protocol> = ports.iter().map(its).collect();
     let of_protocol = |protocol: Protocol| {
         let mut rule = Rule { protocol: Some(protocol.number()), ..rule.clone() };
         let ports = ports.iter().filter(|port| its(port) == protocol);
-        // `None` if one entry has no port.
+        // This is `None` if one entry has no port.
         let matches: Option<Vec<PortMatch>> =
             ports.map(|port| port.port.as_ref().map(port_match)).collect();
         rule.destination.ports = matches.unwrap_or_default();

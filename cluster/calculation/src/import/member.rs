@@ -1,5 +1,5 @@
-//! The members that can have an address: pods, host endpoints, the endpoints of services; and Felix's settings for
-//! hosts.
+//! The members that can have an address: pods, host endpoints, and the endpoints of services. This module also imports
+//! Felix's settings for hosts.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -11,17 +11,17 @@ use manx_policy_compiler::model::{
 
 use manx_objects::object::{self, AnnotatedIps, calico};
 
-/// Whether a pod can be an endpoint: it is neither on the host's network nor finished.
+/// Returns whether a pod can be an endpoint: it is neither on the host's network nor finished.
 pub(super) fn takes_part(pod: &object::Pod) -> bool {
     !pod.host_network && !pod.is_finished()
 }
 
-/// The pod's service account: `default` if it names none.
+/// Returns the pod's service account, which is `default` if the pod names none.
 pub(super) fn service_account(pod: &object::Pod) -> &str {
     pod.service_account.as_deref().unwrap_or("default")
 }
 
-/// The values that many pods have in common, each stored once.
+/// Values that many pods have in common; each value is stored once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Shared {
     labels: Interner<Labels>,
@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     pub(super) names: Interner<str>,
 }
 
-/// The pod as an endpoint with the addresses that it has; `None` while it has none.
+/// Returns the pod as an endpoint with its addresses, or `None` if it has none.
 pub(super) fn endpoint(
     pod: &object::Pod,
     addresses: AddressSet,
@@ -53,9 +53,9 @@ pub(super) fn endpoint(
     })
 }
 
-/// The addresses that a pod's object names: `status.podIPs`, or else `podIP`, or else the first annotation with an
-/// address. A pod that is being deleted and whose plugin has emptied its annotation (Calico's is `podIP`) has released
-/// its addresses, even if its status names them.
+/// Returns the addresses that a pod's object names. They come from the first of these fields that has any:
+/// `status.podIPs`, `podIP`, or an annotation with addresses. If a pod is being deleted and its plugin has emptied its
+/// annotation (`podIP` in Calico), the pod has released its addresses, even if its status still names them.
 ///
 /// Source: `libcalico-go`, the conversion of pods (`getPodIPs`, `IsFinished`).
 pub fn addresses(pod: &object::Pod) -> Vec<IpAddr> {
@@ -100,7 +100,7 @@ pub(super) fn network_set(wire: &calico::NetworkSet) -> NetworkSet {
     NetworkSet { labels: wire.labels.to_map(), nets: wire.nets.iter().copied().collect() }
 }
 
-/// The endpoints of a slice.
+/// Returns the endpoints of a slice.
 pub(super) fn service_endpoints(slice: &object::EndpointSlice) -> ServiceEndpoints {
     ServiceEndpoints {
         addresses: slice.addresses.clone(),

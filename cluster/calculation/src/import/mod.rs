@@ -1,14 +1,16 @@
-//! Imports wire objects into the validated model: applies the defaults of the API server, and decides which pods are
+//! Imports wire objects into the validated model. It applies the defaults of the API server, and decides which pods are
 //! endpoints.
 //!
-//! An object that is not valid fails closed:
+//! An invalid object fails closed:
 //!
-//! - A NetworkPolicy of Kubernetes isolates the pods that it may select and allows nothing. Every other policy denies
-//!   them everything, and so does a policy whose tier, network sets or services are not valid.
-//! - A pod is no endpoint: nothing passes its port or comes from its addresses. The pods of an invalid namespace or
-//!   service account are no endpoints either, because the selectors that should match them are not known.
-//! - A profile is missing, which denies. A host endpoint may be that of any interface without a valid one. A node is
-//!   absent. An affinity gives its block to no node. A pool is in [`Cluster::invalid_pools`], because the blocks that it encapsulates are not known.
+//! - A NetworkPolicy of Kubernetes isolates the pods that it may select, and allows nothing. Every other policy denies
+//!   everything to the endpoints that it may select. A policy that depends on an invalid tier, network set or service
+//!   does so, too.
+//! - A pod is not an endpoint: its port passes nothing, and no packets from its addresses are accepted. The pods of an
+//!   invalid namespace or service account are not endpoints either, because it is not known which selectors match them.
+//! - A profile counts as missing, and therefore denies. A host endpoint may be the host endpoint of any interface
+//!   without a valid one. A node counts as absent. An affinity gives its block to no node. A pool is added to
+//!   [`Cluster::invalid_pools`], because it is not known which blocks it would encapsulate.
 //!
 //! All of this is reported in [`Cluster::problems`].
 
@@ -64,7 +66,7 @@ pub use overlap::Overlap;
 pub(crate) use pools::reported_within;
 pub use way_out::{OutgoingAddress, WayOut};
 
-/// The tier of policies that name none.
+/// The tier of policies that do not name one.
 const DEFAULT_TIER: &str = "default";
 
 /// Everything that the calculation needs from the manifests.
@@ -74,56 +76,56 @@ pub struct Cluster {
     pub model: Model,
     /// The services that rules name.
     pub(crate) named_services: NamedServices,
-    /// The values that pods share, each stored once.
+    /// Values that pods have in common; each value is stored once.
     pub(crate) shared: Shared,
-    /// What gives out pods' addresses.
+    /// The IPAM that assigns pods' addresses.
     pub ipam: Ipam,
-    /// With Calico's IPAM: the blocks that are in force, by node.
+    /// The blocks in force of each node, with Calico's IPAM.
     pub(crate) affinities: Affinities,
     /// The nodes by name.
     pub nodes: BTreeMap<String, Node>,
-    /// The node of each pod that has one: endpoints, and pods that become endpoints when they have addresses. Pods on
-    /// the host's network and finished pods are not included.
+    /// The node of each pod that has one. This includes endpoints, and pods that will be endpoints when they have
+    /// addresses. Pods on the host's network and finished pods are not included.
     pub pods_by_node: BTreeMap<Arc<ObjectName>, Arc<str>>,
     /// The pods that name each address, and the one that has it.
     pub(crate) claims: Claims,
-    /// The addresses that pods that are not valid name.
+    /// The addresses that invalid pods name.
     pub(crate) named_by_invalid: BTreeSet<IpAddr>,
-    /// The addresses of pods that lie in no block of their own nodes.
+    /// The addresses of pods that are in no block of their own nodes.
     pub borrowed: Borrowed,
-    /// The addresses of nodes' tunnels that lie in no block of their own nodes.
+    /// The addresses of nodes' tunnels that are in no block of their own nodes.
     pub(crate) borrowed_tunnels: BTreeSet<IpAddr>,
     /// The address pools, by CIDR.
     pub pools: Vec<Pool>,
-    /// Names of the pools that are not valid, or overlap others that are as old. While there is one, it is not known
-    /// which blocks are behind tunnels.
+    /// The names of the pools that are invalid or overlap another pool of the same or unknown age. While there is such
+    /// a pool, it is not known which blocks need a tunnel.
     pub invalid_pools: Vec<String>,
-    /// The names of the pools that are not used, because they overlap an older one.
+    /// The names of the pools that are not used because they overlap an older one.
     pub later_pools: BTreeSet<String>,
     /// Whether nodes accept nothing from their own pods (`defaultEndpointToHostAction: Drop`).
     pub drops_to_node: bool,
-    /// What becomes of pods' addresses on the way out.
+    /// The settings for packets of pods that leave the cluster.
     pub way_out: WayOut,
-    /// The blocks that two nodes claim.
+    /// The overlaps between blocks of two nodes.
     pub overlaps: Vec<Overlap>,
-    /// All problems, errors first: the store's and the import's own.
+    /// All problems, errors first: those of the contents, and those that the import found.
     pub problems: Vec<Problem>,
     /// [`Contents::in_sync`].
     pub in_sync: bool,
 }
 
-/// Imports everything that the store holds, where nothing else is known of the cluster (see [`assumed_ipam`]).
+/// Imports all objects of the store. The IPAM is derived from the objects (see [`assumed_ipam`]).
 pub fn import(contents: &Contents) -> Cluster {
     import_as(contents, assumed_ipam(contents), None)
 }
 
-/// [`import`], with Felix's configuration for one node.
+/// Like [`import`], with Felix's configuration for one node.
 pub fn import_for(contents: &Contents, node: &str) -> Cluster {
     import_as(contents, assumed_ipam(contents), Some(node))
 }
 
-/// Imports everything that the store holds. The nodes' blocks are those of `ipam`, and Felix's configuration is that of
-/// `node` if there is one.
+/// Imports all objects of the store. The nodes' blocks are those of `ipam`. If `node` is given, Felix's configuration
+/// for this node is applied.
 pub fn import_as(contents: &Contents, ipam: Ipam, node: Option<&str>) -> Cluster {
     let mut cluster = import_all(contents, ipam);
     if node.is_some() {
@@ -163,7 +165,7 @@ fn import_all(contents: &Contents, ipam: Ipam) -> Cluster {
     cluster.judge_pools(contents);
     cluster.import_pods(contents, &broken);
     let references = InvalidReferences::new(contents);
-    // Policies and profiles use the labels of namespaces, so namespaces come first.
+    // Policies and profiles use the labels of namespaces, so namespaces are imported first.
     for (key, stored) in &contents.objects {
         cluster.import_rules(key, stored, &references);
     }
@@ -177,7 +179,8 @@ fn import_all(contents: &Contents, ipam: Ipam) -> Cluster {
 }
 
 impl Cluster {
-    /// Imports the pods. Nodes and pools were imported before: the owner of an address depends on them, too.
+    /// Imports the pods. Nodes and pools must be imported before, because the decision which pod has an address depends
+    /// on them, too.
     fn import_pods(&mut self, contents: &Contents, broken: &BTreeSet<&ObjectKey>) {
         self.claim_all(contents);
         for (key, stored) in contents.of_kind(Kind::Pod) {
@@ -197,8 +200,8 @@ impl Cluster {
         }
     }
 
-    /// Closes the addresses of a pod that is not valid: those that kubelet has reported, and of those that an
-    /// annotation names the ones that pods can have. Addresses that another pod names are left to that pod.
+    /// Closes the addresses of an invalid pod. These are the addresses that kubelet has reported, and those addresses
+    /// in annotations that pods can have. An address that another pod names stays with that pod.
     fn close_addresses(&mut self, invalid: &Invalid) {
         let Invalid { reported, annotated, .. } = invalid;
         let annotated = annotated.iter().filter(|address| self.is_for_some_pod(**address));
@@ -208,7 +211,7 @@ impl Cluster {
         self.model.unknown.extend(closed);
     }
 
-    /// Imports an object that is no pod, policy or profile.
+    /// Imports an object other than a pod, a policy or a profile.
     fn import_object(&mut self, key: &ObjectKey, stored: &Stored, object: &Object) {
         let name = ObjectName::new(&key.namespace, &key.name);
         match object {
@@ -317,8 +320,8 @@ impl Cluster {
         self.add_policy(key, policy);
     }
 
-    /// A namespace that contains objects exists even without a manifest, and has the label that the API server gives
-    /// every namespace.
+    /// Records the namespace of an object. A namespace with objects exists even without a manifest, and has the label
+    /// that the API server sets on every namespace.
     fn note_namespace(&mut self, key: &ObjectKey) {
         if key.kind.namespaced() && !self.model.namespaces.contains_key(&key.namespace) {
             let name = key.namespace.clone();
@@ -334,7 +337,7 @@ impl Cluster {
         }
     }
 
-    /// Reports each overlap at the node with the inner block, which is usually the later mistake.
+    /// Reports each overlap at the node with the inner block, because the inner block is usually the later mistake.
     fn note_overlaps(&mut self, contents: &Contents) {
         self.overlaps = overlap::overlaps(&self.nodes);
         for Overlap { outer, inner } in self.overlaps.clone() {
@@ -368,7 +371,7 @@ fn problem(key: &ObjectKey, place: &Place, code: Code, message: String) -> Probl
     }
 }
 
-/// The namespace and the service account of a pod, from which it inherits labels.
+/// Returns the namespace and the service account of a pod. The pod inherits labels from them.
 fn owners(key: &ObjectKey, pod: &object::Pod) -> [ObjectKey; 2] {
     [
         ObjectKey::new(Kind::Namespace, "", &key.namespace),
@@ -376,7 +379,7 @@ fn owners(key: &ObjectKey, pod: &object::Pod) -> [ObjectKey; 2] {
     ]
 }
 
-/// The model's name of a policy; `None` if the object is no policy.
+/// Returns the model's name of a policy, or `None` if the object is not a policy.
 pub fn policy_name(key: &ObjectKey) -> Option<PolicyName> {
     Some(PolicyName::new(key.kind.policy_kind()?, &key.namespace, &key.name))
 }

@@ -1,5 +1,5 @@
-//! The services that rules name. The model has the endpoints of these alone: no verdict depends on others, and in a cluster
-//! slices change with every pod that comes or goes.
+//! The services that rules name. The model has the endpoints of these services only. No verdict depends on other
+//! services, and slices change with every pod that is added or removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use manx_policy_compiler::model::{ObjectName, Policy, Rule};
 
 use super::{Cluster, member};
 
-/// The services, each with the number of times that rules name it.
+/// The services, each with the number of references from rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NamedServices(BTreeMap<ObjectName, usize>);
 
@@ -32,19 +32,19 @@ impl NamedServices {
     }
 }
 
-/// The rules of a policy.
+/// Returns the rules of a policy.
 pub(super) fn rules(policy: &Policy) -> impl Iterator<Item = &Rule> {
     policy.ingress.iter().chain(&policy.egress).flatten()
 }
 
-/// The services that a rule names.
+/// Returns the services that a rule names.
 pub(super) fn services(rule: &Rule) -> impl Iterator<Item = &ObjectName> {
     let entities = [&rule.source, &rule.destination].into_iter().flat_map(|end| &end.entities);
     entities.flatten().filter_map(|entity| entity.service.as_ref())
 }
 
 impl Cluster {
-    /// Imports the endpoints of all services that rules name. All rules were imported before.
+    /// Imports the endpoints of all services that rules name. All rules must be imported before.
     pub(super) fn import_services(&mut self, contents: &Contents) {
         if self.named_services.0.is_empty() {
             return;
@@ -60,7 +60,8 @@ impl Cluster {
         }
     }
 
-    /// Sets the endpoints of a service, if a rule names it, to those of its slices. Returns whether the model has changed.
+    /// Updates the endpoints of a service from its slices. The service gets endpoints only if a rule names it. Returns
+    /// whether the model has changed.
     pub(super) fn put_service(&mut self, contents: &Contents, name: &ObjectName) -> bool {
         let mut now = BTreeSet::new();
         if self.named_services.0.contains_key(name) {

@@ -1,4 +1,4 @@
-//! Nodes and address pools, as routing sees them.
+//! Nodes and address pools, in the form that routing needs.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,41 +13,44 @@ use manx_objects::object::{self, EncapsulationMode};
 
 use crate::overlay::Overlay;
 
-/// A node as routing sees it.
+/// The part of a node that routing needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Node {
-    /// The addresses at which other nodes reach it: Calico's annotation first if there is one, then `InternalIPs`.
+    /// The addresses at which other nodes reach this node: first the address from Calico's annotation, if there is one,
+    /// and then the `InternalIPs`.
     pub internal_ips: Vec<IpAddr>,
-    /// All addresses by which policy knows it: those, `ExternalIPs`, and its tunnel addresses.
+    /// All addresses that policy treats as this node's: those above, the `ExternalIPs`, and the tunnel addresses.
     pub addresses: BTreeSet<IpAddr>,
     /// Its labels.
     pub labels: Labels,
-    /// The subnet of its first address, from Calico's annotation, for the comparison of `CrossSubnet`.
+    /// The subnet of the node's first address, from Calico's annotation. `CrossSubnet` compares it.
     pub subnet: Option<IpNet>,
-    /// The blocks that its pods get addresses from, and its own addresses of them.
+    /// The blocks from which the node's pods get addresses, and the node's own addresses in these blocks.
     pub plan: Plan,
-    /// The hardware address of the node in VXLAN's inner frames.
+    /// The node's MAC address in the inner frames of VXLAN.
     pub vxlan_mac: [u8; 6],
 }
 
 /// A pool of pod addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
-    /// The addresses.
+    /// The range of addresses.
     pub cidr: IpNet,
-    /// How packets to them are encapsulated between nodes.
+    /// The encapsulation of packets between nodes to these addresses.
     pub overlay: Overlay,
-    /// The nodes between which they are encapsulated.
+    /// Between which nodes packets are encapsulated.
     pub mode: EncapsulationMode,
-    /// Whether its addresses are seen as their node's outside of all pools.
+    /// Whether packets from the pool's addresses to destinations outside all pools get their node's address as source.
     pub nat_outgoing: bool,
-    /// Whether it holds addresses of nodes that lie in no block. Then its blocks are routed as it says, and the rest of
-    /// its addresses is no route of the node's own: otherwise the node would lose those nodes.
+    /// Whether the pool contains addresses of nodes that are in no block. If it does, its blocks are still routed as
+    /// the pool says. But the node's kernel gets no route for the rest of the pool, because it could otherwise not
+    /// reach those nodes.
     pub holds_nodes: bool,
 }
 
-/// The hardware address of the VXLAN device of node `name` if no annotation gives it: "f", which makes the address a
-/// local one, and the first five bytes of the name's SHA-1, as Calico's nodes compute it.
+/// Returns the MAC address of the VXLAN device of the node `name`, if no annotation contains it. It is "f", which marks
+/// the address as locally administered, and the first five bytes of the SHA-1 of the name. Calico's nodes compute it in
+/// the same way.
 fn vxlan_mac(name: &str) -> [u8; 6] {
     let hash = Sha1::digest(name);
     let mut mac = [b'f'; 6];

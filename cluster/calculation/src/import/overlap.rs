@@ -1,4 +1,4 @@
-//! Blocks that two nodes claim.
+//! Overlaps between blocks of two nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,19 +6,19 @@ use ipnet::IpNet;
 
 use super::Node;
 
-/// Blocks of two nodes, where one block equals or contains the other.
+/// Two blocks of different nodes. One block contains the other or is equal to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overlap {
-    /// The larger block and its node; of equal blocks, the node whose name comes first.
+    /// The larger block and its node. If the blocks are equal, this is the node whose name comes first.
     pub outer: (String, IpNet),
-    /// The block within it and its node.
+    /// The inner block and its node.
     pub inner: (String, IpNet),
 }
 
-/// Overlaps between blocks of different nodes. Every block that overlaps another node's is in at least one: with the
-/// smallest block that contains it or, if none does, with the first one that it contains. (If all nodes claim one
-/// block, reporting every pair would give as many overlaps as pairs of nodes.) A prefix sorts directly before those
-/// that it contains.
+/// Returns overlaps between blocks of different nodes. Every block that overlaps a block of another node is in at least
+/// one result: with the smallest block that contains it or, if there is none, with the first block that it contains.
+/// Not every pair is reported: if all nodes claim one block, there would be as many overlaps as pairs of nodes. A
+/// prefix sorts directly before the prefixes that it contains.
 pub(super) fn overlaps(nodes: &BTreeMap<String, Node>) -> Vec<Overlap> {
     let mut blocks: Vec<(IpNet, &String)> = nodes
         .iter()
@@ -32,7 +32,7 @@ pub(super) fn overlaps(nodes: &BTreeMap<String, Node>) -> Vec<Overlap> {
     };
     let mut found = Vec::new();
     let mut told = BTreeSet::new();
-    // The blocks that contain the current one, the smallest last.
+    // The blocks that contain the current one. The smallest is the last.
     let mut around: Vec<usize> = Vec::new();
     for (at, block) in blocks.iter().enumerate() {
         while around.pop_if(|outer| !blocks[*outer].0.contains(&block.0)).is_some() {}
@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    /// Blocks of few addresses, so that many overlap, each with the number of its node.
+    /// Blocks in a small range of addresses, so that many overlap. Each has the number of its node.
     fn blocks() -> impl Strategy<Value = Vec<(IpNet, u8)>> {
         let block = (0_u8..8, 24_u8..=27, 0_u8..4).prop_map(|(bits, length, node)| {
             let net = IpNet::new([10, 0, 0, bits << 5].into(), length).unwrap();

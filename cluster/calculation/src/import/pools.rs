@@ -1,12 +1,12 @@
-//! Pools that cannot be used unchanged: those that share addresses with another one, and those that hold addresses of
+//! Finds pools that cannot be used unchanged: pools that overlap another pool, and pools that contain addresses of
 //! nodes.
 //!
-//! Of two pools that overlap the older one is used, as with Calico, which refuses the later one. If it is not known
-//! which is older, the pool of a block is not known, so neither is valid.
+//! If two pools overlap, the older one is used. Calico, too, refuses the later one. If it is not known which pool is
+//! older, it is not known which pool a block belongs to. Neither pool is valid then.
 //!
-//! A pool that holds addresses of nodes keeps its blocks. Each kubelet may report any address for its own node, and that
-//! must not cost other nodes their routes. But the rest of the pool is no route of the node's own, because it would lead
-//! to pods and not to those nodes.
+//! A pool that contains addresses of nodes keeps its blocks. The reason is that each kubelet may report any address for
+//! its own node, and other nodes must not lose their routes because of this. But the node's kernel gets no route for
+//! the rest of the pool, because that route would lead to pods instead of those nodes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use manx_objects::code::Code;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{IpPool, Kind, Object, ObjectKey};
 
-/// A pool, as its object has it.
+/// A pool as its object defines it.
 struct Written<'a> {
     pool: &'a IpPool,
     key: &'a ObjectKey,
@@ -28,7 +28,7 @@ struct Written<'a> {
 /// Pairs of pools that share addresses.
 type Pairs<'a> = Vec<(&'a Written<'a>, &'a Written<'a>)>;
 
-/// All pools that can be read, the oldest first, and whether it is known of all how old they are.
+/// Returns all pools that can be read, the oldest first, and whether the age of all pools is known.
 fn written(contents: &Contents) -> (Vec<Written<'_>>, bool) {
     let mut all = Vec::new();
     for (key, stored) in contents.of_kind(Kind::IpPool) {
@@ -41,15 +41,15 @@ fn written(contents: &Contents) -> (Vec<Written<'_>>, bool) {
     (all, are_dated)
 }
 
-/// The pools that are not used, each with an older one that is or may be; and those that may be used, each with one
-/// that is as old.
+/// Returns two lists of pairs. In the first, each pool is not used, because the other pool of the pair is older and is
+/// or may be used. In the second, two pools that may be used have the same age.
 fn overlapping<'a>(all: &'a [Written<'a>], are_dated: bool) -> (Pairs<'a>, Pairs<'a>) {
     let overlap = |one: &Written<'_>, other: &Written<'_>| {
         let (one, other) = (one.pool.cidr, other.pool.cidr);
         one.contains(&other) || other.contains(&one)
     };
     let (mut later, mut doubtful) = (Vec::new(), Vec::new());
-    // Sorted, a pool that holds any other holds the next.
+    // In the sorted list, if a pool contains any other pool, it also contains the next one.
     let mut sorted: Vec<IpNet> = all.iter().map(|it| it.pool.cidr.trunc()).collect();
     sorted.sort_unstable();
     if !sorted.windows(2).any(|pair| pair[0].contains(&pair[1])) {
@@ -76,8 +76,8 @@ fn overlapping<'a>(all: &'a [Written<'a>], are_dated: bool) -> (Pairs<'a>, Pairs
     (later, doubtful)
 }
 
-/// The addresses within `cidr` that nodes report and that lie in no block. A block is its node's, whatever another node
-/// reports.
+/// Returns the addresses within `cidr` that nodes report and that are in no block. Addresses in blocks are left out,
+/// because a block belongs to its node, whatever another node reports.
 pub(crate) fn reported_within(
     nodes: &BTreeMap<String, Node>,
     cidr: IpNet,
@@ -92,7 +92,7 @@ pub(crate) fn reported_within(
 }
 
 impl Cluster {
-    /// Judges the pools of all objects, and reports their faults. The nodes are imported before.
+    /// Evaluates all pools, and reports their problems. The nodes must be imported before.
     pub(super) fn judge_pools(&mut self, contents: &Contents) {
         let (all, are_dated) = written(contents);
         let (later, doubtful) = overlapping(&all, are_dated);
@@ -139,7 +139,7 @@ impl Cluster {
         self.pools.sort_by_key(|pool| pool.cidr);
     }
 
-    /// Whether each pool counted as its object says when all were judged.
+    /// Returns whether all pools could be used as their objects define them, at the last evaluation.
     pub(super) fn are_pools_sound(&self) -> bool {
         self.invalid_pools.is_empty()
             && self.later_pools.is_empty()

@@ -20,7 +20,7 @@ fn cluster(text: &str) -> Cluster {
     import(&Contents::from_texts([("file.yaml", text)]))
 }
 
-/// Imports a text without faults. Warnings about probable mistakes are ignored.
+/// Imports a text without errors. Warnings about probable mistakes are ignored.
 fn clean(text: &str) -> Cluster {
     let cluster = cluster(text);
     let meant = [
@@ -101,8 +101,8 @@ fn addresses_come_from_pod_ips_then_pod_ip_then_the_annotations() {
     assert_eq!(annotated("", "10.0.0.1/32", ""), some(&["10.0.0.1"]));
     assert_eq!(annotated(deleting, "10.0.0.1/32", all), some(&["10.0.0.3", "fd00::3"]));
     assert_eq!(annotated("", "", all), some(&["10.0.0.3", "fd00::3"]));
-    // Of an annotation the first address of each family is used. After the list of addresses comes the single address,
-    // after that Amazon's list.
+    // From an annotation, the first address of each family is used. The list of addresses comes first, then the single
+    // address, then Amazon's list.
     let (list, one, amazons) = (
         "cni.projectcalico.org/podIPs: '10.0.0.1/32,fd00::1/128'",
         "cni.projectcalico.org/podIP: 10.0.0.4/32",
@@ -115,8 +115,7 @@ fn addresses_come_from_pod_ips_then_pod_ip_then_the_annotations() {
     assert_eq!(noted("", amazons, ""), some(&["10.0.0.5"]));
     let emptied = "cni.projectcalico.org/podIPs: '', cni.projectcalico.org/podIP: ''";
     assert_eq!(noted("", &format!("{emptied}, {amazons}"), ""), some(&["10.0.0.5"]));
-    // Plugins empty their annotation when they have released the addresses; the list alone means
-    // nothing.
+    // Plugins empty their annotation when they have released the addresses. An empty list of Calico does not mean this.
     assert_eq!(noted(deleting, emptied, all), None);
     assert_eq!(noted(deleting, "cni.projectcalico.org/podIP: ''", all), None);
     assert_eq!(noted(deleting, "vpc.amazonaws.com/pod-ips: ''", all), None);
@@ -257,7 +256,7 @@ fn nodes_and_pools_come_out_as_routing_needs_them() {
     assert_eq!(node.subnet.unwrap().to_string(), "10.9.0.0/24");
     assert_eq!(node.plan.blocks()[0].to_string(), "10.1.0.0/24");
     assert_eq!(cluster.nodes["node-2"].internal_ips, Vec::<IpAddr>::new());
-    // "f", and the first bytes of the name's SHA-1 as sha1sum prints it.
+    // The address is "f", followed by the first bytes of the name's SHA-1 as sha1sum prints it.
     assert_eq!(cluster.nodes["node-2"].vxlan_mac, [0x66, 0xc0, 0x93, 0x2e, 0x56, 0x2c]);
     assert_eq!(node.vxlan_mac, [2, 0, 0, 0, 0, 9]);
     let pools: Vec<_> = cluster
@@ -350,7 +349,7 @@ fn a_nodes_own_settings_come_before_everybodys() {
     let (drops, told) = at(&felix("default", "failsafeInboundHostPorts: [{port: 0}]"), "n1");
     assert!(!drops);
     assert_eq!(told.ports[0], [(Protocol::Tcp, 0, None)].into());
-    // The content of the invalid one is not known.
+    // The content of the invalid configuration is not known.
     let broken = felix("node.n1", "failsafeInboundHostPorts: 5");
     assert_eq!(at(&broken, "n1"), (true, calicos.clone()));
     assert_eq!(at(&broken, "n2"), (false, calicos));
@@ -416,7 +415,7 @@ fn what_is_staged_and_would_not_be_set_is_not_evaluated() {
 
 #[test]
 fn an_http_match_does_not_match_in_an_allow_and_matches_in_a_deny() {
-    // A manifest may have it only in an Allow.
+    // A manifest may have an HTTP match only in an Allow, so the test adds it to the objects.
     let text = format!(
         "{CALICO}GlobalNetworkPolicy\nmetadata: {{name: p}}\nspec: {{ingress: [{{action: Allow}}, {{action: Pass}}, {{action: Log}}, {{action: Deny}}]}}\n"
     );
@@ -497,7 +496,8 @@ fn cidrs(cluster: &Cluster) -> Vec<String> {
 #[test]
 fn of_pools_that_overlap_the_oldest_counts_and_a_later_one_costs_it_nothing() {
     let text = [
-        // Younger than the one that it holds; the same CIDR; one that overlaps only a pool that does not count.
+        // These pools are: younger than the pool that it contains; with the same CIDR; and overlapping only a pool that
+        // is not used.
         aged_pool("a-wide", "10.0.0.0/8", 3),
         aged_pool("same", "10.1.0.0/16", 2),
         aged_pool("z-first", "10.1.0.0/16", 1),
@@ -545,7 +545,7 @@ fn a_pool_that_holds_addresses_of_nodes_is_told_and_those_that_nodes_take_of_the
         &*(nodes.clone() + &aged_pool("p", "10.0.0.0/8", 1)),
     )]));
     assert_eq!(clean.problems, []);
-    // A node that claims an address of another node's block changes nothing.
+    // If a node claims an address in another node's block, nothing changes.
     let liar = node("n2", "10.2.0.0/24", "10.1.0.7");
     let cluster = import(&Contents::from_texts([("file.yaml", &*(nodes + &liar + &pools))]));
     let told: Vec<_> = cluster.problems.iter().map(Problem::summary).collect();
@@ -577,7 +577,7 @@ fn nodes_that_do_not_exist_are_no_address() {
     assert_eq!(nets, ["192.0.2.1/32", "fd00::1/128"]);
 }
 
-/// An affinity of node `node` to a block, with more of its `spec`.
+/// Returns an affinity of node `node` to a block, with further fields in its `spec`.
 fn affinity(name: &str, node: &str, cidr: &str, more: &str) -> String {
     format!(
         "---\n{{apiVersion: crd.projectcalico.org/v1, kind: BlockAffinity, metadata: {{name: {name}}}, spec: {{node: {node}, cidr: {cidr}, {more}}}}}\n"
@@ -619,7 +619,7 @@ fn with_calicos_ipam_a_nodes_blocks_are_those_of_its_affinities_in_force() {
     assert_eq!(node.plan.masquerade_addresses(), [] as [IpAddr; 0]);
     assert_eq!(node.addresses, tunnels.into());
     assert_eq!(cluster.borrowed_tunnels, [tunnels[1]].into());
-    // Objects alone say that it is Calico's, and an agent may be told otherwise.
+    // The objects alone indicate Calico's IPAM, but an agent's settings may say otherwise.
     assert_eq!(assumed_ipam(&contents), Ipam::Calico);
     assert_eq!(import(&contents), cluster);
     let host_local = import_as(&contents, Ipam::HostLocal, None);

@@ -1,32 +1,34 @@
-//! Felix's settings for the way out: what pods of pools with `natOutgoing` send to the world.
+//! Felix's settings for packets that pods send to destinations outside the cluster, if the pods' pools have
+//! `natOutgoing`.
 
 use std::net::Ipv4Addr;
 
 use manx_objects::object::calico::{FelixConfiguration, NatOutgoingExclusions};
 
-/// The settings for the way out of one node.
+/// These settings for one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WayOut {
     /// `natOutgoingAddress`.
     pub address: OutgoingAddress,
-    /// Whether nodes of the cluster see pods' own addresses (`natOutgoingExclusions: IPPoolsAndHostIPs`).
+    /// Whether the cluster's nodes see the pods' own addresses (`natOutgoingExclusions: IPPoolsAndHostIPs`).
     pub excludes_hosts: bool,
 }
 
-/// The IPv4 address by which the world sees a node's pods.
+/// The IPv4 address that a node uses as source for its pods' packets to destinations outside the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutgoingAddress {
-    /// The node's first one.
+    /// The first address of the node.
     #[default]
     First,
-    /// This one, if the node has it.
+    /// This address, if the node has it.
     Named(Ipv4Addr),
-    /// A configuration is not valid, and may name one.
+    /// The address is not known, because a configuration is invalid and may name one.
     Unknown,
 }
 
 impl WayOut {
-    /// The settings by the configurations of a node, its own before everybody's. `None`: one that is not valid.
+    /// Returns the settings from these configurations of a node. The node's own configuration takes precedence over
+    /// `default`. `None` stands for an invalid configuration.
     pub(super) fn new(configurations: &[Option<&FelixConfiguration>]) -> Self {
         let address = configurations.iter().find_map(|felix| match felix {
             Some(felix) => felix.nat_outgoing_address.map(OutgoingAddress::Named),

@@ -1,4 +1,4 @@
-//! The addresses at which clients of a node reach a Service by translation, and why others are none.
+//! The addresses of a Service that a node translates for its clients, and the reasons why it does not translate others.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,23 +11,23 @@ use super::backends::TrafficPolicy;
 use super::bounds::MOST_EXTERNAL_IPS;
 use super::omission::Omission;
 
-/// The label that leaves a Service to another proxy.
+/// The label of a Service that another proxy translates.
 pub(super) const OTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
-/// The label of headless Services. As kube-proxy, Manx leaves every Service alone that has it.
+/// The label of headless Services. Like kube-proxy, Manx translates nothing of a Service with this label.
 pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
 
-/// Why nothing of a Service is translated.
+/// The reason why nothing of a Service is translated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeftAlone {
     /// `clusterIP: None`.
     Headless,
     /// `type: ExternalName`.
     ExternalName,
-    /// A label leaves it to another proxy.
+    /// A label assigns the Service to another proxy.
     OtherProxy,
-    /// A label says that it is headless.
+    /// A label says that the Service is headless.
     HeadlessLabel,
-    /// Older Services of its namespace are as many as nodes translate.
+    /// The Service's namespace already has the maximum number of translated Services, which are older.
     Namespace,
 }
 
@@ -43,18 +43,18 @@ impl fmt::Display for LeftAlone {
     }
 }
 
-/// Why an address of a Service has no frontend on any node.
+/// The reason why an address of a Service has no frontend on any node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Untranslated {
     /// The address is one of `externalIPs`, and the settings do not allow it.
     External,
-    /// The same, and the Service has more that are allowed.
+    /// The address is one of `externalIPs`, and the Service has too many that the settings allow.
     TooManyExternal,
-    /// The address is `loadBalancerIP`, for which the author of the Service asks the load balancer.
+    /// The address is `loadBalancerIP`, which the author of the Service only requests from the load balancer.
     AskedFor,
     /// The `ipMode` of the load balancer's address is `Proxy`.
     Proxied,
-    /// The address is a load balancer's, and the Service is not of type `LoadBalancer`.
+    /// The address is a load balancer's, but the Service is not of type `LoadBalancer`.
     NoLoadBalancer,
     /// The Service has no cluster IP of the family.
     Family,
@@ -91,26 +91,27 @@ pub(super) struct Opening {
     pub(super) policy: TrafficPolicy,
 }
 
-/// What the address of a frontend is.
+/// The source of a frontend's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AddressKind {
     /// One of `spec.clusterIPs`.
     ClusterIp,
     /// One of `status.loadBalancer.ingress`.
     LoadBalancer,
-    /// The same for clients from outside of the cluster, where they get other endpoints.
+    /// The same, for clients outside the cluster, if they get other endpoints than clients in the cluster.
     LoadBalancerOutside,
     /// One of `spec.externalIPs`.
     ExternalIp,
-    /// The same for clients from outside of the cluster, where they get other endpoints.
+    /// The same, for clients outside the cluster, if they get other endpoints than clients in the cluster.
     ExternalIpOutside,
-    /// An address of the node, with the port's `nodePort`.
+    /// An address of the node, in combination with the port's `nodePort`.
     NodePort,
 }
 
 impl AddressKind {
-    /// What the address is for clients from outside of the cluster, if `externalTrafficPolicy` is about it and clients
-    /// in the cluster get any endpoint. kube-proxy (`pkg/proxy/iptables`) leads both kinds by the same chain.
+    /// Returns the kind for clients outside the cluster, if they may get other endpoints than clients in the cluster.
+    /// This is so if `externalTrafficPolicy` applies to the address and clients in the cluster get any endpoint.
+    /// kube-proxy (`pkg/proxy/iptables`) uses the same chain for both kinds.
     fn for_outside(self) -> Option<Self> {
         match self {
             Self::LoadBalancer => Some(Self::LoadBalancerOutside),
@@ -122,28 +123,29 @@ impl AddressKind {
         }
     }
 
-    /// Whether it leads to any node, as routers choose.
+    /// Returns whether packets to the address may arrive at any node, depending on routers.
     pub(super) fn is_of_any_node(self) -> bool {
         matches!(self, Self::LoadBalancer | Self::ExternalIp)
     }
 
-    /// Whether `loadBalancerSourceRanges` say which clients are served there.
+    /// Returns whether `loadBalancerSourceRanges` limits the clients of the address.
     pub(super) fn heeds_source_ranges(self) -> bool {
         matches!(self, Self::LoadBalancer | Self::LoadBalancerOutside)
     }
 
-    /// Whether it is about clients from outside alone.
+    /// Returns whether the kind applies only to clients outside the cluster.
     pub fn is_outside_alone(self) -> bool {
         matches!(self, Self::LoadBalancerOutside | Self::ExternalIpOutside)
     }
 
-    /// Whether the author of the Service alone has chosen the address.
+    /// Returns whether only the author of the Service has chosen the address.
     pub(super) fn is_external_ip(self) -> bool {
         matches!(self, Self::ExternalIp | Self::ExternalIpOutside)
     }
 }
 
-/// Why nothing of a Service is translated. `None`: clients reach it by translation, and nobody else translates it.
+/// Returns the reason why nothing of a Service is translated. Returns `None` if Manx translates it: clients reach it by
+/// translation, and nothing else translates it.
 pub(super) fn left_alone(service: &Service) -> Option<LeftAlone> {
     if service.headless {
         Some(LeftAlone::Headless)
@@ -156,16 +158,16 @@ pub(super) fn left_alone(service: &Service) -> Option<LeftAlone> {
     }
 }
 
-/// The addresses of a Service that is not left alone, but for those of nodes. Of `externalIPs` those count that lie in
-/// one of the nets `external`.
+/// Returns the addresses of a translated Service, except the addresses of nodes. An address of `externalIPs` counts
+/// only if it is in one of the nets `external`.
 ///
-/// An address that is several things is the one that most of the cluster has agreed to: a cluster IP, a load
-/// balancer's, and last one of `externalIPs`.
+/// An address may come from several sources. It then has the kind that most parts of the cluster have agreed to: first
+/// cluster IP, then load balancer, and last `externalIPs`.
 pub(super) fn addresses(
     service: &Service,
     external: &[IpNet],
 ) -> BTreeMap<IpAddr, Result<(AddressKind, TrafficPolicy), Untranslated>> {
-    // Clients in the cluster get any endpoint there, and so do those from outside, unless the policy is Local for them.
+    // Clients in the cluster get any endpoint here. So do clients outside the cluster, unless their policy is Local.
     let policy_outside =
         if chooses_alike(service) { TrafficPolicy::Alike } else { TrafficPolicy::Cluster };
     let of_balancer = |address: &IpAddr| {
@@ -174,7 +176,7 @@ pub(super) fn addresses(
         } else if has_family(service, address.is_ipv4()) {
             Ok((AddressKind::LoadBalancer, policy_outside))
         } else {
-            // A balancer may have an address of a family in which the service itself has none.
+            // A load balancer may have an address of a family in which the Service has no cluster IP.
             Err(Untranslated::Family)
         }
     };
@@ -199,7 +201,7 @@ pub(super) fn addresses(
     let proxied = service.load_balancer_proxied.iter().map(|it| (*it, Err(Untranslated::Proxied)));
     let vips = service.load_balancer_vips.iter().map(|it| (*it, of_balancer(it)));
     for (address, found) in proxied.chain(vips) {
-        // What the balancer leaves to nobody here may still be an external IP.
+        // If the load balancer's address is not translated here, it may still be an external IP.
         if found.is_ok() || all.get(&address).is_none_or(Result::is_err) {
             all.insert(address, found);
         }
@@ -209,9 +211,9 @@ pub(super) fn addresses(
     all
 }
 
-/// Where clients of a node reach a port of a Service: at those of its addresses that may be a service's, and at its node
-/// port, which is served at these addresses of the node if it is in the range. An address that clients from outside find with
-/// other endpoints comes twice, for them later.
+/// Returns the addresses and ports at which clients of a node reach a port of a Service. They are the admitted
+/// addresses of the Service and, if the node port is in the range, the node port on the addresses of the node. If
+/// clients outside the cluster get other endpoints at an address, the address occurs a second time, later, for them.
 pub(super) fn openings<'a>(
     (service, port): (&'a Service, &ServicePort),
     addresses: &'a [(IpAddr, (AddressKind, TrafficPolicy), bool)],
@@ -242,17 +244,18 @@ pub(super) fn openings<'a>(
     own.chain(for_outside).chain(refused).chain(of_node)
 }
 
-/// Whether an annotation asks that all nodes choose alike, and no policy has each choose among its own endpoints.
+/// Returns whether all nodes choose the same endpoint for a connection. An annotation requests this, and it does not
+/// apply if each node uses only its own endpoints.
 fn chooses_alike(service: &Service) -> bool {
     service.maglev && !service.keeps_clients
 }
 
-/// A traffic policy. `is_local`: it is `Local`.
+/// Returns the traffic policy: `Local` if `is_local` is set, and otherwise `Cluster`.
 pub(super) fn policy(is_local: bool) -> TrafficPolicy {
     if is_local { TrafficPolicy::Local } else { TrafficPolicy::Cluster }
 }
 
-/// Whether a Service has a cluster IP of a family.
+/// Returns whether a Service has a cluster IP of a family.
 pub(super) fn has_family(service: &Service, is_v4: bool) -> bool {
     service.cluster_ips.iter().any(|it| it.is_ipv4() == is_v4)
 }

@@ -1,22 +1,23 @@
-//! The addresses of services that a node announces to its peers in BGP.
+//! The addresses of services that a node announces to its BGP peers.
 //!
-//! The ranges are those of `BGPConfiguration/default` ([`AnnouncedNets`]). Every node tells of them. A node tells of a single
-//! address as well:
+//! The ranges are those of `BGPConfiguration/default` ([`AnnouncedNets`]). Every node announces them. A node also
+//! announces single addresses:
 //!
-//! | the Service | told by |
+//! | the Service | announced by |
 //! |---|---|
 //! | `externalTrafficPolicy: Local` | the nodes on which it has a ready endpoint |
-//! | others, where the range is the address itself | every node |
-//! | others, with `serviceLoadBalancerAggregation: Disabled` and an address of a load balancer | every node, while some endpoint is ready |
+//! | others, if the range is this single address | every node |
+//! | others, with `serviceLoadBalancerAggregation: Disabled` and a load balancer's address | every node, while an endpoint is ready |
 //!
-//! Several Services may name one address in `externalIPs`: then the first one decides, in the order in which they get its
-//! ports. None of them decides if the address is another Service's, by a load balancer. Otherwise the author of a Service
-//! could name the address of another one, and lead its clients to nodes without an endpoint.
+//! If several Services name one address in `externalIPs`, the first one decides. The order is the one in which Services
+//! get the address's ports. None of them decides if the address also belongs to another Service as a load balancer's
+//! address. Otherwise the author of a Service could name the address of another Service, and divert its clients to
+//! nodes without an endpoint.
 //!
-//! A node with the label `node.kubernetes.io/exclude-from-external-load-balancers` tells of nothing.
+//! A node with the label `node.kubernetes.io/exclude-from-external-load-balancers` announces nothing.
 //!
-//! Source: Calico's documentation, "Advertise Kubernetes service IP addresses". (Calico tells of an address while any
-//! Service has it.)
+//! Source: Calico's documentation, "Advertise Kubernetes service IP addresses". (Calico announces an address as long as
+//! any Service has it.)
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -38,44 +39,44 @@ pub mod nets;
 #[cfg(test)]
 mod tests;
 
-/// The label of nodes to which nothing from outside is led.
+/// The label of nodes that must not receive traffic from outside the cluster.
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
-/// See the module. It depends on the present objects only, never on the changes that led to them.
+/// See the module. The result depends only on the current objects, never on the changes that led to them.
 #[derive(Debug)]
 pub struct Announced {
     node: String,
-    /// The nets whose addresses count as one of `externalIPs`.
+    /// The nets in which an address of `externalIPs` takes effect.
     external: Vec<IpNet>,
     slices: Slices,
     services: HashMap<ObjectKey, Known>,
-    /// The Services that have each address, the first one first.
+    /// The Services that have each address, in order of precedence.
     order: BTreeMap<IpAddr, BTreeSet<Precedence>>,
 }
 
 /// The addresses that a node announces.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Told {
-    /// The ranges, and the single addresses.
+    /// The ranges and the single addresses.
     pub routes: BTreeSet<IpNet>,
-    /// The number of single addresses that are left out, because there are too many.
+    /// The number of single addresses that are left out because there are too many.
     pub left_out: usize,
 }
 
-/// A Service that has addresses.
+/// A Service with its addresses.
 #[derive(Debug, PartialEq, Eq)]
 struct Known {
     rank: Arc<Rank>,
     addresses: BTreeMap<IpAddr, Claim>,
 }
 
-/// What an address is to a Service that has it.
+/// The data of a Service about one of its addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Claim {
     kind: AddressKind,
-    /// `externalTrafficPolicy: Local`.
+    /// Whether `externalTrafficPolicy` is `Local`.
     is_local: bool,
-    /// Whether an endpoint of the family is ready: on any node, and on this one.
+    /// Whether an endpoint of the address's family is ready: on any node, and on this node.
     is_ready: bool,
     is_ready_here: bool,
 }
@@ -87,7 +88,8 @@ impl Known {
 }
 
 impl Announced {
-    /// What a node tells in a cluster without objects. Of `externalIPs` those count that lie in one of the nets `external`.
+    /// Returns the value for a cluster without objects. An address of `externalIPs` counts only if it is in one of the
+    /// nets `external`.
     pub fn new(node: &str, external: Vec<IpNet>) -> Self {
         Self {
             node: node.to_owned(),
@@ -98,8 +100,8 @@ impl Announced {
         }
     }
 
-    /// Follows changes that led to `contents`; all changes before were followed. Returns whether peers may have to be told of
-    /// other addresses.
+    /// Applies the changes that led to `contents`. All earlier changes must have been applied. Returns whether the
+    /// announced addresses may have changed.
     pub fn follow(&mut self, contents: &Contents, changes: &Changes) -> bool {
         let mut changed = BTreeSet::new();
         match changes {
@@ -134,7 +136,8 @@ impl Announced {
         differs
     }
 
-    /// The addresses that the node announces. `is_served`: whether the node leads clients of an address to its Service.
+    /// Returns the addresses that the node announces. `is_served` says whether the node translates an address to its
+    /// Service.
     pub fn told(
         &self,
         contents: &Contents,
@@ -166,7 +169,7 @@ impl Announced {
         self.services.get(&*by.rank.object)?.addresses.get(&address)
     }
 
-    /// Whether a Service that has an address fulfils the condition under which peers are told of it.
+    /// Returns whether a Service that has an address meets the condition under which the address is announced.
     fn fulfils(&self, nets: &AnnouncedNets, by: &Precedence, address: IpAddr) -> bool {
         let Some(claim) = self.claim(by, address) else { return false };
         match nets.condition(address, claim.kind, claim.is_local) {
@@ -177,7 +180,7 @@ impl Announced {
         }
     }
 
-    /// Replaces what is known of a Service. Returns whether that differs.
+    /// Replaces the data of a Service. Returns whether the data has changed.
     fn replace(&mut self, contents: &Contents, key: ObjectKey) -> bool {
         let now = match contents.valid(&key) {
             Some(Object::Service(service)) => self.known(&key, service),
@@ -205,13 +208,13 @@ impl Announced {
         true
     }
 
-    /// The addresses of a Service. `None`: nodes translate nothing of it.
+    /// Returns the addresses of a Service. Returns `None` if nodes translate nothing of the Service.
     fn known(&self, key: &ObjectKey, service: &Service) -> Option<Known> {
         if left_alone(service).is_some() {
             return None;
         }
         let name = ObjectName::new(&key.namespace, &key.name);
-        // Of each family, IPv4 first: on any node, and on this one.
+        // For each family, IPv4 first: whether an endpoint is ready on any node, and on this node.
         let mut ready = [(false, false); 2];
         for endpoint in self.slices.ready((&name, service)) {
             let (anywhere, here) = &mut ready[usize::from(endpoint.address.is_ipv6())];

@@ -1,7 +1,8 @@
-//! The backends that a new connection may get: the rules of traffic policies, hints and conditions.
+//! Chooses the backends that a new connection may get, by the rules of traffic policies, hints and conditions.
 //!
 //! Sources: Kubernetes documentation, "Virtual IPs and Service Proxies", "Service Internal Traffic Policy" and
-//! "Topology Aware Routing"; KEP-1669 (terminating endpoints), KEP-3015 and KEP-4444 (hints). kube-proxy decides alike.
+//! "Topology Aware Routing"; KEP-1669 (terminating endpoints), KEP-3015 and KEP-4444 (hints). kube-proxy makes the same
+//! decisions.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,18 +12,18 @@ use manx_dataplane::wire::address::Address;
 use manx_objects::contents::Contents;
 use manx_objects::object::{Hints, Kind, Object, ObjectKey, SliceEndpoint};
 
-/// The label of a node's zone.
+/// The label with the zone of a node.
 pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// The node whose clients get backends.
+/// The node for whose clients backends are chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Here {
     pub(super) node: String,
-    /// The label `topology.kubernetes.io/zone` of the node.
+    /// The zone of the node, from the label `topology.kubernetes.io/zone`.
     pub(super) zone: Option<String>,
 }
 
-/// The zone of a node, if it is known.
+/// Returns the zone of a node, if it is known.
 pub fn zone(contents: &Contents, node: &str) -> Option<String> {
     match contents.valid(&ObjectKey::new(Kind::Node, "", node)) {
         Some(Object::Node(node)) => node.labels.get(ZONE).cloned(),
@@ -30,33 +31,33 @@ pub fn zone(contents: &Contents, node: &str) -> Option<String> {
     }
 }
 
-/// The endpoints that clients may get.
+/// Which endpoints clients may get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TrafficPolicy {
-    /// All of the cluster's, unless hints say which ones are meant for this node.
+    /// All endpoints of the cluster, unless hints assign some of them to this node.
     Cluster,
-    /// The same, whatever hints say: every node's clients get the same ones.
+    /// All endpoints of the cluster, without regard to hints, so that the clients of every node get the same ones.
     Alike,
-    /// Those of this node only.
+    /// Only endpoints on this node.
     Local,
 }
 
-/// Why new connections do not get an endpoint.
+/// The reason why new connections do not get an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LeftOut {
-    /// Its address is loopback, link-local, multicast or reserved.
+    /// The endpoint's address is loopback, link-local, multicast or reserved.
     Address,
-    /// Its slice has no port with the name and the protocol of the Service's port.
+    /// The endpoint's slice has no port with the name and the protocol of the Service's port.
     Port,
-    /// It is not ready, and does not serve while it terminates.
+    /// The endpoint is not ready, and is not one that still serves while it terminates.
     NotReady,
-    /// It terminates, and another one is ready.
+    /// The endpoint is terminating, and another one is ready.
     Terminating,
-    /// It is on another node, and the traffic policy is `Local`.
+    /// The endpoint is on another node, and the traffic policy is `Local`.
     OtherNode,
-    /// Hints mean it for other nodes.
+    /// Hints assign the endpoint to other nodes.
     HintedNodes,
-    /// Hints mean it for other zones.
+    /// Hints assign the endpoint to other zones.
     HintedZones,
 }
 
@@ -74,22 +75,23 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// An endpoint at one of its ports.
+/// An endpoint with one of its ports.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate<'a> {
     pub(super) endpoint: &'a SliceEndpoint,
     pub(super) port: u16,
 }
 
-/// Whether packets may be sent to a backend with this address. The API server takes no others; manifests may have any.
+/// Returns whether packets may be sent to a backend with this address. The API server accepts no other addresses, but
+/// manifests may contain any.
 pub(super) fn can_be_backend(address: IpAddr) -> bool {
     let is_link_local = matches!(address, IpAddr::V4(v4) if v4.is_link_local());
     !is_link_local && Address::from(address).is_forwardable()
 }
 
-/// How the backends for clients of a node are chosen among the endpoints of a frontend.
+/// The choice of backends for clients of a node, among the endpoints of a frontend.
 ///
-/// Ready endpoints count. If none is ready, those count that still serve while they terminate.
+/// Ready endpoints are chosen. If none is ready, endpoints that still serve while they terminate are chosen.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice<'a> {
     policy: TrafficPolicy,
@@ -109,7 +111,7 @@ impl<'a> Choice<'a> {
         Self { takes_terminating, ..of_ready }
     }
 
-    /// Why clients do not get an endpoint; `None`: they may get it.
+    /// Returns the reason why clients do not get an endpoint, or `None` if they may get it.
     pub(super) fn leaves_out(&self, candidate: &Candidate<'_>) -> Option<LeftOut> {
         let endpoint = candidate.endpoint;
         let is_local = || endpoint.node.as_deref() == Some(&*self.here.node);
@@ -126,7 +128,8 @@ impl<'a> Choice<'a> {
     }
 }
 
-/// The backends for clients of this node, sorted and each once, and what becomes of a connection if there is none.
+/// Returns the backends for clients of this node, sorted and without duplicates, and what happens to a connection if
+/// there is none.
 pub(super) fn select(
     candidates: &[Candidate<'_>],
     policy: TrafficPolicy,
@@ -134,7 +137,7 @@ pub(super) fn select(
 ) -> (Box<[Backend]>, WithoutBackend) {
     let choice = Choice::new(candidates, policy, here);
     let backends = backends(candidates, |it| choice.leaves_out(it).is_none());
-    // Other nodes' clients may have a backend: then this node's get no answer, as if the service was far away.
+    // Clients of other nodes may have a backend. In that case, clients of this node get no answer instead of a refusal.
     let is_elsewhere =
         || candidates.iter().any(|it| choice.leaves_out(it) == Some(LeftOut::OtherNode));
     let without = if backends.is_empty() && is_elsewhere() {
@@ -145,12 +148,12 @@ pub(super) fn select(
     (backends, without)
 }
 
-/// All backends, whatever their conditions and nodes, sorted and each once.
+/// Returns all backends, without regard to their conditions and nodes, sorted and without duplicates.
 pub(super) fn all(candidates: &[Candidate<'_>]) -> Box<[Backend]> {
     backends(candidates, |_| true)
 }
 
-/// The backends of some candidates, sorted and each once.
+/// Returns the backends of some candidates, sorted and without duplicates.
 fn backends(
     candidates: &[Candidate<'_>],
     counts: impl Fn(&Candidate<'_>) -> bool,
@@ -163,18 +166,18 @@ fn backends(
     backends.into()
 }
 
-/// The hints by which endpoints are chosen.
+/// The type of hints by which endpoints are chosen.
 #[derive(Debug, Clone, Copy)]
 enum Hinted {
     Nodes,
     Zones,
-    /// Hints do not matter: a ready endpoint has none, or none is for this node.
+    /// Hints are ignored: a ready endpoint has none, or none of them names this node or zone.
     Not,
 }
 
 impl Hinted {
-    /// Hints of a kind count if every ready endpoint has one and some endpoint's is for this node. Those for nodes are
-    /// asked first.
+    /// Hints of a type are used if every ready endpoint has one and at least one names this node or its zone. Hints for
+    /// nodes take precedence over hints for zones.
     fn of(candidates: &[Candidate<'_>], here: &Here) -> Self {
         let ready = || candidates.iter().filter(|it| it.endpoint.ready);
         let counts = |hinted: Self| {
@@ -184,7 +187,7 @@ impl Hinted {
         [Self::Nodes, Self::Zones].into_iter().find(|it| counts(*it)).unwrap_or(Self::Not)
     }
 
-    /// The nodes or zones for which an endpoint is meant.
+    /// Returns the nodes or zones to which an endpoint is assigned.
     fn names<'a>(self, candidate: &Candidate<'a>) -> &'a [Box<str>] {
         let Some(Hints { nodes, zones }) = candidate.endpoint.hints.as_deref() else { return &[] };
         match self {
@@ -194,7 +197,7 @@ impl Hinted {
         }
     }
 
-    /// Why clients do not get a ready endpoint.
+    /// Returns the reason why clients do not get a ready endpoint.
     fn leaves_out(self, candidate: &Candidate<'_>, here: &Here) -> Option<LeftOut> {
         let reason = match self {
             Self::Nodes => LeftOut::HintedNodes,

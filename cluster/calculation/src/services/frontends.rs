@@ -1,16 +1,16 @@
-//! The table of the services that Manx translates, kept up to date by changes of objects: what has to be compiled again, and
-//! who has each key.
+//! The table of the services that Manx translates. Changes of objects keep it up to date: this module decides what must
+//! be compiled again, and which object has each key.
 //!
-//! [`compile`] makes the frontends of one object, and [`granted`] says which ports of the node its pods have.
+//! [`compile`] compiles the frontends of one object, and [`granted`] decides which ports of the node its pods have.
 //!
-//! A frontend is a cluster IP, a load balancer's address that nodes translate, or one of the `externalIPs` that the
-//! settings allow, with a port of the Service; or an address of this node with the port's node port, or with a port
-//! that a pod of this node asks for. Left alone are Services that are headless or of type `ExternalName`, and those that
-//! a label gives to another proxy.
+//! A frontend is an address with a port. It is a cluster IP, a load balancer's address that nodes translate, or one of
+//! the `externalIPs` that the settings allow, each with a port of the Service. It may also be an address of this node,
+//! with a node port or with a host port that a pod of this node requests. Nothing is translated of Services that are
+//! headless or of type `ExternalName`, or that a label assigns to another proxy.
 //!
-//! The table depends on the present objects only, never on the changes that led to them; only the number of addresses
-//! that have gone counts changes. What is not known is closed: a Service that is not valid has no frontend, and while a
-//! slice of a namespace is not valid, connections to all its Services are refused.
+//! The table depends only on the current objects, never on the changes that led to them. The only exception is the
+//! number of addresses that have been removed. Missing knowledge fails closed: an invalid Service has no frontend, and
+//! while a slice of a namespace is invalid, connections to all Services of the namespace are refused.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -40,46 +40,49 @@ use super::slices::Slices;
 pub struct Frontends {
     here: Here,
     node_ports: NodePorts,
-    /// The nets whose addresses count as one of `externalIPs`.
+    /// The nets in which an address of `externalIPs` takes effect.
     external: Box<[IpNet]>,
-    /// The nets of cluster IPs to which routers lead clients from outside.
+    /// The nets of cluster IPs that routers outside the cluster send to any node.
     announced_cluster_ips: Box<[IpNet]>,
     table: Arc<ServiceTable>,
-    /// The addresses that have a frontend, but for those of this node.
+    /// The addresses that have a frontend, except the addresses of this node.
     addresses: BTreeSet<IpAddr>,
-    /// The Services, and the pods of this node that ask for ports of it.
+    /// The Services, and the pods of this node that request ports of the node.
     claimants: HashMap<Arc<ObjectKey>, Claimant>,
     claims: Claims,
-    /// What is not translated in full.
+    /// The parts of each object that are not translated, with the reasons.
     omissions: BTreeMap<Arc<ObjectKey>, BTreeSet<Omission>>,
     host_ports: HostPorts,
-    /// The ports at which load balancers ask for each Service, and what they are told.
+    /// The port on which load balancers ask about each Service, and the answer.
     health_checks: BTreeMap<Arc<Rank>, (u16, LocalEndpoints)>,
     slices: Slices,
     shares: Shares,
     named: NamedAddresses,
 }
 
-/// The ports of this node's addresses that are services'.
+/// The ports of this node's addresses that are for services.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodePorts {
-    /// The ports, the first and the last. A node port outside of them is not translated, because it may be a port of a
+    /// The first and the last port. A node port outside this range is not translated, because it may be the port of a
     /// program of the node.
     pub range: (u16, u16),
-    /// The addresses, which are also those of pods' host ports.
+    /// The addresses for node ports, and for pods' host ports.
     pub addresses: BTreeSet<IpAddr>,
-    /// Whether pods' host ports are translated. Behind another plugin they are that one's.
+    /// Whether pods' host ports are translated. They are not translated if another plugin connects the pods, because
+    /// that plugin does this.
     pub of_pods: bool,
 }
 
 impl NodePorts {
-    /// Whether an address of a frontend is one of the node's, or that of [`NodePorts::of_services`] where nobody can ask.
+    /// Returns whether an address of a frontend belongs to the node. The unspecified address of
+    /// [`NodePorts::of_services`] counts as such, too.
     fn is_of_node(&self, address: IpAddr) -> bool {
         address.is_unspecified() || self.addresses.contains(&address)
     }
 
-    /// The addresses at which Services have node ports. If the node has no address of a family, it is the unspecified
-    /// address, where nobody can ask. By it the node knows the Services' backends, and other nodes can lead clients to them.
+    /// Returns the addresses at which Services have node ports. If the node has no address of a family, the unspecified
+    /// address stands for it, which no client can reach. Through this frontend the node knows the Services' backends,
+    /// so that other nodes can send clients to them.
     fn of_services(&self) -> impl Iterator<Item = IpAddr> {
         let unspecified = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
         let has_family = |it: &IpAddr| self.addresses.iter().any(|at| at.is_ipv4() == it.is_ipv4());
@@ -99,7 +102,7 @@ struct Claimant {
 }
 
 impl Claimant {
-    /// The precedence of its claim on a key.
+    /// Returns the precedence of the object's claim to a key.
     fn precedence(&self, key: &FrontendKey) -> Precedence {
         let at = self.addresses.binary_search_by_key(&key.address.to_ip(), |own| own.address);
         let own = at.ok().map(|at| self.addresses[at]);
@@ -109,36 +112,36 @@ impl Claimant {
 }
 
 impl Frontends {
-    /// The frontends of a cluster without objects, as clients of node `node` see them.
+    /// Returns the frontends of a cluster without objects, as clients of the node `node` see them.
     pub fn new(node: &str, node_ports: NodePorts) -> Self {
         let here = Here { node: node.to_owned(), zone: None };
         Self { here, node_ports, ..Self::default() }
     }
 
-    /// The same, in which those of `externalIPs` count that lie in one of these nets. Without it none does.
+    /// Sets the nets in which an address of `externalIPs` takes effect. By default there are none.
     #[must_use]
     pub fn with_external_ips(self, nets: &[IpNet]) -> Self {
         Self { external: nets.into(), ..self }
     }
 
-    /// The same, with [`Frontends::announce`].
+    /// Sets the nets that [`Frontends::announce`] sets.
     #[must_use]
     pub fn with_announced(self, nets: &[IpNet]) -> Self {
         Self { announced_cluster_ips: nets.into(), ..self }
     }
 
-    /// The table. A change makes another one, which shares with this one what is alike.
+    /// Returns the table. A change creates a new table, which shares its unchanged parts with the old one.
     pub fn table(&self) -> &Arc<ServiceTable> {
         &self.table
     }
 
-    /// The addresses that have a frontend, but for those of this node.
+    /// Returns the addresses that have a frontend, except the addresses of this node.
     pub fn addresses(&self) -> &BTreeSet<IpAddr> {
         &self.addresses
     }
 
-    /// Sorts addresses by the first claim on each: external IPs, which nobody but authors of Services has chosen, come
-    /// last, and of two the older one comes first.
+    /// Sorts addresses by the precedence of the first claim to each. External IPs come last, because only authors of
+    /// Services have chosen them. Among equals, the older claim comes first.
     pub fn sort_by_claim(&self, addresses: &mut [IpAddr]) {
         let first = |address: &IpAddr| {
             let at = FrontendKey { address: (*address).into(), protocol: 0, port: 0 };
@@ -147,7 +150,7 @@ impl Frontends {
         addresses.sort_by_cached_key(first);
     }
 
-    /// The Services and pods that are not translated in full, in order, each with what is left out.
+    /// Returns the Services and pods that are not completely translated, in order, each with a part that is left out.
     pub fn omissions(&self) -> impl Iterator<Item = (&ObjectKey, Omission)> {
         let of_objects = self
             .omissions
@@ -161,9 +164,9 @@ impl Frontends {
         all.into_iter()
     }
 
-    /// Follows changes that led to `contents`; all changes before were followed. `admits` says whether an address may be
-    /// a service's: it lies in no pool and block, and is no node's. Returns the addresses that have a frontend now and had
-    /// none, or the other way round.
+    /// Applies the changes that led to `contents`. All earlier changes must have been applied. `admits` says whether an
+    /// address may be a service's address: it is in no pool and no block, and is not an address of a node. Returns the
+    /// addresses that have gained their first frontend or lost their last one.
     pub fn follow(
         &mut self,
         contents: &Contents,
@@ -183,7 +186,8 @@ impl Frontends {
         self.compile_all(contents, changed, admits)
     }
 
-    /// Compiles the Services again for which `admits` has another answer than before. Returns as [`Frontends::follow`].
+    /// Compiles the Services again for which the result of `admits` has changed. Returns the same as
+    /// [`Frontends::follow`].
     pub fn readmit(
         &mut self,
         contents: &Contents,
@@ -198,7 +202,7 @@ impl Frontends {
         self.compile_all(contents, changed, admits)
     }
 
-    /// Moves node ports to these addresses of the node. `admits` is as for [`Frontends::follow`].
+    /// Moves node ports to these addresses of the node. `admits` is the same as for [`Frontends::follow`].
     pub fn move_node_ports(
         &mut self,
         contents: &Contents,
@@ -213,8 +217,9 @@ impl Frontends {
         }
     }
 
-    /// Sets the nets of cluster IPs to which routers lead clients from outside, by any node. Backends on other nodes take them
-    /// then, as at a load balancer's address. `admits` is as for [`Frontends::follow`].
+    /// Sets the nets of cluster IPs that routers outside the cluster send to any node. Backends on other nodes then
+    /// accept clients from outside the cluster, as at a load balancer's address. `admits` is the same as for
+    /// [`Frontends::follow`].
     pub fn announce(
         &mut self,
         contents: &Contents,
@@ -229,7 +234,7 @@ impl Frontends {
         }
     }
 
-    /// Notes changed objects, each with its state before, and returns those that have to be compiled.
+    /// Records changed objects, each with its earlier state, and returns the objects that must be compiled.
     fn note_objects<'a>(
         &mut self,
         contents: &Contents,
@@ -260,7 +265,8 @@ impl Frontends {
                 _ => {}
             }
             if matches!(key.kind, Kind::EndpointSlice | Kind::Pod | Kind::Node) {
-                // Added first, so that an address that stays is never gone.
+                // The new state is added before the old one is removed, so that an address in both never counts as
+                // removed.
                 if let Some(state) = now {
                     self.named.add(key, state);
                 }
@@ -275,7 +281,8 @@ impl Frontends {
         changed
     }
 
-    /// Notes all objects, and returns those that are and were compiled.
+    /// Records all objects, and returns the objects to compile: those that exist now and those that were compiled
+    /// before.
     fn note_everything(&mut self, contents: &Contents) -> BTreeSet<ObjectKey> {
         self.note_zone(contents);
         self.slices = Slices::default();
@@ -302,13 +309,13 @@ impl Frontends {
         asking.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Notes the zone of this node, and returns whether it has changed.
+    /// Records the zone of this node, and returns whether it has changed.
     fn note_zone(&mut self, contents: &Contents) -> bool {
         let zone = zone(contents, &self.here.node);
         std::mem::replace(&mut self.here.zone, zone) != self.here.zone
     }
 
-    /// Compiles objects that have changed, and returns as [`Frontends::follow`].
+    /// Compiles changed objects, and returns the same as [`Frontends::follow`].
     fn compile_all(
         &mut self,
         contents: &Contents,
@@ -329,7 +336,8 @@ impl Frontends {
         touched.into_iter().filter(|key| self.store(*key)).map(|key| key.address.to_ip()).collect()
     }
 
-    /// Replaces what is known of an object. Adds the keys that it claims, and those that it has claimed, to `touched`.
+    /// Replaces the compiled form of an object. Adds the keys that the object claims now or claimed before to
+    /// `touched`.
     fn replace(
         &mut self,
         object: &Arc<ObjectKey>,
@@ -364,7 +372,7 @@ impl Frontends {
         self.claimants.insert(Arc::clone(object), claimant);
     }
 
-    /// Notes how much of its namespace's share a Service asks for.
+    /// Records how much of its namespace's share a Service requests.
     fn note_share(&mut self, contents: &Contents, key: &Arc<ObjectKey>) {
         if let Some(before) = self.claimants.get(key) {
             self.shares.remove(&before.rank);
@@ -383,8 +391,8 @@ impl Frontends {
         Compiler { here, node_ports, external, announced_cluster_ips, slices, shares }
     }
 
-    /// Stores in the table who has a key now. Returns whether its address has a frontend now and had none, or the other
-    /// way round.
+    /// Stores in the table which object has a key now. Returns whether the key's address has gained its first frontend
+    /// or lost its last one.
     fn store(&mut self, key: FrontendKey) -> bool {
         let frontend = self.claims.first(&key).map(|(_, frontend)| frontend);
         if frontend != self.table.frontend(&key) {

@@ -1,11 +1,11 @@
 //! The ports of this node that lead to its pods (`hostPort`), as frontends.
 //!
-//! Source: Kubernetes API, `ContainerPort`; with others the plugin `portmap` does this. A pod that is on the node's
-//! network has its ports itself.
+//! Source: Kubernetes API, `ContainerPort`. With other CNI plugins, the plugin `portmap` does this. A pod on the node's
+//! network opens its ports itself.
 //!
-//! Whoever can make a pod can ask for any port. So a port leads to a pod only when it is granted
-//! ([`Frontends::grant`](super::Frontends::grant)): the agent grants those that no process of the node uses. Some ports are
-//! never a pod's, because a program of the node may be away for a moment.
+//! Anybody who can create a pod can request any port. So a port leads to a pod only if it is granted
+//! ([`Frontends::grant`](super::Frontends::grant)). The agent grants only ports that no process of the node uses. Some
+//! ports are never granted to pods, because a program of the node that uses such a port may be stopped for a moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,8 +18,9 @@ use super::backends::can_be_backend;
 use super::bounds::MOST_HOST_PORTS;
 use super::omission::Omission;
 
-/// The ports of programs of the node that are no pod's: SSH, BGP, etcd, Typha, the API server, kubelet, kube-proxy and the
-/// control plane; DHCP and VXLAN (Calico's fail-safe ports, and Kubernetes documentation, "Ports and Protocols").
+/// The ports of node programs that are never granted to pods: SSH, BGP, etcd, Typha, the API server, kubelet,
+/// kube-proxy and the control plane; DHCP and VXLAN (Calico's failsafe ports, and Kubernetes documentation, "Ports and
+/// Protocols").
 const OF_NODES: &[(Protocol, &[u16])] = &[
     (
         Protocol::Tcp,
@@ -28,14 +29,14 @@ const OF_NODES: &[(Protocol, &[u16])] = &[
     (Protocol::Udp, &[67, 68, 4789, 8472]),
 ];
 
-/// Whether pods of this node have ports of it.
+/// Returns whether a pod can have host ports and requests some.
 pub(super) fn has_some(pod: &Pod) -> bool {
     !pod.host_network && !pod.is_finished() && ports(pod).any(|it| it.host.is_some())
 }
 
-/// The frontends that a pod on this node, which has these addresses, asks for. A pod has none of a family in which it has no
-/// address. What annotations say of a pod's addresses does not count: whoever writes them would lead the node's ports
-/// elsewhere.
+/// Returns the frontends that a pod on this node requests, at these addresses of the node. In a family without an
+/// address of the pod, there are none. The addresses in annotations are ignored, because their authors could otherwise
+/// divert the node's ports.
 pub(super) fn asked(
     pod: &Pod,
     of_node: &BTreeSet<IpAddr>,
@@ -76,11 +77,11 @@ pub(super) fn asked(
 }
 
 fn frontend(backend: Backend) -> Frontend {
-    // Clients keep no backend by it, so that it needs no number.
+    // Clients keep no backend with this frontend, so it needs no number.
     Frontend { backends: [backend].into(), all_backends: [backend].into(), ..Frontend::default() }
 }
 
-/// The ports of all containers that run beside each other, as the scheduler counts them.
+/// Returns the ports of all containers that run at the same time, as the scheduler counts them.
 fn ports(pod: &Pod) -> impl Iterator<Item = &ContainerPort> {
     pod.containers.iter().flatten()
 }

@@ -1,18 +1,18 @@
-//! The addresses that objects name: a connection to a backend goes on while its address is one of them.
+//! The addresses that objects name. A connection to a backend continues while an object names the backend's address.
 //!
-//! | who names the address | whose connections go on |
+//! | what names the address | connections that continue |
 //! |---|---|
-//! | a pod by its status, or a node | everybody's |
-//! | a slice, or a pod by an annotation alone | those that came by a Service of the same namespace |
+//! | a pod's status, or a node | all |
+//! | a slice, or only an annotation of a pod | those through a Service of the same namespace |
 //!
-//! Everybody who can write a slice or an annotation may name any address, so these hold his own connections alone: a pod that
-//! goes ends those of all others. A slice names the addresses of its endpoints in any condition, because only new connections are not
-//! for an endpoint that is not ready.
+//! Anybody who can write a slice or an annotation may name any address. So these keep only connections of the same
+//! namespace alive, and the connections of other namespaces end when the pod is gone. A slice names the addresses of
+//! its endpoints in any condition, because an endpoint that is not ready only gets no new connections.
 //!
-//! Objects of different kinds come in any order. A slice that comes before its pod holds the connections of its namespace
-//! until the pod is there, which are all that there can be: only Services of that namespace lead to its endpoints. Pods and
-//! nodes are there for endpoints that no slice names any more, and so that an agent that starts again knows those
-//! addresses, too. The result follows from the present objects alone.
+//! Objects of different kinds may arrive in any order. If a slice arrives before its pod, it keeps the connections of
+//! its namespace alive until the pod arrives. There can be no others, because only Services of that namespace lead to
+//! its endpoints. Pods and nodes are needed for endpoints that no slice names any more, and for an agent that has just
+//! started and must know those addresses, too. The result depends only on the current objects.
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem;
@@ -32,16 +32,17 @@ use crate::import::pod_addresses;
 /// The objects that name each address.
 #[derive(Debug, Default)]
 pub(super) struct NamedAddresses {
-    /// How often pods' status and nodes name each.
+    /// The number of times that statuses of pods and nodes name each address.
     by_ends: HashMap<IpAddr, u32, RandomState>,
-    /// How often slices and annotations name each, by the number of their namespace.
+    /// The number of times that slices and annotations name each address, with the number of their namespace.
     by_authors: BTreeMap<(IpAddr, u64), u32>,
-    /// What has come or gone: an address with the namespace whose authors name it; `None`: pods and nodes do.
+    /// The addresses that are no longer named, or newly named. Each has the number of the namespace that names it, or
+    /// `None` if a pod or a node does.
     changed: Vec<(IpAddr, Option<u64>)>,
 }
 
 impl NamedAddresses {
-    /// Notes that an object has this state.
+    /// Records that an object has this state.
     pub(super) fn add(&mut self, key: &ObjectKey, state: &State) {
         let Self { by_ends, by_authors, changed } = self;
         each_named(key, state, |address, namespace| {
@@ -56,7 +57,7 @@ impl NamedAddresses {
         });
     }
 
-    /// Notes that an object has this state no more.
+    /// Records that an object does not have this state any more.
     pub(super) fn remove(&mut self, key: &ObjectKey, state: &State) {
         let Self { by_ends, by_authors, changed } = self;
         each_named(key, state, |address, namespace| {
@@ -77,15 +78,15 @@ impl NamedAddresses {
         });
     }
 
-    /// Forgets all objects.
+    /// Removes all objects.
     pub(super) fn clear(&mut self) {
         self.changed.extend(self.by_ends.drain().map(|(address, _)| (address, None)));
         let of_slices = mem::take(&mut self.by_authors).into_keys();
         self.changed.extend(of_slices.map(|(address, namespace)| (address, Some(namespace))));
     }
 
-    /// Stores in the table what has changed since the last call. It has what authors name only where no pod and no
-    /// node has the address: in most clusters that is little.
+    /// Stores the changes since the last call in the table. Addresses from slices and annotations are stored only if no
+    /// pod and no node has the address. In most clusters these are few.
     pub(super) fn store(&mut self, table: &mut Arc<ServiceTable>) {
         for (address, namespace) in mem::take(&mut self.changed) {
             let is_held = self.by_ends.contains_key(&address);
@@ -112,8 +113,8 @@ fn set_named(table: &mut Arc<ServiceTable>, namespace: u64, address: IpAddr, is_
     }
 }
 
-/// Calls `each` for every address that an object names, once for each time that it names it: with the number of its
-/// namespace where the object's authors say so.
+/// Calls `each` for every address that an object names, as often as the object names it. The second argument is the
+/// number of the object's namespace if the object's authors can choose the address.
 fn each_named(key: &ObjectKey, state: &State, mut each: impl FnMut(IpAddr, Option<u64>)) {
     let namespace = || Some(numbers::of_namespace(&key.namespace));
     let object = match state {
@@ -145,7 +146,7 @@ fn each_named(key: &ObjectKey, state: &State, mut each: impl FnMut(IpAddr, Optio
     }
 }
 
-/// Whether a pod has addresses of its own.
+/// Returns whether a pod has its own addresses.
 fn takes_part(pod: &Pod) -> bool {
     !pod.host_network && !pod.is_finished()
 }
@@ -158,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// The most bytes of memory of an endpoint whose address no pod and no node has, as docs/services.md says.
+    /// The maximum memory, in bytes, of an endpoint whose address no pod and no node has, as in docs/services.md.
     const OF_ENDPOINT: usize = 250;
     /// A node of a B-tree is at least half full.
     const SLACK: usize = 2;

@@ -1,25 +1,25 @@
-//! The numbers by which the dataplane knows a Service's port and a namespace.
+//! The numbers by which the dataplane identifies a Service's port and a namespace.
 //!
-//! They are hashes of names: the same on every node, after a restart and in every version. Nobody can make an object whose
-//! number is another one's: it would take 2^64 attempts.
+//! They are hashes of names. They are the same on every node, after a restart and in every version. Finding a name with
+//! the number of another one would take 2^64 attempts, so authors of objects cannot do it.
 
 use manx_objects::object::ServicePort;
 use manx_policy_compiler::model::ObjectName;
 use sha1::{Digest, Sha1};
 
-/// The number of a Service's port.
+/// Returns the number of a Service's port.
 pub(super) fn of_port(service: &ObjectName, port: &ServicePort) -> u64 {
     let name = port.name.as_deref().unwrap_or_default();
-    // Neither a namespace nor a Service's name has a slash.
+    // A namespace and the name of a Service contain no slash, so the joined text is unique.
     number(&format!("{}/{}/{name}", service.namespace, service.name))
 }
 
-/// The number of a namespace.
+/// Returns the number of a namespace.
 pub(super) fn of_namespace(namespace: &str) -> u64 {
     number(namespace)
 }
 
-/// The first eight bytes of the hash.
+/// Returns the first eight bytes of the hash as a number.
 fn number(name: &str) -> u64 {
     let hash = Sha1::digest(name);
     hash.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))

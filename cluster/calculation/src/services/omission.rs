@@ -1,4 +1,4 @@
-//! What the table of services leaves out of a valid Service or pod, with the reason.
+//! The parts of a valid Service or pod that the table of services leaves out, with the reasons.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,63 +15,64 @@ use super::bounds::{
 /// A part of a Service, or of a pod with host ports, that clients do not reach.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Omission {
-    /// The address is a node's, or one that pods may have.
+    /// The address is an address of a node, or an address that pods may have.
     Address(IpAddr),
     /// The settings do not allow one of its `externalIPs`.
     ExternalIp(IpAddr),
-    /// The Service has more `externalIPs` that are allowed than nodes translate.
+    /// The Service has more of the allowed `externalIPs` than nodes translate.
     TooManyExternalIps,
-    /// An older object, or a Service before a pod, has the same address, protocol and port.
+    /// An older object has the same address, protocol and port. A Service comes before a pod.
     Taken {
-        /// What both have.
+        /// The common address, protocol and port.
         key: FrontendKey,
-        /// The other one.
+        /// The other object.
         by: ObjectKey,
     },
     /// An endpoint has an address to which no packet may be sent.
     Backend(IpAddr),
-    /// The node port is none that nodes leave to services.
+    /// The node port is outside the range for services.
     NodePort(u16),
-    /// The port for health checks is none that nodes leave to services.
+    /// The port for health checks is outside the range for services.
     HealthCheckPort(u16),
-    /// An older Service has the same port for health checks, or any Service as a node port.
+    /// An older Service has the same port for health checks, or any Service has it as a node port.
     HealthCheckTaken {
         /// The port.
         port: u16,
         /// The other Service.
         by: ObjectKey,
     },
-    /// Older Services have as many ports for health checks as a node serves.
+    /// Older Services already have the maximum number of ports for health checks.
     TooManyHealthChecks,
-    /// A slice of the Service's namespace is not valid, so its endpoints are not known.
+    /// A slice of the Service's namespace is invalid, so the Service's endpoints are not known.
     Endpoints,
-    /// Older Services of the namespace are as many as nodes translate, or ask for as many backends as nodes keep.
+    /// Older Services of the namespace already reach the maximum number of Services or of backends.
     Namespace,
-    /// An annotation asks that all nodes choose alike, and a policy has each choose among its own endpoints.
+    /// An annotation requests that all nodes choose the same endpoint, but a traffic policy makes each node use its own
+    /// endpoints.
     MaglevLocal,
     /// The Service has more ports than nodes translate.
     TooManyPorts,
-    /// The Service has more endpoints, those of all its ports together, than nodes keep.
+    /// The Service has more endpoints, for all its ports together, than nodes accept.
     TooManyBackends,
-    /// A pod's `hostIP` is no address of the node with such ports.
+    /// A pod's `hostIP` is not an address of the node at which such ports are served.
     HostAddress {
         /// The `hostIP`.
         address: IpAddr,
         /// The `hostPort`.
         port: u16,
     },
-    /// No routing rule can name a pod's `hostPort`.
+    /// A pod's `hostPort` cannot be expressed in a routing rule.
     HostPort(u16),
-    /// A pod's `hostPort` is that of a program of nodes.
+    /// A pod's `hostPort` is reserved for a program of nodes.
     PortOfNode(u16),
-    /// A process of the node uses a pod's `hostPort`, or used it when the pod came.
+    /// A process of the node uses a pod's `hostPort`, or used it when the pod was added.
     HostPortInUse(FrontendKey),
-    /// Older pods of the node have as many host ports as a node gives.
+    /// Older pods of the node already have the maximum number of host ports.
     TooManyHostPorts,
 }
 
 impl Omission {
-    /// Whether it is a port for health checks that is left out, and not what clients reach.
+    /// Returns whether the omission concerns only a port for health checks, not an address that clients reach.
     pub fn is_of_health_check(&self) -> bool {
         matches!(
             self,

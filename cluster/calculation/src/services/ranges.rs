@@ -1,8 +1,10 @@
-//! The ranges of services' addresses: those of cluster IPs, and those that the node announces to its peers in BGP.
+//! The ranges of services' addresses: the ranges of cluster IPs, and the ranges that the node announces to its BGP
+//! peers.
 //!
-//! The node's own processes reach cluster IPs by routes of these ranges to Manx. Manx has the same routes: an address in a
-//! range that no Service has is refused. It never goes back to the node, which would send it to Manx again, nor to the router
-//! that has heard of the range, which would send it to the node again.
+//! The node's own processes reach cluster IPs through routes for these ranges that lead to Manx. Manx has the same
+//! routes, and refuses packets to an address in a range that no Service has. It must not send such a packet back to the
+//! node, which would send it to Manx again, nor to the router that has received the announcement, which would send it
+//! to the node again.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,22 +22,22 @@ use crate::topology::Topology;
 pub struct ServiceRanges {
     /// All ranges.
     pub nets: BTreeSet<IpNet>,
-    /// Those of cluster IPs.
+    /// The ranges of cluster IPs.
     pub cluster_ips: BTreeSet<IpNet>,
-    /// The reasons why others are none.
+    /// The reasons why other ranges are not used.
     pub problems: Vec<RangeProblem>,
 }
 
-/// Why there is no range, or why a range is not used.
+/// The reason why there is no range, or why a range is not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RangeProblem {
-    /// Neither the objects nor the settings have one.
+    /// Neither the objects nor the settings contain a range.
     Unknown,
-    /// Addresses in it are other ones.
+    /// The range contains addresses of another type.
     Overlap {
         /// The range.
         range: IpNet,
-        /// What lies in it, or around it.
+        /// The address or net that overlaps the range.
         other: String,
     },
 }
@@ -58,8 +60,8 @@ impl fmt::Display for RangeProblem {
 }
 
 impl ServiceRanges {
-    /// The ranges of the `ServiceCIDRs`; if there are none, the `configured` ones; and the `announced` ones. A range that
-    /// holds addresses of nodes or pods is none: its route would take them away.
+    /// Returns the ranges of the `ServiceCIDRs` (or, if there are none, the `configured` ranges), and the `announced`
+    /// ranges. A range with addresses of nodes or pods is not used, because its route would divert their packets.
     pub fn new(
         contents: &Contents,
         configured: &[IpNet],
@@ -89,7 +91,7 @@ impl ServiceRanges {
         ranges
     }
 
-    /// The addresses to which the routes of the ranges lead on a node.
+    /// Returns the addresses on a node to which the routes of the ranges apply.
     pub fn routed(&self, topology: &Topology) -> RoutedRanges<'_> {
         let longer = self.nets.iter().flat_map(|range| {
             let first = IpNet::from(range.network());
@@ -101,23 +103,24 @@ impl ServiceRanges {
     }
 }
 
-/// The addresses of the ranges that have no route of their own.
+/// The addresses of the ranges that do not have a route of their own.
 #[derive(Debug)]
 pub struct RoutedRanges<'a> {
     ranges: &'a BTreeSet<IpNet>,
-    /// The prefixes in the ranges with routes of their own: addresses that pods outside of pools have.
+    /// The prefixes within the ranges that have their own routes. These are addresses of pods outside of pools.
     longer: Vec<IpNet>,
 }
 
 impl RoutedRanges<'_> {
-    /// Whether an address has the route of a range, which leads to Manx. A Service there needs no other.
+    /// Returns whether the route of an address is that of a range, which leads to Manx. A Service with this address
+    /// needs no other route.
     pub fn contain(&self, address: &IpAddr) -> bool {
         let contains = |net: &IpNet| net.contains(address);
         self.ranges.iter().any(contains) && !self.longer.iter().any(contains)
     }
 }
 
-/// What a range overlaps that is not for services.
+/// Returns an address or net that overlaps a range and is not for services.
 pub(super) fn overlapping(range: IpNet, cluster: &Cluster) -> Option<String> {
     let overlaps = |net: &IpNet| range.contains(net) || net.contains(&range);
     let pool = cluster.pools.iter().find(|pool| overlaps(&pool.cidr));

@@ -1,12 +1,13 @@
-//! The order of objects that want the same.
+//! The order of objects that compete for the same thing.
 
 use std::sync::Arc;
 
 use manx_objects::object::{Created, Kind, ObjectKey};
 use manx_policy_compiler::model::ObjectName;
 
-/// The rank of an object among those that have the same address, protocol and port, or that have a bound together. The
-/// smallest comes first. A Service has a node port on all nodes, so it comes before the pods of one.
+/// The rank of an object among those with the same address, protocol and port, or among those that share a bound. The
+/// smallest rank comes first. A Service comes before a pod, because it has a node port on all nodes, and a pod is on
+/// one.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
     pub(super) is_pod: bool,
@@ -26,9 +27,9 @@ impl Rank {
     }
 }
 
-/// The order of claims on an address, or on a port there: the smallest comes first. One of `externalIPs` comes after all
-/// others, whatever its age: who writes a Service could otherwise name the addresses that Kubernetes or a load balancer
-/// will give to others.
+/// The order of claims to an address, or to a port of it. The smallest comes first. A claim by `externalIPs` comes
+/// after all others, whatever its age. Otherwise the author of a Service could name addresses that Kubernetes or a load
+/// balancer will later assign to others.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Precedence {
     pub(super) is_external_ip: bool,
@@ -36,7 +37,7 @@ pub(super) struct Precedence {
 }
 
 impl Precedence {
-    /// The name of the object that has the claim.
+    /// Returns the name of the object that has the claim.
     pub(super) fn name(&self) -> ObjectName {
         ObjectName::new(&self.rank.object.namespace, &self.rank.object.name)
     }

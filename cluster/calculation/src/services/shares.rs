@@ -1,9 +1,9 @@
-//! How much of the table each namespace may have. Whoever may write Services in one namespace makes every node's agent keep
-//! what they ask for, and his neighbours would pay with him.
+//! The share of the table that each namespace may use. Anybody who may write Services in a namespace makes every node's
+//! agent store them, at the expense of all other namespaces.
 //!
-//! The oldest Services of a namespace are translated, up to the first one that would be one too many or have backends beyond
-//! the bound; that one and all younger ones are left out. So the result follows from the present objects alone, and nobody
-//! takes an older Service away by making another one.
+//! The oldest Services of a namespace are translated. The first Service that would exceed the number of Services or of
+//! backends, and all younger ones, are left out. So the result depends only on the current objects, and a new Service
+//! never displaces an older one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use super::rank::Rank;
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     namespaces: HashMap<Box<str>, Share>,
-    /// The namespaces that have changed since the last decision.
+    /// The namespaces with changes since the last decision.
     changed: BTreeSet<Box<str>>,
 }
 
 #[derive(Debug, Default)]
 struct Share {
-    /// The Services in order, each with the backends that it asks for.
+    /// The Services in order, each with the number of backends that it requests.
     services: BTreeMap<Arc<Rank>, usize>,
-    /// The sum of these.
+    /// The sum of these numbers.
     backends: usize,
     /// The first Service that is left out.
     first_out: Option<Arc<Rank>>,
 }
 
 impl Shares {
-    /// Notes that a Service asks for so many backends.
+    /// Records that a Service requests this number of backends.
     pub(super) fn add(&mut self, rank: &Arc<Rank>, backends: usize) {
         let namespace = &*rank.object.namespace;
         if !self.namespaces.contains_key(namespace) {
@@ -44,7 +44,7 @@ impl Shares {
         self.changed.insert(namespace.into());
     }
 
-    /// Notes that a Service is gone.
+    /// Records that a Service is gone.
     pub(super) fn remove(&mut self, rank: &Rank) {
         let namespace = &*rank.object.namespace;
         let Some(share) = self.namespaces.get_mut(namespace) else { return };
@@ -52,14 +52,14 @@ impl Shares {
         self.changed.insert(namespace.into());
     }
 
-    /// Whether a Service is left out.
+    /// Returns whether a Service is left out.
     pub(super) fn leaves_out(&self, rank: &Rank) -> bool {
         let share = self.namespaces.get(&*rank.object.namespace);
         share.and_then(|it| it.first_out.as_deref()).is_some_and(|first| first <= rank)
     }
 
-    /// Decides about the namespaces that have changed. Returns the Services that are left out now and were not, and those that
-    /// were and are not.
+    /// Decides for the namespaces that have changed. Returns the Services that are now left out and were not before,
+    /// and the opposite.
     pub(super) fn decide(&mut self) -> Vec<Arc<ObjectKey>> {
         let mut differing = Vec::new();
         for namespace in std::mem::take(&mut self.changed) {
@@ -79,7 +79,7 @@ impl Share {
         if now == self.first_out {
             return;
         }
-        // Without a first one that is left out, the boundary lies behind the last.
+        // If no Service is left out, the boundary is after the last Service.
         let both = [self.first_out.take(), now.clone()];
         let from = both.iter().flatten().min().cloned();
         let to =
@@ -119,7 +119,8 @@ mod tests {
     }
 
     proptest! {
-        /// After any changes the oldest Services that fit are in, and each that changes sides is told once.
+        /// Law: after any changes, the oldest Services that fit are translated, and each Service whose state changes is
+        /// returned once.
         #[test]
         fn the_oldest_services_that_fit_are_in(
             steps in prop::collection::vec((0u16..12, prop::option::of(0usize..7)), 1..60),
@@ -144,7 +145,8 @@ mod tests {
                 for service in model.keys() {
                     prop_assert_eq!(shares.leaves_out(&rank(*service)), now.contains(service));
                     let differs = out.contains(service) != now.contains(service);
-                    // One that has changed itself is compiled anyway.
+                    // `decide` need not return a Service that has itself changed, because that Service is compiled
+                    // anyway.
                     if *service != at {
                         prop_assert_eq!(told.contains(&rank(*service).object), differs, "{}", service);
                     }

@@ -14,20 +14,20 @@ use manx_policy_compiler::model::ObjectName;
 use super::backends::{LeftOut, can_be_backend};
 use super::bounds::MOST_PORTS;
 
-/// A Service with more ports than these is worth an index of them.
+/// A Service with more ports than this gets an index of its ports.
 const FEW_PORTS: usize = 4;
 
-/// The valid slices of each Service, and the namespaces with slices that are not valid.
+/// The valid slices of each Service, and the namespaces with invalid slices.
 #[derive(Debug, Default)]
 pub(super) struct Slices {
     pub(super) of_services: HashMap<ObjectName, Vec<(String, Arc<Object>)>>,
-    /// The number of slices that are not valid.
+    /// The number of invalid slices in each namespace.
     broken: HashMap<String, usize>,
 }
 
 impl Slices {
-    /// Follows the change of a slice, and returns the Services that have other endpoints now. While a slice of a namespace is
-    /// not valid, no Service there has any.
+    /// Applies the change of a slice, and returns the Services whose endpoints have changed. While a slice of a
+    /// namespace is invalid, no Service of the namespace has endpoints.
     pub(super) fn follow(
         &mut self,
         contents: &Contents,
@@ -58,7 +58,7 @@ impl Slices {
         Some(key_of(&service))
     }
 
-    /// Removes a slice, and returns the Service that it belonged to.
+    /// Removes a slice, and returns the Service to which it belonged.
     fn remove(&mut self, key: &ObjectKey, state: &State) -> Option<ObjectKey> {
         let State::Valid(object) = state else {
             if let Some(count) = self.broken.get_mut(&key.namespace) {
@@ -79,12 +79,12 @@ impl Slices {
         Some(key_of(&service))
     }
 
-    /// Whether a slice of the namespace is not valid.
+    /// Returns whether a slice of the namespace is invalid.
     pub(super) fn is_broken(&self, namespace: &str) -> bool {
         self.broken.contains_key(namespace)
     }
 
-    /// The endpoints of a Service that are ready, at whichever of its ports.
+    /// Returns the ready endpoints of a Service, for any of its ports.
     pub(super) fn ready<'a>(
         &'a self,
         (name, service): (&ObjectName, &'a Service),
@@ -102,8 +102,9 @@ impl Slices {
         endpoints.filter(|it| it.ready && can_be_backend(it.address))
     }
 
-    /// For each of a Service's ports, in order, the slices that have it, each with its number there. It takes as long as all
-    /// ports are, not their product.
+    /// Returns, for each port of a Service in order, the slices that have this port, each with its port number there.
+    /// The time is proportional to the total number of ports, not to the product of the Service's and the slices'
+    /// ports.
     pub(super) fn of_ports<'a>(
         &'a self,
         service: &ObjectName,
@@ -138,8 +139,8 @@ impl Slices {
         found
     }
 
-    /// Calls `each` for the endpoints of a Service in a family, each with its port for the Service's port, or why it can
-    /// have no connection.
+    /// Calls `each` for the endpoints of a Service in a family. Each comes with its port for the Service's port, or
+    /// with the reason why it cannot have connections.
     pub(super) fn each_endpoint<'a>(
         &'a self,
         service: &ObjectName,
@@ -167,12 +168,12 @@ impl Slices {
     }
 }
 
-/// What names a Service's port in slices.
+/// Returns what identifies a Service's port in slices: its name and protocol.
 fn target(port: &ServicePort) -> (Option<&str>, Protocol) {
     (port.name.as_deref(), port.protocol.unwrap_or(Protocol::Tcp))
 }
 
-/// The Service of a slice.
+/// Returns the Service of a slice.
 fn service_of(key: &ObjectKey, slice: &Object) -> Option<ObjectName> {
     match slice {
         Object::EndpointSlice(slice) => {

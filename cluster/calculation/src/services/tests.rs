@@ -1,4 +1,4 @@
-//! The services that a node translates, and those of their endpoints that are hosts.
+//! The services that a node translates, and their endpoints that are hosts.
 
 use super::*;
 use crate::import::import_for;
@@ -76,7 +76,7 @@ fn what_is_not_fully_known_or_is_a_pods_or_a_nodes_address_is_not_translated() {
         let found = services(std::slice::from_ref(&wrong));
         assert!(found.has_same_translation(&Services::default()), "{wrong}: {found:?}");
     }
-    // node-local DNS, or kube-proxy in the mode ipvs: a process of the node may answer.
+    // A process of the node may answer at this address: node-local DNS, or kube-proxy in the mode ipvs.
     let own = BTreeSet::from(["10.96.0.7".parse().unwrap()]);
     let none = Services::default();
     assert!(services_beside(std::slice::from_ref(&web), &own).has_same_translation(&none));
@@ -106,7 +106,7 @@ fn behind_another_plugin_its_pods_are_no_hosts_however_many() {
         shown(&found),
         "{10.96.0.1, 10.96.0.7} {(10.96.0.1, 6, 443): [(172.18.0.2, 6443), (172.18.0.3, 6443)]}"
     );
-    // Pods that are not known yet are too many for one port, and policy decides about the address itself.
+    // The pods that are not known yet are too many for one port, so policy decides about the address itself.
     let asked: Vec<IpAddr> = ["10.77.0.5", "172.18.0.3", "172.18.0.2", "10.77.0.99"]
         .map(|it| it.parse().unwrap())
         .to_vec();
@@ -119,7 +119,7 @@ fn behind_another_plugin_its_pods_are_no_hosts_however_many() {
         shown(&found),
         "{10.96.0.1} {(10.96.0.1, 6, 443): [(10.77.0.5, 6443), (172.18.0.2, 6443), (172.18.0.3, 6443)]}"
     );
-    // A pod that is gone while its slice is not: until no slice names it.
+    // The pod is gone, but its slice still names it. The address counts as a pod's until no slice names it.
     let still = Services::new(&contents, &topology, own, &with_pods, |_| false);
     assert!(still.has_same_translation(&with_pods));
     let without = Contents::from_texts([("cluster.yaml", NODES)]);
@@ -128,7 +128,7 @@ fn behind_another_plugin_its_pods_are_no_hosts_however_many() {
     assert!(back.has_same_translation(&found));
 }
 
-/// A pod's status may name any address; the node that routes it must not be the one that ends a service.
+/// A pod's status may name any address. Other nodes' services must not break because of this.
 #[test]
 fn no_pod_takes_a_cluster_ip_from_the_nodes() {
     let web = [

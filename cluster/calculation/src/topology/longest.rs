@@ -1,14 +1,18 @@
-//! The longest of many prefixes that contains a net. It takes a few lookups, however many prefixes there are.
+//! Finds the longest of many prefixes that contains a net. A search takes only a few lookups, however many prefixes
+//! there are.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// The longest prefix that contains a net without host bits, with its value. None of the prefixes has host bits.
+/// Returns the longest prefix that contains a net without host bits, with its value. The prefixes must have no host
+/// bits.
 ///
-/// Of two prefixes that both contain the net, the longer sorts after the shorter. So the last one up to the net either
-/// contains it, or lies in every one that does, and these are no longer than what both have in common.
+/// If two prefixes both contain the net, the longer one sorts after the shorter one. So take the last prefix that does
+/// not sort after the net. Either it contains the net, or it lies within every prefix that does. In the second case,
+/// those prefixes are not longer than the common part of the net and this prefix, so the search continues with the
+/// common part.
 pub(super) fn longest<V>(prefixes: &BTreeMap<IpNet, V>, net: IpNet) -> Option<(IpNet, &V)> {
     let mut bound = net;
     while let Some((prefix, value)) = prefixes.range(..=bound).next_back() {
@@ -20,7 +24,7 @@ pub(super) fn longest<V>(prefixes: &BTreeMap<IpNet, V>, net: IpNet) -> Option<(I
     None
 }
 
-/// The longest prefix that contains two others. `None`: they are of two families.
+/// Returns the longest prefix that contains two others. Returns `None` if they are of different families.
 fn common_prefix(one: IpNet, other: IpNet) -> Option<IpNet> {
     let most = one.prefix_len().min(other.prefix_len());
     let (alike, address) = match (one.addr(), other.addr()) {

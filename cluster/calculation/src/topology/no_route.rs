@@ -1,5 +1,5 @@
-//! Why there is no route: for a prefix ([`NoRoute`]), and to a pod for an address that it names ([`NoRouteToPod`]). Such
-//! an address may well be routed, to somebody else.
+//! The reasons why there is no route: for a prefix ([`NoRoute`]), and to a pod for an address that the pod names
+//! ([`NoRouteToPod`]). Such an address may still have a route to another destination.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,22 +12,22 @@ use manx_policy_compiler::model::ObjectName;
 use super::ReservedFor;
 use crate::import::Unheld;
 
-/// Why a prefix has no route.
+/// The reason why a prefix has no route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoRoute {
-    /// It belongs to a pool and to no node.
+    /// The prefix belongs to a pool but to no node.
     Unclaimed,
-    /// Two nodes claim it as a block.
+    /// Two nodes claim the prefix as a block.
     Contested,
-    /// It belongs to a node and lies in no pool.
+    /// The prefix belongs to a node but is in no pool.
     Unpooled,
-    /// Its node has no address of its family.
+    /// The prefix's node has no address of the prefix's family.
     NoAddress,
-    /// Its pool requires a tunnel, and only IPv4 travels in tunnels.
+    /// The prefix's pool requires a tunnel, and tunnels carry only IPv4.
     NoTunnel,
-    /// It belongs to a pool that holds addresses of nodes, and to no node. The node's own table has no such route.
+    /// The prefix belongs to no node, and its pool contains addresses of nodes. The node's kernel has no such route.
     HoldsNodes,
-    /// It belongs to another node, and not all pools are known.
+    /// The prefix belongs to another node, and not all pools are known.
     UnknownPools,
 }
 
@@ -47,23 +47,24 @@ impl fmt::Display for NoRoute {
     }
 }
 
-/// Addresses that pods name and that do not lead to them, with the pods.
+/// Addresses that pods name but that do not lead to these pods.
 pub type UnroutedAddresses = BTreeMap<(IpAddr, ObjectName), NoRouteToPod>;
 
-/// Why an address does not lead to a pod that names it.
+/// The reason why an address does not lead to a pod that names it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoRouteToPod {
-    /// The pod does not have it.
+    /// The pod does not have the address.
     Unheld(Unheld),
-    /// It is an address of this node.
+    /// The address belongs to the node with this name.
     IsOfNode(String),
-    /// It is needed for this, and so no pod's.
+    /// A node needs the address for this reason, so no pod may have it.
     Reserved(ReservedFor),
-    /// It lies in no pool.
+    /// The address is in no pool.
     Unpooled,
 }
 
-/// One line for each cause, however many addresses it concerns: all pods of a cluster may have the same one.
+/// Returns one line for each cause, however many addresses it concerns, because all pods of a cluster may have the same
+/// cause.
 pub(super) fn lines(unrouted: &UnroutedAddresses, ipam: Ipam) -> Vec<String> {
     const SHOWN: usize = 5;
     let block = ipam.block();

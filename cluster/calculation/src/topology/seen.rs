@@ -1,4 +1,4 @@
-//! A cluster as one node sees it: the routes of each source, and what follows from them.
+//! A cluster as one node sees it: the routes of each source, and the data that follows from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,7 +23,7 @@ pub(super) struct SourceRoute<'a> {
     pub(super) route: Route,
 }
 
-/// The object that causes a route.
+/// The object from which a route comes.
 #[derive(Clone, Copy)]
 enum Named<'a> {
     Node(&'a str),
@@ -43,7 +43,7 @@ impl From<SourceRoute<'_>> for Contribution {
 /// A cluster as one node sees it.
 pub(super) struct ClusterView<'a> {
     cluster: &'a Cluster,
-    /// The node's name.
+    /// The name of the node.
     name: &'a str,
     pub(super) here: &'a Node,
     pools: Pools<'a>,
@@ -56,7 +56,7 @@ pub(super) struct ClusterView<'a> {
 struct BorrowedAddress<'a> {
     address: IpAddr,
     pod: &'a ObjectName,
-    /// The route to the pod. `None`: the pod does not get this address.
+    /// The route to the pod. `None` if the pod does not get this address.
     route: Option<Route>,
     unrouted: Option<NoRouteToPod>,
 }
@@ -84,7 +84,7 @@ impl<'a> ClusterView<'a> {
         Ok(Self { cluster, name, here, pools, contested, borrowed, tunnels })
     }
 
-    /// The routes of all sources.
+    /// Returns the routes of all sources.
     pub(super) fn routes(&self) -> impl Iterator<Item = SourceRoute<'_>> {
         let Self { cluster, name, here, pools, contested, borrowed, tunnels } = self;
         let route = |prefix, source, object, route| SourceRoute { prefix, source, object, route };
@@ -136,21 +136,21 @@ impl<'a> ClusterView<'a> {
         others.flat_map(|(name, node)| node.plan.blocks().iter().map(move |it| (&**name, node, it)))
     }
 
-    /// Other nodes' blocks that lie in no pool, with the names of the nodes.
+    /// Returns the blocks of other nodes that are in no pool, with the names of the nodes.
     pub(super) fn unpooled_blocks(&self) -> BTreeMap<IpNet, String> {
         let unpooled = self.blocks_of_others();
         let unpooled = unpooled.filter(|(.., block)| self.pools.around(block).is_none());
         unpooled.map(|(name, _, block)| (block.trunc(), name.to_owned())).collect()
     }
 
-    /// Borrowed addresses that lie in no pool.
+    /// Returns the borrowed addresses that are in no pool.
     pub(super) fn unpooled_borrowed(&self) -> BTreeSet<IpNet> {
         let routed = self.borrowed.iter().filter(|it| it.route.is_some());
         let prefixes = routed.map(|it| IpNet::from(it.address));
         prefixes.filter(|it| self.pools.around(it).is_none()).collect()
     }
 
-    /// The borrowed addresses that do not lead to their pods.
+    /// Returns the borrowed addresses that do not lead to their pods.
     pub(super) fn unrouted(&self) -> UnroutedAddresses {
         let unrouted = self.borrowed.iter();
         let unrouted =
@@ -158,8 +158,8 @@ impl<'a> ClusterView<'a> {
         unrouted.collect()
     }
 
-    /// The nodes that send tunnel packets to this node. The destination's pool chooses the encapsulation, so one prefix
-    /// stands for all prefixes of the same pool and family.
+    /// Returns the nodes that send tunnel packets to this node. The destination's pool determines the encapsulation, so
+    /// one prefix stands for all prefixes of the same pool and family.
     pub(super) fn senders(&self) -> BTreeSet<Peer> {
         let borrowed = self.borrowed.iter().filter(|it| it.route == Some(Route::Local));
         let borrowed = borrowed.map(|it| IpNet::from(it.address));
@@ -181,7 +181,7 @@ impl<'a> ClusterView<'a> {
     }
 }
 
-/// The pools, ordered so that the pool of a block is found quickly.
+/// The pools, indexed so that the pool of a block is found quickly.
 struct Pools<'a> {
     by_cidr: BTreeMap<IpNet, &'a Pool>,
     /// Whether all pools are known.
@@ -194,15 +194,16 @@ impl<'a> Pools<'a> {
         Self { by_cidr, are_known: cluster.invalid_pools.is_empty() }
     }
 
-    /// The smallest pool that contains a block.
+    /// Returns the smallest pool that contains a block.
     fn around(&self, block: &IpNet) -> Option<&'a Pool> {
         longest(&self.by_cidr, block.trunc()).map(|(_, pool)| *pool)
     }
 }
 
-/// The route from `here` to a `block` of `remote`. The block's pool decides. A block outside all pools is not reached.
-/// Calico would send to it unencapsulated. But then, if a pool is removed while its blocks are in use, the traffic of
-/// its tunnels would go over the bare underlay, and hosts there could send with its pods' addresses.
+/// Returns the route from `here` to a `block` of `remote`, which the block's pool determines. A block outside all pools
+/// cannot be reached. Calico would send packets to it without encapsulation. This would be unsafe: if a pool is removed
+/// while its blocks are in use, the packets of its tunnels would be sent unencapsulated on the underlay, and hosts
+/// there could send packets with its pods' addresses.
 fn route_to(pools: &Pools<'_>, here: &Node, remote: &Node, block: &IpNet) -> Route {
     let address = |v4: bool| remote.internal_ips.iter().copied().find(|ip| ip.is_ipv4() == v4);
     let Some(next_hop) = address(block.addr().is_ipv4()) else {
@@ -223,14 +224,14 @@ fn route_to(pools: &Pools<'_>, here: &Node, remote: &Node, block: &IpNet) -> Rou
         IpAddr::V4(address) if encapsulate => {
             Route::Tunnel(Peer { address, overlay: pool.overlay })
         }
-        // Manx has no VXLAN for IPv6, and the traffic must not go without a tunnel.
+        // Manx has no VXLAN for IPv6, and the packets must not be sent without a tunnel.
         IpAddr::V6(_) if encapsulate => Route::NoRoute(NoRoute::NoTunnel),
         direct => Route::Direct(direct),
     }
 }
 
-/// The blocks that two other nodes claim; neither node gets them. If another node claims a block of this node, the
-/// result is an error.
+/// Returns the blocks that two other nodes claim; neither node gets them. Returns an error if another node claims a
+/// block of this node.
 fn contested(cluster: &Cluster, name: &str) -> Result<BTreeSet<IpNet>, TopologyError> {
     let mut contested = BTreeSet::new();
     for Overlap { outer, inner } in &cluster.overlaps {
@@ -250,7 +251,7 @@ fn contested(cluster: &Cluster, name: &str) -> Result<BTreeSet<IpNet>, TopologyE
     Ok(contested)
 }
 
-/// The address to which other nodes send a node's tunnel packets.
+/// Returns the address to which other nodes send a node's tunnel packets.
 pub(super) fn underlay_address(node: &Node) -> Option<Ipv4Addr> {
     node.internal_ips.iter().find_map(|ip| match ip {
         IpAddr::V4(v4) => Some(*v4),
@@ -259,7 +260,7 @@ pub(super) fn underlay_address(node: &Node) -> Option<Ipv4Addr> {
 }
 
 impl Cluster {
-    /// All addresses of the nodes ([`Node::addresses`]), with the nodes' names.
+    /// Returns all addresses of the nodes ([`Node::addresses`]), with the nodes' names.
     pub fn node_addresses(&self) -> BTreeMap<IpAddr, &str> {
         let of_nodes = self.nodes.iter().flat_map(|(name, node)| {
             node.addresses.iter().map(move |address| (*address, name.as_str()))
@@ -268,7 +269,8 @@ impl Cluster {
     }
 }
 
-/// The borrowed addresses as seen from `here`, the node `name`. No pod takes an address of a node, or a reserved one.
+/// Returns the borrowed addresses as `here`, the node `name`, sees them. A pod gets neither an address of a node nor a
+/// reserved address.
 fn borrowed<'a>(
     (cluster, pools): (&'a Cluster, &Pools<'_>),
     name: &str,
@@ -297,9 +299,10 @@ fn borrowed<'a>(
     all
 }
 
-/// The addresses of other nodes' tunnels that lie in none of these nodes' blocks, each with the route to its node. A Node
-/// says itself which they are, and every kubelet may write its own Node. So such an address makes no route outside of
-/// pools, takes none from a pod that has it in a block of the pod's own node, and is nobody's if another node has it.
+/// Returns the addresses of other nodes' tunnels that are in no block of these nodes, each with the route to its node.
+/// A Node object itself names them, and every kubelet may write its own Node object. So there are three restrictions.
+/// Such an address gets no route outside of pools. It does not divert an address from a pod that has it in a block of
+/// the pod's own node. It gets no route if another node has it.
 fn tunnels<'a>(
     (cluster, pools): (&'a Cluster, &Pools<'_>),
     name: &str,
@@ -333,7 +336,7 @@ fn tunnels<'a>(
     routed.collect()
 }
 
-/// The addresses that pods name but do not have.
+/// Returns the addresses that pods name but do not have.
 pub(super) fn unheld(cluster: &Cluster) -> UnroutedAddresses {
     let unheld = cluster.unheld().into_iter();
     unheld.map(|(of, why)| (of, NoRouteToPod::Unheld(why))).collect()

@@ -1,18 +1,18 @@
-//! Where routes come from, and which of several for one prefix counts.
+//! The sources of routes, and their precedence if several have a route for one prefix.
 
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 
-/// A source of routes. If several sources have a route for one prefix, the last source in this order counts. A longer
-/// prefix always wins over a shorter one.
+/// A source of routes. If several sources have a route for one prefix, the last source in this order is used. A longer
+/// prefix always takes precedence over a shorter one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RouteSource {
-    /// Everything that nothing else names.
+    /// The default route, for every address that no other source names.
     World,
-    /// An IPPool: what no node has of it leads nowhere.
+    /// An IPPool: addresses of the pool that no node has lead nowhere.
     Pool,
-    /// An address of a node that lies in a pool.
+    /// An address of a node that is in a pool.
     NodeInPool,
     /// The block of another node.
     NodeBlock,
@@ -24,26 +24,26 @@ pub enum RouteSource {
     TunnelAddress,
     /// An address that a pod has outside of its node's blocks.
     BorrowedAddress,
-    /// The address of a block by which this node masquerades others.
+    /// An address in a block by which this node masquerades other addresses.
     MasqueradeAddress,
-    /// An address of this node by its Node object, or of one of its tunnels.
+    /// An address of this node from its Node object, or an address of one of its tunnels.
     NodeAddress,
-    /// An address that the node's kernel has.
+    /// An address of the node's kernel.
     KernelAddress,
-    /// A service address that is translated, or a range of them.
+    /// A translated service address, or a range of such addresses.
     Service,
-    /// The node's own end of the link of a pod that another plugin has connected.
+    /// The node's own address on the link of a pod that another plugin has connected.
     Gateway,
-    /// The address of a pod that is attached here.
+    /// The address of a pod that is attached to this node.
     Pod,
 }
 
 impl RouteSource {
-    /// The last of those that objects tell of, and that all nodes see alike. Behind it come those that only the node itself
-    /// knows.
+    /// The last source that comes from objects, so that all nodes agree about it. The later sources are known only to
+    /// the node itself.
     pub const LAST_OF_CLUSTER: Self = Self::NodeAddress;
 
-    /// All of them, in order.
+    /// All sources, in order.
     pub const ALL: [Self; 14] = [
         Self::World,
         Self::Pool,
@@ -61,7 +61,7 @@ impl RouteSource {
         Self::Pod,
     ];
 
-    /// Its name, as users see it.
+    /// Returns the name of the source, as users see it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::World => "world",
@@ -82,12 +82,13 @@ impl RouteSource {
     }
 }
 
-/// The route of each prefix that counts: that of the last source, and of one source the last that it has.
+/// Returns the route that is used for each prefix: the route of the last source. If this source has several, it is the
+/// last of them.
 pub fn routes<R>(of: impl IntoIterator<Item = (IpNet, RouteSource, R)>) -> BTreeMap<IpNet, R> {
     let mut all: Vec<_> =
         of.into_iter().map(|(prefix, source, route)| (prefix.trunc(), source, route)).collect();
     all.sort_by_key(|(prefix, source, _)| (*prefix, *source));
-    // The last one of a prefix stays.
+    // The last route of each prefix remains.
     all.into_iter().map(|(prefix, _, route)| (prefix, route)).collect()
 }
 

@@ -1,4 +1,4 @@
-//! Where addresses lead, for nodes, pools and borrowed addresses of all kinds.
+//! The routes of addresses, for nodes, pools and borrowed addresses of all kinds.
 
 use std::sync::Arc;
 
@@ -39,8 +39,8 @@ fn cluster(ipip: EncapsulationMode) -> Cluster {
     }
 }
 
-/// The agent keeps its last topology while its own Node cannot be used: host endpoints that found the uplink by its
-/// addresses keep it.
+/// The agent keeps its last topology while its own Node cannot be used. So a host endpoint that was matched with the
+/// uplink by its addresses stays matched.
 #[test]
 fn a_host_endpoint_found_by_address_outlives_the_node_object() {
     let mut cluster = cluster(EncapsulationMode::Always);
@@ -112,7 +112,7 @@ fn what_no_node_has_of_a_pool_leads_nowhere_and_own_addresses_to_the_node() {
 #[test]
 fn where_another_plugin_connects_pods_only_the_node_itself_is_not_the_world() {
     let mut cluster = cluster(EncapsulationMode::Always);
-    // What this node has of blocks, or that it has none, is no concern of Manx.
+    // Manx does not need this node's blocks here, so it does not matter whether there are any.
     cluster.nodes.get_mut("a").unwrap().plan = Plan::default();
     let found = policy_only(&cluster, "a").unwrap();
     let expected =
@@ -162,7 +162,7 @@ fn the_nodes_own_address_is_the_second_of_each_block() {
     let seen = topology(&cluster, "a", &Reserved::new()).unwrap();
     let own: Vec<IpAddr> = ["10.244.1.1", "fd00:10:1::1"].map(|ip| ip.parse().unwrap()).into();
     assert_eq!(seen.tunnel_addresses, own);
-    // By the first one it masquerades.
+    // The node masquerades with the first address.
     for first in ["10.244.1.0/32", "fd00:10:1::/128"] {
         assert_eq!(seen.prefixes[&first.parse::<IpNet>().unwrap()], Route::Masquerade);
     }
@@ -175,7 +175,7 @@ fn a_block_whose_pool_is_removed_leads_nowhere_until_a_pool_is_around_it_again()
     let seen = topology(&cluster, "a", &Reserved::new()).unwrap();
     let block: IpNet = "10.244.2.0/24".parse().unwrap();
     assert_eq!(seen.prefixes[&block], Route::NoRoute(NoRoute::Unpooled));
-    // The node's own routes do not reach it either.
+    // The node's kernel has no route to it either.
     assert!(seen.host_network().blocks.contains(&(block, HostRoute::Manx { source: None })));
     let problems: Vec<String> = seen.problems().collect();
     assert_eq!(problems.len(), 2, "{problems:?}");
@@ -196,7 +196,7 @@ fn a_block_whose_pool_is_removed_leads_nowhere_until_a_pool_is_around_it_again()
     assert_eq!(seen.problems().count(), 0);
 }
 
-/// The cluster, with pods that borrow these addresses, each on its node.
+/// Returns the cluster with pods that borrow these addresses, each on its node.
 fn with_borrowed(pods: &[(&str, &str)]) -> Cluster {
     let mut cluster = cluster(EncapsulationMode::Always);
     for (number, (address, node)) in pods.iter().enumerate() {
@@ -209,7 +209,7 @@ fn with_borrowed(pods: &[(&str, &str)]) -> Cluster {
 #[test]
 fn a_borrowed_address_leads_to_its_pods_node_as_its_own_pool_says() {
     let mut cluster = with_borrowed(&[
-        // Of no block; of the block of c; of a pool without tunnels; of no pool; of this node.
+        // The addresses are: in no block; in the block of c; in a pool without tunnels; in no pool; of this node.
         ("10.244.9.1", "b"),
         ("10.244.3.9", "b"),
         ("10.7.0.1", "b"),
@@ -240,7 +240,7 @@ fn a_borrowed_address_leads_to_its_pods_node_as_its_own_pool_says() {
     let problems: Vec<String> = seen.problems().collect();
     assert_eq!(problems.len(), 1, "{problems:?}");
     insta::assert_snapshot!(problems[0], @"addresses not routed, because they lie in no pod CIDR of the pod's node and in no IPPool, so it is not known whether they are behind a tunnel: 192.0.2.1 of Pod default/3; make an IPPool around them (ipipMode: Never if they are not)");
-    // On the node that lends it, it leads away.
+    // On the node whose block contains it, the address leads to the other node.
     let lender = topology(&cluster, "c", &Reserved::new()).unwrap();
     assert_eq!(lender.route("10.244.3.9".parse().unwrap()).1, by_ipip);
     assert_eq!(lender.route("10.244.3.10".parse().unwrap()).1, Route::Local);
@@ -258,7 +258,7 @@ fn an_address_of_a_node_or_one_that_is_reserved_is_never_a_pods() {
         ("10.244.9.53", "b"),
         ("10.244.9.54", "a"),
     ]);
-    // An ExternalIP.
+    // This is an ExternalIP.
     cluster.nodes.get_mut("b").unwrap().addresses.insert("198.51.100.7".parse().unwrap());
     let reserved =
         ["10.244.9.53", "10.244.9.54"].map(|ip| (ip.parse().unwrap(), ReservedFor::DnsServer));
@@ -420,7 +420,7 @@ fn a_later_pool_that_overlaps_changes_no_route() {
 
 #[test]
 fn a_pool_around_nodes_takes_no_host_from_the_nodes_own_table() {
-    // The nodes have 172.18.0.0 to 172.18.0.2; one block lies in this pool.
+    // The nodes have the addresses 172.18.0.0 to 172.18.0.2. One block is in this pool.
     let blocks = ["10.244.0.0/24", "10.244.1.0/24", "172.18.9.0/24"];
     let around = POOL.replace("name: p", "name: q").replace("10.244.0.0/16", "172.18.0.0/16");
     let cluster = of_nodes(blocks, &format!("{POOL}{around}"));
@@ -481,8 +481,8 @@ fn a_block_that_two_nodes_claim_is_neithers_and_this_nodes_own_is_an_error() {
     }
 }
 
-/// The cluster of three nodes where Calico's IPAM gives out addresses: `a` has two blocks, `b` one, and `c` none. Each has a
-/// tunnel address: `a` in its block, `b` in a block of `a`, and `c` in no block.
+/// Returns a cluster of three nodes with Calico's IPAM: `a` has two blocks, `b` has one, and `c` has none. Each node
+/// has a tunnel address: `a` in its own block, `b` in a block of `a`, and `c` in no block.
 fn of_calico(more: &str) -> Cluster {
     let node = |(name, ip, tunnel): (&str, &str, &str)| {
         format!(
@@ -529,7 +529,7 @@ fn calicos_blocks_are_routed_as_pod_cidrs_are_and_every_address_of_them_is_for_p
     assert_eq!(route("10.244.1.9"), Route::Node);
     assert_eq!(route("10.244.2.0"), to(B));
     assert_eq!(route("10.244.2.63"), to(B));
-    // A block that is not yet anybody's, and what would be the podCIDR.
+    // These are a block that no node has yet, and the podCIDR that is not used.
     assert_eq!(route("10.244.2.64"), Route::NoRoute(NoRoute::Unclaimed));
     assert_eq!(route("10.99.0.9"), Route::World);
     assert_eq!(a.masquerade_addresses().count(), 0);
@@ -545,12 +545,12 @@ fn with_calicos_ipam_a_node_without_a_block_reaches_all_others() {
     let route = |address: &str| c.route(address.parse().unwrap()).1;
     assert_eq!(route("10.244.1.1"), to(A));
     assert_eq!(route("10.244.9.9"), Route::Node);
-    // What its own processes ask, they ask from its tunnel address, and the answers come by tunnels.
+    // The node's own processes use its tunnel address as source, and the replies come through tunnels.
     assert_eq!(c.senders.len(), 2);
     let source = Some("10.244.9.9".parse().unwrap());
     let block = "10.244.1.0/26".parse().unwrap();
     assert!(c.host_network().blocks.contains(&(block, HostRoute::Manx { source })));
-    // Without one the kernel chooses the source.
+    // Without a tunnel address, the kernel chooses the source.
     let mut cluster = cluster;
     let node = cluster.nodes.get_mut("c").unwrap();
     (node.plan, node.addresses) =
@@ -560,14 +560,14 @@ fn with_calicos_ipam_a_node_without_a_block_reaches_all_others() {
     assert!(c.host_network().blocks.contains(&(block, HostRoute::Manx { source: None })));
 }
 
-/// A far node accepts a tunnel's packet if its own route to the inner source leads back.
+/// A far node accepts a packet from a tunnel only if its own route to the inner source leads back through the tunnel.
 #[test]
 fn a_tunnel_address_outside_of_its_nodes_blocks_has_a_route_of_its_own() {
     let cluster = of_calico("");
     let seen = ["a", "b", "c"].map(|name| topology(&cluster, name, &Reserved::new()).unwrap());
     for (address, routes) in [
         ("10.244.1.9", [Route::Node, to(A), to(A)]),
-        // Lent by a.
+        // This address is in a block of a.
         ("10.244.1.70", [to(B), Route::Node, to(B)]),
         ("10.244.9.9", [to(C), to(C), Route::Node]),
     ] {
@@ -608,16 +608,16 @@ fn a_tunnel_address_takes_nothing_that_is_somebodys() {
     for (tunnel, more, expected) in [
         ("10.244.8.8", String::new(), to(liar)),
         ("10.244.2.9", String::new(), to(liar)),
-        // A pod has it in a block of the pod's own node.
+        // A pod has the address in a block of the pod's own node.
         ("10.244.2.9", pod("b", "10.244.2.9"), to(B)),
-        // A pod that would borrow it does not.
+        // A pod that would borrow the address does not get it.
         ("10.244.8.8", pod("b", "10.244.8.8"), to(liar)),
-        // Another node has it, by whatever name.
+        // Another node already has the address.
         ("10.244.9.9", String::new(), Route::NoRoute(NoRoute::Unclaimed)),
         ("10.244.1.70", String::new(), Route::Local),
         ("172.18.0.3", String::new(), Route::World),
         ("172.18.0.2", String::new(), Route::Node),
-        // It lies in no pool; this node needs it.
+        // The first address is in no pool. This node needs the second one.
         ("198.51.100.1", String::new(), Route::World),
         ("10.244.7.7", String::new(), Route::NoRoute(NoRoute::Unclaimed)),
     ] {

@@ -1,4 +1,4 @@
-//! Access to the API server: its URL, the authorities to trust, and the client's identity.
+//! Access to the API server: its URL, the certificate authorities to trust, and the client's identity.
 
 use std::env;
 use std::path::PathBuf;
@@ -13,19 +13,19 @@ use super::connection::{Connection, TokenFile};
 use super::fault::{reasons, words};
 use crate::error::SourceError;
 
-/// A server that accepts no connection within this time counts as silent.
+/// If a server does not accept a connection within this time, it counts as not answering.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// The name of the context made from single settings, in a kubeconfig without a file.
+/// The name of the context in a kubeconfig that is made from single settings, without a file.
 const OWN: &str = "manx";
 
-/// Access to the API server. Settings that are not given come from the kubeconfig; without one, from the service
-/// account of the pod that this runs in.
+/// Access to the API server. Settings that are not given come from the kubeconfig. If there is none, they come from the
+/// service account of the pod in which this program runs.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
     /// A kubeconfig file.
     pub kubeconfig: Option<PathBuf>,
-    /// The context in it; the current one if there is none.
+    /// The context in the kubeconfig. If it is not given, the current context is used.
     pub context: Option<String>,
     /// The server's URL.
     pub endpoint: Option<String>,
@@ -33,13 +33,13 @@ pub struct Access {
     pub certificate: Option<PathBuf>,
     /// Its key, a PEM file.
     pub key: Option<PathBuf>,
-    /// The authorities that may have signed the server's certificate, a PEM file.
+    /// The certificate authorities that may have signed the server's certificate, as a PEM file.
     pub authority: Option<PathBuf>,
     pub token: Option<String>,
 }
 
 impl Access {
-    /// A client with credentials as the files have them now.
+    /// Makes a client with the current credentials from the files.
     pub(super) async fn connect(&self) -> Result<Connection, SourceError> {
         let mut config = self.config().await?;
         let server = config.cluster_url.to_string();
@@ -50,7 +50,8 @@ impl Access {
             return Err(unusable(found.to_owned()));
         }
         let user = &mut config.auth_info;
-        // The library would take a line's end for a part of the token. These come before a token in kubeconfigs.
+        // The library would treat the line break at the end of a token file as a part of the token, so the file is read
+        // here. The credentials in `other` take precedence over a token file in a kubeconfig.
         let other = user.auth_provider.is_some() || user.token.is_some() || user.password.is_some();
         let token = match user.token_file.take_if(|_| !other) {
             Some(file) => {
@@ -62,7 +63,7 @@ impl Access {
         Connection::new(config, token).map_err(|error| unusable(words(&error)))
     }
 
-    /// The client's configuration. Files that it names are read now, but for a token's.
+    /// Returns the client's configuration. The files that it names are read now, except the file of a token.
     pub(super) async fn config(&self) -> Result<Config, SourceError> {
         let file = self
             .kubeconfig
@@ -89,12 +90,12 @@ impl Access {
             }
         };
         config.connect_timeout = Some(CONNECT);
-        // The library would retry for minutes without a report. An agent retries itself, and reports.
+        // The library would try again for minutes without a report. Agents try again themselves, and report failures.
         config.default_retry = false;
         Ok(config)
     }
 
-    /// Replaces the settings of a kubeconfig's context by the single settings.
+    /// Replaces settings of a kubeconfig's context by the single settings.
     fn adjust(&self, mut kubeconfig: Kubeconfig) -> (Kubeconfig, KubeConfigOptions) {
         let wanted = self.context.clone().or_else(|| kubeconfig.current_context.clone());
         let context = kubeconfig.contexts.iter().find(|it| Some(&it.name) == wanted.as_ref());
@@ -149,7 +150,7 @@ impl Access {
         (kubeconfig, KubeConfigOptions::default())
     }
 
-    /// The kubeconfig that kubectl would use: of `KUBECONFIG`, or in the home folder.
+    /// Returns the kubeconfig that kubectl would use: from `KUBECONFIG`, or from the home directory.
     pub fn of_kubectl() -> Option<PathBuf> {
         let named = env::var_os("KUBECONFIG").filter(|named| !named.is_empty());
         if let Some(named) = named {

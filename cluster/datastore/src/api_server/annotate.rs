@@ -1,8 +1,8 @@
-//! The addresses that this node has given to its pods, written to their objects: other nodes know them from there
-//! before kubelet reports them.
+//! Writes the addresses that this node has assigned to its pods into the pods' objects. Other nodes then know the
+//! addresses before kubelet reports them.
 //!
-//! The annotations are Calico's (`libcalico-go`, `AnnotationPodIP`, `AnnotationPodIPs`), and so is the way: a patch of
-//! `pods/status`, which may change annotations and no spec.
+//! The annotations are Calico's (`libcalico-go`, `AnnotationPodIP`, `AnnotationPodIPs`). As in Calico, they are written
+//! with a patch of `pods/status`, which may change annotations but not the spec.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,11 +18,11 @@ use crate::followed::{Pause, Waiting};
 
 /// The annotation with the first address.
 const POD_IP: &str = "cni.projectcalico.org/podIP";
-/// The annotation with all.
+/// The annotation with all addresses.
 const POD_IPS: &str = "cni.projectcalico.org/podIPs";
 
-/// Writes the waiting values while the connection lasts. A write that the server refuses is given up: kubelet reports
-/// the addresses, too. Every other failure is tried again.
+/// Writes the waiting values while the connection lasts. A write that the server refuses is given up, because kubelet
+/// also reports the addresses. Every other failure is tried again.
 pub(super) async fn keep_writing(
     connection: &Connection,
     node: &str,
@@ -34,7 +34,8 @@ pub(super) async fn keep_writing(
         last = Some(pod.clone());
         match write(connection, node, &pod, &addresses).await {
             Ok(()) => {}
-            // Another object has taken the name, or another writer was faster: see what is there now.
+            // Another object has taken the name, or another writer was faster. The next attempt reads the current
+            // object.
             Err(error) if is_passing(&error) => {
                 tracing::debug!(%pod, error = words(&error), "a pod's addresses are written again");
                 pause.wait().await;
@@ -51,7 +52,7 @@ pub(super) async fn keep_writing(
     }
 }
 
-/// A pod that is gone, or that runs on another node under the same name, is not changed.
+/// Writes a pod's annotations. A pod that is gone, or that runs on another node under the same name, is not changed.
 async fn write(
     connection: &Connection,
     node: &str,
@@ -74,8 +75,9 @@ async fn write(
     }
 }
 
-/// The patch that puts these addresses into the annotations; empty annotations mean that the addresses are released.
-/// `None`: nothing has to be written. The uid makes the server refuse the patch if it is another pod by then.
+/// Returns the patch that writes these addresses into the annotations. Empty annotations mean that the addresses are
+/// released. Returns `None` if nothing must be written. The patch contains the uid, so that the server refuses it if
+/// another pod has the name then.
 fn patch(found: &Value, node: &str, addresses: &[IpAddr]) -> Option<Value> {
     let metadata = &found["metadata"];
     let of = |addresses: &[IpAddr]| {

@@ -1,21 +1,21 @@
-//! Events that are written one after the other: one a second at most. One that cannot be written waits while others are,
-//! is tried a few times, and is given up.
+//! Writes Events one after the other, at most one each second. If an Event cannot be written, others are written first.
+//! It is tried a few times and then given up.
 
 use std::time::{Duration, Instant};
 
 use super::fault::{self, is_passing, words};
 use crate::followed::Waiting;
 
-/// The time between two Events of an agent.
+/// The minimum time between two Events of an agent.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// The number of tries for an Event.
+/// The maximum number of tries for an Event.
 const TRIES: u32 = 5;
-/// The time until the second try; it doubles.
+/// The time between the first and the second try. It doubles after each try.
 const AGAIN: Duration = Duration::from_secs(10);
-/// A try that takes longer has failed.
+/// The timeout of a try.
 const TRY: Duration = Duration::from_secs(10);
 
-/// An Event that waits.
+/// An Event that is to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Attempt<V> {
     pub(super) value: V,
@@ -31,7 +31,7 @@ impl<V> Attempt<V> {
     }
 }
 
-/// Writes what is due, for as long as it is polled. `give_up` gets the reason for which one is not written.
+/// Writes the Events that are due, as long as the future is polled. `give_up` gets the reason if an Event is given up.
 pub(super) async fn keep_trying<V: Clone + PartialEq, K: Clone + Ord>(
     waiting: &Waiting<Attempt<V>, K>,
     write: impl AsyncFn(&K, &V) -> kube::Result<()>,
@@ -42,7 +42,7 @@ pub(super) async fn keep_trying<V: Clone + PartialEq, K: Clone + Ord>(
     loop {
         second.tick().await;
         let now = Instant::now();
-        // An Event that is tried again comes after all that were due before.
+        // An Event that is tried again comes after all Events that were due before it.
         let first = waiting.first_by(|it| it.due).filter(|(_, it)| it.due <= now);
         let Some((key, attempt)) = first else { continue };
         let written = match tokio::time::timeout(TRY, write(&key, &attempt.value)).await {

@@ -1,11 +1,12 @@
-//! The condition `NetworkUnavailable` of the agent's own Node: whether its pods have a network.
+//! The condition `NetworkUnavailable` of the agent's own Node, which says whether the node's pods have a network.
 //!
-//! It is set as Calico sets it (`node/pkg/lifecycle`): `False` when an agent has started, `True` when one is
+//! It is set as in Calico (`node/pkg/lifecycle`): to `False` when an agent has started, and to `True` when an agent is
 //! stopped. While it is `True`, Kubernetes' node controller keeps a taint on the Node
-//! (`node.kubernetes.io/network-unavailable`, `NoSchedule`), so that no new pod comes there.
+//! (`node.kubernetes.io/network-unavailable`, `NoSchedule`), so that no new pods are scheduled to it.
 //!
-//! Each change is written once. A later value of another writer stays. A patch names the version that
-//! the Node had when it was read: so the server refuses a late one that comes after the next agent's (409).
+//! Each change is written once. If another writer sets a later value, this value stays. A patch contains the version
+//! that the Node had when it was read. So the server refuses (409) a late patch that arrives after the patch of the
+//! next agent.
 
 use std::time::{Duration, SystemTime};
 
@@ -19,7 +20,7 @@ use super::kept::Kept;
 
 /// The condition's type (Kubernetes, `NodeConditionType`).
 const TYPE: &str = "NetworkUnavailable";
-/// The time for which an ending agent waits until the condition is written.
+/// The time for which a stopping agent waits until the condition is written.
 const LAST: Duration = Duration::from_secs(1);
 
 /// The network of a node's pods.
@@ -27,21 +28,21 @@ const LAST: Duration = Duration::from_secs(1);
 enum NetworkState {
     /// The network works.
     Up,
-    /// The network ends with the agent.
+    /// The network stops together with the agent.
     Down,
 }
 
-/// The state to write, and the outcome. Nothing is written before the agent sets a state.
+/// The state to write, and the result of the last write. Nothing is written before the agent sets a state.
 #[derive(Debug, Default)]
 pub(super) struct Condition(Kept<NetworkState>);
 
 impl Condition {
-    /// Queues the write: the network works.
+    /// Queues a write of the state that the network works.
     pub(super) fn up(&self) {
         self.0.want(NetworkState::Up);
     }
 
-    /// Writes that the network ends; waits for that at most a second.
+    /// Writes that the network stops. Waits for the write for at most one second.
     pub(super) async fn down(&self) {
         self.0.want(NetworkState::Down);
         if timeout(LAST, self.0.written(&NetworkState::Down)).await.is_err() {
@@ -51,14 +52,14 @@ impl Condition {
         }
     }
 
-    /// The warning to users, if the condition could not be written.
+    /// Returns the warning for users, if the condition could not be written.
     pub(super) fn text(&self, node: &str) -> Option<String> {
         let reason = self.0.failure()?;
         Some(format!("the condition {TYPE} of Node {node:?} could not be written: {reason}"))
     }
 }
 
-/// Writes the wanted state while the connection lasts. A failed write is tried again.
+/// Writes the wanted state as long as the connection lasts. A failed write is tried again.
 pub(super) async fn keep_writing(connection: &Connection, node: &str, condition: &Condition) {
     let what = format!("the condition {TYPE} of Node {node}");
     condition.0.keep_writing(&what, async |state| write(connection, node, state).await).await;
@@ -73,8 +74,8 @@ async fn write(connection: &Connection, node: &str, network: NetworkState) -> ku
     connection.ask::<Value>(patched.map_err(kube::Error::BuildRequest)?).await.map(drop)
 }
 
-/// The patch that sets the condition. A strategic merge patch merges conditions by their type, and leaves the others
-/// alone.
+/// Returns the patch that sets the condition. A strategic merge patch merges conditions by their type and does not
+/// change the others.
 fn patch(found: &Value, network: NetworkState, now: SystemTime) -> Value {
     let (status, reason, message) = match network {
         NetworkState::Up => ("False", "ManxIsUp", "Manx is running on this node"),

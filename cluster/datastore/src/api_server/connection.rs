@@ -1,8 +1,9 @@
-//! A connection to the API server: requests, and answers of bounded size.
+//! A connection to the API server: it sends requests and reads answers of bounded size.
 //!
-//! An answer that is read as a whole, and a line of a watch, have at most [`MOST`] bytes. A longer one is an error as
-//! soon as that many bytes have come, and is not kept. So reading takes memory in proportion to that bound, whatever
-//! the server sends: each watch holds the start of one line at most, and one line or answer is parsed at a time.
+//! An answer that is read as a whole, or one line of a watch, has at most [`MOST`] bytes. A longer one causes an error
+//! as soon as that many bytes have arrived, and is not stored. So the memory for reading is proportional to this bound,
+//! whatever the server sends: each watch stores at most the start of one line, and only one line or answer is parsed at
+//! a time.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -24,16 +25,16 @@ use tokio::time::timeout;
 
 use super::fault::{self, ClientError, own};
 
-/// A server that does not answer within this time counts as silent.
+/// If the server does not answer within this time, it counts as not answering.
 pub(super) const ANSWER: Duration = Duration::from_secs(4);
 
-/// The most bytes of an answer, or of a line of a watch. The server takes no request of more than 3 MiB (Kubernetes,
-/// `MaxRequestBodyBytes`), and etcd no object of more than 1.5 MiB in another encoding. A page of a list that is longer
-/// is asked for again with fewer objects.
+/// The maximum size of an answer, or of a line of a watch, in bytes. The server accepts no request of more than 3 MiB
+/// (Kubernetes, `MaxRequestBodyBytes`), and etcd accepts no object of more than 1.5 MiB in another encoding. If a page
+/// of a list is longer, it is requested again with fewer objects.
 pub(super) const MOST: usize = 8 << 20;
-/// An answer that is not whole within this time has failed.
+/// The timeout for a complete answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A token is read again after this time (client-go reads it every minute).
+/// The age after which a token is read again (client-go reads it every minute).
 const TOKEN: Duration = Duration::from_secs(10);
 
 /// See the module.
@@ -43,12 +44,12 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Nothing is asked yet.
+    /// Makes a connection, without sending a request yet.
     pub(super) fn new(config: Config, token: Option<TokenFile>) -> kube::Result<Self> {
         Ok(Self { client: Client::try_from(config)?, token })
     }
 
-    /// Asks, and reads the answer, which is JSON.
+    /// Sends a request and reads the answer, which is JSON.
     pub(super) async fn ask<T: DeserializeOwned>(
         &self,
         request: Request<Vec<u8>>,
@@ -57,18 +58,19 @@ impl Connection {
         serde_json::from_slice(&answer).map_err(Error::SerdeError)
     }
 
-    /// Asks, and reads the answer.
+    /// Sends a request and reads the answer as bytes.
     pub(super) async fn bytes(&self, request: Request<Vec<u8>>) -> kube::Result<Bytes> {
         in_time(async { whole(self.send(request).await?).await }).await
     }
 
-    /// Asks for a watch.
+    /// Starts a watch.
     pub(super) async fn watch(&self, request: Request<Vec<u8>>) -> kube::Result<Lines> {
         let body = in_time(self.send(request)).await?.into_body();
         Ok(Lines { body, frame: Bytes::new(), part: Vec::new() })
     }
 
-    /// The answer's head. An answer that is no success is an error, with the server's words.
+    /// Sends a request and returns the answer after reading its head. An answer without success is returned as an error
+    /// with the server's message.
     async fn send(&self, mut request: Request<Vec<u8>>) -> kube::Result<Response<Body>> {
         if let Some(token) = &self.token {
             request.headers_mut().insert(AUTHORIZATION, token.header(Instant::now()));
@@ -80,7 +82,7 @@ impl Connection {
         }
         let answer = whole(response).await?;
         let status = serde_json::from_slice::<Status>(&answer).unwrap_or_else(|_| {
-            // The answer comes from a proxy, or from a server that gives no reason.
+            // The answer comes from a proxy, or from a server that does not give a reason.
             let start =
                 String::from_utf8_lossy(&answer[..answer.len().min(fault::WORDS)]).into_owned();
             Status::failure(start.trim(), code.canonical_reason().unwrap_or_default())
@@ -108,24 +110,25 @@ fn too_long(what: &'static str) -> Error {
     ClientError::TooLong { what, most: MOST }.into()
 }
 
-/// The events of a watch: one a line.
+/// The events of a watch. Each line is one event.
 pub(super) struct Lines {
     body: Body,
-    /// The received bytes that were not read yet.
+    /// Received bytes that are not read yet.
     frame: Bytes,
-    /// The start of a line.
+    /// The start of a line that is not complete yet.
     part: Vec<u8>,
 }
 
 impl Lines {
-    /// The next event; `None`: the watch has ended. Dropping the future loses nothing.
+    /// Returns the next event, or `None` if the watch has ended. If the future is dropped, no event is lost.
     pub(super) async fn next(&mut self) -> kube::Result<Option<WatchEvent<Value>>> {
         loop {
             if let Some(line) = self.line()? {
                 return event(&line).map(Some);
             }
             match self.body.frame().await {
-                // A connection that ends in the middle of a line is a watch that ends; it continues from its version.
+                // If a connection ends in the middle of a line, the watch ends normally. The next watch continues from
+                // the last version.
                 None => return Ok(None),
                 Some(frame) => {
                     self.frame = frame?.into_data().unwrap_or_default();
@@ -134,12 +137,12 @@ impl Lines {
         }
     }
 
-    /// Whether a line has begun and has not ended.
+    /// Returns whether a line has begun but is not complete.
     pub(super) fn is_inside(&self) -> bool {
         !self.part.is_empty()
     }
 
-    /// The next line of the received bytes, if it is whole.
+    /// Returns the next line of the received bytes, if it is complete.
     fn line(&mut self) -> kube::Result<Option<Bytes>> {
         let end = self.frame.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
         let more = self.frame.split_to(end.unwrap_or(self.frame.len()));
@@ -161,9 +164,9 @@ fn event(line: &[u8]) -> kube::Result<WatchEvent<Value>> {
     })
 }
 
-/// A bearer token in a file, which is replaced from time to time. As in client-go, white space round it is ignored, and
-/// the last token is used while the file is empty or cannot be read. Its age is measured by the monotonic clock, so
-/// that a clock that jumps does not keep an old token.
+/// A bearer token in a file, which is replaced from time to time. As in client-go, white space around it is ignored,
+/// and the last token is used while the file is empty or cannot be read. The age of the token is measured with the
+/// monotonic clock, so that a change of the system time does not keep an old token in use.
 pub(super) struct TokenFile {
     path: PathBuf,
     read: Mutex<(Instant, HeaderValue)>,
@@ -226,7 +229,7 @@ mod tests {
         fs::write(&path, "two\n").unwrap();
         assert_eq!(token.header(start + TOKEN / 2), "Bearer one");
         assert_eq!(token.header(start + TOKEN * 2), "Bearer two");
-        // Written in two steps, and then gone.
+        // The file is written in two steps, and then removed.
         fs::write(&path, "").unwrap();
         assert_eq!(token.header(start + TOKEN * 4), "Bearer two");
         fs::remove_file(&path).unwrap();

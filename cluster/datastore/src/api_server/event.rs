@@ -7,10 +7,11 @@ use serde_json::Value;
 use super::connection::Connection;
 use super::fault::code;
 
-/// Writes the Event that `event` makes of an object, which is `name` at this path. There is none about an object that is gone.
+/// Writes the Event that `event` makes from an object. `path` and `name` say which object. If the object is gone, no
+/// Event is written.
 ///
 /// # Errors
-/// The server does not answer, or refuses.
+/// Returns an error if the server does not answer or refuses the request.
 pub(super) async fn write(
     connection: &Connection,
     (path, name): (&str, &str),
@@ -26,7 +27,8 @@ pub(super) async fn write(
     let request = Request::new(format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events"));
     let request = request.create(&PostParams::default(), event.to_string().into_bytes());
     match connection.ask::<Value>(request.map_err(kube::Error::BuildRequest)?).await {
-        // It exists: another agent was first, or this one, before it started anew or when the answer was lost.
+        // The Event exists: another agent wrote it, or this agent did before a restart or in a request whose answer was
+        // lost.
         Err(error) if code(&error) == Some(409) => Ok(()),
         written => written.map(drop),
     }

@@ -1,4 +1,5 @@
-//! A small API server for tests: discovery, lists, watches, and what a test makes of single requests.
+//! A small API server for tests. It supports discovery, lists and watches, and a test can define the answers to single
+//! requests.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,17 +22,17 @@ pub(crate) struct Request {
     pub(crate) body: Value,
 }
 
-/// A test's answer to a request, in place of the server's.
+/// An answer that a test defines instead of the server's own.
 pub(crate) enum Answer {
     /// A status and a JSON body.
     Json(u16, Value),
-    /// These bytes with status 200, one after the other, and then nothing more; the connection stays.
+    /// These bytes with status 200, in pieces of this size, and then nothing more; the connection stays open.
     Pieces(Vec<u8>, usize),
     /// No answer at all.
     Never,
     /// The end of the connection.
     Close,
-    /// The server's action, and then the end of the connection without an answer.
+    /// The server executes the request, and then closes the connection without an answer.
     Lost,
 }
 
@@ -44,22 +45,22 @@ pub(crate) struct ServerState {
     /// The CRDs.
     pub(crate) definitions: Vec<Value>,
     pub(crate) ready: bool,
-    /// By the path of a list: the objects.
+    /// The objects, by the path of their list.
     objects: BTreeMap<String, Vec<Value>>,
-    /// By the same: the lines of its watch.
+    /// The lines of the watch, by the path of the list.
     lines: BTreeMap<String, Vec<Value>>,
     pub(crate) rule: Rule,
     pub(crate) asked: Vec<Request>,
-    /// The certificates that clients have shown, in order.
+    /// The client certificates that the server has received, in order.
     pub(crate) clients: Vec<Vec<u8>>,
-    /// The most pieces of one answer that were taken from the server.
+    /// The maximum number of pieces of one answer that a client has read.
     pub(crate) taken: usize,
-    /// How often single objects were asked for or written.
+    /// The number of requests that read or wrote single objects.
     version: usize,
     acceptor: Option<TlsAcceptor>,
 }
 
-/// The server. It ends with this.
+/// The server. It stops when this value is dropped.
 pub(crate) struct Fake {
     pub(crate) address: SocketAddr,
     world: Arc<Mutex<ServerState>>,
@@ -75,12 +76,12 @@ const CORE: [(&str, &str); 5] = [
 ];
 
 impl Fake {
-    /// A server without CRDs and without objects.
+    /// Starts a server without CRDs and without objects.
     pub(crate) fn start() -> Self {
         Self::start_with(None)
     }
 
-    /// A server; with an acceptor it speaks TLS.
+    /// Starts a server. With an acceptor it uses TLS.
     pub(crate) fn start_with(acceptor: Option<TlsAcceptor>) -> Self {
         let of = |kinds: &[(&str, &str)]| {
             kinds.iter().map(|(kind, plural)| ((*kind).to_owned(), (*plural).to_owned())).collect()
@@ -140,7 +141,7 @@ impl ServerState {
         self.acceptor = Some(acceptor);
     }
 
-    /// A Calico kind is installed; `served`: its discovery, too.
+    /// Installs a Calico kind. If `served` is set, discovery contains it, too.
     pub(crate) fn define(&mut self, kind: &str, plural: &str, served: bool) {
         let definition = json!({
             "metadata": { "name": format!("{plural}.projectcalico.org") },
@@ -158,7 +159,7 @@ impl ServerState {
         self.serve_in("projectcalico.org/v3", kind, plural);
     }
 
-    /// A kind of an API version is in the server's discovery.
+    /// Adds a kind to the server's discovery.
     pub(crate) fn serve_in(&mut self, api_version: &str, kind: &str, plural: &str) {
         let kinds = self.served.entry(api_version.to_owned()).or_default();
         kinds.push((kind.to_owned(), plural.to_owned()));
@@ -172,7 +173,7 @@ impl ServerState {
         self.objects.entry(list.to_owned()).or_default().push(object);
     }
 
-    /// An object is added, changed (`MODIFIED`) or gone (`DELETED`), with an event.
+    /// Adds an object, changes it (`MODIFIED`) or removes it (`DELETED`), with an event.
     pub(crate) fn tell(&mut self, event: &str, list: &str, object: &Value) {
         let all = self.objects.entry(list.to_owned()).or_default();
         all.retain(|it| it["metadata"]["name"] != object["metadata"]["name"]);
@@ -190,7 +191,7 @@ impl ServerState {
 
     fn list(&self, asked: &Request) -> Value {
         let all = self.objects.get(&asked.path).map(Vec::as_slice).unwrap_or_default();
-        // A selector is one label and its value.
+        // A selector consists of one label and its value.
         let selector = parameter(&asked.query, "labelSelector").unwrap_or_default();
         let is_selected = |object: &&Value| match selector.split_once('=') {
             Some((label, value)) => object["metadata"]["labels"][label] == value,
@@ -206,7 +207,7 @@ impl ServerState {
         json!({ "kind": "List", "metadata": { "resourceVersion": version, "continue": next }, "items": all[from..to] })
     }
 
-    /// Whether the path is one of a kind's objects, of all or of a namespace.
+    /// Returns whether the path is the path of a kind's objects, either all or those of one namespace.
     fn has(&self, path: &str) -> bool {
         let of_namespace = path.split_once("/namespaces/").and_then(|(group, rest)| {
             let (_, plural) = rest.split_once('/')?;
@@ -219,9 +220,9 @@ impl ServerState {
         })
     }
 
-    /// The answer to a request for one object: it is read, made, or replaced or deleted if it has the version that is
-    /// named. As at a real server, a uid that is named is a precondition, which an object that is gone does not meet
-    /// when it is to be replaced.
+    /// Answers a request for a single object. The object is read or created, or it is replaced or deleted if it has the
+    /// version in the request. As in a real server, a uid in the request is a precondition. A request to replace an
+    /// object that is gone does not meet it.
     fn one(&mut self, asked: &Request) -> Option<(u16, Value)> {
         let (list, name) = match asked.method.as_str() {
             "POST" => (asked.path.as_str(), asked.body["metadata"]["name"].as_str()?),
@@ -339,7 +340,7 @@ async fn accept(listener: TcpListener, world: Arc<Mutex<ServerState>>) {
     }
 }
 
-/// Requests of one connection, until it ends.
+/// Serves the requests of one connection until it ends.
 async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, world: &Mutex<ServerState>) {
     while let Some(asked) = read(&mut stream).await {
         let rule = {
@@ -391,7 +392,7 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, world: &Mutex<Se
     }
 }
 
-/// Lines from the version that is asked for, for as long as the kind is served.
+/// Sends the lines from the requested version on, as long as the kind is served.
 async fn watch(mut stream: impl AsyncWrite + Unpin, asked: &Request, world: &Mutex<ServerState>) {
     let version = parameter(&asked.query, "resourceVersion").and_then(|it| it.parse().ok());
     let mut at: usize = version.unwrap_or(0);
@@ -426,7 +427,7 @@ async fn read(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Option<Requ
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.ok()?);
-        // A client that speaks TLS gets what a server without TLS answers.
+        // A client that uses TLS gets the answer of a server without TLS.
         if head == [0x16] {
             stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.ok()?;
             return None;

@@ -1,4 +1,4 @@
-//! The reasons for which a request to the API server fails.
+//! The reasons why a request to the API server failed.
 
 use std::error::Error;
 use std::io;
@@ -8,10 +8,10 @@ use rustls::{AlertDescription, CertificateError};
 
 use crate::followed::Reason;
 
-/// The most bytes of a server's message that are repeated.
+/// The maximum length of a server's message that is repeated, in bytes.
 pub(super) const WORDS: usize = 500;
 
-/// A fault that the client finds itself.
+/// An error that the client detects itself.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
     /// The server sent more than the client reads.
@@ -19,12 +19,12 @@ pub(super) enum ClientError {
         "the server sent {what} of more than {most} bytes, expected no more for one object: it was read no further"
     )]
     TooLong {
-        /// An answer, or a line.
+        /// What was too long: an answer or a line.
         what: &'static str,
-        /// The most bytes that the client reads.
+        /// The maximum number of bytes that the client reads.
         most: usize,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("{0}")]
     Other(String),
 }
@@ -35,18 +35,18 @@ impl From<ClientError> for kube::Error {
     }
 }
 
-/// An error in our own words.
+/// Makes an error with a text of our own.
 pub(super) fn own(text: String) -> kube::Error {
     ClientError::Other(text).into()
 }
 
-/// Whether a whole answer was too long. With fewer objects in it, it may not be.
+/// Returns whether a complete answer was too long. An answer with fewer objects may be short enough.
 pub(super) fn is_too_long(error: &kube::Error) -> bool {
     let kube::Error::Service(error) = error else { return false };
     matches!(error.downcast_ref(), Some(ClientError::TooLong { .. }))
 }
 
-/// The HTTP status of an error that the server has answered.
+/// Returns the HTTP status of an error that the server has sent.
 pub(super) fn code(error: &kube::Error) -> Option<u16> {
     match error {
         kube::Error::Api(status) => Some(status.code),
@@ -54,12 +54,14 @@ pub(super) fn code(error: &kube::Error) -> Option<u16> {
     }
 }
 
-/// Whether the request may succeed later. Credentials that have expired (401) are read anew with the next connection.
+/// Returns whether the request may succeed later. Expired credentials (401) count as temporary, because the next
+/// connection reads them again.
 pub(super) fn is_passing(error: &kube::Error) -> bool {
     code(error).is_none_or(|code| matches!(code, 401 | 408 | 409 | 429) || code >= 500)
 }
 
-/// The server's message, if it has answered; else the reason for its silence, as far as it is known.
+/// Returns the server's message, if the server has answered. Otherwise returns the reason why there is no answer, as
+/// far as it is known.
 pub(super) fn words(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if status.message.is_empty() => {
@@ -73,14 +75,15 @@ pub(super) fn words(error: &kube::Error) -> String {
     }
 }
 
-/// The reason why objects cannot be followed, made of [`words`]. The cause leaves out the kind of the objects.
+/// Returns the reason why objects cannot be followed, from the text of [`words`]. The cause does not contain the kind
+/// of the objects.
 pub(super) fn reason(words: String) -> Reason {
     let forbidden = words.split_once(" is forbidden: ").map(|(_, rest)| rest);
     let cause = forbidden.and_then(|rest| rest.split(" resource ").next()).map(str::to_owned);
     Reason { cause: cause.unwrap_or_else(|| words.clone()), text: words }
 }
 
-/// The reasons of an error, the outermost first. Parts that repeat the one before are left out.
+/// Returns the reasons of an error, the outermost first. A part that repeats the part before it is left out.
 pub(super) fn reasons(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -94,7 +97,7 @@ pub(super) fn reasons(error: &dyn Error) -> String {
     text.replacen("client error (Connect)", "cannot connect", 1)
 }
 
-/// The fault of a certificate or a token, and the place to correct it.
+/// Returns the problem of a certificate or a token, and where to correct it.
 fn certificate_or_token(error: &(dyn Error + 'static)) -> Option<String> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -105,7 +108,7 @@ fn certificate_or_token(error: &(dyn Error + 'static)) -> Option<String> {
                     .to_owned(),
             );
         }
-        // The error inside an I/O error is not among its sources.
+        // An error that is wrapped in an I/O error is not among its sources.
         let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         if let Some(wrapped) = wrapped {
             return certificate_or_token(wrapped);
@@ -170,7 +173,7 @@ fn certificate(wrong: &CertificateError) -> String {
     }
 }
 
-/// The library's words, which name times and names, without the ones that ours repeat.
+/// Returns the library's text, which contains times and names, without the words that our text repeats.
 fn detail(wrong: &CertificateError) -> String {
     let text = wrong.to_string();
     let text = text.strip_prefix("certificate ").unwrap_or(&text);

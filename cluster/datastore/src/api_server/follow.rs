@@ -1,8 +1,9 @@
-//! Follows the objects of one kind: lists them, and watches from there.
+//! Follows the objects of one kind: lists them, and then watches from the version of the list.
 //!
-//! A server that can streams the list as the first events of the watch (Kubernetes, "Streaming lists"); from others it
-//! is read in pages. A watch that ended continues from its last version, which bookmarks advance. A version that the
-//! server has forgotten (410) costs a list. Known objects stay until a whole list replaces them.
+//! If the server supports it, the list is streamed as the first events of the watch (Kubernetes, "Streaming lists").
+//! Otherwise the list is read in pages. When a watch ends, the next one continues from the last version, which
+//! bookmarks advance. If the server has forgotten that version (410), the objects are listed again. Known objects stay
+//! until a complete list replaces them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,53 +23,53 @@ use super::reading;
 use super::resource::{self, Resource};
 use crate::followed::{self, Closed, Event, Events, Pause, Reading};
 
-/// The most objects of a page.
+/// The maximum number of objects in a page.
 const PAGE: u32 = 500;
-/// A page that is too long is asked for again with this many times fewer objects.
+/// The factor by which the number of objects is reduced if a page is too long.
 const FEWER: u32 = 8;
-/// The server ends a watch after this time (kube's own choice).
+/// The server ends a watch after this number of seconds (kube's own choice).
 pub(super) const WATCH: u32 = 290;
-/// A watch without any event for longer is dead: the server would have ended it.
+/// A watch without any event for this time is dead, because the server would have ended it.
 pub(super) const SILENCE: Duration = Duration::from_secs(WATCH as u64 + 30);
-/// A watch that was not refused within this time counts as working.
+/// A watch that is not refused within this time counts as working.
 const REFUSAL: Duration = Duration::from_secs(1);
-/// The time for which a kind waits for a sign that its CRD was installed.
+/// The time after which a missing kind is looked up again, if there is no sign that its CRD was installed.
 const NOT_SERVED: Duration = Duration::from_mins(1);
-/// The delays of the look-ups after such a sign: the server takes a moment to serve a new resource.
+/// The delays of the look-ups after such a sign. The server needs some time before it serves a new resource.
 const LOOKS: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(300), Duration::from_secs(1), Duration::from_secs(3)];
-/// Marks the bookmark behind the last object of a streamed list.
+/// The annotation of the bookmark after the last object of a streamed list.
 const END_OF_LIST: &str = "k8s.io/initial-events-end";
 
-/// The progress of following the objects of a kind. It outlives connections.
+/// The progress of following the objects of a kind. It is kept when a connection ends.
 #[derive(Debug)]
 pub(super) struct Position {
     kind: Kind,
     resource: Option<Resource>,
     /// The version up to which all changes are known.
     version: Option<String>,
-    /// Whether lists are streamed, until the server refuses.
+    /// Whether lists are streamed. This is tried until the server refuses it.
     streams: bool,
     /// Whether the last attempt failed, and was reported.
     faulty: bool,
-    /// Whether this connection's server was asked in every way, and has no such kind.
+    /// Whether the server of this connection does not have the kind, after all checks.
     absent: bool,
-    /// The versions of the kind's CRDs when it was looked for last.
+    /// The versions of the kind's CRDs at the last look-up of the kind.
     told: Vec<String>,
 }
 
-/// The CRDs of the kinds that are followed, by name, each with the version that the server told last.
+/// The CRDs of the followed kinds by name, each with the last version that the server has sent.
 pub(super) type Definitions = BTreeMap<String, String>;
 
-/// Why a turn ended.
+/// The reason why a turn ended.
 enum End {
     /// The server has forgotten the version.
     Forgotten,
-    /// The server answers that it has no such resource, which has to be checked in its discovery.
+    /// The server answers that it has no such resource. This must be checked in its discovery.
     NotServed,
-    /// It failed.
+    /// The turn failed.
     Failed(String),
-    /// Nobody listens any more.
+    /// The receiver of the events is gone.
     Closed,
 }
 
@@ -89,7 +90,7 @@ impl From<kube::Error> for End {
 }
 
 impl Position {
-    /// Nothing is known of `kind` yet.
+    /// Returns the position at which nothing is known of `kind` yet.
     pub(super) fn new(kind: Kind) -> Self {
         Self {
             kind,
@@ -102,7 +103,8 @@ impl Position {
         }
     }
 
-    /// Follows the objects while there is a listener. Dropping the future loses nothing: the next call continues.
+    /// Follows the objects as long as events are received. If the future is dropped, nothing is lost: the next call
+    /// continues.
     pub(super) async fn follow(
         &mut self,
         connection: &Connection,
@@ -133,7 +135,7 @@ impl Position {
         }
     }
 
-    /// One list, or one watch.
+    /// Executes one list or one watch.
     async fn turn(
         &mut self,
         connection: &Connection,
@@ -148,7 +150,7 @@ impl Position {
             }
             self.list(Vec::new(), events).await?;
             let sign = installed.wait_for(|all| versions(self.kind, all) != self.told);
-            // A closed channel gives no sign; then only the time counts.
+            // If the channel is closed, there is no sign, and only the time matters.
             if let Ok(Err(_)) = timeout(NOT_SERVED, sign).await {
                 tokio::time::sleep(NOT_SERVED).await;
             }
@@ -172,7 +174,8 @@ impl Position {
         if self.resource.is_none() {
             let told = versions(self.kind, &installed.borrow());
             let changed = told != self.told;
-            // A missing kind stays missing, unless there is a sign of a CRD, or the server's lists have it.
+            // A kind that was missing still counts as missing, unless there is a sign of a CRD or the server's lists
+            // contain the kind.
             self.absent &= !changed;
             self.told = told;
             let mut found = Ok(None);
@@ -206,7 +209,7 @@ impl Position {
         Ok(())
     }
 
-    /// Watches from the version that is known; if there is none, the list comes first.
+    /// Watches from the known version. If there is none, the watch begins with the list.
     async fn watch(
         &mut self,
         connection: &Connection,
@@ -261,7 +264,8 @@ impl Position {
         }
     }
 
-    /// Takes one event of a watch. While the list comes first, `listed` holds what has come of it.
+    /// Processes one event of a watch. While the list is streamed, `listed` contains the objects that have arrived so
+    /// far.
     async fn take(
         &mut self,
         event: WatchEvent<Value>,
@@ -299,7 +303,7 @@ impl Position {
                 version_of(&object)
             }
         };
-        // A watch cannot continue from half a list.
+        // A watch cannot continue from an incomplete list.
         if listed.is_none() {
             self.version = version;
         }
@@ -307,8 +311,8 @@ impl Position {
     }
 }
 
-/// Reads the objects of a resource that a label selector matches, page by page, and returns them with the version that
-/// they are of; an empty selector matches all. The results of `read` are kept; a page is not.
+/// Reads the objects of a resource that a label selector matches, page by page. Returns them with the version of the
+/// list. An empty selector matches all objects. Only the results of `read` are stored, not the pages.
 pub(super) async fn read_pages<T>(
     connection: &Connection,
     resource: &Resource,
@@ -337,8 +341,8 @@ pub(super) async fn read_pages<T>(
     }
 }
 
-/// Whether the server does not stream lists: an invalid or forbidden field of the request (Kubernetes, feature gate
-/// `WatchList`).
+/// Returns whether the server does not stream lists: it reports an invalid or forbidden field of the request
+/// (Kubernetes, feature gate `WatchList`).
 fn refuses_streams(error: &kube::Error) -> bool {
     matches!(code(error), Some(400 | 422))
 }
@@ -362,12 +366,12 @@ struct PageMetadata {
     continues: Option<String>,
 }
 
-/// The versions of a kind's CRDs.
+/// Returns the versions of a kind's CRDs.
 fn versions(kind: Kind, all: &Definitions) -> Vec<String> {
     resource::definitions(kind.into()).filter_map(|(_, name)| all.get(&name).cloned()).collect()
 }
 
-/// Keeps the CRDs of `kinds` as the server has them, for as long as the future is polled.
+/// Tracks the server's CRDs of `kinds`, as long as the future is polled.
 pub(super) async fn watch_installed(
     connection: &Connection,
     kinds: &[Kind],
@@ -375,7 +379,7 @@ pub(super) async fn watch_installed(
 ) {
     let mut pause = Pause::default();
     loop {
-        // From any version: the server first sends the existing ones.
+        // The watch begins at any version, so the server first sends the existing CRDs.
         let params = WatchParams::default().timeout(WATCH);
         let request = Request::new(resource::DEFINITIONS).watch_metadata(&params, "0");
         if let Ok(request) = request

@@ -1,6 +1,6 @@
-//! Kubernetes Events about what happens at the agent's own node.
+//! Writes Kubernetes Events about what happens at the agent's own node.
 //!
-//! One waits for each subject, the latest: what is over before it is written is not written.
+//! For each subject, only the latest Event waits. An Event that is replaced before it is written is never written.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -19,20 +19,20 @@ use crate::object_event::ObjectEvent;
 /// The Events that are still to be written, by subject.
 pub(super) type Happenings = Waiting<Attempt<Dated>, String>;
 
-/// A happening, and when it was.
+/// A happening and its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Dated {
     happening: Happening,
     at: SystemTime,
 }
 
-/// Queues an Event about a subject. It takes the place of an earlier one that is not written yet.
+/// Queues an Event about a subject. It replaces an earlier Event about the subject that is not written yet.
 pub(super) fn put(waiting: &Happenings, subject: String, happening: Happening) {
     let dated = Dated { happening, at: SystemTime::now() };
     waiting.put(subject, Attempt::new(dated, Instant::now()));
 }
 
-/// Writes the Events that are due while the connection lasts.
+/// Writes the Events that are due, as long as the connection lasts.
 pub(super) async fn keep_writing(
     connection: &Connection,
     node: &str,
@@ -55,7 +55,8 @@ async fn write(
     event::write(connection, ("/api/v1/nodes", node), event).await
 }
 
-/// The Event. Its occurrence has a sum over what happened and when: a second try does not write it twice.
+/// Returns the Event. Its occurrence is a hash of the happening and its time, so that a second try does not write the
+/// Event twice.
 fn event(metadata: &Value, node: &str, subject: &str, Dated { happening, at }: &Dated) -> Value {
     let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let event = ObjectEvent {

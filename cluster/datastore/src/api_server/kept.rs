@@ -1,4 +1,4 @@
-//! A value that is written to the server: once for each change, and again when that fails.
+//! A value that is written to the server once for each change, and again after a failure.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use tokio::time::timeout;
 
 use super::fault::words;
 
-/// The pause before the second try. It doubles up to the longest one.
+/// The pause before the second try, and the longest pause. The pause doubles after each failure.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_mins(1));
 
-/// The value to write, and what came of it. Nothing is written before one is wanted.
+/// The value to write, and the result of the last try. Nothing is written before a value is set.
 #[derive(Debug)]
 pub(super) struct Kept<T> {
     wanted: watch::Sender<Option<T>>,
     outcome: watch::Sender<Outcome<T>>,
 }
 
-/// The value that was written last, and the failure of the last try.
+/// The value that was last written, and the failure of the last try.
 #[derive(Debug, Clone)]
 struct Outcome<T> {
     written: Option<T>,
@@ -32,12 +32,12 @@ impl<T> Default for Kept<T> {
 }
 
 impl<T: Clone + PartialEq> Kept<T> {
-    /// Queues a write. A value that was written last is not written again.
+    /// Queues a write. If the value is the one that was last written, it is not written again.
     pub(super) fn want(&self, value: T) {
         self.wanted.send_replace(Some(value));
     }
 
-    /// Queues a write, also of a value that was written last, because another writer has changed it.
+    /// Queues a write, even if the value is the one that was last written, because another writer has changed it.
     pub(super) fn want_again(&self, value: T) {
         self.outcome.send_modify(|outcome| outcome.written = None);
         self.want(value);
@@ -46,16 +46,16 @@ impl<T: Clone + PartialEq> Kept<T> {
     /// Waits until this value is written.
     pub(super) async fn written(&self, value: &T) {
         let mut outcome = self.outcome.subscribe();
-        // `self` holds the sender.
+        // The sender exists as long as `self`, so this cannot fail.
         _ = outcome.wait_for(|outcome| outcome.written.as_ref() == Some(value)).await;
     }
 
-    /// Why the value could not be written at the last try.
+    /// Returns the reason why the last try failed.
     pub(super) fn failure(&self) -> Option<String> {
         self.outcome.borrow().failure.clone()
     }
 
-    /// Writes what is wanted while the connection lasts. `what` names it in the log.
+    /// Writes the wanted values as long as the connection lasts. `what` names the value in the log.
     pub(super) async fn keep_writing(
         &self,
         what: &str,
@@ -66,7 +66,7 @@ impl<T: Clone + PartialEq> Kept<T> {
         loop {
             let next = wanted.borrow_and_update().clone();
             let Some(next) = next.filter(|next| !self.is_written(next)) else {
-                // `self` holds the sender.
+                // The sender exists as long as `self`, so this cannot fail.
                 _ = wanted.changed().await;
                 pause = PAUSES.0;
                 continue;
@@ -78,7 +78,7 @@ impl<T: Clone + PartialEq> Kept<T> {
                 }
                 Err(error) => {
                     self.fail(what, words(&error));
-                    // Another change ends the pause: it does not wait for the failed one.
+                    // A new value ends the pause, because it does not have to wait for the failed one.
                     let other = timeout(pause, wanted.changed()).await.is_ok();
                     pause = if other { PAUSES.0 } else { (pause * 2).min(PAUSES.1) };
                 }

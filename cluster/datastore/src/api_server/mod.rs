@@ -3,26 +3,27 @@
 //! The layers, in order:
 //! - `access`: the server's URL, and the client's identity.
 //! - `connection`: requests, and answers of bounded size.
-//! - `fault`: the reasons for which a request fails.
-//! - `resource`: the resource that holds the objects of a kind.
+//! - `fault`: the reasons why a request failed.
+//! - `resource`: the resource of the API that contains the objects of a kind.
 //! - `reading`: an object as the server sends it.
-//! - `follow`: the objects of one kind, listed and watched.
-//! - `secrets`: Secrets that are wanted by name.
-//! - `node_status`: `CalicoNodeStatus` objects of the agent's node, and their status.
-//! - `attempt`: Events that are written one after the other.
+//! - `follow`: lists and watches the objects of one kind.
+//! - `secrets`: Secrets that are requested by name.
+//! - `node_status`: the `CalicoNodeStatus` objects of the agent's node, and their status.
+//! - `attempt`: Events, which are written one after the other.
 //! - `kept`: a value that is written once for each change.
-//! - `annotate`, `condition`, `own_addresses`, `notice`, `happening`: the writes of agents: pods' addresses, whether their
-//!   node has a network, the node's own addresses, Events about objects that are not valid, and Events about the node.
-//! - `writer`: single objects, read and written.
-//! - `once`: work that is done once, by a program that ends then.
-//! - `pool`: the first `IPPool` of a cluster that has none, which the installation writes.
+//! - `annotate`, `condition`, `own_addresses`, `notice`, `happening`: what agents write. These are pods' addresses,
+//!   whether their node has a network, the node's own addresses, Events about invalid objects, and Events about the
+//!   node.
+//! - `writer`: reads and writes single objects.
+//! - `once`: work that a program does once before it ends.
+//! - `pool`: the first `IPPool` of a cluster without pools, which the installation writes.
 //!
 //! `followed` processes the objects.
 //!
-//! One thread speaks with the server; the agent gets events. While the server does not answer, the known objects stay
-//! in force and are reported as stale. A kind whose CRD is not installed has no objects, until it is installed. A kind
-//! that may not be read, or that a starting server does not serve yet, is a fault: its known objects stay in force, and
-//! if there are none, the agent is not in sync.
+//! One thread communicates with the server, and the agent receives events. While the server does not answer, the known
+//! objects stay in force and are reported as stale. A kind whose CRD is not installed has no objects, until it is
+//! installed. If a kind may not be read, or if a starting server does not serve it yet, this is a fault. The known
+//! objects of the kind stay in force; if there are none, the agent is not in sync.
 
 mod access;
 mod annotate;
@@ -89,26 +90,26 @@ static FOLLOWED: LazyLock<Vec<Kind>> =
 static SERVER: LazyLock<Server> =
     LazyLock::new(|| Server { name: "the API server", kinds: &FOLLOWED });
 
-/// The time between two checks that the server answers.
+/// The time between two checks whether the server answers.
 const PROBE: Duration = Duration::from_secs(5);
 
 /// The objects of an API server. See the module.
 #[derive(Debug)]
 pub struct ApiServer {
     followed: Followed,
-    /// The server's, as its URL names it.
+    /// The host in the server's URL.
     host: Option<String>,
     notices: Notices,
     to_write: PendingWrites,
 }
 
-/// The writes to the server, and their outcomes; the Secrets that are wanted of it.
+/// The writes to the server and their results, and the Secrets that are requested from it.
 #[derive(Debug, Clone)]
 struct PendingWrites {
     /// The name of the agent's node.
     node: String,
     secrets: Arc<Secrets>,
-    /// The addresses of this node's pods; none: they are released.
+    /// The addresses of this node's pods. An empty list means that they are released.
     addresses: Arc<Waiting<Vec<IpAddr>>>,
     condition: Arc<Condition>,
     /// The addresses of the node itself.
@@ -123,18 +124,19 @@ struct PendingWrites {
 
 impl ApiServer {
     /// Starts to follow the server, and waits until all objects are known. While the server does not answer, the last
-    /// state in the file `state` is used instead, if it is complete; without one this waits for the server. `told` gets
-    /// the reason for the wait.
+    /// state in the file `state` is used, if it is complete. Without such a state, this waits for the server. `told` is
+    /// called with the reason for the wait.
     ///
     /// # Errors
-    /// `access` and the kubeconfig name no server. A server that does not answer is no error.
+    /// Returns an error if `access` and the kubeconfig name no server. It is not an error if the server does not
+    /// answer.
     pub async fn open(
         access: Access,
         follower: Follower,
         told: impl Fn(&Waits),
     ) -> Result<Self, SourceError> {
         let Follower { node, namespace, state } = follower;
-        // A mistake in the settings is reported at once; later it would be a fault that may pass.
+        // A mistake in the settings is an error now. Later it would look like a temporary fault.
         let url = access.config().await?.cluster_url;
         let (server, host): (Arc<str>, _) = (url.to_string().into(), url.host().map(str::to_owned));
         let (mut followed, events) = Followed::new(*SERVER, state.as_deref());
@@ -158,32 +160,32 @@ impl ApiServer {
         Ok(Self { followed, host, notices: Notices::default(), to_write })
     }
 
-    /// All objects, as of the last event.
+    /// Returns all objects, as of the last event.
     pub fn contents(&self) -> &Contents {
         self.followed.contents()
     }
 
-    /// All objects, shared.
+    /// Returns all objects as a shared value.
     pub fn shared(&self) -> Arc<Contents> {
         self.followed.shared()
     }
 
-    /// The host that the server's URL names.
+    /// Returns the host in the server's URL.
     pub(crate) fn host(&self) -> Option<&str> {
         self.host.as_deref()
     }
 
-    /// The reason why objects may be out of date; `None`: they are not.
+    /// Returns the reason why objects may be out of date, or `None` if they are up to date.
     pub fn stale(&self) -> Option<Stale> {
         self.followed.stale()
     }
 
-    /// Whether changes of a kind are missed now.
+    /// Returns whether changes of a kind may be missed now.
     pub(crate) fn is_behind(&self, kind: Kind) -> bool {
         self.followed.is_behind(kind)
     }
 
-    /// Further warnings to users; see [`Source::warnings`](crate::Source::warnings).
+    /// Returns further warnings for users; see [`Source::warnings`](crate::Source::warnings).
     pub(crate) fn warnings(&self) -> Vec<String> {
         let PendingWrites { node, condition, own_addresses, given_up, .. } = &self.to_write;
         let trouble = self.followed.trouble().into_iter().chain(given_up.text());
@@ -206,8 +208,8 @@ impl ApiServer {
         self.to_write.own_addresses.put(annotations);
     }
 
-    /// Gives a pod the addresses that it has on this node, or takes them away; see [`Source::assign`](crate::Source).
-    /// They are also written to its object.
+    /// Assigns addresses on this node to a pod, or withdraws them; see [`Source::assign`](crate::Source). The addresses
+    /// are also written to the pod's object.
     pub(crate) fn assign(
         &mut self,
         pod: ObjectKey,
@@ -217,12 +219,12 @@ impl ApiServer {
         self.followed.objects().assign(pod, addresses)
     }
 
-    /// What people want to know of the node.
+    /// Returns the node's status objects.
     pub(crate) fn node_statuses(&self) -> &NodeStatuses {
         &self.to_write.node_statuses
     }
 
-    /// The Secrets that are wanted.
+    /// Returns the requested Secrets.
     pub(crate) fn secrets(&self) -> &Secrets {
         &self.to_write.secrets
     }
@@ -241,12 +243,12 @@ impl ApiServer {
         happening::put(&self.to_write.happenings, subject, happening);
     }
 
-    /// The time when the first event of the last change was received.
+    /// Returns the time when the first event of the last change was received.
     pub(crate) const fn changed(&self) -> Option<Instant> {
         self.followed.changed()
     }
 
-    /// Waits for the next change, and returns it. Dropping the future loses nothing.
+    /// Waits for the next change, and returns it. If the future is dropped, nothing is lost.
     pub async fn next(&mut self) -> Changes {
         self.followed.next().await
     }
@@ -255,7 +257,7 @@ impl ApiServer {
 /// Reads all objects once: those that agents follow, and others that describe a cluster.
 ///
 /// # Errors
-/// The server cannot be reached, or may not be asked for objects of some kind.
+/// Returns an error if the server cannot be reached or does not allow reading a kind.
 pub fn read(access: &Access) -> Result<Contents, SourceError> {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(read_all(access)),
@@ -276,7 +278,7 @@ async fn read_all(access: &Access) -> Result<Contents, SourceError> {
         }
     };
     let connection = access.connect().await?;
-    // Workloads, too. Endpoints are in slices there.
+    // Workloads are read, too. The cluster copies Endpoints to slices, so they are not read.
     let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|it| *it != Kind::Endpoints).collect();
     let mut objects = Objects::new(SERVER.name, &kinds);
     for kind in kinds {
@@ -294,7 +296,7 @@ async fn read_all(access: &Access) -> Result<Contents, SourceError> {
     Ok(Arc::unwrap_or_clone(objects.contents))
 }
 
-/// Speaks with the server while there is a listener.
+/// Communicates with the server as long as events are received.
 fn speak(access: &Access, server: &Arc<str>, events: &Events, to_write: &PendingWrites) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -303,7 +305,7 @@ fn speak(access: &Access, server: &Arc<str>, events: &Events, to_write: &Pending
     runtime.block_on(async {
         let mut positions: Vec<_> = FOLLOWED.iter().copied().map(Position::new).collect();
         let mut pause = Pause::default();
-        // Each connection ends when the server does not answer; the next one reads certificates and tokens anew.
+        // A connection ends when the server does not answer. The next one reads certificates and tokens again.
         while let Err(reason) =
             Box::pin(connect(access, server, events, &mut positions, to_write, &mut pause)).await
         {
@@ -315,7 +317,7 @@ fn speak(access: &Access, server: &Arc<str>, events: &Events, to_write: &Pending
     });
 }
 
-/// Follows all kinds over one connection until it fails. `Ok`: the listener has gone.
+/// Follows all kinds over one connection until it fails. Returns `Ok` if the receiver of the events is gone.
 async fn connect(
     access: &Access,
     server: &Arc<str>,
@@ -350,7 +352,7 @@ async fn connect(
     }
 }
 
-/// Checks the server periodically. Returns the reason when it does not answer.
+/// Checks the server at regular intervals. Returns the reason when the server does not answer.
 async fn keep_probing(connection: &Connection, events: &Events) -> String {
     loop {
         tokio::time::sleep(PROBE).await;

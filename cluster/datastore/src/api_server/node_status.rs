@@ -1,8 +1,8 @@
-//! `CalicoNodeStatus` objects of the agent's node: followed, and their status written.
+//! Follows the `CalicoNodeStatus` objects of the agent's node, and writes their status.
 //!
-//! The server is asked for the objects of this node alone (`spec.node`, a selectable field of the definition in
-//! `deploy/manx.yaml`, from Kubernetes 1.31). Calico's own definition has no such field: then all are followed, and those of
-//! other nodes are dropped as they come.
+//! Only the objects of this node are requested from the server (`spec.node`, a selectable field of the definition in
+//! `deploy/manx.yaml`, from Kubernetes 1.31 on). Calico's own definition has no such field. In that case all objects
+//! are followed, and those of other nodes are dropped on arrival.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -20,14 +20,14 @@ use crate::followed::Pause;
 use crate::node_status::{NodeStatuses, StatusRequest};
 use crate::served::ServedKind;
 
-/// The time until a kind that is not served is looked for again.
+/// The time after which a kind that is not served is looked up again.
 const MISSING: Duration = Duration::from_mins(1);
-/// The most objects of one answer. Each may have some hundred kilobytes of routes.
+/// The maximum number of objects in one answer. Each may have some hundred kilobytes of routes.
 const PAGE: u32 = 20;
 
 type Requests = BTreeMap<String, StatusRequest>;
 
-/// Follows the objects of a node while the connection lasts.
+/// Follows the objects of a node as long as the connection lasts.
 pub(super) async fn keep_following(connection: &Connection, node: &str, statuses: &NodeStatuses) {
     statuses.wanted().await;
     let mut pause = Pause::default();
@@ -44,7 +44,8 @@ pub(super) async fn keep_following(connection: &Connection, node: &str, statuses
     }
 }
 
-/// Lists the objects, and watches them from there until the watch ends. `false`: the server does not serve the kind.
+/// Lists the objects, and then watches them until the watch ends. Returns `false` if the server does not serve the
+/// kind.
 async fn turn(connection: &Connection, node: &str, statuses: &NodeStatuses) -> kube::Result<bool> {
     let Some(Resource { path, .. }) = find_served(connection, ServedKind::NodeStatus).await? else {
         return Ok(false);
@@ -77,7 +78,7 @@ async fn turn(connection: &Connection, node: &str, statuses: &NodeStatuses) -> k
     }
 }
 
-/// Notes an object that has changed or gone. A status that was written is no change.
+/// Records an object that has changed or is gone. If only the status has changed, nothing is recorded.
 fn change(
     statuses: &NodeStatuses,
     requests: &mut Requests,
@@ -93,7 +94,7 @@ fn change(
     }
 }
 
-/// The objects of a node, and the version from which they can be watched.
+/// Returns the objects of a node, and the version from which they can be watched.
 async fn list(
     connection: &Connection,
     path: &str,
@@ -121,8 +122,8 @@ fn selects(selector: &str) -> Option<String> {
     (!selector.is_empty()).then(|| selector.to_owned())
 }
 
-/// Writes the waiting statuses while the connection lasts. One that the server refuses is given up until it differs or is
-/// due again; every other failure is tried again.
+/// Writes the queued statuses as long as the connection lasts. If the server refuses a status, it is given up until it
+/// changes or is due again. After every other failure it is tried again.
 pub(super) async fn keep_writing(connection: &Connection, statuses: &NodeStatuses) {
     let (mut pause, mut last) = (Pause::default(), None);
     loop {
@@ -140,7 +141,7 @@ pub(super) async fn keep_writing(connection: &Connection, statuses: &NodeStatuse
     }
 }
 
-/// Writes a status. An object that is gone has none.
+/// Writes a status. If the object is gone, nothing is written.
 async fn write(connection: &Connection, name: &str, status: &Value) -> kube::Result<()> {
     let Some(Resource { path, .. }) = find_served(connection, ServedKind::NodeStatus).await? else {
         return Ok(());
@@ -151,7 +152,7 @@ async fn write(connection: &Connection, name: &str, status: &Value) -> kube::Res
     let (request, params) = (Request::new(&path), PatchParams::default());
     let of_status = request.patch_subresource("status", name, &params, &patch);
     match connection.ask::<Value>(of_status.map_err(kube::Error::BuildRequest)?).await {
-        // Calico's definition has no status of its own.
+        // In Calico's definition, the status is not a subresource.
         Err(error) if code(&error) == Some(404) => {
             let whole = request.patch(name, &params, &patch).map_err(kube::Error::BuildRequest)?;
             match connection.ask::<Value>(whole).await {
@@ -208,7 +209,7 @@ mod tests {
         names.join(" ")
     }
 
-    /// The patches: where each went, and its status without its time, which it must have.
+    /// Returns the patches: the path of each, and its status without the time. The time must be present.
     fn patches(server: &Fake) -> Vec<(String, Value)> {
         let world = server.world();
         let patches = world.asked.iter().filter(|it| it.method == "PATCH");
@@ -274,7 +275,7 @@ mod tests {
         });
     }
 
-    /// As by Calico's definition, where the status is a part of the object; and one that is refused is told of.
+    /// With Calico's definition, the status is a part of the object. A status that is refused is reported.
     #[test]
     fn a_status_is_written_where_the_server_has_it() {
         run(async {
@@ -307,7 +308,7 @@ mod tests {
                 (asked.method == "PATCH")
                     .then(|| if is_status { missing } else { Answer::Json(200, json!({})) })
             });
-            // What was refused is written when it is due again.
+            // A refused status is written again when it is due.
             opened.node_statuses().put("a", json!({ "bgp": null }));
             until(|| opened.warnings().is_empty()).await;
         });

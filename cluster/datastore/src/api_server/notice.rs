@@ -1,11 +1,14 @@
-//! Kubernetes Events about objects that are not valid, or that count only in part.
+//! Writes Kubernetes Events about objects that are invalid or only partly effective.
 //!
-//! Every agent of a cluster reads the same objects and finds the same problems. So that an Event comes once:
-//! - for each object the nodes have an order (rendezvous hashing). The first node's agent speaks. The next ones speak
-//!   later, for the case that it does not, and all others never do;
-//! - an Event's name is made of the object's uid and generation and of the text. The server refuses a second one.
+//! Every agent of a cluster reads the same objects and finds the same problems. Two rules prevent the same Event from
+//! being written many times:
+//! - For each object, the nodes have an order (rendezvous hashing). The agent of the first node writes the Event. The
+//!   agents of the next few nodes write it later, in case the first one does not. All other agents never write it.
+//! - The name of an Event is derived from the object's uid and generation and from the text. The server refuses a
+//!   second Event with the same name.
 //!
-//! An agent speaks of an object again when the text changes. Of what is given up, `manx status` has the text.
+//! An agent writes about an object again when the text changes. If an Event is given up, `manx status` still shows its
+//! text.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,28 +26,28 @@ use super::resource::{Resource, Resources};
 use crate::followed::Waiting;
 use crate::object_event::{NOTE, ObjectEvent, prefix};
 
-/// The most objects that Events are written about. `manx status` and the log have the others.
+/// The maximum number of objects about which Events are written. `manx status` and the log show the others.
 const MOST: usize = 1000;
-/// The number of agents that may write about an object.
+/// The number of agents that may write about the same object.
 const SPEAKERS: usize = 3;
-/// The delay of each of them after the one before.
+/// The delay of each of these agents after the one before it.
 const LATER: Duration = Duration::from_secs(20);
 
-/// The problems of an object, as its Event reports them.
+/// The problems of an object, for its Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Notice {
-    /// The problems, as `manx status` has them.
+    /// The text of the problems, as in `manx status`.
     text: String,
     /// The severity of the worst problem.
     severity: Severity,
 }
 
-/// The Events that could not be written: their number, and the reason for the last one.
+/// The number of Events that could not be written, and the reason for the last one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AbandonedEvents(Arc<Mutex<(u64, String)>>);
 
 impl AbandonedEvents {
-    /// The warning to users; `None`: all Events were written.
+    /// Returns the warning for users, or `None` if all Events were written.
     pub(super) fn text(&self) -> Option<String> {
         let given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, last) = &*given_up;
@@ -53,7 +56,7 @@ impl AbandonedEvents {
         })
     }
 
-    /// The first one is logged, not each.
+    /// Counts an Event that was given up. Only the first one is logged.
     pub(super) fn add(&self, object: &ObjectKey, reason: &str) {
         let mut given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if given_up.0 == 0 {
@@ -66,13 +69,13 @@ impl AbandonedEvents {
 /// The notices, by object.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
-    /// By object. It stays while the object has these problems.
+    /// The text of each object. An entry stays as long as the object has these problems.
     said: BTreeMap<ObjectKey, String>,
 }
 
 impl Notices {
-    /// Queues Events about the objects whose problems have changed, if this node reports on them. `known_as`: the names
-    /// by which the server knows an object.
+    /// Queues Events about the objects whose problems have changed, if this node reports about them. `known_as` returns
+    /// the names by which the server knows an object.
     pub(super) fn report(
         &mut self,
         problems: &[Problem],
@@ -101,7 +104,7 @@ impl Notices {
     }
 }
 
-/// The texts about the first objects that have problems.
+/// Returns the texts about the first objects that have problems.
 fn texts(problems: &[Problem]) -> BTreeMap<ObjectKey, (Severity, String)> {
     let mut by_object = BTreeMap::<&ObjectKey, Vec<&Problem>>::new();
     for problem in problems {
@@ -118,7 +121,7 @@ fn texts(problems: &[Problem]) -> BTreeMap<ObjectKey, (Severity, String)> {
     by_object.into_iter().map(text).collect()
 }
 
-/// As many problems as there is room for.
+/// Joins as many problems as fit into an Event.
 fn text(problems: &[&Problem]) -> String {
     let mut text = String::new();
     for (at, problem) in problems.iter().enumerate() {
@@ -137,7 +140,7 @@ fn text(problems: &[&Problem]) -> String {
     text
 }
 
-/// The place of `node` among those that speak of an object; `None`: it does not.
+/// Returns the position of `node` among the nodes that report about an object, or `None` if it does not report.
 fn rank(key: &ObjectKey, node: &str, nodes: &[&str]) -> Option<usize> {
     let weight = |node: &str| fingerprint((key, node));
     let own = (weight(node), node);
@@ -145,7 +148,7 @@ fn rank(key: &ObjectKey, node: &str, nodes: &[&str]) -> Option<usize> {
     (before < SPEAKERS).then_some(before)
 }
 
-/// Writes the Events that are due while the connection lasts.
+/// Writes the Events that are due, as long as the connection lasts.
 pub(super) async fn keep_writing(
     connection: &Connection,
     node: &str,
@@ -171,7 +174,7 @@ async fn write(
     event::write(connection, (&resource.path_in(&key.namespace), &key.name), event).await
 }
 
-/// The Event.
+/// Returns the Event.
 fn event(
     resource: &Resource,
     object: &Value,

@@ -1,4 +1,5 @@
-//! Work that is done once at an API server, by a program that ends then: single objects, and all objects of some kinds.
+//! Work that a program does once at an API server before it ends. It reads and writes single objects, or reads all
+//! objects of some kinds.
 
 use std::sync::Arc;
 
@@ -17,10 +18,10 @@ use crate::writes::{WriteError, Writes};
 /// The server's name in sentences.
 const SERVER: &str = "the API server";
 
-/// Opens a writer, and does the work with it.
+/// Opens a writer and runs `work` with it.
 ///
 /// # Errors
-/// No setting names a server; or the work's own errors.
+/// Returns an error if no setting names a server, or if `work` fails.
 pub fn run_with_writer<T, E: From<SourceError>>(
     access: &Access,
     work: impl AsyncFnOnce(Writer) -> Result<T, E>,
@@ -33,10 +34,11 @@ pub fn run_with_writer<T, E: From<SourceError>>(
     runtime.block_on(async { work(Writer::open(access).await?).await })
 }
 
-/// Reads all objects of these kinds, as agents read them. A kind that the server does not serve has none.
+/// Reads all objects of these kinds, as agents read them. If the server does not serve a kind, there are no objects of
+/// this kind.
 ///
 /// # Errors
-/// The server does not answer, or refuses it.
+/// Returns an error if the server does not answer or refuses the request.
 pub async fn read_kinds(writes: &impl Writes, kinds: &[Kind]) -> Result<Contents, WriteError> {
     let server: Arc<str> = SERVER.into();
     let mut objects = Objects::new(SERVER, kinds);

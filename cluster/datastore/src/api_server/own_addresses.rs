@@ -1,6 +1,7 @@
-//! The addresses of the agent's own Node, as Calico writes them: annotations that all nodes go by.
+//! Writes the addresses of the agent's own Node as annotations, as in Calico. All nodes use these annotations.
 //!
-//! The way is a patch of `nodes/status`, which may change annotations and no spec. It names these annotations alone.
+//! They are written with a patch of `nodes/status`, which may change annotations but not the spec. The patch contains
+//! only these annotations.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use super::connection::Connection;
 use super::kept::Kept;
 
-/// The annotations to write, by name, and what came of it.
+/// The annotations to write, by name, and the result of the last write.
 #[derive(Debug, Default)]
 pub(super) struct OwnAddresses(Kept<BTreeMap<&'static str, String>>);
 
@@ -22,7 +23,7 @@ impl OwnAddresses {
         self.0.want_again(annotations);
     }
 
-    /// The warning to users, if the annotations could not be written.
+    /// Returns the warning for users, if the annotations could not be written.
     pub(super) fn text(&self, node: &str) -> Option<String> {
         let reason = self.0.failure()?;
         Some(format!(
@@ -31,7 +32,7 @@ impl OwnAddresses {
     }
 }
 
-/// Writes the wanted annotations while the connection lasts. A failed write is tried again.
+/// Writes the wanted annotations as long as the connection lasts. A failed write is tried again.
 pub(super) async fn keep_writing(connection: &Connection, node: &str, addresses: &OwnAddresses) {
     let what = format!("the address of Node {node}");
     addresses.0.keep_writing(&what, async |wanted| write(connection, node, &wanted).await).await;
@@ -46,7 +47,8 @@ async fn write(
     connection.ask::<Value>(patched).await.map(drop)
 }
 
-/// The request that writes annotations of a Node and leaves all others alone; null removes one.
+/// Returns the request that writes annotations of a Node and does not change any others. A null value removes an
+/// annotation.
 pub(super) fn patch(
     node: &str,
     annotations: &impl Serialize,
@@ -66,10 +68,10 @@ mod tests {
     use super::super::{Access, ApiServer, Follower};
     use super::*;
 
-    /// The wait for a request that must not come.
+    /// The time for which the test waits to be sure that no request is sent.
     const NEVER: Duration = Duration::from_millis(1500);
 
-    /// A server that does this with each write of the Node's status.
+    /// Starts a server that gives this answer to each write of the Node's status.
     fn server(written: impl Fn(usize) -> Answer + Send + 'static) -> Fake {
         let (server, times) = (Fake::start(), AtomicUsize::new(0));
         server.world().rule = Box::new(move |asked| {

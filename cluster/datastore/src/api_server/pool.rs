@@ -1,4 +1,5 @@
-//! The first `IPPool`s of a cluster whose objects an API server has. The installation makes them: an agent may make no pools.
+//! The first `IPPool`s of a cluster with an API server. The installation writes them, because agents have no right to
+//! do so.
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -15,14 +16,15 @@ use crate::followed::Pause;
 use crate::pool::{DefaultPool, make_first, pod_networks};
 use crate::writes::WriteError;
 
-/// Makes each of the pools unless there is one of its family, of any name. Returns those that were made. Waits for a server
-/// that does not answer, and for the CRD: it may come later.
+/// Creates each pool, unless a pool of its family exists, whatever its name. Returns the pools that were created. If
+/// the server does not answer, or if the CRD is not installed yet, this waits.
 ///
-/// `asks_kubeadm`: whether the pools depend on the pods' networks that kubeadm has written down for the cluster (the
-/// `ConfigMap` `kubeadm-config`), which `pools` gets: none if kubeadm has not made the cluster, or was told of none.
+/// If `asks_kubeadm` is set, `pools` depends on the pods' networks in kubeadm's `ConfigMap` `kubeadm-config`. `pools`
+/// gets an empty list if kubeadm has not created the cluster or was given no pods' network.
 ///
 /// # Errors
-/// No setting names a server; the server refuses a pool, the list of pools or the `ConfigMap`; or `pools` refuses.
+/// Returns an error if no setting names a server, if the server refuses a pool, the list of pools or the `ConfigMap`,
+/// or if `pools` returns one.
 pub fn make_first_pools(
     access: &Access,
     asks_kubeadm: bool,
@@ -68,7 +70,7 @@ async fn make(
     }
 }
 
-/// The pods' networks that kubeadm has written down.
+/// Reads the pods' networks that kubeadm has recorded.
 async fn kubeadm(writer: &Writer) -> Result<Vec<IpNet>, WriteError> {
     const NAME: &str = "kubeadm-config";
     let request = Request::new("/api/v1/namespaces/kube-system/configmaps");

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::resource::Resource;
 use crate::followed::{self, Reading};
 
-/// Reads an object that the server has sent. The items of a list do not name their kind: the resource does.
+/// Reads an object that the server has sent. The items of a list do not contain their kind; the resource determines it.
 pub(super) fn read(
     server: &Arc<str>,
     kind: Kind,
@@ -24,7 +24,8 @@ pub(super) fn read(
     followed::read(server, key, object.to_string())
 }
 
-/// Drops what is not used of objects that are many, large or change often for other reasons. The reader would skip it.
+/// Removes unused parts of objects that are numerous, large, or change often for other reasons. The reader would skip
+/// these parts.
 fn prune(kind: Kind, object: &mut Value) {
     if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
         metadata.remove("managedFields");

@@ -1,4 +1,4 @@
-//! The resources of the API that hold the objects of a kind.
+//! The resources of the API that contain the objects of a kind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -14,10 +14,10 @@ use super::connection::Connection;
 use super::fault::{own, words};
 use crate::served::ServedKind;
 
-/// The place of a kind's objects at the server.
+/// The resource with a kind's objects at the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Resource {
-    /// The kind, as objects of this API version name it.
+    /// The name of the kind in this API version.
     pub(super) kind: &'static str,
     /// `v1` or `group/version`.
     pub(super) api_version: &'static str,
@@ -26,7 +26,7 @@ pub(super) struct Resource {
 }
 
 impl Resource {
-    /// The path of the objects in a namespace; of all if it is empty.
+    /// Returns the path of the objects in a namespace, or of all objects if `namespace` is empty.
     pub(super) fn path_in(&self, namespace: &str) -> String {
         match self.path.rsplit_once('/') {
             Some((group, plural)) if !namespace.is_empty() => {
@@ -37,18 +37,18 @@ impl Resource {
     }
 }
 
-/// The resources that were found, for as long as a connection lasts.
+/// The resources that were found during a connection.
 #[derive(Debug, Default)]
 pub(super) struct Resources(Mutex<BTreeMap<ServedKind, Resource>>);
 
 impl Resources {
-    /// The resource of a kind; see [`find`]. A kind that the server lacks is looked for again each time.
+    /// Returns the resource of a kind; see [`find`]. A kind that the server does not have is looked up again each time.
     pub(super) async fn find(
         &self,
         connection: &Connection,
         kind: ServedKind,
     ) -> kube::Result<Option<Resource>> {
-        // A map is whole between any two calls of it.
+        // A poisoned lock is not a problem, because each call leaves the map in a valid state.
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(resource) = known().get(&kind) {
             return Ok(Some(resource.clone()));
@@ -61,17 +61,18 @@ impl Resources {
     }
 }
 
-/// Finds the resource of a kind; `None`: the server has none ([`may_be_missing`]). If the server has
-/// several versions of it, the first one of [`served_versions`] is used.
+/// Finds the resource of a kind. Returns `None` if the server has none ([`may_be_missing`]). If the server has several
+/// versions of the kind, the first one of [`served_versions`] is used.
 ///
-/// A kind without policies opens what they close, so it is missing only when the server has said so in three ways, and
-/// until then it is an error:
-/// - its lists of groups and of resources lack the kind. "Not found" alone may come from something on the way;
-/// - it was ready before that (`/readyz`): a server that starts serves its lists before it has filled them, both of CRDs
-///   and of extension API servers. An extension API server has no CRD; its group is in a ready server's list for as long
-///   as its `APIService` object is there, whether it answers or not;
-/// - there is no CRD that is established and says that the kind is served. Before a CRD is established there can be no
-///   object of it.
+/// Without its policies, a kind of policy would open connections. So the kind counts as missing only if the server has
+/// confirmed it in three ways. Until then, a missing kind is an error:
+/// - The server's lists of groups and of resources do not contain the kind. An answer "not found" alone is not enough,
+///   because it may come from something between client and server.
+/// - The server was ready before this answer (`/readyz`). A starting server serves its lists before they are complete,
+///   for CRDs and for extension API servers. An extension API server has no CRD. But its group is in the list of a
+///   ready server as long as its `APIService` object exists, whether the extension server answers or not.
+/// - There is no established CRD that says that the kind is served. Objects of a CRD cannot exist before the CRD is
+///   established.
 pub(super) async fn find(
     connection: &Connection,
     kind: ServedKind,
@@ -105,13 +106,13 @@ pub(super) async fn find_served(
     let groups = connection.ask::<APIGroupList>(get("/apis")?).await?.groups;
     let served = |version: &str| {
         let all = groups.iter().flat_map(|group| &group.versions);
-        // The core group is in no list, and every server has it.
+        // The core group is in no list, but every server has it.
         !version.contains('/') || all.clone().any(|it| it.group_version == version)
     };
     for api_version in served_versions(kind).filter(|version| served(version)) {
         let group = group_path(api_version);
         let list: APIResourceList = connection.ask(get(&group)?).await?;
-        // A name with a slash is a subresource: pods/status.
+        // A name with a slash is a subresource, such as `pods/status`.
         let mut resources = list.resources.into_iter().filter(|it| !it.name.contains('/'));
         let kind = kind.name_in(api_version);
         if let Some(resource) = resources.find(|resource| resource.kind == kind) {
@@ -122,7 +123,7 @@ pub(super) async fn find_served(
     Ok(None)
 }
 
-/// The name of a CRD by which the server is to serve the kind.
+/// Returns the name of a CRD that says that the server serves the kind.
 async fn find_definition(
     connection: &Connection,
     kind: ServedKind,
@@ -145,7 +146,7 @@ async fn find_definition(
     Ok(None)
 }
 
-/// Whether the server serves the kind in a version that is read here, by its CRD.
+/// Returns whether the server serves the kind in a version that Manx reads, according to its CRD.
 fn serves(definition: &Value, kind: ServedKind, group: &str) -> bool {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let established = list(&definition["status"]["conditions"])
@@ -161,15 +162,15 @@ fn serves(definition: &Value, kind: ServedKind, group: &str) -> bool {
 /// The path of CRDs.
 pub(super) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// The groups that a kind may be in, and the name of its CRD in each: its plural, as Kubernetes' own kinds and Calico's
-/// have it, and the group. A kind that is no CRD's has none.
+/// Returns the groups of a kind, and the name of its CRD in each: the plural of the kind (formed as for Kubernetes' and
+/// Calico's kinds), a dot, and the group. A kind that does not come from a CRD has none.
 pub(super) fn definitions(kind: ServedKind) -> impl Iterator<Item = (&'static str, String)> {
     let versions = kind.api_versions().iter().filter(|_| comes_by_crd(kind));
     let groups = versions.filter_map(|version| {
         let (group, _) = version.split_once('/')?;
         Some((group, kind.name_in(version).to_ascii_lowercase()))
     });
-    // Versions of one group have the same CRD.
+    // All versions of one group have the same CRD.
     let groups: BTreeSet<(&str, String)> = groups.collect();
     groups.into_iter().map(|(group, name)| match name.strip_suffix('y') {
         Some(stem) => (group, format!("{stem}ies.{group}")),
@@ -182,19 +183,20 @@ fn get(path: &str) -> kube::Result<hyper::Request<Vec<u8>>> {
     Request::new(path).list(&ListParams::default()).map_err(Error::BuildRequest)
 }
 
-/// Whether a server may lack the kind: its CRD is not installed, or the server is older than Kubernetes 1.33.
+/// Returns whether a server may lack the kind, because its CRD is not installed or the server is older than Kubernetes
+/// 1.33.
 pub(super) fn may_be_missing(kind: ServedKind) -> bool {
     comes_by_crd(kind) || kind == Kind::ServiceCidr.into()
 }
 
-/// Whether a CRD brings the kind.
+/// Returns whether the kind comes from a CRD.
 pub(super) fn comes_by_crd(kind: ServedKind) -> bool {
     let groups = ["projectcalico.org/", "policy.networking.k8s.io/"];
     kind.api_versions().iter().all(|version| groups.iter().any(|group| version.contains(group)))
 }
 
-/// The versions in the order in which they are looked for. Of Calico's two, the stored one comes first: the other may
-/// be an extension API server that shows the same objects.
+/// Returns the versions in the order in which they are looked up. For Calico's two versions, the stored one comes
+/// first. The other one may come from an extension API server that shows the same objects.
 fn served_versions(kind: ServedKind) -> impl Iterator<Item = &'static str> {
     kind.api_versions().iter().rev().copied()
 }

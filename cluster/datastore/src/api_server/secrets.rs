@@ -1,5 +1,5 @@
-//! Secrets that are wanted by name: each is read and watched by itself, so that the server sends no other one, and rights
-//! for these names are enough.
+//! Secrets that are requested by name. Each is read and watched separately. So the server sends no other Secret, and
+//! access rights for these names are enough.
 
 use std::future::pending;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::secrets::{Found, Secrets};
 
 /// The server ends a watch after this time, in seconds.
 const WATCH: u32 = 290;
-/// A watch without any event for longer is dead: the server would have ended it.
+/// A watch without any event for this time is dead, because the server would have ended it.
 const SILENCE: Duration = Duration::from_secs(WATCH as u64 + 30);
 
-/// Follows the Secrets that are wanted while the connection lasts. Without any, nothing is asked.
+/// Follows the requested Secrets as long as the connection lasts. If none is requested, nothing is sent to the server.
 pub(super) async fn keep_following(connection: &Connection, secrets: &Secrets) {
     let mut wanted = secrets.wanted();
     loop {
@@ -33,7 +33,7 @@ pub(super) async fn keep_following(connection: &Connection, secrets: &Secrets) {
         tokio::select! {
             _ = all, if !names.is_empty() => {}
             changed = wanted.changed() => if changed.is_err() {
-                // `secrets` holds the sender.
+                // The sender exists as long as `secrets`, so this does not happen.
                 pending::<()>().await;
             },
         }
@@ -52,7 +52,7 @@ async fn follow(connection: &Connection, secrets: &Secrets, name: &str) {
     }
 }
 
-/// Reads the Secret, and watches it from there until the watch ends.
+/// Reads the Secret, and then watches it until the watch ends.
 async fn turn(connection: &Connection, secrets: &Secrets, name: &str) -> kube::Result<()> {
     let path = format!("/api/v1/namespaces/{}/secrets", secrets.namespace());
     let only = format!("metadata.name={name}");
@@ -84,7 +84,7 @@ fn note(secrets: &Secrets, name: &str, object: Option<&Value>) {
         None => Found::NoSecret,
         Some(Value::String(text)) => match BASE64_STANDARD.decode(text) {
             Ok(bytes) => Found::Value(bytes.into()),
-            // The library's words would show a character of it.
+            // The library's error message would contain a character of the value.
             Err(_) => Found::Unreadable(format!("the value of {key} is not base64")),
         },
         Some(_) => Found::NoKey,
@@ -127,7 +127,7 @@ mod tests {
         ApiServer::open(access, follower, |_| ()).await.unwrap()
     }
 
-    /// Waits until these values, and no others, are known.
+    /// Waits until exactly these values are known.
     async fn until(secrets: &Secrets, expected: &[(SecretKey, Found)]) {
         let expected: FoundSecrets = expected.iter().cloned().collect();
         let start = Instant::now();
@@ -142,7 +142,7 @@ mod tests {
         runtime.unwrap().block_on(test);
     }
 
-    /// The queries about Secrets.
+    /// Returns the queries about Secrets.
     fn asked(server: &Fake) -> Vec<String> {
         let asked = server.world().asked.clone();
         asked.into_iter().filter(|it| it.path.contains("secrets")).map(|it| it.query).collect()
@@ -194,7 +194,7 @@ mod tests {
                 (asked.path == ALL).then(refusal)
             };
             server.world().rule = Box::new(refuses);
-            // Both are asked for anew.
+            // Both Secrets are requested again.
             secrets.want(BTreeSet::from([key("bgp", "a"), key("new", "a")]));
             let forbidden = Found::Unreadable("secrets is forbidden".to_owned());
             let both = [(key("bgp", "a"), value("one")), (key("new", "a"), forbidden)];

@@ -1,4 +1,4 @@
-//! The effects of a server's answers: see `fake`.
+//! The effects of a server's answers, with the server of `fake`.
 
 use std::fs;
 use std::path::Path;
@@ -13,9 +13,9 @@ use super::fake::{Answer, Fake, status};
 use super::*;
 use crate::followed::{Snapshot, Trouble};
 
-/// The most time for an expected event.
+/// The maximum wait for an expected event.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The wait for an event that must not happen.
+/// The time for which a test waits to be sure that an event does not happen.
 const NEVER: Duration = Duration::from_millis(1500);
 
 fn run<T>(test: impl Future<Output = T>) -> T {
@@ -40,7 +40,7 @@ async fn open(server: &Fake, state: Option<&Path>) -> ApiServer {
     timeout(PATIENCE, opened).await.expect("not in sync").unwrap()
 }
 
-/// Follows the server until something holds.
+/// Follows the server until a condition holds.
 async fn until(server: &mut ApiServer, mut holds: impl FnMut(&ApiServer) -> bool) {
     let start = Instant::now();
     while !holds(server) {
@@ -85,7 +85,7 @@ fn a_kind_that_is_installed_counts_as_soon_as_the_server_serves_it() {
         let mut opened = open(&server, None).await;
         server.world().define("GlobalNetworkPolicy", "globalnetworkpolicies", false);
         server.world().put(POLICIES, deny_all());
-        // The server takes longer than the agent's look-ups: then the agent reports the reason for its wait.
+        // The server needs more time than the agent's look-ups, so the agent reports the reason for its wait.
         until(&mut opened, |it| stale(it).contains("globalnetworkpolicies")).await;
         server.world().serve("GlobalNetworkPolicy", "globalnetworkpolicies");
         until(&mut opened, |it| policies(it) == 1 && it.stale().is_none()).await;
@@ -116,7 +116,7 @@ fn a_kind_that_is_served_no_longer_stays_in_force_until_its_definition_is_gone()
         server.world().put(POLICIES, deny_all());
         let mut opened = open(&server, Some(&state)).await;
         assert_eq!((policies(&opened), stale(&opened)), (1, String::new()));
-        // As after a restart of the server: no watch lives, and discovery is not filled yet.
+        // This is the state after a restart of the server: all watches have ended, and discovery is not complete yet.
         let group = server.world().served.remove("projectcalico.org/v3").unwrap();
         until(&mut opened, |it| stale(it).contains("GlobalNetworkPolicy")).await;
         let reason = stale(&opened);
@@ -127,7 +127,7 @@ fn a_kind_that_is_served_no_longer_stays_in_force_until_its_definition_is_gone()
         let on_disk = String::from_utf8(fs::read(&state).unwrap()).unwrap();
         assert!(on_disk.contains("GlobalNetworkPolicy//deny"), "and stays on disk: {on_disk}");
         assert!(!on_disk.contains("-\"GlobalNetworkPolicy//deny"));
-        // It is served again, and then its definition is deleted.
+        // The kind is served again, and then its definition is deleted.
         server.world().served.insert("projectcalico.org/v3".to_owned(), group);
         until(&mut opened, |it| it.stale().is_none()).await;
         assert_eq!(policies(&opened), 1);
@@ -146,7 +146,7 @@ fn a_start_beside_a_server_that_does_not_serve_a_kind_yet_uses_the_last_state() 
         server.world().define("GlobalNetworkPolicy", "globalnetworkpolicies", true);
         server.world().put(POLICIES, deny_all());
         let mut last = open(&server, Some(&state)).await;
-        // The last agent still has its file, and a reader keeps a file locked for a moment.
+        // The last agent still holds its file, and a reader locks a file for a moment.
         until(&mut last, |_| {
             fs::copy(&state, &probe).unwrap();
             Snapshot::open(&probe, *SERVER, &Trouble::default()).1.is_some()
@@ -173,7 +173,7 @@ fn a_refusal_of_one_kind_is_told_at_once() {
         server.world().rule = Box::new(move |asked| {
             (asked.path == pods).then(|| Answer::Json(503, status(503, "storage is initializing")))
         });
-        // The present watch ends: the kind is looked up anew.
+        // The current watch ends, so the kind is looked up again.
         let core = server.world().served.remove("v1").unwrap();
         tokio::time::sleep(Duration::from_millis(200)).await;
         server.world().served.insert("v1".to_owned(), core);
@@ -200,7 +200,7 @@ fn a_line_of_a_watch_that_is_too_long_is_a_fault_that_names_kind_and_size() {
             "Pod: the server sent a line of a watch of more than 8388608 bytes, expected no more for one object: it was \
              read no further"
         );
-        // What the sockets hold is on the way already.
+        // Data in the sockets' buffers was already sent.
         let taken = server.world().taken;
         assert!((8..32).contains(&taken), "{taken} MiB of 300 were taken");
     });
@@ -252,7 +252,7 @@ fn a_token_file_that_ends_in_a_line_break_is_taken_and_a_new_token_as_well() {
         let mut opened = timeout(PATIENCE, open()).await.unwrap().unwrap();
         let sent = |token: &str| server.world().asked.iter().any(|it| it.authorization == token);
         assert!(sent("Bearer secret") && !sent(""));
-        // The server takes another one from now on, and the file has it: by rename, as kubelet writes it.
+        // From now on the server accepts only another token. The file gets this token by a rename, as kubelet does it.
         server.world().rule = Box::new(|asked| {
             let is_old = asked.authorization != "Bearer other";
             is_old.then(|| Answer::Json(401, status(401, "Unauthorized")))
@@ -364,7 +364,7 @@ fn what_happens_at_the_node_is_an_event_of_its_object_and_is_tried_again_only_if
     });
 }
 
-/// A server with the Node `n1`, which does this with each write of its status.
+/// Starts a server with the Node `n1` that gives this answer to each write of the Node's status.
 fn server_of_node(written: impl Fn(usize) -> Answer + Send + 'static) -> Fake {
     let server = Fake::start();
     let node = json!({ "metadata": { "name": "n1", "resourceVersion": "7" } });
@@ -378,7 +378,7 @@ fn server_of_node(written: impl Fn(usize) -> Answer + Send + 'static) -> Fake {
     server
 }
 
-/// The patches of the condition: status, reason and the version of the Node that each was made for.
+/// Returns the patches of the condition: status, reason, and the version of the Node for which each was made.
 fn conditions(server: &Fake) -> Vec<String> {
     let world = server.world();
     let patches = world.asked.iter().filter(|it| it.method == "PATCH").map(|it| &it.body);
@@ -409,7 +409,7 @@ fn a_nodes_condition_is_written_once_for_each_change_and_tried_again_when_that_f
         assert!(opened.warnings()[0].starts_with(told), "{:?}", opened.warnings());
         until(&mut opened, |_| conditions(&server).len() == 5).await;
         until(&mut opened, |it| it.warnings().is_empty()).await;
-        // Another connection is no change.
+        // A new connection does not cause a write.
         let usual = std::mem::replace(&mut server.world().rule, Box::new(|_| Some(Answer::Close)));
         until(&mut opened, |it| it.stale().is_some()).await;
         server.world().rule = usual;
@@ -447,7 +447,7 @@ fn a_damaged_state_is_set_aside_and_said_and_the_next_one_is_whole() {
         assert_eq!(fs::read(folder.path().join("state.damaged")).unwrap(), b"redb: torn");
         until(&mut opened, |it| it.warnings().is_empty()).await;
         drop(opened);
-        // The thread notices that the listener has gone when it sends the next event.
+        // The thread notices that its receiver is gone when it sends the next event.
         drop(server);
         let loaded = loop {
             let trouble = Trouble::default();
@@ -463,9 +463,9 @@ fn a_damaged_state_is_set_aside_and_said_and_the_next_one_is_whole() {
     });
 }
 
-/// A TLS acceptor with a certificate that `openssl ca` made for these tests. There are certificates for 127.0.0.1 until
-/// 2120, of two authorities; one that has expired, one that is not valid yet, and one for another name. All have one
-/// key.
+/// Returns a TLS acceptor with a certificate that `openssl ca` made for these tests. There are certificates for
+/// 127.0.0.1 that are valid until 2120, from two authorities. There are also one that has expired, one that is not
+/// valid yet, and one for another name. All have the same key.
 fn acceptor(certificate: &str) -> tokio_rustls::TlsAcceptor {
     acceptor_for(certificate, rustls::server::WebPkiClientVerifier::no_client_auth())
 }
@@ -509,7 +509,7 @@ fn a_certificate_that_is_not_trusted_is_told_with_its_cause() {
             };
             let connection = access.connect().await.unwrap();
             let text = probe(&connection).await.unwrap_err();
-            // Behind it the library names times.
+            // The rest of the library's message contains times.
             texts.push(text.split(" (verification").next().unwrap().to_owned());
         }
         let plain = Fake::start();
@@ -546,12 +546,12 @@ fn certificates_of_the_server_and_of_its_authority_may_be_replaced_while_the_age
         };
         let opened = ApiServer::open(access, follower(None), |_| ());
         let mut opened = timeout(PATIENCE, opened).await.unwrap().unwrap();
-        // The server is started anew with a certificate of another authority.
+        // The server is restarted with a certificate of another authority.
         server.world().set_acceptor(acceptor("server-of-other.pem"));
         server.world().rule = Box::new(|_| Some(Answer::Close));
         until(&mut opened, |it| stale(it).contains("is not signed by an authority")).await;
         server.world().rule = Box::new(|_| None);
-        // Half of a file is none, and what was known stays in force.
+        // An incomplete file is not used, and the previous certificates stay in force.
         let new = file("other-authority.pem");
         fs::write(&authority, &new[..new.len() / 2]).unwrap();
         until(&mut opened, |it| stale(it).contains("no certificate of an authority")).await;
@@ -567,7 +567,7 @@ fn a_clients_certificate_that_is_replaced_is_shown_at_the_next_connection() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        // They have signed themselves, and the server takes both.
+        // The certificates are self-signed, and the server accepts both.
         let names = ["client.pem", "other-client.pem"];
         let mut roots = rustls::RootCertStore::empty();
         for name in names {
@@ -597,7 +597,7 @@ fn a_clients_certificate_that_is_replaced_is_shown_at_the_next_connection() {
         let (one, other) = (of_pem(names[0]).to_vec(), of_pem(names[1]).to_vec());
         let before = shown(&server);
         assert!(!before.is_empty() && before.iter().all(|it| *it == one));
-        // Half of a file is none.
+        // An incomplete file is not used.
         let new = fs::read(Path::new(FILES).join(names[1])).unwrap();
         fs::write(path("client.crt"), &new[..new.len() / 2]).unwrap();
         server.world().rule = Box::new(|_| Some(Answer::Close));

@@ -1,4 +1,4 @@
-//! Single objects of the API server, read and written. A revision is a `resourceVersion` and a `uid`.
+//! Reads and writes single objects of the API server. A revision consists of `resourceVersion` and `uid`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,10 +20,11 @@ use crate::error::SourceError;
 use crate::served::{ServedKey, ServedKind};
 use crate::writes::{Revision, WriteError, Writes};
 
-/// The version from which a watch begins with all objects.
+/// The version with which a watch begins with all existing objects.
 const FROM_THE_START: &str = "0";
 
-/// See the module. Open another one when the server does not answer: it reads certificates and tokens anew.
+/// See the module. When the server does not answer, the caller should open another one, which reads certificates and
+/// tokens again.
 pub struct Writer {
     connection: Connection,
     resources: Resources,
@@ -36,16 +37,16 @@ impl fmt::Debug for Writer {
 }
 
 impl Writer {
-    /// Makes a writer; sends no request yet.
+    /// Makes a writer, without sending a request yet.
     ///
     /// # Errors
-    /// `access` and the kubeconfig name no server.
+    /// Returns an error if `access` and the kubeconfig name no server.
     pub async fn open(access: &Access) -> Result<Self, SourceError> {
         Ok(Self { connection: access.connect().await?, resources: Resources::default() })
     }
 
-    /// Writes annotations of a Node, by a patch of `nodes/status`, which may change annotations and no spec; `None`
-    /// removes one.
+    /// Writes annotations of a Node with a patch of `nodes/status`, which may change annotations but not the spec.
+    /// `None` removes an annotation.
     pub async fn annotate_node(
         &self,
         name: &str,
@@ -55,13 +56,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Watches the objects of a kind: `seen` gets each one that is there, in the state that the server has at hand, and then
-    /// each one that changes, or goes, in its last state. Ends when the server ends the watch, which it does after some
-    /// minutes. The next watch begins with all objects again, so what was missed in between is missed for minutes at most;
-    /// objects that have gone in between are missed for good.
+    /// Watches the objects of a kind. `seen` is first called for each existing object, and then for each object that
+    /// changes or is removed, in its last state. The watch ends when the server ends it, which it does after some
+    /// minutes. The next watch begins with all objects again. So a missed change is missed for a few minutes at most,
+    /// but the removal of an object between two watches is never seen.
     ///
     /// # Errors
-    /// The server does not answer, does not serve the kind, or refuses.
+    /// Returns an error if the server does not answer, does not serve the kind, or refuses the request.
     pub async fn watch(
         &self,
         kind: ServedKind,
@@ -163,9 +164,10 @@ impl Writes for Writer {
         mut value: Value,
     ) -> Result<Revision, WriteError> {
         let resource = self.resource(key.kind).await?;
-        // Without a version the server would replace any object.
+        // Without a version, the server would replace any version of the object.
         value["metadata"]["resourceVersion"] = revision.version.as_str().into();
-        // The version is of one object only. With a uid the server would answer 409 for an object that is gone.
+        // A version belongs to a single object, so the uid is not needed. With a uid, the server would answer 409 for
+        // an object that is gone.
         if let Some(metadata) = value["metadata"].as_object_mut() {
             metadata.remove("uid");
         }
@@ -184,7 +186,7 @@ impl Writes for Writer {
         fields: Value,
     ) -> Result<Revision, WriteError> {
         let path = self.resource(key.kind).await?.path_in(&key.namespace);
-        // The server compares the version of what a patch names, and a merge replaces lists as a whole.
+        // The server checks the version that a patch contains. A merge patch replaces lists as a whole.
         let metadata = json!({ "resourceVersion": revision.version });
         let patch = Patch::Merge(json!({ "metadata": metadata, "status": fields }));
         let request = Request::new(path);
@@ -208,13 +210,13 @@ impl Writes for Writer {
     }
 }
 
-/// The name by which the server knows an object.
+/// Returns the key by which the server knows an object.
 fn key(kind: ServedKind, object: &Value) -> ServedKey {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
     ServedKey::new(kind, text("namespace"), text("name"))
 }
 
-/// The text of an object, with the fields of its key.
+/// Returns the JSON of an object, with the fields of its key.
 fn body(resource: &Resource, key: &ServedKey, mut value: Value) -> Vec<u8> {
     value["apiVersion"] = resource.api_version.into();
     value["kind"] = resource.kind.into();
@@ -240,7 +242,7 @@ fn revision(object: &Value) -> Result<Revision, WriteError> {
     })
 }
 
-/// The error of a request that makes, replaces or deletes an object.
+/// Converts the error of a request that creates, replaces or deletes an object.
 impl From<kube::Error> for WriteError {
     fn from(error: kube::Error) -> Self {
         match code(&error) {

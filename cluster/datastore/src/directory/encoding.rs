@@ -1,8 +1,8 @@
-//! The text of a file: UTF-8, or UTF-16 as Windows' programs write it.
+//! Decodes the text of a file: UTF-8, or UTF-16 as Windows programs write it.
 
 use std::io;
 
-/// Decodes a file. UTF-16 needs a byte order mark, or begins with an ASCII character (YAML 1.2, section 5.2).
+/// Decodes a file. UTF-16 is recognized by a byte order mark, or by a first character in ASCII (YAML 1.2, section 5.2).
 pub(super) fn decode(bytes: Vec<u8>) -> io::Result<String> {
     let unit: fn([u8; 2]) -> u16 = match bytes.as_slice() {
         [0xff, 0xfe, ..] | [1..=0x7f, 0, ..] => u16::from_le_bytes,

@@ -1,4 +1,4 @@
-//! One file: its last good state, its present fault, and whether it has to be read again.
+//! One file: its last valid state, its current fault, and whether it must be read again.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
@@ -16,15 +16,15 @@ use manx_objects::{Entry, Manifest, few};
 
 use super::encoding;
 
-/// The time in which a file may change again without a new time stamp: file systems have clocks as coarse as two
-/// seconds (FAT), commonly 4 ms.
+/// The time within which a file may change again without a new time stamp. The clocks of file systems have a resolution
+/// of up to two seconds (FAT), and commonly 4 ms.
 const STAMP_SETTLES: Duration = Duration::from_secs(2);
 
-/// The time for which a file with less content than before must stay unchanged before it is used: longer than any
-/// program waits between two parts of one save.
+/// The time for which a file with less content than before must stay unchanged before it is used. No program waits
+/// longer between two parts of one save.
 pub const STANDS: Duration = Duration::from_secs(2);
 
-/// Shows whether a file is still the one that was read.
+/// The properties of a file that show whether it is still the file that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -56,34 +56,34 @@ impl Stamp {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct File {
-    /// The stamp of the text that was read last, if the file cannot have changed unnoticed since then.
+    /// The stamp of the text that was read last, if the file cannot have changed since then without a new stamp.
     stamp: Option<Stamp>,
     digest: Option<u64>,
-    /// Randomly keyed, so that an attacker cannot write two texts with one digest.
+    /// The hash has a random key, so that an attacker cannot write two texts with the same digest.
     hashing: RandomState,
     good: Option<Version>,
-    /// The version that was read last, while it has less content than `good` and may be a partial save.
+    /// The version that was read last, while it may be a partial save because it has less content than `good`.
     unsettled: Option<(Version, Instant)>,
     fault: Option<Problem>,
-    /// Whether the text is kept, and the text that was read last.
+    /// Whether the text is stored, and the text that was read last.
     keeps_text: bool,
     text: Option<String>,
 }
 
-/// The contents of a file at some time.
+/// The contents of a file at one time.
 #[derive(Debug)]
 struct Version {
     manifest: Manifest,
-    /// The fingerprint of its text; the same in every process.
+    /// The fingerprint of the text. It is the same in every process.
     fingerprint: u64,
     length: usize,
-    /// Device and inode: a file that was renamed to this name differs in them.
+    /// Device and inode. A file that was renamed to this name has different ones.
     file: (u64, u64),
 }
 
 impl Version {
-    /// The objects that it has and that agents heed, without placeholders: a placeholder may come from a partial save, so
-    /// it cannot get lost.
+    /// Returns the keys of the objects that affect agents. Placeholders are left out: a placeholder may come from a
+    /// partial save, so its disappearance is not a loss.
     fn keys(&self) -> BTreeSet<&ObjectKey> {
         let entries = self.manifest.entries.iter();
         let is_other = |key: &ObjectKey| key.kind == Kind::Workload(Controller::Other);
@@ -91,15 +91,15 @@ impl Version {
         entries.map(|entry| &entry.key).collect()
     }
 
-    /// The reason why `newer` may be a partial save; `None` if it is none.
+    /// Returns the reason why `newer` may be a partial save, or `None` if it is not one.
     fn looks_half_written(&self, newer: &Self) -> Option<Cause> {
         let (before, after) = (self.keys(), newer.keys());
         let missing = before.difference(&after).count();
         if after.is_empty() && missing > 0 {
             return Some(Cause::Emptied { before: missing });
         }
-        // A file that is written in place may end anywhere. A renamed file is complete; but a program that creates a
-        // file and then fills it also gives it a new inode.
+        // If a file is written in place, it may end anywhere during the write. A renamed file is complete. But a
+        // program that creates a new file and then fills it also changes the inode.
         let broken_off = self.file == newer.file && newer.length < self.length;
         (missing > 0 || broken_off).then(|| Cause::SaysLess { missing, seconds: STANDS.as_secs() })
     }
@@ -108,11 +108,11 @@ impl Version {
 /// The result of reading a file again.
 #[derive(Debug)]
 pub(super) enum Refreshed {
-    /// It has not changed.
+    /// The file has not changed.
     Same,
-    /// Its objects are the same; its fault has changed.
+    /// Only the fault of the file has changed.
     Reported,
-    /// Its objects changed; these are the previous ones.
+    /// The objects of the file have changed. The value contains the previous ones.
     Changed(PreviousText),
 }
 
@@ -120,7 +120,7 @@ pub(super) enum Refreshed {
 #[derive(Debug)]
 pub(super) struct PreviousText {
     version: Option<Version>,
-    /// Whether it had a fault.
+    /// Whether the file had a fault.
     pub(super) faulty: bool,
 }
 
@@ -129,29 +129,29 @@ impl PreviousText {
         self.version.as_ref().map_or(&[], |version| &version.manifest.entries)
     }
 
-    /// As [`File::fingerprint`].
+    /// Like [`File::fingerprint`].
     pub(super) fn fingerprint(&self, name: &str) -> u64 {
         fingerprint_of(name, self.version.as_ref())
     }
 }
 
 impl File {
-    /// A file that could not be read.
+    /// Returns a file that could not be read.
     pub(super) fn from_fault(name: &str, cause: Cause) -> Self {
         Self { fault: Some(Problem::of_file(&Arc::from(name), cause)), ..Self::default() }
     }
 
-    /// A file whose text is kept.
+    /// Returns a file whose text will be stored.
     pub(super) fn keeping_text() -> Self {
         Self { keeps_text: true, ..Self::default() }
     }
 
-    /// The text, if it is kept.
+    /// Takes the text, if it is stored.
     pub(super) fn take_text(&mut self) -> Option<String> {
         self.text.take()
     }
 
-    /// Makes text that is no object an error, because the user named the file.
+    /// Changes the severity of text that is not an object to an error, because the user named the file.
     pub(super) fn expect_objects(&mut self) {
         let problems = self.good.iter_mut().flat_map(|version| &mut version.manifest.problems);
         for problem in problems {
@@ -165,12 +165,12 @@ impl File {
         self.good.is_some()
     }
 
-    /// Whether another look, after some time, will have another result.
+    /// Returns whether reading again, after some time, may change the result although the file does not change.
     pub(super) fn is_unsettled(&self) -> bool {
         self.unsettled.is_some()
     }
 
-    /// Identifies the text of its objects, and the file by its name; 0 if there is no text.
+    /// Returns the fingerprint of the file's text and name, or 0 if there is no text.
     pub(super) fn fingerprint(&self, name: &str) -> u64 {
         fingerprint_of(name, self.good.as_ref())
     }
@@ -179,7 +179,7 @@ impl File {
         self.problems().next().is_some()
     }
 
-    /// Its contents, when they are replaced.
+    /// Returns the contents, when the file is removed or replaced.
     pub(super) fn into_previous_text(self) -> PreviousText {
         PreviousText { faulty: self.is_faulty(), version: self.good }
     }
@@ -205,8 +205,8 @@ impl File {
                 let file = (stamp.device, stamp.inode);
                 self.read_text(name, &text, file, at.monotonic)
             }
-            // A missing file is an error, too: it is a link to nowhere, or it was removed since the directory was
-            // listed, and then the next refresh forgets it.
+            // A missing file is an error, too. It is either a link without a target, or it was removed after the
+            // directory was listed; in that case the next refresh removes its state.
             Err(error) => {
                 self.stamp = None;
                 self.unsettled = None;
@@ -249,7 +249,7 @@ impl File {
                         faulty,
                     });
                 };
-                // An emptied file keeps its objects; to remove them, the file has to be removed.
+                // The objects of an emptied file stay in force. To remove them, the user must remove the file.
                 if !matches!(cause, Cause::Emptied { .. }) {
                     self.unsettled = Some((version, now));
                 }
@@ -260,7 +260,7 @@ impl File {
         Refreshed::Reported
     }
 
-    /// Uses the doubtful text if it has stayed unchanged for long enough.
+    /// Uses the new text of a possible partial save, if the file has been unchanged long enough.
     fn accept_settled(&mut self, now: Instant) -> Refreshed {
         match self.unsettled.take_if(|(_, since)| now.saturating_duration_since(*since) >= STANDS) {
             Some((version, _)) => {
@@ -278,9 +278,9 @@ impl File {
 /// The time at which a file is read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moment {
-    /// By the clock of file time stamps.
+    /// The time on the clock of file time stamps.
     pub(super) wall: SystemTime,
-    /// By the clock that measures the time for which a file stays unchanged.
+    /// The time on the clock that measures how long a file stays unchanged.
     pub(super) monotonic: Instant,
 }
 
@@ -294,14 +294,15 @@ fn fingerprint_of(name: &str, version: Option<&Version>) -> u64 {
     version.map_or(0, |version| fingerprint_of_text(name, version.fingerprint))
 }
 
-/// Whether a file of this name counts as a manifest.
+/// Returns whether a file with this name counts as a manifest.
 fn is_manifest(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     matches!(extension, Some("yaml" | "yml" | "json"))
 }
 
-/// Opens a manifest, or a link to one. `O_NONBLOCK`, because opening a FIFO of such a name would wait for a writer. A
-/// file with another name was named by the user, who may mean `/dev/stdin`.
+/// Opens a manifest, or a link to one. `O_NONBLOCK` is set because opening a FIFO with such a name would otherwise wait
+/// for a writer. If the name is not that of a manifest, the user has named the file and may mean `/dev/stdin`, so the
+/// flag is not set.
 fn open(path: &Path) -> io::Result<(std::fs::File, std::fs::Metadata)> {
     let flags = if is_manifest(path) { libc::O_NONBLOCK } else { 0 };
     let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -313,9 +314,9 @@ fn open(path: &Path) -> io::Result<(std::fs::File, std::fs::Metadata)> {
     Ok((file, metadata))
 }
 
-/// The file's text; `None` if the file still has the `known` stamp, which is read without opening the file. (A network
-/// file system may give an old stamp while it caches attributes, where opening would have asked the server: NFS for up
-/// to a minute by default, `acregmax`.)
+/// Reads the file's text. Returns `None` if the file still has the `known` stamp; this is checked without opening the
+/// file. (A network file system may return an old stamp while it caches attributes, whereas opening the file would have
+/// asked the server. NFS caches them for up to a minute by default, `acregmax`.)
 fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, String)>> {
     if known.is_some()
         && std::fs::metadata(path).is_ok_and(|it| known == Some(Stamp::from_metadata(&it)))
@@ -327,19 +328,19 @@ fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, String)>
     if known == Some(stamp) {
         return Ok(None);
     }
-    // One byte more than a manifest may have is enough: the reader then refuses it.
+    // One byte more than the maximum is enough for the reader to refuse the file.
     let mut bytes = Vec::new();
     file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(Some((stamp, encoding::decode(bytes)?)))
 }
 
-/// The text of a manifest.
+/// Reads the text of a manifest.
 pub(super) fn text(path: &Path) -> io::Result<String> {
     Ok(read(path, None)?.map(|(_, text)| text).unwrap_or_default())
 }
 
-/// The manifests in a directory and, if `recursive`, below it. A directory whose name begins with a dot is not entered,
-/// and neither is a link to a directory.
+/// Returns the manifests in a directory and, if `recursive`, in its subdirectories. Directories whose names begin with
+/// a dot are not read, and neither are links to directories.
 pub(super) fn paths(directory: &Path, recursive: bool) -> io::Result<Vec<PathBuf>> {
     let mut paths: Vec<PathBuf> =
         names(directory)?.iter().map(|name| directory.join(name)).collect();
@@ -355,7 +356,7 @@ pub(super) fn paths(directory: &Path, recursive: bool) -> io::Result<Vec<PathBuf
     Ok(paths)
 }
 
-/// The files of a directory without manifests, for messages.
+/// Returns the files of a directory without manifests, for messages.
 pub(super) fn others(directory: &Path) -> io::Result<String> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(directory)? {
@@ -367,7 +368,7 @@ pub(super) fn others(directory: &Path) -> io::Result<String> {
     Ok(first_of(&names).unwrap_or_else(|| "nothing".to_owned()))
 }
 
-/// The directories directly in a directory that [`paths`] would enter and that have manifests.
+/// Returns the subdirectories of a directory that [`paths`] would read and that contain manifests.
 pub(super) fn folders(directory: &Path) -> io::Result<Vec<String>> {
     let mut folders = Vec::new();
     for entry in std::fs::read_dir(directory)? {
@@ -383,13 +384,13 @@ pub(super) fn folders(directory: &Path) -> io::Result<Vec<String>> {
     Ok(folders)
 }
 
-/// The first names of a list, for messages. `None`: there is none.
+/// Returns the first names of a list, for messages. Returns `None` if the list is empty.
 pub(super) fn first_of(names: &[String]) -> Option<String> {
     (!names.is_empty()).then(|| few(names, 3))
 }
 
-/// The names of the manifests in a directory. A name that is not UTF-8 has replacement characters, so that no such file
-/// is found and the user gets a message.
+/// Returns the names of the manifests in a directory. A name that is not UTF-8 gets replacement characters. The file is
+/// then not found, and the user gets a message.
 pub(super) fn names(directory: &Path) -> io::Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for entry in std::fs::read_dir(directory)? {
@@ -398,7 +399,7 @@ pub(super) fn names(directory: &Path) -> io::Result<BTreeSet<String>> {
         if !is_manifest(Path::new(&name)) || name.starts_with('.') {
             continue;
         }
-        // A link to a file counts as a file; a link to nowhere is reported when it is opened.
+        // A link to a file counts as a file. A link without a target causes a report when it is opened.
         let kind = entry.file_type();
         if kind.is_ok_and(|kind| kind.is_file()) || !entry.path().is_dir() {
             names.insert(name);

@@ -1,4 +1,4 @@
-//! Secrets that are wanted by name, from the manifests of a directory.
+//! Secrets that are requested by name, from the manifests of a directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,8 +11,8 @@ use manx_objects::yaml;
 use super::file;
 use crate::secrets::{Found, Secrets};
 
-/// Reads all manifests, if any Secret is wanted, and notes what its values are. A Secret that is there twice, or a file that
-/// cannot be read, leaves no value: it may be another one.
+/// Reads all manifests, if any Secret is requested, and records the values. If a Secret is defined twice, or if a file
+/// cannot be read, there is no value, because the right value is not known.
 pub(crate) fn read_secrets(directory: &Path, secrets: &Secrets) {
     let wanted = secrets.wanted();
     let names: BTreeSet<String> = wanted.borrow().iter().map(|it| it.name.clone()).collect();
@@ -35,7 +35,7 @@ pub(crate) fn read_secrets(directory: &Path, secrets: &Secrets) {
             }
         };
         let Ok(documents) = yaml::parse(&text) else {
-            // The words about it would show a line of the file.
+            // The error message of the parser would contain a line of the file.
             fault = Some(format!("{file} is no YAML"));
             continue;
         };
@@ -62,7 +62,7 @@ pub(crate) fn read_secrets(directory: &Path, secrets: &Secrets) {
     }
 }
 
-/// The objects of a document: itself, or the items of a list.
+/// Returns the objects of a document: the document itself, or the items of a list.
 fn objects<'a>(root: &'a Node<'a>) -> impl Iterator<Item = &'a Node<'a>> {
     let items = match root.get("items").map(|it| &it.value) {
         Some(Value::Sequence(items)) if is(root, "kind", "List") => &**items,
@@ -82,7 +82,7 @@ fn text<'a>(node: Option<&'a Node<'a>>) -> Option<&'a str> {
     }
 }
 
-/// The name of an object, if it is a Secret of a namespace.
+/// Returns the name of an object, if it is a Secret in this namespace.
 fn name<'a>(object: &'a Node<'a>, namespace: &str) -> Option<&'a str> {
     let metadata = object.get("metadata")?;
     let is_secret = is(object, "kind", "Secret") && is(object, "apiVersion", "v1");
@@ -90,7 +90,7 @@ fn name<'a>(object: &'a Node<'a>, namespace: &str) -> Option<&'a str> {
     text(metadata.get("name")).filter(|_| is_secret && is_there)
 }
 
-/// The values of a Secret, by their keys. As at an API server, `stringData` replaces what `data` says.
+/// Returns the values of a Secret, by key. As in an API server, `stringData` takes precedence over `data`.
 fn values(secret: &Node<'_>) -> BTreeMap<String, Found> {
     let mut values = BTreeMap::new();
     for (field, is_encoded) in [("data", true), ("stringData", false)] {

@@ -32,7 +32,7 @@ fn key(kind: Kind, namespace: &str, name: &str) -> ObjectKey {
     ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() }
 }
 
-/// The label `team` of a namespace, if it is valid.
+/// Returns the label `team` of a namespace, if the namespace is valid.
 fn team(contents: &Contents, name: &str) -> Option<String> {
     match &contents.objects[&key(Kind::Namespace, "", name)].state {
         State::Valid(object) => match &**object {
@@ -43,7 +43,7 @@ fn team(contents: &Contents, name: &str) -> Option<String> {
     }
 }
 
-/// Writes as every tool should: a temporary file, then a rename.
+/// Writes a file in the recommended way: a temporary file, then a rename.
 fn put(directory: &Path, name: &str, text: &str) {
     let temporary = directory.join(format!(".{name}.tmp"));
     fs::write(&temporary, text).unwrap();
@@ -227,14 +227,14 @@ impl Watched {
         watched
     }
 
-    /// Reads again, `later` than the start. Returns whether anything changed.
+    /// Reads again, at this time after the start. Returns whether anything changed.
     fn look(&mut self, later: Duration) -> bool {
         let Moment { wall, monotonic } = self.start;
         let now = Moment { wall: wall + later, monotonic: monotonic + later };
         self.store.refresh_at(now).is_some()
     }
 
-    /// Writes in place, as `cat >` does.
+    /// Writes the file in place, like `cat >`.
     fn write(&self, text: &str) {
         fs::write(self.directory.path().join("a.yaml"), text).unwrap();
     }
@@ -254,7 +254,8 @@ fn two() -> String {
 
 #[test]
 fn an_emptied_file_keeps_its_objects_until_it_is_removed() {
-    // Another project's kind counts as a workload, and is no reason to take away what was read.
+    // An object of another project's kind counts as a workload. It is not a reason to remove the
+    // objects that were read before.
     let rollout = "{apiVersion: argoproj.io/v1alpha1, kind: Rollout, metadata: {name: web}, spec: {template: {metadata: {labels: {app: web}}}}}";
     for empty in ["", "# nothing\n", "---\n---\n", rollout] {
         let mut watched = Watched::new(&two());
@@ -340,7 +341,7 @@ fn a_source_believes_what_stands_without_being_told_and_never_what_passes() {
 
 #[test]
 fn a_document_cut_within_is_doubted_in_place_and_believed_when_renamed() {
-    // If the text ends at a line's end, the policy isolates one direction instead of two.
+    // If the text ends at the end of a line, the policy isolates only one direction instead of two.
     let policy = POLICY.replace("}}\n", "}, policyTypes: [Ingress, Egress]}\n");
     let mut watched = Watched::new(&format!("{policy}# end\n"));
     let team = |watched: &Watched| {

@@ -8,17 +8,18 @@ use super::reading::Reading;
 
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// These are all objects of a kind.
+    /// A complete list of the objects of a kind.
     Listed { kind: Kind, readings: Vec<Reading> },
     /// An object was added or changed.
     Changed(Box<Reading>),
     /// An object is gone.
     Gone(ObjectKey),
-    /// Objects cannot be followed (`None`: they can again): of one kind, or the server as a whole.
+    /// Objects cannot be followed, or can be followed again.
     Fault {
-        /// The kind; `None`: all.
+        /// The kind, or `None` for all kinds.
         kind: Option<Kind>,
-        /// Why, and since when.
+        /// Since when and why objects cannot be followed. `None` means that they can be followed
+        /// again.
         fault: Option<(SystemTime, Reason)>,
     },
 }
@@ -26,13 +27,13 @@ pub(crate) enum Event {
 /// The reason why objects cannot be followed.
 #[derive(Debug, Clone)]
 pub(crate) struct Reason {
-    /// In full.
+    /// The full text.
     pub(crate) text: String,
-    /// The part of the text that is the same for all kinds with this cause.
+    /// The part of the text that is equal for all kinds with this cause.
     pub(crate) cause: String,
 }
 
-/// A reason that names no kind.
+/// Makes a reason that contains no kind.
 impl From<String> for Reason {
     fn from(text: String) -> Self {
         Self { cause: text.clone(), text }

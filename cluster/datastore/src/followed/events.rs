@@ -1,4 +1,4 @@
-//! The way of events: from the thread that speaks with a server to the agent, and to the state on disk.
+//! The path of events from the thread that communicates with a server, to the agent and to the state on disk.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -10,25 +10,25 @@ use tokio::sync::mpsc;
 use super::event::{Event, Reason};
 use super::snapshot::Snapshot;
 
-/// Nobody listens any more.
+/// The error if the receiver of the events is gone.
 #[derive(Debug)]
 pub(crate) struct Closed;
 
 /// An event, and the time when it was received.
 pub(super) type Received = (Instant, Event);
 
-/// The way of events to the agent and to the state on disk.
+/// The sender of events to the agent and to the state on disk.
 pub(crate) struct Events {
     sender: mpsc::Sender<Received>,
     snapshot: Option<Snapshot>,
-    /// The kinds that the state on disk lacks: they were not listed yet, or cannot be followed.
+    /// The kinds that the state on disk lacks, because they were not listed yet or cannot be followed.
     unknown: RefCell<BTreeSet<Kind>>,
     /// The time of the server's last answer.
     answered: Cell<SystemTime>,
 }
 
 impl Events {
-    /// No event was sent yet, and none of `kinds` was listed.
+    /// Makes a sender. No event was sent yet, and none of `kinds` was listed.
     pub(super) fn new(
         sender: mpsc::Sender<Received>,
         snapshot: Option<Snapshot>,
@@ -38,7 +38,7 @@ impl Events {
         Self { sender, snapshot, unknown, answered: Cell::new(SystemTime::now()) }
     }
 
-    /// Sends an event. It waits while the agent has very many unread ones.
+    /// Sends an event. Waits while the agent has very many unread events.
     pub(crate) async fn send(&self, mut event: Event) -> Result<(), Closed> {
         let at = Instant::now();
         if let Some(snapshot) = &self.snapshot {
@@ -56,18 +56,20 @@ impl Events {
         self.sender.send((at, event)).await.map_err(|_| Closed)
     }
 
-    /// Objects cannot be followed: of one kind from now on, or all since the server has answered last.
+    /// Reports that objects cannot be followed. For one kind, the fault begins now; for all kinds, it began at the
+    /// server's last answer.
     pub(crate) async fn fail(&self, kind: Option<Kind>, reason: Reason) -> Result<(), Closed> {
         let since = if kind.is_none() { self.answered.get() } else { SystemTime::now() };
         self.send(Event::Fault { kind, fault: Some((since, reason)) }).await
     }
 
-    /// Objects can be followed again.
+    /// Reports that objects can be followed again.
     pub(crate) async fn recover(&self, kind: Option<Kind>) -> Result<(), Closed> {
         self.send(Event::Fault { kind, fault: None }).await
     }
 
-    /// The server has answered: the events so far are its present state, if every kind is followed.
+    /// Records that the server has answered. If every kind is followed, the events so far describe the server's current
+    /// state.
     pub(crate) fn confirm(&self) {
         self.answered.set(SystemTime::now());
         if let Some(snapshot) = &self.snapshot

@@ -1,4 +1,4 @@
-//! The faults that may leave objects out of date.
+//! The faults that may cause objects to be out of date.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -8,21 +8,21 @@ use manx_objects::object::Kind;
 
 use super::event::Reason;
 
-/// The most causes that are named.
+/// The maximum number of causes in the text.
 const CAUSES: usize = 3;
-/// The most kinds that are named with a cause.
+/// The maximum number of kinds for each cause in the text.
 const KINDS: usize = 3;
 
-/// The time since which objects may be out of date, and the reason.
+/// Since when and why objects may be out of date.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stale {
-    /// The time when they were last known to be up to date.
+    /// The last time at which they were known to be up to date.
     pub since: SystemTime,
     /// The reason, as one sentence.
     pub reason: String,
 }
 
-/// The faults that keep objects from being followed: of one kind, or (`None`) of all.
+/// The faults that prevent objects from being followed, each of one kind or (`None`) of all kinds.
 #[derive(Debug)]
 pub(super) struct Faults {
     /// The server's name in sentences.
@@ -31,12 +31,12 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// There are none.
+    /// Returns a value without faults.
     pub(super) const fn new(server: &'static str) -> Self {
         Self { server, all: BTreeMap::new() }
     }
 
-    /// Records a fault, or its end. The first time and the last reason are kept.
+    /// Records a fault, or its end. The time of the first report and the reason of the last report are stored.
     pub(super) fn note(&mut self, kind: Option<Kind>, fault: Option<(SystemTime, Reason)>) {
         match fault {
             None => {
@@ -56,14 +56,14 @@ impl Faults {
         }
     }
 
-    /// Whether changes of a kind are missed: because of its own fault, or of one of the whole server.
+    /// Returns whether changes of a kind are missed, because of a fault of this kind or of the whole server.
     pub(super) fn include(&self, kind: Kind) -> bool {
         [None, Some(kind)].iter().any(|it| self.all.contains_key(it))
     }
 
-    /// The time since which objects may be out of date, and the reason; `None`: they are not. `restored`: when the last
-    /// state was complete, if that is in force. The reason is one sentence: if the server as a whole does not answer,
-    /// it leaves out faults of single kinds, and kinds with the same fault are joined.
+    /// Returns since when and why objects may be out of date, or `None` if they are up to date. `restored` is the time
+    /// at which the last state on disk was complete, if this state is in force. The reason is one sentence. If the
+    /// server as a whole does not answer, faults of single kinds are left out. Kinds with the same fault are joined.
     pub(super) fn stale(&self, restored: Option<SystemTime>) -> Option<Stale> {
         let since = self.all.values().map(|(since, _)| *since).chain(restored).min()?;
         if let Some((_, reason)) = self.all.get(&None) {

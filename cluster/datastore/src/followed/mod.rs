@@ -1,17 +1,18 @@
-//! The common part of all sources that follow a server, whichever protocol they speak.
+//! The common part of all sources that follow a server, independently of the protocol.
 //!
 //! The layers, in order:
-//! - `server`: the server and the kinds that are followed.
+//! - `server`: the server and the followed kinds.
 //! - `pause`: the wait after a failure.
-//! - `reading`: an object, read by the reader that reads files.
-//! - `event`: an event of the server.
-//! - `faults`: the faults that may leave objects out of date.
+//! - `reading`: an object, read by the reader of files.
+//! - `event`: an event from the server.
+//! - `faults`: the faults that may cause objects to be out of date.
 //! - `snapshot`: the last state on disk.
-//! - `events`: the way of events, to the agent and to the state on disk.
-//! - `objects`: all objects, and their differences from those before.
-//! - `waiting`: the values that are still to be written, one for each object.
+//! - `events`: the path of events to the agent and to the state on disk.
+//! - `objects`: all objects, and their differences from the previous ones.
+//! - `waiting`: the values that must still be written, one for each object.
 //!
-//! A source has a thread that speaks with its server and sends [`Events`]; the agent has [`Followed`], and gets changes.
+//! A source has a thread that communicates with its server and sends [`Events`]. The agent has [`Followed`] and
+//! receives changes.
 
 mod event;
 mod events;
@@ -47,23 +48,24 @@ use self::snapshot::Loaded;
 pub(crate) use self::snapshot::{Snapshot, Trouble};
 pub(crate) use self::waiting::Waiting;
 
-/// The most events that wait for the agent. With so many, the thread that reads them waits, and so does the server.
+/// The maximum number of events that wait for the agent. When it is reached, the thread that reads events waits, and so
+/// does the server.
 const WAITING: usize = 4096;
-/// The time for which a start waits for the server before it uses the state on disk.
+/// The time for which a starting agent waits for the server before it uses the state on disk.
 const START: Duration = Duration::from_secs(10);
 
-/// The agent that follows a server, and the writes that it makes there.
+/// The properties of an agent that follows a server.
 #[derive(Debug, Clone)]
 pub struct Follower {
-    /// The name of its node. It writes to the objects of pods on this node.
+    /// The name of the agent's node. The agent writes to the objects of pods on this node.
     pub node: String,
-    /// Its own namespace. It reads Secrets there, and nowhere else.
+    /// The agent's own namespace. It reads Secrets only there.
     pub namespace: String,
     /// The file of the last state.
     pub state: Option<PathBuf>,
 }
 
-/// The reason why the agent's start waits.
+/// The reason why a starting agent waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waits {
     pub server: String,
@@ -71,7 +73,7 @@ pub struct Waits {
     pub since: SystemTime,
     /// The reason why objects are missing, if it is known.
     pub reason: Option<String>,
-    /// The longest time until the next attempt.
+    /// The maximum time until the next attempt.
     pub at_most: Duration,
 }
 
@@ -85,13 +87,13 @@ pub(crate) struct Followed {
     received: Vec<Received>,
     /// The time when the first event of the last change was received.
     changed: Option<Instant>,
-    /// The last state on disk, for as long as the start may use it.
+    /// The last state on disk, as long as the start may use it.
     loaded: Option<Loaded>,
 }
 
 impl Followed {
-    /// Only the last state in the file `state` is known, and it is not in force yet. Objects that come by the events
-    /// are in force, and are written to the file.
+    /// Makes the receiver and the sender of events. At first only the last state in the file `state` is known, and it
+    /// is not in force yet. Objects that arrive with events are in force, and are written to the file.
     pub(crate) fn new(server: Server, state: Option<&Path>) -> (Self, Events) {
         let trouble = Trouble::default();
         let open = |file| Snapshot::open(file, server, &trouble);
@@ -103,8 +105,9 @@ impl Followed {
         (Self { server, objects, trouble, events, received, changed, loaded }, of_thread)
     }
 
-    /// Waits until all objects are known. While the server does not answer, the last state is used instead, if it is
-    /// complete; without one this waits for the server. `place`: the server. `told` gets the reason for the wait.
+    /// Waits until all objects are known. While the server does not answer, the last state is used, if it is complete.
+    /// Without such a state, this waits for the server. `place` names the server. `told` is called with the reason for
+    /// the wait.
     pub(crate) async fn start(&mut self, place: &Arc<str>, told: impl Fn(&Waits)) {
         let waits = Waits {
             server: place.to_string(),
@@ -126,12 +129,12 @@ impl Followed {
         self.synced(&told).await;
     }
 
-    /// All objects, as of the last event.
+    /// Returns all objects, as of the last event.
     pub(crate) fn contents(&self) -> &Contents {
         &self.objects.contents
     }
 
-    /// All objects, shared.
+    /// Returns all objects as a shared value.
     pub(crate) fn shared(&self) -> Arc<Contents> {
         Arc::clone(&self.objects.contents)
     }
@@ -140,27 +143,27 @@ impl Followed {
         &mut self.objects
     }
 
-    /// Since when objects may be out of date, and why; `None`: they are not.
+    /// Returns since when and why objects may be out of date, or `None` if they are up to date.
     pub(crate) fn stale(&self) -> Option<Stale> {
         self.objects.stale()
     }
 
-    /// Whether changes of a kind are missed now.
+    /// Returns whether changes of a kind may be missed now.
     pub(crate) fn is_behind(&self, kind: Kind) -> bool {
         self.objects.is_behind(kind)
     }
 
-    /// The reason why there may be no last state to start from.
+    /// Returns the reason why the next start may find no last state.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.trouble.text()
     }
 
-    /// The time when the first event of the last change was received.
+    /// Returns the time when the first event of the last change was received.
     pub(crate) const fn changed(&self) -> Option<Instant> {
         self.changed
     }
 
-    /// Waits for the next change, and returns it. Dropping the future loses nothing.
+    /// Waits for the next change, and returns it. If the future is dropped, nothing is lost.
     pub(crate) async fn next(&mut self) -> Changes {
         loop {
             if let Some(changes) = self.receive().await {
@@ -169,10 +172,10 @@ impl Followed {
         }
     }
 
-    /// Waits for events, and takes them.
+    /// Waits for events and applies them.
     async fn receive(&mut self) -> Option<Changes> {
         if self.events.recv_many(&mut self.received, WAITING).await == 0 {
-            // The thread ends only without a listener, so it has panicked.
+            // The thread otherwise ends only after its receiver is gone, so it has panicked.
             let reason = format!("the thread that follows {} has ended", self.server.name);
             self.objects.mark_stale(reason);
             std::future::pending::<()>().await;
@@ -182,7 +185,7 @@ impl Followed {
         self.objects.apply(events)
     }
 
-    /// Waits until all objects are known. `told` gets the reason why some are not.
+    /// Waits until all objects are known. `told` is called with the reason why some are not known.
     async fn synced(&mut self, told: &impl Fn(Option<String>)) {
         while !self.contents().in_sync {
             self.receive().await;
@@ -190,8 +193,8 @@ impl Followed {
         }
     }
 
-    /// Puts the state on disk in force until all objects were listed. `false`: some of it cannot be read, so none of it
-    /// is used; the unreadable part may be a policy.
+    /// Uses the state on disk until all objects are listed. Returns `false` if a part of the state cannot be read. None
+    /// of it is used then, because that part may be a policy.
     fn restore(&mut self, place: &Arc<str>, Loaded { texts, complete }: Loaded) -> bool {
         let reading = |text: String| {
             let object: Value = serde_json::from_str(&text).ok()?;

@@ -1,4 +1,4 @@
-//! All objects of a server, as the agent has them.
+//! All objects of a server, in the form that the agent uses.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -19,45 +19,46 @@ use super::server::Server;
 #[derive(Debug)]
 pub(crate) struct Objects {
     pub(crate) contents: Arc<Contents>,
-    /// The server that objects come from, stored once.
+    /// The server as the place of all objects; it is stored once.
     place: Option<Arc<Place>>,
-    /// Whether an agent follows the objects. An annotation of a pod that Manx does not support is then no problem of
-    /// the pod (the agent of its node reports it): otherwise every such pod that comes or goes would cause an import of
-    /// everything.
+    /// Whether an agent follows the objects. If so, an unsupported annotation is not reported as a problem of its pod;
+    /// the agent of the pod's node reports it instead. Otherwise each change of such a pod would cause a complete
+    /// import.
     follows: bool,
-    /// The problems of the objects that have some, by the names that the server knows them by.
+    /// The problems of objects, by the names that the server uses.
     problems: BTreeMap<ObjectKey, Vec<Problem>>,
-    /// The names that several objects have.
+    /// The names that several objects claim.
     conflicts: BTreeMap<ObjectKey, Problem>,
-    /// The fingerprint of each object's text, by that of its key.
+    /// The fingerprint of each object's text, by the fingerprint of the object's key.
     fingerprints: HashMap<u64, u64>,
-    /// The objects whose own name may differ from the server's name (Calico's), by their own name and then the
-    /// server's.
+    /// The objects whose own name may differ from the server's name (Calico's kinds). They are sorted by their own name
+    /// and then by the server's name.
     claims: BTreeMap<ObjectKey, BTreeMap<ObjectKey, Entry>>,
-    /// The own names of these objects, by the server's names.
+    /// The own names of these objects, by the names that the server uses.
     own_keys: BTreeMap<ObjectKey, ObjectKey>,
-    /// The addresses that this node's agent has given to pods.
+    /// The addresses that this node's agent has assigned to pods.
     assigned: BTreeMap<ObjectKey, Vec<IpAddr>>,
-    /// The pods with assigned addresses, as the server has them: without addresses.
+    /// The pods with assigned addresses, as the server sends them: without addresses.
     bare: BTreeMap<ObjectKey, Arc<Object>>,
     /// The time when the state on disk was complete, if it is in force.
     restored: Option<SystemTime>,
-    /// The kinds that were not listed yet.
+    /// The kinds that are not listed yet.
     missing: BTreeSet<Kind>,
-    /// The faults that may leave objects out of date.
+    /// The faults that may cause objects to be out of date.
     faults: Faults,
 }
 
-/// The differences that events have made.
+/// The differences that result from events.
 #[derive(Debug, Default)]
 struct Differences {
     before: BTreeMap<ObjectKey, Option<Stored>>,
-    /// Whether more than single objects differs.
+    /// Whether the difference is more than some single objects.
     everything: bool,
 }
 
 impl Objects {
-    /// No objects; in sync as soon as all of `kinds` were listed. `server`: its name in sentences.
+    /// Returns a value without objects. It is in sync as soon as all of `kinds` are listed. `server` is the server's
+    /// name in sentences.
     pub(crate) fn new(server: &'static str, kinds: &[Kind]) -> Self {
         Self {
             contents: Arc::default(),
@@ -76,13 +77,13 @@ impl Objects {
         }
     }
 
-    /// The objects that an agent follows; none yet.
+    /// Returns a value without objects, for an agent that follows them.
     pub(super) fn followed(server: Server) -> Self {
         Self { follows: true, ..Self::new(server.name, server.kinds) }
     }
 
-    /// Takes a state that was complete at an earlier time. Kinds that were listed meanwhile stay as they are: a list is
-    /// newer.
+    /// Applies a state that was complete at an earlier time. Kinds that were listed in the meantime are not changed,
+    /// because a list is newer.
     pub(super) fn restore(&mut self, complete: SystemTime, readings: Vec<Reading>) {
         let mut differences = Differences::default();
         for reading in readings {
@@ -95,17 +96,18 @@ impl Objects {
         self.settle();
     }
 
-    /// Since when objects may be out of date, and why; `None`: they are not.
+    /// Returns since when and why objects may be out of date, or `None` if they are up to date.
     pub(super) fn stale(&self) -> Option<Stale> {
         self.faults.stale(self.restored.filter(|_| !self.missing.is_empty()))
     }
 
-    /// Whether changes of a kind are missed now.
+    /// Returns whether changes of a kind may be missed now.
     pub(super) fn is_behind(&self, kind: Kind) -> bool {
         self.faults.include(kind)
     }
 
-    /// The names by which the server knows an object: several if several objects claim its name.
+    /// Returns the names by which the server knows an object. There are several if several objects claim the object's
+    /// name.
     pub(crate) fn known_as(&self, own: &ObjectKey) -> Vec<ObjectKey> {
         match self.claims.get(own) {
             Some(claims) => claims.keys().cloned().collect(),
@@ -113,12 +115,12 @@ impl Objects {
         }
     }
 
-    /// All changes are missed from now on.
+    /// Records that all changes are missed from now on.
     pub(super) fn mark_stale(&mut self, reason: String) {
         self.faults.note(None, Some((SystemTime::now(), reason.into())));
     }
 
-    /// Applies events, and returns the differences; `None` if there are none.
+    /// Applies events. Returns the differences, or `None` if there are none.
     pub(crate) fn apply(&mut self, events: impl IntoIterator<Item = Event>) -> Option<Changes> {
         let mut differences = Differences::default();
         for event in events {
@@ -152,7 +154,7 @@ impl Objects {
         }
         let plain = self.contents.of_kind(kind).map(|(key, _)| key);
         let plain = plain.filter(|key| !self.claims.contains_key(*key));
-        // An object of which nothing could be read has only problems.
+        // If nothing of an object could be read, the object has only problems.
         let known = plain.chain(self.own_keys.keys()).chain(self.problems.keys());
         let gone: BTreeSet<ObjectKey> =
             known.filter(|key| key.kind == kind && !listed.contains(*key)).cloned().collect();
@@ -202,10 +204,10 @@ impl Objects {
         self.withdraw(key, differences);
     }
 
-    /// Removes an object, by the server's name.
+    /// Removes an object, by the name that the server uses.
     fn withdraw(&mut self, key: &ObjectKey, differences: &mut Differences) {
         let Some(own) = self.own_keys.remove(key) else {
-            // Its name may be another object's own.
+            // The name that the server uses may be another object's own name.
             if !self.claims.contains_key(key) {
                 self.unset(key, differences);
             }
@@ -217,7 +219,7 @@ impl Objects {
         self.settle_claims(&own, differences);
     }
 
-    /// Decides which object has a name. If several claim it, none of them is used.
+    /// Decides which object has a name. If several objects claim it, none of them is used.
     fn settle_claims(&mut self, own: &ObjectKey, differences: &mut Differences) {
         let mut claims = self.claims.get(own).into_iter().flatten();
         let (first, second) = (claims.next(), claims.next());
@@ -246,8 +248,9 @@ impl Objects {
         }
     }
 
-    /// Gives a pod its addresses on this node, or takes them away. They are in force as if its status named them, until
-    /// it does: kubelet reports them only when the pod is attached. Returns the differences.
+    /// Assigns addresses on this node to a pod, or withdraws them. They are used as if the pod's status contained them,
+    /// until it really does. This is needed because kubelet reports addresses only after the pod is attached. Returns
+    /// the differences.
     pub(crate) fn assign(
         &mut self,
         pod: ObjectKey,
@@ -266,8 +269,8 @@ impl Objects {
         self.changes(differences)
     }
 
-    /// The object with the addresses that were assigned to it, if its status has none. An annotation with other
-    /// addresses is not the agent's: the object stays unchanged, and the pod gets no address.
+    /// Returns the object with its assigned addresses, if its status contains no addresses. If an annotation contains
+    /// other addresses, the agent has not written it. The object is then not changed, and the pod gets no address.
     fn fill(&mut self, entry: &Entry) -> Option<Entry> {
         self.bare.remove(&entry.key);
         let addresses = self.assigned.get(&entry.key)?;
@@ -320,7 +323,7 @@ impl Objects {
     }
 }
 
-/// Replaces the fingerprint of an object's text, and returns the one before.
+/// Replaces the fingerprint of an object's text, and returns the previous one.
 fn fingerprint_of(all: &mut HashMap<u64, u64>, key: &ObjectKey, text: Option<u64>) -> Option<u64> {
     let key = fingerprint(key);
     match text {

@@ -1,11 +1,11 @@
-//! The pause before the next attempt: longer after each failure, with jitter, so that the nodes of a cluster do not all
-//! come back at once.
+//! The pause before the next attempt. It grows after each failure and has jitter, so that the nodes of a cluster do not
+//! all try again at the same time.
 
 use std::time::Duration;
 
-/// The first pause, and the longest.
+/// The first pause and the longest pause.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
-/// The longest pause with its jitter.
+/// The longest pause, including jitter.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(7500);
 
 /// See the module.

@@ -1,4 +1,4 @@
-//! An object of a server, read by the reader that reads files.
+//! Reads an object of a server with the reader of files.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use serde_json::Value;
 /// The result of reading one object.
 #[derive(Debug, Clone)]
 pub(crate) struct Reading {
-    /// The object, by the name that the server knows it by.
+    /// The key of the object, with the name that the server uses.
     pub(crate) key: ObjectKey,
-    /// Its content. Calico's objects may have another name of their own.
+    /// The content of the object. An object of Calico may have another name of its own.
     pub(crate) entry: Option<Entry>,
     pub(crate) problems: Vec<Problem>,
-    /// Identifies its content.
+    /// The fingerprint of the content.
     pub(crate) fingerprint: u64,
-    /// Its JSON.
+    /// The JSON text.
     pub(crate) text: String,
 }
 
-/// The name by which the server knows an object.
+/// Returns the key of an object, with the name that the server uses.
 pub(crate) fn key(kind: Kind, object: &Value) -> ObjectKey {
     let text = |field| object["metadata"][field].as_str().unwrap_or_default().to_owned();
     ObjectKey { kind, namespace: text("namespace"), name: text("name") }
@@ -30,7 +30,8 @@ pub(crate) fn key(kind: Kind, object: &Value) -> ObjectKey {
 
 /// Reads an object from its text.
 pub(crate) fn read(server: &Arc<str>, key: ObjectKey, text: String) -> Reading {
-    // The text is one line made by the server: a position in it does not help the user, the object's name and field do.
+    // The text is one line that the server has made. A position in it does not help users, but the object's name and
+    // field do.
     let place = || Place { file: Arc::clone(server), document: 0, at: None };
     let (mut entries, mut problems) = match manx_objects::read(server, &text) {
         Ok(manifest) => (manifest.entries, manifest.problems),

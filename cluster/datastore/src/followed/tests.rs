@@ -84,8 +84,8 @@ fn it_is_in_sync_when_every_kind_was_listed_and_not_before() {
     assert!(objects.contents.in_sync);
 }
 
-/// A tenant's object that changes all the time holds up nobody's: the next turn takes all events that have come, and tells of
-/// each object once.
+/// A tenant's object that changes all the time must not delay others. So the next turn takes all events that have
+/// arrived, and returns each object once.
 #[test]
 fn a_neighbours_change_comes_with_all_that_came_before_it() {
     const CHURN: usize = 1000;
@@ -169,7 +169,7 @@ fn a_name_of_calicos_own_counts_and_two_objects_of_one_name_are_neither() {
     assert!(objects.contents.valid(&key("default.a")).is_none());
     objects.apply([Event::Changed(Box::new(calico("default.b", Some("a"))))]);
     assert!(matches!(objects.contents.objects[&key("a")].state, State::Invalid(_)));
-    // The name is its own again.
+    // The name now belongs to its own object again.
     objects.apply([Event::Gone(key("default.b"))]);
     objects.apply([Event::Changed(Box::new(calico("default.a", None)))]);
     assert!(objects.contents.valid(&key("a")).is_none());
@@ -267,7 +267,7 @@ fn a_pod_has_the_addresses_of_its_node_until_its_object_says_which() {
     assert_eq!(keys(objects.assign(key.clone(), Some(own.clone()))), ["Pod shop/web"]);
     assert_eq!(addresses(&objects), own);
     assert_eq!(objects.assign(key.clone(), Some(own.clone())), None);
-    // Another label, and still no address.
+    // The label has changed, and the pod still has no address.
     let labelled = pod("web", &json!({ "app": "db" }), &json!({ "phase": "Pending" }));
     assert_eq!(keys(objects.apply([Event::Changed(Box::new(labelled))])), ["Pod shop/web"]);
     assert_eq!(addresses(&objects), own);
@@ -277,7 +277,7 @@ fn a_pod_has_the_addresses_of_its_node_until_its_object_says_which() {
     assert_eq!(objects.assign(key.clone(), None), None, "the object's own stay");
     objects.apply([Event::Changed(Box::new(bare()))]);
     assert_eq!(addresses(&objects), Vec::<IpAddr>::new());
-    // Assigned before the object is known, and taken away before it has any.
+    // The address is assigned before the object is known, and withdrawn before its status has any.
     objects.apply([Event::Gone(key.clone())]);
     assert_eq!(objects.assign(key.clone(), Some(own.clone())), None);
     objects.apply([Event::Changed(Box::new(bare()))]);
@@ -307,12 +307,12 @@ fn an_annotation_of_the_agent_leaves_a_pod_its_addresses_and_one_of_somebody_els
     }
 }
 
-/// One step of a server's life.
+/// A step in the life of a server.
 #[derive(Debug, Clone)]
 enum Step {
     Put(Box<Reading>),
     Delete(ObjectKey),
-    /// All objects are listed anew.
+    /// All objects are listed again.
     List,
 }
 
@@ -342,7 +342,8 @@ fn any_steps() -> impl Strategy<Value = Vec<Vec<Step>>> {
 }
 
 proptest! {
-    /// Events lead to what a list of the same objects leads to, and the changes say exactly what differs.
+    /// Law: events lead to the same result as a list of the same objects, and the reported changes are exactly the
+    /// differences.
     #[test]
     fn events_and_lists_agree_and_changes_are_exact(bursts in any_steps()) {
         let mut at_server = BTreeMap::<ObjectKey, Reading>::new();
@@ -374,7 +375,7 @@ proptest! {
             listed(&mut fresh, &at_server.values().cloned().collect::<Vec<_>>());
             prop_assert_eq!(&now, &*fresh.contents);
             match changes {
-                // Another text may mean the same object.
+                // A different text may define the same object.
                 None => prop_assert_eq!(&now, &Contents { fingerprint: now.fingerprint, ..seen }),
                 Some(Changes::Everything) => {}
                 Some(Changes::Objects(changed)) => {

@@ -1,7 +1,7 @@
-//! The values that are still to be written at a server: one for each object (or another key), the latest.
+//! The values that must still be written to a server. For each object (or other key), only the latest value is stored.
 //!
-//! The agent puts values in and never waits. The thread that speaks with the server writes them. A value stays until it
-//! was written, even if connections end meanwhile.
+//! The agent adds values and never waits. The thread that communicates with the server writes them. A value stays until
+//! it is written, even if connections end in the meantime.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -25,17 +25,17 @@ impl<V, K> Default for Waiting<V, K> {
 
 impl<V: Clone + PartialEq, K: Clone + Ord> Waiting<V, K> {
     fn values(&self) -> MutexGuard<'_, BTreeMap<K, V>> {
-        // A map is whole between any two calls of it.
+        // A poisoned lock is not a problem, because each call leaves the map in a valid state.
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a value. It replaces an earlier one of the same object.
+    /// Queues a value. It replaces an earlier value of the same object.
     pub(crate) fn put(&self, key: K, value: V) {
         self.values().insert(key, value);
         self.more.notify_one();
     }
 
-    /// Replaces the value by a later one, if it is still `known`.
+    /// Replaces the value with a later one, if it is still `known`.
     pub(crate) fn replace(&self, key: &K, known: &V, later: V) {
         if let Some(value) = self.values().get_mut(key).filter(|value| *value == known) {
             *value = later;
@@ -47,15 +47,15 @@ impl<V: Clone + PartialEq, K: Clone + Ord> Waiting<V, K> {
         self.values().remove(key);
     }
 
-    /// The value that comes first in this order. It stays.
+    /// Returns the first value in this order. The value stays in the queue.
     pub(crate) fn first_by<O: Ord>(&self, order: impl Fn(&V) -> O) -> Option<(K, V)> {
         let values = self.values();
         let first = values.iter().min_by_key(|(_, value)| order(value));
         first.map(|(key, value)| (key.clone(), value.clone()))
     }
 
-    /// Waits for a value, and returns the one of the object after `last`, or else the first: one that cannot be written
-    /// holds up no other. It stays.
+    /// Waits for a value. Returns the value of the object after `last`, or the first value if there is none. So a value
+    /// that cannot be written does not block the others. The value stays in the queue.
     pub(crate) async fn next(&self, last: Option<&K>) -> (K, V) {
         loop {
             if let Some(next) = self.after(last) {
@@ -73,7 +73,7 @@ impl<V: Clone + PartialEq, K: Clone + Ord> Waiting<V, K> {
         Some((key.clone(), value.clone()))
     }
 
-    /// The value was written. A later one of the same object stays.
+    /// Removes a value after it was written. A later value of the same object stays.
     pub(crate) fn done(&self, key: &K, written: &V) {
         let mut values = self.values();
         if values.get(key) == Some(written) {

@@ -27,7 +27,7 @@ pub(super) const COMMUNITY: &str =
 pub(super) const PRIORITY: &str = "a priority from 1 to 2147483646";
 const PEER: &str = "an address, perhaps with a port: 192.0.2.1, 192.0.2.1:179 or [fd00::1]:179";
 
-/// Reads settings of BGP; `None` if they are no mapping, which is then reported in `out`.
+/// Reads settings of BGP. Returns `None`, with an error in `out`, if they are not a mapping.
 pub(in super::super) fn bgp_configuration(
     root: &Cursor<'_>,
     name: &str,
@@ -78,7 +78,7 @@ pub(in super::super) fn bgp_configuration(
     })
 }
 
-/// Whether a field has the second of two values. The first one counts if it is absent or empty.
+/// Returns whether a field has the second of two values. An absent or empty field has the first value.
 fn is_second(spec: &Cursor<'_>, key: &str, values: [&str; 2], out: &mut Findings) -> bool {
     let expected = format!("{} or {}", values[0], values[1]);
     let field = spec.field(key).filter(|field| !field.is_empty());
@@ -94,7 +94,7 @@ fn net_of_block(item: &Cursor<'_>, out: &mut Findings) -> Option<IpNet> {
     field.parsed(out, CIDR, cidr).map(|net| net.trunc())
 }
 
-/// Reads `communities`: names and what they stand for.
+/// Reads `communities`: each name, and the community that it stands for.
 fn communities(spec: &Cursor<'_>, out: &mut Findings) -> Vec<(String, Community)> {
     let Some(field) = spec.field("communities") else { return Vec::new() };
     field.items(out, |item, out| {
@@ -130,7 +130,7 @@ fn advertisements(
     })
 }
 
-/// Reads a peer; `None` if it does not say who is one, which is then reported in `out`.
+/// Reads a peer. Returns `None`, with an error in `out`, if the object does not identify the peer.
 pub(in super::super) fn bgp_peer(root: &Cursor<'_>, out: &mut Findings) -> Option<BgpPeer> {
     root.mapping(out, OBJECT, &["status"]);
     let spec = root.required(out, "spec", "a mapping with peerIP or peerSelector")?;
@@ -166,7 +166,7 @@ pub(in super::super) fn bgp_peer(root: &Cursor<'_>, out: &mut Findings) -> Optio
             item.parsed(out, DNS_SUBDOMAIN, |text| is_dns_subdomain(text).then(|| text.to_owned()))
         })
     });
-    // Told of as not done; the type is checked.
+    // `settings::tell` has already warned that Manx does not implement this field; here its type is checked.
     duration(&spec, "keepaliveTime", out);
     Some(BgpPeer {
         nodes: nodes?,
@@ -186,7 +186,7 @@ pub(in super::super) fn bgp_peer(root: &Cursor<'_>, out: &mut Findings) -> Optio
     })
 }
 
-/// The field, unless it is absent or empty.
+/// Returns the field, unless it is absent or empty.
 fn filled<'b>(spec: &'b Cursor<'_>, key: &'b str) -> Option<Cursor<'b>> {
     spec.field(key).filter(|field| !field.is_empty())
 }
@@ -237,7 +237,7 @@ fn remote(spec: &Cursor<'_>, out: &mut Findings) -> Option<Remote> {
     None
 }
 
-/// Reads `reachableBy`: a gateway of the peer's family. Only a peer by its address has one.
+/// Reads `reachableBy`: a gateway of the peer's address family. Only a peer that is given by its address has one.
 fn reachable_by(spec: &Cursor<'_>, remote: Option<&Remote>, out: &mut Findings) -> Option<IpAddr> {
     let field = filled(spec, "reachableBy")?;
     let gateway = field.parsed(out, ADDRESS, address)?;
@@ -253,7 +253,7 @@ fn reachable_by(spec: &Cursor<'_>, remote: Option<&Remote>, out: &mut Findings) 
     Some(gateway)
 }
 
-/// `192.0.2.1`, `192.0.2.1:179`, `fd00::1` or `[fd00::1]:179`.
+/// Parses an address with an optional port: `192.0.2.1`, `192.0.2.1:179`, `fd00::1` or `[fd00::1]:179`.
 fn address_and_port(text: &str) -> Option<(IpAddr, Option<u16>)> {
     if let Some(address) = address(text) {
         return Some((address, None));
@@ -278,7 +278,7 @@ fn system(spec: &Cursor<'_>, key: &str, out: &mut Findings) -> Option<u32> {
     number
 }
 
-/// A number, or the text of one.
+/// Returns the number of an autonomous system, which the field holds as a number or as text.
 pub(super) fn system_of(field: &Cursor<'_>) -> Option<u32> {
     match &field.node.value {
         Value::Integer(number) => u32::try_from(*number).ok().filter(|number| *number != 0),
@@ -287,7 +287,7 @@ pub(super) fn system_of(field: &Cursor<'_>) -> Option<u32> {
     }
 }
 
-/// The number of an autonomous system as text: `64512`, or in two parts of 16 bits, `1.10` (RFC 5396).
+/// Parses the number of an autonomous system: `64512`, or two parts of 16 bits such as `1.10` (RFC 5396).
 pub(in super::super) fn system_text(text: &str) -> Option<u32> {
     let number = match text.split_once('.') {
         Some((high, low)) => {
@@ -299,13 +299,13 @@ pub(in super::super) fn system_text(text: &str) -> Option<u32> {
     (number != 0).then_some(number)
 }
 
-/// A number of decimal digits only. `parse` would accept `+8`.
+/// Parses a number that consists of decimal digits only. `parse` alone would also accept `+8`.
 fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().ok()).flatten()
 }
 
-/// A community as text: `65000:100`, or `65000:1:2`.
+/// Parses a community: `65000:100` (standard) or `65000:1:2` (large).
 pub(super) fn community(text: &str) -> Option<Community> {
     let parts: Vec<&str> = text.split(':').collect();
     match parts[..] {
@@ -318,7 +318,8 @@ pub(super) fn community(text: &str) -> Option<Community> {
     }
 }
 
-/// Reads the key of a Secret. A password that cannot be read is an error: without it the session would be open to all.
+/// Reads the Secret's name and the key in it. A password that cannot be read is an error: without a password, anybody
+/// could open the session.
 fn password(spec: &Cursor<'_>, key: &str, out: &mut Findings) -> Option<SecretKey> {
     let field = spec.field(key)?;
     if !field.exact(out, &["secretKeyRef"]) {
@@ -342,8 +343,8 @@ fn duration(spec: &Cursor<'_>, key: &str, out: &mut Findings) -> Option<Duration
     filled(spec, key)?.parsed(out, DURATION, duration_text)
 }
 
-/// A duration of parts, each a decimal number and a unit: `1h`, `1m30s`, `1.5s`. None is negative, and none is longer than
-/// 2^32 seconds.
+/// Parses a duration that consists of parts, each a decimal number and a unit: `1h`, `1m30s`, `1.5s`. A negative
+/// duration is refused, and so is one longer than 2^32 seconds.
 fn duration_text(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);

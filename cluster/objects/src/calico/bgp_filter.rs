@@ -12,7 +12,7 @@ use super::super::syntax::cidr;
 use super::bgp::{COMMUNITY, PRIORITY, community, system_of};
 use super::fixed::OBJECT;
 
-/// The most items of `operations` and of `prependASPath`.
+/// The maximum number of items of `operations` and of `prependASPath`.
 const MOST: usize = 10;
 const RULE: &[&str] = &[
     "action",
@@ -31,7 +31,7 @@ const OPERATIONS: &[&str] = &["addCommunity", "prependASPath", "setPriority"];
 const INTERFACE: &str =
     "an interface's name, perhaps with *: at most 15 letters, digits, '_', '.', '-' and '*'";
 
-/// Reads a filter; `None` if it is no mapping, which is then reported in `out`.
+/// Reads a filter. Returns `None`, with an error in `out`, if the object is not a mapping.
 pub(in super::super) fn bgp_filter(root: &Cursor<'_>, out: &mut Findings) -> Option<BgpFilter> {
     root.mapping(out, OBJECT, &["status"]);
     let Some(spec) = root.field("spec") else { return Some(BgpFilter::default()) };
@@ -101,7 +101,8 @@ fn rule(item: &Cursor<'_>, is_v4: bool, out: &mut Findings) -> Option<FilterRule
     })
 }
 
-/// Reads `cidr`, `matchOperator` and `prefixLength`. The first two stand together, and the third beside them only.
+/// Reads `cidr`, `matchOperator` and `prefixLength`. `cidr` and `matchOperator` require each other, and `prefixLength`
+/// requires both.
 fn net(item: &Cursor<'_>, is_v4: bool, out: &mut Findings) -> Option<NetMatch> {
     let filled = |key| item.field(key).filter(|field| !field.is_empty());
     let (expected, most) = if is_v4 {

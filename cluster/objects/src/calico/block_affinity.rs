@@ -1,7 +1,7 @@
 //! `BlockAffinity`, as Calico's IPAM writes it.
 //!
-//! `spec.deleted` is text in `crd.projectcalico.org/v1` and a truth value in `projectcalico.org/v3`. Both are read in
-//! both, because the versions say the same otherwise.
+//! `spec.deleted` is text in `crd.projectcalico.org/v1` and a boolean in `projectcalico.org/v3`. This reader accepts
+//! either form in both versions, because the versions do not differ otherwise.
 //!
 //! Source: Calico's custom resource definitions, and its design of IPAM.
 
@@ -16,7 +16,8 @@ use super::value::{NET, net};
 const STATE: &str = "pending, confirmed or pendingDeletion";
 const TYPE: &str = "host or virtual";
 
-/// Reads an affinity; `None` if it does not say which block is whose, which is then reported in `out`.
+/// Reads an affinity. Returns `None`, with an error in `out`, if the block, its node or another field is missing or not
+/// legal.
 pub(in super::super) fn block_affinity(
     root: &Cursor<'_>,
     out: &mut Findings,
@@ -60,7 +61,7 @@ pub(in super::super) fn block_affinity(
     })
 }
 
-/// Reads a truth value, or the text of one.
+/// Reads a boolean, or the text of one.
 fn truth(cursor: &Cursor<'_>, out: &mut Findings) -> Option<bool> {
     match &cursor.node.value {
         Value::Boolean(truth) => Some(*truth),

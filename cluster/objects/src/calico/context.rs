@@ -6,7 +6,7 @@ use super::super::object::PolicyType;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context {
     pub(super) direction: PolicyType,
-    /// Whether the rule's object has a namespace. A service name without a namespace is then looked up there.
+    /// Whether the rule's object has a namespace. If it has one, a service name without a namespace is looked up there.
     pub(super) namespaced: bool,
 }
 

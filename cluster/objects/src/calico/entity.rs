@@ -23,7 +23,7 @@ const ENTITY: &[&str] = &[
     "services",
 ];
 
-/// The side of a rule.
+/// A side of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Source,
@@ -73,7 +73,7 @@ pub(super) fn entity(
     entity
 }
 
-/// Whether a condition of the address exists.
+/// Returns whether the rule has a condition on the address.
 fn has_address(entity: &EntityRule) -> bool {
     let accounts = entity.service_accounts.as_ref();
     !entity.nets.is_empty()
@@ -85,8 +85,8 @@ fn has_address(entity: &EntityRule) -> bool {
             .any(|selector| selector.is_some())
 }
 
-/// Reads `selector` or `notSelector`. An empty one counts as absent, which may surprise, because elsewhere it selects
-/// every endpoint.
+/// Reads `selector` or `notSelector`. An empty selector counts as absent. This may surprise an author, because an empty
+/// selector elsewhere selects every endpoint.
 fn rule_selector(cursor: &Cursor<'_>, key: &str, out: &mut Findings) -> Option<String> {
     let field = cursor.field(key)?;
     if field.is_empty() {
@@ -161,8 +161,8 @@ fn service(
     Some(ServiceMatch { name: name?, namespace })
 }
 
-/// Checks that no other field excludes the service, which stands for its endpoints' addresses and, in an egress rule,
-/// also for their ports.
+/// Checks that no other field excludes the service. A service stands for the addresses of its endpoints and, in an
+/// egress rule, also for their ports.
 fn service_alone(entity: &Cursor<'_>, service: &Cursor<'_>, side: Side, out: &mut Findings) {
     let excluded: &[&str] = match side {
         Side::Source => {

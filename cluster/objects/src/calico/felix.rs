@@ -1,4 +1,4 @@
-//! `FelixConfiguration`, the part that changes policy and the way out.
+//! The part of `FelixConfiguration` that changes policy, or how pods reach destinations outside the cluster.
 
 use std::net::Ipv4Addr;
 
@@ -18,7 +18,8 @@ use super::value::{net_or_address, tell_of_unused};
 const FAILSAFE_PORT: &str = "a port number from 0 to 65535";
 const FAILSAFE: &str = "a failsafe port: a mapping with protocol, port and perhaps net, or text such as tcp:22 or tcp:10.0.0.0/8:22";
 
-/// Reads the settings of Felix that policy and the way out need, and warns of those that Manx does not implement.
+/// Reads the settings of Felix that affect policy and traffic that leaves the cluster. Warns of settings that Manx does
+/// not implement.
 pub(in super::super) fn felix_configuration(
     root: &Cursor<'_>,
     name: &str,
@@ -65,7 +66,8 @@ pub(in super::super) fn felix_configuration(
     felix
 }
 
-/// Reads a list of objects as in the resource, or the text of Felix's own parameter: parts joined by commas, or `none`.
+/// Reads failsafe ports, in either of two forms: the list of objects of the resource, or the text of Felix's own
+/// parameter (parts joined by commas, or `none`).
 fn failsafes(cursor: &Cursor<'_>, out: &mut Findings) -> Vec<Failsafe> {
     let Value::String(text) = &cursor.node.value else { return cursor.items(out, failsafe) };
     if text.eq_ignore_ascii_case("none") {
@@ -87,7 +89,7 @@ fn failsafe(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Failsafe> {
         }
         return failsafe;
     }
-    // A misspelled `net` that was ignored would open the port to every peer.
+    // If a misspelled `net` were ignored, the port would be open to every peer.
     if !cursor.exact(out, &["protocol", "port", "net"]) {
         return None;
     }
@@ -105,7 +107,7 @@ fn failsafe(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Failsafe> {
     Some(Failsafe { protocol: protocol?, port: port?, net })
 }
 
-/// The protocol if the setting names none.
+/// The protocol of a failsafe port that names none.
 const TCP: u8 = 6;
 
 fn protocol(text: &str) -> Option<u8> {
@@ -117,7 +119,7 @@ fn protocol(text: &str) -> Option<u8> {
     }
 }
 
-/// `port`, `protocol:port` or `protocol:net:port`, an IPv6 net perhaps in brackets.
+/// Parses `port`, `protocol:port` or `protocol:net:port`. An IPv6 net may be in brackets.
 fn failsafe_text(text: &str) -> Option<Failsafe> {
     let (rest, port) = text.rsplit_once(':').unwrap_or(("", text));
     let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,7 +1,7 @@
 //! Calico's kinds, checked in the same way as Calico's own validation.
 //!
-//! An unknown field of a rule makes the policy invalid: the field may restrict, and without it the rule would match
-//! more. Other unknown fields cause a warning.
+//! An unknown field of a rule makes the policy invalid: the field may be a restriction, and the rule would match more
+//! without it. Other unknown fields cause a warning.
 //!
 //! Source: Calico's API reference (`projectcalico.org/v3`) and its custom resource definitions.
 

@@ -72,7 +72,7 @@ fn subject(spec: &Cursor<'_>, global: bool, out: &mut Findings) -> Subject {
     }
 }
 
-/// The name of a tier that users may put policies in.
+/// Reads the name of a tier in which users may put policies.
 fn tier(cursor: &Cursor<'_>, out: &mut Findings) -> Option<String> {
     let name = cursor.filled(out, DNS_LABEL)?;
     if !is_dns_label(name) {
@@ -119,7 +119,7 @@ fn check_stage(spec: &Cursor<'_>, policy: &Policy, out: &mut Findings) {
     }
 }
 
-/// `stagedAction`.
+/// Reads `stagedAction`.
 pub(in super::super) fn staged_action(
     cursor: &Cursor<'_>,
     out: &mut Findings,
@@ -135,7 +135,7 @@ pub(in super::super) fn staged_action(
     })
 }
 
-/// Reports every field that is not in `allowed`. A staged policy for a deletion has no others.
+/// Reports every field that is not in `allowed`. A staged policy that announces a deletion may have no other fields.
 pub(in super::super) fn nothing_but(spec: &Cursor<'_>, allowed: &[&str], out: &mut Findings) {
     for (field, _) in spec.others(allowed) {
         if !field.is_empty() && field.node.value != Value::Boolean(false) {

@@ -1,4 +1,4 @@
-//! `IPPool`, refused if the API server or Calico's client would refuse it.
+//! `IPPool`. A pool is refused if the API server or Calico's client would refuse it.
 //!
 //! Source: Calico's API reference, "IP pool".
 
@@ -14,14 +14,14 @@ use super::super::tree::Value;
 use super::fixed::OBJECT;
 use super::value::{NET, Over, net, selector};
 
-/// Fields of Calico's first API, with the fields that replaced them.
+/// Fields of Calico's first API, each with the field that replaced it.
 const FORMER: [(&str, &str); 2] = [("ipip", "ipipMode"), ("nat-outgoing", "natOutgoing")];
 const LINK_LOCAL: [IpNet; 2] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(169, 254, 0, 0), 16)),
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10)),
 ];
 
-/// Reads a pool; `None` if it has no legal CIDR, which is then reported in `out`.
+/// Reads a pool. Returns `None`, with an error in `out`, if the pool has no legal CIDR.
 pub(in super::super) fn ip_pool(
     root: &Cursor<'_>,
     created: Option<Created>,
@@ -57,7 +57,7 @@ pub(in super::super) fn ip_pool(
         })
     });
     let allowed_uses = uses(&spec, [ipip_mode, vxlan_mode], out);
-    // A value of another type is reported with the uses.
+    // `uses` reports a value that is not a boolean.
     let hidden =
         spec.field("disableBGPExport").map(|field| field.node.value == Value::Boolean(true));
     let nat_outgoing = spec.field("natOutgoing").and_then(|field| field.boolean(out));
@@ -94,7 +94,7 @@ fn encapsulates(mode: Option<EncapsulationMode>) -> bool {
     matches!(mode, Some(EncapsulationMode::Always | EncapsulationMode::CrossSubnet))
 }
 
-/// Checks that there is at most one encapsulation, and that IPIP has only IPv4 addresses.
+/// Checks that the pool has at most one encapsulation, and that an IPv6 pool does not use IPIP.
 fn check_modes(
     spec: &Cursor<'_>,
     cidr: Option<IpNet>,
@@ -120,8 +120,8 @@ fn check_modes(
     }
 }
 
-/// Reads `blockSize` and `disabled`. A pool in use is large enough for one of its blocks, and no pool contains link-local
-/// addresses.
+/// Reads `blockSize` and `disabled`. A pool that is not disabled must be large enough for one block. No pool may
+/// contain link-local addresses.
 fn extent(spec: &Cursor<'_>, cidr: IpNet, out: &mut Findings) -> (Option<u8>, bool) {
     let (expected, range) = match cidr {
         IpNet::V4(_) => ("a length of IPv4 blocks from 20 to 32", 20..=32),
@@ -130,7 +130,7 @@ fn extent(spec: &Cursor<'_>, cidr: IpNet, out: &mut Findings) -> (Option<u8>, bo
     let written = spec.field("blockSize").filter(|field| field.node.value != Value::Integer(0));
     let block_size = written.as_ref().map(|field| field.integer::<u8>(out, expected, range));
     let disabled = spec.field("disabled").and_then(|field| field.boolean(out)) == Some(true);
-    // `None`: it is written, and cannot be read.
+    // `None` means that the field is present and cannot be read.
     let block = block_size.unwrap_or(Some(IpPool::default_block_size(cidr)));
     if let Some(field) = spec.field("cidr") {
         if let Some(block) = block.filter(|block| cidr.prefix_len() > *block && !disabled) {

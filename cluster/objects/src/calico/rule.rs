@@ -64,7 +64,7 @@ fn rule(cursor: &Cursor<'_>, context: Context, out: &mut Findings) -> Option<Rul
             *read = entity(&field, side, context, &mut family, out);
         }
     }
-    // The metadata is only for people, but it should be read as its author wrote it.
+    // Only people read the metadata, but errors in it are reported, so that it says what its author wrote.
     if let Some(metadata) = cursor.field("metadata")
         && metadata.mapping(out, &["annotations"], &[])
         && let Some(annotations) = metadata.field("annotations")
@@ -110,7 +110,7 @@ fn check_protocol(cursor: &Cursor<'_>, rule: &Rule, out: &mut Findings) {
             let numeric = ports.iter().any(|port| matches!(port, Port::Range(..)));
             let wrong = match rule.protocol {
                 Some(protocol) => !ports.is_empty() && !has_ports(protocol),
-                // A named port has a protocol of its own.
+                // A named port brings its own protocol.
                 None => numeric && cursor.field("protocol").is_none(),
             };
             if wrong && let Some(field) = side.field(key) {
@@ -138,7 +138,7 @@ fn check_protocol(cursor: &Cursor<'_>, rule: &Rule, out: &mut Findings) {
     }
 }
 
-/// Whether there is an `http` match. Only ingress rules that allow may have one.
+/// Returns whether there is an `http` match. Only ingress rules with the action Allow may have one.
 fn http(cursor: &Cursor<'_>, action: Action, context: Context, out: &mut Findings) -> bool {
     let Some(http) = cursor.field("http") else { return false };
     if !http.exact(out, &["methods", "paths"]) {

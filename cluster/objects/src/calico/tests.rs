@@ -19,15 +19,15 @@ use super::super::{Entry, State, read};
 
 const V3: &str = "projectcalico.org/v3";
 
-/// A Calico object whose `spec` is `spec`, indented by two.
+/// Returns a Calico object with this `spec`, indented by two.
 fn text(kind: &str, spec: &str) -> String {
     let body = spec.trim_matches('\n').replace('\n', "\n  ");
     let name = if kind == "FelixConfiguration" { "default" } else { "a" };
     format!("apiVersion: {V3}\nkind: {kind}\nmetadata: {{name: {name}}}\nspec:\n  {body}\n")
 }
 
-/// A policy without problems, except that a policy before tracking or translation is reported as
-/// not enforced.
+/// Reads a policy that has no problems. The exception is that policies before connection tracking
+/// or translation are reported as not enforced.
 fn policy(kind: &str, spec: &str) -> Policy {
     let manifest = read("file.yaml", &text(kind, spec)).unwrap();
     let enforced = |problem: &Problem| problem.code() != Code::HostPolicyNotEnforced;
@@ -37,7 +37,7 @@ fn policy(kind: &str, spec: &str) -> Policy {
     (**policy).clone()
 }
 
-/// The only ingress rule of a global policy.
+/// Reads the only ingress rule of a global policy.
 fn rule(rule: &str) -> Rule {
     let body = rule.trim_matches('\n').replace('\n', "\n  ");
     let mut policy = policy("GlobalNetworkPolicy", &format!("ingress:\n- {body}"));
@@ -45,8 +45,8 @@ fn rule(rule: &str) -> Rule {
     policy.ingress.remove(0)
 }
 
-/// The messages of all cases, one after another. Checks for each case whether it is valid as
-/// expected.
+/// Returns the messages of all cases, one after another. Checks for each case that it is valid or
+/// invalid, as expected.
 fn messages<'a>(cases: impl IntoIterator<Item = (&'a str, String)>, valid: bool) -> String {
     let mut all = String::new();
     for (name, text) in cases {
@@ -58,8 +58,8 @@ fn messages<'a>(cases: impl IntoIterator<Item = (&'a str, String)>, valid: bool)
     all
 }
 
-/// The objects of a file of `fixtures/refused`, each with its name. An API server refuses them,
-/// too.
+/// Returns the objects of a file of `fixtures/refused`, each with its name. An API server refuses
+/// them, too.
 fn refused(file: &str) -> Vec<(&str, String)> {
     let mut all = Vec::new();
     for text in file.split("\n---\n") {
@@ -112,7 +112,7 @@ fn error_texts_of_block_affinities() {
     insta::assert_snapshot!(messages(cases, false));
 }
 
-/// The object of a spec, in both API versions. It has no problems.
+/// Reads the object with this spec, in both API versions. It has no problems.
 fn bgp(kind: &str, spec: &str) -> Object {
     let [v3, v1] = [V3, "crd.projectcalico.org/v1"].map(|it| text(kind, spec).replace(V3, it));
     let object = only(&v3);
@@ -145,7 +145,7 @@ serviceLoadBalancerIPs: [{cidr: 198.51.100.0/24}, {cidr: 'fd00::/64'}]
     )
     .replace("name: a}", "name: default}");
     let manifest = read("file.yaml", &text).unwrap();
-    // What is read and not heeded is told.
+    // Fields that are read but have no effect cause a warning.
     assert!(manifest.problems.iter().all(|it| it.severity == Severity::Warning), "{manifest:?}");
     let [Entry { state: State::Valid(object), .. }] = &manifest.entries[..] else {
         panic!("settings are wanted")
@@ -631,7 +631,7 @@ fn a_pool_says_who_gets_which_of_its_addresses() {
         [PoolUse::Workload, PoolUse::Tunnel, PoolUse::LoadBalancer].map(|one| pool.allows(one))
     };
 
-    // What is absent stays absent. The methods know Calico's defaults.
+    // Absent fields stay absent. The methods know Calico's defaults.
     for absent in ["", "\nblockSize: 0\nnodeSelector: ''\nnamespaceSelector: ''\nallowedUses: []"] {
         for (cidr, size) in [("10.0.0.0/16", 26), ("fd00::/48", 122)] {
             let net = cidr.parse().unwrap();

@@ -10,7 +10,7 @@ use super::super::problem::Cause;
 use super::super::syntax::{PORT_NAME, PORT_NUMBER, address, cidr, is_port_name, port_number};
 use super::super::tree::Value;
 
-/// IANA's protocol numbers that are used in checks.
+/// The protocol numbers of IANA that checks need.
 pub(super) const ICMP: u8 = 1;
 pub(super) const ICMPV6: u8 = 58;
 const WITH_PORTS: [u8; 3] = [6, 17, 132];
@@ -19,7 +19,7 @@ const PROTOCOL: &str = "TCP, UDP, ICMP, ICMPv6, SCTP, UDPLite or a number from 1
 pub(super) const NET: &str = "a CIDR without host bits, such as 10.0.0.0/8 or fd00::/64";
 const SELECTOR: &str = "a selector such as app == 'web'";
 
-/// Whether packets of a protocol have ports that policy can match.
+/// Returns whether packets of a protocol have ports that policy can match.
 pub(super) fn has_ports(protocol: u8) -> bool {
     WITH_PORTS.contains(&protocol)
 }
@@ -76,17 +76,18 @@ fn port_text(text: &str) -> Option<Port> {
     }
 }
 
-/// Reads a net of a rule or a pool: with its length, without host bits.
+/// Reads a net of a rule or a pool. The net needs a prefix length and may not have host bits.
 pub(super) fn net(cursor: &Cursor<'_>, out: &mut Findings) -> Option<IpNet> {
     cursor.parsed(out, NET, |text| cidr(text).filter(|net| net.trunc() == *net))
 }
 
-/// Reads a net of a network set: an address stands for itself, and host bits are removed.
+/// Parses a net of a network set. A plain address is a net of one address, and host bits are
+/// removed.
 pub(super) fn net_or_address(text: &str) -> Option<IpNet> {
     cidr(text).map(|net| net.trunc()).or_else(|| address(text).map(IpNet::from))
 }
 
-/// An action, in any case.
+/// Parses an action, in upper or lower case.
 pub(super) fn action(text: &str) -> Option<Action> {
     match text.to_ascii_lowercase().as_str() {
         "allow" => Some(Action::Allow),
@@ -111,12 +112,12 @@ pub(super) fn order(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Order> {
     order
 }
 
-/// The kind of objects whose labels a selector reads.
+/// The objects whose labels a selector is matched with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
     /// The labels of an endpoint, a set or a service account.
     Labels,
-    /// The labels of a namespace, in a rule. `global()` alone is also allowed.
+    /// The labels of a namespace, in a rule. The selector `global()` alone is also legal.
     NamespaceOfPeer,
 }
 
@@ -134,7 +135,7 @@ pub(super) fn selector(cursor: &Cursor<'_>, over: Over, out: &mut Findings) -> O
     Some(text.to_owned())
 }
 
-/// Tells of settings whose object has a name under which nobody looks for them.
+/// Warns of a configuration that no node uses because of its name.
 pub(super) fn tell_of_unused(root: &Cursor<'_>, name: &str, out: &mut Findings) {
     if name != "default"
         && !name.starts_with("node.")

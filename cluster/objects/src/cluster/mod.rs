@@ -1,7 +1,7 @@
 //! The cluster-wide policies of `policy.networking.k8s.io`.
 //!
-//! If a rule contains something that cannot be decided here (domain names, any field newer than this reader), it
-//! is [`ClusterMatch::Unsupported`] and causes a warning, so that it can fail closed, as the API requires of
+//! A rule that contains something that cannot be decided here (domain names, or any field newer than this reader)
+//! becomes [`ClusterMatch::Unsupported`] and causes a warning. It can then fail closed, as the API requires of
 //! implementations. Anything that no version of the API accepts is an error and makes the whole policy invalid.
 //!
 //! Source: network-policy-api, ClusterNetworkPolicy `v1alpha2` and `v1beta1`, AdminNetworkPolicy and
@@ -150,7 +150,7 @@ fn rule(
     Some(ClusterRule { name, action: action?, matches })
 }
 
-/// The items of a list. An empty list is reported if `filled`.
+/// Returns the items of a list. An empty list is an error if `filled` is set.
 fn filled_list<'a>(
     cursor: &'a Cursor<'_>,
     key: &'a str,
@@ -164,7 +164,7 @@ fn filled_list<'a>(
     Some(field)
 }
 
-/// Checks that a rule with networks or nodes names no ports by name, because these have none.
+/// Checks that a rule with networks or nodes names no ports by name, because networks and nodes have no named ports.
 fn check_names(
     rule: &Cursor<'_>,
     protocols_key: &str,

@@ -9,8 +9,8 @@ use super::super::tree::Value;
 use super::support::Support;
 use super::version::Version;
 
-/// Reads `subject`. A field that cannot be decided makes the policy invalid here, because the pods that it selects are
-/// not known.
+/// Reads `subject`. A field that cannot be decided makes the policy invalid here, because it is then not known which
+/// pods the policy selects.
 pub(super) fn subject(cursor: &Cursor<'_>, version: &Version, out: &mut Findings) -> Option<Pods> {
     if !cursor.exact(out, &["namespaces", "pods"]) {
         return None;
@@ -56,7 +56,7 @@ fn namespace_selector<'a>(
     pods.field("namespaceSelector")
 }
 
-/// Reads one entry of `from` or `to`. `None`: it is not valid or not supported.
+/// Reads one entry of `from` or `to`. Returns `None` if the entry is not valid or not supported.
 pub(super) fn peer(
     cursor: &Cursor<'_>,
     direction: PolicyType,
@@ -74,8 +74,8 @@ pub(super) fn peer(
         return None;
     }
     if filled == 0 {
-        // The API's rule for an empty entry: the entry had a field that the reader's version does not know, and the
-        // field was dropped.
+        // By the API's rule, an empty entry means that it had a field that the reader's version does not know, and that
+        // the field was dropped.
         support.lacks(cursor, cursor.node.at, out);
         return None;
     }

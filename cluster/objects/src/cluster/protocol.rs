@@ -11,7 +11,8 @@ use super::support::Support;
 
 const PORTS: std::ops::RangeInclusive<i128> = 1..=65535;
 
-/// The only field of an entry, one of `known`. `None`: it is not valid or not supported.
+/// Returns the only field of an entry, which must be one of `known`. Returns `None` if the entry is not valid or not
+/// supported.
 fn single<'a>(
     cursor: &Cursor<'a>,
     known: &[&str],
@@ -30,8 +31,8 @@ fn single<'a>(
             None
         }
         (None, _) => {
-            // The API's rule for an empty entry: the entry had a field that the reader's version does not know, and the
-            // field was dropped.
+            // By the API's rule, an empty entry means that it had a field that the reader's version does not know, and
+            // that the field was dropped.
             support.lacks(cursor, cursor.node.at, out);
             None
         }
@@ -87,7 +88,7 @@ fn destination_port(
     range(&field, out)
 }
 
-/// Reads `start` and `end`, which must be greater.
+/// Reads `start` and `end`; `end` must be greater than `start`.
 fn range(cursor: &Cursor<'_>, out: &mut Findings) -> Option<(u16, u16)> {
     let mut bound = |key| {
         let field = cursor.required(out, key, PORT_NUMBER)?;

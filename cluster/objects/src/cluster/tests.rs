@@ -6,7 +6,7 @@ use super::super::tests::{invalid, only, problems};
 use super::super::{State, read};
 use super::*;
 
-/// A policy whose `spec` is `spec`, indented by two.
+/// Returns a policy with this `spec`, indented by two.
 fn text(kind: &str, spec: &str) -> String {
     let version = if kind == "ClusterNetworkPolicy" { "v1alpha2" } else { "v1alpha1" };
     let name = if kind == "BaselineAdminNetworkPolicy" { "default" } else { "a" };
@@ -38,8 +38,7 @@ fn rule_of(name: Option<&str>, action: ClusterAction, matches: ClusterMatch) -> 
     ClusterRule { name: name.map(str::to_owned), action, matches }
 }
 
-/// The messages of all cases, one after another. Checks for each case whether it is valid as
-/// expected.
+/// Returns the messages of all cases, one after another. Checks for each case that it is valid or invalid, as expected.
 fn messages<'a>(cases: impl IntoIterator<Item = (&'a str, String)>, valid: bool) -> String {
     let mut all = String::new();
     for (name, text) in cases {
@@ -144,7 +143,7 @@ fn nodes_are_named_by_their_labels() {
     }
 }
 
-/// The form in v0.1.0 of the API.
+/// Peers in the form of v0.1.0 of the API.
 #[test]
 fn peers_of_v1alpha1_may_nest_the_selector_of_namespaces() {
     let rules = "
@@ -165,7 +164,7 @@ ingress:
     assert_eq!(policy.ingress, [rule_of(None, ClusterAction::Accept, matches)]);
 }
 
-/// Rules that cannot be decided here, each with its messages: no such rule is read as if the field were absent.
+/// Rules that cannot be decided here, each with its messages. None of them is read as if the field were absent.
 #[test]
 fn what_cannot_be_decided_is_never_passed_over() {
     let rule = |direction: &str, rule: &str| {

@@ -20,7 +20,7 @@ pub(super) struct Version {
     pub(super) protocols: (&'static str, ReadProtocol),
     /// Whether `namespaceSelector` is required next to `podSelector`.
     pub(super) namespace_selector: bool,
-    /// Whether peers may have the form of v0.1.0, with a `namespaceSelector` within `namespaces`.
+    /// Whether peers may have the form of v0.1.0 of the API, with a `namespaceSelector` within `namespaces`.
     pub(super) nested_namespaces: bool,
 }
 

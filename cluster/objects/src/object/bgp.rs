@@ -1,7 +1,7 @@
 //! Calico's kinds of BGP, of `projectcalico.org/v3` and `crd.projectcalico.org/v1`, in one form.
 //!
-//! Autonomous systems are numbers, also where they were written in two parts (`1.10`). Selectors are texts that are known
-//! to parse and are never empty. Nothing is defaulted.
+//! Numbers of autonomous systems are plain numbers, even if they were written in two parts (`1.10`). Selectors are
+//! texts that are known to parse and are never empty. No defaults are applied.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-/// `BGPConfiguration`: the settings of all nodes (`default`), or some of one node's (`node.NAME`).
+/// `BGPConfiguration`: the settings of all nodes (`default`), or some settings of one node (`node.NAME`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BgpConfiguration {
     /// `spec.asNumber`.
@@ -22,7 +22,7 @@ pub struct BgpConfiguration {
     pub mesh_restart_time: Option<Duration>,
     /// `spec.listenPort`; also in a node's settings.
     pub listen_port: Option<u16>,
-    /// `spec.bindMode` is `NodeIP`: nodes listen at their own address only.
+    /// `spec.bindMode` is `NodeIP`: each node listens on its own address only.
     pub listens_at_node_address: bool,
     /// `spec.serviceClusterIPs`, without host bits.
     pub cluster_ips: Vec<IpNet>,
@@ -30,9 +30,10 @@ pub struct BgpConfiguration {
     pub external_ips: Vec<IpNet>,
     /// `spec.serviceLoadBalancerIPs`, without host bits.
     pub load_balancer_ips: Vec<IpNet>,
-    /// `spec.serviceLoadBalancerAggregation` is `Disabled`: single addresses of load balancers are announced.
+    /// `spec.serviceLoadBalancerAggregation` is `Disabled`: each load balancer address is announced by itself.
     pub single_load_balancer_ips: bool,
-    /// `spec.prefixAdvertisements`, with the communities that they name; also in a node's settings.
+    /// `spec.prefixAdvertisements`; the names of communities are already replaced by the communities. It may also be in
+    /// a node's settings.
     pub advertisements: Vec<Advertisement>,
     /// `spec.ipv4NormalRoutePriority`; 1024 if absent.
     pub normal_priority_v4: Option<u32>,
@@ -40,21 +41,21 @@ pub struct BgpConfiguration {
     pub normal_priority_v6: Option<u32>,
 }
 
-/// An item of `prefixAdvertisements`: routes in `cidr` get these communities.
+/// An item of `prefixAdvertisements`: routes within `cidr` get these communities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advertisement {
-    /// Without host bits.
+    /// The net, without host bits.
     pub cidr: IpNet,
-    /// In the order of the object.
+    /// The communities, in the order of the object.
     pub communities: Vec<Community>,
 }
 
-/// A community.
+/// A BGP community.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Community {
-    /// RFC 1997: two numbers of 16 bits.
+    /// A standard community (RFC 1997): two numbers of 16 bits.
     Standard(u32),
-    /// RFC 8092: three numbers of 32 bits.
+    /// A large community (RFC 8092): three numbers of 32 bits.
     Large([u32; 3]),
 }
 
@@ -67,21 +68,21 @@ impl fmt::Display for Community {
     }
 }
 
-/// A key of a Secret.
+/// A reference to a key of a Secret.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SecretKey {
-    /// The Secret, in the agents' namespace.
+    /// The name of the Secret, which is in the agents' namespace.
     pub name: String,
-    /// The key in it.
+    /// The key within the Secret.
     pub key: String,
 }
 
 /// `BGPPeer`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BgpPeer {
-    /// Which nodes the peer is for.
+    /// The nodes that the peer is for.
     pub nodes: PeeringNodes,
-    /// Who it is.
+    /// The peer itself.
     pub remote: Remote,
     /// `spec.asNumber`. 0 counts as absent.
     pub system: Option<u32>,
@@ -89,30 +90,31 @@ pub struct BgpPeer {
     pub local_system: Option<u32>,
     /// `spec.nextHopMode`.
     pub next_hop: Option<NextHop>,
-    /// `spec.keepOriginalNextHop`, the older form of `nextHopMode: Keep`, which counts for another system's peers only.
+    /// `spec.keepOriginalNextHop`, the older form of `nextHopMode: Keep`. It counts only for peers of another
+    /// autonomous system.
     pub keeps_next_hop: bool,
     /// `spec.password`.
     pub password: Option<SecretKey>,
-    /// `spec.sourceAddress` is `None`: the kernel chooses the node's address.
+    /// `spec.sourceAddress` is `None`: the kernel chooses the source address.
     pub any_source: bool,
     /// `spec.maxRestartTime`.
     pub restart_time: Option<Duration>,
-    /// `spec.numAllowedLocalASNumbers`. What is below 0 counts as 0.
+    /// `spec.numAllowedLocalASNumbers`. A negative number counts as 0.
     pub own_system_allowed: u32,
-    /// `spec.ttlSecurity`: how many hops away the peer is. 0 counts as absent.
+    /// `spec.ttlSecurity`: the number of hops to the peer. 0 counts as absent.
     pub hops: Option<u8>,
     /// `spec.reachableBy`: the gateway to the peer.
     pub reachable_by: Option<IpAddr>,
     /// `spec.filters`, in order.
     pub filters: Vec<String>,
-    /// `spec.reversePeering` is `Manual`: the nodes that `peerSelector` selects get no peer by this object.
+    /// `spec.reversePeering` is `Manual`: this object gives no peer to the nodes that `peerSelector` selects.
     pub is_one_way: bool,
 }
 
-/// The nodes that have a peer by a `BGPPeer`.
+/// The nodes to which a `BGPPeer` gives a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeeringNodes {
-    /// All: neither `spec.node` nor `spec.nodeSelector` is written.
+    /// All nodes: both `spec.node` and `spec.nodeSelector` are absent.
     All,
     /// `spec.node`.
     Named(String),
@@ -120,29 +122,29 @@ pub enum PeeringNodes {
     Selected(String),
 }
 
-/// Whom a `BGPPeer` makes a peer.
+/// The peers that a `BGPPeer` defines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Remote {
     /// `spec.peerIP`.
     Address {
         address: IpAddr,
-        /// The port, if one is written.
+        /// The port, if `peerIP` contains one.
         port: Option<u16>,
     },
-    /// `spec.peerSelector`: nodes.
+    /// `spec.peerSelector`: the peers are nodes.
     Nodes(String),
-    /// `spec.localWorkloadSelector`: the node's own pods.
+    /// `spec.localWorkloadSelector`: the peers are the node's own pods.
     Workloads(String),
 }
 
 /// `spec.nextHopMode` of a `BGPPeer`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextHop {
-    /// As BGP says.
+    /// The next hop follows BGP's own rules.
     Auto,
-    /// This node.
+    /// The next hop is this node.
     Own,
-    /// As it came.
+    /// The next hop stays as it was received.
     Keep,
 }
 
@@ -159,20 +161,20 @@ pub struct BgpFilter {
     pub import_v6: Vec<FilterRule>,
 }
 
-/// A rule of a `BGPFilter`. It matches what meets all of its conditions.
+/// A rule of a `BGPFilter`. It matches a route that meets all of its conditions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterRule {
     /// `cidr`, `matchOperator` and `prefixLength`.
     pub net: Option<NetMatch>,
-    /// `source` is `RemotePeers`: routes that a peer brought.
+    /// `source` is `RemotePeers`: the route was received from a peer.
     pub from_peers: bool,
-    /// `interface`: a pattern with `*`.
+    /// `interface`: a pattern for the interface's name, in which `*` stands for any text.
     pub interface: Option<String>,
     /// `peerType` is `iBGP` (true) or `eBGP` (false).
     pub internal_peer: Option<bool>,
     /// The only item of `communities.values`.
     pub community: Option<Community>,
-    /// `asPathPrefix`: how the path begins.
+    /// `asPathPrefix`: the AS path begins with these numbers.
     pub path_begins: Vec<u32>,
     /// `priority`.
     pub priority: Option<u32>,
@@ -185,7 +187,7 @@ pub struct FilterRule {
 /// `cidr`, `matchOperator` and `prefixLength` of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NetMatch {
-    /// Without host bits; of the family of the rule.
+    /// The net, without host bits and of the rule's address family.
     pub cidr: IpNet,
     /// `matchOperator`.
     pub operator: NetOperator,
@@ -209,13 +211,13 @@ pub enum NetOperator {
 pub enum Operation {
     /// `addCommunity`.
     AddCommunity(Community),
-    /// `prependASPath`: the path begins with these, in this order.
+    /// `prependASPath`: these numbers are put before the path, in this order.
     PrependPath(Vec<u32>),
     /// `setPriority`.
     SetPriority(u32),
 }
 
-/// What a Node's annotations say about BGP.
+/// The annotations of a Node that concern BGP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NodeBgp {
     /// `projectcalico.org/ASNumber`: the node's own autonomous system.

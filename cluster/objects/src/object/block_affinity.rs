@@ -1,4 +1,4 @@
-//! The nodes' blocks of pod addresses, as Calico's IPAM keeps them.
+//! The nodes' blocks of pod addresses, as Calico's IPAM records them.
 
 use ipnet::IpNet;
 
@@ -7,19 +7,19 @@ use ipnet::IpNet;
 pub struct BlockAffinity {
     /// `spec.cidr`, which has no host bits.
     pub cidr: IpNet,
-    /// `spec.node`; the claimant's name if it is no node.
+    /// `spec.node`: the name of the claimant, which is a node if `claimant` is `Host`.
     pub node: String,
     /// `spec.state`.
     pub state: AffinityState,
-    /// `spec.type`; a host if absent.
+    /// `spec.type`; `Host` if absent.
     pub claimant: AffinityType,
     /// `spec.deleted`: a writer sets it before it removes the object.
     pub is_deleted: bool,
 }
 
 impl BlockAffinity {
-    /// Whether the block is the node's: Calico announces these blocks, and no others. What is larger than a pool's largest
-    /// block (`blockSize` 20 and 116) is none.
+    /// Returns whether the block belongs to its node. Calico announces these blocks and no others. A net larger than
+    /// the largest block of a pool (`blockSize` 20, or 116 of IPv6) does not count as a block.
     pub fn is_in_force(&self) -> bool {
         let shortest = if self.cidr.addr().is_ipv4() { 20 } else { 116 };
         self.cidr.prefix_len() >= shortest
@@ -29,22 +29,22 @@ impl BlockAffinity {
     }
 }
 
-/// How far a claim is.
+/// The state of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AffinityState {
-    /// The claim is made, and the block may still become another node's.
+    /// The node has made the claim, but another node may still get the block.
     Pending,
-    /// The block is the node's.
+    /// The block belongs to the node.
     Confirmed,
-    /// The node gives the block back.
+    /// The node is returning the block.
     PendingDeletion,
 }
 
-/// Who claims a block.
+/// The type of a block's claimant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AffinityType {
     /// A node.
     Host,
-    /// What is no node, such as the load balancer.
+    /// Something other than a node, such as the controller of load balancer addresses.
     Virtual,
 }

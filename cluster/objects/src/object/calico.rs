@@ -17,7 +17,7 @@ use super::policy_type::PolicyType;
 pub struct Policy {
     /// `spec.tier`; `default` if absent.
     pub tier: Option<String>,
-    /// `spec.order`; last if absent.
+    /// `spec.order`; the policy comes last if it is absent.
     pub order: Option<Order>,
     pub subject: Subject,
     /// `spec.types`.
@@ -39,7 +39,7 @@ pub struct Policy {
 /// The endpoints that a Calico policy selects: all three selectors must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Subject {
-    /// `spec.selector`; if it is absent (or was empty) it selects all.
+    /// `spec.selector`; all endpoints if it is absent or was empty.
     pub selector: Option<String>,
     /// `spec.namespaceSelector`; global policies only.
     pub namespace_selector: Option<String>,
@@ -54,7 +54,7 @@ pub enum StagedAction {
     Set,
     /// The policy of this name would be deleted.
     Delete,
-    /// The policy is being learnt; it is not evaluated.
+    /// The policy is still being learnt and is not evaluated.
     Learn,
     /// The policy is not evaluated.
     Ignore,
@@ -87,8 +87,8 @@ pub struct EntityRule {
     pub nets: Vec<IpNet>,
     /// `notNets`: the address is in none of them.
     pub not_nets: Vec<IpNet>,
-    /// `selector`. An empty one counts as absent, as in Calico's API, and is no criterion; `all()` selects all
-    /// endpoints and sets.
+    /// `selector`. An empty selector counts as absent, as in Calico's API, so it is not a condition. `all()` selects
+    /// all endpoints and sets.
     pub selector: Option<String>,
     pub not_selector: Option<String>,
     pub namespace_selector: Option<String>,
@@ -118,14 +118,15 @@ pub struct ServiceMatch {
 /// One entry of `ports`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Port {
-    /// `80` or `"80:90"`: both ends included, not descending.
+    /// A port such as `80`, or a range such as `"80:90"`: it includes both ends, and the first is not greater than the
+    /// last.
     Range(u16, u16),
     Name(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tier {
-    /// `spec.order`; last if absent.
+    /// `spec.order`; the tier comes last if it is absent.
     pub order: Option<Order>,
     /// `spec.defaultAction`: Deny or Pass; Deny if absent.
     pub default_action: Option<Action>,
@@ -135,7 +136,7 @@ pub struct Tier {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkSet {
     pub labels: Pairs,
-    /// `spec.nets`; a plain address is one of full length.
+    /// `spec.nets`; a plain address is a net of full prefix length.
     pub nets: Vec<IpNet>,
 }
 
@@ -144,14 +145,14 @@ pub struct HostEndpoint {
     pub labels: Pairs,
     /// `spec.node`.
     pub node: String,
-    /// `spec.interfaceName`: a name, or `*` for all. If absent, the endpoint has the interfaces that have one of its
-    /// addresses.
+    /// `spec.interfaceName`: a name, or `*` for all. If absent, the endpoint stands for the interfaces that have one of
+    /// its addresses.
     pub interface: Option<String>,
     /// `spec.expectedIPs`.
     pub expected_ips: Vec<IpAddr>,
     /// `spec.profiles`.
     pub profiles: Vec<String>,
-    /// `spec.ports`: name, protocol number, number.
+    /// `spec.ports`: name, protocol number and port number of each.
     pub ports: Vec<(String, u8, u16)>,
 }
 
@@ -165,14 +166,14 @@ pub struct Profile {
     pub egress: Vec<Rule>,
 }
 
-/// `FelixConfiguration`, the part that changes policy and the way out.
+/// The part of `FelixConfiguration` that changes policy, or how pods reach destinations outside the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FelixConfiguration {
     /// `spec.defaultEndpointToHostAction`.
     pub endpoint_to_host: Option<EndpointToHost>,
-    /// `spec.failsafeInboundHostPorts`; absent: Calico's list, empty: none.
+    /// `spec.failsafeInboundHostPorts`: Calico's default list if absent, no port if empty.
     pub failsafe_inbound: Option<Vec<Failsafe>>,
-    /// `spec.failsafeOutboundHostPorts`.
+    /// `spec.failsafeOutboundHostPorts`: Calico's default list if absent, no port if empty.
     pub failsafe_outbound: Option<Vec<Failsafe>>,
     /// `spec.natOutgoingAddress`.
     pub nat_outgoing_address: Option<Ipv4Addr>,
@@ -180,28 +181,28 @@ pub struct FelixConfiguration {
     pub nat_outgoing_exclusions: Option<NatOutgoingExclusions>,
 }
 
-/// The destinations to which pods of pools with `natOutgoing` keep their addresses.
+/// The destinations for which pods of pools with `natOutgoing` keep their own addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NatOutgoingExclusions {
     IpPoolsOnly,
     IpPoolsAndHostIps,
 }
 
-/// The treatment of a pod's packet to its own node after the pod's egress policy allowed it.
+/// What happens to a packet from a pod to its own node after the pod's egress policy has allowed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndpointToHost {
     Accept,
     Drop,
-    /// The host's own rules decide. There are none here, so it is the same as Accept.
+    /// The host's own rules decide. Manx has no such rules, so it is the same as Accept.
     Return,
 }
 
 /// A port that host endpoint policy never closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failsafe {
-    /// Protocol number.
+    /// The protocol number.
     pub protocol: u8,
     pub port: u16,
-    /// `net`: only with peers in this net.
+    /// `net`: the port stays open only for peers in this net.
     pub net: Option<IpNet>,
 }

@@ -10,7 +10,7 @@ use super::port::Protocol;
 pub struct ClusterNetworkPolicy {
     /// `spec.tier`.
     pub tier: ClusterTier,
-    /// `spec.priority`, 0-1000, lower first. A BaselineAdminNetworkPolicy has none, so it has 0 here.
+    /// `spec.priority`, 0-1000, lower first. A BaselineAdminNetworkPolicy has no priority; it is 0 here.
     pub priority: u16,
     /// `spec.subject`.
     pub subject: Pods,
@@ -34,7 +34,7 @@ pub enum ClusterTier {
 pub struct Pods {
     /// `namespaceSelector`.
     pub namespaces: LabelSelector,
-    /// `podSelector`; `namespaces` alone selects all pods of these.
+    /// `podSelector`; all pods of these namespaces if the policy selects namespaces only.
     pub pods: LabelSelector,
 }
 
@@ -45,7 +45,7 @@ pub struct ClusterRule {
     pub matches: ClusterMatch,
 }
 
-/// `action`. `Allow` of v1alpha1 is Accept.
+/// `action`. The action `Allow` of v1alpha1 is `Accept` here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClusterAction {
     /// Allows the packet and ends the evaluation.
@@ -59,15 +59,15 @@ pub enum ClusterAction {
 /// The packets that a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterMatch {
-    /// Packets of one of the peers and one of the protocols.
+    /// Packets that match one of the peers and one of the protocols.
     Of {
         /// `from` or `to`: at least one.
         peers: Vec<ClusterPeer>,
         /// `protocols` (`ports` in v1alpha1); `None` is every packet.
         protocols: Option<Vec<ClusterProtocol>>,
     },
-    /// The rule contains something that Manx cannot decide (domain names, anything newer than this reader): an
-    /// Accept counts as absent, Deny and Pass count as a Deny of everything.
+    /// The rule contains something that Manx cannot decide (domain names, or anything newer than this reader). An
+    /// Accept then counts as absent, and a Deny or a Pass counts as a Deny of everything.
     Unsupported,
 }
 
@@ -75,7 +75,7 @@ pub enum ClusterMatch {
 pub enum ClusterPeer {
     /// `namespaces` or `pods`.
     Pods(Pods),
-    /// `networks` of an egress rule: any of them.
+    /// `networks` of an egress rule: the address is in one of them.
     Networks(Vec<IpNet>),
     /// `nodes` of an egress rule: the nodes that have these labels.
     Nodes(LabelSelector),
@@ -90,6 +90,6 @@ pub enum ClusterProtocol {
         /// `destinationPort`, both ends included; `None` is every packet of the protocol.
         ports: Option<(u16, u16)>,
     },
-    /// `destinationNamedPort`, of any protocol that the pod's port has.
+    /// `destinationNamedPort`: the pod's port of this name, with whatever protocol that port has.
     Named(String),
 }

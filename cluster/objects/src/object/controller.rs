@@ -1,9 +1,9 @@
-//! Controllers of workloads, and the labels that they give to pods in addition to those of the template. No other
-//! module has these.
+//! Controllers of workloads, and the labels that they give to pods in addition to those of the template. Only this
+//! module defines these labels.
 //!
 //! Source: Kubernetes documentation, "Well-Known Labels, Annotations and Taints".
 
-/// A controller of workloads, by the kind that it controls.
+/// A controller of workloads, named after the kind of object that it controls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Controller {
     /// `apps/v1` Deployment.
@@ -20,7 +20,8 @@ pub enum Controller {
     Job,
     /// `batch/v1` `CronJob`.
     CronJob,
-    /// A controller of a kind that is not read, and whose objects have a template of pods. Their names are `KIND/NAME`.
+    /// A controller of a kind that Manx does not read; the objects of this kind have a template of pods. The names of
+    /// these objects have the form `KIND/NAME`.
     Other,
 }
 
@@ -28,7 +29,7 @@ pub enum Controller {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Given {
     PodName,
-    /// The pod's number.
+    /// The number of the pod within its workload.
     Number,
     /// The workload's name.
     Name,
@@ -61,7 +62,8 @@ impl Controller {
         }
     }
 
-    /// The labels in addition to the template's. A label with the pod's number is given only if pods have [`Numbers`].
+    /// Returns the labels that pods get in addition to those of the template. A label with the pod's number is given
+    /// only if the pods have [`Numbers`].
     pub(super) const fn given(self) -> &'static [(&'static str, Given)] {
         match self {
             Self::Deployment => &[("pod-template-hash", Given::Unknown)],
@@ -81,7 +83,7 @@ impl Controller {
                 ("batch.kubernetes.io/controller-uid", Given::Unknown),
                 ("controller-uid", Given::Unknown),
             ],
-            // The jobs of a `CronJob` have names of their own.
+            // The jobs of a `CronJob` have their own names, which are not known here.
             Self::CronJob => &[
                 ("batch.kubernetes.io/job-name", Given::Unknown),
                 ("job-name", Given::Unknown),

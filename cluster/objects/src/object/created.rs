@@ -2,8 +2,9 @@
 
 use std::num::NonZeroU64;
 
-/// The time, as a number that sorts: the digits of `2026-01-31T09:30:00Z`. The API server writes all times in this form
-/// (RFC 3339, UTC, whole seconds); a manifest may have any text there, and a text of another form counts as absent.
+/// The time as a number that sorts in order of time: the digits of `2026-01-31T09:30:00Z`. The API server writes all
+/// times in this form (RFC 3339, UTC, whole seconds); a manifest may have any text there, and a text of another form
+/// counts as absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Created(NonZeroU64);
 

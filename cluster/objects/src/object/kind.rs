@@ -112,8 +112,8 @@ impl Kind {
         Self::BgpFilter,
     ];
 
-    /// The name as written in manifests. Calico's NetworkPolicy has the same name as Kubernetes';
-    /// the API version tells them apart.
+    /// Returns the name as written in manifests. Calico's NetworkPolicy has the same name as Kubernetes' NetworkPolicy;
+    /// the API version distinguishes them.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Namespace => "Namespace",
@@ -147,7 +147,7 @@ impl Kind {
         }
     }
 
-    /// The API versions that are read.
+    /// Returns the API versions that are read.
     pub const fn api_versions(self) -> &'static [&'static str] {
         match self {
             Self::Namespace
@@ -184,12 +184,13 @@ impl Kind {
         }
     }
 
-    /// Whether the kind is Calico's. Its client may store an object under another name than the object's own.
+    /// Returns whether the kind is Calico's. Calico's client may store such an object under a name other than the
+    /// object's own.
     pub fn is_calicos(self) -> bool {
         self.api_versions() == CALICO
     }
 
-    /// Whether objects of the kind are policies that are evaluated for reporting only.
+    /// Returns whether objects of the kind are policies that are evaluated for reporting only.
     pub const fn staged(self) -> bool {
         matches!(
             self,
@@ -199,7 +200,7 @@ impl Kind {
         )
     }
 
-    /// The kind of policy that objects of the kind are; `None`: they are no policies.
+    /// Returns which kind of policy the objects of this kind are, or `None` if they are not policies.
     pub const fn policy_kind(self) -> Option<PolicyKind> {
         match self {
             Self::NetworkPolicy => Some(PolicyKind::Kubernetes),
@@ -234,18 +235,18 @@ impl Kind {
         }
     }
 
-    /// Whether objects of the kind are policies that are enforced.
+    /// Returns whether objects of the kind are policies that are enforced.
     pub const fn enforced_policy(self) -> bool {
         self.policy_kind().is_some() && !self.staged()
     }
 
-    /// Whether an agent follows the kind at an API server. All kinds are followed but those from which the cluster makes
-    /// others: pods from workloads, `EndpointSlices` from `Endpoints`.
+    /// Returns whether an agent follows the kind at an API server. All kinds are followed except those from which the
+    /// cluster makes other objects: it makes pods from workloads, and `EndpointSlices` from `Endpoints`.
     pub const fn is_followed(self) -> bool {
         !matches!(self, Self::Endpoints | Self::Workload(_))
     }
 
-    /// Whether policies may allow more if an object of the kind is missing.
+    /// Returns whether policies may allow more if an object of the kind is missing.
     pub const fn opens_if_absent(self) -> bool {
         matches!(
             self,
@@ -257,7 +258,7 @@ impl Kind {
         )
     }
 
-    /// The effect of an object of the kind while it is not valid.
+    /// Returns the effect of an object of the kind while it is not valid.
     pub const fn when_invalid(self) -> &'static str {
         match self {
             Self::Namespace => "until it is valid, nothing passes the pods of this namespace",
@@ -317,7 +318,7 @@ impl Kind {
         }
     }
 
-    /// Whether objects of the kind belong to a namespace.
+    /// Returns whether objects of the kind belong to a namespace.
     pub const fn namespaced(self) -> bool {
         match self {
             Self::Pod
@@ -369,7 +370,7 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
-    /// The key of these; the namespace of a kind that has none is empty.
+    /// Builds the key. `namespace` must be empty for a kind that has none.
     pub fn new(kind: Kind, namespace: &str, name: &str) -> Self {
         Self { kind, namespace: namespace.to_owned(), name: name.to_owned() }
     }

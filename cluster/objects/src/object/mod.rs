@@ -1,8 +1,8 @@
 //! Wire objects: the contents of manifests in the terms of the Kubernetes and Calico APIs, checked but not interpreted.
 //!
 //! No defaults are applied here: an absent `policyTypes` is `None`. The import and the oracle apply the defaults
-//! independently, so that each can show the other's mistake. Protocols, actions, orders and ICMP types are the compiler's
-//! types: an API and the model say the same of them.
+//! independently, so that each can reveal a mistake of the other. Protocols, actions, orders and ICMP types are the
+//! policy compiler's types, because the APIs and the compiler's model define them alike.
 
 pub mod bgp;
 mod block_affinity;
@@ -58,13 +58,13 @@ pub enum Object {
     EndpointSlice(Box<EndpointSlice>),
     /// Ranges of services' addresses.
     ServiceCidr(ServiceCidr),
-    /// A controller's template of pods. The key's kind tells the controller.
+    /// A controller's template of pods. The kind in the object's key names the controller.
     Workload(Box<Workload>),
-    /// A Kubernetes policy, also a staged one.
+    /// A Kubernetes policy, enforced or staged.
     NetworkPolicy(Box<NetworkPolicy>),
     /// A cluster-wide policy of Kubernetes, of any of its three kinds.
     ClusterNetworkPolicy(Box<ClusterNetworkPolicy>),
-    /// A Calico policy: namespaced, global, or staged. The key's kind tells which.
+    /// A Calico policy: namespaced, global, or staged. The kind in the object's key says which.
     CalicoPolicy(Box<calico::Policy>),
     Tier(calico::Tier),
     /// A network set, namespaced or global.
@@ -78,11 +78,11 @@ pub enum Object {
     IpPool(Box<IpPool>),
     /// A node's claim to a block of pod addresses.
     BlockAffinity(Box<BlockAffinity>),
-    /// The settings of BGP, of all nodes or of one.
+    /// The settings of BGP, for all nodes or for one node.
     BgpConfiguration(Box<BgpConfiguration>),
-    /// Whom nodes speak BGP with.
+    /// The peers with which nodes speak BGP.
     BgpPeer(Box<BgpPeer>),
-    /// Which routes go to and come from peers.
+    /// The routes that nodes send to peers and accept from them.
     BgpFilter(Box<BgpFilter>),
 }
 
@@ -98,7 +98,7 @@ pub enum Subject {
 }
 
 impl Object {
-    /// The endpoints that a policy selects; `None` for other kinds.
+    /// Returns the endpoints that a policy selects, or `None` for other kinds.
     pub fn subject(&self) -> Option<Subject> {
         match self {
             Self::NetworkPolicy(policy) => Some(Subject::Kubernetes(policy.pod_selector.clone())),

@@ -2,8 +2,8 @@
 
 use super::pairs::Pairs;
 
-/// A namespace. Its labels always contain `kubernetes.io/metadata.name`, as the API server ensures, whatever the
-/// manifest says.
+/// A namespace. Its labels always contain `kubernetes.io/metadata.name`, because the API server sets this label,
+/// whatever the manifest says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
     pub labels: Pairs,

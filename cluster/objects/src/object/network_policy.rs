@@ -7,8 +7,8 @@ use super::label_selector::LabelSelector;
 use super::policy_type::PolicyType;
 use super::port::{PortNumber, Protocol};
 
-/// `networking.k8s.io/v1` NetworkPolicy, and Calico's StagedKubernetesNetworkPolicy. The key's kind
-/// tells which.
+/// `networking.k8s.io/v1` NetworkPolicy, and Calico's StagedKubernetesNetworkPolicy. The kind in
+/// the object's key says which.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkPolicy {
     /// `spec.podSelector`; the empty selector if absent.
@@ -26,21 +26,22 @@ pub struct NetworkPolicy {
 /// A rule of either direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// `from` of an ingress rule, `to` of an egress rule; every peer if absent or empty.
+    /// `from` of an ingress rule, or `to` of an egress rule; every peer matches if it is absent or
+    /// empty.
     pub peers: Option<Vec<Peer>>,
-    /// `ports`; every port if absent or empty.
+    /// `ports`; every port matches if it is absent or empty.
     pub ports: Option<Vec<Port>>,
 }
 
-/// A peer: either a block or selectors, never both and never neither.
+/// A peer: either an IP block or selectors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
     IpBlock(IpBlock),
     /// `podSelector`, `namespaceSelector` or both.
     Selectors {
-        /// By the pod's labels; all pods if absent.
+        /// Selects by the pod's labels; all pods if absent.
         pods: Option<LabelSelector>,
-        /// By the namespace's labels; the policy's own namespace if absent.
+        /// Selects by the namespace's labels; the policy's own namespace if absent.
         namespaces: Option<LabelSelector>,
     },
 }

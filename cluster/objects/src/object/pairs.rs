@@ -1,18 +1,18 @@
 //! Labels and annotations: pairs of texts, in order of their keys.
 //!
-//! A cluster has very many of them, and most have few pairs. A `BTreeMap` of one pair takes the
-//! memory of eleven.
+//! A cluster has very many label sets, and most have few pairs. A `BTreeMap` with one pair needs as
+//! much memory as one with eleven.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::slice::Iter;
 
-/// Labels or annotations. No two have the same key.
+/// Labels or annotations. All keys are different.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Pairs(Box<[(String, String)]>);
 
 impl Pairs {
-    /// No pairs.
+    /// Returns an empty list.
     pub fn new() -> Self {
         Self::default()
     }
@@ -30,29 +30,29 @@ impl Pairs {
         self.get(key).is_some()
     }
 
-    /// The pairs in the order of their keys.
+    /// Returns the pairs in the order of their keys.
     pub fn iter(&self) -> PairsIter<'_> {
         self.into_iter()
     }
 
-    /// The keys in order.
+    /// Returns the keys in order.
     pub fn keys(&self) -> impl Iterator<Item = &String> {
         self.0.iter().map(|(key, _)| key)
     }
 
-    /// The pairs as a map, which needs more memory and can be changed.
+    /// Returns the pairs as a map, which can be changed but needs more memory.
     pub fn to_map(&self) -> BTreeMap<String, String> {
         self.0.iter().cloned().collect()
     }
 
-    /// Sets the value of a key. The time grows with the number of pairs, so many pairs should be
-    /// collected instead.
+    /// Sets the value of a key. This takes time proportional to the number of pairs, so many pairs
+    /// should be collected instead.
     pub fn insert(&mut self, key: String, value: String) {
         self.extend([(key, value)]);
     }
 }
 
-/// A pair replaces the pair with the same key.
+/// Each added pair replaces an existing pair with the same key.
 impl Extend<(String, String)> for Pairs {
     fn extend<I: IntoIterator<Item = (String, String)>>(&mut self, pairs: I) {
         *self = std::mem::take(self).into_iter().chain(pairs).collect();
@@ -86,7 +86,7 @@ impl<const N: usize> From<[(String, String); N]> for Pairs {
     }
 }
 
-/// If pairs have the same key, the last one counts.
+/// If several pairs have the same key, the last one counts.
 impl FromIterator<(String, String)> for Pairs {
     fn from_iter<I: IntoIterator<Item = (String, String)>>(pairs: I) -> Self {
         pairs.into_iter().collect::<BTreeMap<_, _>>().into()

@@ -7,7 +7,7 @@ use super::created::Created;
 use super::pairs::Pairs;
 use super::port::Protocol;
 
-/// A pod: the part that networking needs.
+/// The part of a pod that networking needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
     pub labels: Pairs,
@@ -21,31 +21,31 @@ pub struct Pod {
     pub service_account: Option<String>,
     /// `spec.nodeName`.
     pub node_name: Option<String>,
-    /// `spec.nodeSelector`: the labels of the nodes on which it may run.
+    /// `spec.nodeSelector`: the labels of the nodes on which the pod may run.
     pub node_selector: Pairs,
     /// `spec.hostNetwork`.
     pub host_network: bool,
-    /// `spec.containers`' ports.
+    /// The ports of each container in `spec.containers`.
     pub containers: Vec<Vec<ContainerPort>>,
-    /// `spec.initContainers`' ports.
+    /// The ports of each container in `spec.initContainers`.
     pub init_containers: Vec<Vec<ContainerPort>>,
     /// `status.phase`.
     pub phase: Option<Phase>,
-    /// `status.hostIP`: its node's address.
+    /// `status.hostIP`: the address of the pod's node.
     pub host_ip: Option<IpAddr>,
     /// `status.podIP`.
     pub pod_ip: Option<IpAddr>,
     /// `status.podIPs`.
     pub pod_ips: Vec<IpAddr>,
-    /// The addresses in its annotations.
+    /// The addresses in the pod's annotations.
     pub annotated_ips: AnnotatedIps,
-    /// The annotations that request something that Manx does not implement: the name of each row in the table of
-    /// settings, and the missing part.
+    /// The annotations that request something that Manx does not implement: for each, the name of its row in the table
+    /// of settings, and the missing part.
     pub not_done: Vec<(&'static str, &'static str)>,
 }
 
-/// The annotations in which CNI plugins store the addresses of a pod. `None`: the annotation is absent, or no address
-/// in it can be read. Empty: the annotation is present and empty.
+/// The annotations in which CNI plugins store the addresses of a pod. A field is `None` if the annotation is absent, or
+/// if no address in it can be read. A field is empty if the annotation is present and empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AnnotatedIps {
     /// `cni.projectcalico.org/podIPs`.
@@ -57,7 +57,7 @@ pub struct AnnotatedIps {
 }
 
 impl AnnotatedIps {
-    /// The addresses of all these annotations.
+    /// Returns the addresses of all these annotations.
     pub fn every(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let lists = [&self.pod_ips, &self.pod_ip, &self.aws_pod_ips];
         lists.into_iter().flatten().flatten().copied()
@@ -65,18 +65,19 @@ impl AnnotatedIps {
 }
 
 impl Pod {
-    /// Whether all its containers have ended, so that its addresses may be another's.
+    /// Returns whether all containers of the pod have ended, so that its addresses may now belong to another pod.
     pub const fn is_finished(&self) -> bool {
         matches!(self.phase, Some(Phase::Succeeded | Phase::Failed))
     }
 
-    /// The addresses in the pod's status, which only kubelet writes.
+    /// Returns the addresses in the pod's status, which only kubelet writes.
     pub fn reported_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let has_any = !self.host_network;
         self.pod_ips.iter().chain(&self.pod_ip).copied().filter(move |_| has_any)
     }
 
-    /// Every address that the manifest gives the pod, in any field. A pod on the host's network has none of its own.
+    /// Returns every address that the manifest gives the pod, in any field. A pod on the host's network has no address
+    /// of its own.
     pub fn every_address(&self) -> BTreeSet<IpAddr> {
         if self.host_network {
             return BTreeSet::new();
@@ -101,7 +102,7 @@ pub struct ContainerPort {
     pub port: u16,
     /// The protocol; TCP if absent.
     pub protocol: Option<Protocol>,
-    /// The port of the pod's node that leads to it.
+    /// The port of the pod's node that leads to this port.
     pub host: Option<HostPort>,
 }
 
@@ -110,7 +111,7 @@ pub struct ContainerPort {
 pub struct HostPort {
     /// The number, 1-65535.
     pub port: u16,
-    /// The node's address that has it. `None`: all have it, as with 0.0.0.0 and `::`.
+    /// The node's address on which the port is open. `None` means all addresses; `0.0.0.0` and `::` mean the same.
     pub address: Option<IpAddr>,
 }
 

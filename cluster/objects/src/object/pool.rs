@@ -13,28 +13,30 @@ pub struct IpPool {
     pub ipip_mode: Option<EncapsulationMode>,
     /// `spec.vxlanMode`; Never if absent, and also if `ipipMode` is not Never.
     pub vxlan_mode: Option<EncapsulationMode>,
-    /// `spec.natOutgoing`: outside of all pools its addresses are seen as their node's.
+    /// `spec.natOutgoing`: packets from the pool's addresses to destinations outside all pools get their node's address
+    /// as source.
     pub nat_outgoing: bool,
-    /// `spec.blockSize`: the prefix length of the pool's blocks. `None`: absent or 0; see [`Self::block_size`].
+    /// `spec.blockSize`: the prefix length of the pool's blocks. `None` if it is absent or 0; see [`Self::block_size`].
     pub block_size: Option<u8>,
-    /// `spec.disabled`: no address is assigned from it.
+    /// `spec.disabled`: no address of the pool is assigned.
     pub disabled: bool,
-    /// `spec.nodeSelector`, which can be parsed: the nodes that get blocks of it. `None`: all.
+    /// `spec.nodeSelector`: the nodes that get blocks of the pool. It can be parsed. `None` selects all nodes.
     pub node_selector: Option<String>,
-    /// `spec.namespaceSelector`, which can be parsed: the namespaces whose pods get addresses of it. `None`: all.
+    /// `spec.namespaceSelector`: the namespaces whose pods get addresses of the pool. It can be parsed. `None` selects
+    /// all namespaces.
     pub namespace_selector: Option<String>,
     /// `spec.assignmentMode`; Automatic if absent.
     pub assignment_mode: Option<AssignmentMode>,
     /// `spec.allowedUses`; see [`Self::allows`].
     pub allowed_uses: Vec<PoolUse>,
-    /// `spec.disableBGPExport`: no BGP peer is told of what is in it.
+    /// `spec.disableBGPExport`: routes in this pool are not announced to BGP peers.
     pub is_hidden_from_peers: bool,
     /// `metadata.creationTimestamp`.
     pub created: Option<Created>,
 }
 
 impl IpPool {
-    /// A pool that uses IPIP between these nodes.
+    /// Returns a pool that uses IPIP between these nodes.
     pub const fn ipip(cidr: IpNet, mode: EncapsulationMode) -> Self {
         let ipip_mode = Some(mode);
         Self {
@@ -53,19 +55,19 @@ impl IpPool {
         }
     }
 
-    /// The nodes between which packets to it are encapsulated, whatever the encapsulation is.
+    /// Returns between which nodes packets to the pool are encapsulated, for IPIP and VXLAN alike.
     pub fn mode(&self) -> EncapsulationMode {
         let modes = [self.ipip_mode, self.vxlan_mode];
         let mode = modes.into_iter().flatten().find(|mode| *mode != EncapsulationMode::Never);
         mode.unwrap_or(EncapsulationMode::Never)
     }
 
-    /// The prefix length of its blocks.
+    /// Returns the prefix length of the pool's blocks.
     pub fn block_size(&self) -> u8 {
         self.block_size.unwrap_or(Self::default_block_size(self.cidr))
     }
 
-    /// The prefix length of the blocks of a pool that says none: 64 addresses are in one.
+    /// Returns the default prefix length of a pool's blocks. A block of this length has 64 addresses.
     pub const fn default_block_size(cidr: IpNet) -> u8 {
         match cidr {
             IpNet::V4(_) => 26,
@@ -73,13 +75,13 @@ impl IpPool {
         }
     }
 
-    /// Whether pods or tunnels have its addresses. Those of other pools are for services.
+    /// Returns whether the pool's addresses are for pods or tunnels. The addresses of other pools are for services.
     pub fn is_for_cluster(&self) -> bool {
         self.allows(PoolUse::Workload) || self.allows(PoolUse::Tunnel)
     }
 
-    /// Whether its addresses may be used so. A pool without `allowedUses`, or with an empty one, is for workloads and
-    /// tunnels.
+    /// Returns whether the pool's addresses may be used for `what`. A pool without `allowedUses`, or with an empty
+    /// list, is for workloads and tunnels.
     pub fn allows(&self, what: PoolUse) -> bool {
         match &self.allowed_uses[..] {
             [] => what != PoolUse::LoadBalancer,
@@ -91,9 +93,9 @@ impl IpPool {
 /// `spec.assignmentMode` of an [`IpPool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AssignmentMode {
-    /// Addresses are assigned to whoever asks for one of any pool.
+    /// Addresses are also assigned to requests that name no pool.
     Automatic,
-    /// Addresses are assigned only to those that name the pool or the address.
+    /// Addresses are assigned only to requests that name the pool or the address.
     Manual,
 }
 
@@ -113,7 +115,7 @@ pub enum PoolUse {
 pub enum EncapsulationMode {
     /// Every packet between nodes is encapsulated.
     Always,
-    /// Only between nodes whose subnets differ.
+    /// Packets are encapsulated only between nodes in different subnets.
     CrossSubnet,
     /// No packet is encapsulated.
     Never,

@@ -5,7 +5,7 @@ pub use manx_policy_compiler::model::Protocol;
 /// `port` and `endPort`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PortNumber {
-    /// A number, and perhaps the end of a range, which is not below the number.
+    /// A number, or a range of numbers if `end` is present; `end` is not less than `port`.
     Number {
         port: u16,
         /// `endPort`.

@@ -5,10 +5,11 @@ use super::kind::{Kind, ObjectKey};
 use super::pairs::Pairs;
 use super::pod::{Owner, Pod};
 
-/// The most characters of a label's value. The cluster leaves out a label that would have more.
+/// The maximum number of characters in a label's value. The cluster leaves out a label with a longer value.
 const LABEL_VALUE: usize = 63;
 
-/// The numbers of a workload's pods: ordinals of a `StatefulSet`, indexes of a Job with `completionMode: Indexed`.
+/// The numbers of a workload's pods: the ordinals of a `StatefulSet`, or the indexes of a Job with `completionMode:
+/// Indexed`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Numbers {
     /// The first number: `spec.ordinals.start`, or 0.
@@ -18,7 +19,8 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Whether a pod may have the number. If the number of pods is absent or 0, any later number may come.
+    /// Returns whether a pod may have the number. If the number of pods is absent or 0, a pod with any later number may
+    /// be made.
     fn may_have(self, number: u32) -> bool {
         let after = number.checked_sub(self.first);
         after.is_some_and(|after| self.count.is_none_or(|count| count == 0 || after < count))
@@ -28,23 +30,23 @@ impl Numbers {
 /// A workload: an object from which a controller makes pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
-    /// `metadata.labels` of the workload, which its pods do not have.
+    /// `metadata.labels` of the workload. Its pods do not get these labels.
     pub labels: Pairs,
-    /// The pods: labels, `spec`. For a `CronJob`, the pods of its jobs.
+    /// The labels and the `spec` of the pods. For a `CronJob` they are those of its jobs' pods.
     pub template: Pod,
     /// `spec.replicas`; for a Job `spec.parallelism`.
     pub replicas: Option<u32>,
     /// The numbers of its pods, if they have numbers.
     pub numbers: Option<Numbers>,
-    /// Whether none of its pods run: it is suspended, being deleted, or a Job that has ended.
+    /// Whether the workload runs no pods: it is suspended, it is being deleted, or it is a Job that has ended.
     pub idle: bool,
-    /// The object that controls it: the Deployment of a `ReplicaSet`, the `CronJob` of a Job.
+    /// The object that controls the workload, such as the Deployment of a `ReplicaSet` or the `CronJob` of a Job.
     pub owner: Option<Owner>,
 }
 
 impl Workload {
-    /// The labels that the controller of the workload `key` gives to a pod in addition to the template's, as far as
-    /// they follow from manifests.
+    /// Returns the labels that the controller of the workload `key` gives to a pod in addition to those of the
+    /// template. Labels whose values do not follow from manifests are left out.
     pub fn labels(&self, key: &ObjectKey, pod: &str, number: u32) -> Vec<(&'static str, String)> {
         let value = |given| match given {
             Given::PodName => Some(pod.to_owned()),
@@ -56,9 +58,9 @@ impl Workload {
         labels.filter(|(_, value)| value.len() <= LABEL_VALUE).collect()
     }
 
-    /// Whether the controller of the workload `key` may give its pods a label that the template lacks, with this value
-    /// if one is given. A label whose value is known only in the cluster may have any value; a controller that is not
-    /// known may give any label.
+    /// Returns whether the controller of the workload `key` may give its pods a label that the template lacks. If
+    /// `value` is given, the label must have this value. A label whose value is known only in the cluster may have any
+    /// value. An unknown controller may give any label.
     pub fn may_give(&self, key: &ObjectKey, label: &str, value: Option<&str>) -> bool {
         if key.kind == Kind::Workload(Controller::Other) {
             return true;
@@ -87,7 +89,7 @@ fn given(key: &ObjectKey) -> &'static [(&'static str, Given)] {
     }
 }
 
-/// The first part of the name of a workload of another project's kind: `KIND.GROUP`, or `KIND` without a group.
+/// Returns the first part of the name of a workload of another project's kind: `KIND.GROUP`, or `KIND` without a group.
 pub fn kind_and_group(kind: &str, api_version: &str) -> String {
     match api_version.split_once('/') {
         Some((group, _)) => format!("{kind}.{group}"),
@@ -96,7 +98,7 @@ pub fn kind_and_group(kind: &str, api_version: &str) -> String {
 }
 
 impl ObjectKey {
-    /// Kind and name, as the pods of a workload name their owner.
+    /// Returns the kind and the name by which the pods of a workload name their owner.
     pub fn as_owner(&self) -> Owner {
         let (kind, name) = match self.name.split_once('/') {
             Some((kind, name)) if self.kind == Kind::Workload(Controller::Other) => {
@@ -143,7 +145,7 @@ mod tests {
         let labels = set.labels(&key, "db-6", 6);
         let name = ("statefulset.kubernetes.io/pod-name", "db-6".to_owned());
         assert_eq!(labels, [name, ("apps.kubernetes.io/pod-index", "6".to_owned())]);
-        // Later pods may come.
+        // Pods with later numbers may be made.
         for open in ["replicas: 0", "serviceName: db"] {
             let (key, set) = of(open);
             let name = |text| set.may_give(&key, "statefulset.kubernetes.io/pod-name", Some(text));

@@ -1,4 +1,4 @@
-//! The fields of Calico's kinds of BGP.
+//! The fields of Calico's BGP kinds.
 
 use super::super::code::Code::SettingWithoutEffect;
 use super::effect::Effect::{Heeded, NotDone as Told, Quiet};
@@ -58,6 +58,7 @@ pub(super) const PEER: &[Row] = &[
             "password",
             "peerIP",
             "peerSelector",
+            "reachableBy",
             "reversePeering",
             "sourceAddress",
             "ttlSecurity",
@@ -80,15 +81,6 @@ pub(super) const PEER: &[Row] = &[
             unless: Empty,
             message: "has no effect: an agent is no BGP peer of its pods, so nobody is a peer by this object",
             help: "have such pods peer with a route reflector or a router",
-        }),
-    ),
-    (
-        &["reachableBy"],
-        Told(NotDone {
-            code: SettingWithoutEffect,
-            unless: Empty,
-            message: "has no effect: an agent makes no route to its peers",
-            help: "give the node a route to the peer by this gateway",
         }),
     ),
 ];

@@ -6,11 +6,12 @@ use super::super::tree::Value;
 /// The effect of a field in Manx.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// The effect in Calico's reference, with the exception that the text names.
+    /// The field has the effect that Calico's reference describes, with the exception that the text
+    /// names.
     Heeded(&'static str),
-    /// No effect, and nothing is missing. The text says why.
+    /// The field has no effect, and nothing is missing. The text says why.
     Quiet(&'static str),
-    /// Manx does not have the effect that the field requests.
+    /// The field requests an effect that Manx does not implement.
     NotDone(NotDone),
 }
 
@@ -19,7 +20,7 @@ pub enum Effect {
 pub struct NotDone {
     /// The code of the problem.
     pub code: Code,
-    /// The values that need no effect.
+    /// The values with which nothing is missing.
     pub unless: Unless,
     /// The missing part, as text after the field's name.
     pub message: &'static str,

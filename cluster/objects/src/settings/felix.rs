@@ -47,7 +47,7 @@ pub(super) const ROWS: &[Row] = &[
             help: "remove it",
         }),
     ),
-    // Settings that protect.
+    // Settings that protect traffic or hosts.
     (
         &["wireguardEnabled", "wireguardEnabledV6", "wireguardHostEncryptionEnabled"],
         Told(NotDone {
@@ -329,7 +329,7 @@ pub(super) const ROWS: &[Row] = &[
             help: "name in each HostEndpoint the interface that it is for",
         }),
     ),
-    // Settings that tune.
+    // Settings that only tune Felix.
     (
         &[
             "bpfAttachType",

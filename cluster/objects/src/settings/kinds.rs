@@ -1,4 +1,4 @@
-//! The fields of the other kinds, and annotations.
+//! The fields of Calico's other kinds, and Calico's annotations.
 
 use super::super::code::Code::{HostPolicyNotEnforced, ProtectionNotDone, SettingWithoutEffect};
 use super::effect::Effect::{Heeded, NotDone as Told, Quiet};
@@ -106,7 +106,7 @@ pub(super) const HOST_ENDPOINT: &[Row] = &[(
 
 pub(super) const PROFILE: &[Row] = &[(&["egress", "ingress", "labelsToApply"], Heeded(""))];
 
-/// The pools from which pods get addresses.
+/// The annotations that name the pools for pods' addresses.
 pub(super) const ADDRESSES: &[Row] = &[(
     &["cni.projectcalico.org/ipv4pools", "cni.projectcalico.org/ipv6pools"],
     Told(NotDone {
@@ -229,7 +229,7 @@ pub(super) const EGRESS: &[Row] = &[(
     }),
 )];
 
-/// Calico's kinds that Manx does not read, with the consequence.
+/// The kinds of Calico that Manx does not read, each with the consequence.
 pub(super) const UNREAD: &[(&str, &str)] = &[
     (
         "CalicoNodeStatus",

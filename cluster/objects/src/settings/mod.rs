@@ -1,12 +1,13 @@
 //! The effect in Manx of each field of Calico's kinds, and of Calico's annotations.
 //!
-//! There is only this table. The reader takes a kind's fields and its warnings from it, so that `manx policy check`,
-//! `manx status` and Events say the same. `docs/settings.md` is made from it, and a test compares the page with it.
+//! This table is the only source of this information. The reader takes the fields of a kind and its warnings from the
+//! table, so that `manx policy check`, `manx status` and Events say the same. `docs/settings.md` is generated from the
+//! table, and a test compares the two.
 //!
-//! - A field that changes what is allowed, protected or reached, and that Manx does not implement, is
-//!   [`Effect::NotDone`]: a warning, unless its value needs no effect.
-//! - A field that only tunes how Calico does a thing is [`Effect::Quiet`].
-//! - A field that is in no row is reported as unknown: a later version of Calico may give it a meaning.
+//! - A field that changes what is allowed, protected or reachable, and that Manx does not implement, is
+//!   [`Effect::NotDone`]: it causes a warning, unless its value needs no effect.
+//! - A field that only tunes how Calico works is [`Effect::Quiet`].
+//! - A field without a row is reported as unknown, because a later version of Calico may give it a meaning.
 //!
 //! Source: Calico's API reference and custom resource definitions, 3.30 to 3.33.
 
@@ -82,8 +83,8 @@ fn fields(rows: Rows) -> impl Iterator<Item = Field> {
     rows.flat_map(|(names, effect)| names.iter().map(|name| (*name, *effect)))
 }
 
-/// Whether `spec` is a mapping; reports if it is not. Warns of its fields that Manx does not implement, and of unknown
-/// fields.
+/// Returns whether `spec` is a mapping, and reports an error if it is not. Warns of fields that Manx does not
+/// implement, and of unknown fields.
 pub(super) fn tell(spec: &Cursor<'_>, kind: Kind, out: &mut Findings) -> bool {
     let known = || SPEC_INDEX.keys().filter(move |key| key.0 == kind).map(|key| key.1).collect();
     spec.entries(out, |name, at, field, out| match SPEC_INDEX.get(&(kind, name)) {
@@ -106,14 +107,14 @@ pub(super) fn tell_annotations(metadata: &Cursor<'_>, kind: Kind, out: &mut Find
     });
 }
 
-/// The row of an annotation, with the row's name: the annotation's own, or its prefix.
+/// Returns the row of an annotation and the row's name, which is the annotation's full name or its prefix.
 fn annotation(kind: Kind, name: &str) -> Option<Field> {
     let prefix = name.find('/').map_or("", |slash| &name[..=slash]);
     let row = |name| ANNOTATION_INDEX.get(&(kind, name)).copied();
     row(name).or_else(|| row(prefix))
 }
 
-/// The annotations that Manx does not implement: the name of each row, and the missing part.
+/// Returns the annotations that Manx does not implement: for each, the name of its row, and the missing part.
 pub(super) fn annotations_not_done(
     annotations: &Pairs,
     kind: Kind,
@@ -140,8 +141,8 @@ fn tell_field(field: &Cursor<'_>, effect: Effect, out: &mut Findings) {
     }
 }
 
-/// The agent's message about an environment variable that Felix would take as a setting (`FELIX_WIREGUARDENABLED`) and
-/// that the agent does not use itself. `None`: nothing is missing.
+/// Returns the message about an environment variable that Felix would take as a setting (such as
+/// `FELIX_WIREGUARDENABLED`) and that the agent itself does not use. Returns `None` if nothing is missing.
 pub fn of_variable(name: &str, value: &str) -> Option<&'static str> {
     let name = name.strip_prefix("FELIX_")?;
     let field = fields(&[felix::ROWS]).find(|(field, _)| field.eq_ignore_ascii_case(name));
@@ -162,7 +163,7 @@ pub fn of_variable(name: &str, value: &str) -> Option<&'static str> {
     }
 }
 
-/// The consequence of Manx not reading a Calico kind.
+/// Returns the consequence of the fact that Manx does not read this kind of Calico.
 pub(super) fn unread(kind: &str, api_version: &str) -> Option<&'static str> {
     let is_calicos = Kind::FelixConfiguration.api_versions().contains(&api_version);
     let row = kinds::UNREAD.iter().find(|(name, _)| is_calicos && *name == kind);

@@ -47,10 +47,10 @@ wireguardEnabled wireguardEnabledV6 wireguardHostEncryptionEnabled wireguardInte
 wireguardKeepAlive wireguardListeningPort wireguardListeningPortV6 wireguardMTU wireguardMTUV6
 wireguardRoutingRulePriority wireguardThreadingEnabled workloadSourceSpoofing xdpEnabled xdpRefreshInterval
 ";
-/// Fields that 3.30 has and 3.33 does not.
+/// The fields that 3.30 has but 3.33 does not have.
 const OF_3_30: &str = "iptablesLockFilePath iptablesLockTimeout bpfKubeProxyEndpointSlicesEnabled";
 
-/// The warnings about a text: each field's path with its code.
+/// Returns the warnings about a text: each field's path with its code.
 fn told(text: &str) -> Vec<(String, &'static str)> {
     let problems = read("file.yaml", text).unwrap().problems;
     let one = |problem: Problem| {
@@ -128,7 +128,7 @@ fn sentences_follow_the_fields_name_and_have_no_full_stop() {
 fn each_setting_that_is_not_done_is_told_of_and_each_other_field_is_not() {
     for (kind, rows) in SPECS {
         for (name, effect) in fields(rows) {
-            // A value that every row takes as needing an effect: neither a truth value, nor a number, nor a known text.
+            // This value needs an effect in every row, because it is neither a boolean, nor a number, nor a known text.
             let wrong = "[[manx]]";
             let text = object(kind.name(), "default", &format!("{{{name}: {wrong}}}"));
             let problems = read("file.yaml", &text).unwrap().problems;
@@ -192,7 +192,7 @@ fn encryption_and_own_rules_that_are_only_promised_are_told_of() {
     ];
     let expected = expected.map(|(name, code)| (format!("spec.{name}"), code));
     assert_eq!(told(&felix(spec)), expected);
-    // Text instead of a truth value does not hide the setting.
+    // A text instead of a boolean does not hide the setting.
     assert_eq!(told(&felix("{wireguardEnabled: 'true'}")).len(), 1);
     // A configuration that no node uses is reported, too.
     let general = object("FelixConfiguration", "general", "{wireguardEnabled: true}");
@@ -298,7 +298,7 @@ fn calicos_kinds_that_are_not_read_are_told_of_with_what_is_not_done() {
         let problems = read("file.yaml", &object(kind, "default", "{}")).unwrap().problems;
         let [problem] = &problems[..] else { panic!("{kind}: {problems:?}") };
         assert_eq!((problem.code(), problem.help()), (Code::UnknownKind, Some(*help)), "{kind}");
-        // Kinds that are read, and kinds of other groups, are not meant.
+        // The table contains no kinds that Manx reads, and does not apply to kinds of other groups.
         assert!(Kind::ALL.iter().all(|read| read.name() != *kind), "{kind}");
         assert_eq!(unread(kind, "example.com/v1"), None);
     }
@@ -334,7 +334,7 @@ fn a_setting_that_is_not_done_makes_no_object_invalid() {
     assert!(invalid(&felix("[]")).is_some());
 }
 
-/// The tables that the page must contain.
+/// Returns the tables that the page must contain.
 fn tables() -> String {
     let mut page = String::new();
     for (title, table) in [("Fields", SPECS), ("Annotations", ANNOTATIONS)] {

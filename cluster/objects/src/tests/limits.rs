@@ -1,5 +1,4 @@
-//! A small text costs little, whatever its content, and no object is larger than the API server's
-//! limit.
+//! A small text costs little, whatever its content, and no object exceeds the API server's limit.
 
 use std::fmt::Write as _;
 
@@ -19,7 +18,7 @@ fn each(count: usize, one: impl Fn(usize) -> String) -> String {
     (0..count).map(one).collect()
 }
 
-/// Levels of ten aliases each, all of the level below.
+/// Returns levels of ten aliases each. All aliases refer to the level below.
 fn bomb(levels: usize, bottom: &str) -> String {
     let mut text = format!("a0: &a0 {bottom}\n");
     for level in 1..levels {
@@ -70,12 +69,13 @@ fn names_of_ports_for_many_peers_are_not_valid_and_few_of_either_are() {
     for (peers, names) in [(20, 20), (2, 5_000), (5_000, 3), (1, 20_000), (200, 5)] {
         clean(&policy(peers, names));
     }
-    // A name at the policy's own pods stands for the same ports at every peer.
+    // A port name at the policy's own pods stands for the same ports for every peer.
     clean(&policy(5_000, 500).replace("egress", "ingress").replace("to: ", "from: "));
     for (peers, names) in [(30, 30), (5, 2_000), (2_000, 5), (5_000, 5_000)] {
         assert!(invalid(&policy(peers, names)).is_some(), "{peers} {names}");
     }
-    // One name among numbers, which then also differ by peer; and no name.
+    // These lists contain many numbers and either one name, so that the ports differ for each peer,
+    // or no name.
     let numbers = each(100, |at| format!("{{port: {}}}, ", at + 1));
     let mixed = |name: &str| policy(100, 1).replace("{port: n0}, ", &format!("{numbers}{name}"));
     assert!(invalid(&mixed("{port: n0}")).is_some());
@@ -203,7 +203,7 @@ fn of_very_many_problems_of_an_object_the_first_are_told_and_the_others_counted(
     let manifest = read("file.yaml", &text).unwrap();
     let of =
         |severity| manifest.problems.iter().filter(move |problem| problem.severity == severity);
-    // Warnings do not keep errors from being reported.
+    // Warnings do not use up the limit of errors.
     assert_eq!(
         (of(Severity::Error).count(), of(Severity::Warning).count()),
         (2, Findings::MOST + 1)
@@ -303,7 +303,8 @@ fn a_name_that_was_cut_is_no_objects() {
     assert_eq!(invalid(&text('b')), Some(key));
 }
 
-/// JSON as another library writes it, without characters that the library would escape.
+/// Generates JSON in the form of another library, without characters that this library would
+/// escape.
 fn json() -> impl Strategy<Value = serde_json::Value> {
     let leaf = prop_oneof![
         Just(serde_json::Value::Null),

@@ -1,10 +1,10 @@
-//! The content that is valid in policies and in the objects that they refer to: the lines of `docs/policy-semantics.md`
-//! and `docs/policy-input.md` that make an object valid or not. The tests of the import show what replaces an invalid
-//! object.
+//! What is valid in policies and in the objects to which they refer. The tests cover the lines of
+//! `docs/policy-semantics.md` and `docs/policy-input.md` that make an object valid or invalid. The tests of the import
+//! cover the replacement of invalid objects.
 
 use super::invalid;
 
-/// An object whose `spec` is a flow mapping of YAML.
+/// Returns an object whose `spec` is a flow mapping of YAML.
 fn object(version: &str, kind: &str, name: &str, spec: &str) -> String {
     format!("{{apiVersion: {version}, kind: {kind}, metadata: {{name: {name}}}, spec: {{{spec}}}}}")
 }
@@ -13,12 +13,12 @@ fn calico(kind: &str, spec: &str) -> String {
     object("projectcalico.org/v3", kind, "a", spec)
 }
 
-/// A GlobalNetworkPolicy with one ingress rule.
+/// Returns a GlobalNetworkPolicy with one ingress rule.
 fn rule(rule: &str) -> String {
     calico("GlobalNetworkPolicy", &format!("ingress: [{{action: Deny, {rule}}}]"))
 }
 
-/// A NetworkPolicy of Kubernetes with one entry of `ports`.
+/// Returns a NetworkPolicy of Kubernetes with one entry of `ports`.
 fn port(port: &str) -> String {
     object(
         "networking.k8s.io/v1",
@@ -294,7 +294,7 @@ fn a_field_that_a_spec_of_calicos_does_not_have_is_warned_of_as_calico_passes_it
             "{spec}: {told}"
         );
     }
-    // A hint that Calico has and Manx does not use causes no message.
+    // Calico has this hint and Manx does not use it, so there is no message.
     let text = calico("GlobalNetworkPolicy", "performanceHints: [AssumeNeededOnEveryNode]");
     assert_eq!(super::problems(&text), "");
     let kubernetes = |spec: &str| super::policy_text(spec);
@@ -433,7 +433,7 @@ fn a_rules_metadata_has_annotations_with_legal_keys() {
         metadata,
         ["5", "[a]", "{annotations: {'a b': c}}", "{annotations: {a: 5}}", "{annotations: [a]}"],
     );
-    // Unknown metadata does not affect packets: no criterion is lost with it.
+    // Unknown metadata does not affect packets, because it is never a condition.
     let unknown = metadata("{foo: c}");
     assert!(invalid(&unknown).is_none());
     assert!(super::problems(&unknown).contains("metadata.foo: unknown field"));

@@ -1,4 +1,4 @@
-//! A test cluster: pods and namespaces from text, everything else from wire objects.
+//! A test cluster. Pods and namespaces come from text, and everything else from wire objects.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -47,7 +47,7 @@ spec: {nodeName: node-1}
 status: {podIP: 10.0.2.1}
 ";
 
-/// A cluster's objects, to which tests add more.
+/// The objects of a cluster. Tests add more objects.
 #[derive(Clone)]
 pub(super) struct Cluster(pub(super) BTreeMap<ObjectKey, Stored>);
 
@@ -77,7 +77,7 @@ impl Cluster {
         self
     }
 
-    /// Adds an object; a namespaced one is named `namespace/name`.
+    /// Adds an object. The name of a namespaced object is `namespace/name`.
     pub(super) fn with(self, kind: Kind, name: &str, object: Object) -> Self {
         self.put(kind, name, State::Valid(Arc::new(object)))
     }
@@ -86,7 +86,7 @@ impl Cluster {
         self.put(kind, name, State::Invalid(Box::new(invalid)))
     }
 
-    /// Adds a Calico policy: global, unless its name has a namespace.
+    /// Adds a Calico policy. It is global unless its name contains a namespace.
     pub(super) fn policy(self, name: &str, policy: calico::Policy) -> Self {
         let kind =
             if name.contains('/') { Kind::CalicoNetworkPolicy } else { Kind::GlobalNetworkPolicy };
@@ -119,7 +119,7 @@ impl Cluster {
         Oracle::new(&self.0)
     }
 
-    /// Whether a packet to a TCP port passes.
+    /// Returns whether a packet to a TCP port passes.
     pub(super) fn allows(&self, from: &Party, to: &Party, port: u16) -> bool {
         self.passes(from, to, Packet::to_port(TCP, Some(port)))
     }
@@ -128,7 +128,7 @@ impl Cluster {
         self.oracle().judge(from, to, packet).allowed()
     }
 
-    /// The verdicts of both sides on a packet to a TCP port.
+    /// Returns the verdicts of both sides on a packet to a TCP port.
     pub(super) fn says(&self, from: &Party, to: &Party, port: u16) -> String {
         self.oracle().judge(from, to, Packet::to_port(TCP, Some(port))).to_string()
     }
@@ -138,12 +138,12 @@ pub(super) fn pairs(pairs: &[(&str, &str)]) -> Pairs {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// A policy for the endpoints that a selector matches, with ingress rules.
+/// Returns a policy with ingress rules for the endpoints that a selector matches.
 pub(super) fn ingress(selector: &str, rules: Vec<Rule>) -> calico::Policy {
     calico::Policy { subject: selecting(selector), ingress: rules, ..calico::Policy::default() }
 }
 
-/// A policy for the endpoints that a selector matches, with egress rules.
+/// Returns a policy with egress rules for the endpoints that a selector matches.
 pub(super) fn egress(selector: &str, rules: Vec<Rule>) -> calico::Policy {
     calico::Policy { subject: selecting(selector), egress: rules, ..calico::Policy::default() }
 }
@@ -160,7 +160,7 @@ pub(super) fn at_order(order: f64, policy: calico::Policy) -> calico::Policy {
     calico::Policy { order: Order::new(order), ..policy }
 }
 
-/// A rule for every packet.
+/// Returns a rule for every packet.
 pub(super) fn rule(action: Action) -> Rule {
     Rule {
         action,
@@ -183,7 +183,7 @@ pub(super) fn to(action: Action, destination: EntityRule) -> Rule {
     Rule { destination, ..rule(action) }
 }
 
-/// The entity that a selector matches.
+/// Returns the entity that a selector matches.
 pub(super) fn matching(selector: &str) -> EntityRule {
     EntityRule { selector: Some(selector.to_owned()), ..EntityRule::default() }
 }

@@ -1,4 +1,4 @@
-//! ClusterNetworkPolicy, and the kinds that it replaced.
+//! ClusterNetworkPolicy, and the kinds that it replaces.
 
 use super::cluster::{Cluster, SCTP, TCP, UDP, db, ingress, lab, node, pairs, rule, stranger, web};
 use crate::{Packet, Party};
@@ -35,7 +35,7 @@ fn unsupported(action: ClusterAction) -> ClusterRule {
     ClusterRule { name: None, action, matches: ClusterMatch::Unsupported }
 }
 
-/// A policy for `db`.
+/// Returns a policy for `db`.
 fn policy(tier: ClusterTier, priority: u16, ingress: Vec<ClusterRule>) -> ClusterNetworkPolicy {
     let subject = pods(labels("team", "a"), labels("app", "db"));
     ClusterNetworkPolicy { tier, priority, subject, ingress, egress: vec![] }
@@ -83,7 +83,7 @@ fn nodes_are_all_addresses_of_the_nodes_with_these_labels() {
     for (address, expected) in [
         ([172, 18, 0, 2], false),
         ([192, 0, 2, 2], false),
-        // The node's own address in its block.
+        // This is the node's own address in its block.
         ([10, 2, 2, 1], false),
         ([10, 2, 2, 2], true),
         ([172, 18, 0, 3], true),
@@ -93,7 +93,7 @@ fn nodes_are_all_addresses_of_the_nodes_with_these_labels() {
         let to = Party::Address(address.into());
         assert_eq!(cluster.allows(&self::web(), &to, 80), expected, "{address:?}");
     }
-    // The nodes that the policy means are not known.
+    // It is not known which nodes the policy selects.
     let invalid = cluster.invalid(Kind::Node, "z", Invalid::default());
     assert!(!invalid.allows(&self::web(), &Party::Address([172, 18, 0, 3].into()), 80));
 }

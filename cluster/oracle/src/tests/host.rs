@@ -24,7 +24,7 @@ fn host(labels: &[(&str, &str)]) -> HostEndpoint {
     }
 }
 
-/// A host endpoint on node-1's eth0.
+/// Returns a cluster with a host endpoint on eth0 of node-1.
 fn one() -> Cluster {
     Cluster::new().host("h", host(&[("role", "host")]))
 }
@@ -46,7 +46,7 @@ fn crossing(direction: Direction, forwarded: bool, port: u16) -> Crossing<'stati
     }
 }
 
-/// A packet to a process of the host.
+/// Returns a packet to a process of the host.
 fn local(port: u16) -> Crossing<'static> {
     crossing(Direction::Ingress, false, port)
 }
@@ -63,7 +63,7 @@ fn allows(cluster: &Cluster, crossing: &Crossing<'_>) -> bool {
     judge(cluster, crossing).allows()
 }
 
-/// A policy for host endpoints, with the flags that `edit` sets.
+/// Returns a policy for host endpoints, with the flags that `edit` sets.
 fn hooked(policy: calico::Policy, edit: fn(&mut calico::Policy)) -> calico::Policy {
     let mut policy = policy;
     edit(&mut policy);
@@ -167,7 +167,7 @@ fn normal_policies_judge_local_traffic_and_leave_forwarded_alone() {
     assert!(allows(&cluster, &local(80)) && !allows(&cluster, &local(81)));
     assert!(allows(&cluster, &forwarded(81)));
     assert!(!allows(&cluster, &crossing(Direction::Egress, false, 80)), "the other direction");
-    // A pod that the selector matches is judged by the policy, whatever the policy's host flags
+    // The policy applies to a pod that the selector matches, whatever the policy's flags for hosts
     // are.
     let both = one().policy("p", hooked(ingress("all()", vec![]), |p| p.apply_on_forward = true));
     assert!(!both.allows(&web(), &db(), 80));
@@ -211,7 +211,7 @@ fn pre_dnat_is_ingress_only_sees_the_original_destination_and_has_no_drop_at_a_t
         }),
     );
     assert!(allows(&out, &crossing(Direction::Egress, true, 80)));
-    // Egress comes after translation.
+    // Egress is judged after translation.
     let out = one().policy(
         "u",
         hooked(egress("role == 'host'", vec![to_port(Deny, 30080)]), |policy| {
@@ -287,7 +287,7 @@ fn a_reference_to_a_missing_or_invalid_profile_is_deny() {
     let invalid = two.invalid(Kind::Profile, "gone", Invalid::default());
     assert_eq!(judge(&invalid, &local(80)).why, missing);
     assert!(allows(&with(&["projectcalico-default-allow", "gone"]), &local(80)));
-    // A policy that cannot be evaluated gives the same result.
+    // A profile with a rule that cannot be evaluated gives the same result.
     let rules = vec![from(Allow, matching("zone == 'x'")), rule(Allow)];
     let profile = Profile { labels: pairs(&[]), ingress: rules, egress: vec![] };
     let cluster = with(&["mine"]).with(Kind::Profile, "mine", Object::Profile(Box::new(profile)));

@@ -25,7 +25,7 @@ fn labelled(labels: &[(&str, &str)]) -> Invalid {
     Invalid { labels: Some(pairs(labels)), ..nothing() }
 }
 
-/// Allows everything before any other policy applies.
+/// Returns a cluster that allows everything before any other policy applies.
 fn open() -> Cluster {
     Cluster::new()
         .policy("in", in_tier("kube-admin", 0.0, ingress("all()", vec![rule(Allow)])))
@@ -101,7 +101,7 @@ fn the_policies_in_an_invalid_tier_count_as_invalid() {
         .invalid(Kind::Tier, "mine", nothing());
     assert!(!cluster.allows(&web(), &db(), 80) && !cluster.allows(&db(), &web(), 80));
     assert!(cluster.allows(&lab(), &web(), 80));
-    // No object changes a built-in tier.
+    // Objects cannot change a built-in tier.
     let cluster = open().policy("p", ingress("app == 'db'", vec![rule(Allow)])).invalid(
         Kind::Tier,
         "default",
@@ -110,7 +110,8 @@ fn the_policies_in_an_invalid_tier_count_as_invalid() {
     assert!(cluster.allows(&web(), &db(), 80));
 }
 
-/// A cluster with a policy for `db` that has this ingress rule, whose selectors may mean a set.
+/// Returns a cluster with a policy for `db` that has this ingress rule. The rule's selectors may
+/// match a network set.
 fn with_rule(policy: &str, rule: Rule) -> Cluster {
     open().policy(policy, ingress("app == 'db'", vec![rule]))
 }
@@ -208,7 +209,7 @@ fn nothing_passes_between_an_address_of_a_closed_pod_and_who_is_no_pod() {
         "lab/broken",
         Invalid { reported: addresses, ..nothing() },
     );
-    // The addresses of a pod whose namespace or account is not valid are known.
+    // The addresses of a pod whose namespace or service account is invalid are known.
     let nowhere = Cluster::new().invalid(Kind::Namespace, "lab", nothing());
     let no_account = Cluster::new().invalid(Kind::ServiceAccount, "lab/default", nothing());
     let lab = address(&lab().address().to_string());

@@ -162,7 +162,7 @@ fn a_port_name_is_the_destinations() {
     assert!(allowed(&[ingress], &lab(), &web(), TCP, 80));
     assert!(allowed(&[ingress], &lab(), &db(), TCP, 8080));
     assert!(!allowed(&[ingress], &lab(), &db(), TCP, 80));
-    // A named port is a port of its own protocol only, and may belong to an init container.
+    // A named port has only its own protocol, and may be a port of an init container.
     let dns =
         |protocol: &str| format!("ingress: [{{ports: [{{port: dns, protocol: {protocol}}}]}}]");
     assert!(allowed(&[&dns("UDP")], &lab(), &web(), UDP, 53));

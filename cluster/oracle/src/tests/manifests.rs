@@ -86,22 +86,22 @@ fn manifests_of_every_kind_are_judged_as_they_were_written() {
     for (key, stored) in &cluster.0 {
         assert!(matches!(stored.state, State::Valid(_)), "{key}");
     }
-    // The namespaced policy: by service account, by number and by name.
+    // The namespaced policy decides by service account, by number and by name.
     assert!(cluster.allows(&web(), &db(), 8079) && cluster.allows(&web(), &db(), 8080));
     assert!(!cluster.allows(&web(), &db(), 8081) && !cluster.allows(&lab(), &db(), 8079));
     assert!(cluster.passes(&lab(), &db(), Packet::echo(true)));
     assert!(!cluster.passes(&lab(), &db(), Packet::icmp(1, 13, 0)));
-    // The tier before the default one.
+    // The tier before the default tier decides.
     assert!(!cluster.allows(&stranger(), &web(), 80));
     assert!(cluster.allows(&address("198.51.100.1"), &web(), 80));
     let judgement = cluster.oracle().judge(&stranger(), &web(), Packet::to_port(TCP, Some(80)));
     assert_eq!(judgement.ingress.through.len(), 1, "{judgement}");
-    // The cluster-wide policy.
+    // The cluster-wide policy decides.
     assert!(!cluster.allows(&lab(), &web(), 80) && cluster.allows(&lab(), &web(), 81));
     // A staged policy is only reported.
     let staged = cluster.oracle().staged(&lab(), &web(), Packet::to_port(TCP, Some(81)));
     assert_eq!(staged.len(), 1);
-    // Traffic to a node.
+    // These connections and packets go to a node.
     assert!(!cluster.allows(&web(), &node("node-1"), 80));
     let crossing = |port, forwarded| Crossing {
         node: "node-1",

@@ -1,4 +1,5 @@
-//! Every line of the semantics that the oracle decides is a test that is named after it.
+//! For every line of the semantics that the oracle implements, there is a test with a corresponding
+//! name.
 
 mod cluster;
 mod cluster_policies;

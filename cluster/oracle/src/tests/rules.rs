@@ -1,4 +1,4 @@
-//! Rule matching, in the words of Calico's rules.
+//! The matching of rules, in the terms of Calico's rules.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use manx_objects::object::calico::{
 };
 use manx_objects::object::{EndpointPort, EndpointSlice, Kind, Object, Protocol};
 
-/// Whether a global ingress policy for all endpoints with this one rule allows a packet to `db`.
+/// Returns whether a global ingress policy for `db` with this one rule allows a packet to `db`.
 fn takes(rule: &Rule, source: &Party, packet: Packet) -> bool {
     Cluster::new().policy("p", ingress("app == 'db'", vec![rule.clone()])).passes(
         source,
@@ -119,7 +119,7 @@ fn source_ports_are_the_senders() {
     let sent = |source| Packet { protocol: TCP, l4: L4Header::Ports { source, destination: 1005 } };
     assert!(takes(&rule, &web(), sent(1000)) && takes(&rule, &web(), sent(1010)));
     assert!(!takes(&rule, &web(), sent(999)) && !takes(&rule, &web(), sent(1011)));
-    // A source's named port is the source's own.
+    // A named port of the source belongs to the source itself.
     let named = EntityRule { ports: vec![Port::Name("http".to_owned())], ..EntityRule::default() };
     let rule = with_source(named);
     assert!(takes(&rule, &web(), sent(80)));
@@ -169,7 +169,7 @@ fn in_a_namespace_selector_all_means_has_one_and_global_has_none() {
     assert!(takes("team != 'a'", &stranger()));
 }
 
-/// A namespaced policy in shop that allows this source to `db`.
+/// Returns a cluster with a namespaced policy in shop that allows this source to `db`.
 fn in_shop(source: EntityRule) -> Cluster {
     Cluster::new()
         .set("world", &[("app", "web")], &["192.0.2.0/24"])
@@ -214,7 +214,7 @@ fn a_not_selector_keeps_to_the_namespace_and_excludes_from_anywhere() {
     assert!(
         !cluster.allows(&lab(), &db(), 80) && !cluster.allows(&address("203.0.113.1"), &db(), 80)
     );
-    // A global set includes shop/web's address, and excludes it again.
+    // A global network set with shop/web's address excludes this address again.
     let cluster = in_shop(not("kind == 'odd'"));
     assert!(cluster.allows(&web(), &db(), 80));
     assert!(!cluster.set("odd", &[("kind", "odd")], &["10.0.1.1/32"]).allows(&web(), &db(), 80));
@@ -243,7 +243,7 @@ fn service_accounts_match_by_name_and_by_the_accounts_labels() {
     assert!(!allows(by(&["default"], Some("role == 'front'")), &web()), "both must hold");
     assert!(!allows(by(&[], Some("all()")), &stranger()), "no endpoint has the address");
     assert!(allows(by(&[], None), &stranger()), "nothing is asked");
-    // A set without an account matches all() and every negation about accounts.
+    // A network set has no account. It matches all() and every negation about accounts.
     let set = |selector: &str| {
         Cluster::new()
             .set("world", &[], &["192.0.2.0/24"])
@@ -310,8 +310,7 @@ fn in_egress_a_named_port_is_each_destinations_own() {
     assert!(!cluster.allows(&db(), &lab(), 80));
 }
 
-/// shop/web's address once more, on a host endpoint that has other labels and gives the name http to other
-/// ports.
+/// A host endpoint that also has shop/web's address. It has other labels, and uses the name http for other ports.
 const TWIN: &str = "
 apiVersion: projectcalico.org/v3
 kind: HostEndpoint
@@ -327,12 +326,12 @@ fn a_selector_holds_of_an_address_if_one_holder_fits_all_of_it() {
     assert!(cluster(matching("app == 'web'")).allows(&db(), &web(), 1));
     assert!(cluster(matching("app == 'twin'")).allows(&db(), &web(), 1));
     assert!(!cluster(matching("app == 'web' && app == 'twin'")).allows(&db(), &web(), 1));
-    // The named port is that of the holder that the selector matches.
+    // The named port belongs to the holder that the selector matches.
     let ports = vec![Port::Name("http".to_owned())];
     let named = EntityRule { ports, ..matching("app == 'twin'") };
     assert!(cluster(named.clone()).allows(&db(), &web(), 9000));
     assert!(!cluster(named).allows(&db(), &web(), 80));
-    // A port is excluded, whichever holder gives it that name.
+    // A port is excluded if any holder gives it this name.
     let not_ports = vec![Port::Name("http".to_owned())];
     let not_named = EntityRule { not_ports, ..matching("app == 'twin'") };
     assert!(!cluster(not_named.clone()).allows(&db(), &web(), 80));
@@ -435,7 +434,7 @@ fn pod_selectors_of_kubernetes_policies_never_match_host_endpoints_or_network_se
     let closed = cluster.clone().text(kubernetes);
     assert!(!closed.allows(&stranger(), &db(), 80));
     assert!(!closed.allows(&address("172.18.0.2"), &db(), 80));
-    // Calico's policies match them.
+    // Calico's policies match these addresses.
     let open = cluster.policy("p", ingress("all()", vec![with_source(matching("app == 'web'"))]));
     assert!(open.allows(&stranger(), &db(), 80) && open.allows(&address("172.18.0.2"), &db(), 80));
 }
@@ -622,7 +621,7 @@ fn a_namespaced_policy_selects_in_its_namespace_only() {
 
 #[test]
 fn addresses_have_their_holders_whoever_asks() {
-    // The judgement by address is the same as the one by pod.
+    // A judgement by address gives the same result as a judgement by pod.
     let cluster = Cluster::new()
         .policy("p", ingress("app == 'db'", vec![with_source(matching("app == 'web'"))]));
     let plain: IpAddr = web().address();

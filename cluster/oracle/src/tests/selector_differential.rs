@@ -1,4 +1,4 @@
-//! The oracle's selectors and the policy compiler's: two parsers of one language, compared with each other.
+//! Compares the oracle's selectors with the policy compiler's: they are two parsers of the same language.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -45,14 +45,14 @@ const WORDS: [&str; 32] = [
     "startswith",
 ];
 
-/// Tokens of the language in any order, with any space between them.
+/// Generates tokens of the language in any order, with any whitespace between them.
 fn soup() -> impl Strategy<Value = String> {
     let word = (select(&WORDS[..]), select(&["", " ", "\t "][..]));
     prop::collection::vec(word, 0..10)
         .prop_map(|words| words.into_iter().flat_map(|(word, space)| [word, space]).collect())
 }
 
-/// Valid selectors, with spaces where they are allowed.
+/// Generates valid selectors, with whitespace where it is allowed.
 fn sound() -> impl Strategy<Value = String> {
     let key = || select(&["a", "b.c/d", "in", "not", "all", "has"][..]);
     let value = || select(&["''", "'x'", "\"xy\"", "'y'"][..]);

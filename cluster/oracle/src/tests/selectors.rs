@@ -17,7 +17,7 @@ fn read(text: &str) -> Option<Selector> {
     parse(text, Language::Endpoints).ok()
 }
 
-/// Whether the selector matches an object with [`LABELS`].
+/// Returns whether the selector matches an object with [`LABELS`].
 fn takes(text: &str) -> bool {
     let labels = BTreeMap::from(LABELS);
     let selector = read(text).unwrap_or_else(|| panic!("{text} is a selector"));

@@ -18,7 +18,7 @@ const NODES: &str = "
 const IPV4: &str = "clusterIPs: [10.96.0.1]";
 const PORT: &str = "ports: [{port: 80}]";
 
-/// A service of the namespace `shop`. `spec` is what it has beside its ports.
+/// Returns a service of the namespace `shop`. `spec` contains everything except its ports.
 fn service(name: &str, metadata: &str, spec: &str, ports: &str) -> String {
     format!(
         "{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: shop{metadata}}}, spec: {{{spec}, {ports}}}, \
@@ -26,7 +26,7 @@ fn service(name: &str, metadata: &str, spec: &str, ports: &str) -> String {
     )
 }
 
-/// A slice of the service `web`, with these endpoints: address and the rest.
+/// Returns a slice of the service `web` with these endpoints: address and other fields.
 fn slice(name: &str, ports: &str, endpoints: &[(&str, &str)]) -> String {
     let mut text = String::new();
     for (address, rest) in endpoints {
@@ -49,7 +49,7 @@ fn one_of(backends: &[(&str, u16)]) -> ServiceBackends {
     OneOf { backends, affinity: None }
 }
 
-/// The backends at the cluster IP of a service with one port, for a client on a node.
+/// Returns the backends at the cluster IP of a service with one port, for a client on a node.
 fn at_cluster_ip(spec: &str, endpoints: &[(&str, &str)], node: &str) -> ServiceBackends {
     let text = service("web", "", &format!("{IPV4}{spec}"), PORT)
         + &slice("web-1", "ports: [{port: 8080}]", endpoints);
@@ -64,11 +64,12 @@ fn a_cluster_ip_and_a_load_balancers_vip_lead_to_the_ready_endpoints() {
     let backends = one_of(&[("10.0.1.5", 8080)]);
     assert_eq!(judge(&balanced, "n1", CLUSTER_IP, TCP, 80), backends);
     assert_eq!(judge(&balanced, "n1", VIP, TCP, 80), backends);
-    // The first belongs to the load balancer, the second to no family of the service.
+    // The first address belongs to the load balancer. The second one is of a family in which the
+    // service has no cluster IP.
     for other in ["198.51.100.2", "fd01::1"] {
         assert_eq!(judge(&balanced, "n1", other, TCP, 80), NotAService, "{other}");
     }
-    // A port that nobody serves.
+    // No endpoint serves this port.
     assert_eq!(judge(&balanced, "n1", CLUSTER_IP, UDP, 80), Refused);
     assert_eq!(judge(&balanced, "n1", VIP, TCP, 81), NotAService);
     let plain = service("web", "", IPV4, PORT) + &slice;
@@ -83,7 +84,7 @@ fn services_of_others_have_no_addresses() {
         ("", "type: ExternalName, externalName: example.com, clusterIP: 10.96.0.1"),
         (", labels: {service.kubernetes.io/service-proxy-name: ''}", IPV4),
         (", labels: {service.kubernetes.io/headless: ''}", IPV4),
-        // Addresses of pods and of nodes.
+        // These are addresses of pods and of nodes.
         ("", "clusterIP: 10.0.1.5"),
         ("", "clusterIP: 172.18.0.1"),
     ] {
@@ -150,7 +151,7 @@ fn an_internal_policy_of_local_leads_to_this_nodes_endpoints_only() {
     assert_eq!(found("n1"), one_of(&[("10.0.1.5", 8080)]));
     assert_eq!(found("n2"), one_of(&[("10.0.2.5", 8080)]), "each node has a last resort");
     assert_eq!(found("n3"), Dropped);
-    // kube-proxy refuses while no node has an endpoint.
+    // kube-proxy refuses connections while no node has an endpoint.
     assert_eq!(at_cluster_ip(", internalTrafficPolicy: Local", &[], "n3"), Refused);
     let spec = format!("type: LoadBalancer, internalTrafficPolicy: Local, {IPV4}");
     let text =

@@ -8,12 +8,12 @@ use manx_objects::object::calico::Action::{Allow, Deny, Log, Pass};
 use manx_objects::object::calico::{self, Action, StagedAction};
 use manx_objects::object::{Kind, Object, PolicyType};
 
-/// A policy for `db` with one rule for every packet.
+/// Returns a policy for `db` with one rule for every packet.
 fn one(action: Action) -> calico::Policy {
     ingress("app == 'db'", vec![rule(action)])
 }
 
-/// The policy whose rule decides ingress to `db`.
+/// Returns the policy whose rule decides ingress to `db`.
 fn decides(cluster: &Cluster) -> String {
     let judgement = cluster.oracle().judge(&web(), &db(), Packet::to_port(6, Some(80)));
     match judgement.ingress.why {
@@ -64,8 +64,8 @@ fn a_tier_that_is_missing_sorts_last_and_denies_at_its_end() {
 
 #[test]
 fn the_built_in_tiers_are_fixed() {
-    // The tier comes before `default` in one case and after it in the other, whatever the objects
-    // say.
+    // The tier comes before `default` in one case and after it in the other, whatever orders the
+    // objects contain.
     let cluster = |order: f64| {
         Cluster::new()
             .tier("kube-admin", Some(9e9), Deny)
@@ -131,7 +131,7 @@ fn kubernetes_policies_sit_in_tier_default_at_order_1000() {
     let with = |order| Cluster::new().text(kubernetes).policy("q", at_order(order, one(Deny)));
     assert_eq!(decides(&with(999.0)), "q");
     assert_eq!(decides(&with(1001.0)), "p");
-    // "p/shop/KubernetesNetworkPolicy" before "p/shop/NetworkPolicy".
+    // "p/shop/KubernetesNetworkPolicy" sorts before "p/shop/NetworkPolicy".
     let same = Cluster::new().text(kubernetes).policy("shop/p", at_order(1000.0, one(Deny)));
     assert!(same.allows(&web(), &db(), 80));
 }
@@ -142,7 +142,7 @@ fn a_tier_without_an_enforced_policy_in_this_direction_contributes_nothing() {
         .tier("mine", Some(1.0), Deny)
         .policy("out", in_tier("mine", 1.0, egress("app == 'db'", vec![])))
         .policy("other", in_tier("mine", 1.0, ingress("app == 'nobody'", vec![])));
-    // A policy without types and without egress rules applies to ingress, so the type has to be
+    // A policy without types and without egress rules applies to ingress, so the type must be
     // stated.
     let only_egress = calico::Policy {
         types: Some(vec![PolicyType::Egress]),
@@ -315,7 +315,7 @@ fn what_the_end_of_a_tier_would_deny_is_told_of_each_staged_policy_if_none_is_en
 fn types_default_by_the_rules_that_are_there() {
     let speaks = |policy: &calico::Policy| {
         let cluster = Cluster::new().policy("p", policy.clone());
-        // A policy that applies to a direction and has no rule for the packet isolates.
+        // If a policy applies to a direction and has no rule for the packet, it isolates.
         (!cluster.allows(&lab(), &db(), 80), !cluster.allows(&db(), &lab(), 80))
     };
     let no = || vec![from(Allow, matching("app == 'nobody'"))];

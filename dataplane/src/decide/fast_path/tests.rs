@@ -35,14 +35,14 @@ const ADDRESSES6: [Ipv6Addr; 3] = [
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 3),
 ];
 const BACKEND_PORT: u16 = 8080;
-/// When the packet comes.
+/// The time when the packet arrives, in seconds.
 const NOW: u32 = 10_000;
 
-/// A flow as earlier packets may have left it, and a packet that may be one of its.
+/// A flow in a state in which earlier packets may have left it, and a packet that may belong to it.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is so or not by itself")]
 struct Case {
-    /// The first packet's flags and the later ones', with who sent them.
+    /// The earlier packets: whether the responder sent it, and its flags.
     before: Vec<(bool, u8)>,
     silent: u32,
     verdict: Verdict,
@@ -50,7 +50,7 @@ struct Case {
     hops: [u32; 2],
     is_v6: bool,
     is_tcp: bool,
-    /// The responder's.
+    /// The port of the responder.
     port: u16,
     flags: u8,
     is_reply: bool,
@@ -59,12 +59,12 @@ struct Case {
     dont_fragment: bool,
     entrance: u32,
     is_translated: bool,
-    /// The packet has the key of the other side of the translation.
+    /// Whether the packet has the key of the other side of the translation.
     has_other_key: bool,
 }
 
 impl Case {
-    /// The ends of the packet, as places in the lists of addresses and ports.
+    /// The ends of the packet, as indexes into the lists of addresses and ports.
     fn ends(&self) -> [usize; 2] {
         let server = 1 + usize::from(self.is_translated && (self.is_reply ^ self.has_other_key));
         if self.is_reply { [server, 0] } else { [0, server] }
@@ -91,7 +91,7 @@ impl Case {
     }
 }
 
-/// Seldom something else.
+/// Usually `usual`, and sometimes a value of `other`.
 fn mostly<T: Clone + std::fmt::Debug + 'static>(
     usual: T,
     other: impl Strategy<Value = T> + 'static,

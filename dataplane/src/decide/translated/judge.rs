@@ -1,4 +1,4 @@
-//! The ends of a flow that is translated, as policy sees them, and the epoch of the decision on it.
+//! The ends of a translated flow as policy sees them, and the epoch of the decision on it.
 
 use manx_policy_compiler::model::{L4Header, Protocol, Transport};
 
@@ -11,8 +11,9 @@ use crate::services::FrontendKey;
 use crate::tables::{EncodedNextHop, NextHop, NextHopPair, ReturnPath, Tables};
 use crate::wire::address::Address;
 
-/// Evaluates policy for a translated flow with this first key. `asked`: its ends before the translation. `ends`: those
-/// behind it, but for the source, which is as it was sent. `port`: the destination's behind it.
+/// Evaluates policy for a translated flow with this first key. `asked` are its ends before the translation. `ends` are
+/// its ends after the translation, with the source as the client sent it. `port` is the destination port after the
+/// translation.
 pub(super) fn evaluate(
     tables: &Tables,
     first: &DirectedKey,
@@ -31,32 +32,34 @@ pub(super) fn evaluate(
     policy::evaluate_policy(tables, views, UntrackedAllows::NONE)
 }
 
-/// As [`evaluate`], for a flow that has both keys.
+/// Like [`evaluate`], for a flow that has both keys.
 pub(super) fn evaluate_known(tables: &Tables, keys: &TwoKeys, ends: FlowEnds) -> PolicyVerdict {
     let (_, port) = keys.second.key.destination(keys.second.original);
     evaluate(tables, &keys.first, asked_ends(tables, keys, &ends), (ends, port))
 }
 
-/// Whether Manx carries the packets of a translated flow between these ends. A service leads outside hosts and the node's
-/// own processes to hosts, too. `to_visit`: it leads outside hosts to another node, which takes them as visitors.
+/// Whether Manx carries the packets of a translated flow between these ends. In addition to what [`connects`] allows, a
+/// service leads outside hosts and the node's own processes to hosts. `to_visit`: the service also leads outside hosts
+/// to another node, which takes them as visitors.
 pub(super) fn leads(
     tables: &Tables,
     (is_service, to_visit): (bool, bool),
     ends: &FlowEnds,
 ) -> bool {
     let is_led = || match (ends.from, ends.to) {
-        // They answer to the node, if they see it.
+        // The replies go to the node, because the node's address is the source of such a flow.
         (NextHop::Node | NextHop::Host, NextHop::Node | NextHop::Host) => {
             is_service && tables.manx_ports.is_some()
         }
         (NextHop::Host, NextHop::Tunnel(_)) => is_service && to_visit,
         _ => false,
     };
-    // Somebody else's backend must not be a service's address: it would be translated for ever.
+    // The destination must not be a service address itself, or packets would be translated without end.
     ends.to != NextHop::Service && (connects(tables, ends.from, ends.to) || is_led())
 }
 
-/// As [`leads`], for a flow that has both keys. `leads_as_before`: its packets go where they went.
+/// Like [`leads`], for a flow that has both keys. `leads_as_before`: the flow is allowed and its next hops are the same
+/// as before.
 pub(super) fn leads_known(
     tables: &Tables,
     keys: &TwoKeys,
@@ -73,25 +76,26 @@ pub(super) fn leads_known(
     leads(tables, (is_service, leads_as_before || takes_visitors()), ends)
 }
 
-/// Whether a flow that asks for `asked` was led to `behind` by a service. Other protocols have no service, and their ports
-/// are none: an ICMP query has its identifier in their place.
+/// Whether a service led a flow from the destination `asked` to `behind`. False for protocols without ports: no service
+/// has them, and an ICMP query has its identifier in place of a port.
 pub(super) fn is_of_service(asked: &FrontendKey, behind: &FrontendKey) -> bool {
     Protocol::from_number(asked.protocol).is_some() && asked != behind
 }
 
-/// The two addresses that a translated flow's decision rests on: its source, and its destination behind the translation.
+/// The two addresses that the decision on a translated flow rests on: its source, and its destination after the
+/// translation.
 #[inline]
 fn judged_addresses(TwoKeys { first, second }: &TwoKeys) -> [Address; 2] {
     [first.key.source(first.original).0, second.key.destination(second.original).0]
 }
 
-/// The epoch of a decision on a translated flow. A backend that goes begins another one.
+/// The epoch of a decision on a translated flow. A new epoch begins when a backend is removed.
 #[inline]
 pub(in crate::decide) fn epoch(tables: &Tables, keys: &TwoKeys) -> Epoch {
     epoch_of(tables, judged_addresses(keys))
 }
 
-/// As [`epoch`], of a flow with these two addresses, in either order.
+/// Like [`epoch`], for a flow with these two addresses, in either order.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "every packet that is translated")]
 pub(super) fn epoch_of(tables: &Tables, addresses: [Address; 2]) -> Epoch {
@@ -101,7 +105,7 @@ pub(super) fn epoch_of(tables: &Tables, addresses: [Address; 2]) -> Epoch {
     Epoch { version, changes: changes.wrapping_add(gone) }
 }
 
-/// The ends that policy judges, and the next hops, if the packets of the original direction took this path before.
+/// The ends that policy judges and the next hops, for a flow whose packets in the original direction come by this path.
 pub(super) fn judged_ends(
     tables: &Tables,
     keys: &TwoKeys,
@@ -110,7 +114,7 @@ pub(super) fn judged_ends(
     let TwoKeys { first, second } = keys;
     let [source, destination] = judged_addresses(keys);
     let (pair, ends) = by_return_path(tables, path, lookup_ends(tables, source, destination));
-    // The node's own process keeps the node's address, and has a port of these like all others.
+    // A process of the node keeps the node's address, and gets a port of Manx's range like all other sources.
     let is_of_node = first.key.source(first.original).0 != second.key.source(second.original).0
         || matches!(ends.from, NextHop::Host | NextHop::Node);
     let by_node = is_of_node && matches!(ends.to, NextHop::Host | NextHop::Node);
@@ -118,7 +122,7 @@ pub(super) fn judged_ends(
     (pair, ends)
 }
 
-/// The ends of the flow before its translation, with the same source.
+/// The ends of the flow before its translation. The source is the same.
 fn asked_ends(tables: &Tables, keys: &TwoKeys, ends: &FlowEnds) -> FlowEnds {
     let (address, _) = keys.first.key.destination(keys.first.original);
     let identities = [ends.identities[0], tables.identity(address)];

@@ -1,7 +1,7 @@
-//! Packets of flows that are translated and known.
+//! Packets of known translated flows.
 //!
-//! A flow's backend stays its backend until it is gone ([`ServiceTable::keeps`]): then TCP's client is told, and for other
-//! protocols the next packet chooses anew.
+//! A flow keeps its backend until the backend is gone ([`ServiceTable::keeps`]). Then a TCP client gets a RST, and for
+//! other protocols the next packet chooses another backend.
 
 use super::judge::{epoch, epoch_of, evaluate_known, is_of_service, judged_ends, leads_known};
 use super::moved;
@@ -26,10 +26,10 @@ use crate::services::{Backend, FrontendKey, ServiceTable};
 use crate::tables::{NextHop, NextHopPair, ReturnPath, Tables};
 use crate::wire::protocol;
 
-/// A flow's backend is gone, or the node lost the one by which the world answers.
+/// The flow's backend is gone, or the node has lost the address that replaced the flow's source.
 struct BackendGone;
 
-/// Whether what a translation has put in the place of a flow's ends is still there: the backend, and the node's address.
+/// Whether the ends that a translation has put into a flow still exist: the backend, and the node's address.
 fn stands(tables: &Tables, TwoKeys { first, second }: &TwoKeys, to: NextHop) -> bool {
     let [(before, _), (source, _)] = [first, second].map(|it| it.key.source(it.original));
     let [asked, behind] = [first, second].map(|it| FrontendKey::asked_by(&it.key, it.original));
@@ -47,7 +47,7 @@ fn stands(tables: &Tables, TwoKeys { first, second }: &TwoKeys, to: NextHop) -> 
         && (source == before || is_there())
 }
 
-/// Brings a translated flow up to date with the tables, as [`tracked`](super::tracked) does others.
+/// Brings a translated flow up to date with the tables, as [`tracked`](super::tracked) does for other flows.
 fn refresh(
     tables: &Tables,
     entry: &mut FlowMut<'_>,
@@ -70,7 +70,8 @@ fn refresh(
     Ok(refresh_stale(tables, entry, (pair, &ends, leads), epoch, judge, evaluate))
 }
 
-/// Decides a packet whose flow was found, is live and has two keys. `Err`: the packet opens a flow at this place.
+/// Decides a packet whose flow was found, is live and has two keys. Returns `Err` if the packet opens a new flow at
+/// this place.
 #[inline(never)]
 pub(in crate::decide) fn decide_known(
     tables: &Tables,
@@ -83,11 +84,11 @@ pub(in crate::decide) fn decide_known(
     let Some(mut entry) = state.flows.live_entry(found, now) else {
         return Err(found);
     };
-    // Not after a reset: anybody can forge that.
+    // A connection that was reset does not count as closed, because anybody can forge a reset.
     let is_closed = entry.state() == FlowState::Closed;
     let (direction, key, orientation) = match keys.place(&name.key, name.orientation) {
         PlaceInFlow::Own(direction, key, orientation) => (direction, key, orientation),
-        // If the packet may open a flow, that takes the place of this one.
+        // If the packet may open a flow, the new flow takes the place of this one.
         PlaceInFlow::OtherConnection
             if is_closed && metadata.tcp_flags.opens()
                 || moved::gives_way(tables, &keys, metadata) =>
@@ -107,7 +108,7 @@ pub(in crate::decide) fn decide_known(
     }
     let judge = match entry.admission(metadata.tcp_flags, direction) {
         Admission::Cached => false,
-        // The packet alone is judged, because a denial would end a connection that is to be kept.
+        // The packet alone is judged, because a denial of the flow would end a connection that is to be kept.
         Admission::Judge if keeps_established(tables, &entry) => {
             let path = ReturnPath::of(entry.next_hop_pair(FlowDirection::Original).from);
             let (pair, ends) = judged_ends(tables, &keys, path);
@@ -118,7 +119,8 @@ pub(in crate::decide) fn decide_known(
             false
         }
         Admission::Judge => true,
-        // The other side is told that its connection has ended. The initiator's next SYN finds none.
+        // The other side gets a RST, because its connection has ended. Then the initiator's next SYN meets no old
+        // connection there.
         Admission::OtherConnection => {
             let is_told = !is_original
                 && metadata.entrance.admits_flow(pair, direction)
@@ -131,7 +133,7 @@ pub(in crate::decide) fn decide_known(
             });
         }
         Admission::Recycle if is_original => return Err(found),
-        // The backend opens a connection to the client from the service's port.
+        // The backend opens a connection to the client from the port of the service.
         Admission::Recycle | Admission::JudgeAlone => {
             return Ok(FlowDecision::drop(DropReason::ConnectionTaken));
         }
@@ -155,7 +157,8 @@ fn without_backend(
     if !is_original {
         return Ok(FlowDecision::drop(DropReason::BackendGone));
     }
-    // Nobody else ends a sender's flow, or is answered for it. A visitor's has one key, so this is none.
+    // Only the sender of the flow ends it and gets the RST. A visitor's flow has one key, so this flow is not a
+    // visitor's.
     let (pair, ends) = judged_ends(tables, keys, metadata.entrance.return_path());
     if !metadata.entrance.admits_flow(pair, FlowDirection::Original)
         || visitor::is_visitor(ends.from)
@@ -169,8 +172,8 @@ fn without_backend(
     Err(state.flows.find(name.hash, &name.key))
 }
 
-/// Decides an ICMP error that comes in here, about a packet of a translated flow, which names the flow by this key and
-/// orientation. `None`: no such packet of the flow has passed here.
+/// Decides an ICMP error that enters here and is about a packet of a translated flow. The error names the flow by this
+/// key and orientation. `None`: no such packet of the flow has passed here.
 pub(in crate::decide) fn decide_error(
     tables: &Tables,
     flows: &mut FlowTable,
@@ -178,7 +181,8 @@ pub(in crate::decide) fn decide_error(
     (key, orientation): (&FlowKey, Orientation),
     (entrance, now): (Entrance, u32),
 ) -> Option<(FlowDirection, NextHopPair, FlowDecision)> {
-    // The error travels against the quoted packet, and so as a packet of the other direction does.
+    // The error travels in the opposite direction of the quoted packet, so it is placed like a packet of that
+    // direction.
     let PlaceInFlow::Own(direction, key, back) = keys.place(key, orientation.reverse()) else {
         return None;
     };
@@ -189,7 +193,8 @@ pub(in crate::decide) fn decide_error(
     Some((direction, pair, FlowDecision::from_verdict(pair, &verdict).translated(translation)))
 }
 
-/// As [`fast_path`](crate::decide::fast_path()), for packets of flows that are translated. The caller has tried that first.
+/// Like [`fast_path`](crate::decide::fast_path()), for packets of translated flows. The caller has tried
+/// [`fast_path`](crate::decide::fast_path()) first.
 #[inline]
 pub fn translated_fast_path<'a>(
     tables: &'a Tables,
@@ -204,7 +209,7 @@ pub fn translated_fast_path<'a>(
     let (mut entry, place) =
         state.flows.lookup_guessed_two_keys(&name.key, name.orientation, name.guess, now)?;
     let PlaceInFlow::Own(direction, key, orientation) = place else { return None };
-    // The client and the backend: packets of either direction come from one to the other.
+    // The client and the backend: packets of both directions travel between these two.
     let judged = [name.key.source(name.orientation).0, key.destination(orientation).0];
     let stands = entry.verdict == Verdict::Allow
         && entry.stays(flags, direction)
@@ -218,8 +223,8 @@ pub fn translated_fast_path<'a>(
     Some((forwarding, Translation { key, orientation }, entry.counters))
 }
 
-/// What restoring a translated flow of the last process needs: its ends and the verdict on it. `None`: its backend is gone,
-/// or nothing leads there.
+/// What is needed to restore a translated flow of the last process: its ends and the verdict on it. `None`: its backend
+/// is gone, or its destination has no route.
 pub(in crate::decide) fn judge_restored(
     tables: &Tables,
     keys: &TwoKeys,
@@ -227,7 +232,7 @@ pub(in crate::decide) fn judge_restored(
 ) -> Option<((NextHopPair, FlowEnds), PolicyVerdict, Epoch)> {
     let epoch = epoch(tables, keys);
     let (pair, ends) = judged_ends(tables, keys, path);
-    // Of the last process nothing else tells a client from outside from a pod that is gone.
+    // Nothing else in the record distinguishes a client from outside from a pod that is gone.
     let as_before = path == ReturnPath::ManxPorts;
     let leads = leads_known(tables, keys, &ends, as_before);
     (leads && stands(tables, keys, ends.to)).then_some(())?;

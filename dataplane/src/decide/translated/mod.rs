@@ -1,7 +1,8 @@
-//! Flows that are translated: to a backend of a service, and to the world with the node's address as their source. They are
-//! found by either of their keys, and judged by their client and by what is behind the translation.
+//! Translated flows: flows to a backend of a service, or to the world with the node's address as their source. They are
+//! found by either of their keys. They are judged by their client and by their destination after the translation.
 //!
-//! A flow's backend is chosen when the flow opens, and stays. What another node has opened goes on here ([`moved`]).
+//! A flow's backend is chosen when the flow opens, and does not change. A connection that another node has opened can
+//! continue here ([`moved`]).
 
 mod judge;
 mod known;

@@ -1,21 +1,21 @@
-//! Connections whose packets come by another node than before, because a router chooses their way anew.
+//! Connections whose packets arrive by another node than before, because a router has chosen another way for them.
 //!
-//! The other node chooses the same backend ([`choose`](crate::services::choose)). What this node
-//! knows of the connection by its old way gives way:
+//! The other node chooses the same backend ([`choose`](crate::services::choose)). The flow that this node has for the
+//! old way is replaced:
 //!
-//! | before | now | what gives way |
+//! | before | now | the flow that is replaced |
 //! |---|---|---|
-//! | another node brought the client here | this node does | the visitor's flow: [`free_key`] |
-//! | this node led him to its own backend | another node brings him | the translated flow: [`gives_way`] |
-//! | another node brought him | a third one does | the visitor's flow: [`has_moved`] |
+//! | another node brought the client here | this node leads the client itself | the visitor's flow: [`free_key`] |
+//! | this node led the client to its own backend | another node brings the client | the translated flow: [`gives_way`] |
+//! | another node brought the client | a third node brings it | the visitor's flow: [`has_moved`] |
 //!
-//! A first packet takes nothing away: it opens a connection, and who has the addresses and ports of one that is there
-//! waits until that ends. Of UDP nobody can tell a first packet.
+//! A first packet replaces nothing: it opens a connection, and a connection with the same addresses and ports as an
+//! existing one waits until that one ends. UDP has no first packet that can be recognized.
 //!
-//! Nobody can tell, either, whether the client has sent a packet, or a stranger with his address. So a connection moves only
-//! where the answers come from the same address as before, whichever node they leave: where one frontend alone leads
-//! clients from outside to the backend, at an address that is no node's ([`only_shared_way`]). Otherwise the client would
-//! answer the backend's next segment, which comes from another address, by a reset.
+//! Nor can a packet of the client be distinguished from one of a stranger with the same source address. So a connection
+//! moves only where replies come from the same address as before, whichever node they leave. This holds if a single
+//! frontend leads clients from outside to the backend, and if its address is no node's ([`only_shared_way`]). Otherwise
+//! the backend's next segment would reach the client from another address, and the client would answer it with a reset.
 
 use crate::decide::address_lookup::{by_return_path, lookup_ends};
 use crate::decide::metadata::PacketMetadata;
@@ -26,14 +26,14 @@ use crate::services::{Frontend, FrontendKey};
 use crate::tables::{EncodedNextHop, NextHop, Tables};
 use crate::wire::protocol;
 
-/// Whether all nodes choose alike for clients from outside of a frontend, at an address with this next hop: they may come by
-/// any node.
+/// Whether all nodes choose the same backend for a client from outside that uses this frontend. `asked` is the next hop
+/// of the frontend's address. Packets of such a client may come by any node.
 pub(super) fn is_shared(frontend: &Frontend, asked: NextHop) -> bool {
-    // Another next hop: the address is a node's.
+    // With another next hop, the address is a node's.
     frontend.takes_visitors && asked == NextHop::Service
 }
 
-/// The frontend by which all clients from outside reach a backend, if they may come by any node.
+/// The only frontend by which clients from outside reach a backend, if they may come by any node.
 pub(super) fn only_shared_way(tables: &Tables, backend: &FrontendKey) -> Option<FrontendKey> {
     let services = tables.services.as_deref()?;
     let way = services.only_way(backend)?;
@@ -41,8 +41,8 @@ pub(super) fn only_shared_way(tables: &Tables, backend: &FrontendKey) -> Option<
     is_shared(frontend, tables.next_hop(way.address)).then_some(way)
 }
 
-/// Whether a packet is of a connection that is there, of a visitor whom another node brought before: a router has chosen
-/// its way anew. `from`: the next hop of the connection's client.
+/// Whether a packet belongs to an existing connection of a visitor that another node brought before. A router has then
+/// chosen another way for the connection. `from` is the next hop of the connection's client.
 #[inline]
 pub(in crate::decide) fn has_moved(
     tables: &Tables,
@@ -60,7 +60,7 @@ pub(in crate::decide) fn has_moved(
         .is_some()
 }
 
-/// Frees the second key of a flow that may have moved here from another node, if a visitor's flow has it.
+/// Removes a visitor's flow that has the second key of a flow that may have moved here from another node.
 pub(super) fn free_key(state: &mut DecisionState, second: &DirectedKey, now: u32) {
     let hash = state.flows.hash(&second.key);
     let holder = state.flows.find(hash, &second.key);
@@ -74,8 +74,8 @@ pub(super) fn free_key(state: &mut DecisionState, second: &DirectedKey, now: u32
     }
 }
 
-/// Whether a translated flow with these keys gives way to a packet that has its second key and comes as a client's:
-/// another node brings the client now, to the backend that this node had chosen.
+/// Whether a translated flow with these keys gives way to a packet that has its second key and comes as a client's
+/// packet. Then another node now brings the client to the backend that this node had chosen.
 pub(super) fn gives_way(tables: &Tables, keys: &TwoKeys, metadata: &PacketMetadata) -> bool {
     let TwoKeys { first, second } = keys;
     let [asked, backend] = [first, second].map(|it| FrontendKey::asked_by(&it.key, it.original));
@@ -91,7 +91,7 @@ pub(super) fn gives_way(tables: &Tables, keys: &TwoKeys, metadata: &PacketMetada
         && is_brought()
 }
 
-/// Whether a connection of this protocol may open by a packet that is not its first one.
+/// Whether a packet that is not the first one may open a connection of this protocol.
 pub(super) fn opens_midway(tables: &Tables, of: u8) -> bool {
     of != protocol::TCP || !tables.connections.tcp_strict
 }

@@ -1,4 +1,4 @@
-//! Opening the flow of a packet that is translated.
+//! Opens the flow of a packet that is translated.
 
 use manx_policy_compiler::model::Protocol;
 
@@ -21,7 +21,7 @@ use crate::tables::{EncodedNextHop, NextHop, NextHopPair, Tables};
 use crate::wire::address::Address;
 use crate::wire::protocol;
 
-/// Whether the packets of flows to this next hop may be translated.
+/// Whether packets to this next hop may be translated.
 #[inline]
 pub(in crate::decide) fn may_open(tables: &Tables, to: NextHop) -> bool {
     match to {
@@ -31,9 +31,9 @@ pub(in crate::decide) fn may_open(tables: &Tables, to: NextHop) -> bool {
     }
 }
 
-/// Opens the flow of a packet that is translated, if policy allows it: to a service's address, to a port of the node's that
-/// a service has, or to the world. The packet comes with its next hops, its ends, and the place for its flow. `None`: it is
-/// not translated.
+/// Opens the flow of a packet that is translated, if policy allows it. The packet goes to a service's address, to a
+/// port of the node that a service has, or to the world. The arguments are its next hops, its ends, and the place for
+/// its flow. `None`: it is not translated.
 #[inline(never)]
 pub(in crate::decide) fn open(
     tables: &Tables,
@@ -52,7 +52,7 @@ pub(in crate::decide) fn open(
         Choice::Decided(decision) => return Some(decision),
         Choice::Untranslated => return None,
     };
-    // Read before the look-up, so that a change meanwhile is noticed.
+    // This is read before the look-up, so that a change in between is noticed.
     let epoch = epoch_of(tables, [client.0, destination.0]);
     let of_destination = state.source_cache.lookup_ends(tables, client.0, destination.0);
     let (pair, ends) = by_return_path(tables, metadata.entrance.return_path(), of_destination);
@@ -64,7 +64,7 @@ pub(in crate::decide) fn open(
     let Ok(source) = source else {
         return Some(FlowDecision::drop(DropReason::NoRoute));
     };
-    // The backend knows the connection by the client's own address and port.
+    // The connection can have moved only if the backend sees the client's own address and port.
     let takes_moved = takes_moved && source == SourceBehind::Client;
     if is_lost(metadata) && !takes_moved {
         return Some(FlowDecision::refuse(DropReason::TcpWithoutFlow));
@@ -114,7 +114,7 @@ pub(in crate::decide) fn open(
     Some(FlowDecision::from_verdict(pair, &verdict).translated(translation))
 }
 
-/// The decision on a packet whose flow gets no second key here.
+/// The decision on a packet whose flow gets no second key at this worker.
 fn without_key(
     state: &mut DecisionState,
     metadata: &PacketMetadata,
@@ -138,33 +138,34 @@ fn without_key(
     FlowDecision::drop(DropReason::NoFreePort)
 }
 
-/// Whether a packet without a flow is one of a TCP connection that was open: nobody knows its backend, or the port by which the
-/// world knows it. But all nodes choose alike for a connection that may have been another node's.
+/// Whether a packet without a flow belongs to a TCP connection that was open: its backend, or the source port that the
+/// world knows, is lost. An exception is a connection that may have moved here, because all nodes choose the same
+/// backend for it.
 fn is_lost(metadata: &PacketMetadata) -> bool {
     metadata.flow.key.protocol() == protocol::TCP && metadata.is_under_way()
 }
 
-/// Where a new flow goes.
+/// The destination of a new flow.
 enum Choice {
     Destination(Chosen),
-    /// Nowhere.
+    /// There is no destination: this is the decision.
     Decided(FlowDecision),
-    /// Where it would go without services.
+    /// The destination is the one without services.
     Untranslated,
 }
 
-/// The destination of a new flow.
+/// The chosen destination of a new flow.
 struct Chosen {
-    /// The destination behind the translation: a backend, if a service has the address and port that it asks for, else
-    /// those.
+    /// The destination after the translation: a backend, if a service has the address and port that the packet names,
+    /// else that address and port.
     destination: (Address, u16),
-    /// Whether outside hosts go there on another node, too.
+    /// Whether clients from outside may be led to a backend on another node, too.
     to_visit: bool,
-    /// Whether the packet may be of a flow that was another node's before.
+    /// Whether the packet may belong to a flow that another node had before.
     takes_moved: bool,
 }
 
-/// Chooses where a new flow goes.
+/// Chooses the destination of a new flow.
 fn choose_destination(
     tables: &Tables,
     state: &mut DecisionState,
@@ -213,7 +214,7 @@ fn choose_destination(
     }
 }
 
-/// Where a new flow to an address and port goes that no service has.
+/// The destination of a new flow to an address and port that no service has.
 fn without_frontend(
     tables: &Tables,
     pair: NextHopPair,
@@ -229,9 +230,9 @@ fn without_frontend(
     let has_ports = Protocol::from_number(protocol).is_some();
     match (is_for_manx, has_ports) {
         (false, _) => Choice::Untranslated,
-        // The node's kernel has this message, too.
+        // The node's kernel has received this message, too.
         (true, false) => Choice::Decided(FlowDecision::drop(DropReason::NotOurs)),
-        // Nothing tells whether a port of the way out is in use (RFC 5382, section 4.3).
+        // A port for masquerading gets no answer, so nothing shows whether it is in use (RFC 5382, section 4.3).
         (true, true) if is_of_way_out => {
             Choice::Decided(FlowDecision::drop(DropReason::UnknownPort))
         }

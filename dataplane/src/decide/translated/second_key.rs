@@ -1,21 +1,22 @@
-//! The second key of a new flow: by it its answers are told from those of all other flows.
+//! The second key of a new flow. It distinguishes the flow's replies from those of all other flows.
 
 use super::source::SourceBehind;
 use crate::decide::state::DecisionState;
 use crate::flow::{DirectedKey, EndReason, Found, Holder, KeyTaken, Owner, ReservedKey, WorkerId};
 use crate::wire::address::Address;
 
-/// The ports that are tried for a flow until one is free behind the translation.
+/// The number of ports that are tried for a flow before the search for a free one ends.
 const PORT_TRIES: usize = 32;
 
-/// The seconds of silence after which a flow without connections may give its port up: answers that were under way have
-/// arrived. (While ports are free, it keeps its port for minutes, as RFC 4787 asks, section 4.3.)
+/// The seconds of silence after which a flow of a protocol without connections may lose its port. Replies that were on
+/// their way have arrived by then. (While ports are free, the flow keeps its port for minutes, as RFC 4787, section
+/// 4.3, requires.)
 const QUIET: u32 = 5;
 
-/// The ports that may take the place of a client's, the first and the last.
+/// The first and the last of the ports that may replace a client's port.
 const CLIENT_PORTS: (u16, u16) = (1024, u16::MAX);
 
-/// A flow that needs a second key: its first one, its source and destination behind the translation, and its owner.
+/// A flow that needs a second key: its first key, its source and destination after the translation, and its owner.
 pub(super) struct Wanted<'a> {
     pub(super) first: &'a DirectedKey,
     pub(super) source: SourceBehind,
@@ -23,24 +24,24 @@ pub(super) struct Wanted<'a> {
     pub(super) owner: Owner,
 }
 
-/// All keys that were tried are taken.
+/// The error that all keys that were tried are taken.
 pub(super) struct NoKey {
-    /// The worker that has most of them, if other workers have some: it may take one away.
+    /// The worker that has most of these keys, if other workers have any. That worker can free one.
     pub(super) most: Option<WorkerId>,
-    /// The flows of this worker that have some of them.
+    /// The number of flows of this worker that have any of these keys.
     pub(super) holders: u8,
-    /// The owner that has most of these flows, and how many.
+    /// The owner that has most of these flows, and how many it has.
     pub(super) owner: Option<(Owner, u8)>,
 }
 
-/// Reserves a second key: with the client's own port, or with another one if another flow or worker has that key. The
-/// node's ports are taken at random. Where those that are tried are taken, a connection that is over gives its port up;
-/// and if none is over, the owner that has most of them gives one up to an owner that has fewer. So no pod can keep the
-/// ports to a destination from others, but for one that sends by all of them without a pause ([`QUIET`]).
+/// Reserves a second key. The key has the client's own port, or another one if another flow or worker has that key.
+/// Ports of the node are chosen at random. If all ports that were tried are taken, a connection that is over loses its
+/// port. If none is over, the owner that has most of them loses one to an owner that has fewer. So no pod can keep the
+/// ports to a destination from other pods, except a pod that sends from all of them without a pause ([`QUIET`]).
 ///
-/// The other side may not know that a flow has lost its port. With TCP it hears of that before the next flow may speak with
-/// it ([`FlowState::SynSentOutward`](crate::flow::FlowState::SynSentOutward)). Other protocols have no such end, so a flow
-/// must have been quiet.
+/// The other side may not know that a flow has lost its port. With TCP, it learns this before the next flow can
+/// exchange data with it ([`FlowState::SynSentOutward`](crate::flow::FlowState::SynSentOutward)). Other protocols have
+/// no such exchange, so a flow must have been quiet.
 pub(super) fn reserve_second_key(
     state: &mut DecisionState,
     found: Found,
@@ -60,7 +61,7 @@ pub(super) fn reserve_second_key(
     }
 }
 
-/// As [`reserve_second_key`], where the first key that was tried is taken.
+/// Like [`reserve_second_key`], if the first key that was tried is taken.
 #[inline(never)]
 fn reserve_another_key(
     state: &mut DecisionState,
@@ -125,27 +126,28 @@ fn most_frequent(workers: &[Option<WorkerId>]) -> Option<WorkerId> {
     all().max_by_key(|worker| all().filter(|it| it == worker).count()).copied()
 }
 
-/// The owner that has most of the keys that were found taken, and how many.
+/// The owner that has most of the keys that were found taken, and how many it has.
 fn most_holding(taken: &[Option<(DirectedKey, Holder)>]) -> Option<(Owner, u8)> {
     let all = || taken.iter().flatten().map(|(_, it)| it.owner);
     let counted = all().map(|owner| (owner, all().filter(|it| *it == owner).count() as u8));
     counted.max_by_key(|(_, count)| *count)
 }
 
-/// One of the ports from the first to the last, at random.
+/// A random port between the first and the last, inclusive.
 fn random_port(state: &mut DecisionState, (least, last): (u16, u16)) -> u16 {
     let ports = u32::from(last.saturating_sub(least)) + 1;
     least + (state.chance() % ports) as u16
 }
 
-/// Of the keys that were found taken, one of a connection that is over: rather of the owner's own, then of the one that
-/// has been silent longest. A quiet flow without connections is over if the owner itself has it.
+/// Chooses, among the keys that were found taken, one of a connection that is over. It prefers the owner's own
+/// connections, then the one that has been silent longest. A quiet flow of a protocol without connections counts as
+/// over if it is the owner's own.
 ///
-/// Its peer may still be in TIME-WAIT. It accepts a SYN with a later timestamp or sequence number (RFC 9293, section
-/// 3.6.1; RFC 6191), and Linux counts the timestamps of all connections between two addresses with one clock: so the
-/// owner's own are first. A peer that does not accept it, or still waits for its last FIN to be acknowledged, answers
-/// by an ACK; the pod resets that, which ends the old connection (RFC 9293, section 3.10.7.3), and its next SYN is a
-/// second later.
+/// The peer of the old connection may still be in TIME-WAIT. Such a peer accepts a SYN with a later timestamp or
+/// sequence number (RFC 9293, section 3.6.1; RFC 6191). Linux takes the timestamps of all connections between two
+/// addresses from one clock, so the owner's own connections come first. A peer that does not accept the SYN, or still
+/// waits for the acknowledgment of its last FIN, answers with an ACK. The pod resets that, which ends the old
+/// connection (RFC 9293, section 3.10.7.3), and sends its next SYN a second later.
 fn longest_over(
     taken: &[Option<(DirectedKey, Holder)>],
     owner: Owner,
@@ -160,8 +162,8 @@ fn longest_over(
     over.max_by_key(|(_, it)| (it.owner == owner, silence(it))).copied()
 }
 
-/// Of the keys that were found taken, one of the owner that has most: rather of a flow that is not established. `None`:
-/// `owner` itself would have as many as that one, or none of these flows is quiet.
+/// Chooses, among the keys that were found taken, one of the owner that has most. It prefers a flow that is not
+/// established. `None`: `owner` would then have as many as that owner, or none of these flows is quiet.
 fn most_wasteful(
     taken: &[Option<(DirectedKey, Holder)>],
     owner: Owner,

@@ -1,4 +1,4 @@
-//! The source of a flow's packets behind the translation.
+//! The source of a flow's packets after the translation.
 
 use std::net::IpAddr;
 
@@ -9,25 +9,26 @@ use crate::services::{HAIRPIN_V4, HAIRPIN_V6};
 use crate::tables::{EncodedNextHop, ManxPorts, NextHop, NextHopPair, Tables};
 use crate::wire::address::Address;
 
-/// The source of a flow's packets behind the translation.
+/// The source of a flow's packets after the translation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SourceBehind {
-    /// The client, so that the other end sees him.
+    /// The client, so that the other end sees the client's own address.
     Client,
-    /// Another address: the client's gateway, if an endpoint reaches itself, because it takes nothing from the outside that
-    /// has its own address; or one of this node's block, on the way through a tunnel, which brings no other.
+    /// Another address. If an endpoint reaches itself, it is the client's gateway, because an endpoint drops packets
+    /// from outside that have its own address. On the way through a tunnel, which admits no other source, it is an
+    /// address of this node's block.
     Address(Address),
-    /// The node, with a port of these: its answers come back to the node.
+    /// The node, with a port of this range. Replies come back to the node.
     Node(Address, (u16, u16)),
 }
 
-/// The node has no address of the family that could take a source's place.
+/// The error that the node has no address of the family that could replace the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NoAddress;
 
-/// The source of a flow behind its translation, by the client and the destination. It is the node where the pool of a pod
-/// asks for it; and where a service has led a client that is no pod to a backend that is none, because the answers have to
-/// come back here.
+/// The source of a flow after its translation, determined by the client and the destination. It is the node in two
+/// cases. The pool of a pod asks for masquerading, or a service has led a client that is no pod to a backend that is no
+/// pod, so that the replies must come back here.
 pub(super) fn source_behind(
     tables: &Tables,
     ends: &FlowEnds,
@@ -59,7 +60,7 @@ pub(super) fn source_behind(
 }
 
 impl SourceBehind {
-    /// The next hops of packets with this source behind the translation, where routes lead by `pair`.
+    /// The next hops of packets that have this source after the translation, where the routes are `pair`.
     pub(super) fn leave(self, pair: NextHopPair) -> NextHopPair {
         match self {
             Self::Node(..) => NextHopPair { to: EncodedNextHop::MANX_PORTS, ..pair },
@@ -67,7 +68,7 @@ impl SourceBehind {
         }
     }
 
-    /// The second key of a flow with this first one, this source port and this destination.
+    /// The second key of a flow with this first key, this source port and this destination.
     pub(super) fn second_key(
         self,
         first: &DirectedKey,

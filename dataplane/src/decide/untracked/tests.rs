@@ -49,7 +49,8 @@ fn v6(of: u16) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, of)
 }
 
-/// A policy with these rules by direction: an action for TCP and UDP to a port, for peers by their number in `WHO`.
+/// A policy with these rules, by direction. Each has an action for TCP and UDP to a port, and peers by their index in
+/// `WHO`.
 fn policy(label: &str, hook: Hook, rules: [&[(Action, u16, &[usize])]; 2]) -> Policy {
     let rule = |direction, (action, port, peers): &(Action, u16, &[usize])| {
         let nets = peers.iter().flat_map(|who| [IpAddr::from(WHO[*who].0), v6(WHO[*who].1).into()]);
@@ -82,9 +83,9 @@ fn policy(label: &str, hook: Hook, rules: [&[(Action, u16, &[usize])]; 2]) -> Po
     }
 }
 
-/// A model with policy of the first pod and untracked policy of the node's interfaces. Both depend on the peer, on
-/// another one in each direction. Packets that the interfaces' policy does not match are tracked. The second pod has no
-/// policy.
+/// A model with policy of the first pod and untracked policy of the node's interfaces. Both depend on the peer, and on
+/// different peers in each direction. Packets that the interfaces' policy does not match are tracked. The second pod
+/// has no policy.
 fn model() -> Model {
     use Action::{Allow, Deny};
     let mut model = Model::default();
@@ -164,11 +165,11 @@ fn tables() -> Tables {
 enum ChainCase {
     Nothing,
     Policy,
-    /// A chain that the image does not have.
+    /// The image does not have the chain.
     Missing,
 }
 
-/// Which parts of the tables remain: the untracked chains by interface and direction, and the uplink.
+/// The parts of the tables that remain: the untracked chains by interface and direction, and the uplink.
 #[derive(Debug, Clone)]
 struct Part {
     untracked: [[ChainCase; 2]; 2],
@@ -208,7 +209,7 @@ fn silent(asking: &Tables) -> Tables {
     silent
 }
 
-/// A packet between two of them, and where it enters.
+/// A packet between two of the addresses, and where it enters.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is so or not by itself")]
 struct Case {
@@ -295,7 +296,7 @@ fn entrance(who: usize) -> Entrance {
     }
 }
 
-/// How often each case occurred that a law of the fast path needs.
+/// The number of times that each case occurred which the laws of the fast path need.
 #[derive(Debug, Default)]
 struct CaseCounts {
     goes: Cell<u32>,
@@ -303,8 +304,8 @@ struct CaseCounts {
     other: Cell<u32>,
     /// Only one interface has untracked policy; it allows the packet, but the packet is transit.
     transit: Cell<u32>,
-    /// Only one interface has untracked policy, in this direction, and its verdict for the other end would be another
-    /// one.
+    /// Only one interface has untracked policy, in this direction, and its verdict would be different if the ends were
+    /// exchanged.
     by_end: [Cell<u32>; 2],
 }
 
@@ -348,7 +349,7 @@ impl CaseCounts {
         }
     }
 
-    /// Whether each case occurred often enough for the laws to mean something.
+    /// Whether each case occurred often enough for the laws to be meaningful.
     fn is_enough(&self) -> bool {
         let Self { goes, tracked, other, transit, by_end: [ingress, egress] } = self;
         [goes, tracked, other].iter().all(|it| it.get() > 400)
@@ -366,7 +367,7 @@ fn the_fast_path_equals_the_slow_path_and_tracked_packets_are_decided_as_without
     let outcome = runner.run(&drawn, |(part, cases)| {
         let asking = part_of(&whole, &part);
         let silent = silent(&asking);
-        // What earlier packets leave in the state must not matter.
+        // The state that earlier packets leave must not matter.
         let (mut fast, mut slow) = (state(), state());
         for case in cases {
             let bytes = packet(&case);

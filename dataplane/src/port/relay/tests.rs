@@ -12,7 +12,7 @@ const POD4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const OTHER4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
 const POD6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 const OTHER6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9);
-/// Of [`POD`]'s bytes: the second lowest bit of the first one is turned.
+/// The link-local address from [`POD`]'s bytes: the second lowest bit of the first byte is inverted.
 const POD_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 2);
 const OTHER_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 9);
 const REQUEST: u8 = 1;
@@ -28,7 +28,7 @@ fn sort(side: Side, frame: &[u8]) -> Frame {
     relay(side).sort(frame.first_chunk().unwrap(), &frame[ETHERNET_LEN..])
 }
 
-/// Checks for each frame whether it goes on to the other side, and that what does not is dropped.
+/// Checks for each frame whether it goes to the other side, and that a frame that does not is dropped.
 fn assert_messages(side: Side, frames: Vec<(&str, bool, Vec<u8>)>) {
     for (what, relayed, frame) in frames {
         let whole = Frame::Message(frame.len() - ETHERNET_LEN);
@@ -110,7 +110,7 @@ fn a_pod_asks_and_answers_for_itself_alone() {
     assert_eq!(sort(Side::Pod, &beyond), Frame::NotOurs, "multicast, and no link message");
 }
 
-/// As [`discovery`], with options.
+/// Like [`discovery`], with options.
 fn with_options(kind: u8, target: Ipv6Addr, options: &[u8]) -> Vec<u8> {
     let to = if kind == kind::NEIGHBOUR_ADVERTISEMENT { NODE } else { ALL_NODES };
     let builder = PacketBuilder::ethernet2(POD, to).ipv6(POD6.octets(), POD6.octets(), 255);
@@ -120,7 +120,7 @@ fn with_options(kind: u8, target: Ipv6Addr, options: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Kernels believe any hardware address there, that of another or of a group, too.
+/// Kernels believe any hardware address in there, even that of another host or of a group.
 #[test]
 fn a_pod_tells_its_own_hardware_address_and_nothing_more() {
     let link_address = |kind, mac: Mac| [&[kind, 1][..], &mac].concat();
@@ -147,7 +147,7 @@ fn a_pod_tells_its_own_hardware_address_and_nothing_more() {
     );
 }
 
-/// Policy has not judged it.
+/// Data after a link message is cut off, because policy has not judged it.
 #[test]
 fn nothing_crosses_behind_a_message() {
     let ask = arp([OTHER, POD], REQUEST, (POD, POD4), OTHER4);
@@ -187,7 +187,7 @@ fn a_pod_is_no_router() {
     );
 }
 
-/// A neighbour would believe it: the hop limit is 255 still.
+/// A neighbour would believe it, because its hop limit is still 255.
 #[test]
 fn a_link_message_behind_extension_headers_goes_nowhere() {
     let told = discovery([OTHER, POD], kind::NEIGHBOUR_ADVERTISEMENT, POD6, OTHER6, 255);

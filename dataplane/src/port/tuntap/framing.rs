@@ -9,8 +9,8 @@ use crate::sys::batch::{HEAD_LEN, Head};
 
 /// The virtio header and any further header in front of the packet: `HEAD` bytes together.
 pub(super) trait Framing<const HEAD: usize>: Send + 'static {
-    /// Makes a packet of the bytes that were read: its head, and the rest. `answer` gets a whole frame that answers a
-    /// request.
+    /// Turns the bytes that were read into a packet. They are given as its head and the rest. `answer` gets a whole
+    /// frame that answers a request.
     fn accept(
         &self,
         head: &[u8; HEAD],
@@ -22,7 +22,7 @@ pub(super) trait Framing<const HEAD: usize>: Send + 'static {
     fn head(&self, packet: &Packet) -> [u8; HEAD];
 }
 
-/// TUN's: nothing but the virtio header.
+/// The framing of TUN: only the virtio header.
 #[derive(Debug)]
 pub(super) struct Ip;
 
@@ -48,12 +48,12 @@ impl Framing<HEADER_LEN> for Ip {
     }
 }
 
-/// TAP's: the virtio header, and an Ethernet header.
+/// The framing of TAP: the virtio header and an Ethernet header.
 #[derive(Debug)]
 pub(super) struct Ethernet(Gateway);
 
 impl Ethernet {
-    /// For a pod that has its gateway at this end.
+    /// Creates the framing for a pod whose gateway is at this end.
     pub(super) fn new(link: Link) -> Self {
         debug_assert!(link.own[0] != 0, "a longer header is told by this byte");
         Self(Gateway(link))
@@ -63,8 +63,8 @@ impl Ethernet {
 impl Framing<HEAD_LEN> for Ethernet {
     #[inline]
     fn accept(&self, head: &Head, packet: &mut Packet, answer: impl FnOnce(&[u8])) -> Disposition {
-        // The first byte of the hardware address that the frame goes to. It is zero if the device's header is longer
-        // than ours, and in no frame that is for us: neither our address nor a group's begins so.
+        // The first byte of the destination's hardware address. It is zero if the device's header is longer than ours.
+        // It is never zero in a frame for us: neither our address nor a group address begins with zero.
         if head[HEADER_LEN] == 0 {
             return Disposition::Malformed;
         }
@@ -73,7 +73,7 @@ impl Framing<HEAD_LEN> for Ethernet {
 
     #[inline]
     fn head(&self, packet: &Packet) -> Head {
-        // The pipeline sends nothing but IP. A pod's kernel drops a frame to the address of zeros.
+        // The pipeline sends only IP packets. A pod's kernel drops a frame to the address of zeros.
         self.0.head(packet).unwrap_or([0; HEAD_LEN])
     }
 }

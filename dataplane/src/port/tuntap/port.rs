@@ -10,10 +10,10 @@ use crate::port::virtio::HEADER_LEN;
 use crate::port::{Disposition, Intake, PacketIo, Received, Transmitted};
 use crate::sys::uring::{WRITES, Writes};
 
-/// With this many packets at once, a ring is worth its cost.
+/// With at least this many packets at once, a ring is worth its cost.
 const MANY: usize = 4;
 
-/// One queue of a device, whose packets have `HEAD` bytes in front of them.
+/// One queue of a device whose packets have `HEAD` bytes in front of them.
 #[derive(Debug)]
 pub(super) struct Port<const HEAD: usize, F> {
     queue: File,
@@ -22,14 +22,14 @@ pub(super) struct Port<const HEAD: usize, F> {
     many: BatchWriter<HEAD>,
 }
 
-/// The way in which several packets are written at once.
+/// How several packets are written at once.
 #[derive(Debug)]
 enum BatchWriter<const HEAD: usize> {
-    /// There have never been several yet.
+    /// There have never been several packets yet.
     Untried,
-    /// By a ring.
+    /// A ring writes them.
     Ring(Box<Writes<HEAD>>),
-    /// One by one, because the kernel gives no ring.
+    /// They are written one by one, because the kernel provides no ring.
     OneByOne,
 }
 
@@ -50,7 +50,7 @@ impl<const HEAD: usize, F: Framing<HEAD>> Port<HEAD, F> {
         Self { queue, capabilities, framing, many: BatchWriter::Untried }
     }
 
-    /// Writes the packets that the capabilities allow, and counts them. Errors: the device is gone.
+    /// Writes the packets that the capabilities allow, and counts them. Returns an error if the device is gone.
     fn write(&mut self, packets: &[Packet], transmitted: &mut Transmitted) -> io::Result<()> {
         if packets.len() >= MANY
             && let Some(ring) = self.many.ring()
@@ -70,7 +70,8 @@ impl<const HEAD: usize, F: Framing<HEAD>> Port<HEAD, F> {
         }
         for packet in packets {
             match self.write_one(packet) {
-                // The queue is detached or the device deleted. All other errors concern this packet alone (EIO: down).
+                // The queue is detached or the device is deleted. Any other error concerns only this packet (EIO: the
+                // device is down).
                 Err(error) if error.raw_os_error() == Some(libc::EBADFD) => return Err(error),
                 written => transmitted.count(packet, written.is_ok()),
             }
@@ -143,8 +144,8 @@ impl<const HEAD: usize, F: Framing<HEAD>> PacketIo for Port<HEAD, F> {
     }
 }
 
-/// Reads one packet. It is not taken when its header is impossible, which also happens when a process has changed the
-/// header's length for all queues ([`Settings::restore`](super::Settings::restore)).
+/// Reads one packet. A packet whose header is impossible is not accepted. This also happens when a process has changed
+/// the header's length for all queues ([`Settings::restore`](super::Settings::restore)).
 #[inline]
 fn read<const HEAD: usize>(
     mut queue: impl Read,
@@ -153,14 +154,14 @@ fn read<const HEAD: usize>(
     answer: impl FnOnce(&[u8]),
 ) -> io::Result<Disposition> {
     // If the device's header is longer than ours, its further bytes lie where the packet, or the frame, should begin.
-    // Newer kernels fill them with zeros; kernels before 6.15 leave what the buffers held before. Either way no IP
-    // version starts there, and no hardware address of ours.
+    // Newer kernels fill them with zeros; kernels before 6.15 leave the earlier content of the buffers. In either case,
+    // the bytes there begin neither an IP packet nor our hardware address.
     let mut head = [0; HEAD];
     packet.room_mut()[0] = 0;
     let mut room = [IoSliceMut::new(&mut head), IoSliceMut::new(packet.room_mut())];
     let len = match retry(|| queue.read_vectored(&mut room)) {
         Ok(len) => len,
-        // The kernel had no room for its header, or no header for its packet, and has dropped the packet.
+        // The kernel had no room for its header or no header for its packet, so it has dropped the packet.
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Ok(Disposition::Malformed),
         Err(e) => return Err(e),
     };
@@ -168,7 +169,7 @@ fn read<const HEAD: usize>(
     Ok(framing.accept(&head, packet, answer))
 }
 
-/// Writes a frame that answers a request. Its sender asks again if it is lost.
+/// Writes a frame that answers a request. If it is lost, its sender asks again.
 fn answer(mut queue: impl Write, frame: &[u8]) {
     let none = [0; HEADER_LEN];
     drop(queue.write_vectored(&[IoSlice::new(&none), IoSlice::new(frame)]));
@@ -193,10 +194,10 @@ mod tests {
 
     const OWN: Mac = [0xee; 6];
 
-    /// A queue of a kernel before 6.15 with a header of this many bytes: it does not write the bytes beyond ours.
+    /// A queue of a kernel before 6.15 with a header of this many bytes. It does not write the bytes beyond our header.
     struct OldKernel<'a> {
         header_len: usize,
-        /// The packet, or the frame.
+        /// The packet or the frame.
         bytes: &'a [u8],
     }
 
@@ -222,7 +223,7 @@ mod tests {
         let packet = &bytes[HEAD - HEADER_LEN..];
         let shifted = (11..40).chain([70, 60_000, 70_000]);
         for header_len in [HEADER_LEN].into_iter().chain(shifted).chain([HEADER_LEN]) {
-            // An earlier packet, which would be accepted.
+            // An earlier packet, which would be accepted if it were read again.
             let mut buffer = pool.take_filled(&vec![0x45; 65_535]).unwrap();
             let kernel = OldKernel { header_len, bytes };
             let answer = |_: &[u8]| panic!("a header of {header_len} bytes: nobody asked");
@@ -236,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_longer_header_brings_no_byte_of_the_buffers_former_user() {
-        // In the frame our hardware address comes twice, so that it stands in the first place or in a later one.
+        // The frame contains our hardware address twice, so that it stands first or at a later place.
         let packet = [&[0x45, 0, 0, 100][..], &[7; 96]].concat();
         check_headers(&Ip, &packet);
         let link = Link { own: OWN, peer: [2; 6], addresses: Vec::new() };

@@ -1,4 +1,4 @@
-//! The queues of a device, before they are ports.
+//! The queues of a device, before they are used as ports.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -15,10 +15,10 @@ use crate::port::link::Link;
 use crate::sys;
 
 const DEVICE: &str = "/dev/net/tun";
-/// Without the four bytes of packet information, with virtio headers.
+/// No packet information (four bytes), and virtio headers.
 const SHAPE: i32 = libc::IFF_NO_PI | libc::IFF_VNET_HDR;
 
-/// The layer that a device carries.
+/// The network layer of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// IP packets: layer 3.
@@ -28,7 +28,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kernel's bit for it. Every device has one of the two.
+    /// The kernel's flag for this kind. Every device has one of the two.
     const fn flag(self) -> i32 {
         match self {
             Self::Tun => libc::IFF_TUN,
@@ -58,25 +58,25 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Creates the device `name` in the caller's network namespace and opens `queues` queues of it (at least one); `%d`
-    /// in the name becomes a free number. The device goes when its last queue is closed.
+    /// Creates the device `name` in the caller's network namespace and opens `queues` queues of it (at least one). `%d`
+    /// in the name is replaced by a free number. The device is deleted when its last queue is closed.
     ///
-    /// No other process can open a queue of a device with one queue. A device with several gives queues only to its
-    /// [`owner`](settings::owner) and to processes with `CAP_NET_ADMIN`. It has no owner until this call returns, so a
-    /// device for an untrusted place is created elsewhere and moved.
+    /// No other process can open a queue of a device that has one queue. For a device with several queues, only its
+    /// [`owner`](settings::owner) and processes with `CAP_NET_ADMIN` can open queues. The device has no owner until
+    /// this call returns. So a device for an untrusted namespace is created elsewhere and then moved.
     ///
-    /// The caller sets addresses, MTU, the length of the transmission queue (500 packets by default) and `up`, and the
-    /// hardware address of a TAP device, which the kernel chooses at random.
+    /// The caller sets addresses, the MTU, the length of the transmission queue (500 packets by default) and `up`. For
+    /// a TAP device it also sets the hardware address, which the kernel chooses at random.
     ///
-    /// Errors: `ResourceBusy` when an interface has this name; `PermissionDenied` when only root may open
-    /// `/dev/net/tun` or the caller lacks `CAP_NET_ADMIN` in the namespace, `NotFound` without the device node, `E2BIG`
-    /// beyond the kernel's 256 queues.
+    /// Fails with `ResourceBusy` if an interface has this name, with `NotFound` if there is no device node, and with
+    /// `E2BIG` beyond the kernel's 256 queues. Fails with `PermissionDenied` if only root may open `/dev/net/tun`, or
+    /// if the caller lacks `CAP_NET_ADMIN` in the namespace.
     pub fn create(kind: Kind, name: &str, queues: usize) -> io::Result<Vec<Self>> {
         let mut name = name.to_owned();
         let mut opened = Vec::with_capacity(queues.max(1));
         let several = if queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
         for number in 0..queues.max(1) {
-            // If the device exists already it may belong to another program, so it must refuse the first queue.
+            // If the device already exists, it may belong to another program, so opening the first queue must fail.
             let exclusive = if number == 0 { libc::IFF_TUN_EXCL } else { 0 };
             let file = OpenOptions::new()
                 .read(true)
@@ -90,10 +90,10 @@ impl Queue {
         Ok(opened)
     }
 
-    /// A queue that another process opened, in any namespace.
+    /// Takes a queue that another process opened in any namespace.
     ///
-    /// Errors: `InvalidInput` when it is no queue of the shape that [`Queue::create`] makes (virtio header, no packet
-    /// information); the kernel's error when it is detached.
+    /// Fails with `InvalidInput` unless it is a queue of the form that [`Queue::create`] makes (virtio header, no
+    /// packet information), and with the kernel's error if it is detached.
     pub fn from_fd(queue: OwnedFd) -> io::Result<Self> {
         let sys::tun::Interface { name, flags } = sys::tun::interface(queue.as_fd())?;
         let kind = [Kind::Tun, Kind::Tap].into_iter().find(|kind| flags & kind.flag() != 0);
@@ -107,15 +107,15 @@ impl Queue {
         Self::prepare(File::from(queue), name, kind, flags & libc::IFF_MULTI_QUEUE != 0)
     }
 
-    /// Sets up the whole device; a second queue sets the same again.
+    /// Sets up the whole device; a second queue sets the same values again.
     fn prepare(file: File, name: String, kind: Kind, has_several: bool) -> io::Result<Self> {
         let udp_segmentation = settings::set(file.as_fd())?;
         let capabilities = Capabilities { udp_segmentation, ..Capabilities::ALL };
         Ok(Self { file, name, kind, has_several, capabilities })
     }
 
-    /// Makes a port of it. `link` is called for a TAP device only, whose frames have hardware addresses. The link's own
-    /// address must not begin with a zero byte.
+    /// Turns the queue into a port. `link` is called only for a TAP device, whose frames have hardware addresses. The
+    /// link's own address must not begin with a zero byte.
     pub fn into_port(self, link: impl FnOnce() -> Link) -> Box<dyn PacketIo> {
         let Self { file, kind, capabilities, .. } = self;
         match kind {
@@ -139,7 +139,7 @@ impl Queue {
         self.capabilities
     }
 
-    /// The interface's name, in the namespace in which it was opened.
+    /// The interface's name in the namespace in which it was opened.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -157,7 +157,7 @@ impl AsFd for Queue {
 }
 
 impl From<Queue> for OwnedFd {
-    /// The queue's descriptor, to pass it on.
+    /// Returns the queue's descriptor, to pass it on.
     fn from(queue: Queue) -> Self {
         queue.file.into()
     }

@@ -1,9 +1,9 @@
-//! Settings of a TUN or TAP device that hold for all its queues: the user that may open further queues, and the form of
-//! packets.
+//! Settings of a TUN or TAP device that hold for all its queues: the user that may open further queues, and the format
+//! of packets.
 //!
 //! A process that holds a queue can change them. A process with `CAP_NET_ADMIN` over the device's namespace can open a
-//! queue, if the device has several. This program cannot prevent that inside a pod: it detects the change and sets the
-//! form back.
+//! queue, if the device has several. This program cannot prevent that inside a pod: it detects the change and restores
+//! the format.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -15,19 +15,19 @@ use crate::sys;
 
 const OFFLOAD_TCP: u32 =
     libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
-/// Linux 6.2 and later.
+/// These flags exist in Linux 6.2 and later.
 const OFFLOAD_UDP: u32 = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 
-/// A further handle of a device, by which control restores changed settings. Control does it because the kernel sets
-/// them under the lock of all its network configuration, for which no worker must wait. The device exists as long as
-/// the handle.
+/// Another handle of a device, with which the control loop restores changed settings. The control loop does it, because
+/// the kernel changes the settings under the lock of its whole network configuration, for which no worker may wait. The
+/// device exists as long as this handle.
 #[derive(Debug)]
 pub struct Settings(File);
 
-/// The form of packets that was found instead of this program's.
+/// The packet format that was found instead of this program's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed {
-    /// Bytes of header in front of each packet.
+    /// The number of bytes of header in front of each packet.
     header_len: i32,
     /// Whether the header's fields are in this machine's byte order.
     our_order: bool,
@@ -48,9 +48,9 @@ impl Settings {
         queue.try_clone().map(Self)
     }
 
-    /// Sets everything again if packets come in another form, and returns that form.
+    /// Restores all settings if packets have another format, and returns that format.
     ///
-    /// Errors: the device is gone.
+    /// Returns an error if the device is gone.
     pub fn restore(&self) -> io::Result<Option<Changed>> {
         let device = self.0.as_fd();
         let found = Changed {
@@ -66,7 +66,7 @@ impl Settings {
 }
 
 const OUR_LEN: i32 = HEADER_LEN as u16 as i32;
-/// The device is set to this even if it has this order already, so that a setting of big-endian order does not matter.
+/// The device is set to this even if it already has this order, so that a setting of big-endian order has no effect.
 const LITTLE_ENDIAN: bool = cfg!(target_endian = "little");
 
 /// Sets all settings. Returns whether the device delivers UDP super-packets.
@@ -86,14 +86,15 @@ pub(super) fn set(device: BorrowedFd<'_>) -> io::Result<bool> {
 }
 
 /// The user and the group that own devices: the highest ids that the calling process's user namespace has. In the
-/// initial namespace both are 4294967294, and Kubernetes runs no pod with that id (`runAsUser` ends at 2147483647).
-/// `None`: the namespace has only one id, which all its processes share, so that an owner would exclude no process.
+/// initial namespace both are 4294967294. Kubernetes runs no pod with that id (`runAsUser` ends at 2147483647). `None`:
+/// the namespace has only one id, which all its processes share, so an owner would exclude no process.
 pub fn owner() -> io::Result<Option<(u32, u32)>> {
     let highest = |map: &str| fs::read_to_string(map).map(|map| highest(&map));
     Ok(highest("/proc/self/uid_map")?.zip(highest("/proc/self/gid_map")?))
 }
 
-/// The highest id of a map (`user_namespaces(7)`: first id inside, first id outside, count), unless that is 0.
+/// The highest id of a map, unless it is 0. The lines of a map have the form of `user_namespaces(7)`: first id inside,
+/// first id outside, count.
 fn highest(map: &str) -> Option<u32> {
     let last = |line: &str| {
         let mut numbers = line.split_whitespace().map(|number| number.parse::<u32>().ok());

@@ -1,4 +1,4 @@
-//! The outer headers of datagrams that a socket of tunnels receives. The kernel removes the real ones; these replace
+//! The outer headers of datagrams that a tunnel socket receives. The kernel removes the real headers, and these replace
 //! them.
 
 use std::net::SocketAddrV4;
@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::sys::udp_gso::SuperDatagram;
 use crate::wire::{ipv4, protocol, udp};
 
-/// Outer IPv4 and UDP headers.
+/// The outer IPv4 and UDP headers.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct OuterHeaders {
@@ -17,11 +17,11 @@ pub(super) struct OuterHeaders {
     udp: udp::Header,
 }
 
-/// Length of [`OuterHeaders`].
+/// The length of [`OuterHeaders`], in bytes.
 pub(super) const HEADERS: usize = size_of::<OuterHeaders>();
 
 impl OuterHeaders {
-    /// The outer headers of one datagram of a super-datagram, which the socket of this address received.
+    /// The outer headers of one datagram of a super-datagram that the socket with this address received.
     pub(super) fn new(datagram: &SuperDatagram, local: SocketAddrV4, payload: usize) -> Self {
         let ip = ipv4::Header {
             version_ihl: ipv4::VERSION_IHL,

@@ -1,9 +1,10 @@
 //! The inbox of the socket, for single datagrams and super-datagrams.
 //!
-//! A super-datagram of one TCP stream becomes one super-packet without a copy: the kernel writes the headers of its
-//! datagrams into an array here and their payload into a packet, one behind the other. The header length must be known
-//! before the receive, so the layout of the last super-datagram is expected. A super-datagram that looks different, or
-//! whose datagrams do not belong together, is copied into one piece and handed up as its single datagrams.
+//! A super-datagram of one TCP stream becomes one super-packet without a copy. The kernel writes the headers of its
+//! datagrams into an array here, and their payload into a packet, one payload after the other. The header length must
+//! be known before the receive, so the receive expects the layout of the last super-datagram. A super-datagram with
+//! another layout, or with datagrams that do not belong together, is copied into one piece and delivered as single
+//! datagrams.
 
 use std::io;
 use std::iter::once;
@@ -18,12 +19,12 @@ use crate::offload::join::{self, Joined, join};
 use crate::packet::{Checksum, MAX_PACKET, Offload, Packet, Pool};
 use crate::sys::udp_gso::{SEGMENTS, SuperDatagram, Vectors};
 
-/// Bytes of the tunnel's own header and the inner Ethernet header.
+/// The length of the tunnel's own header and the inner Ethernet header, in bytes.
 const TUNNEL: usize = OUTER - HEADERS;
-/// The longest headers that are received apart from their payload, the tunnel's included.
+/// The length of the longest headers that are received apart from their payload, including the tunnel's, in bytes.
 const REPEATED_MAX: usize = 256;
-/// After this many single datagrams the next one is expected to be single, too. A call with a layout gives the kernel
-/// some ninety pieces.
+/// After this many single datagrams, the next one is expected to be single, too. A call with a layout gives the kernel
+/// about ninety pieces.
 const ALONE: u8 = 4;
 
 /// The memory that receives the socket's datagrams.
@@ -31,22 +32,22 @@ pub(super) struct Inbox {
     vectors: Vectors,
     /// Holds a super-datagram in one piece.
     room: Box<[u8]>,
-    /// The super-datagram in `room`, and how many of its bytes have been handed up.
+    /// The super-datagram in `room`, and how many of its bytes have been delivered.
     left: Option<(SuperDatagram, usize)>,
     /// The headers of all its datagrams except the first.
     apart: Box<[u8]>,
     /// The expected layout of the next super-datagram.
     expected: Option<Layout>,
-    /// Single datagrams since the last super-datagram.
+    /// The number of single datagrams since the last super-datagram.
     alone: u8,
 }
 
 /// The layout of a super-datagram; its last datagram may be shorter.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
-    /// Bytes of headers from the tunnel's on, at most [`REPEATED_MAX`].
+    /// The number of bytes of headers, starting with the tunnel's, at most [`REPEATED_MAX`].
     repeated: usize,
-    /// Bytes of payload behind them, not 0.
+    /// The number of bytes of payload after them, not 0.
     size: usize,
 }
 
@@ -62,7 +63,8 @@ impl Inbox {
         }
     }
 
-    /// Hands up the rest of the super-datagram, until `into` holds `limit` packets. False: the pool is exhausted.
+    /// Delivers the rest of the super-datagram, until `into` holds `limit` packets. Returns false if the pool is
+    /// exhausted.
     pub(super) fn unload(
         &mut self,
         local: SocketAddrV4,
@@ -84,11 +86,11 @@ impl Inbox {
         true
     }
 
-    /// Receives once, when nothing is left to hand up: a packet for `into`, a super-datagram to unload, or both.
+    /// Receives once, when nothing is left to deliver: a packet for `into`, a super-datagram to unload, or both.
     /// Receives nothing if a packet is needed and the pool is exhausted.
     ///
-    /// Errors: `WouldBlock` when nothing has come; `InvalidData` for a datagram that no tunnel sends: empty, too long,
-    /// or not from IPv4.
+    /// Fails with `WouldBlock` if nothing has arrived, and with `InvalidData` for a datagram that no tunnel sends: it
+    /// is empty, too long, or not from IPv4.
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -127,8 +129,8 @@ impl Inbox {
         }
     }
 
-    /// Receives into `packet`, by a layout. If the packet holds the received datagram or its beginning, returns the
-    /// bytes behind the outer headers and their offload. The rest stays in `room`.
+    /// Receives into `packet`, using a layout. If the packet holds the received datagram or its beginning, returns the
+    /// bytes after the outer headers and their offload. The rest stays in `room`.
     fn receive_apart(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -137,7 +139,7 @@ impl Inbox {
     ) -> io::Result<(SuperDatagram, Option<(usize, Offload)>)> {
         let body = &mut packet.room_mut()[HEADERS..];
         let before = layout.pieces(body, &mut self.apart).map(|piece| piece.len()).sum();
-        // A longer super-datagram continues where it would lie in one piece.
+        // A longer super-datagram continues at the offset where it would lie in one piece.
         let beyond = self.room.get_mut(before..).unwrap_or_default();
         let pieces = layout.pieces(body, &mut self.apart).chain(once(beyond));
         let super_datagram = self.vectors.receive(fd, pieces)?;
@@ -178,19 +180,20 @@ impl Inbox {
 }
 
 impl Layout {
-    /// The layout, from the first datagram. `None`: no TCP segments, or headers above [`REPEATED_MAX`].
+    /// The layout, from the first datagram. `None`: it holds no TCP segments, or its headers are longer than
+    /// [`REPEATED_MAX`].
     fn from_first(first: &[u8]) -> Option<Self> {
         let repeated = TUNNEL + join::header_len(first.get(TUNNEL..)?)?;
         let size = first.len().checked_sub(repeated).filter(|&size| size > 0)?;
         (repeated <= REPEATED_MAX).then_some(Self { repeated, size })
     }
 
-    /// Bytes of each datagram but the last.
+    /// The length of each datagram except the last, in bytes.
     const fn segment(self) -> usize {
         self.repeated + self.size
     }
 
-    /// Makes one packet of a super-datagram in the order of [`Layout::pieces`], or of its beginning. `None`: it has
+    /// Turns a super-datagram in the order of [`Layout::pieces`], or its beginning, into one packet. `None`: it has
     /// another layout, or its datagrams do not belong together.
     fn join(
         self,
@@ -199,7 +202,7 @@ impl Layout {
         apart: &[u8],
     ) -> Option<Joined> {
         let others = len.div_ceil(segment).checked_sub(1)?;
-        // The last datagram must hold all headers: behind a shorter one lie bytes of an earlier receive.
+        // The last datagram must hold all headers: after a shorter one, the array has bytes of an earlier receive.
         let last = len - others * segment;
         if segment != self.segment() || others >= SEGMENTS || last < self.repeated {
             return None;
@@ -224,7 +227,7 @@ impl Layout {
     }
 }
 
-/// Writes the outer headers for the `len` bytes behind them.
+/// Writes the outer headers for the `len` bytes after them.
 fn finish(
     packet: &mut Packet,
     super_datagram: &SuperDatagram,
@@ -238,7 +241,7 @@ fn finish(
     packet.offload = offload;
 }
 
-/// The offload of a packet that begins `by` bytes earlier, so that its checksum starts as much later.
+/// The offload of a packet that now begins `by` bytes earlier, so that its checksum starts that much later.
 fn moved(offload: Offload, by: u16) -> Offload {
     match offload.checksum {
         Checksum::Partial { start, offset } => {
@@ -254,7 +257,7 @@ mod tests {
 
     use super::*;
 
-    /// A datagram of TCP within a tunnel: sequence number, payload.
+    /// A TCP datagram within a tunnel, with this sequence number and payload.
     fn datagram(sequence: u32, payload: &[u8]) -> Vec<u8> {
         let mut inner = Vec::new();
         let ip = etherparse::PacketBuilder::ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);

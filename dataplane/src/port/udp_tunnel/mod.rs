@@ -1,9 +1,9 @@
-//! Tunnels by UDP, such as VXLAN, over an ordinary socket: it needs no privilege on the underlay, and one system call
-//! carries a super-datagram of up to 64 KB, which the kernel cuts and coalesces.
+//! Tunnels over UDP, such as VXLAN, with an ordinary socket. The socket needs no privilege on the underlay. One system
+//! call carries a super-datagram of up to 64 KB, which the kernel cuts and coalesces.
 //!
-//! Packets of this port start at the outer IPv4 header, as those of every tunnel port. The kernel writes the headers
-//! that really travel. It takes the destination, DSCP and ECN from a packet's outer IPv4 header, and nothing from its
-//! UDP header. On receipt both headers are built from what the socket reports.
+//! Packets of this port start at the outer IPv4 header, like those of every tunnel port. The kernel writes the headers
+//! that are actually sent. It takes the destination, DSCP and ECN from a packet's outer IPv4 header, and nothing from
+//! its UDP header. When a packet is received, both headers are built from the information that the socket reports.
 
 mod headers;
 mod inbox;
@@ -23,21 +23,22 @@ use crate::packet::{Capabilities, Checksum, Packet, Pool, Segmentation};
 use crate::sys::socket::{self, set_option};
 use crate::sys::udp_gso::{self, SEGMENTS, Vectors};
 
-/// Bytes of buffer asked for each way: some sixty super-datagrams. Without privilege `net.core.rmem_max` limits them.
+/// The buffer size that is requested for each direction, in bytes: about sixty super-datagrams. Without privilege,
+/// `net.core.rmem_max` limits it.
 pub const BUFFER: i32 = 8 << 20;
-/// The longest super-datagram: as much as one UDP datagram could hold.
+/// The length of the longest super-datagram, in bytes: the most that one UDP datagram can hold.
 const SUPER_DATAGRAM_MAX: usize = 65_535 - HEADERS;
-/// The number of times that a call yields to a full queue before a super-datagram is refused.
+/// The number of times that a call yields the processor because of a full queue before a super-datagram is refused.
 const RETRIES: usize = 2;
 
-/// The number of segments of a super-packet that the socket sends in one call when each is an inner packet of `mtu`
+/// The number of segments of a super-packet that the socket sends in one call, if each is an inner packet of `mtu`
 /// bytes. Pods should build super-packets of at most that many; for a longer one a second call sends the rest.
 pub fn segments_at_once(mtu: u32) -> u32 {
     let datagram = mtu as usize + OUTER - HEADERS;
     SEGMENTS.min(SUPER_DATAGRAM_MAX / datagram).max(1) as u32
 }
 
-/// A node's socket for tunnels by UDP: the one bound to their port, or a quiet one of another worker.
+/// A node's socket for tunnels over UDP: the one bound to their port, or a quiet one of another worker.
 pub struct UdpTunnel {
     fd: OwnedFd,
     /// The node's underlay address, and the tunnels' port on every node.
@@ -46,17 +47,17 @@ pub struct UdpTunnel {
     vectors: Vectors,
     /// The headers of a super-datagram's segments.
     headers: Vec<u8>,
-    /// Whether the kernel cuts super-datagrams; if not, each datagram is sent by itself.
+    /// Whether the kernel cuts super-datagrams. If not, each datagram is sent separately.
     cuts: bool,
 }
 
 impl UdpTunnel {
-    /// Opens a socket on an underlay address of the caller's network namespace, and the [port of an
+    /// Opens a socket on an underlay address of the caller's network namespace and on the [port of an
     /// encapsulation](crate::encapsulation::Encapsulation::udp_port). It sends to the same port of other nodes. A quiet
-    /// one sends from a port that the kernel chooses, as VXLAN allows (RFC 7348, section 5).
+    /// socket sends from a port that the kernel chooses, as VXLAN allows (RFC 7348, section 5).
     ///
-    /// Errors: `AddrInUse` when another socket has the port, such as a tunnel device of the kernel; `AddrNotAvailable`
-    /// when the namespace does not have the address.
+    /// Fails with `AddrInUse` if another socket has the port, such as a tunnel device of the kernel, and with
+    /// `AddrNotAvailable` if the namespace does not have the address.
     pub fn open(local: SocketAddrV4, reception: Reception) -> io::Result<Self> {
         let owned = socket::open(libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_UDP)?;
         let fd = owned.as_fd();
@@ -95,7 +96,7 @@ impl UdpTunnel {
     }
 
     /// Cuts a super-packet and sends its segments. Their headers are written into `headers`; their payload is not
-    /// copied. Returns how many were sent, and how many were not.
+    /// copied. Returns the number of segments that were sent, and the number that were not.
     fn send_cut(&mut self, packet: &Packet, segmentation: Segmentation) -> (usize, usize) {
         let bytes = packet.bytes();
         let nothing = (0, packet.segments(OUTER) as usize);
@@ -144,8 +145,8 @@ impl UdpTunnel {
     }
 }
 
-/// Whether the device cannot cut, or the kernel is older than its promise. The cause may also be another one; that
-/// shows when a datagram is sent by itself.
+/// Whether the error says that the device cannot cut, or that the kernel is older than its version claims. There may
+/// also be another cause; that shows when a datagram is sent separately.
 fn cannot_cut(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL))
 }
@@ -176,7 +177,7 @@ impl PacketIo for UdpTunnel {
         limit: usize,
     ) -> io::Result<Received> {
         let mut received = Received::default();
-        // One call for each wanted packet, even if calls bring none.
+        // There is at most one call for each wanted packet, even if calls return none.
         let mut calls = limit;
         let limit = into.len() + limit;
         let mut intake = Intake::default();
@@ -244,8 +245,8 @@ impl PacketIo for UdpTunnel {
     }
 }
 
-/// The number of `packets` (at least one) that form a super-datagram: to one peer, with one DSCP and ECN, all of one
-/// length except a shorter last one.
+/// The number of `packets` (at least one) that form a super-datagram: they go to one peer, with one DSCP and ECN, and
+/// have one length, except that the last may be shorter.
 fn super_datagram_of(packets: &[Packet]) -> usize {
     let Some(first) = packets.first() else { return 0 };
     let (len, to) = (first.len(), envelope(first.bytes()));
@@ -265,7 +266,7 @@ fn super_datagram_of(packets: &[Packet]) -> usize {
     count
 }
 
-/// A packet's destination, DSCP and ECN; `None` if it is no tunnel packet.
+/// A packet's destination, DSCP and ECN. `None` if it is not a tunnel packet.
 fn envelope(bytes: &[u8]) -> Option<(Ipv4Addr, u8)> {
     let (headers, inner) = OuterHeaders::ref_from_prefix(bytes).ok()?;
     (!inner.is_empty()).then_some((headers.ip.destination.into(), headers.ip.dscp_ecn))

@@ -7,7 +7,7 @@ use crate::packet::{Checksum, Pool};
 use crate::wire::address::pseudo;
 use crate::wire::arbitrary::{self, Transport};
 
-/// Two ends. Their addresses, of IPv6 or IPv4, are such as routers forward packets for.
+/// Two ends. Their IPv6 or IPv4 addresses are such that routers forward packets to them.
 fn ends() -> impl Strategy<Value = [([u8; 16], u16); 2]> {
     any::<[([u8; 16], u16); 2]>().prop_map(|ends| {
         ends.map(|(mut bytes, port)| {
@@ -17,7 +17,7 @@ fn ends() -> impl Strategy<Value = [([u8; 16], u16); 2]> {
     })
 }
 
-/// The translation to these ends. An echo has one identifier, the first port.
+/// The translation to these ends. An echo has one identifier, which is the first port.
 fn translation(
     is_v4: bool,
     ends: [([u8; 16], u16); 2],
@@ -39,7 +39,7 @@ fn translation(
     Translation { key, orientation }
 }
 
-/// The headers with other ends.
+/// The headers with these ends in place of their own.
 fn with_ends(
     headers: &IpHeaders,
     transport: &Transport,
@@ -84,7 +84,7 @@ fn payload<'a>(bytes: &'a [u8], headers: &IpHeaders, transport: &Transport) -> &
 }
 
 proptest! {
-    /// The adjusted checksums are those that are computed anew for the other ends.
+    /// The adjusted checksums equal those that are computed from the whole packet with its new ends.
     #[test]
     fn a_translated_packet_is_the_one_that_its_new_ends_would_have_sent(
         (headers, transport, bytes) in packet(), ends in ends(),
@@ -104,7 +104,7 @@ proptest! {
         prop_assert_eq!(packet.bytes(), expected);
     }
 
-    /// A packet without a finished checksum, as a super-packet has none, is translated as a finished one.
+    /// A packet with a partial checksum, as a super-packet has, is translated like one with a finished checksum.
     #[test]
     fn a_partial_checksum_stays_one((_, transport, bytes) in packet(), ends in ends()) {
         let parsed = parse(&bytes).unwrap();
@@ -129,7 +129,7 @@ proptest! {
         prop_assert_eq!(packet.bytes(), finished.bytes());
     }
 
-    /// A packet that is not parsed again gets the same bytes, whatever its checksum is and whatever lies behind it.
+    /// A packet that is not parsed again gets the same bytes, whatever its checksum is and whatever follows after it.
     #[test]
     fn a_whole_packet_becomes_the_same_whether_it_is_parsed_again_or_not(
         (_, transport, mut bytes) in packet(), ends in ends(),
@@ -161,7 +161,8 @@ proptest! {
         prop_assert_eq!(short.offload, general.offload);
     }
 
-    /// An error about a translated packet becomes the error that the packet's sender would have got about his own.
+    /// An error about a translated packet becomes the error that the packet's sender would have got about its own
+    /// packet.
     #[test]
     fn an_error_is_translated_to_one_about_the_packet_before(
         (_, transport, bytes) in packet(), old in ends(), new in ends(), by_the_end: bool,
@@ -184,7 +185,7 @@ proptest! {
         prop_assert_eq!(old.apply(&mut packet), Ok(()));
         let (found, expected) = (packet.bytes(), expected.bytes());
         if let Transport::Sctp(..) = transport {
-            // The quoted checksum is that of the whole packet, which is not there: it stays.
+            // The quoted checksum covers the whole packet, which is not all quoted, so it is not compared.
             let quoted = 2 * usize::from(parsed.transport_offset) + if is_v4 { 8 } else { 0 };
             prop_assert_eq!(&found[..quoted.min(20)], &expected[..quoted.min(20)]);
         } else {

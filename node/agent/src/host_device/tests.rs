@@ -1,5 +1,7 @@
 //! The host port, with sockets at both its ends.
 
+mod routers;
+
 use std::net::{IpAddr, UdpSocket};
 
 use manx_dataplane::worker::Polling;
@@ -33,18 +35,7 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         let (_pod_device, pod_queues) = pod.attach(&agent, device).unwrap();
         let wire = Wire::between(host_held.own.queues, pod_queues);
 
-        // A neighbour by which a second node is reached without a tunnel.
-        let peer = Peer { name: "far", netns: None, mac: None, index: None };
-        let veth = Veth { name: "uplink", mac: None, index: None, mtu: 1500, peer };
-        let uplink = netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
-            netlink.add_veth(&veth).await?;
-            let link = netlink.existing("uplink").await?;
-            netlink.add_address(link.index, "172.18.0.2/24".parse().unwrap()).await?;
-            netlink.set_up(link.index).await?;
-            Ok(link.index)
-        })
-        .unwrap();
-
+        let uplink = make_uplink(&node);
         let [v4, v6] = ["10.7.0.1", "fd07::1"].map(|text| text.parse::<IpAddr>().unwrap());
         let net = |text: &str| text.parse::<IpNet>().unwrap();
         let second = "172.18.0.3".parse().unwrap();
@@ -64,7 +55,7 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         let unreachable = host.walk(&desired, &mut first).unwrap();
         assert_eq!(of_main(&first.findings.set), 3, "{:?}", first.findings);
         let leads = routes(&node, MAIN);
-        assert!(leads.iter().any(|it| (it.device, it.via) == (uplink, Some(second))), "{leads:?}");
+        assert!(leads.iter().any(|it| it.hops == [Hop::via(second, uplink)]), "{leads:?}");
         assert_eq!(unreachable, [net("10.7.2.0/24")]);
         assert_eq!(reconcile(&host, &desired), Findings::default(), "again changes nothing");
 
@@ -96,6 +87,7 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         leave_others_rules(&host, &node, &desired);
         change_single_routes(&host, &node, &desired, [v4, v6]);
         lead_by_routers(&host, &node, &desired, second);
+        routers::lead_alike(&host, &node, &desired, uplink);
 
         desired.blocks = vec![
             (net("fd07::/64"), HostRoute::Manx { source: None }),
@@ -120,6 +112,24 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
     }
 }
 
+/// Gives a node a link with neighbours, by which other nodes are reached without a tunnel.
+fn make_uplink(node: &Pod) -> u32 {
+    let peer = Peer { name: "far", netns: None, mac: None, index: None };
+    let veth = Veth { name: "uplink", mac: None, index: None, mtu: 1500, peer };
+    netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
+        netlink.add_veth(&veth).await?;
+        let link = netlink.existing("uplink").await?;
+        sysctl::make_ipv6_static("uplink")?;
+        for address in ["172.18.0.2/24", "fd18::2/64"] {
+            netlink.add_address(link.index, address.parse().unwrap()).await?;
+        }
+        netlink.set_up(netlink.existing("far").await?.index).await?;
+        netlink.set_up(link.index).await?;
+        Ok(link.index)
+    })
+    .unwrap()
+}
+
 /// Runs a walk, and returns what it changed.
 fn reconcile(host: &HostDevice, desired: &HostNetwork) -> Findings {
     let mut pass = Pass::default();
@@ -141,7 +151,7 @@ fn lead_by_routers(host: &HostDevice, node: &Pod, desired: &HostNetwork, address
     with.blocks.extend([there, on_link].map(|to| (to, HostRoute::Router { address })));
     let by_router = |table| {
         let all = routes(node, table).into_iter().filter(|it| it.metric == Some(LEARNED_METRIC));
-        all.map(|it| (it.destination, it.via)).collect::<Vec<_>>()
+        all.map(|it| (it.destination, it.hops[0].via)).collect::<Vec<_>>()
     };
     assert_eq!(of_main(&reconcile(host, &with).set), 2);
     assert_eq!(reconcile(host, &with), Findings::default(), "again changes nothing");

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ipnet::IpNet;
 
-use super::routers::WaysOut;
+use super::routers::{Gateways, WaysOut};
 use crate::error::Error;
 use crate::settings::{self, Settings};
 use crate::uplink::NextHops;
@@ -78,6 +78,8 @@ pub(crate) struct Inputs {
     next_hops: NextHops,
     /// The routes out of the cluster that routers have announced. `None`: they have announced none yet since the start.
     ways_out: Option<WaysOut>,
+    /// The gateways to BGP peers.
+    gateways: Gateways,
     unsettled: Unsettled,
 }
 
@@ -97,7 +99,7 @@ pub(super) struct Unsettled {
     pub(super) socket: bool,
     /// Whether the node's BGP peers, or the routes announced to them, may have changed.
     pub(super) peers: bool,
-    /// Whether the routes out of the cluster have changed.
+    /// Whether the routes out of the cluster, or the gateways to routers, have changed.
     pub(super) ways_out: bool,
 }
 
@@ -165,6 +167,7 @@ impl Inputs {
             links: Vec::new(),
             next_hops: NextHops::new(),
             ways_out: Some(WaysOut::new()),
+            gateways: Gateways::new(),
             unsettled: Unsettled {
                 objects: Some(Changes::Everything),
                 received: None,
@@ -236,6 +239,14 @@ impl Inputs {
         self.unsettled.ways_out |= replace(&mut self.ways_out, ways_out);
     }
 
+    /// Sets the gateways to BGP peers.
+    pub(super) fn set_gateways(&mut self, gateways: &Gateways) {
+        if self.gateways != *gateways {
+            self.gateways.clone_from(gateways);
+            self.unsettled.ways_out = true;
+        }
+    }
+
     /// Records that all objects have been imported.
     pub(super) fn note_imported(&mut self) {
         self.unsettled.objects = None;
@@ -274,6 +285,11 @@ impl Inputs {
     /// The hardware addresses of the next hops to other nodes.
     pub(super) const fn next_hops(&self) -> &NextHops {
         &self.next_hops
+    }
+
+    /// The gateways to BGP peers.
+    pub(super) const fn gateways(&self) -> &Gateways {
+        &self.gateways
     }
 
     /// The routes out of the cluster that routers have announced.

@@ -4,7 +4,7 @@
 //! `--bgp` the status says that no daemon runs, as in Calico. Long lists are cut: only the first peers and routes of each
 //! family are listed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -60,8 +60,8 @@ pub(super) struct KnownRoute {
     pub(super) is_used: bool,
 }
 
-/// The routes out of the cluster in the node's kernel, each with its router.
-pub(super) type Used = BTreeMap<IpNet, IpAddr>;
+/// The routes out of the cluster in the node's kernel: prefixes, each with its routers.
+pub(super) type Used = BTreeSet<(IpNet, IpAddr)>;
 
 /// The routes out of the cluster that the node's kernel gets.
 pub(super) fn used(view: &View) -> Used {

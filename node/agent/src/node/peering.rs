@@ -22,7 +22,7 @@ use self::readiness::Gate;
 use self::reports::Reports;
 use super::inputs::Inputs;
 use super::passwords::{keys, passwords};
-use super::routers::{MOST_WAYS_OUT, WaysOut};
+use super::routers::{self, Gateways, MOST_WAYS_OUT, WaysOut};
 use super::view::View;
 use crate::error::Error;
 use crate::privileges;
@@ -70,8 +70,10 @@ pub(crate) struct Peering {
     next_look: Instant,
     /// The time until which the last agent's routes out of the cluster stay, if sessions are not established.
     awaits_until: Option<Instant>,
-    /// The number of routes out of the cluster that routers have announced.
+    /// The number of prefixes out of the cluster that routers have announced.
     ways_out: usize,
+    /// The gateways to peers.
+    gateways: Gateways,
     /// The ranges of services' addresses, to which no such route may lead.
     ranges: Vec<IpNet>,
     /// Whether the sessions hold back the agent's readiness.
@@ -110,6 +112,7 @@ impl Peering {
             next_look: now,
             awaits_until: restarted.then(|| now + LAST_WAYS_OUT),
             ways_out: 0,
+            gateways: Gateways::new(),
             ranges: Vec::new(),
             gate: Gate::default(),
             reports: Reports::default(),
@@ -128,11 +131,13 @@ impl Peering {
             router_id: identifier,
             cluster,
             peers,
+            gateways,
             advertisements,
             priorities,
             mut problems,
             ..
         } = peering;
+        self.gateways = gateways;
         problems.extend(problem_of_listening(&wanted, &self.listening));
         let mut filters = BTreeMap::new();
         for peer in peers.iter().filter(|it| !it.filters.is_empty()) {
@@ -193,6 +198,11 @@ impl Peering {
         }
     }
 
+    /// The gateways to those peers for which an object names one.
+    pub(super) const fn gateways(&self) -> &Gateways {
+        &self.gateways
+    }
+
     /// The routes out of the cluster, if they may have changed since the last call. Paths of nodes are ignored.
     ///
     /// After a restart the result is `None` until all sessions with routers have been established for a moment. Meanwhile
@@ -218,7 +228,7 @@ impl Peering {
         let all: WaysOut = learned
             .filter(|(prefix, router)| !is_inside(*prefix) && !is_inside(IpNet::from(*router)))
             .collect();
-        self.ways_out = all.len();
+        self.ways_out = routers::count(&all);
         Some(all)
     }
 
@@ -247,7 +257,7 @@ impl Peering {
     pub(super) fn status(&self, addresses: Vec<BgpAddress>) -> BgpStatus {
         let too_many = (self.ways_out > MOST_WAYS_OUT).then(|| {
             format!(
-                "routers tell {} ways out of the cluster, and the node's kernel gets {MOST_WAYS_OUT} of each family at most, those with the shortest prefixes: have the routers tell fewer",
+                "routers tell ways out of the cluster to {} prefixes, and the node's kernel gets {MOST_WAYS_OUT} of each family at most, those with the shortest prefixes: have the routers tell fewer",
                 self.ways_out
             )
         });

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::inputs::Inputs;
 use super::node_services::{ChangedAddresses, NodeServices, ServiceChange, admission};
-use super::routers::{self, Needed, WaysOut};
+use super::routers::{self, Gateways, Needed, WaysOut};
 use crate::error::Error;
 use crate::host_device::ChangedRoutes;
 use crate::own_addresses::is_own;
@@ -68,6 +68,8 @@ pub(crate) struct View {
     /// The routes out of the cluster that routers have announced, and the addresses that these must not affect (`needed`).
     /// `None`: routers have announced none yet since the start.
     ways_out: Option<WaysOut>,
+    /// The gateways to BGP peers.
+    gateways: Gateways,
     needed: Needed,
 }
 
@@ -106,6 +108,7 @@ impl View {
             announced_nets: AnnouncedNets::default(),
             announced: None,
             ways_out: Some(WaysOut::new()),
+            gateways: Gateways::new(),
             needed: Needed::default(),
         }
     }
@@ -217,8 +220,9 @@ impl View {
         }
     }
 
-    /// Takes the routes out of the cluster that routers have announced.
+    /// Takes the routes out of the cluster that routers have announced, and the gateways to routers.
     pub(super) fn set_ways_out(&mut self, inputs: &Inputs) {
+        self.gateways.clone_from(inputs.gateways());
         self.ways_out = inputs.ways_out().cloned();
         if self.ways_out.as_ref().is_none_or(WaysOut::is_empty) {
             return;
@@ -244,6 +248,10 @@ impl View {
             let ways_out = routers::usable(ways_out, &own, &self.needed).into_iter();
             host.blocks.extend(ways_out.map(|(to, address)| (to, HostRoute::Router { address })));
         }
+        let gateways = self.gateways.iter().filter(|(_, it)| !is_own(&self.own_addresses, it));
+        host.blocks.extend(
+            gateways.map(|(peer, it)| (IpNet::from(*peer), HostRoute::Router { address: *it })),
+        );
         host
     }
 

@@ -312,7 +312,7 @@ fn in_a_namespace_the_kernels_addresses_and_routes_decide() {
                 netlink.set_up(index).await?;
             }
         }
-        let to = Route { via: Some(ip("192.0.2.1")), ..Route::direct(net("203.0.113.0/24"), 11) };
+        let to = Route::via(net("203.0.113.0/24"), ip("192.0.2.1"), 11);
         netlink.replace_route(&to).await?;
         let can_reach = method("can-reach=203.0.113.9").unwrap();
         let facts = facts::read(&netlink, [&can_reach]).await?;

@@ -32,7 +32,7 @@ pub use self::config::InterfaceConfig;
 pub use self::family::Family;
 pub use self::link::{Link, Peer, Veth};
 pub use self::neighbour::{Neighbour, NextHop};
-pub use self::route::{ListedRoute, MAIN, MANX_PROTOCOL, Route, RouteOf};
+pub use self::route::{Hop, ListedRoute, MAIN, MANX_PROTOCOL, Route, RouteOf};
 pub use self::rule::{OWN_TABLE, PORTS_TABLE, RULE_PREFERENCE, TRANSLATED_TABLE};
 pub use self::rule_list::{Action, LOCAL, ListedRule, NoPortRange, PortRange, Rule, Transport};
 

@@ -8,7 +8,7 @@ use rtnetlink::RouteMessageBuilder;
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
-use rtnetlink::packet_route::route::RouteAttribute;
+use rtnetlink::packet_route::route::{RouteAttribute, RouteType};
 
 use super::route::ip;
 use super::{Error, Netlink};
@@ -34,6 +34,8 @@ pub struct NextHop {
     pub neighbour: IpAddr,
     /// The source address that the kernel would choose.
     pub source: Option<IpAddr>,
+    /// Whether the destination is a host beyond the node: neither an address of the node itself nor a broadcast address.
+    pub is_beyond: bool,
 }
 
 impl Neighbour {
@@ -121,7 +123,8 @@ impl Netlink {
                 _ => {}
             }
         }
-        Ok(device.map(|device| NextHop { device, neighbour, source }))
+        let is_beyond = message.header.kind == RouteType::Unicast;
+        Ok(device.map(|device| NextHop { device, neighbour, source, is_beyond }))
     }
 
     /// The hardware address of a neighbour. If it is not known, the kernel resolves it, for at most a second. Returns

@@ -9,8 +9,8 @@ use ipnet::IpNet;
 use rtnetlink::RouteMessageBuilder;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
-    RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop,
+    RouteNextHopFlags, RouteProtocol, RouteScope, RouteType,
 };
 
 use super::family::Family;
@@ -26,25 +26,85 @@ const DEFAULT_METRIC_V6: u32 = 1024;
 /// The main routing table.
 pub const MAIN: u8 = RouteHeader::RT_TABLE_MAIN;
 
+/// A next hop of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Route {
-    pub destination: IpNet,
-    /// The next hop, if the destination is not on the link itself.
+pub struct Hop {
+    /// The neighbour, if the destination is not on the link itself.
     pub via: Option<IpAddr>,
     pub device: u32,
+    /// Whether the neighbour is on the link even if no address of the interface says so.
+    pub onlink: bool,
+}
+
+impl Hop {
+    /// A neighbour on a link.
+    pub const fn via(neighbour: IpAddr, device: u32) -> Self {
+        Self { via: Some(neighbour), device, onlink: false }
+    }
+
+    fn attributes(self) -> impl Iterator<Item = RouteAttribute> {
+        self.via.into_iter().map(|via| RouteAttribute::Gateway(via.into()))
+    }
+
+    /// One of several next hops, in the kernel's form. All have the same weight.
+    fn one_of_several(self) -> RouteNextHop {
+        let mut hop = RouteNextHop::default();
+        hop.interface_index = self.device;
+        hop.flags.set(RouteNextHopFlags::Onlink, self.onlink);
+        hop.attributes = self.attributes().collect();
+        hop
+    }
+
+    fn from_attributes<'a>(
+        device: Option<u32>,
+        onlink: bool,
+        attributes: impl IntoIterator<Item = &'a RouteAttribute>,
+    ) -> Option<Self> {
+        let (mut via, mut device) = (None, device);
+        for attribute in attributes {
+            match attribute {
+                RouteAttribute::Gateway(to) => via = ip(to),
+                RouteAttribute::Oif(index) => device = Some(*index),
+                _ => {}
+            }
+        }
+        Some(Self { via, device: device?, onlink })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Route {
+    pub destination: IpNet,
+    /// The next hops, at least one. The kernel spreads flows over several
+    /// (<https://docs.kernel.org/networking/ip-sysctl.html>, `fib_multipath_hash_policy`). The kernel keeps their order,
+    /// and compares it when it deletes an IPv4 route.
+    pub hops: Vec<Hop>,
     /// The source address of the node's own packets; the kernel chooses if absent.
     pub source: Option<IpAddr>,
-    /// Whether the next hop is on the link even if no address of the interface says so.
-    pub onlink: bool,
     /// The metric: of two routes to one destination, the one with the lower metric is used. `None`: the kernel's default (0
     /// of IPv4, 1024 of IPv6).
     pub metric: Option<u32>,
 }
 
 impl Route {
+    /// A route with these next hops.
+    pub fn by(destination: IpNet, hops: impl IntoIterator<Item = Hop>) -> Self {
+        Self { destination, hops: hops.into_iter().collect(), source: None, metric: None }
+    }
+
     /// A route to a destination on the link itself.
-    pub const fn direct(destination: IpNet, device: u32) -> Self {
-        Self { destination, via: None, device, source: None, onlink: false, metric: None }
+    pub fn direct(destination: IpNet, device: u32) -> Self {
+        Self::by(destination, [Hop { via: None, device, onlink: false }])
+    }
+
+    /// A route by one neighbour on a link.
+    pub fn via(destination: IpNet, neighbour: IpAddr, device: u32) -> Self {
+        Self::by(destination, [Hop::via(neighbour, device)])
+    }
+
+    /// Whether no next hop is a neighbour: the destination is on the link itself.
+    pub fn is_direct(&self) -> bool {
+        self.hops.iter().all(|it| it.via.is_none())
     }
 
     /// The default prefix in the family of `like`: `0.0.0.0/0` or `::/0`.
@@ -65,21 +125,21 @@ impl Route {
             IpNet::V6(_) => AddressFamily::Inet6,
         };
         // An IPv4 route without a next hop leads to neighbours, so its scope is the link; IPv6 has no such difference.
-        message.header.scope = match (self.via, self.destination) {
-            (None, IpNet::V4(_)) => RouteScope::Link,
-            _ => RouteScope::Universe,
-        };
+        let is_of_link = self.is_direct() && self.destination.addr().is_ipv4();
+        message.header.scope = if is_of_link { RouteScope::Link } else { RouteScope::Universe };
         message.header.destination_prefix_length = self.destination.prefix_len();
         message.attributes.push(RouteAttribute::Destination(self.destination.network().into()));
-        message.attributes.push(RouteAttribute::Oif(self.device));
-        if let Some(via) = self.via {
-            message.attributes.push(RouteAttribute::Gateway(via.into()));
+        // A kernel without multipath does not accept a list, not even one with a single next hop.
+        if let [hop] = &*self.hops {
+            message.attributes.push(RouteAttribute::Oif(hop.device));
+            message.attributes.extend(hop.attributes());
+            message.header.flags.set(RouteFlags::Onlink, hop.onlink);
+        } else {
+            let hops = self.hops.iter().map(|it| it.one_of_several());
+            message.attributes.push(RouteAttribute::MultiPath(hops.collect()));
         }
         if let Some(source) = self.source {
             message.attributes.push(RouteAttribute::PrefSource(source.into()));
-        }
-        if self.onlink {
-            message.header.flags.insert(RouteFlags::Onlink);
         }
         if let Some(metric) = self.metric {
             message.attributes.push(RouteAttribute::Priority(metric));
@@ -94,22 +154,30 @@ impl Route {
             _ => return None,
         };
         let mut address = unspecified;
-        let (mut via, mut device, mut source, mut metric) = (None, None, None, None);
+        let (mut several, mut source, mut metric) = (None, None, None);
         for attribute in &message.attributes {
             match attribute {
                 RouteAttribute::Destination(to) => address = ip(to)?,
-                RouteAttribute::Gateway(to) => via = ip(to),
+                RouteAttribute::MultiPath(hops) => several = Some(hops),
                 RouteAttribute::PrefSource(from) => source = ip(from),
-                RouteAttribute::Oif(index) => device = Some(*index),
                 RouteAttribute::Priority(value) => metric = Some(*value),
                 _ => {}
             }
         }
+        let hops: Option<Vec<Hop>> = if let Some(several) = several {
+            let hops = several.iter().map(|it| {
+                let onlink = it.flags.contains(RouteNextHopFlags::Onlink);
+                Hop::from_attributes(Some(it.interface_index), onlink, &it.attributes)
+            });
+            hops.collect()
+        } else {
+            let onlink = message.header.flags.contains(RouteFlags::Onlink);
+            Hop::from_attributes(None, onlink, &message.attributes).map(|it| vec![it])
+        };
         let destination = IpNet::new(address, message.header.destination_prefix_length).ok()?;
-        let onlink = message.header.flags.contains(RouteFlags::Onlink);
         let default = if destination.addr().is_ipv4() { 0 } else { DEFAULT_METRIC_V6 };
         let metric = metric.filter(|it| *it != default);
-        Some(Self { destination, via, device: device?, source, onlink, metric })
+        Some(Self { destination, hops: hops?, source, metric })
     }
 }
 
@@ -124,12 +192,15 @@ pub struct RouteOf<'a> {
 
 impl fmt::Display for RouteOf<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { table, route: Route { destination, via, source, metric, .. }, device } = self;
+        let Self { table, route: Route { destination, hops, source, metric }, device } = self;
+        // Several next hops are written after everything else.
+        let (one, several) = if hops.len() == 1 { (&**hops, &[][..]) } else { (&[][..], &**hops) };
         write!(f, "ip route table {table} {destination}")?;
-        via.iter().try_for_each(|via| write!(f, " via {via}"))?;
+        one.iter().filter_map(|it| it.via).try_for_each(|via| write!(f, " via {via}"))?;
         device.iter().try_for_each(|device| write!(f, " dev {device}"))?;
         source.iter().try_for_each(|source| write!(f, " src {source}"))?;
-        metric.iter().try_for_each(|metric| write!(f, " metric {metric}"))
+        metric.iter().try_for_each(|metric| write!(f, " metric {metric}"))?;
+        several.iter().filter_map(|it| it.via).try_for_each(|via| write!(f, " nexthop via {via}"))
     }
 }
 
@@ -205,7 +276,8 @@ fn default_message(family: Family) -> RouteMessage {
 }
 
 impl Netlink {
-    /// Adds a route to the main table, or replaces the route with the same destination.
+    /// Adds a route to the main table, or replaces the route with the same destination and metric. The replacement is atomic.
+    /// (Some kernels keep an IPv6 route with a neighbour next to a direct one: the caller deletes the old one.)
     pub async fn replace_route(&self, route: &Route) -> Result<(), Error> {
         self.replace_route_in(MAIN, route).await
     }
@@ -215,11 +287,12 @@ impl Netlink {
         let mut message = route.message();
         message.header.table = table;
         self.handle.route().add(message).replace().execute().await.map_err(Error::request(|| {
-            let via = route.via.map(|via| format!(" via {via}")).unwrap_or_default();
-            format!(
-                "the route to {}{via} by interface {} cannot be set",
-                route.destination, route.device
-            )
+            let hop = |hop: &Hop| {
+                let via = hop.via.map(|via| format!(" via {via}")).unwrap_or_default();
+                format!("{via} by interface {}", hop.device)
+            };
+            let hops: Vec<String> = route.hops.iter().map(hop).collect();
+            format!("the route to {}{} cannot be set", route.destination, hops.join(" and"))
         }))
     }
 
@@ -315,7 +388,7 @@ impl Netlink {
     pub async fn default_gateways(&self) -> Result<BTreeSet<IpAddr>, Error> {
         let is_default = |message: &RouteMessage| message.header.destination_prefix_length == 0;
         let routes = self.routes(is_default).await?;
-        Ok(routes.into_iter().filter_map(|route| route.via).collect())
+        Ok(routes.into_iter().flat_map(|route| route.hops).filter_map(|it| it.via).collect())
     }
 
     async fn routes(&self, is_wanted: impl Fn(&RouteMessage) -> bool) -> Result<Vec<Route>, Error> {

@@ -1,3 +1,5 @@
+mod several_hops;
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -55,7 +57,7 @@ fn a_pair_joins_two_namespaces_and_neighbours_are_resolved_through_it() {
         assert!(here.up);
         for address in ["10.9.0.2", "fd00::2"] {
             let hop = netlink.next_hop(ip(address)).await?.unwrap();
-            assert_eq!((hop.device, hop.neighbour), (here.index, ip(address)));
+            assert_eq!((hop.device, hop.neighbour, hop.is_beyond), (here.index, ip(address), true));
             let mac = netlink.resolve(hop).await?;
             assert_eq!(
                 mac,
@@ -69,6 +71,9 @@ fn a_pair_joins_two_namespaces_and_neighbours_are_resolved_through_it() {
         netlink.set_neighbour(here.index, ip("10.9.0.77"), [2, 0, 0, 0, 0, 77]).await?;
         assert_eq!(netlink.resolve(silent).await?, Some([2, 0, 0, 0, 0, 77]));
         assert_eq!(netlink.next_hop(ip("192.0.2.1")).await?, None, "no route, no next hop");
+        for address in ["10.9.0.1", "10.9.0.255", "fd00::1"] {
+            assert!(!netlink.next_hop(ip(address)).await?.unwrap().is_beyond, "{address}");
+        }
         Ok(())
     })
     .unwrap();
@@ -85,14 +90,13 @@ fn routes_are_replaced_found_again_and_removed() {
         let routes = [
             Route::direct(net("10.1.0.0/16"), device),
             Route { source: Some(ip("10.9.0.1")), ..Route::direct(net("10.2.0.0/16"), device) },
-            Route { via: Some(ip("10.9.0.2")), ..Route::direct(net("0.0.0.0/0"), device) },
-            Route {
-                via: Some(ip("169.254.1.1")),
-                onlink: true,
-                ..Route::direct(net("10.3.0.0/16"), device)
-            },
+            Route::via(net("0.0.0.0/0"), ip("10.9.0.2"), device),
+            Route::by(
+                net("10.3.0.0/16"),
+                [Hop { onlink: true, ..Hop::via(ip("169.254.1.1"), device) }],
+            ),
             Route::direct(net("fd01::/64"), device),
-            Route { via: Some(ip("fd00::2")), ..Route::direct(net("::/0"), device) },
+            Route::via(net("::/0"), ip("fd00::2"), device),
         ];
         for route in &routes {
             netlink.replace_route(route).await?;
@@ -118,12 +122,19 @@ fn routes_are_replaced_found_again_and_removed() {
 #[test]
 fn a_route_of_a_table_in_the_words_of_ip() {
     let direct = Route::direct(net("10.9.1.0/24"), 7);
-    let by_node = Route { via: Some(ip("10.9.0.2")), source: Some(ip("10.9.0.1")), ..direct };
+    let by_node =
+        Route { source: Some(ip("10.9.0.1")), ..Route::via(direct.destination, ip("10.9.0.2"), 7) };
     let text = |route, device| RouteOf { table: 78, route, device }.to_string();
     assert_eq!(text(&direct, None), "ip route table 78 10.9.1.0/24");
     assert_eq!(
         text(&by_node, Some("eth0")),
         "ip route table 78 10.9.1.0/24 via 10.9.0.2 dev eth0 src 10.9.0.1"
+    );
+    let hops = ["10.9.0.2", "10.9.0.3"].map(|it| Hop::via(ip(it), 7));
+    let several = Route { metric: Some(9), ..Route::by(direct.destination, hops) };
+    assert_eq!(
+        text(&several, None),
+        "ip route table 78 10.9.1.0/24 metric 9 nexthop via 10.9.0.2 nexthop via 10.9.0.3"
     );
 }
 

@@ -134,7 +134,7 @@ pub(super) fn is_established(speaker: &Speaker, peer: &str) -> bool {
     status(speaker, peer).state == SessionState::Established
 }
 
-/// The learned prefixes, each with its first next hop.
+/// The learned prefixes, each with its next hops.
 pub(super) fn learned(speaker: &Speaker) -> Vec<String> {
     let mut all = speaker.next_hops(|_| true);
     all.sort_unstable();

@@ -1,4 +1,4 @@
-//! Two speakers. Both connect and both listen.
+//! Two speakers, or three. All of them connect and listen.
 
 use std::net::{Ipv4Addr, TcpStream};
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use ipnet::{IpNet, Ipv4Net};
 use manx_bgp::export::OwnRoute;
 
 use super::net::{
-    A, A6, B, B6, configuration, in_namespace, is_established, learned, net, peer, speaker, status,
-    stays, wait_for,
+    A, A6, B, B6, configuration, in_namespace, ip, is_established, learned, net, peer, speaker,
+    status, stays, wait_for,
 };
 use crate::Speaker;
 use crate::status::SessionState;
@@ -111,6 +111,27 @@ fn a_speaker_that_ends_says_so_and_its_routes_go_at_once() {
             [words, "10.0.0.1:179 cannot be connected to: Connection refused (os error 111)"]
                 .contains(&last_error(&b, A).as_str())
         );
+    });
+}
+
+/// Two routers announce the same prefix. Without one of them the other one's route remains.
+#[test]
+fn ways_by_two_that_are_as_good_are_learned_together() {
+    in_namespace(|| {
+        const C: &str = "10.0.0.3";
+        ip(&format!("address add {C}/32 dev lo"));
+        let (prefix, other) = ("10.96.1.0/26", "10.96.2.0/26");
+        let [a, b, c] = [A, B, C].map(|it| speaker(&[it]));
+        a.configure(configuration(A, &[peer(A, B)], &[prefix, other]));
+        b.configure(configuration(B, &[peer(B, A), peer(B, C)], &[]));
+        c.configure(configuration(C, &[peer(C, B)], &[prefix]));
+        let rows = |all: &[(&str, &str)]| -> Vec<String> {
+            all.iter().map(|(prefix, next_hop)| format!("{prefix} via {next_hop}")).collect()
+        };
+        let all = rows(&[(prefix, A), (prefix, C), (other, A)]);
+        wait_for("both ways", &all, || learned(&b));
+        drop(a);
+        wait_for("the other way", &rows(&[(prefix, C)]), || learned(&b));
     });
 }
 

@@ -10,15 +10,16 @@ use super::packed_hosts::PackedHostsBuilder;
 use super::pool::{Block, BlockPool};
 use super::trie::Trie;
 
-/// With more blocks than these (/24 that hold longer prefixes) lookups wait for memory: as lines these take 512 KiB.
+/// With more blocks than this (/24 that hold longer prefixes), lookups wait for memory; as lines, this many take 512
+/// KiB.
 const MANY_BLOCKS: usize = 8192;
 
-/// The least number of spare pages, half pages and lines.
+/// The smallest number of spare pages, half pages and lines.
 const SPARE: [usize; 3] = [16, 64, 512];
 
 impl Trie {
-    /// `entries` have no host bits, lengths of at most 32 and values of at most [`MAX_VALUE`](super::MAX_VALUE). If one
-    /// prefix has two values, the larger one counts.
+    /// `entries` must have no host bits, lengths of at most 32, and values of at most [`MAX_VALUE`](super::MAX_VALUE).
+    /// If one prefix has two values, the larger one is stored.
     pub(crate) fn build(default: u32, mut entries: Vec<(u32, u8, u32)>) -> Self {
         if !entries.is_sorted() {
             entries.sort_unstable();
@@ -44,7 +45,7 @@ impl Trie {
             page[(address >> 8 & 0xff) as usize..][..1 << (24 - length)].fill(*value);
         }
         for block in all() {
-            // The prefixes of at most /24 that begin here come first.
+            // The prefixes up to /24 that begin here come first.
             let block = &block[block.iter().take_while(is_short).count()..];
             let Some((address, ..)) = block.first() else { continue };
             let middle = (address >> 8 & 0xff) as usize;
@@ -76,7 +77,7 @@ fn filled<B: Block>(cells: &B::Cells) -> B {
 
 struct Blocks {
     base: Base,
-    /// The greatest possible number of /24 with longer prefixes.
+    /// The largest possible number of /24 with longer prefixes.
     of_24: usize,
     pages: Vec<[u32; 256]>,
     halves: Vec<HalfPage>,
@@ -98,7 +99,7 @@ impl Blocks {
         &mut self.pages[(*cell & NUMBER) as usize]
     }
 
-    /// Adds the block of a /24 with these entries, ascending; all other addresses have the value `others`.
+    /// Adds the block of a /24 with these entries, in ascending order. All other addresses have the value `others`.
     fn add(&mut self, others: u32, entries: &[(u32, u8, u32)]) -> u32 {
         let many = self.of_24 > MANY_BLOCKS;
         if let Some(hosts) = Hosts::from_entries(others, entries).filter(|_| many) {

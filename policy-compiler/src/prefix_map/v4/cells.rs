@@ -7,28 +7,28 @@ use super::pool::Block;
 /// The largest value that a map can hold.
 pub const MAX_VALUE: u32 = (1 << 31) - 1;
 
-/// Marks references to blocks; values lack this bit.
+/// Marks references to blocks; values do not have this bit.
 pub(super) const BLOCK: u32 = 1 << 31;
 
 pub(super) const KIND: u32 = 7 << 28;
 
-/// The index of the block among those of its kind; for a short block the index of its first line.
+/// The index of the block among those of its kind. For a short block, it is the index of its first line.
 pub(super) const NUMBER: u32 = (1 << 28) - 1;
 
 pub(super) const PAGE: u32 = 0;
 
 pub(super) const HALF: u32 = 1 << 28;
 
-/// Runs of values, in one line or in two.
+/// A kind of block: runs of values in one line. The next kind has two lines.
 pub(super) const ONE: u32 = 2 << 28;
 
 pub(super) const TWO: u32 = 3 << 28;
 
-/// Few hosts in some bytes of a line. The reference holds the index of the first byte and, above it, the number of
-/// hosts.
+/// A kind of block: a few hosts in some bytes of a line. The reference holds the index of the first byte and, above it,
+/// the number of hosts.
 pub(super) const FEW: u32 = 4 << 28;
 
-/// Hosts in a line.
+/// A kind of block: hosts in a line.
 pub(super) const HOSTS: u32 = 5 << 28;
 
 pub(super) const COUNT: u32 = 24;
@@ -37,7 +37,7 @@ pub(super) const BYTE: u32 = (1 << COUNT) - 1;
 
 pub(super) const ROOT: usize = 1 << 16;
 
-/// With at most this many blocks (/24 that hold longer prefixes) all are half pages: 512 KiB.
+/// The number of blocks (/24 that hold longer prefixes) up to which all are half pages: 512 KiB.
 pub(super) const FEW_BLOCKS: usize = 1024;
 
 /// 256 cells, indexed by the next byte of the address.
@@ -86,7 +86,7 @@ impl Block for HalfPage {
     }
 }
 
-/// How values are written in two bytes: as the difference from the base, and 0 for the default.
+/// How values are stored in two bytes: as the difference from the base, or as 0 for the default.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Base {
     pub(super) default: u32,
@@ -95,7 +95,7 @@ pub(super) struct Base {
 }
 
 impl Base {
-    /// `None` if the value is too far from the base.
+    /// The value in two bytes, or `None` if it is too far from the base.
     #[inline]
     pub(super) fn short(self, value: u32) -> Option<u16> {
         if value == self.default {
@@ -109,7 +109,7 @@ impl Base {
         if short == 0 { self.default } else { self.base + u32::from(short) }
     }
 
-    /// `None` if one of them is too far from the base.
+    /// The values in two bytes each, or `None` if one of them is too far from the base.
     pub(super) fn all_short(self, values: &[u32; 256]) -> Option<[u16; 256]> {
         let mut all = [0; 256];
         for (short, value) in all.iter_mut().zip(values) {

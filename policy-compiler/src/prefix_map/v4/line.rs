@@ -1,7 +1,7 @@
-//! A /24 in one cache line or in two.
+//! A /24 in one or two cache lines.
 //!
-//! A line of 16 words holds one of two things: up to 12 runs of equal values (up to 24 in two lines), with their starts
-//! and values; or up to twelve hosts that differ from all others, with their values.
+//! A line has 16 words and holds one of two things. It may hold up to 12 runs of equal values (up to 24 in two lines),
+//! with their starts and values. Or it may hold up to twelve hosts that differ from all others, with their values.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,26 +9,26 @@ use super::cells::{Base, HOSTS, ONE, TWO};
 use super::packed_hosts::{BYTES, MOST, first_zero};
 use super::pool::Block;
 
-/// Words of a line.
+/// The number of words of a line.
 pub(super) const WORDS: usize = 16;
 
-/// Words of the hosts' last bytes in a line of hosts. As many values follow as there are bytes, and then the value of
-/// all others.
+/// The number of words for the hosts' last bytes in a line of hosts. They are followed by as many values as there are
+/// bytes, and by the value of all other hosts.
 const KEYS: usize = 3;
 
 const MOST_HOSTS: usize = 4 * KEYS;
 
-/// For each kind of block of runs: the words of starts, and the words of values.
+/// For each kind of block of runs: its kind, the number of words of starts, and the number of words of values.
 const SHORT: [(u32, usize, usize); 2] = [(ONE, 4, 12), (TWO, 8, 24)];
 
-/// Bits of a start. The highest bit marks a start after the last run, which no key reaches; the subtraction may borrow
-/// from it.
+/// The number of bits of a start. The highest bit marks a start after the last run, which no key reaches. The
+/// subtraction may borrow from it.
 const LANE: u32 = u8::BITS + 1;
 
 /// The number of starts in two words.
 const LANES: usize = (2 * u32::BITS / LANE) as usize;
 
-/// One in each lane.
+/// A one in each lane.
 const EACH: u64 = {
     let mut each = 0;
     let mut lane = 0;
@@ -41,7 +41,7 @@ const EACH: u64 = {
 
 const BORROW: u64 = EACH << u8::BITS;
 
-/// See the module.
+/// One line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Line([AtomicU32; WORDS]);
@@ -59,7 +59,7 @@ impl Block for Line {
 }
 
 impl Line {
-    /// A key's value among hosts.
+    /// The value of a key in a line of hosts.
     #[inline]
     pub(super) fn lookup_hosts(&self, key: u8) -> u32 {
         let [first, second, third, ..] = &self.0;
@@ -73,14 +73,14 @@ impl Line {
         value(&self.0[KEYS + at])
     }
 
-    /// A key's value among runs in one line.
+    /// The value of a key in a line of runs.
     #[inline]
     pub(super) fn lookup_one_line(&self, key: u8) -> u32 {
         value(&self.0[(4 + starts_up_to(&self.0[..4], key)) % WORDS])
     }
 }
 
-/// A key's value among runs in two lines.
+/// The value of a key in two lines of runs.
 #[inline]
 pub(super) fn lookup_two_lines([one, two]: [&Line; 2], key: u8) -> u32 {
     let before = starts_up_to(&one.0[..8], key);
@@ -93,7 +93,7 @@ fn value(word: &AtomicU32) -> u32 {
 }
 
 /// The number of starts, in some pairs of words, that are at most `key`. The key is compared with all starts of a pair
-/// at once, each in its lane: a lane whose start is above the key borrows.
+/// at once, each in its lane: if a start is above the key, its lane borrows.
 #[inline]
 fn starts_up_to(words: &[AtomicU32], key: u8) -> usize {
     let keys = (u64::from(key) * EACH) | BORROW;
@@ -107,7 +107,7 @@ fn starts_up_to(words: &[AtomicU32], key: u8) -> usize {
     (sum >> ((LANES as u32 - 1) * LANE)) as usize & 0x1f
 }
 
-/// The first key and the value of each run of one value, ascending from key 0.
+/// The first key and the value of each run, in ascending order from key 0.
 #[derive(Default)]
 struct Runs {
     all: [(u8, u32); MOST_RUNS],
@@ -117,8 +117,8 @@ struct Runs {
 const MOST_RUNS: usize = 24;
 
 impl Runs {
-    /// Adds a run: from `start` on, addresses have `value`; `start` is at least that of the last run. `None`: too many
-    /// runs.
+    /// Adds a run: addresses from `start` on have `value`. `start` is at least that of the last run. Returns `None` if
+    /// there are too many runs.
     fn push(&mut self, start: u8, value: u32) -> Option<()> {
         if self.count > 0 && self.all[self.count - 1].0 == start {
             self.count -= 1;
@@ -144,7 +144,7 @@ impl Hosts {
         Self { others, keys: [0; MOST_HOSTS], values: [others; MOST_HOSTS], count: 0 }
     }
 
-    /// `None`: too many hosts.
+    /// Returns `None` if there are too many hosts.
     fn push(&mut self, key: u8, value: u32) -> Option<()> {
         if value != self.others {
             *self.values.get_mut(self.count)? = value;
@@ -154,8 +154,8 @@ impl Hosts {
         Some(())
     }
 
-    /// The hosts of a /24 whose entries, ascending, are all hosts; all other addresses have the value `others`. `None`
-    /// if an entry is no host, or if there are too many.
+    /// The hosts of a /24 whose entries, in ascending order, are all hosts. All other addresses have the value
+    /// `others`. Returns `None` if an entry is not a host, or if there are too many.
     pub(super) fn from_entries(others: u32, entries: &[(u32, u8, u32)]) -> Option<Self> {
         let mut hosts = Self::new(others);
         let mut entries = entries.iter().peekable();
@@ -163,7 +163,7 @@ impl Hosts {
             if *length != 32 {
                 return None;
             }
-            // If a host has several values, the last is the largest.
+            // If a host has several values, the last one is the largest.
             if entries.peek().is_none_or(|next| next.0 != *address) {
                 hosts.push(*address as u8, *value)?;
             }
@@ -172,8 +172,8 @@ impl Hosts {
     }
 
     fn from_cells(cells: &[u32; 256]) -> Option<Self> {
-        // If the block has few hosts, most of this many cells have the value of all others, and so has the middle one
-        // in order.
+        // If few cells differ from all others, most of the first `MOST_HOSTS * 2 + 1` cells have the value of all
+        // others, and so has their median.
         let mut first = [0; MOST_HOSTS * 2 + 1];
         first.copy_from_slice(cells.get(..MOST_HOSTS * 2 + 1)?);
         first.sort_unstable();
@@ -184,8 +184,8 @@ impl Hosts {
         Some(hosts)
     }
 
-    /// The hosts as [`PackedHosts`](super::packed_hosts::PackedHosts) hold them, if there are few and their values are
-    /// short: their last bytes, and their values followed by the value of all others.
+    /// The hosts in the form of [`PackedHosts`](super::packed_hosts::PackedHosts), if there are few and their values
+    /// are short: their last bytes, and their values followed by the value of all others.
     pub(super) fn pack(&self, base: Base) -> Option<(&[u8], [u16; MOST + 1])> {
         let keys = &self.keys[..self.count];
         let mut values = [0; MOST + 1];
@@ -197,7 +197,7 @@ impl Hosts {
     }
 
     pub(super) fn line(&self) -> [u32; WORDS] {
-        // If several bytes are equal, the first counts. So the unused places repeat the first host's byte.
+        // If several bytes are equal, the first one is found. So unused places repeat the byte of the first host.
         let mut keys = [self.keys[0]; MOST_HOSTS];
         keys[..self.count].copy_from_slice(&self.keys[..self.count]);
         let mut words = [self.others; WORDS];
@@ -209,7 +209,7 @@ impl Hosts {
     }
 }
 
-/// The short block of these cells, if one fits: its kind and its lines.
+/// The short block for these cells, if one fits: its kind and its lines.
 pub(super) fn short(cells: &[u32; 256]) -> Option<(u32, [[u32; WORDS]; 2])> {
     let of_runs = runs(cells).and_then(|runs| encode_runs(&runs));
     if let Some((ONE, _)) = of_runs {
@@ -227,7 +227,7 @@ fn runs(cells: &[u32; 256]) -> Option<Runs> {
     Some(runs)
 }
 
-/// The block of these runs, if one fits.
+/// The block for these runs, if one fits.
 fn encode_runs(runs: &Runs) -> Option<(u32, [[u32; WORDS]; 2])> {
     let runs = &runs.all[..runs.count];
     let (kind, starts, _) = *SHORT.iter().find(|(_, _, values)| runs.len() <= *values)?;

@@ -1,34 +1,34 @@
-//! Few hosts of a /24 that differ from all others, in some bytes of a cache line.
+//! A few hosts of a /24 that differ from all others, in some bytes of a cache line.
 //!
-//! First comes the last byte of each host, then the value of each host and the value of all others, two bytes each. So
-//! a lookup in a /24 with few hosts reads one line, which the /24 shares with others. The bytes do not change once
-//! lookups are made.
+//! The last byte of each host comes first, then the value of each host and the value of all others, in two bytes each.
+//! So a lookup in a /24 with few hosts reads a single line, which several /24 share. The bytes do not change after the
+//! first lookup.
 
 use std::sync::Arc;
 
-/// The most hosts that fit: their last bytes are compared at once.
+/// The largest number of hosts that fit: their last bytes are compared at once.
 pub(super) const MOST: usize = 8;
 
 const LINE: usize = 64;
 
-/// Every value begins within this many bytes from the first host's byte.
+/// Every value begins at most this many bytes after the first host's byte.
 const REACH: usize = 32;
 
-/// A lookup reads within this many bytes.
+/// A lookup reads only this many bytes.
 const WINDOW: usize = REACH + 1;
 
-/// The bytes of this many hosts, with their values and the value of all others.
+/// The number of bytes for this many hosts, with their values and the value of all others.
 const fn bytes_of(hosts: usize) -> usize {
     hosts + 2 * (hosts + 1)
 }
 
-/// See the module.
+/// The packed hosts of all such /24.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PackedHosts(Arc<Vec<u8>>);
 
 impl PackedHosts {
-    /// The short value of a key among `hosts` hosts whose bytes start at `first`; 0, which stands for the default, if
-    /// there are no such bytes.
+    /// The short value of a key among `hosts` hosts whose bytes start at `first`. If there are no such bytes, it is 0,
+    /// which stands for the default.
     #[inline]
     pub(super) fn lookup(&self, first: usize, hosts: usize, key: u8) -> u16 {
         let Some(bytes) = self.0.get(first..first + WINDOW) else { return 0 };
@@ -49,13 +49,13 @@ impl PackedHosts {
 pub(super) struct PackedHostsBuilder(Vec<u8>);
 
 impl PackedHostsBuilder {
-    /// Reserves enough memory for `hosts` hosts, even if each is in a /24 of its own. The memory must never move,
-    /// because each /24 is placed within one cache line by its address.
+    /// Reserves enough memory for `hosts` hosts, even if each of them is in a different /24. The memory must never
+    /// move, because its address determines where a /24 fits into one cache line.
     pub(super) fn with_room(hosts: usize) -> Self {
         Self(Vec::with_capacity(hosts * bytes_of(1) * 2 + WINDOW))
     }
 
-    /// The greatest index at which the next /24 may start.
+    /// The largest index at which the next /24 may start.
     pub(super) fn next(&self) -> usize {
         self.0.len() + LINE
     }
@@ -90,7 +90,8 @@ pub(super) const BYTES: u64 = u64::MAX / 0xff;
 /// The index of the lowest byte that is zero; 8 if there is none.
 #[inline]
 pub(super) const fn first_zero(bytes: u64) -> usize {
-    // Below the first zero byte nothing borrows, so it is found exactly. Bytes above it may be marked wrongly.
+    // Below the first zero byte no byte borrows, so the first zero byte is found exactly. Bytes above it may be marked
+    // wrongly.
     let zeroes = bytes.wrapping_sub(BYTES) & !bytes & (BYTES << 7);
     zeroes.trailing_zeros() as usize / 8
 }

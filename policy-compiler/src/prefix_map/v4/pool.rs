@@ -1,23 +1,23 @@
-//! Blocks of one form, with spare room for more.
+//! Blocks of one kind, with spare room for more.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Cells that are stored one by one while other threads may read them.
+/// A block of cells, which are stored one by one while other threads may read them.
 pub(super) trait Block: Default {
     /// The values of the cells.
     type Cells: Clone;
 
-    /// Stores the cells, for readers that learn of the block afterwards.
+    /// Stores the cells. Readers learn of the block only afterwards.
     fn store(&self, cells: &Self::Cells);
 
     fn load(&self) -> Self::Cells;
 }
 
-/// See the module.
+/// A pool of blocks of one kind.
 #[derive(Debug)]
 pub(super) struct BlockPool<B> {
     all: Box<[B]>,
-    /// The number of the first block that was never written.
+    /// The number of the first block that has never been written.
     next: AtomicU32,
 }
 
@@ -33,14 +33,15 @@ impl<B: Block> Clone for BlockPool<B> {
 }
 
 impl<B: Block> BlockPool<B> {
-    /// These blocks and room for an eighth as many more, but at least for `spare`.
+    /// Creates a pool of these blocks with room for an eighth as many more, and at least for
+    /// `spare` more.
     pub(super) fn new(mut all: Vec<B>, spare: usize) -> Self {
         let next = all.len();
         all.resize_with(next + spare.max(next / 8), B::default);
         Self { all: all.into(), next: AtomicU32::new(next as u32) }
     }
 
-    /// The number of blocks that were written.
+    /// The number of blocks that have been written.
     pub(super) fn len(&self) -> u32 {
         self.next.load(Ordering::Relaxed)
     }
@@ -50,8 +51,7 @@ impl<B: Block> BlockPool<B> {
         self.all.get(number as usize)
     }
 
-    /// Writes blocks next to each other and returns the number of the first; `None` if there is no
-    /// room left.
+    /// Writes adjacent blocks and returns the number of the first. `None` if there is no room left.
     pub(super) fn push_all(&self, new: &[B::Cells]) -> Option<u32> {
         let next = self.len();
         let room = self.all.get(next as usize..next as usize + new.len())?;

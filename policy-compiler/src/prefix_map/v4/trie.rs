@@ -1,4 +1,4 @@
-//! The trie: lookups, and stores while other threads look up.
+//! The trie: lookups, and stores while other threads look up addresses.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use super::line::{Line, lookup_two_lines, short, used};
 use super::packed_hosts::PackedHosts;
 use super::pool::BlockPool;
 
-/// See the module.
+/// The trie for IPv4.
 #[derive(Debug)]
 pub(crate) struct Trie {
     pub(super) base: Base,
@@ -23,7 +23,7 @@ pub(crate) struct Trie {
 }
 
 impl Clone for Trie {
-    /// A later store into one copy does not show in the other. Nothing may be stored while this runs.
+    /// A later store into one copy is not visible in the other. Nothing may be stored while this runs.
     fn clone(&self) -> Self {
         let cell = |cell: &AtomicU32| AtomicU32::new(cell.load(Ordering::Acquire));
         Self {
@@ -44,7 +44,7 @@ impl Trie {
         if cell & BLOCK == 0 { cell } else { self.in_block(cell, address as u8) }
     }
 
-    /// The cell of the /24 of an address, or that of its /16 if it is a value.
+    /// The cell of the /24 of an address, or the cell of its /16 if that is a value.
     #[inline]
     fn above(&self, address: u32) -> u32 {
         let cell = load(self.root.get((address >> 16) as usize), self.base.default);
@@ -72,7 +72,7 @@ impl Trie {
         self.base.long(self.few.lookup((block & BYTE) as usize, hosts, key))
     }
 
-    /// Not inlined, because that would make the other branches longer.
+    /// This is not inlined, because that would make the other branches longer.
     #[inline(never)]
     fn in_other(&self, block: u32, key: u8) -> u32 {
         let default = self.base.default;
@@ -99,8 +99,8 @@ impl Trie {
         load(self.cell(page, key), self.base.default)
     }
 
-    /// Stores a host's value. Returns `false`, and changes nothing, if there is no room left or the value is above
-    /// [`MAX_VALUE`]. Only one thread at a time may call this; others may look up.
+    /// Stores the value of a host. Returns `false` and changes nothing if there is no room left or the value is above
+    /// [`MAX_VALUE`]. Only one thread at a time may call this, while others may look up addresses.
     pub(crate) fn set(&self, address: u32, value: u32) -> bool {
         if value > MAX_VALUE {
             return false;
@@ -131,9 +131,9 @@ impl Trie {
         self.set_24(address, &third)
     }
 
-    /// Stores the values of all hosts in the /24 of an address by one store: a lookup sees all old values or all new
-    /// ones. Returns `false`, and changes nothing, if there is no room left or a value is above [`MAX_VALUE`]. Only one
-    /// thread at a time may call this; others may look up.
+    /// Stores the values of all hosts in the /24 of an address with one store: a lookup sees all old values or all new
+    /// ones. Returns `false` and changes nothing if there is no room left or a value is above [`MAX_VALUE`]. Only one
+    /// thread at a time may call this, while others may look up addresses.
     pub(crate) fn set_24(&self, address: u32, values: &[u32; 256]) -> bool {
         if values.iter().any(|value| *value > MAX_VALUE) {
             return false;
@@ -155,8 +155,8 @@ impl Trie {
         true
     }
 
-    /// Stores one value for every address of a prefix, whose host bits are ignored. Returns `false`, and changes
-    /// nothing, if there is no room left, the value is above [`MAX_VALUE`] or the length above 32.
+    /// Stores one value for every address of a prefix, whose host bits are ignored. Returns `false` and changes nothing
+    /// if there is no room left, the value is above [`MAX_VALUE`], or the length is above 32.
     pub(crate) fn set_prefix(&mut self, address: u32, length: u8, value: u32) -> bool {
         if value > MAX_VALUE || length > 32 {
             return false;
@@ -196,7 +196,7 @@ impl Trie {
         cells
     }
 
-    /// Writes a block for a /24 with these values into spare room. `None` if there is none.
+    /// Writes a block for a /24 with these values into spare room. Returns `None` if there is no room.
     fn write(&self, cells: &[u32; 256]) -> Option<u32> {
         let half = || {
             let number = self.halves.push_all(&[self.base.all_short(cells)?])?;
@@ -215,7 +215,7 @@ impl Trie {
         Some(BLOCK | PAGE | self.pages.push_all(&[*cells])?)
     }
 
-    /// Every address, in runs of equal values.
+    /// Every address, as runs of equal values.
     pub(crate) fn runs(&self) -> Vec<(IpAddr, IpAddr, u32)> {
         let mut starts: Vec<(u32, u32)> = Vec::new();
         let mut add = |first: u32, value: u32| {

@@ -1,4 +1,4 @@
-//! Which pods are endpoints of the model, and which members have an address.
+//! Tests which pods are endpoints of the model, and which members have an address.
 
 use crate::compile::Compiler;
 use crate::model::*;

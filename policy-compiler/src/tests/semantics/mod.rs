@@ -1,4 +1,5 @@
-//! The semantics of policy, line by line: rows, rules one by one, and the reference all agree.
+//! The semantics of policy, line by line: rows, rules evaluated one by one, and the reference all
+//! agree.
 
 mod endpoints;
 mod hosts;

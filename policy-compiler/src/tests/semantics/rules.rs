@@ -13,7 +13,7 @@ fn shop() -> Cluster {
         .pod("ops/probe", "app=probe", "10.0.9.1")
 }
 
-/// `shop` with one ingress policy for `shop/web`, and the expected decisions.
+/// Checks decisions in `shop` with one ingress policy for `shop/web`.
 #[track_caller]
 fn ingress<const N: usize>(rules: [Rule; N], table: &str) {
     let policy = global("p").selects("app == 'web'");
@@ -27,8 +27,8 @@ fn egress<const N: usize>(rules: [Rule; N], table: &str) {
     says(&shop().policy(policy.egress(rules)), "shop/web >", table);
 }
 
-/// Lines `PEER PACKET = RULE`, where RULE is the index of the rule of `p` that allows, `!INDEX` of one that denies, or
-/// `-` if none decides.
+/// Checks lines `PEER PACKET = RULE`. RULE is the index of the rule of `p` that allows, `!INDEX` of a rule that denies,
+/// or `-` if none decides.
 #[track_caller]
 fn says(cluster: &Cluster, question: &str, table: &str) {
     let direction = if question.ends_with('<') { "ingress" } else { "egress" };

@@ -1,4 +1,5 @@
-//! What the judge remembers of a batch: connections that its packets may have opened or belong to, and first fragments.
+//! Records of the judge about a batch: the connections that its packets may have opened or belong
+//! to, and first fragments.
 
 use std::rc::Rc;
 
@@ -54,7 +55,8 @@ impl Judge {
         }
     }
 
-    /// Records a packet that asks for something that is translated (returns `true`), or may answer one that does.
+    /// Records a packet that connects to a translated destination (returns `true`), or that may
+    /// answer such a packet.
     fn record_asking(
         &mut self,
         node: usize,
@@ -85,14 +87,14 @@ impl Judge {
             }
             let may_move = !self.terms.is_strict && may_move(epoch, node, tuple);
             let opens = tuple.upper != TCP || read.opens() || may_move;
-            // The same tuple may be that of a masqueraded client.
+            // A masqueraded client may have the same tuple.
             let reopens = read.opens() || from == Place::Node;
             translations.record_asked(tuple, entry, (opens, reopens), now);
         }
         asks
     }
 
-    /// Records what the node certainly knows of translated connections after a batch.
+    /// Records which translated connections the node certainly knows after a batch.
     pub(super) fn end_batch(
         &mut self,
         node: usize,
@@ -106,7 +108,7 @@ impl Judge {
             if input.outcome != Outcome::CameOut && (read.opens() || read.tuple.upper != TCP) {
                 translations.record_unclear(&read.tuple, read.opens());
             }
-            // By now it is known which connection it may have answered.
+            // By now it is known which connection the packet may have answered.
             translations.record_answer(&read.tuple, now);
         }
         for epoch in epochs.iter().filter(|_| self.terms.keeps) {

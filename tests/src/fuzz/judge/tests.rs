@@ -160,8 +160,8 @@ fn a_connection_may_be_kept_whose_end_was_away_for_a_moment() {
     bench.goes_on(&[back], port).unwrap();
 }
 
-/// Two packets with the same bytes. The virtio header of one is false, so that packet may be dropped, and the other one
-/// must arrive.
+/// Two packets have the same bytes. The virtio header of one is false, so that packet may be
+/// dropped. The other one must arrive.
 #[test]
 fn of_equal_packets_the_one_with_nothing_wrong_has_come_out() {
     for order in [[true, false], [false, true]] {
@@ -185,7 +185,7 @@ fn of_equal_packets_the_one_with_nothing_wrong_has_come_out() {
     }
 }
 
-/// A later fragment passes for 30 seconds after its first one, and the flow may be over before.
+/// A later fragment passes for 30 seconds after its first one. The flow may be over before that.
 #[test]
 fn a_later_fragment_does_not_prove_that_its_connection_is_there() {
     for part in [Part::Whole, Part::First { id: 7 }, Part::Later { id: 7, offset: 8 }] {
@@ -212,7 +212,8 @@ fn a_later_fragment_does_not_prove_that_its_connection_is_there() {
     }
 }
 
-/// Who answers a masqueraded client without a hop left is told so; who answers the node itself is not.
+/// A backend that answers a masqueraded client with the last hop gets an ICMP error. One that
+/// answers the node itself does not.
 #[test]
 fn an_answer_to_a_masqueraded_client_of_a_service_makes_a_hop() {
     for (entry, hops) in [(Entry::Host, 0..=0), (Entry::Forwarded, 0..=1)] {

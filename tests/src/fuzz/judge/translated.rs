@@ -1,4 +1,4 @@
-//! Outputs that are no input's as it was sent: packets of connections that are translated.
+//! Outputs that differ from every input, because their connection is translated.
 
 use manx_dataplane::packet::Offload;
 use manx_dataplane::tables::PortId;
@@ -17,7 +17,8 @@ use super::{Judge, came_out, leaves_by, piece_event};
 use crate::fabric::{HOST, MANX};
 
 impl Judge {
-    /// Finds the input from which a translated packet came, and checks that it was allowed. `false`: there is none.
+    /// Finds the input from which a translated packet came, and checks that it was allowed. Returns
+    /// `false` if there is none.
     pub(super) fn judge_translated(
         &self,
         law: &Law<'_>,
@@ -37,13 +38,14 @@ impl Judge {
         let content = content_key(&self.hasher, wire.bytes, &wire.read);
         let whole = key(&self.hasher, wire.bytes, &wire.read);
         let mut candidates = node_batch.of_content(&self.hasher, content);
-        // Rather one with the same checksum state, and of these a clean one, as for packets that go on as they were.
+        // An input with the same checksum state is preferred, and of these a clean one, as for
+        // untranslated packets.
         candidates.sort_by_key(|at| {
             let input = &node_batch.inputs[*at];
             (input.offload.checksum.is_partial() != wire.is_partial, !input.sent.is_clean)
         });
-        // Two packets may differ in their ports alone: rather a packet of a connection that is known, then one with the
-        // client's own port.
+        // Two inputs may differ only in their ports. A packet of a known connection is preferred,
+        // then a packet that keeps the client's own port.
         let is_known = |pair: &Pair| {
             let translations = law.translations.borrow();
             let known = translations.connection(pair);
@@ -104,7 +106,8 @@ impl Judge {
         refused.or(twice).map_or(Ok(false), Err)
     }
 
-    /// The same for ICMP errors about packets of such connections.
+    /// The same as [`judge_translated`](Self::judge_translated), for ICMP errors about packets of
+    /// such connections.
     fn judge_translated_error(
         &self,
         law: &Law<'_>,
@@ -175,7 +178,8 @@ impl Judge {
     ) -> Result<(), String> {
         let hops = law.hops_translated(input, passage, &pair);
         let mut ports = law.ports_translated(epoch, passage, &pair);
-        // A later fragment names no port: another connection between its ends may have come another way.
+        // A later fragment has no port. Another connection between its ends may have come in by
+        // another way.
         let is_later = input.read.is_some_and(|read| read.is_later());
         if is_later && matches!(passage.to, Place::Node | Place::World) {
             ports.extend([HOST, MANX]);
@@ -238,13 +242,14 @@ impl Judge {
         }
         let (first, behind) = (pair.first.transport, pair.behind.transport);
         if hides_source {
-            // Its port is one of the way out.
+            // The connection has a port of the way out.
         } else if pair.behind.source == hairpin(pair.first.source) {
             coverage.count(Event::Hairpin);
         } else if pair.judged().transport != behind && first != behind {
             coverage.count(Event::OtherPort);
         }
-        // Its connection may have been opened in this batch, by a port that nobody knew before.
+        // The fragment may have opened its connection in this batch, with a port that was unknown
+        // before.
         if let (Part::First { .. }, Some(entry)) = (read.part, node_batch.inputs[at].entry) {
             let mut translations = law.translations.borrow_mut();
             for version in law.epochs.iter().map(|epoch| epoch.versions[law.node]) {
@@ -252,7 +257,8 @@ impl Judge {
                 translations.record_first_fragment(&read, (entry, version), pairs, law.now);
             }
         }
-        // A later fragment follows what was decided on its first one. Whether there is a flow still, it does not say.
+        // A later fragment follows the decision on its first fragment. It does not show whether the
+        // flow still exists.
         if read.is_later() {
             return;
         }
@@ -278,13 +284,14 @@ impl Judge {
         }
     }
 
-    /// Whether the first packet of a client's tuple at this node is one of this batch.
+    /// Whether this batch has the first packet of a client's tuple at this node.
     fn is_new_here(&self, law: &Law<'_>, pair: &Pair) -> bool {
         let translations = law.translations.borrow();
         translations.asking(&pair.first).is_some_and(|asking| translations.is_new(asking))
     }
 
-    /// Whether a connection has a backend that each node would choose, where a router may choose the node.
+    /// Whether a connection has the backend that each node would choose. This matters if a router
+    /// may choose the node.
     fn is_chosen_alike(&self, law: &Law<'_>, epoch: &Epoch, pair: &Pair) -> bool {
         let choice = shared_choice(epoch, law.node, &pair.first);
         let is_free = law.epochs.len() > 1 || !self.is_new_here(law, pair);

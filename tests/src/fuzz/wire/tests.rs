@@ -1,4 +1,4 @@
-//! The datagrams that count as segments of a super-packet.
+//! Which datagrams count as segments of a super-packet.
 
 use manx_dataplane::tables::PortId;
 

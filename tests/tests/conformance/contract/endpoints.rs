@@ -59,7 +59,7 @@ fn finished_pods_and_released_addresses_are_in_no_set() {
         says(&noted("", &format!("{name}: ''")), there);
     }
     says(&noted(deleted, "cni.projectcalico.org/podIPs: ''"), there);
-    // A wrong annotation does not mean that.
+    // A wrong annotation does not have this meaning.
     says(&noted(deleted, "cni.projectcalico.org/podIP: none"), there);
 }
 

@@ -68,7 +68,7 @@ fn global(name: &str, spec: &str) -> String {
     calico("GlobalNetworkPolicy", name, &format!("selector: app == 'db', {spec}"))
 }
 
-/// A GlobalNetworkPolicy that allows into `db` what one rule matches, and nothing else.
+/// A GlobalNetworkPolicy that lets one rule's traffic into `db`, and nothing else.
 fn lets_in(rule: &str) -> String {
     global("p", &format!("ingress: [{{action: Allow, {rule}}}]"))
 }
@@ -79,10 +79,10 @@ fn cluster(name: &str, spec: &str) -> String {
     object("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy", name, &spec)
 }
 
-/// Checks manifests (the pods and `more`) against a table of lines `ENDPOINT[@STAGE] < PEER PACKET = VERDICT` (ingress,
-/// `>` for egress). Endpoints and peers are pods, addresses, or `out`. A packet is `tcp 80`, `udp` (a later fragment),
-/// `icmp 8/0`, `icmp6 128/0` or `proto 50`, with a 6 before it for IPv6. A verdict is `allow` or `deny`, and what
-/// decided may follow.
+/// Checks manifests (the pods and `more`) against a table of lines `ENDPOINT[@STAGE] < PEER PACKET
+/// = VERDICT` (`<` for ingress, `>` for egress). Endpoints and peers are pods, addresses, or `out`.
+/// A packet is `tcp 80`, `udp` (a later fragment), `icmp 8/0`, `icmp6 128/0` or `proto 50`, with a
+/// 6 before it for IPv6. A verdict is `allow` or `deny`, and the deciding rule may follow.
 #[track_caller]
 fn says(more: &str, table: &str) {
     let problems = judge(more, table);

@@ -1,4 +1,4 @@
-//! What a rule matches, from manifests.
+//! The traffic that a rule matches, from manifests.
 
 use super::{
     calico, cluster, global, kubernetes, lets_in, object, says, says_of_what_is_not_valid,
@@ -427,7 +427,7 @@ fn an_allow_with_http_does_not_match_and_a_deny_with_it_denies() {
              shop/db < shop/web udp 80 = allow: GlobalNetworkPolicy p ingress[1]"
         ),
     );
-    // Calico knows http only in an Allow: the policy is not valid, and denies.
+    // Calico knows http only in an Allow rule, so this policy is invalid, and denies.
     says_of_what_is_not_valid(
         &global("p", &format!("ingress: [{{action: Deny, {http}}}, {{action: Allow}}]")),
         "shop/db < shop/web tcp 80 = deny
@@ -478,7 +478,7 @@ fn nobody_may_choose_labels_under_reserved_keys() {
     }
 }
 
-/// A selector that no node fits means no address, and not every address.
+/// A selector that matches no node means no address, and not every address.
 #[test]
 fn nodes_that_do_not_exist_are_no_address() {
     let node = "{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {zone: a}}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}\n---\n";

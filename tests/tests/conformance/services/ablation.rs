@@ -1,5 +1,5 @@
-//! Which rules of services decide something: what a rule reads is removed, and the test sees whether any answer
-//! changes.
+//! Which rules of services affect an answer: the test removes the field that a rule reads, and
+//! checks whether any answer changes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use manx_objects::object::{
 
 use super::clusters::SPECIAL_IPV4;
 
-/// What a rule reads.
+/// The field that a rule reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Feature {
     LabelOfAnotherProxy,
@@ -40,7 +40,7 @@ pub enum Feature {
     NodeName,
     NodeHints,
     ZoneHints,
-    /// An endpoint without a hint, which therefore makes the others' hints count for nothing.
+    /// An endpoint without a hint. Because of it, the hints of the others do not count.
     MissingNodeHint,
     MissingZoneHint,
     SpecialAddress,
@@ -86,7 +86,7 @@ impl Feature {
         Self::Pool,
     ];
 
-    /// The objects without it.
+    /// The objects without the field.
     pub fn removed_from(
         self,
         objects: &BTreeMap<ObjectKey, Stored>,

@@ -1,11 +1,12 @@
-//! Generated clusters with services, as text. The alphabets are so small that names, addresses and ports meet.
+//! Generated clusters with services, as text. The sets of names, addresses and ports are small, so
+//! that they often meet.
 
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
-/// The last one has no Node, and the third no zone.
+/// The nodes. The last one has no Node object, and the third one no zone.
 pub const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
-/// Every address that a service may name, and one that none names.
+/// Every address that a service may name, and one that no service names.
 pub const ADDRESSES: [&str; 14] = [
     "10.96.0.1",
     "10.96.0.2",
@@ -16,14 +17,14 @@ pub const ADDRESSES: [&str; 14] = [
     "198.51.100.9",
     "203.0.113.1",
     "203.0.113.9",
-    // Of pods or nodes.
+    // Addresses of pods or nodes.
     "10.0.1.9",
     "10.8.0.9",
     "172.18.0.1",
     "10.0.1.1",
     "10.0.1.5",
 ];
-/// The nets in which `externalIPs` count, some addresses of the others among them.
+/// The networks in which `externalIPs` count. They include some addresses of other kinds.
 pub const EXTERNAL: [&str; 5] =
     ["203.0.113.0/29", "198.51.100.1/32", "fd01::/64", "10.96.0.2/32", "10.0.1.0/24"];
 /// The blocks, the pool, and the nodes' addresses.
@@ -36,7 +37,7 @@ const SPECIAL_IPV6: [&str; 4] = ["::1", "fe80::1", "ff0e::1", "::"];
 pub const PROTOCOLS: [u8; 3] = [6, 17, 132];
 pub const PORTS: [u16; 3] = [80, 81, 82];
 
-/// The objects that every cluster has, but for the Node `n1`.
+/// The objects that every cluster has, without the Node `n1`.
 const OBJECTS: &str = "
 {apiVersion: v1, kind: Node, metadata: {name: n2, labels: {topology.kubernetes.io/zone: b}}, spec: {podCIDR: 10.0.2.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}
 ---
@@ -111,7 +112,7 @@ fn service(namespace: &'static str, name: &'static str) -> impl Strategy<Value =
     ];
     let cluster_ips = prop_oneof![
         12 => select(&["10.96.0.1", "10.96.0.2", "10.96.0.1, 'fd02::1'", "'fd02::1'"][..]),
-        // Of pods or nodes.
+        // Addresses of pods or nodes.
         3 => select(&["10.0.1.9", "10.8.0.9", "172.18.0.1", "10.0.1.1"][..]),
         1 => Just("None"),
         1 => Just("''"),
@@ -128,7 +129,7 @@ fn service(namespace: &'static str, name: &'static str) -> impl Strategy<Value =
     let external = [
         "203.0.113.1",
         "203.0.113.1",
-        // Outside of the nets.
+        // This address is outside the networks.
         "203.0.113.9",
         "198.51.100.2",
         "'fd01::1'",
@@ -152,7 +153,7 @@ fn service(namespace: &'static str, name: &'static str) -> impl Strategy<Value =
     (created, labels, kinds, cluster_ips, (vips, external), traffic, service_ports()).prop_map(
         move |(created, (labels, annotations), kind, ips, (vips, external_ips), (internal, external, affinity), ports)| {
             let cluster_ip = ips.split(", ").next().unwrap_or_default();
-            // The API server has this policy only where it means something.
+            // The API server sets this policy only if it has an effect.
             let external = match kind {
                 "ClusterIP" if !external_ips.is_empty() => format!("externalTrafficPolicy: {external}, "),
                 "NodePort" | "LoadBalancer" => format!("externalTrafficPolicy: {external}, "),
@@ -209,7 +210,7 @@ fn slice(hints: [&'static str; 3]) -> impl Strategy<Value = (&'static str, Strin
     })
 }
 
-/// What the endpoints of a service have as hints: mostly all have some.
+/// The hints of a service's endpoints. Usually all endpoints have hints.
 fn hints() -> impl Strategy<Value = [&'static str; 3]> {
     const NONE: &str = "";
     const NODES: [&str; 3] = [
@@ -230,7 +231,7 @@ fn hints() -> impl Strategy<Value = [&'static str; 3]> {
     select(all)
 }
 
-/// An endpoint without its end, and the number of its hint.
+/// An endpoint without the end of its text, and the number of its hint.
 fn endpoint(v4: bool) -> impl Strategy<Value = (String, usize)> {
     let (ordinary, special) = match v4 {
         true => (["10.0.1.5", "10.0.1.6", "10.0.2.5", "192.0.2.1"], &SPECIAL_IPV4[..]),

@@ -1,7 +1,7 @@
-//! Leading: who has the Lease acts, and stops at once when it cannot renew it.
+//! Leader election: the process that has the Lease acts, and stops at once when it cannot renew it.
 //!
-//! What it does is dropped in the middle then. That is the same as a crash, after which any other process may go on: each
-//! write is whole, and names the revision that it replaces.
+//! Its work is then dropped in the middle. That has the same effect as a crash, and any other
+//! process may continue: each write is complete by itself, and names the revision that it replaces.
 
 use std::cell::Cell;
 use std::collections::hash_map::RandomState;
@@ -20,22 +20,22 @@ use crate::Error;
 
 /// The name of the Lease.
 const LEASE: &str = "manx-controllers";
-/// The time that giving the Lease back may take. kubelet waits longer before it kills.
+/// The longest time to give the Lease back. kubelet waits longer before it kills the process.
 const LAST: Duration = Duration::from_secs(3);
 
-/// What the leader does.
+/// The work of the leader.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work {
     pub(super) garbage: Settings,
     pub(super) balancing: services::Balancing,
 }
 
-/// Leads when the Lease is free, until a signal comes.
+/// Takes the Lease whenever it is free and does the work, until a signal comes.
 pub(super) async fn serve(access: &Access, namespace: &str, work: Work) -> Result<(), Error> {
     let failed = |error: io::Error| Error::Failed(format!("no signals: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    // A fault of the settings ends the command at once.
+    // Wrong settings end the command at once.
     open(access).await.map_err(Error::Environment)?;
     let identity = identity();
     tracing::info!(
@@ -67,7 +67,8 @@ pub(super) async fn serve(access: &Access, namespace: &str, work: Work) -> Resul
     Ok(())
 }
 
-/// Unique to this process: the host's name, which is the pod's or the node's, and a random number.
+/// A name that is unique to this process: the host's name, which is the pod's or the node's, and a
+/// random number.
 fn identity() -> String {
     let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     let random = RandomState::new().build_hasher().finish();
@@ -97,7 +98,7 @@ async fn lead_for_ever(access: &Access, candidate: &mut Candidate, identity: &st
     }
 }
 
-/// Renews the Lease, until that has failed for too long.
+/// Renews the Lease until the term of the last renewal is over.
 async fn keep(lease: &mut Lease<'_>, candidate: &mut Candidate, until: &Cell<Option<Instant>>) {
     while let Some(end) = until.get().filter(|end| Instant::now() < *end) {
         sleep(Terms::default().retry).await;
@@ -113,9 +114,10 @@ async fn keep(lease: &mut Lease<'_>, candidate: &mut Candidate, until: &Cell<Opt
 /// The Lease at the server.
 struct Lease<'a> {
     access: &'a Access,
-    /// `None`: the last attempt has failed. A new one reads certificates and tokens anew.
+    /// The connection. `None`: the last attempt has failed. A new connection reads certificates and
+    /// tokens again.
     writer: Option<Writer>,
-    /// The last failure that was told.
+    /// The last failure that was logged.
     told: String,
 }
 

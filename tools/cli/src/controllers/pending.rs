@@ -1,11 +1,11 @@
-//! The Services that wait to be settled. Namespaces take turns, so one that changes many Services all the time holds up
-//! others by one Service each. Pure.
+//! The Services that wait to be settled. Namespaces take turns. So a namespace that changes many
+//! Services all the time delays the others by one Service each turn. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use manx_block_ipam::services::ledger::Subject;
 
-/// See the module. A Service that is put in twice waits once.
+/// See the module. A Service that is added twice waits once.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     namespaces: BTreeMap<String, BTreeSet<Subject>>,
@@ -18,7 +18,7 @@ impl Pending {
         self.namespaces.entry(subject.namespace.clone()).or_default().insert(subject);
     }
 
-    /// Takes the next one.
+    /// Takes the next Service.
     pub(super) fn take(&mut self) -> Option<Subject> {
         let after = (std::ops::Bound::Excluded(&self.last), std::ops::Bound::Unbounded);
         let next = self.namespaces.range::<String, _>(after).next();
@@ -53,7 +53,7 @@ mod tests {
         pending.put(subject("another", "web"));
         let mut order = Vec::new();
         while let Some(Subject { namespace, name, .. }) = pending.take() {
-            // Its Service changes again while it waits for its turn.
+            // This namespace's Service changes again while it waits for its turn.
             if namespace == "crowd" && order.len() < 2 {
                 pending.put(subject("crowd", &name));
             }

@@ -1,4 +1,4 @@
-//! Rounds: each half of the grace time, and soon after a node was deleted.
+//! Rounds: one every half of the grace time, and more soon after a node was deleted.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,7 +12,8 @@ use tokio::time::sleep;
 
 /// The pause between two lists of the nodes.
 const POLL: Duration = Duration::from_secs(30);
-/// The rounds that follow a deleted node: one sees it, the next one releases its addresses, the last one gives up its blocks.
+/// The number of rounds after a node was deleted: the first one notices it, the next one releases
+/// its addresses, the last one its blocks.
 const AFTER_NODE: u32 = 3;
 
 /// Makes rounds for as long as this process leads.
@@ -48,9 +49,9 @@ struct Rounds {
     started: Instant,
     /// The time of the next regular round.
     next: Instant,
-    /// The number of rounds that follow at once.
+    /// The number of further rounds, [`POLL`] apart.
     more: u32,
-    /// The names of the nodes when they were listed last.
+    /// The names of the nodes in the last list.
     nodes: BTreeSet<String>,
 }
 
@@ -118,7 +119,7 @@ pub(super) fn now() -> Time {
     Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// What a step is about, for people.
+/// The subject of a step, as text for users.
 struct What<'a>(&'a Step);
 
 impl fmt::Display for What<'_> {
@@ -154,7 +155,7 @@ impl fmt::Display for What<'_> {
     }
 }
 
-/// A step and its outcome, for people.
+/// A step and its outcome, as text for users.
 struct Line<'a>(&'a Step, &'a Outcome);
 
 impl fmt::Display for Line<'_> {

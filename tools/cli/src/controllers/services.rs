@@ -1,7 +1,8 @@
-//! Services of type `LoadBalancer`: which are settled when, and what is told of them.
+//! Services of type `LoadBalancer`: when each is settled, and what is reported about it.
 //!
-//! A watch of Services says which have changed, and one of `IPPools` that all are to be looked at again. What watches miss
-//! comes with the next sweep. The rules are those of `manx_block_ipam::services`.
+//! A watch of Services says which have changed. A watch of `IPPools` says that all Services must be
+//! checked again. The next sweep finds what the watches miss. The rules are those of
+//! `manx_block_ipam::services`.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,25 +31,27 @@ use crate::ipam::cluster::Cluster;
 const AGAIN: Duration = Duration::from_secs(5);
 /// The age after which pools and settings are read again.
 const FRESH: Duration = Duration::from_secs(30);
-/// The time between two looks at all Services that have addresses, or lack some.
+/// The time between two checks of all Services that have addresses, or lack some.
 const SWEEP: Duration = Duration::from_mins(5);
-/// The most Services that lack an address and are tried again because another one has released one.
+/// The most Services without an address that are tried again because another Service has released
+/// one.
 const TRIED: usize = 100;
-/// The time after which a Service's trouble is told again: the server forgets Events after an hour.
+/// The time after which a Service's problem is reported again, because the server forgets Events
+/// after an hour.
 const TOLD: Duration = Duration::from_mins(55);
-/// The most troubles that are remembered; then all are told anew.
+/// The most problems that are remembered. Beyond it all are forgotten, and reported again.
 const MOST_TOLD: usize = 10_000;
 
 /// The settings.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Balancing {
-    /// What counts in place of the cluster's setting.
+    /// The option that overrides the cluster's setting.
     pub(super) assigns: Option<AssignIps>,
-    /// The most addresses of a family for a namespace.
+    /// The most addresses of a family for one namespace.
     pub(super) most: Option<usize>,
 }
 
-/// Gives Services addresses for as long as this process leads.
+/// Assigns addresses to Services for as long as this process leads.
 pub(super) async fn serve(
     access: &Access,
     balancing: Balancing,
@@ -80,7 +83,7 @@ pub(super) async fn serve(
     }
 }
 
-/// What the watches and the work tell each other.
+/// The state that the watches and the worker share.
 #[derive(Default)]
 struct Table {
     pending: RefCell<Pending>,
@@ -91,7 +94,7 @@ struct Table {
     told: Notify,
 }
 
-/// Returns the reason for which it cannot go on.
+/// Watches Services. Returns the reason why it cannot continue.
 async fn watch_services(cluster: &Cluster<Writer>, table: &Table) -> String {
     loop {
         let watched = cluster.writes().watch(Kind::Service.into(), |_, object| {
@@ -108,7 +111,7 @@ async fn watch_services(cluster: &Cluster<Writer>, table: &Table) -> String {
     }
 }
 
-/// Returns the reason for which it cannot go on.
+/// Watches pools. Returns the reason why it cannot continue.
 async fn watch_pools(cluster: &Cluster<Writer>, table: &Table) -> String {
     loop {
         let watched = cluster.writes().watch(Kind::IpPool.into(), |_, _| {
@@ -117,14 +120,14 @@ async fn watch_pools(cluster: &Cluster<Writer>, table: &Table) -> String {
         });
         match watched.await {
             Ok(()) => {}
-            // Without the kind there is no pool.
+            // If the kind does not exist, there is no pool.
             Err(WriteError::NotServed(_)) => sleep(FRESH).await,
             Err(error) => return format!("IPPools cannot be watched: {error}"),
         }
     }
 }
 
-/// Settles Services, by one connection.
+/// Settles Services over one connection.
 struct Balancer<'a> {
     cluster: &'a Cluster<Writer>,
     table: &'a Table,
@@ -133,9 +136,9 @@ struct Balancer<'a> {
     ledger: Ledger,
     terms: Option<(Instant, Terms)>,
     swept: Option<Instant>,
-    /// The Services that lack what they ask for.
+    /// The Services that do not have the addresses that they ask for.
     lacking: Pending,
-    /// Whether an address was released since these were tried.
+    /// Whether an address was released since these Services were tried.
     was_released: bool,
 }
 
@@ -159,7 +162,7 @@ impl<'a> Balancer<'a> {
         }
     }
 
-    /// Settles what is pending. Returns the reason for which it cannot go on.
+    /// Settles pending Services. Returns the reason why it cannot continue.
     async fn work(&mut self, leads: &impl Fn() -> bool, failed: &mut String) -> String {
         let labeled = self.cluster.store.label_affinities(&Owner::load_balancer()).await;
         if let Err(error) = labeled {
@@ -188,7 +191,8 @@ impl<'a> Balancer<'a> {
         }
     }
 
-    /// Reads the terms if they are old, or pools have changed; and looks at all Services if it is time for that.
+    /// Reads pools and settings if they are old or pools have changed, and checks all Services if
+    /// the time for that has come.
     async fn refresh(&mut self) -> Result<(), String> {
         let is_old = self.terms.as_ref().is_none_or(|(at, _)| at.elapsed() >= FRESH);
         let has_changed = self.table.is_stale.replace(false);
@@ -224,7 +228,7 @@ impl<'a> Balancer<'a> {
         Ok(())
     }
 
-    /// Tries Services again that lack what they ask for.
+    /// Tries Services again that do not have the addresses that they ask for.
     fn retry(&mut self, most: usize) {
         for _ in 0..most {
             let Some(subject) = self.lacking.take() else { return };
@@ -241,7 +245,7 @@ impl<'a> Balancer<'a> {
             Ok(settled) => settled,
             Err(assign::Error::Store(StoreError::Unreachable(reason))) => return Err(reason),
             Err(error) => {
-                // It is of this Service alone: others go on.
+                // The failure concerns only this Service, so the others continue.
                 tracing::warn!(reason = %error, "Service {namespace}/{name} is tried again later");
                 self.lacking.put(subject);
                 return Ok(());
@@ -268,7 +272,7 @@ impl<'a> Balancer<'a> {
     }
 }
 
-/// The troubles that were told.
+/// The problems that were reported.
 struct Said {
     identity: String,
     troubles: BTreeMap<Subject, (String, Instant)>,
@@ -279,7 +283,7 @@ impl Said {
         Self { identity: identity.to_owned(), troubles: BTreeMap::new() }
     }
 
-    /// The sentence about a Service's trouble, if it is to be told now.
+    /// The text about a Service's problem, if it must be reported now.
     fn next(&mut self, subject: &Subject, settled: &Settled, now: Instant) -> Option<String> {
         let Some(trouble) = &settled.trouble else {
             self.troubles.remove(subject);
@@ -300,7 +304,7 @@ impl Said {
         Some(note)
     }
 
-    /// Tells a Service's trouble, in the log and by an Event.
+    /// Reports a Service's problem, in the log and by an Event.
     async fn tell(&mut self, writes: &impl Writes, subject: &Subject, settled: &Settled) {
         let Some(metadata) = &settled.metadata else {
             self.troubles.remove(subject);

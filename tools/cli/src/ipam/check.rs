@@ -18,7 +18,7 @@ use crate::Error;
 use crate::datastore::ServerOptions;
 use crate::output;
 
-/// The time to the second look.
+/// The time until the second check.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 /// The settings of `manx ipam check`.
@@ -38,7 +38,7 @@ pub struct Check {
     pub server: ServerOptions,
 }
 
-/// Prints what was found.
+/// Prints the findings.
 pub(super) async fn run<W: Writes + Sync>(
     check: &Check,
     cluster: &Cluster<W>,
@@ -48,8 +48,8 @@ pub(super) async fn run<W: Writes + Sync>(
     if is_sound { Ok(()) } else { Err(Error::Deviation) }
 }
 
-/// What is printed, and whether nothing was found. What was found counts if it is still there after `pause`: objects are read
-/// one after the other while nodes write them.
+/// The printed text, and whether nothing was found. A finding counts only if it is still there
+/// after `pause`, because objects are read one after the other while nodes write them.
 pub(super) async fn text<W: Writes + Sync>(
     asked: &Check,
     cluster: &Cluster<W>,
@@ -58,11 +58,11 @@ pub(super) async fn text<W: Writes + Sync>(
     let mut seen = cluster.look().await?;
     let mut checked = of(&seen);
     if !checked.findings.is_empty() {
-        // Nothing else runs here meanwhile.
+        // No other task runs on this thread meanwhile.
         std::thread::sleep(pause);
         seen = cluster.look().await?;
         let before = std::mem::replace(&mut checked, of(&seen)).findings;
-        // There may be tens of thousands.
+        // A set is used because there may be tens of thousands of findings.
         let before: HashSet<String> = before.iter().map(|it| format!("{it:?}")).collect();
         checked.findings.retain(|it| before.contains(&format!("{it:?}")));
     }

@@ -1,4 +1,4 @@
-//! What the commands read of a cluster.
+//! The data that the commands read from a cluster.
 
 use std::time::SystemTime;
 
@@ -38,9 +38,9 @@ pub(super) struct Seen {
 pub(super) struct Information {
     pub(super) guid: String,
     pub(super) kind: String,
-    /// The version of the object.
+    /// The revision of the object.
     pub(super) revision: String,
-    /// Whether Calico's programs change nothing now.
+    /// Whether the datastore is locked, so that Calico's programs change nothing.
     pub(super) is_locked: bool,
 }
 
@@ -53,7 +53,8 @@ impl<W: Writes + Sync> Cluster<W> {
         self.store.writes()
     }
 
-    /// Reads the records first: a pod that was given an address is there before its address.
+    /// Reads the cluster. The records come first, so that the pod of an address that is recorded is
+    /// found.
     pub(super) async fn look(&self) -> Result<Seen, Error> {
         let records = Records::read(&self.store).await.map_err(store_error)?;
         let users = self.store.all().await.map_err(store_error)?;
@@ -65,7 +66,8 @@ impl<W: Writes + Sync> Cluster<W> {
         pools(&read_kinds(self.writes(), &[Kind::IpPool]).await.map_err(write_error)?)
     }
 
-    /// `None`: the cluster has no such object, so no program of Calico has ever run in it.
+    /// Calico's `ClusterInformation`. `None`: the cluster has no such object, so no program of
+    /// Calico has ever run in it.
     pub(super) async fn information(&self) -> Result<Option<Information>, Error> {
         let key = ServedKey::new(ServedKind::ClusterInformation, "", "default");
         let found = match self.writes().get(&key).await {
@@ -85,17 +87,17 @@ impl<W: Writes + Sync> Cluster<W> {
         }))
     }
 
-    /// The rest of an address that is released now.
+    /// The rest that an address released now must take.
     pub(super) async fn rest(&self) -> Result<Rest, Error> {
         let cooldown = self.store.config().await.map_err(store_error)?.cooldown;
         Ok(Rest { now: now(), cooldown })
     }
 }
 
-/// The pools by objects.
+/// The pools that the objects define.
 ///
 /// # Errors
-/// One is not valid: which addresses are in it is not known.
+/// A pool is not valid, so it is unknown which addresses it contains.
 fn pools(contents: &Contents) -> Result<Vec<Pool>, Error> {
     let pool = |(key, stored): (&ObjectKey, &Stored)| {
         let pool = match &stored.state {

@@ -14,13 +14,13 @@ use crate::output;
 #[derive(Debug, Clone, Args)]
 #[group(id = "settings", required = true, multiple = true, args = ["what", "strictaffinity", "max_blocks_per_host"])]
 pub struct Configure {
-    /// Show the settings, and change none
+    /// Show the settings, and change nothing
     #[arg(value_enum, conflicts_with_all = ["strictaffinity", "max_blocks_per_host"])]
     pub what: Option<What>,
-    /// Whether no node borrows addresses of other nodes' blocks
+    /// Whether nodes may not borrow addresses of other nodes' blocks
     #[arg(long, value_name = "true|false", action = ArgAction::Set)]
     pub strictaffinity: Option<bool>,
-    /// The most blocks of a node; it needs strict affinity. 0: not set
+    /// The most blocks of a node; this needs strict affinity. 0: not set
     #[arg(long, value_name = "NUMBER")]
     pub max_blocks_per_host: Option<u32>,
     #[command(flatten)]
@@ -28,7 +28,7 @@ pub struct Configure {
     pub server: ServerOptions,
 }
 
-/// What to do but to change settings.
+/// An action other than changing settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum What {
     /// Show the settings

@@ -1,4 +1,5 @@
-//! `manx ipam`: what Calico's IPAM has given out, whether that is right, and what to take back.
+//! `manx ipam` shows the addresses that Calico's IPAM has assigned, checks them, and releases
+//! unused ones.
 //!
 //! The commands and their options have the names of `calicoctl ipam`.
 
@@ -20,7 +21,7 @@ use super::datastore::ServerOptions;
 /// `manx ipam ...`.
 #[derive(Debug, Args)]
 pub struct Ipam {
-    /// Which.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -28,13 +29,13 @@ pub struct Ipam {
 /// The commands of `manx ipam`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show how many addresses of each IPPool are given out, or who has an address
+    /// Show how many addresses of each IPPool are assigned, or who has an address
     Show(show::Show),
     /// Check that blocks, affinities, handles and the users of addresses agree
     ///
-    /// Exit code 1: they do not.
+    /// Exit code 1: they do not agree.
     Check(check::Check),
-    /// Take addresses back that nobody uses
+    /// Release unused addresses
     Release(release::Release),
     /// Show or change the settings of the whole cluster
     Configure(configure::Configure),

@@ -1,8 +1,8 @@
 //! `manx ipam release`.
 //!
-//! An address is released as it was seen: by its handle and its sequence number. If it has been given to somebody else
-//! meanwhile, these are others, and nothing is released. So no lock of the datastore is needed, and a report of any age does no
-//! harm.
+//! A release names the handle and the sequence number that were seen. If the address was assigned
+//! again meanwhile, these differ, and nothing is released. So the datastore needs no lock, and a
+//! report of any age does no harm.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -32,11 +32,13 @@ pub struct Release {
     /// Release this address
     #[arg(long, value_name = "ADDRESS")]
     pub ip: Option<IpAddr>,
-    /// Release what nobody uses by a report of `manx ipam check -o FILE`: addresses, and handles without addresses. May be
-    /// repeated: then only what is in all reports. Reports some minutes apart hold no work that was under way
+    /// Release unused addresses, and handles without addresses, of a report of `manx ipam check -o
+    /// FILE`. May be repeated: then only what all reports contain is released. Use reports some
+    /// minutes apart, so that work under way does not count
     #[arg(long, value_name = "FILE")]
     pub from_report: Vec<PathBuf>,
-    /// Release addresses that have a user, too. The user keeps it, and another pod may get the same one
+    /// Also release addresses that have a user. The user keeps the address, and another pod may get
+    /// the same one
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -44,7 +46,7 @@ pub struct Release {
     pub server: ServerOptions,
 }
 
-/// Releases what is asked for.
+/// Releases the requested addresses.
 pub(super) async fn run<W: Writes + Sync>(
     asked: &Release,
     cluster: &Cluster<W>,
@@ -100,7 +102,7 @@ pub(super) async fn one<W: Writes + Sync>(
     }
 }
 
-/// Why an address is not free to release. `None`: nobody uses it.
+/// The reason why an address may not be released. `None`: it is unused.
 fn user_of(it: &Allocated<'_>) -> Option<String> {
     match it.state {
         AddressState::Unused | AddressState::NodeGone => None,
@@ -123,10 +125,11 @@ fn release_error(error: ReleaseError) -> Error {
     }
 }
 
-/// An address that nobody used at the moment of a report.
+/// An address that was unused at the time of a report: the address, its handle and its sequence
+/// number.
 type Leaked = (IpAddr, String, Option<u64>);
 
-/// Releases what is in all reports. Returns what is printed, and whether nothing was refused.
+/// Releases what all reports contain. Returns the text to print, and whether nothing was refused.
 pub(super) async fn from_reports<W: Writes + Sync>(
     asked: &Release,
     cluster: &Cluster<W>,
@@ -176,7 +179,7 @@ pub(super) async fn from_reports<W: Writes + Sync>(
     Ok((text, refused.is_empty()))
 }
 
-/// What is in all reports: addresses that nobody used, and handles without addresses.
+/// The contents that all reports share: unused addresses, and handles without addresses.
 async fn leaked<W: Writes + Sync>(
     files: &[PathBuf],
     cluster: &Cluster<W>,
@@ -206,7 +209,7 @@ async fn leaked<W: Writes + Sync>(
     Ok(all.unwrap_or_default())
 }
 
-/// Why an address of a report is not released; `None`: it is.
+/// The reason why an address of a report is not released. `None`: it is released.
 fn refusal(it: &Allocated<'_>, handle: &str, sequence: Option<u64>, force: bool) -> Option<String> {
     let again = "it was given out again since the report";
     let Some(sequence) = sequence else {
@@ -223,7 +226,8 @@ fn refusal(it: &Allocated<'_>, handle: &str, sequence: Option<u64>, force: bool)
     user_of(it).filter(|_| !force)
 }
 
-/// Releases addresses of one block together, or one by one if another writer was first for some of them.
+/// Releases addresses of one block together. If another writer was first for some of them, releases
+/// them one by one.
 async fn of_block<W: Writes + Sync>(
     cluster: &Cluster<W>,
     block: IpNet,
@@ -249,7 +253,8 @@ async fn of_block<W: Writes + Sync>(
     Ok(number)
 }
 
-/// Deletes the handles that are still as they were. Returns how many, and how many were not.
+/// Deletes the handles that have not changed. Returns the numbers of deleted and of changed
+/// handles.
 async fn delete_handles<W: Writes + Sync>(
     cluster: &Cluster<W>,
     wanted: BTreeSet<LeakedHandle>,

@@ -1,4 +1,5 @@
-//! The report of `manx ipam check -o FILE`, by which `manx ipam release` takes back what nobody uses.
+//! The report of `manx ipam check -o FILE`, which `manx ipam release` uses to release unused
+//! addresses.
 //!
 //! Its fields are those of the report of `calicoctl ipam check`, and more.
 
@@ -19,7 +20,7 @@ use crate::Error;
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
-    /// The program that has made it.
+    /// The program that wrote the report.
     #[serde(default)]
     pub(super) version: String,
     #[serde(default, rename = "clusterGUID")]
@@ -30,7 +31,7 @@ pub(super) struct Report {
     pub(super) cluster_information_revision: String,
     #[serde(default)]
     pub(super) cluster_type: String,
-    /// By address.
+    /// The allocations of each address.
     pub(super) allocations: BTreeMap<IpAddr, Vec<Allocation>>,
     /// The handles without addresses.
     #[serde(default)]
@@ -57,9 +58,9 @@ pub(super) struct Allocation {
     pub(super) kind: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) creation_timestamp: String,
-    /// False: nobody uses it, so it may be released.
+    /// False: the address is unused, so it may be released.
     pub(super) in_use: bool,
-    /// Whether it rests after its release.
+    /// Whether the address rests after its release.
     #[serde(skip_serializing_if = "is_false")]
     pub(super) cooling: bool,
     #[serde(skip_serializing_if = "is_false")]
@@ -72,7 +73,7 @@ const fn is_false(it: &bool) -> bool {
     !*it
 }
 
-/// A handle without addresses, as it was at the moment of the report.
+/// A handle without addresses, as it was at the time of the report.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct LeakedHandle {
     #[serde(rename = "ID")]
@@ -105,7 +106,7 @@ pub(super) struct Problem {
 }
 
 impl Report {
-    /// `handles` are those of the store.
+    /// Makes a report. `handles` are the handles in the datastore.
     pub(super) fn new(
         seen: &Seen,
         checked: &Checked,

@@ -21,7 +21,7 @@ use crate::output;
 /// The settings of `manx ipam show`.
 #[derive(Debug, Clone, Args)]
 pub struct Show {
-    /// Show the blocks of each IPPool, too
+    /// Also show the blocks of each IPPool
     #[arg(long)]
     pub show_blocks: bool,
     /// Show who has this address
@@ -38,7 +38,7 @@ pub struct Show {
     pub server: ServerOptions,
 }
 
-/// Shows what is asked for.
+/// Shows the requested table.
 pub(super) async fn run<W: Writes + Sync>(show: &Show, cluster: &Cluster<W>) -> Result<(), Error> {
     output::print(&text(show, cluster).await?)
 }
@@ -119,7 +119,7 @@ fn of_pools(all: &[Utilization], with_blocks: bool) -> String {
     text
 }
 
-/// A number of addresses. Those of an IPv6 pool are too many to read.
+/// Formats a number of addresses. IPv6 pools have too many for a plain number.
 fn number(of: u128) -> String {
     if of < 1_000_000_000 { of.to_string() } else { format!("{:.4e}", of as f64) }
 }
@@ -147,7 +147,7 @@ fn borrowed(allocated: &[Allocated<'_>]) -> String {
     });
     let header = ["ip", "borrowing-node", "block", "block owner", "type", "allocated-to"];
     let mut text = output::table(header, &[], rows.collect());
-    // A Service's address is no node's.
+    // The address of a Service belongs to no node.
     let is_unknown = |it: &&Allocated<'_>| {
         let allocation = it.allocation;
         let has_owner = allocation.owner.contains_key("node") || allocation.service().is_some();

@@ -1,12 +1,13 @@
 //! `manx ipam split`.
 //!
-//! The parts are made first, and then the pool is deleted. So each address is in a pool at every moment: of pools that overlap
-//! the oldest one counts, which is the pool until it is gone. Blocks and addresses stay as they are. A run that was cut short is
-//! repeated.
+//! The parts are made first, and then the pool is deleted. So each address is in a pool at every
+//! moment: if pools overlap, the oldest one counts, which is the old pool until it is deleted.
+//! Blocks and addresses stay as they are. A run that was interrupted can be repeated.
 //!
-//! Programs of Calico may take pools that overlap for an error, and give out addresses by either. They stop while their
-//! datastore is locked, so in a cluster that has a `ClusterInformation` the lock is required, as `calicoctl` does. Manx needs no
-//! lock: the parts have the same blocks as the pool, and a block is given out by compare-and-swap whichever pool it is in.
+//! Programs of Calico may treat overlapping pools as an error, and assign addresses by either. They
+//! stop while their datastore is locked. So in a cluster that has a `ClusterInformation` the lock
+//! is required, as for `calicoctl`. Manx needs no lock, because the parts have the same blocks as
+//! the pool, and a block is written by compare-and-swap whichever pool it is in.
 
 use std::fmt::Write as _;
 
@@ -26,16 +27,16 @@ use crate::values::net;
 
 /// The most bytes of an object's name.
 const LONGEST_NAME: usize = 253;
-/// Where Calico stores an object's own metadata.
+/// The annotation in which Calico stores an object's own metadata.
 const CALICOS_METADATA: &str = "projectcalico.org/metadata";
-/// Where kubectl stores what was applied.
+/// The annotation in which kubectl stores the applied object.
 const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The settings of `manx ipam split`.
 #[derive(Debug, Clone, Args)]
 #[group(id = "pool", required = true, multiple = false, args = ["cidr", "name"])]
 pub struct Split {
-    /// How many pools to make of it: a power of two
+    /// Number of pools to make: a power of two
     #[arg(value_name = "NUMBER")]
     pub number: u32,
     /// CIDR of the `IPPool` to split
@@ -116,14 +117,14 @@ pub(super) async fn text<W: Writes + Sync>(
     Ok(text)
 }
 
-/// As Calico names it.
+/// The name of a part, as Calico forms it.
 fn name_of_part(pool: &str, at: usize) -> String {
     let (prefix, suffix) = ("split-", format!("-{at}"));
     let room = LONGEST_NAME - prefix.len() - suffix.len();
     format!("{prefix}{}{suffix}", pool.get(..room.min(pool.len())).unwrap_or(pool))
 }
 
-/// A part has all settings of its pool.
+/// A part with all settings of its pool.
 fn part(pool: &Value, name: &str, cidr: IpNet) -> Value {
     let mut annotations = pool["metadata"]["annotations"].clone();
     if let Some(all) = annotations.as_object_mut() {
@@ -131,7 +132,7 @@ fn part(pool: &Value, name: &str, cidr: IpNet) -> Value {
         let own = all.get(CALICOS_METADATA).and_then(Value::as_str);
         let own: Option<Value> = own.and_then(|text| serde_json::from_str(text).ok());
         if let Some(Value::Object(mut own)) = own {
-            // What identifies the pool.
+            // These fields identify the old pool.
             for field in ["uid", "creationTimestamp", "resourceVersion", "generation"] {
                 own.remove(field);
             }
@@ -153,7 +154,7 @@ fn part(pool: &Value, name: &str, cidr: IpNet) -> Value {
     part
 }
 
-/// Whether an earlier run has made a part.
+/// Whether an earlier run has already made this part.
 async fn is_made<W: Writes + Sync>(
     cluster: &Cluster<W>,
     key: &ServedKey,

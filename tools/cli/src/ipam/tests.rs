@@ -1,4 +1,4 @@
-//! The commands at a server in memory. What they print is under snapshot.
+//! The commands with a server in memory. Their output is compared with snapshots.
 
 use std::fs;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ fn run<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work)
 }
 
-/// The command that these words are.
+/// Parses these words as a command.
 fn command(words: &str) -> Command {
     let words = ["manx", "ipam"].into_iter().chain(words.split_whitespace());
     match Manx::try_parse_from(words).unwrap().command {
@@ -109,7 +109,7 @@ fn allocate(
     });
 }
 
-/// Two nodes, one of which borrows; a tunnel; a pod that is gone, and whose address stayed behind.
+/// Two nodes, one of which borrows; a tunnel; and a deleted pod whose address was not released.
 fn cluster() -> Cluster<MemoryWrites> {
     let cluster = sound_cluster();
     assign(&cluster, "gone", "node-a", "10.65.0.9", 4000);
@@ -280,8 +280,8 @@ fn a_report_releases_what_nobody_uses_and_what_is_others_by_now_is_refused() {
     }
     let file = report(&cluster, &folder, "first");
     let words = format!("release --from-report {}", file.display());
-    // What happens after the report: one address is given to another pod, one is released, the pod of one is there again,
-    // and a handle is written.
+    // These changes happen after the report: one address is assigned to another pod, one is
+    // released, the pod of one exists again, and a handle is written.
     let rest = Rest { now: Time(1), cooldown: Duration::ZERO };
     for name in ["again", "free"] {
         let handle = format!("k8s-pod-network.{name}");
@@ -298,7 +298,7 @@ fn a_report_releases_what_nobody_uses_and_what_is_others_by_now_is_refused() {
     assert!(cluster.writes().object(&handle("net.changed")).is_some());
     let (told, _) = release_by_report(&format!("{words} --force"), &cluster).unwrap();
     assert!(told.starts_with("addresses released: 1\nhandles deleted: 0\n"), "{told}");
-    // The one that was given out again stays another's.
+    // The address that was assigned again stays with its new user.
     assert!(told.contains("10.65.0.11    found sequence number"), "{told}");
 }
 
@@ -377,7 +377,7 @@ fn a_pool_is_split_into_parts_with_its_settings() {
         "kubectl.kubernetes.io/last-applied-configuration": "{}",
     });
     cluster.writes().put(parent.clone(), object);
-    // A run that was cut short has made the second part.
+    // An interrupted run has made the second part.
     let spec = json!({ "cidr": "10.65.128.0/17", "ipipMode": "Always", "natOutgoing": true });
     cluster.writes().put(pool("split-default-ipv4-ippool-1"), json!({ "spec": spec }));
     insta::assert_snapshot!("split", split("split 2 --cidr=10.65.0.0/16", &cluster).unwrap());

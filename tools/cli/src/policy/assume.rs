@@ -1,4 +1,4 @@
-//! The completion of manifests: the parts that they leave to a cluster.
+//! The completion of manifests: it adds the objects and fields that a cluster would add.
 
 use std::io::{self, Write as _};
 
@@ -9,14 +9,15 @@ use crate::output;
 use manx_assume::{Assumed, Options, Refusal};
 use manx_objects::contents::Contents;
 
-/// How manifests are completed.
+/// The settings of the completion.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Assume {
-    /// Pods of each workload that has none in the manifests [default: as many as it wants, 2 at most]
+    /// Pods of each workload that has none in the manifests [default: as many as the workload
+    /// wants, at most 2]
     #[arg(long, value_name = "N")]
     pub replicas: Option<u32>,
-    /// Print what is made up where the manifests leave it out (pods of workloads, nodes, pools, addresses, endpoints)
-    /// as YAML, and nothing else
+    /// Print, as YAML, only what is added because the manifests leave it out (pods of workloads,
+    /// nodes, pools, addresses, endpoints)
     #[arg(long)]
     pub show_assumed: bool,
 }
@@ -40,13 +41,14 @@ impl Assume {
         Options { replicas: self.replicas }
     }
 
-    /// Completes contents, and prints the assumptions on standard error. Assumed addresses of pods are not printed: each
-    /// answer names those that concern it. `None`: the user only wants to see the assumptions.
+    /// Completes contents, and prints the assumptions on standard error. Assumed addresses of pods
+    /// are not printed, because each answer names those that concern it. `None`: the user only
+    /// wants to see the assumptions.
     pub(crate) fn complete(&self, contents: Contents) -> Result<Option<Completed>, Error> {
         self.complete_with(contents, |_| {})
     }
 
-    /// The same, with assumptions that `more` adds.
+    /// The same as [`Self::complete`], with the assumptions that `more` adds.
     pub(crate) fn complete_with(
         &self,
         contents: Contents,
@@ -60,7 +62,7 @@ impl Assume {
             return Ok(None);
         }
         for note in &completed.assumed.notes {
-            // This fails if standard error is closed, and then nobody reads it.
+            // This fails if standard error is closed, and then there is no reader.
             let _ = writeln!(io::stderr(), "assumed: {note}");
         }
         Ok(Some(completed))

@@ -27,10 +27,10 @@ pub struct Check {
     /// Form of the report
     #[arg(long, short, value_enum, default_value_t)]
     pub output: Form,
-    /// Exit with 2 for warnings, too
+    /// Exit with 2 also for warnings
     #[arg(long)]
     pub strict: bool,
-    /// Leave out the warnings or notes of this code (may be repeated)
+    /// Leave out the warnings or notes with this code (may be repeated)
     #[arg(long, value_name = "CODE", value_parser = allowable)]
     pub allow: Vec<Code>,
     #[command(flatten)]
@@ -50,7 +50,7 @@ pub enum Form {
     Sarif,
 }
 
-/// The code of this name, if it is a warning's or a note's.
+/// Parses the name of a code, which must be a warning's or a note's.
 fn allowable(name: &str) -> Result<Code, String> {
     match Code::from_name(name) {
         Some(code) if code.severity() != Severity::Error => Ok(code),
@@ -97,7 +97,7 @@ fn problems(read: &Read) -> Vec<Problem> {
     problems
 }
 
-/// Whether the problem is only that the file with a rig's settings holds no object.
+/// Whether the problem is only that `rig.yaml`, the file with a rig's settings, holds no object.
 fn is_of_rig(problem: &Problem) -> bool {
     let file = Path::new(&*problem.place.file).file_name();
     problem.code() == Code::SkippedDocument && file.is_some_and(|name| name == FILE)

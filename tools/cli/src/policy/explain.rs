@@ -28,12 +28,13 @@ pub(super) const UPLINK: &str = "eth0";
 /// The settings of `manx policy explain`.
 #[derive(Debug, Clone, Args)]
 pub struct Explain {
-    /// Source: NAMESPACE/POD, POD, node/NAME, outside or an address; svc/NAMESPACE/NAME (or svc/NAME) is each of its
-    /// endpoints, and a name with * or ? each pod or node that fits
+    /// Source: NAMESPACE/POD, POD, node/NAME, outside or an address; svc/NAMESPACE/NAME (or
+    /// svc/NAME) stands for each of its endpoints, and a name with * or ? for each pod or node that
+    /// matches
     #[arg(long, value_name = "PARTY")]
     pub from: String,
-    /// Destination, in the same form; a service's address or port stands for those of the endpoints that a new connection
-    /// of the source may get. svc/NAME:PORT names the port of the Service, too
+    /// Destination, in the same form; a service's address or port stands for the endpoints that a
+    /// new connection of the source may get. svc/NAME:PORT also names the port of the Service
     #[arg(long, value_name = "PARTY")]
     pub to: String,
     /// Packet: tcp/80, udp/53, sctp/9, icmp (an echo), icmp/TYPE/CODE, protocol/NUMBER; tcp alone is a later fragment.
@@ -46,14 +47,15 @@ pub struct Explain {
     /// Use the IPv6 addresses of parties that have both families
     #[arg(long, short = '6')]
     pub ipv6: bool,
-    /// The nodes' interface to each other, which host endpoints may name [default: the running agent's, or eth0]
+    /// The nodes' interface towards each other, which host endpoints may name [default: the running
+    /// agent's, or eth0]
     #[arg(long, value_name = "IFACE")]
     pub uplink: Option<String>,
-    /// Deny what no route of Manx leads to. Without it the verdict is policy's, and a second line tells of the route.
-    /// Of a running agent the routes always count
+    /// Deny what no route of Manx leads to. Without this flag the verdict is policy's, and a second
+    /// line is about the route. With a running agent the routes always count
     #[arg(long)]
     pub routes: bool,
-    /// Who translates services. A running agent counts its own settings
+    /// What translates services. A running agent uses its own settings instead
     #[arg(long, value_enum, default_value_t)]
     pub services: Translator,
     #[command(flatten)]
@@ -93,7 +95,7 @@ impl Explain {
     }
 }
 
-/// What is wrong if no packet is asked about.
+/// The error if no packet is given.
 const NO_PORT: &str =
     "--port is missing: expected a packet, such as tcp/80, or --to svc/NAMESPACE/NAME:PORT";
 
@@ -110,7 +112,8 @@ struct Explanations<'a> {
     explanations: &'a [Explanation],
 }
 
-/// Prints the explanations. Exit code 0 if the connections pass, 1 if one does not, 2 if that is not known.
+/// Prints the explanations. Exit code 0 if all connections pass, 1 if one does not, 2 if that is
+/// unknown.
 pub fn run(explain: &Explain) -> Result<(), Error> {
     let live = explain.live.is_asked_for();
     let answer = if explain.paths.is_empty() && !live {
@@ -141,7 +144,8 @@ pub fn run(explain: &Explain) -> Result<(), Error> {
     if passes { Ok(()) } else { Err(Error::Deviation) }
 }
 
-/// Finds a node whose agent listens: every agent of a rig has all objects.
+/// Finds a node whose agent listens. Any agent will do, because every agent of a rig has all
+/// objects.
 fn find_listening(rig: &State) -> Option<&NodeState> {
     rig.nodes.iter().find(|node| UnixStream::connect(&node.socket).is_ok()).or(rig.nodes.first())
 }
@@ -316,7 +320,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
 {apiVersion: v1, kind: Service, metadata: {name: nobody}, spec: {selector: {app: none}, ports: [{port: 80}]}}
 ";
 
-    /// Services whose ports are not those of their endpoints.
+    /// Services whose ports differ from those of their endpoints.
     const TRANSLATING: &str = "
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: web, labels: {app: web}}, spec: {nodeName: n1, containers: [{name: c, ports: [{name: web, containerPort: 8000}]}]}, status: {podIPs: [{ip: 10.1.1.9}]}}
@@ -591,7 +595,7 @@ spec: {selector: app == 'web', egress: [{action: Allow, destination: {services: 
             ("s/web-1", "198.51.100.7", "tcp/80", false),
             ("s/web-1", "198.51.100.8", "tcp/5432", false),
             ("198.51.100.7", "s/db-0", "tcp/80", false),
-            // A label that only a cluster knows decides nothing.
+            // A label that only a cluster knows has no effect here.
             ("198.51.100.7", "s/db-1", "tcp/80", true),
         ] {
             let explanation = one(&asked(from, to, port), &completed).unwrap();

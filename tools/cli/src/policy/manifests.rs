@@ -19,8 +19,8 @@ pub struct Manifests {
     /// Enter subdirectories of directories, too
     #[arg(long, short = 'R')]
     pub recursive: bool,
-    /// Manifests; directories, of which *.yaml, *.yml and *.json are read and subdirectories are not entered; - is
-    /// standard input
+    /// Manifests, and directories, of which *.yaml, *.yml and *.json are read and subdirectories
+    /// are not entered; - is standard input
     #[arg(value_name = "DIR|FILE", required_unless_present_any = ["live", "kubeconfig", "context"],
         conflicts_with_all = ["live", "kubeconfig", "context"])]
     pub paths: Vec<PathBuf>,
@@ -30,12 +30,12 @@ pub struct Manifests {
 }
 
 impl Manifests {
-    /// Reads them once.
+    /// Reads the manifests once.
     pub(crate) fn read(&self) -> Result<Contents, Error> {
         Ok(self.read_with_texts()?.contents)
     }
 
-    /// Reads them once, and keeps their texts. A live cluster has none.
+    /// Reads the manifests once, and keeps their texts. A live cluster has no texts.
     pub(super) fn read_with_texts(&self) -> Result<Read, Error> {
         if self.live.is_asked_for() {
             return Ok(Read { contents: self.live.read()?, texts: BTreeMap::new() });
@@ -44,14 +44,14 @@ impl Manifests {
     }
 }
 
-/// Prints the invalid objects, which fail closed, and the folders that were skipped. It is an error if not all objects are
-/// known.
+/// Prints the invalid objects, which fail closed, and the folders that were skipped. Returns an
+/// error if some objects could not be read.
 pub(crate) fn report_invalid(contents: &Contents) -> Result<(), Error> {
     let is_reported = |problem: &&Problem| {
         problem.severity == Severity::Error || problem.code() == Code::SkippedFolder
     };
     for problem in contents.problems.iter().filter(is_reported) {
-        // This fails if standard error is closed, and then nobody reads it.
+        // This fails if standard error is closed, and then there is no reader.
         let _ = writeln!(io::stderr(), "{problem}");
     }
     if contents.in_sync {

@@ -16,7 +16,7 @@ use super::Error;
 /// `manx policy ...`.
 #[derive(Debug, Args)]
 pub struct Policy {
-    /// Which.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -24,13 +24,14 @@ pub struct Policy {
 /// The commands of `manx policy`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Tell what is wrong with manifests, where, and what it leads to
+    /// Report what is wrong with manifests, where, and what it leads to
     Check(check::Check),
-    /// Tell whether a connection passes, and what decided, tier by tier and rule by rule
+    /// Explain whether a connection passes, and what decides, tier by tier and rule by rule
     Explain(explain::Explain),
-    /// Tell who reaches whom on which ports, every pair
+    /// Show for every pair of parties which ports pass
     Matrix(matrix::MatrixSettings),
-    /// Prove the tables of every node: each cell says what the objects say, or here is a packet
+    /// Prove that each cell of every node's tables decides as the objects do, or show a packet that
+    /// differs
     Prove(prove::Prove),
 }
 

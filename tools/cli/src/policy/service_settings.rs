@@ -1,4 +1,4 @@
-//! The settings of the agents that say what becomes of services.
+//! The agents' settings for services.
 
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
@@ -13,15 +13,15 @@ pub struct ServiceSettings {
     /// The API server's --service-node-port-range
     #[arg(long, env = "MANX_NODE_PORTS", value_name = "FIRST-LAST", value_parser = node_ports, default_value = NODE_PORTS)]
     pub node_ports: PortRange,
-    /// Nets whose addresses Services may have as externalIPs, as the agents' own --external-ips
+    /// Networks whose addresses Services may have as externalIPs, as for the agents' --external-ips
     #[arg(long, env = "MANX_EXTERNAL_IPS", value_name = "CIDR,...", value_delimiter = ',', value_parser = net)]
     pub external_ips: Vec<IpNet>,
 }
 
-/// Who translates services.
+/// What translates services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Translator {
-    /// Manx itself, as deploy/manx.yaml asks for
+    /// Manx itself, as in deploy/manx.yaml
     #[default]
     Manx,
     /// kube-proxy on the nodes
@@ -37,7 +37,7 @@ impl ServiceSettings {
         }
     }
 
-    /// Who translates services, with what that needs.
+    /// What translates services, with the settings for that.
     pub fn translates(&self, translator: Translator) -> Translates {
         match translator {
             Translator::Manx => Translates::Manx(self.of_agents()),

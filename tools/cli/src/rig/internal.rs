@@ -21,15 +21,15 @@ use manx_rig::world::workdir::Workdir;
 /// The rig's processes.
 #[derive(Debug, Subcommand)]
 pub enum Internal {
-    /// Holds a rig: its user and pid namespaces, its bounds in time, its folder
+    /// Holds a rig: its user and pid namespaces, its time limits, its folder
     RigSupervisor {
         /// The rig's folder
         #[arg(long)]
         work: PathBuf,
-        /// Seconds that it may take while its caller waits
+        /// Seconds that the rig may take while its caller waits
         #[arg(long)]
         timeout: u64,
-        /// Seconds that it may live after its caller has left
+        /// Seconds that the rig may live after its caller has left
         #[arg(long)]
         ttl: u64,
     },
@@ -50,10 +50,10 @@ pub enum Internal {
         /// Its network namespace
         #[arg(long)]
         netns: PathBuf,
-        /// What it calls itself
+        /// The name with which its servers answer
         #[arg(long)]
         name: String,
-        /// What it listens on, e.g. `TCP:80`
+        /// The ports that it listens on, e.g. `TCP:80`
         #[arg(long, value_parser = parse_port)]
         serve: Vec<Port>,
         /// The addresses that it listens on; all if none is given
@@ -64,7 +64,7 @@ pub enum Internal {
     Enter {
         /// The namespace
         netns: PathBuf,
-        /// A host name, in a namespace of its own
+        /// A host name, in a separate UTS namespace
         #[arg(long)]
         uts_name: Option<String>,
         /// The command

@@ -11,7 +11,7 @@ use manx_rig::world::bounded_log::{LogReader, NewLines};
 use manx_rig::world::setup::State;
 use manx_rig::world::workdir::Workdir;
 
-/// The time between two looks at a log.
+/// The time between two reads of a log.
 const AGAIN: Duration = Duration::from_millis(200);
 
 struct Log {
@@ -21,7 +21,7 @@ struct Log {
     reader: LogReader,
 }
 
-/// Prints the logs, node by node; with `-f` then each line that follows, until the rig ends.
+/// Prints the logs, node by node. With `-f` it then prints each new line, until the rig ends.
 pub(super) fn logs(settings: &Logs) -> Result<(), Error> {
     let workdir = chosen(settings.rig.as_deref())?;
     let mut logs = open(&workdir, &state(&workdir)?, settings.node.as_deref())?;
@@ -34,7 +34,7 @@ pub(super) fn logs(settings: &Logs) -> Result<(), Error> {
             return Ok(());
         }
     }
-    // The check whether the rig runs comes before the logs are read, so that its last lines are printed.
+    // Whether the rig runs is checked before the logs are read, so that its last lines are printed.
     let mut running = settings.follow;
     while running {
         std::thread::sleep(AGAIN);
@@ -80,10 +80,10 @@ impl Log {
         self.reader.new_lines().map_err(|error| failed(&self.node, &error))
     }
 
-    /// Prints the new lines. False: nobody reads any more.
+    /// Prints the new lines. Returns false if the reader has closed the pipe.
     fn print(&self, new: &NewLines) -> Result<bool, Error> {
         if new.lost {
-            // This fails if standard error is closed, and then nobody reads it.
+            // This fails if standard error is closed, and then there is no reader.
             let _ = writeln!(
                 io::stderr(),
                 "manx: the log of node {} was written faster than it is read: lines are missing here",

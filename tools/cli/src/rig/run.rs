@@ -205,8 +205,8 @@ pub(super) fn delete(settings: &Delete) -> Result<(), Error> {
     finish(&report?, settings.output, settings.table)
 }
 
-/// Prints a report. After an earlier run the text has the changes since then, and the truth table only if `table`. A
-/// deviation makes the command fail.
+/// Prints a report. After an earlier run the text has the changes since then, and the truth table
+/// only with `table`. Returns an error after a deviation.
 pub(super) fn finish(report: &Report, output: Output, table: bool) -> Result<(), Error> {
     match output {
         Output::Json => print_json(report)?,
@@ -225,14 +225,14 @@ fn console_width() -> Option<u16> {
     comfy_table::Table::new().width()
 }
 
-/// `manx rig exec`. It ends with the exit code of the command that it runs.
+/// `manx rig exec`. It ends with the exit code of the command in the rig.
 pub(super) fn exec(settings: &Exec) -> Result<(), Error> {
     let workdir = chosen_to_change(settings.rig.as_deref())?;
     let state = state(&workdir)?;
     let prober = Prober::from(settings.party.clone());
     let node = host_of(&state, &prober);
     if let Some(node) = &node {
-        // This fails if standard error is closed, and then nobody reads it.
+        // This fails if standard error is closed, and then there is no reader.
         let _ =
             writeln!(std::io::stderr(), "manx: {prober} is on the network of {node}: run there");
     }

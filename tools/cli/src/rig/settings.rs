@@ -23,32 +23,33 @@ pub struct Rig {
 /// The rig's commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Build a cluster from manifests, probe it, and compare with what its policies say
+    /// Build a cluster from manifests, probe it, and compare the results with its policies
     Run(Run),
-    /// Run a command in a pod, on a node (node/NAME) or on the outside host (outside) of a rig left running
+    /// Run a command in a pod, on a node (node/NAME) or on the outside host (outside) of a running
+    /// rig
     Exec(Exec),
-    /// Apply manifests to a rig left running, and probe it again
+    /// Apply manifests to a running rig, and probe it again
     Apply(Apply),
-    /// Delete objects from a rig left running, and probe it again
+    /// Delete objects from a running rig, and probe it again
     ///
-    /// All or none: if one of them is not there, nothing is deleted.
+    /// All or none: if one of them does not exist, nothing is deleted.
     Delete(Delete),
-    /// List the rigs that run, and which of their agents have ended
+    /// List the running rigs, and which of their agents have ended
     List {
         /// Form of the list
         #[arg(long, short, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
-    /// Show the nodes, pods and addresses of a rig left running, and which agents have ended
+    /// Show the nodes, pods and addresses of a running rig, and which agents have ended
     Status(Shown),
     /// Print the agents' logs
     Logs(Logs),
-    /// Show allowed and denied flows as they come, with the rules that decided
+    /// Show allowed and denied flows as they happen, with the rules that decided
     Watch(Watch),
     /// End a rig
     ///
-    /// A user's rigs are seen and ended by that user. Root's are those of everybody who is root here: there the rig has
-    /// to be named.
+    /// Only a rig's user sees it and can end it. Root's rigs belong to everybody who is root here,
+    /// so root has to name the rig.
     Down(Named),
     /// Write a small commented rig into a directory
     Init {
@@ -69,20 +70,20 @@ pub struct Run {
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take it for the command's own description")]
     pub assume: Assume,
-    /// The rig's name; the directory's or file's if absent
+    /// The rig's name [default: the name of the directory or file]
     #[arg(long)]
     pub name: Option<String>,
     /// Leave the rig running
     #[arg(long)]
     pub keep: bool,
-    /// How long a rig that is left running may live, e.g. 30m
+    /// The longest time that a rig left running may live, e.g. 30m
     #[arg(long, default_value = "1h", value_parser = parse_duration)]
     pub ttl: Duration,
-    /// How long building and probing may take
+    /// The longest time that building and probing may take
     #[arg(long, default_value = "15m", value_parser = parse_duration)]
     pub timeout: Duration,
-    /// Hide a policy (NAME, NAMESPACE/NAME, or with its KIND/ before it) from the agents, not from the oracle: the rig
-    /// must then fail
+    /// Hide a policy (NAME, NAMESPACE/NAME, or with its KIND/ before it) from the agents, but not
+    /// from the oracle: the rig must then fail
     #[arg(long, value_name = "POLICY")]
     pub sabotage: Vec<PolicyReference>,
     /// How pods are attached
@@ -94,8 +95,8 @@ pub struct Run {
     /// Workers of each node
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = parse_workers)]
     pub workers: usize,
-    /// Connect the nodes to this network, too, by pasta (the package passt): pods reach it by their nodes as policy
-    /// allows. Only IPv4, and with `services: manx` in rig.yaml
+    /// Also connect the nodes to this network, by pasta (the package passt). Pods reach it by their
+    /// nodes, as policy allows. It carries only IPv4, and needs `services: manx` in rig.yaml
     #[arg(long, value_enum, value_name = "PROGRAM")]
     pub world: Option<World>,
     /// Do not measure throughput and latency
@@ -109,7 +110,7 @@ pub struct Run {
 /// The program that connects a rig's nodes to the network of its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum World {
-    /// A program of its own for each node
+    /// A separate pasta process for each node
     Pasta,
 }
 
@@ -118,7 +119,7 @@ pub enum World {
 pub struct Exec {
     /// NAMESPACE/POD, POD, node/NAME or outside
     pub party: String,
-    /// The rig; may be left out where only one runs (not by root for exec, apply, delete and down)
+    /// The rig; optional if only one runs (but required for root)
     #[arg(long)]
     pub rig: Option<String>,
     /// The command
@@ -132,10 +133,10 @@ pub struct Apply {
     /// Manifests; directories of them; - is standard input
     #[arg(required = true, value_name = "DIR|FILE")]
     pub files: Vec<PathBuf>,
-    /// The rig; may be left out where only one runs (not by root for exec, apply, delete and down)
+    /// The rig; optional if only one runs (but required for root)
     #[arg(long)]
     pub rig: Option<String>,
-    /// Print the whole truth table, too, after what changed in it
+    /// Print the whole truth table, too, after its changes
     #[arg(long)]
     pub table: bool,
     /// Form of the report
@@ -146,13 +147,13 @@ pub struct Apply {
 /// The settings of `manx rig delete`.
 #[derive(Debug, Args)]
 pub struct Delete {
-    /// Manifests whose objects go (- is standard input), or KIND/NAME, KIND/NAMESPACE/NAME
+    /// Manifests whose objects are deleted (- is standard input), or KIND/NAME, KIND/NAMESPACE/NAME
     #[arg(required = true, value_name = "FILE|KIND/NAME")]
     pub what: Vec<String>,
-    /// The rig; may be left out where only one runs (not by root)
+    /// The rig; optional if only one runs (but required for root)
     #[arg(long)]
     pub rig: Option<String>,
-    /// Print the whole truth table, too, after what changed in it
+    /// Print the whole truth table, too, after its changes
     #[arg(long)]
     pub table: bool,
     /// Form of the report
@@ -163,7 +164,7 @@ pub struct Delete {
 /// A rig by name.
 #[derive(Debug, Args)]
 pub struct Named {
-    /// The rig; may be left out where only one runs (not by root for exec, apply, delete and down)
+    /// The rig; optional if only one runs (but required for root)
     pub rig: Option<String>,
 }
 
@@ -172,13 +173,13 @@ pub struct Named {
 pub struct Logs {
     /// The node; without it, the logs of all nodes, each line with its node
     pub node: Option<String>,
-    /// The rig; may be left out where only one runs
+    /// The rig; optional if only one runs
     #[arg(long)]
     pub rig: Option<String>,
-    /// Go on with each line that follows, until the rig ends
+    /// Continue with each new line, until the rig ends
     #[arg(long, short)]
     pub follow: bool,
-    /// Print only so many of the last lines of each node
+    /// Print only this many of the last lines of each node
     #[arg(long, value_name = "N")]
     pub tail: Option<usize>,
 }
@@ -186,7 +187,7 @@ pub struct Logs {
 /// The settings of `manx rig watch`.
 #[derive(Debug, Args)]
 pub struct Watch {
-    /// The rig; may be left out where only one runs
+    /// The rig; optional if only one runs
     #[arg(long)]
     pub rig: Option<String>,
     /// Form of the lines; json prints JSON Lines

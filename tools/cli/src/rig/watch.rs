@@ -1,7 +1,8 @@
-//! `manx rig watch`: the flows of a rig as they come, with the rules that decided.
+//! `manx rig watch`: the flows of a rig as they happen, with the rules that decided.
 //!
-//! At short intervals the command asks the agents for the flows in their tables, and for those denied since the last time.
-//! A flow between two nodes is decided at both ends, so its line waits one interval for the reply of the other agent.
+//! At short intervals the command asks the agents for the flows in their tables, and for the flows
+//! denied since the last request. A flow between two nodes is decided at both ends, so its line
+//! waits one interval for the other agent's reply.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write as _};
@@ -20,7 +21,8 @@ use manx_rig::world::setup::{NodeState, State};
 
 /// The time between two requests to the agents.
 const AGAIN: Duration = Duration::from_millis(250);
-/// The time after which an agent without an answer is no longer watched, because the others wait for it.
+/// The time that an agent may take to answer. A slower agent is no longer watched, because the
+/// others wait for it.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The number of intervals after which a flow that is in no table is forgotten. It is more than one because two copies of
 /// a large table may hold different flows.
@@ -44,7 +46,7 @@ pub(super) fn watch(settings: &Watch) -> Result<(), Error> {
     let state = state(&workdir)?;
     let names = Names::new(&state);
     let mut agents = connect(&state)?;
-    // If standard error is closed, there is no one to tell.
+    // If standard error is closed, there is no reader.
     let _ = writeln!(io::stderr(), "manx: watching the flows of rig {} from now on", state.name);
     let mut waiting = BTreeMap::new();
     let mut missing = 0;
@@ -90,7 +92,7 @@ fn connect(state: &State) -> Result<Vec<Agent>, Error> {
         match Agent::connect(node) {
             Ok(agent) => agents.push(agent),
             Err(error) => {
-                // If standard error is closed, there is no one to tell.
+                // If standard error is closed, there is no reader.
                 let _ = writeln!(io::stderr(), "manx: node {} is not watched: {error}", node.name);
                 silent = Some(error);
             }
@@ -181,7 +183,8 @@ fn add(new: &mut BTreeMap<FlowEnds, FlowVerdict>, ends: FlowEnds, decided: FlowV
     }
 }
 
-/// Joins the reports of two agents on a flow: it passes if both let it pass, and a denial has the rule that denied.
+/// Joins the reports of two agents on a flow: the flow passes if both let it pass, and a denial has
+/// the rule that denied it.
 fn merge(known: &mut FlowVerdict, more: FlowVerdict) {
     match (known.verdict, more.verdict) {
         (Verdict::Allowed, Verdict::Denied) => *known = more,

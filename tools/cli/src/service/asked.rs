@@ -1,4 +1,4 @@
-//! What the commands of `manx service` are asked about.
+//! The input that both commands of `manx service` have.
 
 use clap::Args;
 use ipnet::IpNet;
@@ -11,10 +11,10 @@ use crate::policy::assume::{Assume, Completed};
 use crate::policy::manifests::{Manifests, report_invalid};
 use crate::policy::service_settings::ServiceSettings;
 
-/// What both commands are asked about.
+/// The input of both commands.
 #[derive(Debug, Clone, Args)]
 pub struct Asked {
-    /// Only what this node does [default: all nodes]
+    /// Show only this node [default: all nodes]
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
     #[command(flatten)]
@@ -32,8 +32,8 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Reads the objects, and assumes cluster IPs where they have none. `None`: the user only wants to see the
-    /// assumptions.
+    /// Reads the objects, and assumes cluster IPs for Services without one. `None`: the user only
+    /// wants to see the assumptions.
     pub(super) fn read(&self) -> Result<Option<Completed>, Error> {
         let contents = self.manifests.read()?;
         report_invalid(&contents)?;
@@ -48,7 +48,7 @@ impl Asked {
     }
 }
 
-/// Assumes cluster IPs of Services that the API server has not seen yet.
+/// Assumes cluster IPs for Services that the API server has not completed yet.
 pub(super) fn with_cluster_ips(Completed { contents, assumed }: &mut Completed) {
     manx_assume::give_cluster_ips(contents, assumed);
 }
@@ -56,22 +56,23 @@ pub(super) fn with_cluster_ips(Completed { contents, assumed }: &mut Completed) 
 /// The most of a Service's source ranges that a line names.
 pub(super) const MOST_RANGES: usize = 5;
 
-/// A traffic policy in the words of Kubernetes.
+/// The Kubernetes name of a traffic policy.
 pub(super) const fn policy_name(is_local: bool) -> &'static str {
     if is_local { "Local" } else { "Cluster" }
 }
 
-/// Nets as programs read them.
+/// Nets as text for programs.
 pub(super) fn texts(nets: &[IpNet]) -> Vec<String> {
     nets.iter().map(ToString::to_string).collect()
 }
 
-/// The session affinity of a Service whose clients keep their backend for so many seconds.
+/// The text of a Service's session affinity, by which clients keep their backend for this many
+/// seconds.
 pub(super) fn affinity_text(seconds: u32) -> String {
     format!("sessionAffinity ClientIP for {seconds} s")
 }
 
-/// A type in the words of Kubernetes.
+/// The Kubernetes name of a Service type.
 pub(super) const fn type_name(service_type: ServiceType) -> &'static str {
     match service_type {
         ServiceType::ClusterIp => "ClusterIP",

@@ -37,7 +37,7 @@ pub fn run(list: &List) -> Result<(), Error> {
     }
 }
 
-/// Cluster IPs that the manifests do not have.
+/// The assumed cluster IPs of Services that have none in the manifests.
 type AssumedIps = BTreeMap<ObjectKey, Vec<IpAddr>>;
 
 fn assumed_ips<'a>(assumed: &'a AssumedIps, row: &Row) -> &'a [IpAddr] {
@@ -65,7 +65,8 @@ pub(super) fn render(rows: &[Row], assumed: &AssumedIps) -> String {
     output::table(header, &[4, 5], rows.collect())
 }
 
-/// Why there is no backend, what is left out, and what the Service says of its clients that is not the default.
+/// The reason why there is no backend, the parts that are left out, and the Service's conditions
+/// for clients that differ from the default.
 fn notes(row: &Row, is_assumed: bool) -> String {
     let mut notes = row.notes.clone();
     notes.extend(row.traffic.as_ref().into_iter().flat_map(settings));

@@ -1,4 +1,4 @@
-//! `manx service`: what the tables of nodes do with Services.
+//! `manx service` shows how nodes' tables translate Services.
 
 pub mod asked;
 pub mod list;
@@ -11,7 +11,7 @@ use super::Error;
 /// `manx service ...`.
 #[derive(Debug, Args)]
 pub struct Service {
-    /// Which.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -19,9 +19,9 @@ pub struct Service {
 /// The commands of `manx service`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// List every port of every Service: its addresses, how many backends it has, and why it has none
+    /// List every port of every Service: its addresses, its number of backends, and why it has none
     List(list::List),
-    /// Tell of one Service which backends a new connection may get, and why not the others
+    /// Show which backends a new connection to one Service may get, and why not the others
     Show(show::Show),
 }
 

@@ -23,7 +23,7 @@ const MOST_NODES: usize = 5;
 /// The settings of `manx service show`.
 #[derive(Debug, Clone, Args)]
 pub struct Show {
-    /// The Service's namespace, if NAME has none [default: default]
+    /// The Service's namespace, if NAME does not contain it [default: default]
     #[arg(long, short, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
     /// The Service: NAME or NAMESPACE/NAME
@@ -37,7 +37,7 @@ pub struct Show {
 /// A Service as users name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceName {
-    /// Its namespace, if it is said.
+    /// Its namespace, if it is given.
     pub namespace: Option<String>,
     /// Its name.
     pub name: String,
@@ -52,7 +52,7 @@ fn service_name(text: &str) -> Result<ServiceName, String> {
 }
 
 impl Show {
-    /// The Service that is asked about.
+    /// The name of the requested Service.
     fn service(&self) -> Result<ObjectName, Error> {
         let ServiceName { namespace, name } = &self.name;
         match (namespace, &self.namespace) {
@@ -143,7 +143,8 @@ pub(super) fn render(shown: &ShownService<'_>, assumed: &[IpAddr]) -> String {
     text
 }
 
-/// Says on which nodes load balancers find ready endpoints, for each family that the Service has.
+/// Writes the nodes on which load balancers find ready endpoints, for each family that the Service
+/// has.
 fn render_health_check(text: &mut String, check: &ShownHealthCheck, all: &[&str]) {
     let (port, ready) = match check {
         ShownHealthCheck::Served { port, ready } => (port, ready),
@@ -194,7 +195,7 @@ fn render_port(text: &mut String, shown: &ShownPort, all: &[&str]) {
         }
         let rows = group.endpoints.iter().map(|((address, port, node), fate)| {
             let left_out = fate.left_out.iter().map(|(why, nodes)| {
-                // Where there is no backend anywhere, the reason alone says it.
+                // If no node has a backend, the reason alone is enough.
                 let nodes = if fate.backend_for.is_empty() && nodes.len() == all.len() {
                     String::new()
                 } else {
@@ -229,7 +230,7 @@ fn render_port(text: &mut String, shown: &ShownPort, all: &[&str]) {
     }
 }
 
-/// Says which frontends are another Service's.
+/// Writes the frontends that belong to another Service.
 fn render_taken(text: &mut String, group: &Group) {
     for frontend in frontends(group) {
         if let Some(by) = &frontend.taken_by {
@@ -285,7 +286,7 @@ const fn kind_name(kind: AddressKind) -> &'static str {
     }
 }
 
-/// ` on NODES`, unless it is all of them.
+/// ` on NODES`, unless these are all nodes.
 fn on(nodes: &Nodes, all: &[&str]) -> String {
     if nodes.len() == all.len() { String::new() } else { format!(" on {}", which(nodes, all)) }
 }

@@ -1,4 +1,4 @@
-//! What is told of Services, each reason among it.
+//! The output about Services, with every reason.
 
 use manx_analysis::services::{AgentSettings, ServiceTables};
 use manx_assume::Options;
@@ -162,7 +162,8 @@ fn a_service_or_node_that_is_not_there_is_told_with_those_that_are() {
     insta::assert_snapshot!(error, @"no Service in namespace nope; found broken, shop, wrong, z");
 }
 
-/// Manifests as they are written, which no API server has completed; and what a load balancer has to know.
+/// Manifests as users write them, which no API server has completed; and settings that a load
+/// balancer needs.
 const NEW: &str = "
 {apiVersion: v1, kind: Pod, metadata: {name: a, namespace: new, labels: {app: a}}, spec: {nodeName: n1}}
 ---

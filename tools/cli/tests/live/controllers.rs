@@ -1,5 +1,5 @@
-//! `manx controllers` at an API server, with only the rights of `deploy/controllers.yaml`: Services of type `LoadBalancer` get
-//! addresses, and give them back.
+//! Runs `manx controllers` with an API server, with only the rights of `deploy/controllers.yaml`.
+//! Services of type `LoadBalancer` get addresses, and release them.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::{ROOT, Server, rights};
 
-/// The time that a change may take to come back.
+/// The time in which a change must have its effect.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// The process, which ends with this.
+/// The process. It ends when this is dropped.
 struct Controllers(Child);
 
 impl Drop for Controllers {
@@ -74,7 +74,7 @@ pub(super) fn check(server: &Server) {
     };
     make(&service("first", &json!({})));
     let leader = Controllers::start(&kubeconfig);
-    // A Service that waits for a pool gets its address when there is one.
+    // A Service that waits for a pool gets its address when a pool exists.
     std::thread::sleep(Duration::from_secs(2));
     make(&pool("balanced", "198.51.100.16/30"));
     until_named(server, "first", "198.51.100.16");
@@ -93,7 +93,7 @@ pub(super) fn check(server: &Server) {
     is_sound();
     server.kubectl(&["-n", "shop", "delete", "service", "first"], "");
     until_named(server, "second", "198.51.100.16");
-    // What happens while nobody leads is found by the next leader.
+    // Changes while no process leads are found by the next leader.
     drop(leader);
     server.kubectl(&["-n", "shop", "delete", "service", "second"], "");
     let to_cluster_ip =

@@ -1,4 +1,4 @@
-//! The definitions of Calico's kinds that Manx is installed with.
+//! The definitions of Calico's kinds that are installed with Manx.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::{ROOT, Server, list};
 
 const VERSION: &str = "projectcalico.org/v3";
 
-/// Rules of both directions that have every field between them.
+/// Rules of both directions that together have every field.
 fn rules() -> [Value; 2] {
     let entity = json!({
         "nets": ["10.0.0.0/8"], "notNets": ["10.1.0.0/16"], "selector": "a == 'b'", "notSelector": "has(c)",
@@ -32,7 +32,7 @@ fn rules() -> [Value; 2] {
     [ingress, egress]
 }
 
-/// The places of [`rules`] that could have a further field, which might restrict a rule.
+/// The places of [`rules`] where a further field could exist and restrict a rule.
 const MORE: [&str; 9] = [
     "/spec/ingress/0",
     "/spec/ingress/0/source",
@@ -45,8 +45,8 @@ const MORE: [&str; 9] = [
     "/spec/egress/1/destination/services",
 ];
 
-/// The objects of `fixtures/refused` that the server takes. It cannot parse a selector, and it drops the namespace of an
-/// object of a kind that has none.
+/// The objects of `fixtures/refused` that the server accepts. It cannot parse a selector, and it
+/// drops the namespace of an object whose kind has no namespaces.
 const TAKEN: [&str; 6] = [
     "rules: selector_illegal",
     "rules: selector_of_two_lines",
@@ -60,7 +60,7 @@ fn object(kind: Kind, spec: &Value) -> Value {
     let mut object = json!({
         "apiVersion": VERSION, "kind": kind.name(), "metadata": {"name": "whole"}, "spec": spec
     });
-    // Kubernetes' own policy has no fields that nobody reads.
+    // Kubernetes' own policy has no unused fields.
     if kind != Kind::StagedKubernetesNetworkPolicy {
         object["spec"]["later"] = json!({"deep": [1]});
     }
@@ -139,7 +139,7 @@ fn objects() -> Vec<Value> {
         other => unreachable!("{other:?} is none of Calico's kinds"),
     };
     let calico = Kind::ALL.into_iter().filter(|kind| kind.api_versions().contains(&VERSION));
-    // It is among the records.
+    // BlockAffinity is one of the records of IPAM.
     let calico = calico.filter(|kind| kind.name() != "BlockAffinity");
     calico.map(|kind| object(kind, &of(kind))).chain(records()).collect()
 }
@@ -206,8 +206,8 @@ fn wait_for_policies(server: &Server) {
     }
 }
 
-/// The server must not drop a field, because the object would then say less than its author wrote. A field that the kind
-/// does not have is kept, and in a rule it is refused.
+/// The server must not drop a field, because that would change the meaning of the object. A field
+/// that the kind does not have is kept, but in a rule it is refused.
 fn check_kept(server: &Server) {
     for wanted in objects() {
         let strict = ["apply", "--validate=strict", "-o", "json", "-f", "-"];
@@ -217,7 +217,7 @@ fn check_kept(server: &Server) {
         server.kubectl(&["delete", "-f", "-"], &list(std::slice::from_ref(&wanted)));
         for place in MORE {
             let mut more = wanted.clone();
-            // The rules of Kubernetes' own policy are of another form.
+            // The rules of Kubernetes' own policy have another form.
             if wanted["kind"] == Kind::StagedKubernetesNetworkPolicy.name() {
                 continue;
             }

@@ -1,11 +1,11 @@
-//! A real API server. Every cluster of `fixtures/` has the same verdicts as files and through the server. `written` tests
-//! the writes of agents, `rights` their rights, `definitions` the kinds that Manx installs, and `controllers` what is done once
-//! in a cluster.
+//! Tests with a real API server. Every cluster of `fixtures/` has the same verdicts as files and
+//! through the server. `written` tests the writes of agents, `rights` their rights, `definitions`
+//! the kinds that Manx installs, and `controllers` the work that is done once in a cluster.
 //!
-//! The server is that of `tests/cluster`, without nodes. So what a cluster's programs would write is written here: the
-//! status of pods, which a server drops when an object is made, and the end of a deleted namespace. The server takes
-//! every object, in this form: without `uid` and `resourceVersion`, and Jobs with `manualSelector`, because their
-//! selector is the uid that they had.
+//! The server is that of `tests/cluster`, without nodes. So these tests write what a cluster's
+//! programs would write: the status of pods, which a server drops when an object is made, and the
+//! end of a deleted namespace. The server accepts every object in this form: without `uid` and
+//! `resourceVersion`, and Jobs with `manualSelector`, because their selector is their former uid.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod controllers;
@@ -25,7 +25,8 @@ use serde_json::{Value, json};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// The kinds of fixtures that neither a server nor Manx brings: version, kind, plural. None has namespaces.
+/// The kinds of fixtures that neither a server nor Manx defines: version, kind, plural. None has
+/// namespaces.
 const CUSTOM: [(&str, &str, &str); 3] = [
     ("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy", "clusternetworkpolicies"),
     ("policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy", "adminnetworkpolicies"),
@@ -36,16 +37,17 @@ const CUSTOM: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// The namespaces that a server makes itself and does not let go.
+/// The namespaces that a server makes itself and that cannot be deleted.
 const LASTING: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
 
-/// etcd and an API server, which end with this.
+/// etcd and an API server. They end when this is dropped.
 struct Server {
     folder: tempfile::TempDir,
 }
 
 impl Server {
-    /// Starts them. The first time their programs are built, which takes minutes. An error says what failed.
+    /// Starts both. The first start builds their programs, which takes minutes. An error says what
+    /// failed.
     fn start() -> Result<Self, String> {
         let folder = tempfile::tempdir().unwrap();
         let driver = folder.path().join("driver");
@@ -82,7 +84,7 @@ impl Server {
         self.folder.path().join("cluster/kubeconfig")
     }
 
-    /// The objects of manifests, without what only a server sets.
+    /// The objects of manifests, without fields that only a server sets.
     fn objects(&self, manifests: &[PathBuf]) -> Vec<Value> {
         let mut arguments = vec!["create", "--dry-run=client", "--validate=false", "-o", "json"];
         for file in manifests {
@@ -107,7 +109,7 @@ impl Server {
         objects
     }
 
-    /// Makes the objects, and the namespaces that they are in.
+    /// Makes the objects and their namespaces.
     fn fill(&self, objects: &[Value]) {
         let spaces = namespaces(objects).into_iter().filter(|name| {
             !objects.iter().any(|it| it["kind"] == "Namespace" && it["metadata"]["name"] == *name)
@@ -191,7 +193,7 @@ fn definition((version, kind, plural): (&str, &str, &str)) -> Value {
         "kind": "CustomResourceDefinition",
         "metadata": {
             "name": format!("{plural}.{group}"),
-            // Groups of Kubernetes' own need a word on their approval.
+            // The API server requires this annotation for groups of Kubernetes' own.
             "annotations": { "api-approved.kubernetes.io": "unapproved, for a test" },
         },
         "spec": {
@@ -205,7 +207,7 @@ fn definition((version, kind, plural): (&str, &str, &str)) -> Value {
     })
 }
 
-/// The namespaces that objects are, or are in.
+/// The namespaces among the objects, and those that contain objects.
 fn namespaces(objects: &[Value]) -> BTreeSet<String> {
     let name = |object: &Value| match object["kind"].as_str() {
         Some("Namespace") => object["metadata"]["name"].as_str().map(str::to_owned),
@@ -214,9 +216,9 @@ fn namespaces(objects: &[Value]) -> BTreeSet<String> {
     objects.iter().filter_map(name).collect()
 }
 
-/// The folders and files of fixtures that hold a cluster each. `shop/tier.yaml` holds another state of a policy of
-/// `shop/cluster.yaml`: a server has one of them, and both files together are an error. The other forms of the dump are
-/// compared with this one elsewhere.
+/// The folders and files of fixtures that hold a cluster each. `shop/tier.yaml` holds another state
+/// of a policy of `shop/cluster.yaml`. A server can have only one of them, and both files together
+/// are an error. Another test compares the other forms of the dump with this one.
 fn clusters() -> Vec<PathBuf> {
     let rigs = fs::read_dir(format!("{ROOT}/fixtures/rigs")).unwrap();
     let mut all: Vec<PathBuf> = rigs.map(|entry| entry.unwrap().path()).collect();
@@ -226,7 +228,8 @@ fn clusters() -> Vec<PathBuf> {
     all
 }
 
-/// The manifests of a cluster. `rig.yaml` holds none: it says what a rig adds.
+/// The manifests of a cluster. `rig.yaml` is left out, because it holds no objects but settings of
+/// a rig.
 fn manifests(cluster: &Path) -> Vec<PathBuf> {
     if cluster.is_file() {
         return vec![cluster.to_owned()];
@@ -246,7 +249,7 @@ fn matrix(source: &[&str]) -> (Value, String) {
     (serde_json::from_slice(&output.stdout).unwrap(), said)
 }
 
-/// Does something with a server of its own.
+/// Runs a check with a server of its own.
 fn with_server(what: &str, check: impl FnOnce(&Server)) {
     match Server::start() {
         Ok(server) => check(&server),

@@ -23,12 +23,12 @@ const ADDRESS: &str = "projectcalico.org/IPv4Address";
 /// The time that the server may take to put a new policy into force.
 const IN_FORCE: Duration = Duration::from_secs(30);
 
-/// Makes the accounts, rights and policies of the manifest. Calico's kinds are there already.
+/// Makes the accounts, rights and policies of the manifest. Calico's kinds exist already.
 pub(super) fn install(server: &Server) {
     let [_, rest] = manifest();
     let told = server.kubectl(&["create", "-f", "-"], &rest);
     assert!(told.contains("daemonset.apps/manx-node created"), "{told}");
-    // kubectl reads what it patches; an agent does not.
+    // kubectl reads an object before it patches it; an agent does not.
     let reads =
         ["create", "clusterrole", "reads", "--verb=get", "--resource=pods/status,nodes/status"];
     server.kubectl(&reads, "");
@@ -127,7 +127,7 @@ pub(super) fn check(server: &Server) {
     let own = ["-n", "rights", "pod", "own", "--subresource=status"];
     let others = ["-n", "rights", "pod", "others", "--subresource=status"];
 
-    // A policy is in force some time after it was made.
+    // A policy takes effect some time after it was made.
     let start = Instant::now();
     while patch(server, &agent, &others, &addresses("192.0.2.1/32")).is_ok() {
         assert!(start.elapsed() < IN_FORCE, "a pod of another node is changed");
@@ -163,7 +163,7 @@ pub(super) fn check(server: &Server) {
         assert!(error.contains(told), "{object}: {error}");
     }
 
-    // No right allows these.
+    // No role allows these.
     let forbidden = "is forbidden";
     for (what, object) in [
         (&["-n", "rights", "pod", "own"][..], addresses("10.0.0.5/32")),
@@ -181,7 +181,7 @@ pub(super) fn check(server: &Server) {
     let unbound = as_account(server, ACCOUNT, &[]);
     let error = patch(server, &unbound, &own, &addresses("10.0.0.5/32")).unwrap_err();
     assert!(error.contains("names no node"), "{error}");
-    // Others are not concerned.
+    // The policy does not restrict other accounts.
     patch(server, &server.kubeconfig(), &others, &annotation("theirs", &json!("changed"))).unwrap();
     check_others(server, &agent);
     check_condition(server, &agent, &unbound);
@@ -192,7 +192,8 @@ pub(super) fn check(server: &Server) {
     server.clear(&objects);
 }
 
-/// The two annotations stay as they were when a user other than the agent changes a pod, or tries to.
+/// The two annotations keep their values when another user than the agent changes a pod, or tries
+/// to.
 fn check_others(server: &Server, agent: &Path) {
     let everything = |user: &str, pod: &str, part: &[&str], object: &Value| {
         let user = ["--as", user, "--as-group=system:masters", "-n", "rights", "patch", "pod", pod];
@@ -346,14 +347,15 @@ fn check_condition(server: &Server, agent: &Path, unbound: &Path) {
     assert_eq!(found(), before);
     let error = by(unbound, &own, &up).unwrap_err();
     assert!(error.contains("names no node"), "{error}");
-    // Others are not concerned. Where Manx is gone, one of them takes the condition away.
+    // The policy does not restrict other accounts. After Manx is removed, one of them may remove
+    // the condition.
     by(&server.kubeconfig(), &others, &conditions(&json!([ready("True")]))).unwrap();
     let without = conditions(&json!([{ "type": "NetworkUnavailable", "$patch": "delete" }]));
     by(&server.kubeconfig(), &own, &without).unwrap();
     assert_eq!(found()["status"]["conditions"].as_array().unwrap().len(), 1);
 }
 
-/// An agent may set the address of its own node, and not take it away.
+/// An agent may set the address of its own node, but not remove it.
 fn check_address(server: &Server, agent: &Path) {
     let by = |as_whom: &Path, address: &Value| {
         let own = ["node", "n1", "--subresource=status"];
@@ -392,7 +394,8 @@ fn check_ipam(server: &Server, agent: &Path) {
     }
 }
 
-/// An agent may write the status of a `CalicoNodeStatus` of its own node, and nothing else of any.
+/// An agent may write the status of a `CalicoNodeStatus` for its own node, but nothing else of any
+/// such object.
 fn check_statuses(server: &Server, agent: &Path) {
     let object = |name: &str, node: &str| {
         json!({
@@ -455,7 +458,7 @@ fn check_secrets(server: &Server, agent: &Path) {
     for verb in ["create", "update", "patch", "delete"] {
         assert!(!may(verb, "secrets/bgp-secrets", "kube-system"), "{verb}");
     }
-    // What an agent asks: the only one of this name.
+    // An agent's request is a list of the one object with this name.
     let list = |name: &str| {
         let only = format!("--field-selector=metadata.name={name}");
         let kubeconfig = ["--kubeconfig", agent.to_str().unwrap(), "-n", "kube-system"];

@@ -12,17 +12,17 @@ use serde_json::{Value, json};
 
 use super::{Server, rights};
 
-/// The time that a write of one agent may take to reach another one.
+/// The time in which a write of one agent must reach another one.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The sources of the agents of two nodes.
+/// The datastore sources of the agents of two nodes.
 struct Agents {
     runtime: tokio::runtime::Runtime,
     sources: [Source; 2],
 }
 
 impl Agents {
-    /// Starts each as the user of its kubeconfig.
+    /// Starts each source as the user of its kubeconfig.
     fn start(kubeconfigs: &[PathBuf; 2]) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let sources = [("n1", 0), ("n2", 1)].map(|(node, at)| {
@@ -38,7 +38,8 @@ impl Agents {
         Self { runtime, sources }
     }
 
-    /// Follows the server until a condition holds. Each agent reports invalid objects, as it does after every import.
+    /// Follows the server until a condition holds. Each agent reports invalid objects, as agents do
+    /// after every import.
     fn until(&mut self, what: &str, mut holds: impl FnMut(&mut [Source; 2]) -> bool) {
         let start = Instant::now();
         while !holds(&mut self.sources) {
@@ -134,7 +135,7 @@ fn check_condition(server: &Server, agents: &mut Agents) {
         let what = "jsonpath={range .status.conditions[*]}{.type} {.status} {.reason}\n{end}";
         server.kubectl(&["get", "node", node, "-o", what], "")
     };
-    // Its policy may need a moment until it is in force, and all is refused meanwhile.
+    // The policy may need a moment to take effect. Until then all writes are refused.
     agents.sources[0].tell_network_up();
     let up = "NetworkUnavailable False ManxIsUp\n";
     agents.until("the network of n1 is up", |_| of("n1") == up);
@@ -149,7 +150,7 @@ fn check_condition(server: &Server, agents: &mut Agents) {
 
 fn check_events(server: &Server, kubeconfigs: &[PathBuf; 2], mut agents: Agents) {
     agents.until("an Event about the policy", |_| !events(server).is_empty());
-    // Agents that start anew find the same problem.
+    // Restarted agents find the same problem.
     drop(agents);
     let mut agents = Agents::start(kubeconfigs);
     let start = Instant::now();
@@ -168,7 +169,7 @@ fn check_events(server: &Server, kubeconfigs: &[PathBuf; 2], mut agents: Agents)
         (Some("wrong"), Some(&*uid))
     );
 
-    // Corrected, and wrong in another way.
+    // The object is corrected, and then made invalid in another way.
     let change = |selector: &str| {
         let object = json!({ "spec": { "selector": selector } }).to_string();
         let patch = ["-n", "written", "patch", "networkpolicies.projectcalico.org", "wrong"];

@@ -30,7 +30,8 @@ impl Bench {
         Some(bench)
     }
 
-    /// The same for pods with this device; `None` also if there is none in a rig, and that is allowed.
+    /// The same as [`Self::new`] for pods with this device. Returns `None` also if a rig cannot
+    /// have the device and that is allowed.
     pub(crate) fn with_device(device: &str) -> Option<Self> {
         Self::new().filter(|bench| bench.has(device))
     }
@@ -108,7 +109,8 @@ impl Bench {
         addresses.map(|address| address.as_str().unwrap().parse().unwrap()).collect()
     }
 
-    /// The process of this bench whose command line contains `part`. Waits for it: one that was killed begins anew.
+    /// The process of this bench whose command line contains `part`. Waits for the process, because
+    /// a killed one is started again.
     pub(crate) fn process(&self, part: &str) -> String {
         let folder = self.folder.path().to_str().unwrap();
         let find = || {

@@ -19,8 +19,9 @@ const BULK: usize = 3 << 20;
 const WRONG: &str = "_ws.malformed || ip.checksum.status == Bad || icmp.checksum.status == Bad || (!icmp && \
                      (tcp.checksum.status == Bad || udp.checksum.status == Bad || _ws.expert.severity == error))";
 
-/// Ports behind which tshark looks for nothing: all but VXLAN's. The probes have random ones, some of them those of
-/// protocols that it would find malformed in what the probes say.
+/// Ports at which tshark does not look for protocols: all except VXLAN's. The probes have random
+/// ports, and tshark would treat some of their payloads as malformed packets of the ports'
+/// protocols.
 const PAYLOADS: [&str; 3] = ["tcp.port==1-65535", "udp.port==1-4788", "udp.port==4790-65535"];
 
 /// Bytes before the payload of a VXLAN datagram: VXLAN's header and the inner Ethernet header.
@@ -47,8 +48,9 @@ fn is_there(program: &str) -> bool {
     there
 }
 
-/// The fields, separated by tabs, of each packet of a capture that passes a display filter. If a field occurs in the
-/// outer and in the inner header, both values are there, with a comma between them.
+/// The fields of each packet of a capture that matches a display filter, separated by tabs. If a
+/// field occurs in the outer and in the inner header, the output has both values with a comma
+/// between them.
 fn packets(file: &Path, filter: &str, fields: &[&str]) -> Vec<String> {
     let mut tshark = Command::new("tshark");
     tshark.arg("-nr").arg(file).args(["-Y", filter, "-T", "fields"]);
@@ -116,7 +118,8 @@ fn captures_are_what_was_sent(device: &str, uplink: &str, overlay: Overlay) {
         (file, capture)
     });
     let underlay = bench.folder.path().join("underlay.pcapng");
-    // It ends with a line on its standard input, because a signal needs the number of the process.
+    // It ends when it reads a line from its standard input, because a signal would need its process
+    // number.
     let until_told = format!(
         "dumpcap -q -i eth0 -B 64 -s 200 -w - -f \"{on_the_wire}\" & read -r line; kill $!; wait"
     );
@@ -262,8 +265,8 @@ fn is_encapsulated(file: &Path, overlay: Overlay) {
             Overlay::Vxlan => {
                 assert_eq!((protocol.0, port.0), ("17", "4789"), "{line}");
                 assert_eq!((flags.0, network.0), ("0x0800", "4096"), "{line}");
-                // A super-packet of datagrams is on a veth as it is: all datagrams have the length of the first, or the
-                // last is shorter.
+                // On a veth, a super-packet of datagrams is not cut: all datagrams have the length
+                // of the first one, but the last may be shorter.
                 let last = (len.0 - 28) % (len.1 + VXLAN);
                 assert!(last == 0 || last >= VXLAN + 20, "{line}");
             }

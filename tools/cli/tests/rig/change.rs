@@ -128,7 +128,7 @@ fn apply(bench: &Bench, objects: &str) {
 #[test]
 fn an_address_that_another_pod_gets_takes_no_connection_of_its_former_owner_along() {
     let Some(bench) = Bench::new() else { return };
-    // There is room for one pod, so its address becomes that of the next pod.
+    // The range has room for one pod, so the next pod gets the former pod's address.
     let nodes = fs::read_to_string(bench.rig().join("nodes.yaml")).unwrap();
     let small = nodes.replace("10.244.2.0/24", "10.244.2.0/30");
     assert_ne!(nodes, small);
@@ -139,7 +139,8 @@ fn an_address_that_another_pod_gets_takes_no_connection_of_its_former_owner_alon
     let address = bench.address(1, "demo/client");
     let _at_web = Talker::start(&bench, "demo/web", &[]);
     let _at_stranger = Talker::start(&bench, "demo/stranger", &[]);
-    // The same sockets are used all the time, in the namespace that one pod leaves to the other.
+    // The same sockets are used all the time, in the namespace of one pod, which the other pod gets
+    // later.
     let talker = Talker::start(&bench, "demo/client", &[web, stranger]);
     let to = |peer| ["tcp", "udp"].map(|transport| (&talker, format!("back {transport} {peer}")));
     assert_flows(&[to(web), to(stranger)].concat());

@@ -44,7 +44,7 @@ fn the_commands_of_an_agent_find_it_by_the_name_of_the_rig() {
     assert_eq!(both.status.code(), Some(2));
     assert!(said(&both).contains("leave one of them out"), "{}", said(&both));
 
-    // A pod is captured where it is; a port that every node has wants the node's name.
+    // A pod is captured on its own node; for a port that every node has, the node must be named.
     let file = bench.folder.path().join("captured.pcapng");
     let capture = |port: &str, more: &[&str]| {
         let fixed = ["capture", port, "--rig", "demo", "--duration", "0.2", "-w"];
@@ -161,7 +161,7 @@ fn logs_are_the_agents_and_are_followed_until_the_rig_ends() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
-    // The rig's probes are denied anew, and the agent logs that.
+    // The rig's probes are denied again, and the agent logs that.
     let change = bench.folder.path().join("change.yaml");
     std::fs::write(&change, "{apiVersion: v1, kind: Namespace, metadata: {name: new}}").unwrap();
     let apply = ["rig", "apply", "--rig", "demo", change.to_str().unwrap()];
@@ -212,7 +212,7 @@ fn what_standard_input_applies_is_deleted_again_all_or_none() {
     assert!(reaches(&with_input("apply", &["-"], OPEN)));
     refused(&with_input("apply", &["-"], "# nothing"), "no object of a kind that Manx reads");
 
-    // The message names the object that is not there, and the other object stays.
+    // The message names the missing object, and the other object stays.
     refused(
         &delete(&["NetworkPolicy/demo/open", "NetworkPolicy/demo/opne", "Service/shop/front"]),
         "there is no NetworkPolicy/demo/opne; there is no Service/shop/front; nothing is deleted",
@@ -230,7 +230,7 @@ fn what_standard_input_applies_is_deleted_again_all_or_none() {
     assert!(!reaches(&deleted));
     assert!(said(&deleted).contains("deleted NetworkPolicy demo/open"), "{}", said(&deleted));
     assert!(!there("networkpolicy.demo.open.json"));
-    // All objects of a file; one of them is gone already.
+    // The command deletes all objects of a file, and one of them does not exist any more.
     refused(
         &with_input("delete", &["-"], OPEN),
         "there is no NetworkPolicy.networking.k8s.io/demo/open;",
@@ -238,7 +238,7 @@ fn what_standard_input_applies_is_deleted_again_all_or_none() {
     assert!(there("service.demo.front") && there("endpointslice.demo.front"));
     assert!(reaches(&with_input("apply", &["-"], OPEN)));
     assert!(!reaches(&with_input("delete", &["-"], OPEN)));
-    // The endpoints go with their service.
+    // The endpoints are deleted with their service.
     assert!(!there("demo.front"));
 }
 

@@ -1,5 +1,5 @@
-//! `fixtures/dumps`: one cluster, whose pods real kubelets ran, as people save theirs. Every command takes every form
-//! as it is, and says the same of all of them.
+//! `fixtures/dumps`: one cluster, whose pods ran on real kubelets, saved in the forms that people
+//! use. Every command reads every form unchanged, and gives the same result for all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::bench::{Bench, deviations, json};
 
-/// The folders, each with the options that reading it takes.
+/// The folders, each with the options that are needed to read it.
 const FORMS: [(&str, &[&str]); 5] =
     [("yaml", &[]), ("json", &[]), ("per-kind", &[]), ("raw", &[]), ("cluster-info", &["-R"])];
 
@@ -168,7 +168,7 @@ fn a_rig_of_a_dump_has_its_pods_at_their_nodes_with_their_addresses() {
         }
         assert_eq!(rig.len(), dumped.len(), "{}: {:?}", form.0, rig.keys());
         for (name, pod) in &dumped {
-            // The pod that waits gets a node and an address, as it would when it fits one.
+            // The waiting pod gets a node and an address, as if there were room for it.
             let waits = pod.node.is_none();
             assert_eq!(pod.addresses.is_empty(), waits, "{name}");
             assert!(rig[name] == *pod || waits, "{}: {name}: {:?} {pod:?}", form.0, rig[name]);

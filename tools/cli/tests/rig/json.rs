@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::bench::{Bench, json};
 
-/// Objects of which each key is a name of the user's or of the dataplane's, not a field.
+/// Objects whose keys are names of the user or of the dataplane, and not fields.
 const BY_NAME: [&str; 2] = ["parties", "drops"];
 
-/// A Service with an address, an endpoint and a port that are left out.
+/// A Service with an address, an endpoint and a port that are all left out.
 const SERVICES: &str = "
 {apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.244.1.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}
 ---

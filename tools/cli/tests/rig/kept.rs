@@ -4,8 +4,8 @@ use std::fs;
 
 use crate::bench::{Bench, deviations, json};
 
-/// `a` and `b` have each other's address of the two that a rig would choose. `web` is of no block, and `far` of the
-/// block of the other node.
+/// A rig that chose addresses would give `a` the address of `b`, and `b` that of `a`. The address
+/// of `web` lies in no block, and that of `far` in a block of the other node.
 const PODS: &str = "
 {apiVersion: v1, kind: Node, metadata: {name: node-1}, spec: {podCIDR: 10.244.1.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}
 ---
@@ -35,7 +35,7 @@ spec:
   ingress: [{from: [{ipBlock: {cidr: 10.244.1.3/32}}, {ipBlock: {cidr: 10.244.1.9/32}}]}]
 ";
 
-/// A rig of these manifests.
+/// A rig with these manifests.
 fn of(bench: &Bench, text: &str) {
     for entry in fs::read_dir(bench.rig()).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
@@ -62,7 +62,7 @@ fn a_policy_that_names_a_pod_by_address_is_about_that_pod() {
     ] {
         assert_eq!(addresses(pod), serde_json::json!([address]), "{pod}");
     }
-    // Within a node and across nodes, by real packets.
+    // Real packets are sent within a node and across nodes.
     for server in ["demo/web", "demo/near"] {
         let probes = report["probes"].as_array().unwrap();
         let mut allowed: Vec<&str> = probes

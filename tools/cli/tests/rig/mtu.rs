@@ -17,7 +17,7 @@ fn the_node_is_told_the_tunnels_mtu_by_an_error_that_bears_its_own_address() {
     let node = Talker::oversized(&bench, "node/node-1", client, LEN);
     node.await_heard("too big, path mtu 1480", 1);
     assert!(dropped(&bench, "host", "too-big") > 0);
-    // From now on the kernel cuts what the socket sends, and it arrives.
+    // From now on the kernel fragments the socket's packets, and they arrive.
     assert_flows(&[(&at_client, "in udp 10.244.1.".to_owned())]);
 }
 

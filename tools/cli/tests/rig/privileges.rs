@@ -50,7 +50,7 @@ fn an_agent_keeps_three_capabilities_and_its_workers_none(device: &str) {
             .map(|(name, value)| (name, value.trim()))
             .collect();
         let set = |name| u64::from_str_radix(fields[name], 16).unwrap();
-        // The thread that answers probes reads what others send, as the workers do.
+        // The thread that answers probes reads bytes from other processes, as the workers do.
         let has_none = fields["Name"].starts_with("worker-") || fields["Name"] == "observe";
         let kept = if has_none { 0 } else { KEPT };
         assert_eq!(
@@ -60,7 +60,7 @@ fn an_agent_keeps_three_capabilities_and_its_workers_none(device: &str) {
         );
         names.insert(fields["Name"].to_owned());
     }
-    // It must not read other processes.
+    // The agent must not be able to read other processes.
     let mut agent = Client::connect(Path::new(&bench.socket(0))).unwrap();
     let pod = PodName { namespace: "demo".to_owned(), name: "new".to_owned() };
     let attach = Attach::new(pod, "/proc/1/ns/net", "eth0");

@@ -1,4 +1,5 @@
-//! Agents that prove their tables before they publish them, and that report what they have loaded and counted.
+//! Agents that prove their tables before they publish them, and that report the loaded objects and
+//! the counters.
 
 use std::fs;
 
@@ -38,7 +39,7 @@ fn agents_prove_their_tables_and_explain_by_what_they_have_loaded() {
     bench.assert_nothing_left();
 }
 
-/// It isolates if it is enforced, because it has no rules.
+/// A policy without rules, which would isolate its pods if it were enforced.
 const STAGED: &str = "
 apiVersion: projectcalico.org/v3
 kind: StagedNetworkPolicy

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use crate::bench::{Bench, json};
 
-/// Runs with a /run of its own, because this test must not end the rigs of the machine's root.
+/// The script runs with its own /run, because this test must not end the rigs of the machine's
+/// root.
 const SCRIPT: &str = r#"
 mount -t tmpfs tmpfs /run || exit 9
 if [ -n "$2" ]; then mkdir -m 755 /run/user && mkdir -m 700 "$2" && export XDG_RUNTIME_DIR="$2" || exit 9; fi

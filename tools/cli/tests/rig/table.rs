@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::bench::{Bench, deviations, json};
 
-/// Instead of the template's policy: every pod of the namespace takes connections.
+/// A policy that replaces the template's: every pod of the namespace accepts connections.
 const OPEN: &str = "
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -111,8 +111,8 @@ fn ports_of_rig_yaml_listen_and_those_that_policies_name_are_probed() {
     bench.assert_nothing_left();
 }
 
-/// A pod on each node's network, a second one with the same port, and a policy that only lets in the address by which
-/// the other node sends through the tunnel.
+/// A pod on each node's network, a second one with the same port, and a policy that lets in only
+/// the address with which the other node sends through the tunnel.
 const HOST_PODS: &str = "
 apiVersion: apps/v1
 kind: DaemonSet
@@ -141,7 +141,8 @@ spec: {podSelector: {matchLabels: {app: client}}, ingress: [{from: [{ipBlock: {c
 fn pods_on_the_hosts_network_are_probed_as_their_node() {
     let Some(bench) = Bench::new() else { return };
     let nodes = fs::read_to_string(bench.rig().join("nodes.yaml")).unwrap();
-    // Through a tunnel a node sends from the second address of its pods' range, else from its own.
+    // Through a tunnel a node sends from the second address of its pods' range, otherwise from its
+    // own address.
     for (mode, address) in [("Always", "10.244.1.1"), ("Never", "172.18.0.2")] {
         fs::write(bench.rig().join("host.yaml"), HOST_PODS.replace("ADDRESS", address)).unwrap();
         let nodes = nodes.replace("ipipMode: Always", &format!("ipipMode: {mode}"));
@@ -153,7 +154,7 @@ fn pods_on_the_hosts_network_are_probed_as_their_node() {
             let of = probes.iter().filter(|it| it["source"] == from && it["destination"] == to);
             of.map(|it| &it["observed"]["clear"]).collect()
         };
-        // Another node's pod is let in by its address, as the policy says.
+        // The policy lets in the other node's pod by its address.
         assert_eq!(seen("demo/exporter-node-1", "demo/client"), ["refused", "allowed"], "{mode}");
         assert_eq!(seen("demo/stranger", "demo/client"), ["denied", "denied"], "{mode}");
         let across = seen("demo/client", "demo/exporter-node-1").len();

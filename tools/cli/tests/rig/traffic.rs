@@ -27,25 +27,27 @@ use crate::bench::Bench;
 const PORT: u16 = 17_171;
 /// Time between two packets of a pulse.
 const PULSE: Duration = Duration::from_millis(40);
-/// How long a flow may take to start or to recover: TCP waits longer and longer between its attempts.
+/// The time in which a flow must start or recover. TCP waits longer and longer between its
+/// attempts.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long nothing may be heard when nothing may pass.
+/// The time for which nothing may be heard if nothing may pass.
 const SILENCE: Duration = Duration::from_millis(1200);
-/// Packets that were on their way before a change still arrive within this time.
+/// The time within which packets that were under way before a change still arrive.
 const SETTLE: Duration = Duration::from_millis(300);
 /// The variable that gives the helper its task.
 const TASK: &str = "MANX_TEST_TRAFFIC";
 
-/// A process in the rig that sends, and echoes what it receives. It writes a line for each event: `in tcp|udp ADDRESS` for
-/// data from another talker, `back tcp|udp ADDRESS` for an echo, `lost tcp ADDRESS` for a connection that ended, `bulk
-/// BYTES` when all bytes have come back. The test counts these lines.
+/// A process in the rig that sends, and echoes received data. It writes a line for each event: `in
+/// tcp|udp ADDRESS` for data from another talker, `back tcp|udp ADDRESS` for an echo, `lost tcp
+/// ADDRESS` for a connection that ended, `bulk BYTES` when all bytes have come back. The test
+/// counts these lines.
 pub(crate) struct Talker {
     child: Child,
     heard: Arc<Mutex<BTreeMap<String, u64>>>,
 }
 
 impl Talker {
-    /// Starts to send to `peers`, which need not be there yet.
+    /// Starts to send to `peers`, which need not exist yet.
     pub(crate) fn start(bench: &Bench, party: &str, peers: &[IpAddr]) -> Self {
         let peers: Vec<String> = peers.iter().map(IpAddr::to_string).collect();
         Self::spawn(bench, party, &format!("pulse {}", peers.join(" ")))
@@ -94,7 +96,7 @@ impl Talker {
         Self { child, heard }
     }
 
-    /// How often a line with this beginning was heard.
+    /// The number of lines that begin with this text.
     pub(crate) fn heard(&self, beginning: &str) -> u64 {
         let heard = self.heard.lock().unwrap();
         heard.iter().filter(|(line, _)| line.starts_with(beginning)).map(|(_, count)| count).sum()
@@ -130,7 +132,7 @@ pub(crate) fn assert_flows(expected: &[(&Talker, String)]) {
     }
 }
 
-/// Asserts that, shortly from now, nothing of `unexpected` is heard for a while.
+/// Asserts that no line of `unexpected` is heard for a while, starting shortly after this call.
 pub(crate) fn assert_silent(unexpected: &[(&Talker, String)]) {
     let counts = || -> Vec<(&str, u64)> {
         unexpected.iter().map(|(talker, line)| (line.as_str(), talker.heard(line))).collect()
@@ -176,7 +178,7 @@ fn helper() {
 
 fn say(line: &str) {
     let mut out = io::stdout().lock();
-    // The reader may have gone; then this process ends soon, too.
+    // If the reader has gone, this process also ends soon.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
@@ -231,7 +233,8 @@ fn forge(source: Ipv6Addr, peer: Ipv6Addr) -> io::Result<()> {
     }
 }
 
-/// Uses a queue of its own and returns it, so the flows belong to the agent's queues again.
+/// Opens another queue of the device, sets the header, and closes the queue again, so the flows
+/// return to the agent's queues.
 fn set_header(device: &str, len: i32) -> io::Result<()> {
     let queue = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
     let kind = if device == "tap" { libc::IFF_TAP } else { libc::IFF_TUN };
@@ -263,7 +266,7 @@ fn connected(peer: SocketAddr) -> TcpStream {
     }
 }
 
-/// One connection, as long as the process lives.
+/// One connection, which lasts as long as the process.
 fn pulse_tcp(peer: SocketAddr) {
     let stream = connected(peer);
     let end = || -> io::Result<()> {
@@ -302,8 +305,8 @@ fn pulse_udp(peer: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// The kernel sends with DF what the interface takes (`IP_PMTUDISC_WANT`), and reports an error to a connected socket
-/// once.
+/// The kernel sends with DF as long as the packet fits the interface (`IP_PMTUDISC_WANT`), and
+/// reports an error to a connected socket once.
 fn oversized(peer: SocketAddr, len: usize) -> io::Result<()> {
     const HEADERS: usize = 28;
     let socket = UdpSocket::bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;

@@ -47,8 +47,8 @@ fn a_policy_that_the_agents_do_not_see_is_found_out_by_name() {
     assert_eq!(output.status.code(), Some(1));
     let report = json(&output);
     let deviations = deviations(&report);
-    // What the policy denied to others now passes: each service of web, from each of them. What it allows does not
-    // change.
+    // Without the policy, each service of web is open to each other pod. The traffic that the
+    // policy allows does not change.
     assert_eq!(deviations.len(), 8, "{deviations:#?}");
     assert!(deviations.iter().all(|deviation| deviation.contains("-> \"demo/web\"")));
     let export = Path::new(report["export"].as_str().unwrap());
@@ -64,7 +64,8 @@ fn a_policy_that_the_agents_do_not_see_is_found_out_by_name() {
     bench.assert_nothing_left();
 }
 
-/// In addition to the template's policy: nothing reaches web, but the endpoints of a service do.
+/// A policy in addition to the template's: only the endpoints of a service may be reached, and web
+/// is otherwise closed.
 const ONLY_THE_SERVICE: &str = "
 apiVersion: projectcalico.org/v3
 kind: GlobalNetworkPolicy

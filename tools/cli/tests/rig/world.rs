@@ -6,7 +6,7 @@ use manx_fixtures::skip::{Need, skip};
 
 use crate::bench::Bench;
 
-/// Runs in a network of its own with a server in it, which is the rig's world.
+/// The script runs in its own network with a server, which is the rig's outside world.
 const SCRIPT: &str = r#"
 manx=$0 rig=$1
 world=198.51.100.1
@@ -29,7 +29,8 @@ ask crawl/crawler-1 198.51.100.254
 kill $(pgrep -P $served) $served
 "#;
 
-/// By policy an index leaves for nowhere. The second crawler's pool has no way out, and the outside host is no node.
+/// A policy denies the index pod all egress. The second crawler's pool has no `natOutgoing`, and
+/// the outside host is no node.
 #[test]
 fn pods_reach_the_callers_network_by_their_nodes_as_policy_allows() {
     let Some(bench) = Bench::with_device("tun") else { return };

@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(listening("a"), [port(80), port(8080)].into());
         assert_eq!(listening("b"), [port(81)].into());
         assert_eq!(listening("c"), [port(80)].into());
-        // The pod declares one of the node's own ports.
+        // The pod declares a port on which the node itself also listens.
         let node = plan.listening(&Prober::Node("n1".to_owned()));
         assert!(!node.contains(&port(8080)) && node.len() == 1);
         assert_eq!(

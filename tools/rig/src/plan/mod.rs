@@ -62,7 +62,7 @@ pub struct Host {
     pub segment: usize,
     /// Its addresses, with their subnets' prefix lengths.
     pub addresses: Vec<IpNet>,
-    /// A node's addresses in the ranges of its pods. From these it sends through tunnels.
+    /// A node's addresses in the ranges of its pods. The node sends through tunnels from these.
     pub tunnels: Vec<IpAddr>,
     /// The host's routes to prefixes outside its own subnets.
     pub routes: Vec<Route>,
@@ -93,6 +93,7 @@ pub struct HostPod {
     pub node: String,
     /// The ports on which the pod listens.
     pub ports: BTreeSet<Port>,
-    /// The ports that the pod declares and on which another pod of the node listens (`Some`), or the agent (`None`).
+    /// The ports that the pod declares but does not get, because another pod of the node (`Some`)
+    /// or the agent (`None`) listens there.
     pub lost: BTreeMap<Port, Option<PodName>>,
 }

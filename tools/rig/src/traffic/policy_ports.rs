@@ -1,5 +1,6 @@
-//! The ports that policies name, at the probers that their rules can concern: they are probed even if nothing listens
-//! there. For a range the first and the last port are probed, for a port's name the number that the pod gives it.
+//! The ports that policies name, at the probers that their rules can concern. They are probed even
+//! if nothing listens there. For a range, the first and the last port are probed; for a named port,
+//! the number that the pod gives it.
 //!
 //! This only chooses the probes, so it reads policies as agents do. The expected results come from the oracle.
 

@@ -85,7 +85,7 @@ pub(crate) struct ProbeResult {
 pub(crate) enum ProbeReply {
     /// An answer by a server, with its name and the address that it sees as the client's.
     From { name: String, client: Option<IpAddr> },
-    /// An answer to an echo, which names nobody.
+    /// An answer to an echo, which contains no name.
     Echo,
     /// TCP RST, ICMP port unreachable or SCTP ABORT: the probe arrived and nothing listens.
     Refused,

@@ -1,10 +1,12 @@
 //! The connection of the rig's nodes to the network of the rig's caller: one `pasta` for each node ([passt](https://passt.top)),
 //! which is user-mode networking and needs no privilege.
 //!
-//! The supervisor starts them, because it is in the caller's network, and in the rig's user and pid namespaces: they end with
-//! the rig. The cluster's process asks for them when the nodes have namespaces. It leads to them what no other route
-//! leads anywhere and has the node's own address: its own packets, and what its pods send by the way out. Older versions of
-//! `pasta` answer the address that they saw last, so they must see no other.
+//! The supervisor starts the processes, because it is in the caller's network, and in the rig's
+//! user and pid namespaces. So they end with the rig. The cluster's process requests them when the
+//! nodes have namespaces. It then routes packets to them that match no other route and have the
+//! node's own address as their source: the node's own packets, and packets that its pods send by
+//! the way out. Older versions of `pasta` answer to the address that they saw last, so they must
+//! see no other.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,25 +24,26 @@ use super::underlay::Names;
 use super::workdir::Workdir;
 use crate::plan::Plan;
 
-/// The program.
+/// The program's name.
 const PROGRAM: &str = "pasta";
-/// Its interface on a node.
+/// The name of its interface on a node.
 const INTERFACE: &str = "world";
-/// The table with the route to it.
+/// The routing table with the route to its interface.
 const TABLE: u8 = 250;
-/// The place of the rule that asks this table: after the main table, which the kernel asks at 32766.
+/// The preference of the rule for this table. It comes after the main table's rule, which has
+/// 32766.
 const PREFERENCE: u32 = 32_800;
-/// The program that makes rule and route: an administrator (`RTPROT_STATIC`).
+/// The origin of rule and route as the kernel shows it: an administrator (`RTPROT_STATIC`).
 const STATIC: u8 = libc::RTPROT_STATIC;
 /// The interval at which a condition is checked.
 const LOOK: Duration = Duration::from_millis(20);
-/// The time in which the interfaces must be there.
+/// The time in which the interfaces must exist.
 const START: Duration = Duration::from_secs(5);
 
 /// The reason why a rig is not connected to the caller's network.
 #[derive(Debug, thiserror::Error)]
 pub enum PastaError {
-    /// The rig cannot have one.
+    /// The rig cannot be connected.
     #[error("--world {PROGRAM}: {0}")]
     NotPossible(&'static str),
     /// The program is not installed.
@@ -54,7 +57,7 @@ pub enum PastaError {
     )]
     NotUp {
         node: String,
-        /// The last of what it has said.
+        /// The end of the program's log.
         log: String,
     },
     /// The network of a node cannot be changed.
@@ -90,27 +93,29 @@ pub fn check(plan: &Plan) -> Result<(), PastaError> {
     }
 }
 
-/// The programs of a rig's nodes, as its supervisor holds them.
+/// The `pasta` processes of a rig's nodes, as the rig's supervisor holds them.
 #[derive(Debug)]
 pub(super) struct Pastas {
     workdir: Workdir,
     init: u32,
-    /// Each node's, until it has ended. `None`: the cluster's process has not asked for them.
+    /// The nodes' indexes, each with its process until that has ended. `None`: the cluster's
+    /// process has not requested them.
     started: Option<Vec<(usize, Option<Child>)>>,
 }
 
 impl Pastas {
-    /// The programs for the rig with this init, if it is to have them.
+    /// The processes of the rig with this init process. If they are not wanted, none is ever
+    /// started.
     pub(super) fn new(workdir: &Workdir, init: u32, wanted: bool) -> Self {
         Self { workdir: workdir.clone(), init, started: (!wanted).then(Vec::new) }
     }
 
-    /// The longest time until this is to be asked again.
+    /// The longest time after which [`Self::start_if_wanted`] must be called again.
     pub(super) fn poll_interval(&self) -> Duration {
         if self.started.is_none() { LOOK } else { Duration::MAX }
     }
 
-    /// Starts the programs if they are asked for.
+    /// Starts the processes if the cluster's process has requested them.
     pub(super) fn start_if_wanted(&mut self) {
         if self.started.is_some() {
             return;
@@ -120,14 +125,14 @@ impl Pastas {
         for (index, address) in wanted.lines().enumerate() {
             match self.start(index, address) {
                 Ok(child) => started.push((index, Some(child))),
-                // The cluster's process misses its interface, and shows the log.
+                // The cluster's process notices that the interface is missing, and shows this log.
                 Err(error) => drop(fs::write(self.workdir.pasta_log(index), error.to_string())),
             }
         }
         self.started = Some(started);
     }
 
-    /// Waits for those that have ended, and says so in the rig's log.
+    /// Reaps processes that have ended, and reports each in the rig's log.
     pub(super) fn reap(&mut self) {
         self.started.iter_mut().flatten().for_each(|(index, program)| {
             let Some(mut running) = program.take() else { return };
@@ -138,7 +143,8 @@ impl Pastas {
         });
     }
 
-    /// Ends them. A pid namespace ends when its processes' parents have waited for them.
+    /// Kills the processes and waits for them. A pid namespace can end only when the parents of its
+    /// processes have waited for them.
     pub(super) fn end(&mut self) {
         for program in self.started.iter_mut().flatten().filter_map(|(_, it)| it.as_mut()) {
             let _ = program.kill().and_then(|()| program.wait());
@@ -147,8 +153,8 @@ impl Pastas {
 
     fn start(&self, index: usize, address: &str) -> io::Result<Child> {
         let names = Names::new(&through_root(self.init, &self.workdir.names()));
-        // It gives up what it needs to follow this path before it opens the namespace, and closes all files but the first
-        // three.
+        // `pasta` drops the capabilities that it would need to follow this path before it opens the
+        // namespace, and closes all files except the first three.
         let netns = File::open(names.node(index))?;
         let log = File::create(self.workdir.pasta_log(index))?;
         let mut command = Command::new(PROGRAM);
@@ -164,13 +170,13 @@ impl Pastas {
     }
 }
 
-/// A path of the rig's, as it is reached from outside of its mount namespace.
+/// A path inside the rig, as it is reached from outside the rig's mount namespace.
 fn through_root(init: u32, path: &Path) -> PathBuf {
     let root = PathBuf::from(format!("/proc/{init}/root"));
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Asks the supervisor for the programs, and leads the nodes' packets to them.
+/// Requests a `pasta` for each node from the supervisor, and routes the nodes' packets to them.
 pub(super) async fn connect(
     plan: &Plan,
     names: &Names,
@@ -207,7 +213,8 @@ fn v4(net: &IpNet) -> Option<Ipv4Addr> {
     }
 }
 
-/// Leads what has this source by the program's interface, if that is there.
+/// Routes packets with this source address to the program's interface. Returns whether the
+/// interface exists.
 async fn lead_out(netlink: &Netlink, address: Ipv4Addr) -> Result<bool, netlink::Error> {
     let Some(link) = netlink.link(INTERFACE).await? else { return Ok(false) };
     netlink.set_up(link.index).await?;
@@ -217,7 +224,8 @@ async fn lead_out(netlink: &Netlink, address: Ipv4Addr) -> Result<bool, netlink:
     netlink.replace_route_in(TABLE, &route).await?;
     let rule = Rule { made_by: STATIC, ..Rule::new(PREFERENCE, Family::V4, Action::Lookup(TABLE)) };
     netlink.add_rule(&Rule { from: source, ..rule.clone() }).await?;
-    // The node's own processes have no address when they ask for a route, and get this one.
+    // A socket of the node's own processes has no address yet when the kernel looks up its route.
+    // This route gives it this one.
     netlink.add_rule(&Rule { interface: Some("lo".to_owned()), ..rule }).await?;
     Ok(true)
 }

@@ -1,4 +1,4 @@
-//! The processes that hold a rig. If any of them but a `pasta` dies, nothing of the rig remains.
+//! The processes that hold a rig. If any of them except a `pasta` dies, nothing of the rig remains.
 //!
 //! ```text
 //! manx rig run            reads the objects, prints; holds the supervisor's stdin
@@ -87,8 +87,8 @@ pub fn supervise(workdir: &Workdir, bounds: Bounds) -> Result<bool, SuperviseErr
     if workdir.hold()?.is_some() {
         return Err(WorkdirError::NotRunning(workdir.name().to_owned()).into());
     }
-    // The supervisor has its own session, so that Ctrl-C in the terminal goes only to the caller, which ends everything
-    // in order.
+    // The supervisor has its own session, so that Ctrl-C in the terminal goes only to the caller,
+    // which ends everything in the right order.
     setsid().map_err(system("a session of its own"))?;
     fs::write(workdir.pid(), std::process::id().to_string()).map_err(system("the pid file"))?;
     let signals = block_signals()?;

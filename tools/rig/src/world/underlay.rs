@@ -116,7 +116,7 @@ async fn connect(
 
 async fn add_route(netlink: &Netlink, route: Route, device: u32) -> Result<(), netlink::Error> {
     let Route { prefix, via } = route;
-    let route = netlink::Route { via: Some(via), ..netlink::Route::direct(prefix, device) };
+    let route = netlink::Route::via(prefix, via, device);
     netlink.replace_static_route(&route).await
 }
 

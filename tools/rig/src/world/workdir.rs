@@ -158,7 +158,8 @@ impl Workdir {
         self.path.join("ns")
     }
 
-    /// The file by which the cluster's process asks for a `pasta` for each node: a line with each node's address.
+    /// The file by which the cluster's process requests a `pasta` for each node. Each line is a
+    /// node's address.
     pub fn pasta_request(&self) -> PathBuf {
         self.path.join("pasta")
     }

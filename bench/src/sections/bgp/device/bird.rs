@@ -1,4 +1,4 @@
-//! BIRD 2: a process for each speaker, without routes of the kernel.
+//! BIRD 2: one process for each speaker, without routes in the kernel.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::error::{Error, io};
 use crate::sections::bgp::scenario::{NET, SYSTEM, Scenario, Shape};
 
-/// The command line of the speaker at an address; its files are beside `at`.
+/// The command line of the speaker at an address. Its files are next to `at`.
 pub(super) fn program(
     scenario: &Scenario,
     speaker: Ipv4Addr,
@@ -21,8 +21,8 @@ pub(super) fn program(
     Ok(words.map(str::to_owned).to_vec())
 }
 
-/// Next hops are found in a table of their own, so that all of the other one is told. Times of connecting are those of
-/// Calico's nodes.
+/// Next hops are found in a separate table, so that the whole content of the other table is announced. The connect
+/// times are those of Calico's nodes.
 fn configuration(scenario: &Scenario, speaker: Ipv4Addr) -> String {
     let mut text = format!(
         "log stderr {{ warning, error, fatal, bug }};\n\

@@ -1,4 +1,4 @@
-//! `GoBGP`: a process for each speaker, without routes of the kernel.
+//! `GoBGP`: one process for each speaker, without routes in the kernel.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::error::{Error, io};
 use crate::sections::bgp::scenario::{SYSTEM, Scenario};
 
-/// The command line of the speaker at an address; its files are beside `at`.
+/// The command line of the speaker at an address. Its files are next to `at`.
 pub(super) fn program(
     scenario: &Scenario,
     speaker: Ipv4Addr,

@@ -1,4 +1,4 @@
-//! Manx's speakers in one process, driven as an agent drives its own.
+//! Manx's speakers in one process. They are driven as an agent drives its speaker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,13 +17,13 @@ use tokio::sync::Notify;
 use crate::host::process;
 use crate::sections::bgp::scenario::{self, SYSTEM, Scenario, Shape};
 
-/// The first argument by which this program starts itself as speakers of BGP.
+/// The first argument with which this program starts itself as BGP speakers.
 pub const SPEAKERS: &str = "speakers";
-/// BGP's port.
+/// The port of BGP.
 const PORT: u16 = 179;
-/// The time between two looks at what was learned, as an agent looks.
+/// The time between two reads of the learned routes, which is that of an agent.
 const LOOKS: Duration = Duration::from_secs(1);
-/// The most prefixes of a router and of a node, as an agent has them.
+/// The largest number of prefixes from a router and from a node, which are those of an agent.
 const PREFIXES: usize = 1 << 20;
 const PREFIXES_OF_NODE: usize = 1 << 15;
 
@@ -36,7 +36,7 @@ struct Arguments {
     prefixes: usize,
 }
 
-/// The arguments by which this program becomes the speakers of a scenario.
+/// The arguments with which this program becomes the speakers of a scenario.
 pub(super) fn arguments(scenario: &Scenario) -> Vec<String> {
     let Scenario { shape, peers, prefixes } = scenario;
     vec![SPEAKERS.to_owned(), shape.word().to_owned(), peers.to_string(), prefixes.to_string()]
@@ -45,7 +45,7 @@ pub(super) fn arguments(scenario: &Scenario) -> Vec<String> {
 /// Runs as the speakers of a scenario until it is killed. The caller must have a single thread.
 ///
 /// # Errors
-/// A speaker cannot listen.
+/// Returns an error if a speaker cannot listen.
 pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
     let Arguments { shape, peers, prefixes } = Arguments::parse_from(arguments);
     process::end_with_parent().map_err(|error| error.to_string())?;
@@ -64,7 +64,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
     let runtime = runtime.map_err(|error| error.to_string())?;
     loop {
         runtime.block_on(changed.notified());
-        // Once a second an agent reads what routers have told.
+        // An agent reads the routes that routers have announced once per second.
         for speaker in &speakers {
             let learned = speaker.next_hops(|peer| !peer.is_node).into_iter();
             let used: BTreeSet<IpNet> =
@@ -75,7 +75,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
     }
 }
 
-/// The pool of the scenario's prefixes: what lies in it is told.
+/// The pool of the scenario's prefixes. Prefixes inside the pool are announced.
 fn pool() -> IpNet {
     IpNet::V4(Ipv4Net::default())
 }
@@ -102,7 +102,8 @@ fn configuration(scenario: &Scenario, speaker: Ipv4Addr) -> Configuration {
     }
 }
 
-/// Another speaker of the mesh. Of two the one with the lower address listens alone, as the other speakers' files say.
+/// Another speaker of the mesh. The speaker with the lower address of two only listens, and the other one connects, as
+/// in the files of the other programs.
 fn node(speaker: Ipv4Addr, address: Ipv4Addr) -> Peer {
     Peer {
         address: address.into(),
@@ -125,7 +126,7 @@ fn node(speaker: Ipv4Addr, address: Ipv4Addr) -> Peer {
     }
 }
 
-/// A peer that is no speaker. It connects.
+/// A peer that is not a speaker. The peer connects to the speaker.
 fn peer(scenario: &Scenario, speaker: Ipv4Addr, peer: &scenario::Peer) -> Peer {
     Peer {
         kind: PeerType::Global,

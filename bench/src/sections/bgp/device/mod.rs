@@ -1,4 +1,4 @@
-//! What is measured: the speakers of one kind, each in a process of its own; those of Manx in one.
+//! The device under test: the speakers of one kind. Each is a separate process, except those of Manx, which share one.
 
 mod bird;
 mod gobgp;
@@ -21,13 +21,13 @@ use crate::host::within::WITHIN;
 
 pub(super) use usage::Usage;
 
-/// The longest time that speakers may take to listen.
+/// The longest time until speakers listen.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Processes have done all that they had to do when they have used next to no processor for so long.
+/// Processes count as finished with their work when they have used almost no processor time for this long.
 const STILL: Duration = Duration::from_millis(250);
-/// The processor time that is next to none.
+/// The processor time that counts as almost none.
 const NEXT_TO_NONE: Duration = Duration::from_millis(3);
-/// The time between two looks.
+/// The time between two checks.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A kind of BGP speaker.
@@ -39,7 +39,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Why it cannot be measured here; `None`: it can.
+    /// Why it cannot be measured here. `None` if it can.
     pub(super) fn why_missing(self) -> Option<String> {
         match self {
             Self::Manx => None,
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// The number of processes for so many speakers.
+    /// The number of processes for this many speakers.
     const fn processes(self, speakers: usize) -> usize {
         match self {
             Self::Manx => 1,
@@ -57,7 +57,7 @@ impl Kind {
     }
 }
 
-/// The running speakers. They end when this is dropped.
+/// The running speakers. They end when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Device {
     processes: Vec<Process>,
@@ -65,7 +65,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Starts the speakers of a scenario, and waits until all listen and have nothing else to do.
+    /// Starts the speakers of a scenario, and waits until all of them listen and have no other work.
     pub(super) fn start(kind: Kind, scenario: &Scenario, folder: &Path) -> Result<Self, Error> {
         let speakers = scenario.speakers();
         let count = kind.processes(speakers.len());
@@ -90,7 +90,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Waits until somebody listens at an address.
+    /// Waits until a speaker listens at an address.
     fn wait_for(&mut self, speaker: Ipv4Addr) -> Result<(), Error> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -105,7 +105,7 @@ impl Device {
         }
     }
 
-    /// Fails if a process has ended.
+    /// Returns an error if a process has ended.
     pub(super) fn check(&mut self) -> Result<(), Error> {
         for at in 0..self.processes.len() {
             if let Some(status) = self.processes[at].ended()? {
@@ -120,14 +120,14 @@ impl Device {
         Error::Process { what, log }
     }
 
-    /// What all processes have used so far, and use.
+    /// The processor time that all processes have used so far, and their current memory.
     pub(super) fn usage(&self) -> Result<Usage, Error> {
         let mut all = self.processes.iter().map(|it| usage::of(it.id()));
         all.try_fold(Usage::default(), |sum, it| Ok(sum.with(it?)))
     }
 
-    /// Waits until the processes have done what they had to do, and returns when this was so. `meanwhile` is called again
-    /// and again.
+    /// Waits until the processes have finished their work, and returns the time when they had. `meanwhile` is called
+    /// repeatedly.
     pub(super) fn until_still(
         &self,
         patience: Duration,
@@ -155,7 +155,7 @@ impl Device {
     }
 }
 
-/// The arguments by which this program becomes another one that ends with it.
+/// The arguments with which this program becomes another one that ends with it.
 fn within(program: Vec<String>) -> Vec<String> {
     let words = [WITHIN, "--"].map(str::to_owned);
     words.into_iter().chain(program).collect()

@@ -1,28 +1,29 @@
-//! What a process has used of the machine.
+//! The processor time and memory that a process uses.
 
 use std::fs;
 use std::time::Duration;
 
 use crate::error::{Error, io};
 
-/// What a process has used, and uses.
+/// The processor time that a process has used, and its current memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Usage {
-    /// Processor time of its threads, in the program and in the kernel for it.
+    /// The processor time of its threads, in the program and in the kernel on behalf of it.
     pub(crate) processor: Duration,
-    /// Bytes of memory that it has made itself. Programs and libraries are files, and not among them.
+    /// The number of bytes of memory that the process has allocated. The pages of programs and libraries belong to
+    /// files and are not counted.
     pub(crate) memory: u64,
 }
 
 impl Usage {
-    /// What two processes have used together.
+    /// The sum of the usages of two processes.
     pub(super) fn with(self, other: Self) -> Self {
         let processor = self.processor + other.processor;
         Self { processor, memory: self.memory + other.memory }
     }
 }
 
-/// What a process has used until now.
+/// The usage of a process up to now.
 pub(super) fn of(process: u32) -> Result<Usage, Error> {
     let path = format!("/proc/{process}/smaps_rollup");
     let rollup = fs::read_to_string(&path).map_err(io(format!("{path} cannot be read")))?;
@@ -37,7 +38,7 @@ pub(super) fn processor_time(process: u32) -> Result<Duration, Error> {
     let folder = format!("/proc/{process}/task");
     let threads = fs::read_dir(&folder).map_err(io(format!("{folder} cannot be read")))?;
     let times = threads.flatten().filter_map(|thread| {
-        // A thread that ends meanwhile does nothing any more.
+        // A thread that ends in the meantime no longer counts.
         let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
         text.split(' ').next()?.parse::<u64>().ok()
     });

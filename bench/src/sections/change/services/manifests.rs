@@ -1,5 +1,5 @@
-//! The Services and `EndpointSlices`, in JSON as an API server sends them. A Service has five endpoints, and each hundredth
-//! one has 505 in six slices.
+//! The Services and `EndpointSlices`, in JSON as an API server sends them. A Service has five endpoints, except that
+//! each hundredth has 505, in six slices.
 
 use std::net::Ipv4Addr;
 
@@ -10,9 +10,9 @@ use crate::sections::change::node::key;
 
 /// The range of cluster IPs.
 pub(super) const RANGE: &str = "172.30.0.0/16";
-/// The endpoints that Services have, one in a hundred and the others: ten for each on the average.
+/// The number of endpoints of each hundredth Service, and of the others: ten per Service on average.
 const ENDPOINTS: (usize, usize) = (505, 5);
-/// The most endpoints of a slice, as Kubernetes writes them.
+/// The largest number of endpoints of a slice, as Kubernetes writes them.
 const OF_SLICE: usize = 100;
 
 /// The number of endpoints of a Service.
@@ -29,7 +29,7 @@ pub(super) const fn slices(service: usize) -> usize {
     endpoints(service).div_ceil(OF_SLICE)
 }
 
-/// The slice that has an endpoint.
+/// The slice that contains an endpoint.
 pub(super) const fn slice_of(endpoint: usize) -> usize {
     endpoint / OF_SLICE
 }
@@ -48,7 +48,7 @@ pub(super) fn slice_key(service: usize, slice: usize) -> ObjectKey {
     key(Kind::EndpointSlice, namespace(service), format!("svc-{service}-{slice}"))
 }
 
-/// The Service of this number. Each tenth has a second port, of UDP, and each twentieth a node port.
+/// The Service with this number. Each tenth has a second port, for UDP, and each twentieth has a node port.
 pub(super) fn service(service: usize) -> String {
     let address = Ipv4Addr::from_bits(0xac1e_0000 + 10 + service as u32);
     let node_port = service.is_multiple_of(20).then(|| 30_000 + service / 20);
@@ -72,7 +72,7 @@ pub(super) fn service(service: usize) -> String {
     )
 }
 
-/// A slice of a Service. One of the Service's endpoints may be out: not ready.
+/// A slice of a Service. The endpoint `out` of the Service, if given, is not ready.
 pub(super) fn slice(service: usize, slice: usize, out: Option<usize>) -> String {
     let namespace = namespace(service);
     let first = slice * OF_SLICE;

@@ -1,5 +1,6 @@
-//! The cost of Services to a node that translates them, beside the pods and policies of the whole cluster: from their JSON
-//! to the first table, and from one changed object to the last worker that uses it.
+//! The cost of Services for a node that translates them, in addition to the pods and policies of the whole cluster. It
+//! is measured from their JSON to the first table, and from one changed object to the time when the last worker uses
+//! it.
 
 mod manifests;
 mod published;
@@ -33,14 +34,15 @@ pub(super) const NAME: &str = "services";
 pub(super) const DESCRIPTION: &str =
     "Services with ten endpoints each, among 100,000 pods, 5,000 nodes and 14,000 policies";
 pub(super) const ESTIMATE: Duration = Duration::from_secs(25);
-/// The rounds of changes. Each has its own p99.
+/// The number of rounds of changes. Each has its own p99.
 const ROUNDS: usize = 5;
-/// The fewest changes of a round.
+/// The smallest number of changes in a round.
 const FEWEST: usize = 200;
-/// The longest time from a change to its use by every worker, by the p99; and that from the texts to the first table.
+/// The longest time from a change to its use by every worker, as p99; and the longest time from the texts to the first
+/// table.
 const GOALS: (Goal, Goal) = (Goal::AtMost(1000.0), Goal::AtMost(150.0));
-/// The time between two changes of the tenant who changes his Service all the time, and how many of them there are between
-/// two changes of his neighbour.
+/// The time between two changes by a tenant who changes a Service continuously, and the number of these changes between
+/// two changes by a neighbour.
 const CHURN: (Duration, usize) = (Duration::from_millis(1), 10);
 
 pub(super) fn measure(run: &mut Run) -> Result<(), Error> {
@@ -67,7 +69,7 @@ impl Results {
         self.figures.extend(Figure::from_times(NAME, &self.head, what, "ms", &[time], goal));
     }
 
-    /// The median and the p99 of rounds of times, in microseconds. The goal is the p99's.
+    /// Adds the median and the p99 of rounds of times, in microseconds. The goal is that of the p99.
     fn add_rounds(&mut self, what: &str, times: &[Duration], goal: Option<Goal>) {
         let micros: Vec<f64> = times.iter().map(|it| it.as_secs_f64() * 1e6).collect();
         let rounds = micros.chunks(micros.len().div_ceil(ROUNDS).max(1));
@@ -108,7 +110,7 @@ struct Running {
     published: Published,
 }
 
-/// From the texts to the first tables.
+/// Measures the way from the texts to the first tables.
 fn measure_start(
     services: usize,
     contents: &mut Contents,
@@ -170,8 +172,8 @@ fn measure_start(
 }
 
 impl Running {
-    /// Follows changes until every worker uses them, as the agent does. Returns the time of the calculation, and that from
-    /// `began` until then.
+    /// Applies changes until every worker uses them, as the agent does. Returns the time of the calculation, and the
+    /// time from `began` until then.
     fn follow(
         &mut self,
         contents: &Contents,
@@ -203,7 +205,7 @@ impl Running {
     }
 }
 
-/// One endpoint of a slice is no longer ready, and another one is again.
+/// Measures changes of endpoints: one endpoint of a slice is no longer ready, and another one is ready again.
 fn measure_endpoints(
     services: usize,
     changes: usize,
@@ -237,7 +239,7 @@ fn measure_endpoints(
     Ok(())
 }
 
-/// A Service goes, and comes back.
+/// Measures changes of Services: one is removed and added again.
 fn measure_services(
     services: usize,
     changes: usize,
@@ -262,8 +264,8 @@ fn measure_services(
     Ok(())
 }
 
-/// A tenant's Service of 505 endpoints changes all the time, and his neighbour's now and then. As the agent does, each turn
-/// takes all that has come meanwhile.
+/// Measures changes while one tenant's Service of 505 endpoints changes continuously and a neighbour's Service changes
+/// from time to time. As in the agent, each turn takes all changes that have arrived in the meantime.
 fn measure_churn(
     services: usize,
     changes: usize,

@@ -1,4 +1,4 @@
-//! Tables that real workers use, without ports, and the time when the last of them does.
+//! Tables that real workers without ports use, and the time when the last worker uses them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use crate::error::Failure;
 
 /// The workers of the node.
 const WORKERS: usize = 2;
-/// A worker that has not taken tables within this time has stopped.
+/// The time after which a worker that has not taken new tables counts as stopped.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// Workers and the tables that they use.
 pub(super) struct Published {
     workers: Workers,
     reports: Receiver<Report>,
@@ -24,7 +24,7 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// Workers that use these tables.
+    /// Starts workers that use these tables.
     pub(super) fn new(tables: Tables) -> Result<Self, Failure> {
         let (report, reports) = unbounded();
         let sizes = Sizes { flows: 1 << 10, translates: true, ..Sizes::default() };

@@ -1,4 +1,4 @@
-//! Pods of other nodes come and go, in place in the published image, while packets pass.
+//! Pods of other nodes are added and removed, in place in the published image, while packets pass.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const PODS: u32 = 100_000;
 const FLOWS: u32 = 100_000;
 const CHANGES_PER_SECOND: u32 = 1000;
 
-/// Measures packets while pods of other nodes come and go, in tables of 100,000 pods.
+/// Measures packets while pods of other nodes are added and removed, in tables of 100,000 pods.
 pub(super) fn measure(rounds: usize) -> Result<Outcome, Failure> {
     let mut node = Node::new(Shape::default())?;
     let stream = established(&mut node, FLOWS);
@@ -63,7 +63,7 @@ struct Pods {
 }
 
 impl Pods {
-    /// Adds the pods to the node's model, and publishes tables with an image of it.
+    /// Adds the pods to the node's model, and publishes tables with an image of the model.
     fn add_to(node: &mut Node) -> Result<Self, Failure> {
         let mut model = node.cluster.model.clone();
         let names: Vec<ObjectName> =
@@ -86,7 +86,7 @@ impl Pods {
         Ok(Self { model, names, compiler, image, changes: 0, refused: 0 })
     }
 
-    /// Changes [`CHANGES_PER_SECOND`] pods a second until `stop`.
+    /// Changes [`CHANGES_PER_SECOND`] pods per second until `stop`.
     fn change_until(&mut self, stop: &AtomicBool) {
         pin(CONTROL_CORE);
         let began = Instant::now();
@@ -103,12 +103,12 @@ impl Pods {
         }
     }
 
-    /// Removes the next pod, or adds it again; returns whether the image followed in place.
+    /// Removes the next pod, or adds it again. Returns whether the image followed in place.
     fn change(&mut self) -> bool {
         let Self { model, compiler, image, .. } = self;
         let name = &self.names[(self.changes / 2) as usize % self.names.len()];
         let Some(pod) = model.endpoints.get(name).cloned() else { return false };
-        // The model keeps a pod that is removed, as it will be when it is added again.
+        // The model keeps a removed pod in the state in which it will be added again.
         if self.changes.is_multiple_of(2) {
             model.endpoints.remove(name);
             let removed = PodChange { name, before: Some(&pod), after: None };
@@ -121,7 +121,7 @@ impl Pods {
     }
 }
 
-/// The pod of this number. Half of the pods have the role that policies name.
+/// The pod with this number. Half of the pods have the role that policies name.
 fn pod(at: u32) -> Endpoint {
     let address = Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 140, 0, 0)) + at);
     let role = if at.is_multiple_of(2) { "server" } else { "other" };

@@ -1,4 +1,4 @@
-//! The common part of this folder's rows: established flows, a measured load, and the result.
+//! The code that the rows of this folder share: established flows, a measured load, and the result.
 
 use std::time::{Duration, Instant};
 
@@ -15,19 +15,19 @@ use crate::sections::pipeline::time::cpu_ticks;
 
 /// The result of a row.
 pub(crate) struct Outcome {
-    /// Pairs of figures without and with the event; none if the row only requires that no packet is lost.
+    /// Pairs of figures without and with the event. There are none if the row only requires that no packet is lost.
     pub(crate) pairs: Vec<Pair>,
-    /// Further observations.
+    /// What the row observed besides the figures.
     pub(crate) remark: String,
 }
 
-/// The length of a round.
+/// The duration of a round.
 pub(super) const ROUND: Duration = Duration::from_millis(500);
 pub(super) const FLOWS: u32 = 1000;
-/// The core of the control thread. The worker runs on another one, unless the user chose this one.
+/// The core of the control thread. The worker runs on another one, unless the user has chosen this one.
 pub(super) const CONTROL_CORE: usize = 0;
 
-/// Establishes flows; returns the stream of their packets.
+/// Establishes flows. Returns the stream of their packets.
 pub(super) fn established(node: &mut Node, flows: u32) -> Stream {
     let peers = Peers::far(1, false);
     let requests = Stream::udp(&peers, Direction::Request, 0, flows);
@@ -43,8 +43,8 @@ pub(super) fn established(node: &mut Node, flows: u32) -> Stream {
     requests
 }
 
-/// Sends packets as fast as possible for a round; returns their number and the cost of each. The ticks of each batch go
-/// to `batches`.
+/// Sends packets as fast as possible for a round. Returns their number and the cost of each. The ticks of each batch
+/// are added to `batches`.
 pub(super) fn load(
     node: &mut Node,
     stream: &Stream,
@@ -66,13 +66,13 @@ pub(super) fn load(
     Ok((packets, spent / packets as f64))
 }
 
-/// The value that all but one in a thousand lie below.
+/// The 99.9th percentile: one in a thousand values lies above it.
 pub(super) fn p999(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() * 999 / 1000).copied().unwrap_or_default()
 }
 
-/// Packets that did not come out are an error.
+/// Returns an error if packets did not leave the node.
 pub(super) fn require_no_loss(node: &Node, lost: u64) -> Result<(), Failure> {
     if lost == 0 {
         return Ok(());

@@ -1,5 +1,5 @@
-//! The pipeline while something else happens at the same time: policy is exchanged, pods come and go, another port or
-//! another worker is busy. Each figure is compared with the same one without that.
+//! The pipeline while something else happens: policy is exchanged, pods are added and removed, or another port or
+//! another worker is busy. Each figure is compared with the same figure without the event.
 
 mod churn;
 pub(crate) mod load;

@@ -7,21 +7,21 @@ use crate::report::goal::Goal;
 use crate::sections::pipeline::time::PER_PACKET;
 
 pub(crate) struct Row {
-    /// Its name on the command line.
+    /// The name of the row on the command line.
     pub(crate) name: &'static str,
     /// The event during the load.
     pub(crate) what: &'static str,
-    /// The goal of the ratio of the figure with it to that without it.
+    /// The goal for the ratio of the figure with the event to the figure without it.
     pub(crate) goal: Option<Goal>,
     /// The heading of its figure.
     pub(crate) head: &'static str,
     /// The unit of the pairs.
     pub(crate) unit: &'static str,
-    /// Measures the row in this many rounds.
+    /// The function that measures the row in a number of rounds.
     pub(crate) measure: Measure,
 }
 
-/// A measurement in this many rounds.
+/// A function that measures in this many rounds.
 type Measure = fn(usize) -> Result<Outcome, Failure>;
 
 /// All rows, in the order of the report.
@@ -67,13 +67,13 @@ pub(crate) const ROWS: &[Row] = &[
 
 const HEAD: &str = "The pipeline while something happens beside it";
 
-/// Two workers of one node.
+/// A row with two workers of one node.
 const fn workers(name: &'static str, what: &'static str, measure: Measure) -> Row {
     let head = "Two workers of one node beside two that share nothing";
     Row { name, what, goal: Some(Goal::AtLeast(0.98)), head, unit: "Mpps", measure }
 }
 
-/// The share of a worker's time that one port of two gets, compared with the half that is its fair share.
+/// A row with the share of a worker's time that one of two ports gets, compared with half, which is its fair share.
 const fn fair(name: &'static str, what: &'static str, measure: Measure) -> Row {
     let head = "A port with cheap packets beside one with dear ones";
     let goal = Some(Goal::AtLeast(0.9));

@@ -14,7 +14,8 @@ use crate::report::statistics::Pair;
 use crate::sections::pipeline::cluster::Rules;
 use crate::sections::pipeline::node::{Node, Shape};
 
-/// Exchanges policy every millisecond under full load. Each exchange has every flow judged again.
+/// Exchanges policy every millisecond under full load. After each exchange, every flow is judged
+/// again.
 pub(super) fn measure(rounds: usize) -> Result<Outcome, Failure> {
     let mut node = Node::new(Shape { rules: Rules::Pods(1000), ..Shape::default() })?;
     let mut other = Node::new(Shape { rules: Rules::Pods(1001), ..Shape::default() })?;
@@ -53,7 +54,7 @@ pub(super) fn measure(rounds: usize) -> Result<Outcome, Failure> {
     Ok(Outcome { pairs, remark })
 }
 
-/// Publishes the two tables in turn until it is stopped; returns how often.
+/// Publishes the two tables in turn until it is stopped. Returns the number of publications.
 fn publish(
     both: &[Tables; 2],
     commands: &crossbeam::channel::Sender<Command>,
@@ -66,7 +67,7 @@ fn publish(
         std::thread::sleep(Duration::from_millis(1));
         made += 1;
         let mut tables = both[made as usize % 2].clone();
-        // Each publication has a version of its own, and its rules have other meanings.
+        // Each publication has a different version, and its rules have other meanings.
         let number = 2 + published + made;
         tables.version += number;
         for endpoint in tables.endpoints.iter_mut().flatten() {

@@ -13,7 +13,7 @@ use crate::sections::pipeline::time::cpu_ticks;
 
 /// The size of the flow table.
 const TABLE: usize = 1 << 16;
-/// The number of SYNs: they fill the table many times.
+/// The number of SYNs, which fill the table many times.
 const SYNS: u64 = 4 << 20;
 
 /// Sends one SYN of a new flow for each packet of an established flow.
@@ -23,7 +23,7 @@ pub(super) fn measure(_: usize) -> Result<Outcome, Failure> {
     let stream = established(&mut node, FLOWS);
     let flood = Stream::tcp(&peers, Direction::Unsolicited, 0, u32::MAX, tcp::flag::SYN)
         .in_order(Order::InTurn);
-    // The table is filled once before, so that all its memory is allocated.
+    // The table is filled once before the measurement, so that all its memory is allocated.
     node.station(HOST).load(flood, 2 * TABLE as u64, Pace::DEVICE);
     node.run();
     let (before_flood, before) = (resident_kib()?, node.transmitted().0);
@@ -48,7 +48,7 @@ pub(super) fn measure(_: usize) -> Result<Outcome, Failure> {
     Ok(Outcome { pairs: Vec::new(), remark })
 }
 
-/// The resident memory of this process in KiB.
+/// The resident memory of this process, in KiB.
 fn resident_kib() -> Result<u64, Failure> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,8 +1,8 @@
-//! The division of a worker's time between two ports that always have packets. The packets of one port are cheap, those
-//! of the other expensive.
+//! The division of a worker's time between two ports that always have packets. The packets of one port are cheap, and
+//! those of the other port are expensive.
 //!
-//! A port's time lasts from when the worker asks it for packets to when it asks the next port. So it contains
-//! receiving, deciding and sending these packets.
+//! The time of a port lasts from the worker's request for its packets to the worker's request to the next port. So it
+//! includes receiving, deciding and sending these packets.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -25,27 +25,27 @@ use crate::sections::pipeline::packets::station::Pace;
 use crate::sections::pipeline::packets::stream::{Direction, Order, Stream};
 use crate::sections::pipeline::time::ticks_per_second;
 
-/// The owners of the worker's time: the port with cheap packets, the one with expensive packets, neither.
+/// The owners of the worker's time: the port with cheap packets, the port with expensive packets, and neither.
 const CHEAP: usize = 0;
 const EXPENSIVE: usize = 1;
 const NEITHER: usize = 2;
-/// The fair share of one of two ports.
+/// The fair share of each of two ports.
 const HALF: f64 = 0.5;
-/// As many super-packets of 64 KB as a device returns at once, each written when the worker asks for it.
+/// As many super-packets of 64 KB as a device returns at once. Each is written when the worker asks for it.
 const WHOLE: Pace = Pace { vector: 4, ring: 0 };
 
-/// Cheap packets at one port, super-packets of 64 KB at the other.
+/// Measures cheap packets at one port and super-packets of 64 KB at the other.
 pub(super) fn whole(rounds: usize) -> Result<Outcome, Failure> {
     measure(rounds, 45 * 1440, 1440, WHOLE)
 }
 
-/// Cheap packets at one port, super-packets of 480 segments of one byte at the other.
+/// Measures cheap packets at one port and super-packets of 480 segments of one byte at the other.
 pub(super) fn tiny(rounds: usize) -> Result<Outcome, Failure> {
     measure(rounds, 480, 1, Pace::DEVICE)
 }
 
-/// The share of the worker's time that the port with cheap packets gets. They go between the two pods; the
-/// super-packets of the other port are cut for a tunnel.
+/// Measures the share of the worker's time that the port with cheap packets gets. These packets go between the two
+/// pods. The super-packets of the other port are cut for a tunnel.
 fn measure(rounds: usize, payload: usize, size: u16, pace: Pace) -> Result<Outcome, Failure> {
     let mut node = Node::new(Shape::default())?;
     let near = Peers::near();
@@ -91,7 +91,8 @@ fn measure(rounds: usize, payload: usize, size: u16, pace: Pace) -> Result<Outco
     Ok(Outcome { pairs, remark })
 }
 
-/// Runs the worker for a round; returns the usage of its time, and how many millions of cheap packets came per second.
+/// Runs the worker for a round. Returns the usage of its time, and how many millions of cheap packets arrived per
+/// second.
 fn pass(node: &mut Node, meter: &Meter) -> (Usage, f64) {
     meter.take();
     let began = Instant::now();
@@ -105,16 +106,16 @@ fn pass(node: &mut Node, meter: &Meter) -> (Usage, f64) {
 
 /// The usage of the worker's time.
 struct Usage {
-    /// The present owner, and since when.
+    /// The present owner, and the time since when it is the owner.
     owner: usize,
     since: u64,
     /// The ticks of each owner.
     spent: [u64; 3],
     /// The number of cheap packets.
     packets: usize,
-    /// The ticks from each end of the cheap port's time to its next begin.
+    /// The ticks from each end of the cheap port's time to its next beginning.
     waits: Vec<f64>,
-    /// The last end of the cheap port's time.
+    /// The last time when the cheap port's time ended.
     ended: Option<u64>,
 }
 
@@ -124,7 +125,7 @@ impl Usage {
         Self { owner: NEITHER, since, spent: [0; 3], packets: 0, waits, ended: None }
     }
 
-    /// The time from `now` on is that of `owner`.
+    /// Records that the time from `now` on belongs to `owner`.
     fn begin(&mut self, owner: usize, now: u64) {
         self.spent[self.owner] += now.wrapping_sub(self.since);
         if owner == CHEAP {
@@ -137,7 +138,7 @@ impl Usage {
     }
 }
 
-/// The usage, as both ports reach it.
+/// The usage, in a form that both ports can access.
 struct Meter(Mutex<Usage>);
 
 impl Meter {

@@ -1,5 +1,5 @@
-//! Two workers of one node, each with its part of the flows, compared with two workers that share nothing (two nodes):
-//! the most that two cores of this machine can do.
+//! Two workers of one node, each with its part of the flows. They are compared with two workers that share nothing (two
+//! nodes), which shows the most that two cores of this machine can do.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,32 +15,32 @@ use crate::sections::pipeline::rows::Row;
 use crate::sections::pipeline::setup::Setup;
 use crate::sections::pipeline::time::cpu_seconds;
 
-/// The packets of each worker in one measurement, and the pairs of measurements of a round. There are many short ones,
-/// so that other load of the machine hits both sides.
+/// The number of packets of each worker in one measurement, and the number of pairs of measurements in a round. There
+/// are many short measurements, so that other load on the machine affects both sides.
 const PACKETS: u64 = 1 << 18;
 const PAIRS: usize = 8;
 const WORKERS: u32 = 2;
-/// The buffers of a worker. The workers are set up one after the other, and packets that a later one hands off need
-/// room meanwhile.
+/// The number of buffers of a worker. The workers are set up one after the other, and packets that a later one hands
+/// off need room in the meantime.
 const BUFFERS: usize = 1 << 14;
 
-/// Packets from pod to pod.
+/// Measures packets from pod to pod.
 pub(super) fn near(rounds: usize) -> Result<Outcome, Failure> {
     measure("both-100k", rounds)
 }
 
-/// Packets into the tunnel.
+/// Measures packets into the tunnel.
 pub(super) fn encap(rounds: usize) -> Result<Outcome, Failure> {
     measure("encap-100k", rounds)
 }
 
-/// Packets out of the tunnel.
+/// Measures packets out of the tunnel.
 pub(super) fn decap(rounds: usize) -> Result<Outcome, Failure> {
     measure("decap-1", rounds)
 }
 
-/// Measures pairs: two workers that share nothing, and two workers of one node. In each round one worker with all flows
-/// is measured too; it shows how much the second core adds.
+/// Measures pairs of two workers that share nothing and two workers of one node. Each round also measures one worker
+/// with all flows, which shows how much the second core adds.
 fn measure(name: &str, rounds: usize) -> Result<Outcome, Failure> {
     if !(0..WORKERS as usize).all(pin) {
         return Err("two workers need two cores".into());
@@ -56,7 +56,7 @@ fn measure(name: &str, rounds: usize) -> Result<Outcome, Failure> {
     first.node.tables.version += 1;
     let tables = first.node.publish()?;
     others.iter_mut().try_for_each(|other| other.node.publish_shared(&tables))?;
-    // The first run of each touches new memory, so it is not measured.
+    // The first run of each side touches new memory, so it is not measured.
     for side in [&mut alone[..], &mut apart, &mut together] {
         measure_rate(side)?;
     }
@@ -68,7 +68,7 @@ fn measure(name: &str, rounds: usize) -> Result<Outcome, Failure> {
     for _ in 0..rounds {
         let one = measure_rate(&mut alone)?;
         for at in 0..PAIRS {
-            // Each side is first equally often.
+            // Each side comes first equally often.
             let first = (at % 2 == 1).then(|| measure_rate(&mut together)).transpose()?;
             let beside = measure_rate(&mut apart)?;
             let manx = first.map_or_else(|| measure_rate(&mut together), Ok)?;
@@ -93,7 +93,7 @@ fn parts(row: &Row, sizes: Sizes, shares: Vec<SharedState>) -> Result<Vec<Setup>
     (0..).zip(shares).map(part).collect()
 }
 
-/// Runs all workers at once, each on a core of its own; returns the millions of packets per second of CPU time.
+/// Runs all workers at once, each on its own core. Returns the millions of packets per second of CPU time.
 fn measure_rate(workers: &mut [Setup]) -> Result<f64, Failure> {
     let together = Barrier::new(workers.len());
     let running = AtomicUsize::new(workers.len());
@@ -105,7 +105,7 @@ fn measure_rate(workers: &mut [Setup]) -> Result<f64, Failure> {
                 pin(core);
                 together.wait();
                 let passed = cpu_seconds(|| setup.more(PACKETS)).map_err(|error| error.to_string());
-                // Packets that the others still hand off are served too.
+                // Packets that other workers still hand off must be served, too.
                 running.fetch_sub(1, Ordering::Relaxed);
                 while running.load(Ordering::Relaxed) > 0 {
                     setup.node.turn();

@@ -1,5 +1,5 @@
-//! A port in memory that carries Ethernet frames: packets arrive with a header in front, as network cards write it, and
-//! leave with one. The header is read and written by the code of Manx's port on a veth.
+//! A port in memory that carries Ethernet frames. Packets arrive with a header in front, as network cards write it, and
+//! leave with one. The code of Manx's veth port reads and writes the header.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -9,14 +9,14 @@ use manx_dataplane::port::link::{ETHERNET_LEN, Frame, Link};
 use manx_dataplane::port::{PacketIo, Received, Transmitted};
 use manx_dataplane::tables::PortId;
 
-/// See the module.
+/// A port that adds frames to another port.
 pub(crate) struct Framed<P> {
     port: P,
     link: Link,
 }
 
 impl<P> Framed<P> {
-    /// `link`: this end of the link.
+    /// `link` is this end of the link.
     pub(crate) const fn new(port: P, link: Link) -> Self {
         Self { port, link }
     }
@@ -78,7 +78,7 @@ impl<P: PacketIo + 'static> PacketIo for Framed<P> {
     }
 }
 
-/// The two ends of a port's link: that of the worker, and the other one.
+/// The two ends of a port's link: that of the worker, and the opposite one.
 pub(crate) fn link_ends(PortId(number): PortId) -> [Link; 2] {
     let [own, peer] = [0, 1].map(|end| [2, 0, 0, number as u8, 0, end]);
     [(own, peer), (peer, own)].map(|(own, peer)| Link { own, peer, addresses: Vec::new() })
@@ -100,7 +100,7 @@ mod tests {
     use super::super::stream::{Direction, LEN, Stream};
     use super::*;
 
-    /// Receives ten packets by a port with the link of `port`. The frames are addressed to port 1.
+    /// Receives ten packets with the link of port `port`. The frames are addressed to port 1.
     fn take_in(port: u16) -> (Framed<Station>, Station, Vec<Packet>, Received, Pool) {
         let ([near, _], [_, far]) = (link_ends(PortId(port)), link_ends(PortId(1)));
         let station = Station::new(Some(far)).unwrap();

@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use super::addresses::{FAR, NODE, Network, PORT, PORTS, SERVER, far_pod, network, underlay};
 
-/// The first of the client's ports, and their number. None of them is special, as that of VXLAN is.
+/// The first of the client's ports, and their number. None of them has a special meaning, as that of VXLAN has.
 const FIRST_SOURCE_PORT: u16 = 8192;
 const SOURCE_PORTS: u32 = 1 << 15;
 
 /// The peer of a flow.
 pub(crate) struct Peer {
     pub(crate) address: u32,
-    /// The address of its node, or 0 if it is no pod.
+    /// The address of its node, or 0 if it is not a pod.
     pub(crate) node: u32,
     /// The client's port and the peer's.
     pub(crate) ports: [u16; 2],
 }
 
-/// See the module.
+/// The peers of the client.
 pub(crate) enum Peers {
-    /// Pods, with the address of each and of its node. Their number is a power of two: 1 << `shift`.
+    /// Pods, each with its address and the address of its node. Their number is a power of two: 1 << `shift`.
     Pods { shift: u32, hosts: Vec<(u32, u32)> },
     /// Addresses in the networks of the rules 1 to `rules`, as [`network`] numbers them. Each rule is equally likely.
     Networks { rules: u32, many_lengths: bool },
@@ -40,13 +40,12 @@ impl Peers {
         Arc::new(Self::Pods { shift: 0, hosts: vec![(SERVER.to_bits(), NODE.to_bits())] })
     }
 
-    /// The addresses that all of these rules but the last one allow.
+    /// The addresses that all of these rules except the last one allow.
     pub(crate) fn networks(rules: u32, many_lengths: bool) -> Arc<Self> {
         Arc::new(Self::Networks { rules: rules - 1, many_lengths })
     }
 
-    /// The peer of the flow of this number. With pods, the flows of the first 2^21 numbers of each pod are all
-    /// different.
+    /// The peer of the flow with this number. With pods, the first 2^21 flows of each pod are all different.
     #[inline]
     pub(crate) fn peer(&self, flow: u32) -> Peer {
         match self {
@@ -78,11 +77,11 @@ fn source_port(number: u32) -> u16 {
 /// The bits of a flow's number.
 const NUMBER_BITS: u32 = 30;
 
-/// Permutes the numbers of [`NUMBER_BITS`] bits, into an order that no cache can follow.
+/// Permutes the numbers of [`NUMBER_BITS`] bits into an order that no cache can predict.
 #[inline]
 pub(crate) fn scatter(number: u32) -> u32 {
     let mut number = number & MASK;
-    // Each step can be inverted: one half of the bits changes the other half, and an odd factor has an inverse.
+    // Each step is invertible: one half of the bits changes the other half, and an odd factor has an inverse.
     for factor in [0x2c1b_3c6d, 0x297a_2d39] {
         number ^= number >> (NUMBER_BITS / 2);
         number = number.wrapping_mul(factor) & MASK;

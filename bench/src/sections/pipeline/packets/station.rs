@@ -14,30 +14,30 @@ use nix::sys::eventfd::EventFd;
 
 use super::stream::{Random, Stream};
 
-/// The way in which packets arrive.
+/// How packets arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pace {
-    /// The largest number of packets of one call of `receive`. The worker takes no more than its batch.
+    /// The largest number of packets that one call of `receive` returns. The worker takes no more than its batch.
     pub(crate) vector: usize,
-    /// The number of packets that wait in the device. A packet is written when its buffer is given to the device, so
-    /// many packets before the worker receives it. The worker uses so many buffers in turn, in an order that is not
-    /// that of their addresses.
+    /// The number of packets that wait in the device. A packet is written when its buffer is given to the device, which
+    /// is this many packets before the worker receives it. The worker uses this many buffers in turn, in an order that
+    /// differs from that of their addresses.
     pub(crate) ring: usize,
 }
 
 impl Pace {
-    /// As many packets as the worker takes at once, and a ring as large as those of network cards.
+    /// The pace of a device: as many packets as the worker takes at once, and a ring as large as that of network cards.
     pub(crate) const DEVICE: Self = Self { vector: usize::MAX, ring: 2048 };
 }
 
-/// The packets still to generate, and the counts.
+/// The packets that are still to be generated, and the counts.
 struct State {
     stream: Option<Stream>,
     /// The number of packets that are not yet in the ring.
     left: u64,
     pace: Pace,
     ring: VecDeque<Packet>,
-    /// The number of packets that the worker has received, and of batches.
+    /// The number of packets that the worker has received, and the number of batches.
     given: u64,
     batches: u64,
     /// Whether every packet that leaves is parsed, and those that no receiver would accept are counted.
@@ -46,22 +46,23 @@ struct State {
     broken: u64,
 }
 
-/// See the module. Clones are the same port.
+/// A port in memory. Its clones are the same port.
 #[derive(Clone)]
 pub(crate) struct Station {
     state: Arc<Mutex<State>>,
-    /// Signals that there is something to receive, so that a port without traffic costs the worker nothing, as other
-    /// ports.
+    /// Signals that there is something to receive. So, as with other ports, a port without traffic costs the worker
+    /// nothing.
     bell: Arc<EventFd>,
-    /// The other end of the link, if the port carries Ethernet frames and not packets.
+    /// The other end of the link, if the port carries Ethernet frames instead of packets.
     link: Option<Link>,
 }
 
 impl Station {
-    /// A port with nothing to receive. `link`: the other end of the link, if the port carries Ethernet frames.
+    /// Creates a port with nothing to receive. `link` is the other end of the link, if the port carries Ethernet
+    /// frames.
     ///
     /// # Errors
-    /// There is no descriptor left.
+    /// Returns an error if there is no descriptor left.
     pub(crate) fn new(link: Option<Link>) -> io::Result<Self> {
         let state = State {
             stream: None,
@@ -81,7 +82,7 @@ impl Station {
         f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Sets the next packets to receive: `count` of `stream`.
+    /// Sets the next packets to receive: `count` packets of `stream`.
     pub(crate) fn load(&self, stream: Stream, count: u64, pace: Pace) {
         let header = self.link.as_ref().and_then(|link| link.header(stream.template()));
         let stream = stream.with_link_header(header.as_ref().map_or(&[], |header| header));
@@ -94,7 +95,8 @@ impl Station {
         let _ = self.bell.write(1);
     }
 
-    /// Stops the stream and returns it at its current position. Packets in the ring are still received.
+    /// Stops the stream and returns it at its current position. Packets that are already in the ring are still
+    /// received.
     pub(crate) fn unload(&self) -> Option<Stream> {
         self.with(|state| {
             state.left = 0;
@@ -107,12 +109,12 @@ impl Station {
         self.with(|state| state.checks = checks);
     }
 
-    /// The number of packets transmitted, and how many of them were broken.
+    /// The number of packets transmitted, and the number of broken ones among them.
     pub(crate) fn transmitted(&self) -> (u64, u64) {
         self.with(|state| (state.transmitted, state.broken))
     }
 
-    /// The number of packets that the worker has received, and of batches.
+    /// The number of packets that the worker has received, and the number of batches.
     pub(crate) fn given(&self) -> (u64, u64) {
         self.with(|state| (state.given, state.batches))
     }
@@ -187,8 +189,8 @@ impl PacketIo for Station {
     }
 }
 
-/// Shuffles buffers that lie in memory one behind the other: the buffers of a pool that several ports have used for a
-/// while are in no order either. They stay shuffled, because buffers come back in the order of their use.
+/// Shuffles buffers that lie in memory one after the other, because the buffers of a pool that several ports have used
+/// for a while have no order either. They stay shuffled, because buffers are returned in the order of their use.
 #[inline(never)]
 fn shuffle(packets: &mut [Packet]) {
     let mut random = Random::default();

@@ -10,34 +10,34 @@ use manx_dataplane::wire::{protocol, tcp};
 use super::addresses::{CLIENT, NODE};
 use super::peers::{Peer, Peers, scatter};
 
-/// The length of a packet without an outer header, from the IP header on.
+/// The length of a packet without an outer header, starting at the IP header, in bytes.
 pub(crate) const LEN: usize = 64;
 const IP: usize = 20;
 const SOURCE: usize = 12;
 const DESTINATION: usize = 16;
 const CHECKSUM: usize = 10;
 
-/// The direction of packets.
+/// The direction of the packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// From the client to its peers.
     Request,
-    /// The peers' answers.
+    /// The replies of the peers.
     Reply,
-    /// The peers' answers in the tunnels of their nodes.
+    /// The replies of the peers, in the tunnels of their nodes.
     TunnelledReply,
-    /// From peers that begin flows with the client.
+    /// From peers that open flows to the client.
     Unsolicited,
 }
 
-/// The order of flows.
+/// The order of the flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Each flow is equally likely at any time. The sequence is the same in each run.
     Random,
     /// One flow after the other.
     InTurn,
-    /// A new flow each time, in no order that a cache can follow. After 2^30 packets flows repeat.
+    /// A new flow each time, in an order that no cache can predict. After 2^30 packets flows repeat.
     Scattered,
 }
 
@@ -48,10 +48,10 @@ pub(crate) struct Stream {
     direction: Direction,
     order: Order,
     template: Vec<u8>,
-    /// The sums of the template's inner and outer header.
+    /// The sums of the template's inner and outer headers.
     sums: [u32; 2],
     offload: Offload,
-    /// The beginning of the (outer) IP header in the template.
+    /// The offset of the (outer) IP header in the template.
     start: usize,
     first: u32,
     flows: u32,
@@ -64,10 +64,10 @@ pub(crate) struct Stream {
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A number below `limit`, each equally likely.
+    /// A number below `limit`; each is equally likely.
     #[inline]
     pub(crate) fn below(&mut self, limit: u32) -> u32 {
-        // The constants of Knuth's MMIX; the upper bits are the good ones.
+        // These are the constants of Knuth's MMIX. The upper bits have the best quality.
         self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         (((self.0 >> 32) * u64::from(limit)) >> 32) as u32
     }
@@ -94,7 +94,7 @@ impl Stream {
         Self::new(peers, direction, first, flows, protocol::TCP, &transport)
     }
 
-    /// TCP super-packets from the client, with this much payload and segments of this size.
+    /// TCP super-packets from the client, with this many payload bytes and segments of this size.
     pub(crate) fn super_packets(peers: &Arc<Peers>, flows: u32, payload: usize, size: u16) -> Self {
         let mut transport = vec![0; tcp::HEADER_LEN + payload];
         (transport[12], transport[13]) = (5 << 4, tcp::flag::ACK);
@@ -169,7 +169,7 @@ impl Stream {
         &self.template[self.start..]
     }
 
-    /// The same packets, each behind this link header, which replaces an older one.
+    /// The same packets, each after this link header, which replaces an earlier one.
     pub(crate) fn with_link_header(mut self, header: &[u8]) -> Self {
         self.template.splice(..self.start, header.iter().copied());
         self.start = header.len();
@@ -189,7 +189,7 @@ impl Stream {
         self.first.wrapping_add(at)
     }
 
-    /// Writes the next packet; returns its length.
+    /// Writes the next packet. Returns its length.
     #[inline]
     pub(crate) fn write_next(&mut self, room: &mut [u8]) -> usize {
         let flow = self.next_flow();
@@ -215,7 +215,7 @@ impl Stream {
     }
 }
 
-/// Writes an address into a header, and the checksum. `sum`: the sum of the header without the address.
+/// Writes an address and the checksum into a header. `sum` is the sum of the header without the address.
 #[inline]
 fn set_address(header: &mut [u8], at: usize, address: u32, sum: u32) {
     header[at..at + 4].copy_from_slice(&address.to_be_bytes());
@@ -255,7 +255,7 @@ mod tests {
         for flow in &drawn {
             counts[*flow as usize] += 1;
         }
-        // Of 100 expected: five standard deviations.
+        // The expected count is 100, and the bounds are five standard deviations away.
         assert!(counts.iter().all(|count| (50..150).contains(count)), "{counts:?}");
     }
 

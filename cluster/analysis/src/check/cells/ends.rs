@@ -1,8 +1,8 @@
-//! The ends that packets may have: those of the input, and those that may come later.
+//! The ends of packets: the ends in the input, and ends that may be added later.
 //!
-//! A later end is a pod without labels, in each namespace and in a namespace that the input does not name: a policy for
-//! all pods is meant for it, too. If the input has no pods at all, each selector gets a pod that has exactly the labels
-//! that the selector requires.
+//! A later end is a pod without labels. There is one in each namespace, and one in a namespace that the input does not
+//! name, because a policy for all pods is meant for such pods, too. If the input has no pods at all, each selector gets
+//! minimal pods: pods with exactly the labels that the selector requires.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,12 +16,12 @@ use manx_policy_compiler::selector::{LabelSource, Selector};
 
 use crate::check::scene::{Role, Scene};
 
-/// An end.
+/// One end of a packet.
 pub(in crate::check) struct End<'m> {
     view: View<'m>,
     pub(super) ports: Vec<&'m NamedPort>,
     pub(super) kind: EndKind,
-    /// Its addresses, as far as they are known.
+    /// The addresses of the end that are known.
     pub(super) nets: Vec<IpNet>,
     /// The end's name in messages.
     pub(super) name: String,
@@ -37,14 +37,14 @@ pub(super) enum EndKind {
 
 enum View<'m> {
     Member(LabelView<'m>),
-    /// A pod that has these labels only.
+    /// A pod that has exactly these labels.
     Minimal(Labels),
 }
 
 /// The name that stands for a namespace that the input does not name.
 const UNKNOWN: &str = "(another)";
 
-/// The largest number of label combinations for which a selector gets minimal pods.
+/// The maximum number of label combinations for which a selector gets minimal pods.
 const MOST_COMBINATIONS: usize = 16;
 
 static NONE: Labels = Labels::new();
@@ -58,8 +58,8 @@ impl LabelSource for End<'_> {
     }
 }
 
-/// The ends of the input and the later ones. The last end is the pod in the namespace that the input does not name.
-/// Minimal pods are made for `selectors`.
+/// Returns the ends of the input, followed by the later ends. The last end is the pod in the namespace that the input
+/// does not name. Minimal pods are made for `selectors`.
 pub(super) fn all<'s>(
     scene: &'s Scene<'_>,
     namespaces: BTreeSet<&'s str>,
@@ -103,8 +103,8 @@ pub(super) fn all<'s>(
     all
 }
 
-/// The labels of pods that have exactly the labels that a selector requires, one for each combination of values. Empty
-/// if there are too many combinations, or if these labels do not match the selector.
+/// Returns the labels of the minimal pods of a selector: one set for each combination of the values that the selector
+/// requires. The result is empty if there are too many combinations, or if these labels do not match the selector.
 fn minimal_labels(selector: &Selector, model: &Model) -> Vec<Labels> {
     let mut all = vec![Labels::new()];
     for (key, values) in selector.required_labels() {
@@ -135,15 +135,15 @@ fn minimal_labels(selector: &Selector, model: &Model) -> Vec<Labels> {
 /// The address of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::check) enum Address {
-    /// In no net that the input names, except nets of all addresses.
+    /// An address in no net that the input names, except nets that contain all addresses.
     Unnamed,
-    /// Any address, because it is not known.
+    /// The address is not known and may be any.
     Unknown,
     At(IpAddr),
 }
 
 impl Address {
-    /// Whether the address is in a net of this family; `None` if that is not known.
+    /// Returns whether the address is in a net of this family, or `None` if this is not known.
     pub(super) fn is_in(self, net: &IpNet, family: Family) -> Option<bool> {
         if Family::from_address(net.addr()) != family {
             return Some(false);
@@ -157,7 +157,7 @@ impl Address {
     }
 }
 
-/// The addresses at either side of the bounds of a net.
+/// Returns the addresses just outside and just inside both ends of a net.
 pub(super) fn around(net: &IpNet) -> impl Iterator<Item = IpAddr> + use<> {
     let beside = |address: IpAddr, by: i8| -> Option<IpAddr> {
         Some(match address {

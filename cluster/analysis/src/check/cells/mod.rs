@@ -1,11 +1,13 @@
-//! Cells: the packets between two ends, and the packets that are left after the rules before a rule.
+//! Cells: a cell is the set of packets between two ends. This module also calculates which packets of a cell reach a
+//! rule.
 //!
-//! Ends are those of the input and later ones (`ends`). The packets of a rule between two ends are the tables' own
-//! match sets. Only certain matches take packets: an address that no manifest gives is in no net except those of all
-//! addresses, and a rule that excludes members takes nothing.
+//! The ends are those of the input, and later ones (`ends`). The packets that a rule matches between two ends are
+//! represented by the match sets of the compiled tables. A rule takes only the packets that it certainly matches. An
+//! address that no manifest gives is in no net, except nets that contain all addresses. A rule that excludes members
+//! takes nothing.
 //!
-//! The work is bounded. If the bound is reached during a question ([`Cells::is_spent`]), its answer is not valid and
-//! must not be reported.
+//! The work is bounded. If the bound is reached during a question ([`Cells::is_spent`]), the answer is invalid and must
+//! not be reported.
 
 mod ends;
 mod walk;
@@ -31,22 +33,22 @@ pub(super) struct Cells<'s, 'a> {
     /// The policies that are enforced, in the order of evaluation.
     pub(super) policies: Vec<Placed<'s, 'a>>,
     ends: Vec<End<'s>>,
-    /// Indexes of ends and of policies by their namespace, or by the namespace that they require.
+    /// The indexes of ends by namespace, and of policies by the namespace that they require.
     ends_in: HashMap<String, Vec<usize>>,
     policies_in: HashMap<&'s str, Vec<usize>>,
     policies_anywhere: Vec<usize>,
-    /// The selectors of policies that are not valid.
+    /// The selectors of invalid policies.
     broken: Vec<&'s Selector>,
     pub(super) families: Vec<Family>,
-    /// The policies of the endpoints that were looked up so far.
+    /// The policies of each endpoint that was looked up so far.
     lists: RefCell<HashMap<usize, NumberedList>>,
     distinct: RefCell<HashMap<Rc<[usize]>, usize>>,
     walks: RefCell<HashMap<(Pair, Direction), Walk>>,
-    /// The steps that are left before the bound.
+    /// The number of steps that remain before the bound is reached.
     steps: Cell<u64>,
 }
 
-/// A list of policies, and its number among the distinct lists.
+/// A list of policies, and the number of this list among the distinct lists.
 type NumberedList = (usize, Rc<[usize]>);
 
 /// A policy with its place in the order.
@@ -55,7 +57,7 @@ pub(super) struct Placed<'s, 'a> {
     pub(super) policy: &'s Policy,
 }
 
-/// A rule of an object: the index of its policy, and its place there.
+/// A rule of an object: the index of its policy, its direction, and its index in the policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RuleAt {
     pub(super) policy: usize,
@@ -79,20 +81,20 @@ pub(super) struct Pair {
     pub(super) family: Family,
 }
 
-/// The rule or tier end that takes a packet.
+/// The rule or the tier end that decides a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Taker {
     Rule(RuleAt),
-    /// The end of a tier; the index is that of the tier's first policy that applies.
+    /// The end of a tier. The index is that of the tier's first policy that applies.
     TierEnd(usize),
 }
 
-/// The rules and tier ends that took packets.
+/// The rules and tier ends that decided packets.
 #[derive(Debug, Clone)]
 pub(super) struct Tally {
-    /// The number of cells in which each took packets.
+    /// For each of them, the number of cells in which it decided packets.
     pub(super) takers: BTreeMap<Taker, usize>,
-    /// Whether the same packets would be taken between all ends.
+    /// Whether the same packets would be decided between all ends.
     pub(super) general: bool,
 }
 
@@ -102,11 +104,11 @@ impl Default for Tally {
     }
 }
 
-/// The largest number of steps for all questions of a check together.
+/// The maximum number of steps for all questions of one check.
 const MOST_STEPS: u64 = 5_000_000;
 
 impl<'s, 'a> Cells<'s, 'a> {
-    /// `None` if there is no ordered policy.
+    /// Returns `None` if there is no ordered policy.
     pub(super) fn new(scene: &'s Scene<'a>) -> Option<Self> {
         let model = scene.model();
         let mut policies: Vec<_> = scene
@@ -162,23 +164,23 @@ impl<'s, 'a> Cells<'s, 'a> {
         Some(cells)
     }
 
-    /// Whether the steps are used up. Then the last question has no valid answer.
+    /// Returns whether the steps are used up. If they are, the last question has no valid answer.
     pub(super) fn is_spent(&self) -> bool {
         self.steps.get() == 0
     }
 
-    /// Begins a check, which has its own bound.
+    /// Begins a check. Each check has its own bound.
     pub(super) fn begin(&self) {
         self.steps.set(MOST_STEPS);
         self.walks.borrow_mut().clear();
     }
 
-    /// Takes steps from the bound.
+    /// Subtracts steps from the remaining ones.
     pub(super) fn spend(&self, steps: usize) {
         self.steps.set(self.steps.get().saturating_sub(steps as u64));
     }
 
-    /// The ends that a selector matches.
+    /// Returns the ends that a selector matches.
     pub(super) fn ends_of<'c>(
         &'c self,
         selector: &'c Selector,
@@ -193,7 +195,7 @@ impl<'s, 'a> Cells<'s, 'a> {
         })
     }
 
-    /// The endpoints that a policy selects, except those that a policy that is not valid selects.
+    /// Returns the endpoints that a policy selects, except endpoints that an invalid policy also selects.
     pub(super) fn locals<'c>(&'c self, policy: &'c Policy) -> impl Iterator<Item = usize> + 'c {
         let is_closed = |end| self.broken.iter().any(|broken| broken.matches(end));
         self.ends_of(&policy.selector).filter(move |at| {
@@ -203,12 +205,12 @@ impl<'s, 'a> Cells<'s, 'a> {
         })
     }
 
-    /// The indexes of the policies that select an endpoint, ascending.
+    /// Returns the indexes of the policies that select an endpoint, in ascending order.
     pub(super) fn list(&self, local: usize) -> Rc<[usize]> {
         self.numbered_list(local).1
     }
 
-    /// The number of an endpoint's list of policies. Endpoints with the same policies have the same number.
+    /// Returns the number of an endpoint's list of policies. Endpoints with the same policies have the same number.
     pub(super) fn list_number(&self, local: usize) -> usize {
         self.numbered_list(local).0
     }
@@ -226,7 +228,7 @@ impl<'s, 'a> Cells<'s, 'a> {
         };
         let mut list: Vec<usize> = asked.filter(selects).collect();
         if self.is_spent() {
-            // The list is not complete, so the next check must not find it.
+            // The list is not complete, so it is not stored for the next check.
             return (usize::MAX, list.into());
         }
         list.sort_unstable();
@@ -242,7 +244,7 @@ impl<'s, 'a> Cells<'s, 'a> {
         numbered
     }
 
-    /// The peer's name in messages.
+    /// Returns the peer's name in messages.
     pub(super) fn name(&self, peer: Peer) -> String {
         match (peer.end, peer.address) {
             (Some(end), _) => self.ends[end].name.clone(),
@@ -251,13 +253,14 @@ impl<'s, 'a> Cells<'s, 'a> {
         }
     }
 
-    /// The peers that no policy names: an address outside the cluster, and a pod without labels in another namespace.
+    /// Returns the two peers that no policy names: an address outside the cluster, and a pod without labels in another
+    /// namespace.
     pub(super) fn strangers(&self) -> [Peer; 2] {
         let outside = Peer { end: None, address: Address::Unnamed };
         [outside, Peer { end: self.ends.len().checked_sub(1), address: Address::Unknown }]
     }
 
-    /// The model's rules for one rule of an object.
+    /// Returns the model's rules that stand for one rule of an object.
     pub(super) fn rules(&self, at: RuleAt) -> impl Iterator<Item = &'s Rule> + use<'s> {
         let policy = self.policies.get(at.policy).map(|placed| placed.policy);
         let rules = policy.and_then(|policy| policy.rules(at.direction)).unwrap_or_default();
@@ -266,13 +269,13 @@ impl<'s, 'a> Cells<'s, 'a> {
 }
 
 impl RuleAt {
-    /// The rule's field in its object.
+    /// Returns the rule's field in its object.
     pub(super) fn field(self) -> String {
         rule_field(self.direction, self.index)
     }
 }
 
-/// The selectors of a policy, of its subject and of its rules.
+/// Returns the selectors of a policy's subject and of its rules.
 fn selectors(policy: &Policy) -> impl Iterator<Item = &Selector> {
     let rules = Direction::ALL.into_iter().filter_map(|it| policy.rules(it)).flatten();
     let ends = rules.flat_map(|rule| [&rule.source, &rule.destination]);

@@ -1,4 +1,4 @@
-//! The walk over the rules before a rule.
+//! The walk over the rules that are evaluated before a given rule.
 
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
@@ -15,19 +15,20 @@ use manx_policy_compiler::packets::Packets;
 use super::ends::{Address, EndKind, around};
 use super::{Cells, Pair, Peer, Placed, RuleAt, Taker, Tally};
 
-/// The steps that are charged for each walk that is kept. They bound the memory.
+/// The number of steps that each stored walk costs. This cost bounds the memory for walks.
 const STEPS_OF_WALK: usize = 32;
 
-/// A walk over the rules at an endpoint, in the order of evaluation, and its position. Each packet is decided
+/// A walk over the rules at an endpoint, in the order of evaluation, with its current position. Each packet is decided
 /// independently of the others.
 #[derive(Default)]
 pub(super) struct Walk {
-    /// The packets that no rule has taken, and the packets that rules of the tier have passed to the next tier.
+    /// `alive` are the packets that no rule has decided yet. `passed` are the packets that rules of the current tier
+    /// have passed to the next tier.
     alive: Packets,
     passed: Packets,
     /// The first policy of the current tier.
     tier: Option<usize>,
-    /// The next policy, as its place in the endpoint's list, and the place of its next rule.
+    /// The next policy as an index in the endpoint's list, and the index of its next rule.
     next_policy: usize,
     next_rule: usize,
     /// The rule before which the walk has stopped.
@@ -35,14 +36,14 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    /// Whether no packet is left.
+    /// Returns whether no packets are left.
     fn is_over(&self) -> bool {
         self.alive.is_empty() && self.passed.is_empty()
     }
 }
 
 impl Cells<'_, '_> {
-    /// The packets of a pair that an object's rule may match.
+    /// Returns the packets of a pair that a rule of an object may match.
     pub(in crate::check) fn possible(&self, at: RuleAt, pair: &Pair) -> Packets {
         let mut all = Packets::default();
         for rule in self.rules(at) {
@@ -51,8 +52,8 @@ impl Cells<'_, '_> {
         all
     }
 
-    /// Whether a rule matches the same packets between all ends that it matches at all. `found` are the packets of this
-    /// pair.
+    /// Returns whether a rule matches the same packets between all pairs of ends that it matches at all. `found` are
+    /// the packets that it matches for this pair.
     pub(in crate::check) fn is_same_for_all(
         &self,
         at: RuleAt,
@@ -69,7 +70,7 @@ impl Cells<'_, '_> {
         all == *found
     }
 
-    /// The packets of a pair that a rule matches: certainly, or possibly.
+    /// Returns the packets of a pair that a rule matches certainly (if `certain`) or possibly.
     pub(in crate::check) fn matched(
         &self,
         rule: &Rule,
@@ -124,8 +125,8 @@ impl Cells<'_, '_> {
             && not_nets.iter().all(is_out)
     }
 
-    /// The packets of a pair that are left after the rules before a rule; `tally` records the takers of the others.
-    /// `until` is a rule of a policy that selects the local end; its index may be one that no rule has.
+    /// Returns which of these packets are left after the rules before a rule. `tally` records what decided the others.
+    /// `until` names a rule of a policy that selects the local end. Its index may be beyond the last rule.
     pub(in crate::check) fn left(
         &self,
         packets: Packets,
@@ -138,17 +139,17 @@ impl Cells<'_, '_> {
         walk.alive
     }
 
-    /// Whether the rules before a rule certainly leave some of these packets, found at little cost: if this is called
-    /// for the rules in the order of evaluation, the walk of each pair continues from its last position. If the answer
-    /// is no, [`Cells::left`] gives the exact one.
+    /// Returns true only if the rules before a rule certainly leave some of these packets. The cost is low if this is
+    /// called for the rules in the order of evaluation, because the walk of each pair continues from its last position.
+    /// If the result is false, [`Cells::left`] gives the exact answer.
     pub(in crate::check) fn leaves_some(
         &self,
         packets: &Packets,
         pair: &Pair,
         until: RuleAt,
     ) -> bool {
-        // The policies that count at a host endpoint depend on the rule. A single outside address is used for few
-        // rules.
+        // At a host endpoint, the rule determines which policies apply, so walks cannot be shared. A single outside
+        // address is used for few rules, so its walk is not stored.
         let is_single = pair.peer.end.is_none() && pair.peer.address != Address::Unnamed;
         if self.is_host(pair.local) || is_single {
             return false;
@@ -166,7 +167,7 @@ impl Cells<'_, '_> {
         !walk.alive.intersection(packets).is_empty()
     }
 
-    /// Continues a walk.
+    /// Continues a walk to the rule `until`.
     fn walk(&self, walk: &mut Walk, pair: &Pair, until: RuleAt, tally: &mut Tally) {
         let target = &self.policies[until.policy];
         let list = self.list(pair.local);
@@ -194,7 +195,7 @@ impl Cells<'_, '_> {
         }
     }
 
-    /// Removes from a walk the packets that a rule of a policy takes.
+    /// Removes from a walk the packets that a rule of a policy decides.
     fn apply(
         &self,
         rule: &Rule,
@@ -250,7 +251,8 @@ impl Cells<'_, '_> {
         walk.tier = Some(policy);
     }
 
-    /// Whether a policy applies wherever another one applies at the same endpoint. Host endpoints have several stages.
+    /// Returns whether a policy applies wherever another policy applies at the same endpoint. This may differ only at
+    /// host endpoints, which have several hooks.
     fn counts(&self, placed: &Placed<'_, '_>, target: &Placed<'_, '_>, local: usize) -> bool {
         match placed.policy.hook {
             Hook::Forward => true,
@@ -261,10 +263,11 @@ impl Cells<'_, '_> {
         }
     }
 
-    /// The peers that a rule may match, enough of them for an exact answer: an address that no rule names, one at
-    /// either side of every bound of a net that the rules up to this one name, and the ends that the rule selects. An
-    /// end that the rule does not select by its labels has one of these addresses, and can matter only as the peer of
-    /// an earlier Pass. In that case, or if `every` is true, every end is included.
+    /// Returns enough of the peers that a rule may match for an exact answer. These are: an address that no rule names;
+    /// an address on either side of every bound of a net that the rules up to this one name; and the ends that the rule
+    /// selects by their labels. Any other end has one of these addresses. Such an end matters only if the rule has port
+    /// names, or if an earlier Pass in another tier selects members or has port names. In that case, or if `every` is
+    /// true, every end is included.
     pub(in crate::check) fn peers<'c>(
         &'c self,
         at: RuleAt,
@@ -285,7 +288,7 @@ impl Cells<'_, '_> {
         let nets = Rc::new(LazyCell::new(move || self.nets(at, local, family)));
         let of_ends = Rc::clone(&nets);
         let ends = selected.chain(all).flat_map(move |end| self.peers_at(end, family, &of_ends));
-        // The rule's own nets come first, because they decide most rules without the nets of others.
+        // The rule's own nets come first, because most rules can be decided without the nets of other rules.
         let own = self.few_nets(at).into_iter().flatten();
         let own = own.filter(|net| Family::from_address(net.addr()) == family);
         let own: BTreeSet<IpAddr> = own.map(|net| net.network()).collect();
@@ -300,8 +303,8 @@ impl Cells<'_, '_> {
         unnamed.chain(ends).chain(points).inspect(move |_| self.spend(1))
     }
 
-    /// Whether the member that has an address may change the packets that a rule matches by address, or the packets
-    /// that reach it.
+    /// Returns whether the result may depend on which member has an address: this member may change the packets that a
+    /// rule matches by address, or the packets that reach the rule.
     fn members_matter(&self, at: RuleAt, local: usize) -> bool {
         let list = self.list(local);
         let tier = &self.policies[at.policy].policy.tier;
@@ -318,7 +321,7 @@ impl Cells<'_, '_> {
         self.rules(at).any(has_names) || rules.any(is_member)
     }
 
-    /// An end with each address that matters.
+    /// Returns an end once for each of its addresses that matters.
     fn peers_at(
         &self,
         end: usize,
@@ -348,8 +351,8 @@ impl Cells<'_, '_> {
         addresses.into_iter().map(|address| at(Address::At(address))).collect()
     }
 
-    /// The nets of a family that the rules up to this one name for peers, without those in which the rule itself matches
-    /// nothing.
+    /// Returns the nets of a family that the rules up to this one name for peers. Nets in which the rule itself matches
+    /// nothing are left out.
     fn nets(&self, until: RuleAt, local: usize, family: Family) -> BTreeSet<IpNet> {
         let list = self.list(local);
         let policies = list.iter().take_while(|at| **at <= until.policy);
@@ -373,7 +376,7 @@ impl Cells<'_, '_> {
         nets
     }
 
-    /// The nets of a rule's peers; `None` if the rule also matches other peers, or has many nets.
+    /// Returns the nets of a rule's peers, or `None` if the rule also matches other peers or has many nets.
     fn few_nets(&self, at: RuleAt) -> Option<Vec<IpNet>> {
         const FEW: usize = 8;
         let mut nets = Vec::new();
@@ -386,7 +389,7 @@ impl Cells<'_, '_> {
         Some(nets)
     }
 
-    /// Whether this rule or an earlier one depends on the local end.
+    /// Returns whether this rule or an earlier one depends on the local end.
     pub(in crate::check) fn asks_of_local(&self, until: RuleAt, local: usize) -> bool {
         let list = self.list(local);
         let policies = list.iter().take_while(|at| **at <= until.policy);
@@ -398,13 +401,13 @@ impl Cells<'_, '_> {
         })
     }
 
-    /// Whether an endpoint is a host endpoint.
+    /// Returns whether an endpoint is a host endpoint.
     pub(in crate::check) fn is_host(&self, end: usize) -> bool {
         self.ends[end].kind == EndKind::Host
     }
 }
 
-/// Whether a rule matches the same packets between all ends.
+/// Returns whether a rule matches the same packets between all ends.
 fn is_general(rule: &Rule, direction: Direction, family: Family) -> bool {
     let (local, peer) = rule.ends(direction);
     let every_address = |end: &RuleEnd| {
@@ -421,7 +424,7 @@ fn is_general(rule: &Rule, direction: Direction, family: Family) -> bool {
     every_address(local) && every_address(peer) && !has_names(rule)
 }
 
-/// Whether a rule has named ports.
+/// Returns whether a rule has named ports.
 fn has_names(rule: &Rule) -> bool {
     let ends = [&rule.source, &rule.destination].into_iter();
     let mut ports = ends.flat_map(|end| end.ports.iter().chain(&end.not_ports));

@@ -1,4 +1,4 @@
-//! The selector of a policy or of a rule's peer, which is checked.
+//! A selector to check: the selector of a policy, or of a peer in a rule.
 
 use manx_objects::NAMESPACE_NAME;
 use manx_objects::object::{Object, ObjectKey};
@@ -7,17 +7,17 @@ use manx_policy_compiler::selector::{LabelSource, Selector};
 
 use crate::check::scene::Role;
 
-/// The API of a policy, which determines the names of its fields.
+/// The API of a policy. It determines the names of the policy's fields.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Language {
     Kubernetes,
-    /// `ClusterNetworkPolicy` and its older kinds.
+    /// `ClusterNetworkPolicy`, and the older kinds that it replaces.
     Cluster,
     Calico,
 }
 
 impl Language {
-    /// The selector of a namespace by its name.
+    /// Returns a selector that matches a namespace by its name.
     pub(super) fn by_name(self, namespace: &str) -> String {
         match self {
             Self::Calico => format!("projectcalico.org/name == \"{namespace}\""),
@@ -25,7 +25,7 @@ impl Language {
         }
     }
 
-    /// The field that selects pods by their own labels.
+    /// Returns the name of the field that selects pods by their own labels.
     pub(super) const fn of_pods(self) -> &'static str {
         match self {
             Self::Calico => "selector",
@@ -33,7 +33,7 @@ impl Language {
         }
     }
 
-    /// The field that lists addresses.
+    /// Returns the name of the field that lists addresses.
     pub(super) const fn of_addresses(self) -> &'static str {
         match self {
             Self::Kubernetes => "an ipBlock",
@@ -43,14 +43,14 @@ impl Language {
     }
 }
 
-/// A selector of a policy.
+/// A selector to check.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'s> {
     pub(super) selector: &'s Selector,
     pub(super) language: Language,
     /// The policy's namespace, if it has one.
     pub(super) namespace: &'s str,
-    /// Whether this is the policy's own selector. Otherwise it is a peer's.
+    /// Whether this is the selector of the policy itself. If not, it is the selector of a peer.
     pub(super) subject: bool,
 }
 
@@ -69,18 +69,19 @@ impl<'s> Asked<'s> {
         Self { selector, language, namespace: &key.namespace, subject }
     }
 
-    /// Whether the selector can match a member of this role. No policy applies to a network set.
+    /// Returns whether the selector may be meant for a member of this role. The selector of a
+    /// policy is never meant for a network set.
     pub(super) fn may_mean(self, role: Role) -> bool {
         !self.subject || role != Role::Set
     }
 
-    /// Whether the selector has no conditions.
+    /// Returns whether the selector has no conditions.
     pub(super) fn is_bare(self) -> bool {
         self.selector.matches(&Bare(self.namespace))
     }
 }
 
-/// A pod without labels of its own, in a namespace: a selector that matches it has no conditions.
+/// A pod without labels of its own, in a namespace. A selector that matches it has no conditions.
 struct Bare<'a>(&'a str);
 
 impl LabelSource for Bare<'_> {

@@ -1,4 +1,4 @@
-//! Places other than the selector's own where an object matches its labels, and the selectors that reach these places.
+//! Finds objects outside the selector's place that match its labels, and describes selectors that would reach them.
 
 use manx_objects::NAMESPACE_NAME;
 use manx_objects::object::Pairs;
@@ -14,7 +14,7 @@ use crate::check::parts::{Part, Whose, listed};
 use crate::check::scene::{Member, Role};
 
 impl<'m> Question<'_, 'm> {
-    /// A member that matches the selector except for its place.
+    /// Returns a member that matches the selector in everything except its place.
     pub(super) fn fits_elsewhere(&self) -> Option<&'m Member<'m>> {
         let of_namespace = |part: &&Part<'_>| part.whose() == Whose::Namespace;
         if self.rest.iter().all(|part| of_namespace(&part)) {
@@ -31,7 +31,8 @@ impl<'m> Question<'_, 'm> {
         self.found.members().iter().filter(may_be).find(fits)
     }
 
-    /// A text about the selector that reaches a member which matches except for its place.
+    /// Returns a text about a member that matches in everything except its place: the selector or the field that would
+    /// reach it.
     pub(super) fn reach(&self, member: &Member<'_>) -> String {
         let title = member.title();
         let language = self.asked.language;
@@ -67,7 +68,8 @@ impl<'m> Question<'_, 'm> {
         }
     }
 
-    /// Whether a part limits the selector's place because of the policy's kind, and not by a label that it names.
+    /// Returns whether a part limits the selector's place because of the policy's kind, not because the selector names
+    /// a label.
     fn is_imposed(&self, part: &Selector) -> bool {
         *part == Selector::equals(NAMESPACE, self.asked.namespace)
             || *part == Selector::has(NAMESPACE)
@@ -75,8 +77,8 @@ impl<'m> Question<'_, 'm> {
                 && self.asked.language != Language::Calico)
     }
 
-    /// A text about other objects that have the label which a part requires and which no member in the selector's place
-    /// has.
+    /// Returns a text about other objects with a label that the part requires, if no member in the selector's place has
+    /// this label.
     pub(super) fn other_place_of(&self, part: Part<'_>) -> Option<String> {
         if !part.asks_for_label() {
             return None;
@@ -88,7 +90,7 @@ impl<'m> Question<'_, 'm> {
         }
     }
 
-    /// A text about other objects that have a label which no namespace with a pod has.
+    /// Returns a text about other objects with a label that no namespace of a pod has.
     fn in_place_of_namespaces(&self, part: Part<'_>) -> Option<String> {
         let namespaces = self.found.scene.namespaces();
         let there = namespaces.iter().find(|(_, labels)| part.0.matches(&OfNamespace(labels)));
@@ -108,7 +110,7 @@ impl<'m> Question<'_, 'm> {
         Some(format!("{} has it, and only a {field} looks at labels of pods", member.title()))
     }
 
-    /// A text about other objects that have a label which no pod in the selector's place has.
+    /// Returns a text about other objects with a label that no pod in the selector's place has.
     fn in_place_of_pods(&self, part: Part<'_>) -> Option<String> {
         let namespaces = self.found.scene.namespaces();
         let labelled = self.found.labelled.iter().find(|(key, labels)| {
@@ -132,7 +134,8 @@ impl<'m> Question<'_, 'm> {
 }
 
 impl Question<'_, '_> {
-    /// The skipped kinds whose pods a selector may match, for a message. `None` if there are none in the selector's place.
+    /// Returns a text about the kinds that Manx does not read and whose pods the selector may match. Returns `None` if
+    /// the selector's place has no objects of such kinds.
     pub(super) fn makers(&self) -> Option<String> {
         let found = self.found;
         let places = found.scene.namespaces();
@@ -153,7 +156,7 @@ impl Question<'_, '_> {
         (!makers.is_empty()).then(|| listed(makers, ", "))
     }
 
-    /// Whether the selector may match a pod of a namespace, whatever labels the pod has.
+    /// Returns whether the selector may match a pod of a namespace, whatever labels the pod has.
     fn may_be_in(&self, namespace: &str, labels: &Labels) -> bool {
         let own = Labels::new();
         let namespace = Some((namespace, labels));
@@ -164,7 +167,7 @@ impl Question<'_, '_> {
     }
 }
 
-/// Labels that are treated as labels of a namespace.
+/// Labels that are matched as labels of a namespace.
 struct OfNamespace<'l>(&'l Labels);
 
 impl LabelSource for OfNamespace<'_> {
@@ -173,7 +176,7 @@ impl LabelSource for OfNamespace<'_> {
     }
 }
 
-/// The labels of an object that no selector matches.
+/// The labels of an object (a workload or a service) that selectors never match.
 struct OfObject<'l>(&'l Pairs);
 
 impl LabelSource for OfObject<'_> {

@@ -1,4 +1,4 @@
-//! The members that selectors match, each selector asked once, and facts about the input.
+//! The members that selectors match (each selector is evaluated once), and facts about the input.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use crate::check::selected::Selected;
 pub(super) struct Found<'f, 'm> {
     pub(super) scene: &'m Scene<'m>,
     pub(super) selected: &'f mut Selected<'m>,
-    /// The workloads and services with their own labels, which no selector matches.
+    /// The workloads and services with their own labels. Selectors never match these labels.
     pub(super) labelled: Vec<(&'m ObjectKey, &'m Pairs)>,
     pub(super) skipped: Vec<SkippedKind<'m>>,
     /// Whether the input is only a part of a cluster, such as a chart's output: it has neither a Node nor kube-system.
@@ -23,7 +23,7 @@ pub(super) struct Found<'f, 'm> {
     matches: HashMap<Selector, Matches<'m>>,
 }
 
-/// The result of a selector: whether it matches an endpoint, and the first match of each other role.
+/// What a selector matches: whether it matches an endpoint, and the first match of each other role.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Matches<'m> {
     pub(super) endpoint: bool,
@@ -51,7 +51,7 @@ impl<'f, 'm> Found<'f, 'm> {
         }
     }
 
-    /// The members in the namespaces that a selector requires.
+    /// Returns the members in the namespaces that a selector requires.
     pub(super) fn candidates<'s>(
         &'s self,
         selector: &'s Selector,
@@ -66,7 +66,7 @@ impl<'f, 'm> Found<'f, 'm> {
         self.selected.members
     }
 
-    /// The members that a selector matches. `None` if they are not known, see [`Selected`].
+    /// Returns the members that a selector matches, or `None` if the bound of [`Selected`] is reached.
     pub(super) fn find(&mut self, selector: &Selector) -> Option<Matches<'m>> {
         if let Some(found) = self.matches.get(selector) {
             return Some(*found);
@@ -85,8 +85,8 @@ impl<'f, 'm> Found<'f, 'm> {
         Some(found)
     }
 
-    /// Whether the input has members of the kind that a selector is meant for. A selector of pods cannot be checked
-    /// without pods.
+    /// Returns whether the input has members of the type that a selector is meant for. For example, a selector of pods
+    /// cannot be checked if the input has no pods.
     pub(super) fn has_what_is_meant(&self, selector: &Selector) -> bool {
         let endpoints = || self.members().iter().filter(|member| member.role != Role::Set);
         let only_pods = |key: &str| {
@@ -97,8 +97,9 @@ impl<'f, 'm> Found<'f, 'm> {
             || (!asks_for_pods && endpoints().next().is_some())
     }
 
-    /// Whether a peer's selector is for namespaces that the input may lack: the input is a part of a cluster, and the
-    /// selector is neither for namespaces of that part nor for members without a namespace.
+    /// Returns whether a peer's selector may be meant for namespaces outside the input. This is so if the input is only
+    /// a part of a cluster, and the selector is meant neither for namespaces of that part nor for members without a
+    /// namespace.
     pub(super) fn lacks_place_of(&self, asked: Asked<'_>) -> bool {
         let has = |name: &&str| self.scene.namespaces().contains_key(*name);
         self.is_piece

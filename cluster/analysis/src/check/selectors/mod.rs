@@ -1,16 +1,17 @@
-//! Selectors that match nothing, and named ports that no container has.
+//! Finds selectors that match nothing, and named ports that no container has.
 //!
-//! - `asked`: a selector that is checked.
+//! - `asked`: a selector to check.
 //! - `found`: the members that selectors match, and facts about the input.
-//! - `why`: the requirement that no member meets, and the nearest member.
-//! - `elsewhere`: places where an object meets the requirement, and selectors that reach it there.
-//! - `skipped`: the kinds that are not read. An operator may make pods of them, and the selector may match these.
+//! - `why`: the requirement that no member meets, and the member that comes nearest.
+//! - `elsewhere`: other places where an object meets the requirement, and selectors that reach it there.
+//! - `skipped`: the kinds that Manx does not read. An operator may make pods from their objects, and the selector may
+//!   match these pods.
 //! - `ports`: named ports.
 //!
-//! A selector without conditions is not reported, because a policy for all pods of a namespace may be meant for later
+//! A selector without conditions is not reported, because a policy for all pods of a namespace may be meant for future
 //! pods. Nothing is reported if the input has no pods, or has labels that are not known. A part of a cluster, such as a
-//! chart's output, names pods of namespaces that it does not contain (DNS, monitoring): these are reported only if an
-//! object of the input nearly matches.
+//! chart's output, often names pods of namespaces that it does not contain (DNS, monitoring). Such selectors are
+//! reported only if an object of the input nearly matches.
 
 mod asked;
 mod elsewhere;
@@ -32,7 +33,7 @@ use super::report::Report;
 use super::scene::Scene;
 use super::selected::Selected;
 
-/// Reports selectors that match nothing, for each policy whose own namespace and names are defined.
+/// Reports selectors that match nothing, for each policy whose namespace and names are all defined.
 pub(super) fn check<'a, 'm>(
     scene: &'m Scene<'a>,
     selected: &mut Selected<'m>,
@@ -53,7 +54,7 @@ pub(super) fn check<'a, 'm>(
             for rule in policy.rules(direction).unwrap_or_default() {
                 let fields = RuleFields { key, object, direction, index: rule.index };
                 let at = Place { fields, policy, rule };
-                // A rule for several protocols is several rules with the same peers.
+                // In the model, a rule for several protocols becomes several rules with the same peers.
                 if last.replace(rule.index) != Some(rule.index) {
                     at.peers(&mut reasons, report);
                 }
@@ -64,7 +65,7 @@ pub(super) fn check<'a, 'm>(
 }
 
 impl Asked<'_> {
-    /// The problem of a policy's own selector, if there is one.
+    /// Returns the problem of a policy's own selector, if there is one.
     fn of_subject(self, reasons: &mut Reasons<'_, '_>) -> Option<(Code, String)> {
         let matches = reasons.found.find(self.selector)?;
         if matches.endpoint {
@@ -89,7 +90,7 @@ impl Asked<'_> {
         };
         if let Some(set) = matches.set {
             // A selector that requires no label of the set, such as `!has(app)`, may be meant for host endpoints
-            // elsewhere, and its namespace may have pods elsewhere.
+            // outside the input. A selector of a namespace may be meant for pods outside the input.
             let parts = Part::all(self.selector);
             let is_sure = parts.iter().any(|part| part.is_of_own_label())
                 || (parts.iter().any(|part| part.asks_for_label())
@@ -108,7 +109,7 @@ impl Asked<'_> {
             .map(told)
     }
 
-    /// The problem of the selector of a rule's peer, if there is one.
+    /// Returns the problem of the selector of a rule's peer, if there is one.
     fn of_peer(self, reasons: &mut Reasons<'_, '_>) -> Option<(Code, String)> {
         let matches = reasons.found.find(self.selector)?;
         if matches.endpoint || matches.set.is_some() || self.is_bare() {

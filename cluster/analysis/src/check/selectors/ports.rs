@@ -1,4 +1,4 @@
-//! Named ports that no container has among the pods that a rule means.
+//! Finds named ports that no container has among the pods that a rule selects.
 
 use std::collections::BTreeSet;
 
@@ -38,8 +38,9 @@ impl<'a> Place<'_, 'a> {
         }
     }
 
-    /// The names of the ports at one side of the rule, if `wanted` is not one of them and that side
-    /// has members. Nets and services are not compared, because their addresses may be unknown.
+    /// Returns the names of the ports at one side of the rule, if that side has members and none of
+    /// the names is `wanted`. Nets and services are not compared, because it may not be known which
+    /// pods have their addresses.
     fn other_names(
         &self,
         side: Side,
@@ -66,7 +67,7 @@ impl<'a> Place<'_, 'a> {
     }
 }
 
-/// The name of a protocol.
+/// Returns the name of a protocol.
 fn title(protocol: u8) -> String {
     let named = Protocol::from_number(protocol);
     named.map_or_else(|| format!("protocol {protocol}"), |protocol| protocol.to_string())

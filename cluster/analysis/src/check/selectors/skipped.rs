@@ -1,4 +1,5 @@
-//! Kinds that Manx does not read. An operator may make pods of them: `Prometheus`, `Kafka`, a database's `Cluster`.
+//! Kinds that Manx does not read. An operator may make pods from their objects, such as `Prometheus`, `Kafka`, or the
+//! `Cluster` of a database.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,11 +7,11 @@ use manx_objects::contents::Contents;
 use manx_objects::object::{Controller, Kind, kind_and_group};
 use manx_objects::problem::Cause;
 
-/// Some kinds of a group, or all of them (`None`).
+/// Some kinds of a group, or all of them if it is `None`.
 type Kinds = Option<&'static [&'static str]>;
 
-/// Kinds that often come with policies, by API group, and whose objects make no pods. A kind that is missing here only
-/// changes the code of the problem and its message.
+/// Kinds that often come with policies, by API group, and whose objects make no pods. If a kind is missing here, only
+/// the code and the message of the problem differ.
 const WITHOUT_PODS: &[(&str, Kinds)] = &[
     ("autoscaling.k8s.io", None),
     ("bitnami.com", Some(&["SealedSecret"])),
@@ -51,16 +52,16 @@ const WITHOUT_PODS: &[(&str, Kinds)] = &[
     ("traefik.io", None),
 ];
 
-/// A kind that is not read. An operator may make pods of its objects.
+/// A kind that Manx does not read, and whose objects an operator may turn into pods.
 pub(super) struct SkippedKind<'m> {
     pub(super) kind: &'m str,
     pub(super) group: &'m str,
-    /// The namespaces of its objects; an empty name if they may be in any.
+    /// The namespaces of its objects. An empty name means any namespace.
     pub(super) namespaces: BTreeSet<&'m str>,
 }
 
-/// The skipped kinds of the input that an operator may make pods of. Kinds that count as workloads are left out,
-/// because their pods are known.
+/// Returns the kinds of the input that Manx does not read and that an operator may turn into pods. Kinds that count as
+/// workloads are left out, because their pods are known.
 pub(super) fn skipped_kinds(contents: &Contents) -> Vec<SkippedKind<'_>> {
     let workloads = contents.of_kind(Kind::Workload(Controller::Other));
     let of_group = workloads.filter_map(|(key, _)| Some(key.name.split_once('/')?.0));

@@ -1,5 +1,5 @@
-//! The reason why a selector matches nothing: the requirement that no member meets, the nearest
-//! member, and other places where an object meets it.
+//! Finds the reason why a selector matches nothing: the requirement that no member meets, the nearest member, and other
+//! places where an object meets the requirement.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,7 +12,7 @@ use super::found::Found;
 use crate::check::parts::{Nearest, Part, Whose, listed};
 use crate::check::scene::{Member, Role};
 
-/// A selector that matches nothing, in parts.
+/// A selector that matches nothing, divided into its parts.
 pub(super) struct Question<'q, 'm> {
     pub(super) asked: Asked<'q>,
     pub(super) found: &'q Found<'q, 'm>,
@@ -24,13 +24,13 @@ pub(super) struct Question<'q, 'm> {
     scope: Vec<&'m Member<'m>>,
 }
 
-/// The most comparisons that are made to find out why selectors match nothing. One comparison tests one part of a
-/// selector with one pod or other member. It is enough for every selector, except in very large inputs in which almost
-/// no selector matches. Beyond it the reason is a general one.
+/// The maximum number of comparisons for all reasons together. A comparison tests one part of a selector with one
+/// member, such as a pod. This number is enough except in very large inputs in which almost no selector matches. When
+/// it is used up, the reason is a general one.
 const MOST_COMPARISONS: usize = 3_000_000;
 
-/// The inputs of a reason: the selector, its policy's language, whether it is the policy's own selector, and whether
-/// the policy is cluster-wide.
+/// The inputs of a reason: the selector, the language of its policy, whether the selector is the policy's own, and
+/// whether the policy is cluster-wide.
 type Key = (Selector, Language, bool, bool);
 
 /// The reasons why selectors match nothing, each found once.
@@ -45,8 +45,8 @@ impl<'f, 'm> Reasons<'f, 'm> {
         Self { found, known: HashMap::new(), comparisons: 0 }
     }
 
-    /// The reason why a selector matches nothing, and the code of the problem. `None`: the selector may be meant for
-    /// objects that the input does not contain.
+    /// Returns the reason why a selector matches nothing, and the code of the problem. Returns `None` if the selector
+    /// may be meant for objects that the input does not contain.
     pub(super) fn why(&mut self, asked: Asked<'_>) -> Option<(Code, String)> {
         let of_cluster = asked.namespace.is_empty();
         let key = (asked.selector.clone(), asked.language, asked.subject, of_cluster);
@@ -71,8 +71,8 @@ impl<'f, 'm> Reasons<'f, 'm> {
     }
 }
 
-/// The reason, and the code of the problem. `None`: the selector may be meant for objects that the
-/// input lacks.
+/// Returns the reason, and the code of the problem. Returns `None` if the selector may be meant for objects that the
+/// input does not contain.
 fn why(asked: Asked<'_>, found: &Found<'_, '_>) -> Option<(Code, String)> {
     let question = Question::new(asked, found);
     let reason = question.reason()?;
@@ -137,12 +137,12 @@ impl<'q, 'm> Question<'q, 'm> {
         Some(said.join("; "))
     }
 
-    /// Whether a member in the selector's place matches a part.
+    /// Returns whether a member in the selector's place matches a part.
     fn has(&self, part: Part<'_>) -> bool {
         self.scope.iter().any(|member| part.0.matches(&member.labels))
     }
 
-    /// A text that says that no member in the selector's place matches a part, and what there is
+    /// Returns a text that says that no member in the selector's place matches a part, and what the members have
     /// instead.
     fn nothing_has(&self, part: Part<'_>, here: &str) -> String {
         let (what, wanted) = (self.what(), part.text());
@@ -168,7 +168,7 @@ impl<'q, 'm> Question<'q, 'm> {
         }
     }
 
-    /// The selector's place, as text.
+    /// Returns the selector's place as text.
     fn here(&self) -> String {
         match self.asked.selector.required_values(NAMESPACE) {
             Some(within) => format!("in namespace {}", listed(within, " or ")),
@@ -176,7 +176,7 @@ impl<'q, 'm> Question<'q, 'm> {
         }
     }
 
-    /// The kind of objects that the selector is for, as text.
+    /// Returns the type of objects that the selector is for, as text.
     fn what(&self) -> &'static str {
         let global = Selector::not_has(NAMESPACE);
         if !self.place.iter().any(|part| *part.0 == global) {

@@ -1,5 +1,5 @@
-//! The problems that are reported of selectors for pods of controllers, and of services whose
-//! endpoints are written by hand.
+//! The problems of selectors for pods of controllers, and of services whose endpoints are written
+//! by hand.
 
 use super::{global, told};
 
@@ -13,7 +13,7 @@ const WORKLOADS: &str = "
 {apiVersion: batch/v1, kind: Job, metadata: {name: load, namespace: s}, spec: {completionMode: Indexed, completions: 2, template: {metadata: {labels: {app: load}}, spec: {containers: [{name: c}]}}}}
 ";
 
-/// A policy in namespace `s` for pods with these labels.
+/// Returns a policy in namespace `s` for pods with these labels.
 fn policy(labels: &str) -> String {
     format!(
         "---\n{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: p, namespace: s}}, spec: {{podSelector: {{matchLabels: {{{labels}}}}}, \
@@ -47,7 +47,7 @@ fn labels_that_controllers_give_to_their_pods_are_known() {
         "apps.kubernetes.io/pod-index: '3'",
         "job-name: laod",
         "batch.kubernetes.io/job-completion-index: '2'",
-        // The label is given to pods of another controller.
+        // Another controller gives this label to its pods.
         "app: db, pod-template-hash: 5f6d7",
         "app: wbe, pod-template-hash: 5f6d7",
         "tier: back",

@@ -1,5 +1,5 @@
-//! Policies that do something else than their author meant. Each is reported, and similar policies
-//! that are right are not.
+//! Policies that do something other than their author meant. Each is reported, and similar correct
+//! policies are not.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -99,7 +99,7 @@ fn what_else_the_tier_decides_about_the_same_endpoints_is_meant_to_be_asked() {
     let denies = global(&format!("order: 5, selector: all(), types: [Egress], egress: [{DENY}]"));
     let with = |other: &str| told(&(pods() + &denies + other));
     insta::assert_snapshot!(with(&policy("shop", "podSelector: {matchLabels: {app: web}}, egress: [{}]")), @"only-denies: GlobalNetworkPolicy g: spec.egress: only denies: everything else from 1 of the 2 endpoints that it selects is denied at the end of tier default, where nothing allows or passes it");
-    // The policy is not for this direction.
+    // The other policy is not for this direction.
     assert!(with(&policy("shop", "podSelector: {}, ingress: [{}]")).starts_with("only-denies"));
     for other in ["egress: [{}]", "egress: [{ports: [{port: 443}]}]", "policyTypes: [Egress]"] {
         assert_eq!(with(&policy("shop", &format!("podSelector: {{}}, {other}"))), "", "{other}");
@@ -161,7 +161,7 @@ fn a_rule_whose_own_side_fits_no_endpoint_of_its_policy_matches_nothing() {
     assert!(forwarded(false).starts_with("own-side-matches-nothing"));
 }
 
-/// Services of the pods `web` and `db`, and the pods with their addresses.
+/// Returns Services for the pods `web` and `db`, and the pods with their addresses.
 fn served() -> String {
     let mut text = service(
         "web",
@@ -192,7 +192,7 @@ fn a_net_of_services_only_matches_nothing_that_is_meant() {
     insta::assert_snapshot!(of(&block("10.96.0.0/12")), @"service-address: NetworkPolicy shop/p: spec.egress[0].to[0].ipBlock.cidr: holds only addresses of Services (Service shop/web and 2 more): it matches no packet, because policy sees the address behind a Service; select its pods (app=web, in namespace shop)");
     insta::assert_snapshot!(of(&format!("{}, {}", block("192.0.2.0/24"), block("10.97.0.1/32"))), @"service-address: NetworkPolicy shop/p: spec.egress[0].to[1].ipBlock.cidr: holds only 10.97.0.1, the address of Service shop/outside: it matches no packet, because policy sees the address behind a Service; say the addresses of the endpoints of Service shop/outside");
     for fine in [
-        // The net is wider than the addresses of Services may be, or holds other addresses.
+        // The net is wider than a range of Service addresses may be, or contains other addresses.
         block("10.0.0.0/8"),
         block("10.96.0.0/11"),
         block("0.0.0.0/0"),
@@ -264,7 +264,7 @@ fn a_port_that_only_a_service_has_matches_nothing() {
         (http, to(&format!("{selected}, {{ipBlock: {{cidr: 192.0.2.0/24}}}}"), "{port: 80}")),
         (http, "podSelector: {}, egress: [{ports: [{port: 80}]}]".to_owned()),
         (http, "podSelector: {}, ingress: [{ports: [{port: 80}]}]".to_owned()),
-        // The name of the Service's target is no port of the pod.
+        // The name of the Service's target port is not a port name of the pod.
         ("{containerPort: 8080}", to(selected, "{port: 80}")),
     ] {
         assert_eq!(of(ports, &spec), "", "{ports} {spec}");
@@ -275,7 +275,7 @@ fn a_port_that_only_a_service_has_matches_nothing() {
     assert_eq!(told(&both), "");
     let headless = pods(http) + &mapped.replace("selector", "clusterIP: None, selector");
     assert_eq!(told(&(headless + &policy("shop", &to(selected, "{port: 80}")))), "");
-    // A second, headless Service says that the pods have the port.
+    // A second, headless Service shows that the pods have the port.
     let own = service("own", "clusterIP: None, selector: {app: web}, ports: [{port: 80}]");
     let beside = pods(http) + &mapped + &own + &policy("shop", &to(selected, "{port: 80}"));
     assert_eq!(told(&beside), "");

@@ -1,4 +1,4 @@
-//! The problems that are reported of policies that have an order.
+//! The problems of policies that have an order.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,13 +14,13 @@ use proptest::test_runner::TestRunner;
 
 use super::{pod, policy, problems};
 
-/// The problems of the order of policies.
+/// Returns the problems that concern the order of policies.
 fn told(text: &str) -> String {
     let all = super::told(text);
     all.split_inclusive('\n').filter(|line| !line.starts_with("only-denies")).collect()
 }
 
-/// A `GlobalNetworkPolicy` of the tier `default`.
+/// Returns a `GlobalNetworkPolicy` in the tier `default`.
 fn global(name: &str, order: u32, spec: &str) -> String {
     in_tier(name, "default", order, spec)
 }
@@ -43,7 +43,7 @@ fn admin(name: &str, priority: u32, spec: &str) -> String {
     )
 }
 
-/// The rules of one policy for all.
+/// Returns the problems of one policy for all endpoints with these rules.
 fn alone(rules: &str) -> String {
     told(&global("g", 1, &format!("selector: all(), types: [Ingress], ingress: [{rules}]")))
 }
@@ -88,7 +88,7 @@ fn a_policy_before_takes_what_its_own_endpoints_cover() {
     insta::assert_snapshot!(of("selector: tier == 'back', ingress: [{action: Deny}]", allow), @"unreachable-rule: GlobalNetworkPolicy second: spec.ingress[0]: no packet reaches this rule: what it matches is taken before by GlobalNetworkPolicy first, spec.ingress[0] (Deny)");
     insta::assert_snapshot!(of("selector: all(), ingress: [{action: Allow, source: {selector: app == 'web'}, protocol: TCP}, {action: Deny}]", &allow.replace("app == 'web'}}", "app == 'web'}}, {action: Log, protocol: UDP}")), @"unreachable-rule: GlobalNetworkPolicy second: spec.ingress: no packet reaches any of these 2 rules: what they match is taken before by GlobalNetworkPolicy first, spec.ingress[1] (Deny), and 1 more");
     for (first, second) in [
-        // Later pods, which do not have the label of db, reach the rule.
+        // Packets of later pods without the label of `db` reach the rule.
         (
             "selector: app == 'db', ingress: [{action: Allow}]",
             "selector: all(), ingress: [{action: Deny}]",
@@ -101,7 +101,7 @@ fn a_policy_before_takes_what_its_own_endpoints_cover() {
     ] {
         assert_eq!(of(first, second), "", "{first} {second}");
     }
-    // A staged policy takes no packets, and its own rules need not be reached.
+    // A staged policy decides no packets, and its own rules need not be reachable.
     let staged = |text: &str| text.replacen("kind: Global", "kind: StagedGlobal", 1);
     let deny = global("first", 10, "selector: all(), ingress: [{action: Deny}]");
     let second = global("second", 20, allow);
@@ -124,7 +124,7 @@ fn a_tier_without_pass_takes_what_comes_after_it() {
     insta::assert_snapshot!(of(&format!("selector: all(), ingress: [{rules}]")), @"unreachable-rule: GlobalNetworkPolicy app: spec.ingress: no packet reaches any of these 2 rules: what they match is taken before by the end of tier security (Deny), which applies because of GlobalNetworkPolicy bad");
     insta::assert_snapshot!(of(&format!("selector: all(), ingress: [{rules}, {{action: Pass, source: {{selector: app == 'web'}}}}]")), @"unreachable-rule: GlobalNetworkPolicy app: spec.ingress[1]: no packet reaches this rule: what it matches is taken before by the end of tier security (Deny), which applies because of GlobalNetworkPolicy bad, and 2 more");
     assert_eq!(of(&format!("selector: all(), ingress: [{rules}, {{action: Pass}}]")), "");
-    // A passed pod may have an address of the net.
+    // A pod for which the rule is passed may have an address in the net.
     let net = app.replace("source: {selector: app == 'web'}", "source: {nets: [10.0.0.0/8]}");
     let pass = format!(
         "selector: all(), ingress: [{rules}, {{action: Pass, protocol: UDP, source: {{selector: app == 'web'}}}}]"
@@ -222,7 +222,7 @@ fn an_allow_of_most_ports_for_everyone_skips_what_kubernetes_denies() {
         let told = of(10, fine, closed);
         assert!(!told.contains("allow-skips"), "{fine}: {told}");
     }
-    // The rule comes after Kubernetes' policies, or these deny nothing.
+    // The rule comes after Kubernetes' policies, or Kubernetes' policies deny nothing.
     assert_eq!(of(2000, "{action: Allow}", closed), "");
     assert_eq!(of(10, "{action: Allow}", "podSelector: {}, ingress: [{}]"), "");
     assert_eq!(of(10, "{action: Allow}", "podSelector: {}, policyTypes: [Egress]"), "");
@@ -279,7 +279,7 @@ fn policies_of_one_priority_that_decide_a_packet_differently_are_told_with_the_p
     assert!(all.starts_with("conflicting") && all.lines().count() == 1, "{all}");
     let other_priority = of(6, &rule("Allow", "start: 80, end: 200"));
     assert!(!other_priority.contains("conflicting"), "{other_priority}");
-    // There is no conflict about packets that a policy before both decides.
+    // Packets that a policy before both decides cause no conflict.
     let before = admin("0", 1, &rule("Deny", "start: 1, end: 1000"));
     let told = told(
         &(pods.clone()
@@ -290,7 +290,7 @@ fn policies_of_one_priority_that_decide_a_packet_differently_are_told_with_the_p
     assert!(!told.contains("conflicting"), "{told}");
 }
 
-/// A policy with rules of every kind that may take peers or need them.
+/// Generates a policy with rules of every kind that may decide packets or be reached by them.
 fn some_policy(number: u32) -> impl Strategy<Value = String> {
     let nets =
         prop::sample::select(vec!["", "10.0.0.0/8", "10.1.0.0/16", "10.128.0.0/9", "10.0.0.0/9"]);
@@ -333,7 +333,7 @@ fn some_policy(number: u32) -> impl Strategy<Value = String> {
     })
 }
 
-/// The rules on any path of the tables between these ends.
+/// Returns the rules on all paths of the tables between these ends.
 fn met(contents: &Contents) -> BTreeSet<(String, u32)> {
     let model = import(contents).model;
     let pods: BTreeSet<_> = model.endpoints.keys().cloned().collect();

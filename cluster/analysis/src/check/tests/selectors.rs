@@ -8,7 +8,7 @@ fn namespace(name: &str, labels: &str) -> String {
     )
 }
 
-/// A network set, in a namespace if one is named.
+/// Returns a network set, in a namespace if one is given.
 fn set(namespace: &str, labels: &str) -> String {
     let (kind, of) = match namespace {
         "" => ("GlobalNetworkSet", String::new()),
@@ -37,7 +37,7 @@ fn host(labels: &str) -> String {
     )
 }
 
-/// The peer of a policy for every pod of namespace shop.
+/// Returns a policy for every pod of the namespace `shop` with this peer.
 fn from(peer: &str) -> String {
     policy("shop", &format!("podSelector: {{}}, ingress: [{{from: [{peer}]}}]"))
 }
@@ -81,7 +81,7 @@ fn what_comes_nearest_is_named_with_what_it_lacks() {
     let of = |peer: &str| told(&(input.clone() + &from(peer)));
     insta::assert_snapshot!(of(peer), @"selector-matches-nothing: NetworkPolicy shop/p: spec.ingress[0].from[0]: matches nothing: no pod in the input fits all of it; without key1=val1 pod ingress-nginx/controller fits; it has no label key1");
     insta::assert_snapshot!(told(&(input.replace("name: ingress-nginx}}", "name: ingress-nginx, key1: val2}}") + &from(peer))), @"selector-matches-nothing: NetworkPolicy shop/p: spec.ingress[0].from[0]: matches nothing: no pod in the input fits all of it; without key1=val1 pod ingress-nginx/controller fits; it has key1=val2");
-    // Kubernetes' policies select pods only.
+    // Kubernetes' policies select only pods.
     let set = told(&(input.clone() + &set("", "name: ingress-nginx, key1: val1") + &from(peer)));
     assert_eq!(set, of(peer));
     insta::assert_snapshot!(of(&peer.replace("val1", "val3")), @"selector-matches-nothing: NetworkPolicy shop/p: spec.ingress[0].from[0]: matches nothing: no pod in the input has the label key1=val3 (its values there: val1); without it pod ingress-nginx/controller fits");
@@ -169,7 +169,7 @@ fn a_peer_that_means_only_pods_on_their_nodes_network_is_told_with_what_says_nod
     assert_eq!(told(&both), "");
 }
 
-/// A kind of an operator, in a namespace if one is named.
+/// Returns an object of an operator's kind, in a namespace if one is given.
 fn custom(kind: &str, namespace: &str) -> String {
     let of = if namespace.is_empty() { String::new() } else { format!(", namespace: {namespace}") };
     format!(

@@ -1,4 +1,4 @@
-//! The client of a published port: how the node that translates sees it, and how a backend does.
+//! The client of a published port, as the translating node sees it and as a backend sees it.
 
 use std::net::IpAddr;
 
@@ -11,22 +11,22 @@ use crate::explain::Explainer;
 use crate::explain::connections::{Asked, Connections};
 use crate::routes::WayOut;
 
-/// A client at the node that translates.
+/// A client as the translating node sees it.
 #[derive(Debug, Clone)]
 pub(super) struct Client {
     pub(super) kind: ClientKind,
-    /// Its name in requests.
+    /// The client in the form of requests.
     pub(super) text: String,
     pub(super) address: IpAddr,
-    /// Its node.
+    /// The client's node.
     pub(super) node: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientKind {
-    /// A pod of this node.
+    /// A pod of the translating node.
     Pod,
-    /// A process of this node.
+    /// A process of the translating node.
     Process,
     Outside,
 }
@@ -35,17 +35,19 @@ pub(super) enum ClientKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Seen {
     Client,
-    /// The client, whom the tunnel of the node that translates brings from outside.
+    /// The client's own address. The client is outside the cluster, and the packet comes through the tunnel of the
+    /// translating node.
     Visitor,
-    /// An address of the node that translates.
+    /// An address of the translating node.
     Node(IpAddr),
-    /// Nothing: that node has no address of this family.
+    /// The packet does not arrive: the translating node has no address of this family.
     Nothing,
 }
 
 impl Explainer<'_> {
-    /// The client as the node that translates sees it. A pod that asks another node leaves its own one first, and its
-    /// egress policy sees the address that it asks. `None`: it does not arrive.
+    /// Returns the client as the translating node sees it. If a pod connects to another node, the packet first leaves
+    /// the pod's own node, and the pod's egress policy sees the untranslated address. Returns `None` if the packet does
+    /// not arrive.
     pub(super) fn arrive(
         &self,
         from: &str,
@@ -95,7 +97,7 @@ impl Explainer<'_> {
         Ok(None)
     }
 
-    /// Adds the connection to a backend, which `node` chooses for the client.
+    /// Adds the connection to a backend that `node` has chosen for the client.
     pub(super) fn lead_to(
         &self,
         client: &Client,
@@ -111,7 +113,7 @@ impl Explainer<'_> {
             match &seen {
                 Seen::Client => {}
                 Seen::Visitor => asked.brought_by = Some(node.to_owned()),
-                // A host that is asked by itself.
+                // A process of the node connects to its own node, so the source does not change.
                 Seen::Node(address) if *address == client.address => {}
                 Seen::Node(address) => {
                     found.notes.push(format!("{end} sees the client as node {node} ({address})"));
@@ -129,7 +131,8 @@ impl Explainer<'_> {
         Ok(())
     }
 
-    /// The source that an end sees of a process of `node` that a service has led to it, if it is another one.
+    /// Returns the source address that an end sees for a process of `node` that connects through a service. Returns
+    /// `None` if the address does not change.
     pub(in crate::explain) fn process_seen_as(
         &self,
         node: &str,
@@ -144,7 +147,8 @@ impl Explainer<'_> {
         })
     }
 
-    /// A note about outside hosts who come in by another node than the backend's `home`.
+    /// Returns a note about clients outside the cluster that come in through a node other than the backend's node
+    /// `home`.
     pub(super) fn seen_elsewhere(
         &self,
         home: &str,
@@ -160,7 +164,7 @@ impl Explainer<'_> {
         })
     }
 
-    /// The source that a backend sees of a client whom `node` has led to it.
+    /// Returns the source that a backend sees for a client whose connection `node` has translated.
     fn seen(&self, client: ClientKind, node: &str, backend: IpAddr) -> Result<Seen, String> {
         let Some((_, route)) = self.routes.route(node, backend)? else { return Ok(Seen::Client) };
         let of_family = |it: &IpAddr| it.is_ipv4() == backend.is_ipv4();
@@ -183,7 +187,8 @@ impl Explainer<'_> {
         })
     }
 
-    /// The ends with an address, in the form of requests. In an explanation a pod's name means its IPv4 address first.
+    /// Returns the ends with an address, in the form of requests. A pod is named by its address instead if the address
+    /// is IPv6, because a pod's name stands for its IPv4 address first.
     pub(super) fn ends_of(&self, address: IpAddr) -> Vec<String> {
         let pods = self.parties.having(address).iter().filter_map(|it| match it {
             Party::Pod { namespace, name, .. } => Some(format!("{namespace}/{name}")),

@@ -1,4 +1,4 @@
-//! A port of a node that leads to a pod which asks for it (`hostPort`).
+//! A port of a node that leads to a pod because of the pod's `hostPort`.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use super::AskedFor;
 use crate::explain::Explainer;
 
 impl Explainer<'_> {
-    /// The pod to which a port of a node leads, with the address and port there.
+    /// Returns the pod to which a port of a node leads, with the pod's address and port.
     pub(super) fn host_port(
         &self,
         node: &str,

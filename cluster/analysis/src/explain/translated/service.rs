@@ -1,4 +1,4 @@
-//! A Service with a published port: the backends to which nodes lead a client.
+//! A Service with a published port: the backends that nodes choose for a client.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,14 +15,14 @@ use crate::explain::connections::Connections;
 
 /// The backends that clients of a node may get.
 struct Chosen {
-    /// Each with its port.
+    /// The address and port of each backend.
     backends: Vec<(IpAddr, u16)>,
     notes: Vec<String>,
 }
 
 impl AskedFor<'_> {
-    /// The port, the choice and the frontend of a Service that this client finds. Clients from outside may find another
-    /// one than clients in the cluster.
+    /// Returns the choice and the frontend of a Service that apply to this client. They may differ between clients
+    /// outside the cluster and clients in it.
     fn frontend<'v>(
         &self,
         view: &'v ServiceView,
@@ -60,7 +60,8 @@ impl Explainer<'_> {
         let mut refused = Vec::new();
         let mut led = BTreeSet::new();
         for node in &nodes {
-            // An outside host may come in by any node: each backend is asked for at its own.
+            // A client outside the cluster may come in through any node, so each backend is examined at the backend's
+            // own node.
             let is_asked = |it: IpAddr| at.is_some() || self.home_of(it).as_ref() == Some(node);
             let view = self.view(key, node)?;
             match self.choose(client, asked, key, (node, view.as_ref()), is_asked) {
@@ -78,7 +79,7 @@ impl Explainer<'_> {
             }
             views.push((node, view));
         }
-        // Hints may mean a backend for other nodes than its own.
+        // By its hints, a backend may be meant for nodes other than its own.
         for (node, view) in views.iter().filter(|_| at.is_none()) {
             let chosen = self.choose(client, asked, key, (node, view.as_ref()), |_| true);
             for backend in chosen.into_iter().flat_map(|it| it.backends) {
@@ -95,8 +96,8 @@ impl Explainer<'_> {
         Ok(())
     }
 
-    /// The backends that a client may get at a node that does this with the Service, of those that are asked about. `Err`
-    /// says why he gets none.
+    /// Returns the backends that a client may get at a node, from those that `is_asked` accepts. Returns `Err`, with
+    /// the reason, if the client gets none.
     fn choose(
         &self,
         client: &Client,
@@ -142,7 +143,7 @@ impl Explainer<'_> {
         Err(format!("{what} (service-without-backend): {}", more.join("; ")))
     }
 
-    /// The nodes of a Service's endpoints.
+    /// Returns the nodes of a Service's endpoints.
     fn nodes_of_endpoints(&self, key: &ObjectKey) -> Result<BTreeSet<String>, String> {
         let Some(seat) = self.tables().seat() else { return Ok(BTreeSet::new()) };
         let view = self.view(key, seat)?;
@@ -152,19 +153,20 @@ impl Explainer<'_> {
         Ok(nodes.chain([seat.to_owned()]).collect())
     }
 
-    /// The node that has an address or whose pod has it, if it has tables, else the first one that has.
+    /// Returns the node that has an address, or whose pod has it, if this node has tables. Otherwise returns the first
+    /// node that has tables.
     fn home_of(&self, address: IpAddr) -> Option<String> {
         let mut nodes = self.parties.having(address).iter().filter_map(|it| self.oracle.node(it));
         let has_tables = |it: &&str| self.routes.topology(it).is_ok_and(|found| found.is_some());
         nodes.find(has_tables).or(self.tables().seat()).map(str::to_owned)
     }
 
-    /// What a node does with a Service.
+    /// Returns a Service as a node translates it.
     pub(super) fn view(&self, key: &ObjectKey, node: &str) -> Result<Option<ServiceView>, String> {
         self.tables().view(&ObjectName::new(&key.namespace, &key.name), node)
     }
 
-    /// Whether nodes translate nothing of a Service.
+    /// Returns whether nodes translate nothing of a Service.
     pub(in crate::explain) fn is_left_alone(&self, key: &ObjectKey) -> bool {
         let view = self.tables().seat().and_then(|node| self.view(key, node).ok().flatten());
         view.is_some_and(|it| it.left_alone.is_some())

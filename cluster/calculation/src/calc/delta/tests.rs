@@ -1,4 +1,5 @@
-//! Any stream of objects, taken in one change after the other, is the same as the objects that there are then.
+//! Law: applying any stream of objects one change at a time gives the same result as importing the final objects at
+//! once.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +20,9 @@ use manx_datastore::Store;
 
 const NODE: &str = "n1";
 
-/// Objects, each in several versions; some versions are not valid. The first [`BY_THEMSELVES`] are of kinds that need
-/// no whole import. Some refer to others. `own` and `twice` define pods that [`PODS`] define, too.
+/// Objects, each in several versions. Some versions are invalid. The first [`BY_THEMSELVES`] are of kinds whose changes
+/// do not require a complete import. Some refer to other objects. `own` and `twice` define pods that [`PODS`] also
+/// define.
 const OBJECTS: &[(&str, &[&str])] = &[
     (
         "policy",
@@ -228,7 +230,7 @@ const OBJECTS: &[(&str, &[&str])] = &[
 
 const BY_THEMSELVES: usize = 17;
 
-/// Pods. The first one is on this node.
+/// The pods. The first one is on this node.
 const PODS: [(&str, &str); 6] =
     [("a", "p0"), ("a", "p1"), ("a", "p2"), ("b", "p1"), ("b", "p2"), ("c", "p1")];
 
@@ -250,7 +252,8 @@ fn pod() -> impl Strategy<Value = Event> {
         "podIP: 10.2.0.2",
         "podIP: 10.2.0.9",
         "podIP: 10.1.0.2",
-        // Of no block, of no pool, of a node, and its tunnel address.
+        // The next addresses: 10.9.0.1 and 10.9.0.2 are usually in no block, and 10.9.0.1 may be a tunnel's; 192.0.2.1
+        // is in no pool; 172.18.0.5 is a node's.
         "podIP: 10.9.0.1",
         "podIP: 10.9.0.1",
         "podIPs: [{ip: 10.9.0.2}, {ip: 'fd00:9::3'}]",
@@ -273,7 +276,8 @@ fn pod() -> impl Strategy<Value = Event> {
         ", creationTimestamp: '2026-01-01T00:00:02Z'",
         ", deletionTimestamp: '2026-01-01T00:00:02Z'",
         ", deletionTimestamp: x, annotations: {cni.projectcalico.org/podIP: ''}",
-        // Of its node's block or of another's, of a node, of a pool, of no place; one that is not legal.
+        // In these annotations, 10.2.0.x is usually in the block of n2, 10.9.0.1 is in a pool only, 172.18.0.3 is a
+        // node's, and 198.51.100.1 is in no pool. The text `x` is not an address.
         ", annotations: {cni.projectcalico.org/podIPs: '10.2.0.9,fd00:2::9'}",
         ", annotations: {cni.projectcalico.org/podIPs: '10.2.0.2,10.2.0.1'}, creationTimestamp: '2026-01-01T00:00:01Z'",
         ", annotations: {cni.projectcalico.org/podIPs: '10.2.0.1,172.18.0.3'}",
@@ -302,12 +306,12 @@ fn other(objects: &'static [(&str, &[&str])]) -> impl Strategy<Value = Event> {
 fn happen(directory: &Path, (name, text): &Event) {
     let path = directory.join(format!("{name}.yaml"));
     let Some(text) = text else {
-        // What is not there need not be removed.
+        // The file may not exist.
         let _ = fs::remove_file(path);
         return;
     };
     let temporary = directory.join(".temporary");
-    // All of one length: a shorter one might be half of a save.
+    // All texts have the same length, because a shorter one might count as a partial save.
     fs::write(&temporary, format!("{text:800}")).unwrap();
     fs::rename(temporary, path).unwrap();
 }
@@ -391,7 +395,7 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
     assert!(tunnels.get() > least, "few tunnels borrow addresses: {tunnels:?}");
 }
 
-/// Pods of n2 and n3, each with one of these addresses, take as much as rests on their addresses.
+/// Pods of n2 and n3 have one of these addresses each. The cost of a change depends on the other users of the address.
 #[test]
 fn a_pod_costs_other_routes_only_if_it_or_another_borrows_its_address() {
     const WITH: &[(&str, usize)] = &[("node-1", 0), ("node-2", 0), ("node-3", 0), ("pool", 1)];
@@ -424,9 +428,9 @@ fn a_pod_costs_other_routes_only_if_it_or_another_borrows_its_address() {
         ("in", Some(pod("in", "n2", "10.2.0.5")), (NextStep::Nothing(1), None)),
         ("in", None, (NextStep::Nothing(1), None)),
         ("out", Some(pod("out", "n2", "10.9.0.1")), (routes(1), Some(n2))),
-        // It moves, and is unchanged in the image.
+        // The pod moves to another node. It does not change in the image.
         ("out", Some(pod("out", "n3", "10.9.0.1")), (routes(0), Some(n3))),
-        // The first has it, and the other one gets it when the first goes.
+        // The first pod has the address. The other pod gets it when the first one is removed.
         ("too", Some(pod("too", "n2", "10.9.0.1")), (routes(0), Some(n3))),
         ("out", None, (routes(2), Some(n2))),
         ("in", Some(pod("in", "n2", "10.2.0.5")), (NextStep::Nothing(1), Some(n2))),
@@ -437,7 +441,7 @@ fn a_pod_costs_other_routes_only_if_it_or_another_borrows_its_address() {
     }
 }
 
-/// A cluster of some of `OBJECTS`, each by the number of one of its texts.
+/// A cluster with some of `OBJECTS`. Each object is given by the number of one of its texts.
 struct Followed {
     contents: Contents,
     cluster: Cluster,
@@ -497,7 +501,7 @@ fn local() -> BTreeSet<ObjectName> {
     [ObjectName::new("a", "p0"), ObjectName::new("", "h")].into_iter().collect()
 }
 
-/// The next step for one more object where there are others.
+/// Returns the next step after one more object is added to these others.
 #[track_caller]
 fn left(others: &[(&'static str, usize)], object: (&'static str, usize)) -> NextStep {
     Followed::from(others).to(&[others, &[object]].concat())
@@ -519,16 +523,16 @@ fn an_object_takes_as_much_as_rests_on_it() {
     assert_eq!(left(&[("namespace-a", 0), ("global", 0)], ("set", 0)), NextStep::Tables);
     assert_eq!(left(&[("namespace-a", 2), ("global", 0)], ("set", 0)), NextStep::Import);
     assert_eq!(left(&[("namespace-a", 0), ("global", 0)], ("set", 3)), NextStep::Import);
-    // With Calico's IPAM a block costs what a Node's podCIDR costs.
+    // With Calico's IPAM, a block costs as much as a Node's podCIDR.
     let calico = [("affinity-own", 0), ("node-1", 0), ("node-2", 0)];
     let routes = NextStep::Routes { pods: 0, tables: false };
     assert_eq!(left(&calico, ("affinity", 0)), routes);
     assert_eq!(left(&calico, ("affinity", 1)), NextStep::Nothing(0));
-    // Of no node, and not valid.
+    // These affinities belong to no node and are invalid, respectively.
     assert_eq!(left(&calico, ("affinity", 4)), NextStep::Nothing(0));
     assert_eq!(left(&calico, ("affinity", 5)), NextStep::Import);
     assert_eq!(left(&calico, ("affinity-2", 1)), routes);
-    // Its namespace begins with it.
+    // The object's namespace is new.
     assert_eq!(left(&[], ("twice", 0)), NextStep::Import);
 }
 

@@ -36,7 +36,7 @@ fn step() -> impl Strategy<Value = Step> {
         Route::NoRoute(NoRoute::Unclaimed),
         Route::Tunnel(PEERS[0]),
         Route::Tunnel(PEERS[1]),
-        // To a node that tables may not know.
+        // A tunnel to a node that the tables may not know.
         Route::Tunnel(Peer { address: Ipv4Addr::new(172, 18, 0, 5), overlay: Overlay::Ipip }),
     ]);
     (prefix, prop::option::weighted(0.7, route))
@@ -64,7 +64,7 @@ fn with_inputs<T>(topology: &Topology, then: impl FnOnce(&Inputs<'_>) -> T) -> T
     })
 }
 
-/// The addresses at both sides of both edges of these prefixes.
+/// Returns the addresses on both sides of both bounds of these prefixes.
 fn edges<'a>(prefixes: impl IntoIterator<Item = &'a IpNet>) -> Vec<IpAddr> {
     let edges = |prefix: &IpNet| match prefix {
         IpNet::V4(prefix) => {
@@ -121,7 +121,8 @@ fn routes_stored_in_place_are_those_made_anew_and_every_change_is_counted() {
                 anew.set(anew.get() + 1);
                 tables = with_inputs(&topology, |inputs| calculation.tables(inputs));
             }
-            // Tunnels keep their numbers, so tables made from nothing are compared by the meaning of the numbers.
+            // Tunnels keep their numbers. So the comparison with newly calculated tables uses the meaning of the
+            // numbers.
             let fresh = with_inputs(&topology, |inputs| Calculation::default().tables(inputs));
             let meaning = |tables: &Tables, address: &IpAddr| {
                 let next_hop = tables.next_hop((*address).into());

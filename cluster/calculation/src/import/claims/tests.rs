@@ -6,7 +6,7 @@ use super::Unheld;
 use manx_objects::contents::Contents;
 use manx_policy_compiler::model::ObjectName;
 
-/// Two nodes with a block each, a pool around both, and a pool in which no node has a block.
+/// Two nodes with a block each, a pool that contains both blocks, and a pool in which no node has a block.
 const NODES: &str = "
 {apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.244.1.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}
 ---
@@ -35,7 +35,7 @@ fn noted(addresses: &str) -> String {
     format!("annotations: {{cni.projectcalico.org/podIPs: '{addresses}'}}")
 }
 
-/// Each endpoint with its addresses.
+/// Returns each endpoint with its addresses.
 fn endpoints(cluster: &Cluster) -> BTreeMap<String, String> {
     let endpoints = cluster.model.endpoints.iter();
     let text = |addresses: Vec<String>| addresses.join(" ");
@@ -84,10 +84,11 @@ fn an_annotation_counts_for_addresses_of_its_pods_node_and_of_pools_alone() {
     for (addresses, spec, has) in [
         ("10.244.1.5", N1, Some("10.244.1.5")),
         ("10.244.1.5,10.244.1.6", N1, Some("10.244.1.5")),
-        // Borrowed.
+        // These addresses are borrowed.
         ("10.244.9.5", N1, Some("10.244.9.5")),
         ("10.244.1.5", N2, Some("10.244.1.5")),
-        // Of the world, of a node, a node's own in its block, the block's network and its broadcast address.
+        // These addresses are: outside the cluster; of a node; a node's own, in its block (twice); the network
+        // addresses of two blocks; a broadcast address; loopback.
         ("192.0.2.53", N1, None),
         ("172.18.0.3", N1, None),
         ("10.244.2.1", N1, None),
@@ -96,7 +97,7 @@ fn an_annotation_counts_for_addresses_of_its_pods_node_and_of_pools_alone() {
         ("10.244.2.0", N1, None),
         ("10.244.1.255", N1, None),
         ("127.0.0.1", N1, None),
-        // Of no node, or of none that there is.
+        // These pods have no node, or name a node that does not exist.
         ("10.244.1.5", "", None),
         ("10.244.1.5", "nodeName: n9", None),
     ] {
@@ -131,7 +132,7 @@ fn of_several_pods_the_reported_one_of_the_node_and_the_first_has_an_address() {
         ["1", "2"].map(|last| format!("creationTimestamp: '2026-01-01T00:00:0{last}Z'"));
     let noted_older = format!("{noted}, {older}");
     let leaving = "deletionTimestamp: '2026-01-01T00:00:00Z'";
-    // The one that has it, then the other one; whichever of both comes first by name.
+    // In each pair, the first pod has the address and the second one does not, independently of their order by name.
     for [best, other] in [
         [("", N1, AT), (&*noted_older, N1, "")],
         [("", N2, AT), (&*noted_older, N1, "")],
@@ -162,9 +163,9 @@ fn a_pod_that_is_not_valid_closes_what_kubelet_reported_of_it_and_nothing_of_oth
     };
     let illegal = noted("10.244.1.5,10.244.1.6,192.0.2.53,172.18.0.2,10.244.2.1,x");
     let closed = |addresses: &[&str]| addresses.iter().map(|it| (*it).to_owned()).collect();
-    // What no pod can have stays open.
+    // An address that no pod can have is not closed.
     assert_eq!(unknown(&[("decoy", &illegal, "", "")]), closed(&["10.244.1.5", "10.244.1.6"]));
-    // An address that another pod has, or that its plugin has just written for it, stays that pod's.
+    // An address stays with another pod that has it, or whose plugin has just written it into an annotation.
     let others = [
         ("one", "", N1, "podIP: 10.244.1.5"),
         ("two", &*noted("10.244.1.6"), N1, "phase: Pending"),

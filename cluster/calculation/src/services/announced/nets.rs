@@ -1,4 +1,4 @@
-//! The ranges of services' addresses that nodes announce to their peers in BGP.
+//! The ranges of services' addresses that nodes announce to their BGP peers.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,8 +13,8 @@ use crate::services::addresses::AddressKind;
 use crate::services::ranges::overlapping;
 use crate::topology::Reserved;
 
-/// The ranges in `BGPConfiguration/default`. None of them holds addresses of nodes, blocks and pools of pods, peers in BGP, or
-/// what the node needs.
+/// The ranges in `BGPConfiguration/default`. A range is left out if it contains addresses of nodes, blocks or pools of
+/// pods, BGP peers, or addresses that the node needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AnnouncedNets {
     /// `serviceClusterIPs`.
@@ -23,18 +23,18 @@ pub struct AnnouncedNets {
     external_ips: Vec<IpNet>,
     /// `serviceLoadBalancerIPs`.
     load_balancer_ips: Vec<IpNet>,
-    /// `serviceLoadBalancerAggregation: Disabled`: peers are told of load balancers' addresses one by one.
+    /// `serviceLoadBalancerAggregation: Disabled`: load balancers' addresses are announced one by one.
     are_balancers_single: bool,
-    /// The ranges that do not count, because addresses in them are other ones.
+    /// The ranges that are left out, because they contain addresses of another type.
     pub problems: Vec<NetProblem>,
 }
 
-/// Why peers are not told of a range.
+/// The reason why a range is not announced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetProblem {
     range: IpNet,
     field: &'static str,
-    /// What lies in it, or around it.
+    /// The address or net that overlaps the range.
     other: String,
 }
 
@@ -49,20 +49,21 @@ impl fmt::Display for NetProblem {
     }
 }
 
-/// What decides whether peers are told of an address.
+/// The condition under which an address is announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Condition {
     Never,
-    /// Every node tells of it.
+    /// Every node announces it.
     Always,
-    /// The Service has a ready endpoint.
+    /// Every node announces it while the Service has a ready endpoint on any node.
     Anywhere,
-    /// The Service has a ready endpoint on the node.
+    /// A node announces it while the Service has a ready endpoint on this node.
     Here,
 }
 
 impl AnnouncedNets {
-    /// The ranges of the objects. Settings that are not valid have none. `reserved`: what the node needs, cluster IPs among it.
+    /// Returns the ranges from the objects. Invalid settings have no ranges. `reserved` contains the addresses that the
+    /// node needs, some of which may be cluster IPs.
     pub fn new(contents: &Contents, cluster: &Cluster, reserved: &Reserved) -> Self {
         let key = ObjectKey::new(Kind::BgpConfiguration, "", "default");
         let Some(Object::BgpConfiguration(settings)) = contents.valid(&key) else {
@@ -90,33 +91,33 @@ impl AnnouncedNets {
         nets
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no ranges.
     pub fn is_empty(&self) -> bool {
         self.all().next().is_none()
     }
 
-    /// All ranges.
+    /// Returns all ranges.
     pub fn all(&self) -> impl Iterator<Item = IpNet> {
         self.cluster_ips.iter().copied().chain(self.reflected())
     }
 
-    /// The ranges of `serviceClusterIPs`.
+    /// Returns the ranges of `serviceClusterIPs`.
     pub fn cluster_ips(&self) -> &[IpNet] {
         &self.cluster_ips
     }
 
-    /// The ranges of `serviceExternalIPs` in which no address is one of these.
+    /// Returns the ranges of `serviceExternalIPs` that overlap none of the nets `external`.
     pub fn unserved(&self, external: &[IpNet]) -> impl Iterator<Item = &IpNet> {
         self.external_ips.iter().filter(|net| !overlap_any(net, external))
     }
 
-    /// The ranges whose routes a route reflector passes on (Calico's export rules).
+    /// Returns the ranges whose routes a route reflector passes on (Calico's export rules).
     pub fn reflected(&self) -> impl Iterator<Item = IpNet> {
         self.external_ips.iter().chain(&self.load_balancer_ips).copied()
     }
 
-    /// The ranges that every node announces whose `externalIPs` count in the nets `external`. A range of one address is left
-    /// out: it is announced as the address of a Service.
+    /// Returns the ranges that every node announces as a whole. `external` are the nets in which `externalIPs` take
+    /// effect. A range of a single address is left out, because it is announced as the address of a Service.
     pub(super) fn told_whole(&self, external: &[IpNet]) -> impl Iterator<Item = IpNet> {
         let of_balancers = self.load_balancer_ips.iter().filter(|_| !self.are_balancers_single);
         let of_authors = self.external_ips.iter().filter(|net| overlap_any(net, external));
@@ -124,7 +125,7 @@ impl AnnouncedNets {
         self.cluster_ips.iter().chain(others).copied()
     }
 
-    /// What decides about an address. `is_local`: the Service says `externalTrafficPolicy: Local`.
+    /// Returns the condition for an address. `is_local` says whether the Service has `externalTrafficPolicy: Local`.
     pub(super) fn condition(
         &self,
         address: IpAddr,
@@ -157,8 +158,8 @@ fn overlap_any(net: &IpNet, others: &[IpNet]) -> bool {
     others.iter().any(|other| net.contains(other) || other.contains(net))
 }
 
-/// What a range holds that the node needs and that is no cluster IP. (An agent may have the cluster's DNS server, also before
-/// its Service is there.)
+/// Returns an address in a range that the node needs and that is not a cluster IP. (The agent may know the cluster's
+/// DNS server even before its Service exists.)
 fn needed(range: IpNet, contents: &Contents, reserved: &Reserved) -> Option<String> {
     let is_services = |address: &IpAddr| {
         let services = contents.of_kind(Kind::Service).chain(contents.of_kind(Kind::ServiceCidr));
@@ -173,7 +174,7 @@ fn needed(range: IpNet, contents: &Contents, reserved: &Reserved) -> Option<Stri
     needed.next().map(|(address, what)| format!("{address}, {what}"))
 }
 
-/// What a range holds of peers in BGP.
+/// Returns a BGP peer whose address is in a range.
 fn peer(range: IpNet, contents: &Contents) -> Option<String> {
     contents.of_kind(Kind::BgpPeer).find_map(|(key, stored)| match stored.state.valid()? {
         Object::BgpPeer(peer) => match peer.remote {

@@ -1,4 +1,5 @@
-//! Any order and any batches of changes lead to the addresses that the rules say, written down a second time.
+//! Law: any order and any batches of changes lead to the addresses that a second, simple implementation of the rules
+//! gives.
 
 use std::cell::RefCell;
 
@@ -20,7 +21,7 @@ use crate::services::addresses::{HEADLESS, OTHER_PROXY};
 use crate::services::frontends::tests::events::{Event, event};
 use crate::topology::{Reserved, ReservedFor};
 
-/// The nets whose addresses count as one of `externalIPs`.
+/// The nets in which an address of `externalIPs` takes effect.
 const EXTERNAL: [&str; 2] = ["10.96.0.2/32", "192.0.2.0/28"];
 
 fn net(text: &str) -> IpNet {
@@ -36,7 +37,7 @@ fn stored(state: State) -> Stored {
     Stored { state, place: Arc::new(place) }
 }
 
-/// Puts an object into the contents, or takes it away, and returns what was there.
+/// Adds an object to the contents, or removes it. Returns the previous object.
 fn put(contents: &mut Contents, key: &ObjectKey, state: Option<State>) -> Option<Stored> {
     match state {
         Some(state) => contents.objects.insert(key.clone(), stored(state)),
@@ -66,7 +67,7 @@ fn announced_nets(configuration: BgpConfiguration) -> AnnouncedNets {
     AnnouncedNets::new(&contents, &Cluster::default(), &Reserved::new())
 }
 
-/// The rule by which peers are told of an address.
+/// The rule by which an address is announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rule {
     Here,
@@ -74,7 +75,7 @@ enum Rule {
     Single,
 }
 
-/// The single addresses that node n1 tells, each with the rule: each address is looked for in all objects.
+/// Returns the single addresses that node n1 announces, each with the rule. Each address is looked up in all objects.
 fn expected(contents: &Contents, settings: &BgpConfiguration) -> BTreeMap<IpAddr, Rule> {
     let services: Vec<(&ObjectKey, &Service)> = contents
         .all_valid()
@@ -132,7 +133,8 @@ fn expected(contents: &Contents, settings: &BgpConfiguration) -> BTreeMap<IpAddr
                 })
             }
         };
-        // Those to which the cluster or a load balancer has given the address; without one, the oldest that names it.
+        // These are the Services that got the address from the cluster or a load balancer. If there is none, the oldest
+        // Service that names the address is used.
         let mut given = services.iter().filter(|(_, it)| is_given(it)).peekable();
         if given.peek().is_some() {
             return given.find_map(of);
@@ -146,7 +148,7 @@ fn expected(contents: &Contents, settings: &BgpConfiguration) -> BTreeMap<IpAddr
     every.filter_map(|address| Some((address, rule(address)?))).collect()
 }
 
-/// The nodes of a Service's ready endpoints of a family.
+/// Returns the nodes of a Service's ready endpoints in a family.
 fn endpoints<'a>(
     contents: &'a Contents,
     key: &ObjectKey,
@@ -221,7 +223,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_addresses_that_the_rules_say
             for rule in expected.values() {
                 *counts.borrow_mut().entry(*rule).or_default() += 1;
             }
-            // What stays as it was is not told again.
+            // If `follow` reported no difference and the settings are the same, the routes are the same.
             if let Some((with, routes)) = last.replace((settings.clone(), found.routes.clone())) {
                 prop_assert!(differs || with != settings || routes == found.routes);
             }
@@ -251,7 +253,7 @@ fn service(name: &str, created: &str, external_ip: &str) -> (ObjectKey, Service)
     (ObjectKey::new(Kind::Service, "a", name), service)
 }
 
-/// A slice with a ready endpoint on node n1.
+/// Returns a slice with a ready endpoint on node n1.
 fn slice(of: &str) -> (ObjectKey, Object) {
     let text = format!(
         "{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: {of}, namespace: a, labels: \
@@ -263,7 +265,7 @@ fn slice(of: &str) -> (ObjectKey, Object) {
     (ObjectKey::new(Kind::EndpointSlice, "a", of), object)
 }
 
-/// What node n1 announces of these Services. Those that `ready` names have an endpoint on it.
+/// Returns what node n1 announces for these Services. The Services in `ready` have an endpoint on this node.
 fn told(services: &[(ObjectKey, Service)], ready: &[&str], labels: &[(&str, &str)]) -> Told {
     let mut contents = Contents::default();
     for (key, service) in services {
@@ -342,7 +344,7 @@ fn a_range_with_an_address_that_is_no_services_is_told_to_nobody() {
                 serviceExternalIPs: [{cidr: 10.244.0.0/16}, {cidr: 198.51.100.0/24}], serviceClusterIPs: [{cidr: 10.96.0.0/12}]}}\n";
     let contents = Contents::from_texts([("a.yaml", text)]);
     let cluster = crate::import::import_for(&contents, "n1");
-    // An agent may have cluster IPs of the API server and of the cluster's DNS.
+    // An agent may reserve cluster IPs for the API server and for the cluster's DNS.
     let reserved = ["10.96.0.1", "10.97.0.10", "203.0.113.9"]
         .map(|it| (it.parse().unwrap(), ReservedFor::ApiServer));
     let found = AnnouncedNets::new(&contents, &cluster, &reserved.into());

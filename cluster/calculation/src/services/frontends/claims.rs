@@ -1,4 +1,5 @@
-//! Who has an address, protocol and port: of the objects that claim one, the first one.
+//! Decides which object has an address, protocol and port: among the objects that claim it, the one
+//! with the first precedence.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,19 +13,19 @@ use crate::services::rank::Precedence;
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// Each with what the object leads its clients to, the first one first.
+    /// For each key, the claims and the frontend of each, in order of precedence.
     of_keys: BTreeMap<FrontendKey, Vec<(Precedence, Arc<Frontend>)>>,
     /// The keys that several objects claim.
     contested: BTreeSet<FrontendKey>,
 }
 
 impl Claims {
-    /// The claim that counts.
+    /// Returns the claim that has a key.
     pub(super) fn first(&self, key: &FrontendKey) -> Option<&(Precedence, Arc<Frontend>)> {
         self.of_keys.get(key)?.first()
     }
 
-    /// The claims that count at the address of a key.
+    /// Returns the claims that have the keys at the same address.
     pub(super) fn at_address(&self, key: &FrontendKey) -> impl Iterator<Item = &Precedence> {
         let first = FrontendKey { protocol: 0, port: 0, ..*key };
         let last = FrontendKey { protocol: u8::MAX, port: u16::MAX, ..*key };
@@ -57,7 +58,7 @@ impl Claims {
         }
     }
 
-    /// The claims that do not count, each with its object.
+    /// Returns the claims that do not have their key, each with its object.
     pub(super) fn beaten(&self) -> impl Iterator<Item = (&ObjectKey, Omission)> {
         self.contested.iter().flat_map(|key| {
             let claims = self.of_keys.get(key).map_or(&[][..], Vec::as_slice);

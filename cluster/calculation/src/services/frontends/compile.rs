@@ -1,7 +1,6 @@
-//! One Service or pod compiled to frontends, with what is left out of it.
+//! Compiles one Service or pod to frontends, and records what is left out.
 //!
-//! The result follows from the object and from what the [`Compiler`] borrows: the same inputs give the same result, and
-//! nothing is remembered.
+//! The result depends only on the object and on the inputs of the [`Compiler`]; no state is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,33 +25,33 @@ use crate::services::rank::Rank;
 use crate::services::shares::Shares;
 use crate::services::slices::Slices;
 
-/// The seconds of session affinity if a Service does not say (Kubernetes API, `ClientIPConfig`).
+/// The default seconds of session affinity (Kubernetes API, `ClientIPConfig`).
 const AFFINITY: u32 = 10_800;
 
-/// What the compilation of an object reads beside the object itself.
+/// The inputs of a compilation besides the object itself.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Compiler<'a> {
     pub(super) here: &'a Here,
     pub(super) node_ports: &'a NodePorts,
-    /// The nets whose addresses count as one of `externalIPs`.
+    /// The nets in which an address of `externalIPs` takes effect.
     pub(super) external: &'a [IpNet],
-    /// The nets of cluster IPs to which routers lead clients from outside.
+    /// The nets of cluster IPs that routers outside the cluster send to any node.
     pub(super) announced_cluster_ips: &'a [IpNet],
     pub(super) slices: &'a Slices,
     pub(super) shares: &'a Shares,
 }
 
-/// A Service or a pod, compiled.
+/// The compiled form of a Service or a pod.
 #[derive(Debug)]
 pub(super) struct Compiled {
     pub(super) rank: Arc<Rank>,
     /// The addresses of a Service that nodes translate, in order.
     pub(super) addresses: Box<[Own]>,
-    /// The port at which load balancers ask for it, and what they are told.
+    /// The port on which load balancers ask about the Service, and the answer.
     pub(super) health_check: Option<(u16, LocalEndpoints)>,
-    /// Its frontends. Those of a pod lead nowhere before they are granted.
+    /// The frontends. The frontends of a pod lead nowhere until its ports are granted.
     pub(super) frontends: BTreeMap<FrontendKey, Arc<Frontend>>,
-    /// What is not translated.
+    /// The parts that are not translated, with the reasons.
     pub(super) omissions: BTreeSet<Omission>,
 }
 
@@ -60,7 +59,7 @@ pub(super) struct Compiled {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Own {
     pub(super) address: IpAddr,
-    /// Whether it may be a service's.
+    /// Whether the address may be a service's address.
     pub(super) is_admitted: bool,
     pub(super) is_external_ip: bool,
 }
@@ -77,10 +76,11 @@ impl Compiled {
     }
 }
 
-/// An address of a Service with its kind and policy, and whether it may be a service's.
+/// An address of a Service, its kind and policy, and whether it may be a service's address.
 type Reached = (IpAddr, (AddressKind, TrafficPolicy), bool);
 
-/// The frontends of a port that are equal: for addresses of one family (`is_v4`) at which the same clients get the same.
+/// The properties by which frontends of a port are equal: at these addresses of one family (`is_v4`), the same clients
+/// get the same endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Alike {
     is_v4: bool,
@@ -90,7 +90,7 @@ struct Alike {
 }
 
 impl Alike {
-    /// `announced`: the nets of cluster IPs to which routers lead clients from outside.
+    /// `announced` contains the nets of cluster IPs that routers outside the cluster send to any node.
     fn new(service: &Service, opening: &Opening, announced: &[IpNet]) -> Self {
         let is_announced = || announced.iter().any(|net| net.contains(&opening.address));
         Self {
@@ -106,8 +106,8 @@ impl Alike {
 }
 
 impl Compiler<'_> {
-    /// Compiles an object to frontends. `None`: nothing of it is translated. `admits` says whether an address may be a
-    /// service's.
+    /// Compiles an object to frontends. Returns `None` if nothing of the object is translated. `admits` says whether an
+    /// address may be a service's address.
     pub(super) fn compile(
         &self,
         key: &Arc<ObjectKey>,
@@ -135,15 +135,16 @@ impl Compiler<'_> {
         }
     }
 
-    /// The pod that an object is, if it is one that asks for ports of this node.
+    /// Returns the pod, if the object is a pod of this node that requests host ports.
     pub(super) fn host_pod<'a>(&self, object: &'a Object) -> Option<&'a Pod> {
         let Object::Pod(pod) = object else { return None };
         let is_here = pod.node_name.as_ref() == Some(&self.here.node);
         (self.node_ports.of_pods && is_here && host_ports::has_some(pod)).then_some(pod)
     }
 
-    /// What a Service asks for of its namespace's share: its backends, and for each of its frontends as many as take the
-    /// same memory; at most the backends of one Service. It is the same on all nodes.
+    /// Returns how much of its namespace's share a Service requests, in backends. Each frontend counts as the number of
+    /// backends that take the same memory. The result is at most the number of backends that one Service may have. The
+    /// result is the same on all nodes.
     pub(super) fn asked(&self, name: &ObjectName, service: &Service) -> usize {
         let ports = translated_ports(service);
         let slices = self.slices.of_ports(name, ports);
@@ -181,7 +182,7 @@ impl Compiler<'_> {
         compiled.addresses = reached.into_iter().map(own).collect();
     }
 
-    /// The addresses of a Service that nodes translate, in order.
+    /// Returns the addresses of a Service that nodes translate, in order.
     fn reached_addresses(
         &self,
         service: &Service,
@@ -208,7 +209,8 @@ impl Compiler<'_> {
         reached
     }
 
-    /// Compiles a port, which these slices have. `left`: the endpoints of the Service that may still be looked at.
+    /// Compiles a port. `slices` are the slices that have this port. `left` is the number of the Service's endpoints
+    /// that may still be examined.
     fn compile_port(
         &self,
         (name, service, ranges): (&ObjectName, &Service, &Clients),
@@ -245,8 +247,9 @@ impl Compiler<'_> {
         }
     }
 
-    /// A frontend of a Service's port, which these slices have, for every client. It has no backends if there are more
-    /// endpoints than `left`, from which they are taken: also those that no client gets, because each is looked at.
+    /// Returns the frontend of a Service's port, for every client. `slices` are the slices that have this port. The
+    /// frontend has no backends if there are more endpoints than `left`. All endpoints are subtracted from `left`, also
+    /// those that no client gets, because each is examined.
     fn frontend(
         &self,
         (name, service): (&ObjectName, &Service),
@@ -291,27 +294,27 @@ impl Compiler<'_> {
     }
 }
 
-/// The ports of a Service that are translated.
+/// Returns the ports of a Service that are translated.
 fn translated_ports(service: &Service) -> &[ServicePort] {
     &service.ports[..service.ports.len().min(MOST_PORTS)]
 }
 
-/// Whether the addresses of a slice, which are all of one family, are of this one.
+/// Returns whether the addresses of a slice are of this family. All addresses of a slice are of one family.
 fn is_of_family(slice: &EndpointSlice, is_v4: bool) -> bool {
     slice.endpoints.first().is_some_and(|it| it.address.is_ipv4() == is_v4)
 }
 
-/// Whether an address of this kind serves the clients of `loadBalancerSourceRanges` alone.
+/// Returns whether an address of this kind serves only the clients in `loadBalancerSourceRanges`.
 pub(super) fn has_source_ranges(service: &Service, kind: AddressKind) -> bool {
     kind.heeds_source_ranges() && !service.source_ranges.is_empty()
 }
 
-/// The seconds for which a client keeps its backend, if it does.
+/// Returns the seconds for which a client keeps its backend, if the Service has client affinity.
 pub(super) fn affinity(service: &Service) -> Option<u32> {
     service.client_affinity.map(|it| it.timeout.unwrap_or(AFFINITY))
 }
 
-/// The key of a frontend at an address, with this number for the Service's port.
+/// Returns the key of a frontend at an address; `port` stands for the Service's port.
 pub(super) fn frontend_key(address: IpAddr, of: &ServicePort, port: u16) -> FrontendKey {
     let protocol = of.protocol.unwrap_or(Protocol::Tcp).number();
     FrontendKey { address: address.into(), protocol, port }

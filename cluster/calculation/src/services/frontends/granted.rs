@@ -1,7 +1,7 @@
-//! The ports of this node for which its pods ask, and those of them that are granted.
+//! The host ports that pods of this node request, and those that are granted.
 //!
-//! A port leads to a pod while both hold: no Service and no older pod has it, and the agent grants it, which knows what the
-//! node's own programs use.
+//! A port leads to a pod under two conditions: no Service and no older pod has the port, and the agent has granted it.
+//! The agent knows which ports the node's own programs use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,19 +17,19 @@ use crate::services::bounds::MOST_HOST_PORTS;
 use crate::services::omission::Omission;
 use crate::services::rank::Rank;
 
-/// The ports of this node that lead to pods, each with its pod.
+/// The ports of this node that lead to pods, each with the pod.
 pub type GrantedPorts = BTreeMap<FrontendKey, Arc<ObjectKey>>;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct HostPorts {
-    /// The ports that each pod asks for.
+    /// The ports that each pod requests.
     asked: BTreeMap<Arc<Rank>, Box<[FrontendKey]>>,
     granted: GrantedPorts,
 }
 
 impl HostPorts {
-    /// Notes the ports for which a pod asks, and leaves those that are granted.
+    /// Records the ports that a pod requests. Its frontends for ports that are not granted are removed.
     pub(super) fn ask(
         &mut self,
         rank: &Arc<Rank>,
@@ -39,12 +39,12 @@ impl HostPorts {
         frontends.retain(|key, _| self.granted.get(key) == Some(&rank.object));
     }
 
-    /// Forgets what an object has asked for.
+    /// Removes the requests of an object.
     pub(super) fn forget(&mut self, rank: &Rank) {
         self.asked.remove(rank);
     }
 
-    /// Replaces what is granted, and returns the pods whose ports differ.
+    /// Replaces the granted ports, and returns the pods whose ports have changed.
     fn grant(&mut self, granted: &GrantedPorts) -> BTreeSet<ObjectKey> {
         let before = std::mem::replace(&mut self.granted, granted.clone());
         let differs = |(key, pod): &(&FrontendKey, &Arc<ObjectKey>)| {
@@ -56,13 +56,14 @@ impl HostPorts {
 }
 
 impl Frontends {
-    /// The ports of this node for which pods ask, each with the pod that may have it: the oldest one, if no Service has the
-    /// port and not too many do. They lead nowhere before they are granted.
+    /// Returns the ports of this node that pods request, each with the pod that may have it. This is the oldest pod
+    /// that requests the port, if no Service has the port and the limit is not reached. The ports lead nowhere until
+    /// they are granted.
     pub fn asked_ports(&self) -> GrantedPorts {
         self.each_asked_port(|_, _| {})
     }
 
-    /// Grants these of the ports that were asked for, and takes the others away. `admits` is as for
+    /// Grants these ports, which pods have requested, and revokes all others. `admits` is the same as for
     /// [`Frontends::follow`]. Returns whether anything has changed.
     pub fn grant(
         &mut self,
@@ -78,7 +79,7 @@ impl Frontends {
         true
     }
 
-    /// As [`Frontends::asked_ports`]. Calls `omit` for each port that a pod does not get.
+    /// Like [`Frontends::asked_ports`]. Calls `omit` for each port that a pod does not get.
     pub(super) fn each_asked_port<'a>(
         &'a self,
         mut omit: impl FnMut(&'a ObjectKey, Omission),

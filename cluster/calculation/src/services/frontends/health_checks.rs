@@ -1,7 +1,8 @@
-//! The ports of this node at which load balancers ask whether a Service has endpoints here (`healthCheckNodePort`).
+//! The ports of this node on which load balancers ask whether a Service has endpoints here (`healthCheckNodePort`).
 //!
-//! Sources: Kubernetes API, `ServiceSpec`; KEP-1669. kube-proxy (`pkg/proxy/healthcheck`) counts alike: an endpoint that
-//! terminates may still get connections, and does not count, so that balancers turn to other nodes before it is gone.
+//! Sources: Kubernetes API, `ServiceSpec`; KEP-1669. kube-proxy (`pkg/proxy/healthcheck`) counts in the same way: a
+//! terminating endpoint may still get connections but does not count, so that load balancers use other nodes before the
+//! endpoint is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,30 +19,30 @@ use crate::services::addresses::has_family;
 use crate::services::bounds::MOST_HEALTH_CHECKS;
 use crate::services::omission::Omission;
 
-/// What load balancers are told at a port.
+/// The answer to load balancers on a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthCheck {
     /// The Service.
     pub service: Arc<ObjectKey>,
-    /// The ready endpoints on this node, each address once.
+    /// The number of ready endpoints on this node. Each address counts once.
     pub endpoints: LocalEndpoints,
 }
 
-/// How many endpoints of a Service are ready on this node, of IPv4 and of IPv6. `None`: the Service has no address of the
-/// family, and its port is not served there.
+/// The number of a Service's ready endpoints on this node, for IPv4 and for IPv6. `None` if the Service has no address
+/// of the family; its port is not served in this family.
 pub type LocalEndpoints = [Option<usize>; 2];
 
-/// The ports of this node that are for health checks.
+/// The ports of this node that answer health checks.
 pub type HealthChecks = BTreeMap<u16, HealthCheck>;
 
 impl Frontends {
-    /// The ports at which load balancers ask, each with the Service that has it: the oldest one, if no Service has it as a
-    /// node port and not too many have such ports.
+    /// Returns the ports on which load balancers ask, each with its Service. This is the oldest Service with this port,
+    /// if no Service has it as a node port and the limit is not reached.
     pub fn health_checks(&self) -> HealthChecks {
         self.each_health_check(|_, _| {})
     }
 
-    /// As [`Frontends::health_checks`]. Calls `omit` for each Service whose port is not served.
+    /// Like [`Frontends::health_checks`]. Calls `omit` for each Service whose port is not served.
     pub(super) fn each_health_check<'a>(
         &'a self,
         mut omit: impl FnMut(&'a ObjectKey, Omission),
@@ -67,7 +68,7 @@ impl Frontends {
         checks
     }
 
-    /// The Service to which a port of this node leads.
+    /// Returns the Service to which a port of this node leads.
     pub(super) fn service_at(&self, key: &FrontendKey) -> Option<&Arc<ObjectKey>> {
         let (precedence, _) = self.claims.first(key)?;
         (!precedence.rank.is_pod).then_some(&precedence.rank.object)
@@ -75,7 +76,8 @@ impl Frontends {
 }
 
 impl Compiler<'_> {
-    /// The port at which load balancers ask for a Service, and what they are told. `None`: none asks, or it is not served.
+    /// Returns the port on which load balancers ask about a Service, and the answer. Returns `None` if the Service has
+    /// no such port, or if the port is not served.
     pub(super) fn compile_health_check(
         &self,
         (name, service): (&ObjectName, &Service),

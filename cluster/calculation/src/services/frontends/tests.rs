@@ -1,5 +1,5 @@
-//! Any order and any batches of changes lead to the table that all of them at once lead to, from nothing; and this table
-//! is what the rules say, written down a second time.
+//! Laws: any order and any batches of changes lead to the same table as all changes at once. This table equals the
+//! result of a second, simple implementation of the rules.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -34,29 +34,30 @@ mod external_ips;
 mod reference;
 mod viewed;
 
-/// Addresses that services have.
+/// The addresses of services.
 const ADDRESSES: &[&str] = &["10.96.0.1", "10.96.0.2", "192.0.2.9", "fd00:96::1"];
-/// The nets whose addresses count as one of `externalIPs`: all of these but 10.96.0.1.
+/// The nets in which an address of `externalIPs` takes effect. They contain all of these addresses except 10.96.0.1.
 const EXTERNAL: [&str; 3] = ["10.96.0.2/32", "192.0.2.0/28", "fd00:96::/64"];
-/// The net of cluster IPs to which routers lead.
+/// The net of cluster IPs that routers outside the cluster send to any node.
 const ANNOUNCED: &str = "10.96.0.0/31";
-/// Addresses that endpoints, pods and nodes have.
+/// The addresses of endpoints, pods and nodes.
 const ENDS: &[&str] = &["10.0.0.1", "10.0.0.2", "10.0.0.3", "172.18.0.2", "127.0.0.1", "fd00::1"];
-/// Addresses that clients have.
+/// The addresses of clients.
 const CLIENTS: [&str; 3] = ["10.0.0.1", "192.0.2.1", "fd00::1"];
 
-/// Of node n1.
+/// Returns the node ports of node n1.
 fn node_ports() -> NodePorts {
     let addresses = [ip("172.18.0.2"), ip("127.0.0.1")].into();
     NodePorts { range: (30_000, 32_767), addresses, of_pods: true }
 }
 
-/// Where Services have node ports: at addresses of the node, and where nobody can ask if it has none of a family.
+/// Returns the addresses at which Services have node ports: addresses of the node, and the unspecified address of a
+/// family in which the node has none.
 fn node_port_places() -> BTreeSet<IpAddr> {
     node_ports().addresses.into_iter().chain([ip("::")]).collect()
 }
 
-/// Of a cluster that leaves some nets to `externalIPs`.
+/// Returns the frontends of a cluster with some nets for `externalIPs`.
 fn seen_from(node: &str, node_ports: NodePorts) -> Frontends {
     let external = EXTERNAL.map(|net| net.parse().unwrap());
     let announced = [ANNOUNCED.parse().unwrap()];
@@ -170,7 +171,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
             let lost = before.difference(&now_named).count() as u32;
             let now_of = namespaces(&frontends);
             let lost = lost + given_away(&of, &now_of);
-            // A frontend of UDP that has lost a backend counts, too.
+            // A UDP frontend that has lost a backend counts, too.
             let has_lost = |(key, was): (&FrontendKey, &Seen)| {
                 let is_udp = key.protocol == protocol::UDP;
                 is_udp
@@ -179,7 +180,8 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
             };
             let lost = lost + was.iter().filter(|it| has_lost(*it)).count() as u32;
             let counted = frontends.table().gone() - gone;
-            // Where addresses are admitted again, or a pod gets a port that another had, a frontend may lose backends twice.
+            // If addresses are admitted again, or if a pod gets a port that another pod had, a frontend may lose
+            // backends twice.
             let twice = readmits || of.values().chain(now_of.values()).any(|it| *it == 0);
             prop_assert!(counted == lost || twice && counted > lost, "{} {}", counted, lost);
             let mut fresh = seen_from("n1", node_ports());
@@ -208,12 +210,13 @@ fn any_order_and_any_batches_of_changes_lead_to_the_table_that_the_rules_say() {
     assert!(counts.len() == 28 && counts.values().all(|count| *count > 5), "{counts:?}");
 }
 
-/// The namespace of each frontend, by its number; 0: it is a pod's.
+/// Returns the namespace of each frontend, by its number. 0 means that the frontend is a pod's.
 fn namespaces(frontends: &Frontends) -> BTreeMap<FrontendKey, u64> {
     frontends.table().frontends().map(|(key, it)| (*key, it.namespace)).collect()
 }
 
-/// The number of frontends but for those of UDP that are another namespace's or nobody's now: they hold other connections.
+/// Returns the number of frontends, except UDP, that now belong to another namespace or to nothing. Connections through
+/// such a frontend belong to its earlier Service.
 fn given_away(before: &BTreeMap<FrontendKey, u64>, now: &BTreeMap<FrontendKey, u64>) -> u32 {
     let is_others = |(key, namespace): &(&FrontendKey, &u64)| {
         key.protocol != protocol::UDP && now.get(key) != Some(namespace)
@@ -221,7 +224,7 @@ fn given_away(before: &BTreeMap<FrontendKey, u64>, now: &BTreeMap<FrontendKey, u
     before.iter().filter(is_others).count() as u32
 }
 
-/// The addresses that hold connections, as a table has them.
+/// Returns the addresses that keep connections alive, from a table.
 fn named_in(table: &ServiceTable) -> BTreeSet<(IpAddr, Option<u64>)> {
     let named = |address: IpAddr| {
         let namespaces = ["a", "b"].map(numbers::of_namespace).into_iter();
@@ -232,7 +235,7 @@ fn named_in(table: &ServiceTable) -> BTreeSet<(IpAddr, Option<u64>)> {
     ENDS.iter().flat_map(|it| named(ip(it))).collect()
 }
 
-/// The addresses that hold connections: everybody's, or those of a namespace.
+/// Returns the addresses that keep connections alive: those of all namespaces, or those of one namespace.
 fn named(contents: &Contents) -> BTreeSet<(IpAddr, Option<u64>)> {
     let named = |address: IpAddr| {
         if is_held(contents, address) {
@@ -244,12 +247,12 @@ fn named(contents: &Contents) -> BTreeSet<(IpAddr, Option<u64>)> {
     ENDS.iter().flat_map(|it| named(ip(it))).collect()
 }
 
-/// The name of an omission's variant.
+/// Returns the name of an omission's variant.
 fn kind(omission: &Omission) -> String {
     format!("{omission:?}").chars().take_while(char::is_ascii_alphabetic).collect()
 }
 
-/// A cluster of manifests, as node `n1` sees it.
+/// Compiles a cluster of manifests, as node `n1` sees it.
 fn compiled(text: &str) -> Frontends {
     let contents = Contents::from_texts([("a.yaml", text)]);
     let mut frontends = seen_from("n1", node_ports());
@@ -259,7 +262,7 @@ fn compiled(text: &str) -> Frontends {
     frontends
 }
 
-/// With `--nodeport-addresses` clients may ask at some nodes alone, and are led to backends on all.
+/// With `--nodeport-addresses`, clients reach node ports only on some nodes, but the backends are on all nodes.
 #[test]
 fn a_node_at_which_nobody_asks_takes_the_visitors_of_node_ports() {
     let text = "
@@ -340,7 +343,8 @@ fn a_service_of_manifests_has_its_frontends_and_what_is_left_out_is_told() {
     assert!(is_named("10.0.0.3") && !is_named("169.254.169.254"));
 }
 
-/// Whether connections by a Service of namespace `a`, and by one of `b`, keep a backend with this address.
+/// Returns whether connections through a Service of namespace `a`, and of namespace `b`, keep a backend with this
+/// address.
 fn kept(address: &str, objects: &[&str]) -> [bool; 2] {
     let service = |namespace: &str, ip: &str| {
         format!(
@@ -466,13 +470,14 @@ fn what_a_service_makes_every_node_do_is_bounded() {
     assert!(found.omissions().any(|(_, it)| it == Omission::TooManyBackends));
     let found = compiled(&[service(200), slice(200, true)].concat());
     assert_eq!((backends(&found), found.omissions().count()), (100_000, 0));
-    // Those that nobody gets are looked at, too.
+    // Endpoints that no client gets count, too.
     let found = compiled(&[service(300), slice(300, false)].concat());
     assert_eq!(backends(&found), 0);
     assert!(found.omissions().any(|(_, it)| it == Omission::TooManyBackends));
 }
 
-/// A Service of a namespace that is as old as this day of January and has as many backends as one may, with its slice.
+/// Returns a Service of a namespace that was created on this day of January and has the maximum number of backends,
+/// with its slice.
 fn greedy(namespace: &str, name: &str, day: u8) -> String {
     let list =
         |text: fn(usize) -> String, count| (0..count).map(text).collect::<Vec<_>>().join(", ");
@@ -511,7 +516,7 @@ fn a_namespace_that_asks_too_much_has_its_oldest_services_and_its_neighbour_all(
     let name = ObjectName::new("a", "s6");
     let view = frontends.view(&contents, &name, ("n1", &node_ports()), |_| true).unwrap();
     assert_eq!(view.left_alone, Some(LeftAlone::Namespace));
-    // An older one goes: the next one has its place.
+    // An older Service is removed, and the next one takes its place.
     let key = ObjectKey::new(Kind::Service, "a", "s2");
     let before = contents.objects.remove(&key);
     let changes = Changes::Objects(BTreeMap::from([(key, before)]));
@@ -520,7 +525,7 @@ fn a_namespace_that_asks_too_much_has_its_oldest_services_and_its_neighbour_all(
     assert_eq!(left_out(&frontends), ["Service a/s6"]);
 }
 
-/// A Service of type `LoadBalancer` whose balancer asks at a port.
+/// Returns a Service of type `LoadBalancer` with a port for health checks.
 fn checked(name: &str, created: &str, port: u16) -> String {
     format!(
         "---\n{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: a, creationTimestamp: '{created}'}}, spec: \
@@ -568,7 +573,7 @@ fn a_balancer_is_told_of_the_ready_endpoints_of_the_node_and_what_is_not_served_
 #[test]
 fn a_node_serves_a_bounded_number_of_health_checks_to_the_oldest_services() {
     let many = |count: u16| -> String {
-        // The names are in the opposite order.
+        // The names are in the opposite order of the ages.
         let created = |it| format!("2026-01-01T00:{:02}:{:02}Z", it / 60, it % 60);
         (0..count).map(|it| checked(&format!("s{}", 999 - it), &created(it), 31_000 + it)).collect()
     };
@@ -611,7 +616,7 @@ fn a_node_gives_a_bounded_number_of_its_ports_to_its_oldest_pods() {
     };
     let (old, new) = (pod("z", "2026-01-01T00:00:00Z", 300), pod("a", "2026-01-02T00:00:00Z", 600));
     let asked = compiled(&[&old, &new[..]].concat()).asked_ports();
-    // Each at two addresses.
+    // Each port is on two addresses.
     let of = |name: &str| asked.values().filter(|it| it.name == name).count();
     assert_eq!((of("z"), of("a")), (400, 2 * (MOST_HOST_PORTS - 200)));
     let told = |found: &Frontends| {

@@ -1,5 +1,5 @@
-//! What a node does with one Service, with a reason for each address and endpoint that is left out. It is decided by what
-//! the table is made of.
+//! One Service as a node translates it, with a reason for each address and endpoint that is left out. It is derived
+//! from the same data as the table.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -23,17 +23,17 @@ use crate::services::rank::{Precedence, Rank};
 /// A Service, as clients of a node see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceView {
-    /// Why nothing of it is translated. Then there is nothing else.
+    /// The reason why nothing of the Service is translated. If it is present, the other fields have no meaning.
     pub left_alone: Option<LeftAlone>,
-    /// Its addresses that no node translates, each with the reason.
+    /// The addresses of the Service that no node translates, each with the reason.
     pub untranslated: Vec<(IpAddr, Untranslated)>,
-    /// The seconds for which a client keeps its backend, if it does.
+    /// The seconds for which a client keeps its backend, if the Service has client affinity.
     pub affinity: Option<u32>,
-    /// Whether its endpoints are known. They are not while a slice of its namespace is not valid.
+    /// Whether the Service's endpoints are known. They are not known while a slice of its namespace is invalid.
     pub is_known: bool,
-    /// The clients that its `loadBalancerSourceRanges` let in at balancers' addresses.
+    /// The clients that `loadBalancerSourceRanges` admits at load balancers' addresses.
     in_source_ranges: Clients,
-    /// One for each of `spec.ports`, in order.
+    /// The ports, one for each item of `spec.ports`, in the same order.
     pub ports: Vec<PortView>,
 }
 
@@ -48,24 +48,25 @@ pub struct PortView {
     pub port: u16,
     /// `nodePort`.
     pub node_port: Option<u16>,
-    /// Why some of its addresses have no frontend on this node.
+    /// The reasons why some addresses of the Service have no frontend on this node.
     pub omissions: Vec<Omission>,
-    /// The endpoints for each family and policy. A Service that has no address yet has those of its cluster IPs to be.
+    /// The endpoints for each family and policy. If the Service has no address yet, it has the endpoints of its future
+    /// cluster IPs.
     pub choices: Vec<ChoiceView>,
 }
 
-/// The endpoints of a port for the frontends of a family that have the same policy.
+/// The endpoints of a port for frontends of one family with the same policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChoiceView {
     /// Whether the family is IPv4.
     pub is_v4: bool,
-    /// The endpoints that clients may get.
+    /// Which endpoints clients may get.
     pub policy: TrafficPolicy,
     /// The frontends, in the order of their addresses.
     pub frontends: Vec<FrontendView>,
-    /// The endpoints, in order. Slices may say different things of one address.
+    /// The endpoints, in order. Slices may disagree about the same address.
     pub endpoints: Vec<EndpointView>,
-    /// What becomes of a connection if no endpoint may be had.
+    /// What happens to a connection if there is no backend.
     pub without_backend: WithoutBackend,
 }
 
@@ -74,13 +75,13 @@ pub struct ChoiceView {
 pub struct FrontendView {
     /// The address.
     pub address: IpAddr,
-    /// The port, a node port among them.
+    /// The port, which may be a node port.
     pub port: u16,
-    /// What the address is.
+    /// The kind of the address.
     pub kind: AddressKind,
-    /// Whether only the clients of `loadBalancerSourceRanges` are served.
+    /// Whether only the clients in `loadBalancerSourceRanges` are served.
     pub has_source_ranges: bool,
-    /// The Service that has the same address, protocol and port, comes first, and gets the connections.
+    /// Another Service with the same address, protocol and port that comes first and gets the connections.
     pub taken_by: Option<ObjectName>,
 }
 
@@ -89,35 +90,35 @@ pub struct FrontendView {
 pub struct EndpointView {
     /// The address.
     pub address: IpAddr,
-    /// The port; `None` if its slice has none for the Service's port.
+    /// The port, or `None` if the endpoint's slice has none for the Service's port.
     pub port: Option<u16>,
-    /// Why new connections do not get it. `None`: they may get it.
+    /// The reason why new connections do not get the endpoint. `None` if they may get it.
     pub left_out: Option<LeftOut>,
-    /// Its node.
+    /// The node of the endpoint.
     pub node: Option<Arc<str>>,
-    /// The nodes for which hints mean it.
+    /// The nodes to which hints assign the endpoint.
     pub for_nodes: Vec<Box<str>>,
-    /// The zones for which hints mean it.
+    /// The zones to which hints assign the endpoint.
     pub for_zones: Vec<Box<str>>,
 }
 
 impl ChoiceView {
-    /// The endpoints that new connections may get.
+    /// Returns the endpoints that new connections may get.
     pub fn backends(&self) -> impl Iterator<Item = &EndpointView> {
         self.endpoints.iter().filter(|it| it.left_out.is_none())
     }
 }
 
 impl ServiceView {
-    /// Whether new connections of a client with this address are taken at an address of this kind.
+    /// Returns whether new connections of a client with this address are accepted at an address of this kind.
     pub fn serves(&self, client: IpAddr, at: AddressKind) -> bool {
         !at.heeds_source_ranges() || self.in_source_ranges.has(client.into())
     }
 }
 
 impl Frontends {
-    /// The Service that gets connections to an address, protocol and port, which may be those of a node port: it is the same
-    /// on all nodes, so that this table's node tells of others.
+    /// Returns the Service that gets connections to an address, protocol and port. A node port is the same on all
+    /// nodes, so the answer for this table's node also holds for other nodes.
     pub fn service_of(
         &self,
         (address, is_of_node): (IpAddr, bool),
@@ -128,16 +129,17 @@ impl Frontends {
         self.service_at(&FrontendKey { address: at.into(), protocol, port }).map(|it| &**it)
     }
 
-    /// The address of this table's node that has the node ports of a family.
+    /// Returns this node's address of a family that has node ports.
     fn node_address(&self, is_v4: bool) -> Option<IpAddr> {
         self.node_ports.addresses.iter().find(|it| it.is_ipv4() == is_v4).copied()
     }
 
-    /// What `node` does with a Service, if it has these node ports. `admits` is as for [`Frontends::follow`], and
-    /// `contents` are those of the last change. `None`: there is no valid Service of this name.
+    /// Returns a Service as `node` translates it, if the node has these node ports. `admits` is the same as for
+    /// [`Frontends::follow`], and `contents` are those of the last change. Returns `None` if there is no valid Service
+    /// of this name.
     ///
-    /// The node may be another one than that of the table; then Services that claim an address on that node alone are not
-    /// known.
+    /// The node may be other than the table's node. Services that claim an address only on that other node are not
+    /// known then.
     pub fn view(
         &self,
         contents: &Contents,
@@ -182,9 +184,9 @@ impl Frontends {
         Some(view)
     }
 
-    /// What load balancers are told that ask `node` for a Service, if it has these node ports: the port, and the ready
-    /// endpoints. `None`: the Service has no such port, or nothing of it is translated. `Err` says why the port is not
-    /// served.
+    /// Returns the answer of `node` to load balancers that ask about a Service, if the node has these node ports: the
+    /// port, and the number of ready endpoints. Returns `None` if the Service has no such port, or if nothing of it is
+    /// translated. Returns `Err`, with the reason, if the port is not served.
     pub fn health_check_view(
         &self,
         contents: &Contents,
@@ -193,7 +195,7 @@ impl Frontends {
     ) -> Option<Result<(u16, LocalEndpoints), Omission>> {
         let key = ObjectKey::new(Kind::Service, &name.namespace, &name.name);
         let Some(Object::Service(service)) = contents.valid(&key) else { return None };
-        // A Service that is left alone, or left out, claims nothing.
+        // A Service that is left alone or left out does not claim the port.
         let is_translated = left_alone(service).is_none()
             && !self.shares.leaves_out(&Rank::new(&Arc::new(key.clone()), service.created));
         let here = Here { node: node.to_owned(), zone: None };
@@ -292,8 +294,8 @@ impl Frontends {
         ChoiceView { is_v4, policy, frontends: Vec::new(), endpoints, without_backend }
     }
 
-    /// The Service before this one that has an opening of this one. A node port is the same on all nodes, so the
-    /// table's own node tells of others.
+    /// Returns the Service that comes before this one and has the same address and port. A node port is the same on all
+    /// nodes, so the answer for the table's own node also holds for other nodes.
     fn taken_by(
         &self,
         rank: &Arc<Rank>,

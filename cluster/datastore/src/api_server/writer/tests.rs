@@ -40,7 +40,7 @@ fn tokens(value: &Value) -> Vec<String> {
     all.map(|it| it.as_str().unwrap().to_owned()).collect()
 }
 
-/// The outcomes of the tokens that one writer has tried to write.
+/// The outcomes of the tokens that one writer tried to write.
 #[derive(Debug, Default)]
 struct TokenOutcomes {
     written: Vec<String>,
@@ -49,8 +49,8 @@ struct TokenOutcomes {
     revisions: Vec<Revision>,
 }
 
-/// Adds tokens to the object, one a write. Each is tried once, as many milliseconds after the object was read as its
-/// pause says.
+/// Adds tokens to the object, one in each write. Each token is tried once. The pause is the number of milliseconds
+/// between reading the object and writing it.
 async fn add_tokens(writer: &Writer, name: usize, pauses: &[u64]) -> TokenOutcomes {
     let mut outcomes = TokenOutcomes::default();
     for (at, pause) in pauses.iter().enumerate() {
@@ -80,7 +80,8 @@ async fn add_tokens(writer: &Writer, name: usize, pauses: &[u64]) -> TokenOutcom
     outcomes
 }
 
-/// Of concurrent writers each write is seen or refused, never lost; one without an answer is there once or not at all.
+/// Law: with concurrent writers, each write is either visible or refused, never lost. A write without an answer is
+/// visible once or not at all.
 #[test]
 fn each_write_is_seen_or_refused_and_never_lost() {
     let pauses = prop::collection::vec(prop::collection::vec(0..6_u64, 1..8), 1..5);
@@ -112,8 +113,8 @@ fn each_write_is_seen_or_refused_and_never_lost() {
     assert!(seen.get().iter().all(|count| *count > 0), "written, refused, unknown: {seen:?}");
 }
 
-/// Lets one writer for each list of pauses add tokens. Requests for the object meet these troubles, in order. Returns what
-/// the writers know, and the tokens that are there in the end.
+/// Runs one writer for each list of pauses; it adds tokens. Requests for the object meet these troubles, in order.
+/// Returns the outcomes that the writers know, and the tokens that exist at the end.
 fn write_at_once(pauses: &[Vec<u64>], troubles: Vec<u8>) -> (Vec<TokenOutcomes>, Vec<String>) {
     let server = server();
     let troubles = Mutex::new(troubles.into_iter());
@@ -189,7 +190,7 @@ fn the_first_pool_is_made_once_whoever_comes_and_is_an_object_of_the_served_vers
         assert_eq!(one.unwrap().len() + other.unwrap().len(), 1);
         let writer = writer(&server).await;
         assert_eq!(make_first(&writer, &pools[..1]).await.unwrap(), []);
-        // The other family has none yet.
+        // The other family has no pool yet.
         assert_eq!(make_first(&writer, &pools).await.unwrap(), pools[1..]);
         assert_eq!(make_first(&writer, &pools).await.unwrap(), []);
         let posts: Vec<String> = ["default-ipv4-ippool", "default-ipv6-ippool"]
@@ -233,7 +234,7 @@ fn a_first_pool_is_one_that_agents_can_read() {
     ");
 }
 
-/// One of each family.
+/// Returns one pool of each family.
 fn pools() -> Vec<DefaultPool> {
     let v4 = DefaultPool {
         cidr: "10.0.0.0/16".parse().unwrap(),
@@ -266,14 +267,14 @@ fn an_object_is_deleted_by_whoever_has_seen_its_last_value() {
         let late = writer.delete(&key(), &first).await;
         assert!(matches!(late, Err(WriteError::Conflict)), "{late:?}");
         assert!(writer.get(&key()).await.unwrap().is_some());
-        // The server does it, and its answer is lost. The second time there is nothing to do.
+        // The server deletes the object, but its answer is lost. The second delete has nothing to do.
         server.world().rule = Box::new(|it| (it.method == "DELETE").then_some(Answer::Lost));
         let lost = writer.delete(&key(), &second).await;
         assert!(matches!(lost, Err(WriteError::Unreachable(_))), "{lost:?}");
         server.world().rule = Box::new(|_| None);
         assert!(writer.get(&key()).await.unwrap().is_none());
         writer.delete(&key(), &second).await.unwrap();
-        // An object that was made anew is another one, even in a server that counts its versions anew.
+        // An object that was created again is another object, even if the server starts its versions again.
         let third = writer.create(&key(), json!({ "spec": {} })).await.unwrap();
         assert_ne!(third.uid, second.uid);
         let other = Revision { uid: second.uid, ..third.clone() };
@@ -379,7 +380,7 @@ fn a_list_has_what_its_selector_matches() {
     });
 }
 
-/// The objects of Calico's IPAM are in the version that is stored, and bear the name that the kind has there.
+/// The objects of Calico's IPAM are in the stored version, and have the kind's name in that version.
 #[test]
 fn objects_of_ipam_are_of_the_version_that_the_server_stores() {
     let all = [
@@ -435,7 +436,7 @@ fn an_object_that_is_gone_is_not_replaced_and_not_taken_for_changed() {
         let server = server();
         let writer = writer(&server).await;
         let revision = writer.create(&key(), json!({ "spec": {} })).await.unwrap();
-        // It has its uid, which a server takes for a precondition.
+        // The object contains its uid, which a server treats as a precondition.
         let (value, _) = writer.get(&key()).await.unwrap().unwrap();
         assert!(value["metadata"]["uid"].is_string());
         writer.delete(&key(), &revision).await.unwrap();

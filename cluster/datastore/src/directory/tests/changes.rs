@@ -1,4 +1,4 @@
-//! The changes that a store reports are exactly those that happened.
+//! Law: a store reports exactly the changes that happened.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -13,7 +13,8 @@ use proptest::test_runner::{Config, TestRunner};
 use super::super::{Changes, STANDS, Store};
 use super::{Moment, namespace, put};
 
-/// A file that is absent, or has some of a few objects after some lines without meaning.
+/// Generates a file that does not exist, or that contains some of a few objects after some
+/// meaningless lines.
 fn file() -> impl Strategy<Value = Option<String>> {
     let object = (select(&["a", "b", "c", "d"][..]), select(&["x", "y"][..]));
     let object = object.prop_map(|(name, team)| namespace(name, team));
@@ -47,7 +48,8 @@ fn changes_are_what_differs_and_contents_what_all_files_say() {
                     Some(text) => put(directory.path(), name, &text),
                     None => drop(fs::remove_file(directory.path().join(name))),
                 }
-                // Every other time a doubtful text has stayed long enough.
+                // At every second step, the text of a possible partial save has been unchanged long
+                // enough.
                 let later = STANDS.mul_f64(0.75) * at + Duration::from_hours(1);
                 let before = store.contents().clone();
                 let now = Moment { wall: wall + later, monotonic: monotonic + later };

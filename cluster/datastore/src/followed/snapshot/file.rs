@@ -1,4 +1,4 @@
-//! The file of the last state. It is used only if all of its content was written whole.
+//! The file with the last state. It is used only if all of its content was written completely.
 //!
 //! ```text
 //! block 0, block 1   heads: `manx-state 2 SEQUENCE LENGTH SUM COMPLETE OWN-SUM`, 512 bytes each
@@ -8,10 +8,10 @@
 //!                    `=Pod`                         all objects of the kind follow; those from before are gone
 //! ```
 //!
-//! A commit appends lines, syncs them, and then writes the older head anew. So a crash at any time leaves a head with
-//! the length of the log at some commit, and its sum. Nothing of the log is read before all of it has that
-//! sum: one bit that differs makes the file [`UnusableFile`]. The sum is FNV-1a: it shows damage, not forgery,
-//! and the file is believed only if no other user can write to it.
+//! A commit appends lines, syncs them to disk, and then overwrites the older head. So after a crash at any time, a head
+//! contains the length and the sum of the log at some commit. The log is used only if all of it has this sum. A single
+//! different bit makes the file [`UnusableFile`]. The sum is FNV-1a. It detects damage but not forgery, so the file is
+//! trusted only if no other user can write to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -25,26 +25,26 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 
-/// The form of the file, as a head begins.
+/// The format of the file, with which a head begins.
 const FORM: &str = "manx-state 2";
-/// The bytes of a head.
+/// The length of a head, in bytes.
 const HEAD: u64 = 512;
 /// The offset of the log.
 const LOG: u64 = 2 * HEAD;
-/// This many bytes of lines are written at once.
+/// The number of bytes of lines that are written at once.
 const PIECE: usize = 1 << 20;
-/// The log is written anew when it has grown by this many bytes, and to twice its length when it was new.
+/// The log is rewritten when it has grown by this many bytes and is also at least twice as long as when it was new.
 const GROWTH: u64 = 1 << 20;
-/// Only its user reads and writes the file.
+/// Only the owner may read and write the file.
 const MODE: u32 = 0o600;
 
 /// The reason why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UnusableFile {
-    /// It is damaged, or it is not ours. It is set aside.
+    /// The file is damaged or was not written by Manx. It is renamed and kept.
     #[error("{0}")]
     File(String),
-    /// Another process has locked it.
+    /// Another process has locked the file.
     #[error("another process keeps its state there: expected a file for each agent (--state)")]
     InUse,
     /// A system call failed.
@@ -52,12 +52,12 @@ pub(super) enum UnusableFile {
     Io(#[from] io::Error),
 }
 
-/// One change, with the names that the file has for objects: `KIND/NAMESPACE/NAME`.
+/// One change. Names of objects have the form `KIND/NAMESPACE/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
     Put(String, String),
     Remove(String),
-    /// These are all objects of a kind.
+    /// Replaces all objects of a kind.
     Replace(String, Vec<(String, String)>),
 }
 
@@ -66,13 +66,13 @@ pub(super) enum Change {
 pub(super) struct State {
     /// The texts of all objects, by name.
     pub(super) objects: BTreeMap<String, String>,
-    /// The kinds of which all objects were written.
+    /// The kinds whose objects were completely written.
     pub(super) listed: BTreeSet<String>,
-    /// The time of the last complete state, in seconds since 1970; 0: never.
+    /// The time of the last complete state, in seconds since 1970. 0 means never.
     pub(super) complete: u64,
 }
 
-/// A head: the length of the log at a commit, and its sum.
+/// A head: the length of the log at a commit, and the log's sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Head {
     sequence: u64,
@@ -87,15 +87,16 @@ pub(super) struct StateFile {
     path: PathBuf,
     file: Flock<File>,
     head: Head,
-    /// The length of the log when it was written anew, or about what it would have been at the start.
+    /// The length of the log when it was last rewritten. After opening, it is the estimated length that a rewritten log
+    /// would have.
     fresh: u64,
 }
 
 impl StateFile {
-    /// Opens the state at `path`. `Ok(None)`: there is no file.
+    /// Opens the state at `path`. Returns `Ok(None)` if there is no file.
     pub(super) fn open(path: &Path) -> Result<Option<(Self, State)>, UnusableFile> {
         let mut options = OpenOptions::new();
-        // A link is not followed, and a pipe in its place is not waited for.
+        // Links are not followed, and opening a FIFO does not wait.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let file = match options.read(true).write(true).custom_flags(flags).open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -118,10 +119,10 @@ impl StateFile {
         Ok(Some((this, state)))
     }
 
-    /// Makes the file anew, with a state in it. A file at `path` is replaced at once and as a whole.
+    /// Creates the file with a state in it. A file at `path` is replaced atomically.
     pub(super) fn create(path: &Path, state: &State) -> Result<Self, UnusableFile> {
         let new = beside(path, "new");
-        // Left by a crash.
+        // Such a file may be left from a crash.
         if let Err(error) = fs::remove_file(&new)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -138,7 +139,7 @@ impl StateFile {
         }
         this.write_piece(&mut lines, 1)?;
         this.file.sync_data()?;
-        // Both heads: a new block of a disk may hold anything.
+        // Both heads are written, because a new block of a disk may contain anything.
         this.write_head()?;
         this.write_head()?;
         this.fresh = this.head.length;
@@ -147,8 +148,8 @@ impl StateFile {
         Ok(this)
     }
 
-    /// Writes changes. When this returns they are on disk; if it fails, none of them is in force, and the same may be
-    /// tried again. `complete`: the time at which the state was complete.
+    /// Writes changes. When this returns, they are on disk. If it fails, none of them is in force, and the same changes
+    /// may be tried again. `complete` is the time at which the state was complete.
     pub(super) fn commit(
         &mut self,
         changes: &[Change],
@@ -220,7 +221,7 @@ impl StateFile {
         Ok(())
     }
 
-    /// Writes the length and sum of the log to the older of the two heads.
+    /// Writes the length and the sum of the log to the older of the two heads.
     fn write_head(&mut self) -> io::Result<()> {
         self.head.sequence += 1;
         let mut block = self.head.text().into_bytes();
@@ -229,7 +230,7 @@ impl StateFile {
         self.file.sync_data()
     }
 
-    /// Reads the log, whose sum is right.
+    /// Reads the log, whose sum was already checked.
     fn read(&mut self) -> Result<State, UnusableFile> {
         let mut state = State { complete: self.head.complete, ..State::default() };
         self.file.seek(SeekFrom::Start(LOG))?;
@@ -249,7 +250,7 @@ impl StateFile {
 }
 
 impl State {
-    /// Applies one line of the log. `None`: it is no valid line.
+    /// Applies one line of the log. Returns `None` if the line is not valid.
     fn take(&mut self, line: &str) -> Option<()> {
         let name = |text: &str| serde_json::from_str::<String>(text).ok();
         if let Some(rest) = line.strip_prefix('+') {
@@ -284,12 +285,12 @@ impl Head {
             sum: number(16)?,
             complete: number(10)?,
         };
-        // All of it is compared, the head's own sum as well.
+        // The whole line is compared, including the head's own sum.
         (head.text().trim_end() == line && words.next().is_some()).then_some(head)
     }
 }
 
-/// The path of another file with this ending.
+/// Returns the path of another file, with this ending.
 pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
@@ -297,7 +298,7 @@ pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// The kind in an object's name.
+/// Returns the kind in an object's name.
 fn kind_of(name: &str) -> &str {
     name.split('/').next().unwrap_or_default()
 }
@@ -306,7 +307,8 @@ fn put(lines: &mut Vec<u8>, name: &str, text: &str) -> io::Result<()> {
     lines.push(b'+');
     serde_json::to_writer(&mut *lines, name)?;
     lines.push(b'\t');
-    // JSON needs no line breaks: outside of its strings they are nothing, and within they are escaped.
+    // Line breaks can be replaced: outside of strings they have no meaning in JSON, and within strings they are always
+    // escaped.
     lines.extend(text.bytes().map(|byte| if byte == b'\n' { b' ' } else { byte }));
     lines.push(b'\n');
     Ok(())
@@ -317,7 +319,7 @@ fn not_a_file(error: &io::Error) -> bool {
     [libc::ELOOP, libc::EISDIR, libc::ENXIO].iter().any(|it| code == Some(*it))
 }
 
-/// Accepts only a file that no other user could write, and takes away the right of others to read it.
+/// Accepts only a file that no other user could write, and removes the right of others to read it.
 fn check_owner(file: &File) -> Result<(), UnusableFile> {
     let found = file.metadata()?;
     if !found.is_file() {
@@ -340,7 +342,7 @@ fn check_owner(file: &File) -> Result<(), UnusableFile> {
     Ok(())
 }
 
-/// The time for which an ending agent may keep the file while the next one starts.
+/// The time for which a stopping agent may still hold the file while the next agent starts.
 const ENDING: Duration = Duration::from_secs(3);
 
 fn lock(mut file: File) -> Result<Flock<File>, UnusableFile> {
@@ -373,8 +375,8 @@ fn newest_head(file: &File) -> Result<Head, UnusableFile> {
     })
 }
 
-/// The log is as long as the head says, and has that sum. It is read in pieces; its content is used only after this
-/// check.
+/// Checks that the log has the length and the sum in the head. The log is read in pieces; its content is used only
+/// after this check.
 fn check_log(mut file: &File, head: Head) -> Result<(), UnusableFile> {
     let damaged = || UnusableFile::File("its log is not what was written".to_owned());
     let found = file.metadata()?.len();
@@ -400,7 +402,7 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// FNV-1a of 64 bits (Fowler, Noll, Vo): the sum of no bytes, and the step for each byte.
+/// FNV-1a with 64 bits (Fowler, Noll, Vo): the sum of an empty text, and the step for each byte.
 const SUM_OF_NOTHING: u64 = 0xcbf2_9ce4_8422_2325;
 
 fn sum(before: u64, bytes: &[u8]) -> u64 {

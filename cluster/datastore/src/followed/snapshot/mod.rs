@@ -1,8 +1,8 @@
-//! The last state on disk, for an agent that starts while its server does not answer.
+//! The last state on disk. An agent uses it if it starts while its server does not answer.
 //!
-//! It is written on a thread of its own, so that a slow disk does not delay the agent. Changes are written in the order
-//! in which they came, and none is written after one that was lost, so the file holds the state of some time. A state
-//! that was never complete is not used, and neither is a damaged file ([`file`]).
+//! A separate thread writes it, so that a slow disk does not delay the agent. Changes are written in their order. After
+//! a lost change nothing more is written, so the file always contains the state of some moment. A state that was never
+//! complete is not used, and a damaged file is not used either ([`file`]).
 
 mod file;
 
@@ -21,13 +21,14 @@ use super::event::Event;
 use super::reading::Reading;
 use super::server::Server;
 
-/// The most changes that wait for the disk.
+/// The maximum number of changes that wait for the disk.
 const WAITING: usize = 16_384;
-/// The most bytes that wait while the disk fails. While it works, all objects of a large cluster may wait.
+/// The maximum number of bytes that wait while writes fail. While writes succeed, all objects of a large cluster may
+/// wait.
 const REFUSED: usize = 32 << 20;
-/// Changes of this time are written at once.
+/// Changes within this time are written together.
 const BURST: Duration = Duration::from_millis(500);
-/// A write that failed is tried again after this time: the disk may have been full.
+/// The time after which a failed write is tried again; the disk may have been full.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// A message to the writer.
@@ -38,7 +39,7 @@ enum WriterMessage {
 }
 
 impl WriterMessage {
-    /// About how many bytes it holds.
+    /// Returns the approximate number of bytes in the message.
     fn size(&self) -> usize {
         match self {
             Self::Change(Change::Put(name, text)) => name.len() + text.len(),
@@ -59,29 +60,29 @@ struct Backlog {
     is_refused: AtomicBool,
 }
 
-/// The way to the writer.
+/// The sender of messages to the writer.
 pub(crate) struct Snapshot {
     messages: SyncSender<WriterMessage>,
     backlog: Arc<Backlog>,
-    /// Whether a change was lost. No change may be written after it.
+    /// Whether a change was lost. After a lost change, nothing more may be written.
     lost: AtomicBool,
     trouble: Trouble,
 }
 
-/// The reason why there may be no last state to start from, as `manx status` shows it.
+/// The reason why the next start may find no last state, for `manx status`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Trouble(Arc<Mutex<Reasons>>);
 
 #[derive(Debug, Default)]
 struct Reasons {
-    /// The reason that holds while the agent runs.
+    /// A reason that stays as long as the agent runs.
     lasting: Option<String>,
-    /// The reason that holds until a complete state is on disk.
+    /// A reason that stays until a complete state is on disk.
     passing: Option<String>,
 }
 
 impl Trouble {
-    /// The present reason.
+    /// Returns the current reason.
     pub(crate) fn text(&self) -> Option<String> {
         let reasons = self.reasons();
         reasons.lasting.as_ref().or(reasons.passing.as_ref()).cloned()
@@ -91,7 +92,7 @@ impl Trouble {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the passing reason. A new reason is logged.
+    /// Sets the reason that may pass. A new reason is logged.
     fn set(&self, text: Option<String>) {
         let mut reasons = self.reasons();
         if let Some(text) = text.as_ref().filter(|text| reasons.passing.as_ref() != Some(*text)) {
@@ -106,12 +107,12 @@ impl Trouble {
     }
 }
 
-/// A state that was read.
+/// A state that was read from the file.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     /// The texts of all objects.
     pub(super) texts: Vec<String>,
-    /// When it was last known to be complete.
+    /// The last time at which the state was known to be complete.
     pub(super) complete: SystemTime,
 }
 
@@ -119,8 +120,8 @@ fn name(key: &ObjectKey) -> String {
     format!("{:?}/{}/{}", key.kind, key.namespace, key.name)
 }
 
-/// The usable part of a state; `None`: it is not complete for these kinds. The state of an earlier version may lack a
-/// kind of policy, and without policies more passes.
+/// Returns the usable part of a state, or `None` if the state is not complete for these kinds. This check is needed
+/// because the state of an earlier version may lack a kind of policy, and more passes without policies.
 fn loaded(state: State, kinds: &[Kind]) -> Option<Loaded> {
     let is_whole = kinds.iter().all(|kind| state.listed.contains(&format!("{kind:?}")));
     (is_whole && state.complete != 0).then(|| Loaded {
@@ -129,8 +130,8 @@ fn loaded(state: State, kinds: &[Kind]) -> Option<Loaded> {
     })
 }
 
-/// Opens the file, or makes it. An unusable one is set aside for inspection, and the reason is reported; an agent that
-/// reaches the server needs no file.
+/// Opens the file, or creates it. An unusable file is renamed and kept for inspection, and the reason is reported. An
+/// agent that reaches the server needs no file.
 fn open(path: &Path, server: &str, trouble: &Trouble) -> Option<(StateFile, State)> {
     let opened = match StateFile::open(path) {
         Err(UnusableFile::File(reason)) => set_aside(path).map(|aside| {
@@ -158,7 +159,7 @@ fn open(path: &Path, server: &str, trouble: &Trouble) -> Option<(StateFile, Stat
     made.inspect_err(unusable).ok()
 }
 
-/// Renames the file, in place of one that was set aside before.
+/// Renames the file. A file that was renamed earlier is replaced.
 fn set_aside(path: &Path) -> Result<PathBuf, UnusableFile> {
     let aside = beside(path, "damaged");
     fs::rename(path, &aside)?;
@@ -166,7 +167,7 @@ fn set_aside(path: &Path) -> Result<PathBuf, UnusableFile> {
 }
 
 impl Snapshot {
-    /// Opens the state in the file at `path`, and reads what it holds.
+    /// Opens the state in the file at `path`, and reads its content.
     pub(crate) fn open(
         path: &Path,
         server: Server,
@@ -182,7 +183,7 @@ impl Snapshot {
         (this, loaded(state, server.kinds))
     }
 
-    /// Records what an event says. Its texts are moved: the agent needs none.
+    /// Records an event. The texts are moved out of the event, because the agent does not need them.
     pub(super) fn record(&self, event: &mut Event) {
         let text = |reading: &mut Reading| (name(&reading.key), std::mem::take(&mut reading.text));
         self.send(WriterMessage::Change(match event {
@@ -247,7 +248,7 @@ fn write_all(
         {
             take(more);
         }
-        // The same commit is tried until it is written: no change may be written after a lost one.
+        // The same commit is tried until it succeeds, because nothing may be written after a lost change.
         while let Err(error) = file.commit(&changes, complete) {
             trouble.set(Some(format!(
                 "the last state cannot be written, and stays as it is on disk: {error}"
@@ -318,7 +319,7 @@ mod tests {
         assert!(snapshot.is_some() && loaded.is_none());
         let text = trouble.text().unwrap().replace(folder.path().to_str().unwrap(), "/var/lib");
         insta::assert_snapshot!(text, @r#"the last state /var/lib/state is not used: found no whole head, expected one that begins with "manx-state 2". It is set aside as /var/lib/state.damaged; until the API server has told all objects, an agent that starts while the server does not answer passes nothing"#);
-        // A folder in which nothing can be made.
+        // In this directory no file can be created.
         let trouble = Trouble::default();
         let (snapshot, _) = Snapshot::open(Path::new("/proc/self/none/state"), SERVER, &trouble);
         assert!(snapshot.is_none());

@@ -29,16 +29,15 @@ impl Peering {
         if wants_routes {
             let (used, learned) = (used(), self.speaker.first_learned(MOST_ROUTES + 1));
             let own = self.own_routes();
-            let learned = learned.into_iter().flat_map(|(prefix, routes)| {
-                let used = used.get(&prefix).copied();
-                routes.into_iter().map(move |route| (prefix, route, used))
-            });
-            let learned = learned.map(|(prefix, route, used)| KnownRoute {
+            let learned = learned
+                .into_iter()
+                .flat_map(|(prefix, routes)| routes.into_iter().map(move |route| (prefix, route)));
+            let learned = learned.map(|(prefix, route)| KnownRoute {
                 prefix,
                 gateway: Some(route.next_hop),
                 interface: interface_to(route.next_hop),
                 origin: Origin::Peer(self.kind_of(route.peer), route.peer),
-                is_used: used == Some(route.next_hop),
+                is_used: used.contains(&(prefix, route.next_hop)),
             });
             let (routes, more) = first(own.chain(learned));
             (snapshot.routes, snapshot.more_routes) = (routes, Some(more));

@@ -1,4 +1,4 @@
-//! The report as SARIF, the form that code review tools read.
+//! The report as SARIF, the format that code review tools read.
 //!
 //! Source: OASIS, "Static Analysis Results Interchange Format (SARIF) Version 2.1.0".
 

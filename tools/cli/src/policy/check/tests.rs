@@ -24,7 +24,7 @@ metadata: {name: allow}
 spec: {tier: security, ingress: [{action: Allow}]}
 ";
 
-/// The problems of texts, as if they were the files of a directory.
+/// The problems of texts, which are read as if they were the files of a directory.
 fn of_texts(files: &[(&str, &str)]) -> (Vec<Problem>, Report) {
     let texts = files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
     let read = Read { contents: Contents::from_texts(files.iter().copied()), texts };
@@ -78,7 +78,7 @@ spec:
     insta::assert_snapshot!(of_texts(&[("web.yaml", text)]).1.text());
 }
 
-/// Every code of the catalogue: its section without the title.
+/// Every code of the catalogue, with its section without the title.
 fn catalogue() -> Vec<(Code, &'static str)> {
     let page = include_str!("../../../../../docs/check.md");
     let sections = page.split("\n## `").skip(1).map(|section| {
@@ -89,14 +89,14 @@ fn catalogue() -> Vec<(Code, &'static str)> {
     sections.collect()
 }
 
-/// A section's example: the name that its file would have, and its text.
+/// A section's example: a suitable file name, and its text.
 fn example(section: &str) -> Option<(&'static str, &str)> {
     let (language, rest) = section.split_once("```")?.1.split_once('\n')?;
     let text = rest.split_once("```")?.0;
     Some((if language == "json" { "example.json" } else { "example.yaml" }, text))
 }
 
-/// The codes of what a directory's files lead to.
+/// The codes of the problems in these paths.
 fn codes(paths: &[&Path]) -> BTreeSet<Code> {
     let problems = problems(&read_with_texts(paths.iter().copied(), false));
     for problem in &problems {
@@ -133,14 +133,14 @@ fn each_example_of_the_catalogue_produces_its_code_and_no_other_warning() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join(name);
         fs::write(&file, text).unwrap();
-        // Only a file that is named must have nothing but objects.
+        // Only a file that is named directly must hold nothing but objects.
         let path = if code == Code::NotAnObject { file.as_path() } else { directory.path() };
         let found = codes(&[path]);
         assert!(found.contains(&code), "{code}: {found:?}");
         let others = found.iter().filter(|it| **it != code && it.severity() == Severity::Warning);
-        // Every valid host endpoint has this one.
+        // Every valid host endpoint has this code.
         let others = others.filter(|it| **it != Code::HostPolicyNotEnforced);
-        // What is skipped is said, too.
+        // A skipped part is reported with its own code, too.
         let skipped = code == Code::SelectorMayMatchSkipped;
         let others: Vec<_> = others.filter(|it| !(skipped && **it == Code::UnknownKind)).collect();
         assert!(others.is_empty(), "{code}: {others:?}");
@@ -172,7 +172,8 @@ fn the_codes_of_files_and_of_very_many_problems_are_produced() {
     assert_eq!(codes(&[directory.path()]), [].into());
     fs::write(below.join("b.yaml"), namespace).unwrap();
     assert_eq!(codes(&[directory.path()]), [Code::SkippedFolder].into());
-    // A directory whose manifests are all in subdirectories counts as one without manifests.
+    // A directory whose manifests are all in subdirectories counts as a directory without
+    // manifests.
     fs::remove_file(&file).unwrap();
     assert_eq!(codes(&[directory.path()]), [Code::NoManifest].into());
     fs::remove_dir_all(&below).unwrap();
@@ -256,9 +257,9 @@ fn sarif_has_a_rule_for_each_result_and_a_region_for_each_place() {
 fn ordinary_rigs_have_no_warning_but_of_what_they_are_about() {
     let meant = [
         ("host-endpoints", Code::HostPolicyNotEnforced),
-        // A name that only a port of another protocol has.
+        // The name belongs only to a port of another protocol.
         ("namespaces", Code::NoSuchPort),
-        // Either peer is enough.
+        // Either peer alone allows the traffic.
         ("ten-nodes", Code::SeparatePeers),
         ("tiers", Code::SeparatePeers),
     ];
@@ -277,7 +278,8 @@ fn ordinary_rigs_have_no_warning_but_of_what_they_are_about() {
     assert!(seen > 5, "{seen}");
 }
 
-/// The output of a chart, the output of an overlay, a shop, and dumps of a cluster.
+/// Manifests that are usual and right pass a strict check: a chart's output, an overlay's output, a
+/// shop, and dumps of a cluster.
 #[test]
 fn what_is_usual_and_right_passes_a_strict_check() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
@@ -296,7 +298,7 @@ fn what_is_usual_and_right_passes_a_strict_check() {
         assert!(read.contents.objects.keys().any(|key| key.kind.enforced_policy()), "{name}");
         let mut problems = problems(&read);
         problems.retain(|problem| problem.severity != Severity::Note);
-        // What the walk through the shop is about.
+        // The walk through the shop is about this very problem.
         problems.retain(|it| name != "shop/cluster.yaml" || it.code() != Code::PassSkipsPolicies);
         told.extend(problems.iter().map(|problem| format!("{name}: {problem}")));
     }

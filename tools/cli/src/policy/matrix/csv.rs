@@ -34,7 +34,8 @@ pub(super) fn render(shown: &Shown<'_>) -> String {
     text
 }
 
-/// A field. A spreadsheet would evaluate a text that begins with one of `=+-@`; no name or list of ports does.
+/// Quotes a field. A spreadsheet would evaluate a text that begins with one of `=+-@`; no name or
+/// list of ports does.
 pub(super) fn quoted(field: &str) -> String {
     if field.contains(['"', ',', '\n', '\r']) {
         format!("\"{}\"", field.replace('"', "\"\""))

@@ -1,9 +1,10 @@
 //! The layout of the picture: a frame for each namespace on each side, boxes in it, and edges.
 //!
 //! Sources are on the left, destinations on the right. In a namespace, sources with equal rows are one box, and so are
-//! destinations with equal columns. The cell of most sources at a destination is a line in its box ("everyone else: all"),
-//! and only other sources have edges. A source with the same cell to everyone has that cell in its own box. So the graph
-//! grows with the differences, not with the number of pods.
+//! destinations with equal columns. If most sources have the same cell at a destination, that cell
+//! is a line in the destination's box ("everyone else: all"), and only the other sources have
+//! edges. A source with the same cell to everyone has that cell in its own box. So the graph grows
+//! with the differences, not with the number of pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,7 @@ use manx_objects::few;
 
 /// The most names in a box.
 const MOST_NAMES: usize = 6;
-/// The most characters of a line.
+/// The most characters of a line of text.
 pub(super) const MOST_LETTERS: usize = 52;
 /// The most names at each end in the title of an edge.
 const MOST_IN_TITLE: usize = 3;
@@ -52,7 +53,7 @@ pub(super) struct TextBox {
     pub(super) lines: Vec<String>,
     /// The whole text, if `lines` are shortened.
     pub(super) whole: Option<String>,
-    /// Its first names with the namespace, for the titles of edges.
+    /// The first names in the box with their namespace, for the titles of edges.
     name: String,
 }
 
@@ -227,7 +228,8 @@ impl TextBox {
 }
 
 impl Destination<'_> {
-    /// The mean height of the sources that have edges to it. Few edges cross if the box is placed by it.
+    /// The mean height of the sources that have edges to the destination. If the box is placed at
+    /// this height, few edges cross.
     fn height(&self, matrix: &Matrix, sources: &[Source<'_>], uniform: &[Option<Cell>]) -> usize {
         let has_edge = |block: usize| {
             uniform[block].is_none() && edge_cell(matrix, self.column[block], self.usual).is_some()
@@ -294,8 +296,8 @@ fn uniform_cells(
         .collect()
 }
 
-/// The cell, if it needs an edge: it is not the usual one. A destination that nobody usually reaches has no edges for
-/// "nothing".
+/// The cell, if it needs an edge because it is not the usual one. A destination that is unreachable
+/// for most sources has no edges for "nothing".
 fn edge_cell(matrix: &Matrix, cell: Option<Cell>, usual: Option<Cell>) -> Option<Cell> {
     let quiet = usual.is_none_or(|cell| matrix.is_none(cell));
     cell.filter(|it| cell != usual && !(quiet && matrix.is_none(*it)))

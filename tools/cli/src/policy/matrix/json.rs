@@ -33,19 +33,19 @@ struct PartyReport {
     nodes: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     nets: Vec<String>,
-    /// The address that stands for all addresses that no object names.
+    /// An address that stands for all addresses that no object names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     addresses: Vec<String>,
 }
 
-/// A pod that is no party.
+/// A pod that is left out of the parties.
 #[derive(Serialize)]
 struct LeftOutReport {
     pod: String,
     why: &'static str,
 }
 
-/// Ranges, which include both ends.
+/// Services as ranges, which include both ends.
 #[derive(Serialize)]
 struct ServicesReport {
     ports: String,
@@ -153,7 +153,7 @@ impl ServicesReport {
     fn new(services: &Services) -> Self {
         let [tcp, udp, sctp, icmp, protocols] =
             services.0.each_ref().map(|keys| keys.iter().collect::<Vec<_>>());
-        // The ranges of other protocols are of numbers up to 255.
+        // The ranges of other protocols end at 255.
         let within = |(first, last): (u16, u16)| (first, last.min(u8::MAX.into()));
         let protocols = protocols.into_iter().map(within).collect();
         Self { ports: services.to_string(), tcp, udp, sctp, icmp, protocols }

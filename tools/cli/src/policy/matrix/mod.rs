@@ -31,8 +31,9 @@ use manx_analysis::matrix::{Filter, Matrix, View};
 /// The settings of `manx policy matrix`.
 #[derive(Debug, Clone, Args)]
 pub struct MatrixSettings {
-    /// Only these sources: NAMESPACE/POD, NAMESPACE/WORKLOAD, node, node/NAME, outside, a net or address (who outside
-    /// holds or overlaps it), or svc/NAMESPACE/NAME (its endpoints); * and ? stand for any text and any character. May be repeated
+    /// Only these sources: NAMESPACE/POD, NAMESPACE/WORKLOAD, node, node/NAME, outside, a net or
+    /// address (the parties outside that hold or overlap it), or svc/NAMESPACE/NAME (its
+    /// endpoints); * and ? stand for any text and any character. May be repeated
     #[arg(long, value_name = "PATTERN")]
     pub from: Vec<String>,
     /// Only these destinations, in the same form. May be repeated
@@ -41,7 +42,7 @@ pub struct MatrixSettings {
     /// Only pairs with an end in this namespace. May be repeated
     #[arg(long, short, value_name = "NAMESPACE")]
     pub namespace: Vec<String>,
-    /// Tell for each pair what decides at either end, and where it is written
+    /// Show for each pair what decides at either end, and where it is written
     #[arg(long)]
     pub why: bool,
     /// Form of the matrix
@@ -57,7 +58,7 @@ pub struct MatrixSettings {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Form {
-    /// A table, or a list where a table is too wide
+    /// A table, or a list if a table is too wide
     #[default]
     Text,
     /// A line for each pair
@@ -66,13 +67,14 @@ pub enum Form {
     Json,
     /// A table for documents
     Markdown,
-    /// One page that needs nothing else: filter by namespace, click a cell
+    /// One page that needs no other file: filter by namespace, click a cell
     Html,
     /// A graph
     Svg,
 }
 
-/// Prints the matrix. Exit code 0 if it could be made, 2 if not everything can be read or no party fits.
+/// Prints the matrix. Exit code 0 if it could be made, 2 if not everything can be read or no party
+/// matches.
 pub fn run(asked: &MatrixSettings) -> Result<(), Error> {
     let contents = asked.manifests.read()?;
     report_invalid(&contents)?;
@@ -80,14 +82,14 @@ pub fn run(asked: &MatrixSettings) -> Result<(), Error> {
     let (text, notes) = render(asked, &completed)?;
     if asked.output == Form::Csv {
         for note in notes {
-            // This fails if standard error is closed, and then nobody reads it.
+            // This fails if standard error is closed, and then there is no reader.
             let _ = writeln!(io::stderr(), "{note}");
         }
     }
     output::print(&text)
 }
 
-/// Patterns, of which each `svc/NAMESPACE/NAME` is replaced by the Service's endpoints.
+/// Replaces each `svc/NAMESPACE/NAME` in the patterns by the Service's endpoints.
 fn without_services(patterns: &[String], completed: &Completed) -> Result<Vec<String>, Error> {
     let Completed { contents, assumed } = completed;
     let is_service = |pattern: &String| pattern.starts_with("svc/");

@@ -67,7 +67,7 @@ fn left_out(matrix: &Matrix) -> BTreeMap<&'static str, Vec<String>> {
     by_reason
 }
 
-/// The message if the matrix has no pod: what the manifests have instead.
+/// The message if the matrix has no pod. It names the kinds that the manifests have instead.
 pub(super) fn no_pods(matrix: &Matrix, contents: &Contents) -> String {
     let workloads =
         contents.objects.iter().filter(|(key, _)| matches!(key.kind, Kind::Workload(_)));

@@ -1,4 +1,4 @@
-//! The forms, and what they say of one small shop.
+//! Tests of the matrix's forms, with one small shop.
 
 mod nets;
 
@@ -200,7 +200,7 @@ fn frames(svg: &str) -> Vec<&str> {
     names.map(|part| part.split('<').next().unwrap()).collect()
 }
 
-/// All that is written in a picture.
+/// All texts in a picture.
 fn lines(svg: &str) -> Vec<&str> {
     let texts = svg.split("<text ").skip(1);
     texts.map(|text| text.split(['>', '<']).nth(1).unwrap()).collect()
@@ -212,7 +212,8 @@ fn namespaces_are_frames_that_hold_their_boxes() {
     let of_many: Vec<String> = (0..8).map(|number| format!("ns{number}")).collect();
     for (text, namespaces) in [(SHOP.to_owned(), of_shop), (two_hundred_pods(), of_many)] {
         let svg = of(&asked(Form::Svg), "shop.yaml", &text).unwrap();
-        // One on the side of the sources, one on the side of the destinations.
+        // Each namespace has a frame on the side of the sources and one on the side of the
+        // destinations.
         let namespaces = namespaces.iter().map(String::as_str).chain(["nodes and outside"]);
         let expected: Vec<&str> = namespaces.flat_map(|name| [name, name]).collect();
         assert_eq!(frames(&svg), expected);
@@ -225,7 +226,7 @@ fn namespaces_are_frames_that_hold_their_boxes() {
         }
         // A namespace begins at one height on both sides.
         assert!(frames.chunks(2).all(|pair| pair[0][1] == pair[1][1]), "{frames:?}");
-        // The frame has the namespace, so the box has not.
+        // The namespace is in the frame's title, so it is not in the box.
         let named = |line: &&str| line.starts_with("shop/") || line.starts_with("ns0/");
         assert_eq!(lines(&svg).into_iter().find(named), None);
     }
@@ -249,7 +250,7 @@ fn what_holds_for_everybody_is_said_once() {
         assert_eq!(svg.matches(line).count(), 1, "{source} in {svg}");
         assert!(!svg.contains(&format!("{source} -&gt;")), "{source} in {svg}");
     }
-    // Without exceptions each destination says it, and there is nothing to draw.
+    // Without exceptions the text is in each destination's box, and there are no edges.
     let open: Vec<&str> = SHOP.split("---\n").filter(|it| !it.contains("NetworkPolicy")).collect();
     let svg = of(&asked(Form::Svg), "shop.yaml", &open.join("---\n")).unwrap();
     assert!(!svg.contains("<path") && !svg.contains('\u{25b8}'), "{svg}");
@@ -268,7 +269,7 @@ fn a_long_name_is_shortened_in_the_middle_and_whole_on_hover() {
     for end in ["-pod-end", "-team-end"] {
         assert!(texts.iter().any(|it| it.contains('\u{2026}') && it.ends_with(end)), "{svg}");
     }
-    // What is said below the picture breaks where it is too long.
+    // Notes below the picture are wrapped if they are too long.
     assert!(texts.iter().all(|it| it.chars().count() <= 100 || it.contains(&pod)), "{svg}");
 }
 

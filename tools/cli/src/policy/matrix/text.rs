@@ -8,7 +8,7 @@ use manx_analysis::matrix::{Line, Whys, fold};
 /// The most columns of text.
 const WIDTH: usize = 100;
 
-/// A space at which lines do not break.
+/// A space at which lines are not broken.
 const NO_BREAK: &str = "\u{a0}";
 
 pub(super) fn render(shown: &Shown<'_>) -> String {
@@ -25,7 +25,7 @@ pub(super) fn render(shown: &Shown<'_>) -> String {
 fn table(shown: &Shown<'_>) -> Option<String> {
     let name = |party: &usize| shown.matrix.parties[*party].to_string();
     let view = &shown.view;
-    // A header that is too wide needs no cells.
+    // A header that is too wide already decides.
     let header: usize = view.destinations.iter().map(|party| name(party).chars().count() + 2).sum();
     if header > WIDTH || view.sources.len() > WIDTH {
         return None;
@@ -98,7 +98,7 @@ fn list(shown: &Shown<'_>) -> String {
     text
 }
 
-/// Names in which lines do not break.
+/// Names inside which lines are not broken.
 fn whole(names: &[String]) -> String {
     names.join(", ").replace(' ', NO_BREAK).replace(&format!(",{NO_BREAK}"), ", ")
 }

@@ -12,7 +12,7 @@ const ZONES: &[&str] = &["za", "zb"];
 const NAMESPACES: &[&str] = &["a", "a", "a", "b"];
 const NAMES: &[&str] = &["s", "t"];
 
-/// A pod as it is read, without an address.
+/// Returns a pod in the form of the reader, without an address.
 fn empty_pod() -> Pod {
     let text = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: []}}";
     let manifest = manx_objects::read("a.yaml", text).unwrap();
@@ -150,7 +150,7 @@ fn slice() -> impl Strategy<Value = EndpointSlice> {
     });
     let endpoints = prop_oneof![vec(endpoint(0.3), 0..6), vec(endpoint(0.95), 1..4)];
     (weighted(0.9, one_of(NAMES)), endpoints, ports).prop_map(|(service, mut endpoints, ports)| {
-        // All are of one family, as the addressType says.
+        // All endpoints must be of one family, as the `addressType` requires.
         let is_v4 = endpoints.first().is_some_and(|it| it.address.is_ipv4());
         endpoints.retain(|it| it.address.is_ipv4() == is_v4);
         EndpointSlice {
@@ -176,7 +176,7 @@ fn node() -> impl Strategy<Value = Node> {
     })
 }
 
-/// A change: of an object, or of the addresses that are no service's.
+/// A change of an object, or of the addresses that may not be a service's.
 #[derive(Debug, Clone)]
 pub(in crate::services) enum Event {
     Object(ObjectKey, Option<State>),

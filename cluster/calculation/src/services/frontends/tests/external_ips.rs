@@ -1,4 +1,4 @@
-//! `externalIPs`: which of them count, and what they take from nobody.
+//! `externalIPs`: which of them take effect, and that they take no address from others.
 
 use super::*;
 use crate::services::bounds::MOST_EXTERNAL_IPS;
@@ -10,7 +10,8 @@ fn service(name: &str, created: u8, spec: &str) -> String {
     )
 }
 
-/// The Service at an address' port 80, and whether clients from outside find other endpoints there.
+/// Returns the Service at port 80 of an address, and whether clients outside the cluster get other
+/// endpoints there.
 fn at(found: &Frontends, address: &str) -> Option<(String, bool)> {
     let key = FrontendKey { address: ip(address).into(), protocol: protocol::TCP, port: 80 };
     let frontend = found.table().frontend(&key)?;
@@ -53,7 +54,7 @@ fn an_external_ip_counts_in_the_nets_of_the_settings_and_takes_nothing_from_othe
     Service a/thief: Service a/balanced, which comes first, has 192.0.2.2 with TCP port 80, too, and gets the connections: give one of them another address or port
     ");
 
-    // Nothing counts where the settings say nothing.
+    // Without a setting, no external IP takes effect.
     let contents = Contents::from_texts([("a.yaml", text.concat().as_str())]);
     let mut without = Frontends::new("n1", node_ports());
     without.follow(&contents, &Changes::Everything, |_| true);

@@ -1,4 +1,4 @@
-//! The rules of frontends, written down a second time, plainly.
+//! A second, simple implementation of the rules of frontends.
 
 use super::*;
 
@@ -16,7 +16,7 @@ pub(super) enum Rule {
     OfPod,
 }
 
-/// A frontend in words that can be compared: its backends as a set.
+/// A frontend in a form that can be compared, with its backends as a set.
 pub(super) type Seen = (
     BTreeSet<Backend>,
     Option<u32>,
@@ -26,12 +26,11 @@ pub(super) type Seen = (
     Option<(BTreeSet<Backend>, WithoutBackend)>,
 );
 
-/// The age of a claim, the first one first: whether it is of `externalIPs`, whether its object is a pod, whether its
-/// time is not known, its time, its name.
+/// The age of a claim; the smallest comes first. The parts are: whether it is by `externalIPs`, whether its object is a
+/// pod, whether its time is not known, its time, and its name.
 type Age = (bool, bool, bool, Option<Created>, ObjectKey);
 
-/// What clients find at each address and port; and which rule chose the backends of a frontend that has some, or why it has
-/// none.
+/// Returns the frontend at each address and port, and the rule that chose its backends or the reason why it has none.
 pub(super) fn expected(
     contents: &Contents,
     admits: impl Fn(IpAddr) -> bool,
@@ -50,7 +49,7 @@ pub(super) fn expected(
             let others = service.load_balancer_vips.difference(&service.cluster_ips);
             addresses.extend(others.filter(|it| has_family(it)).map(|it| (*it, false)));
         }
-        // An external IP that is also another address of the Service is that one.
+        // If an external IP is also another address of the Service, it counts as that address.
         let is_external = |it: &IpAddr| {
             service.external_ips.contains(it)
                 && EXTERNAL.iter().any(|net| net.parse::<IpNet>().unwrap().contains(it))
@@ -128,10 +127,10 @@ pub(super) fn expected(
     oldest.filter_map(|(key, found)| Some((key, found?.1))).collect()
 }
 
-/// The claims on each key, each with what clients find there.
+/// The claims to each key, each with its frontend.
 type Claimed = BTreeMap<FrontendKey, BTreeMap<Age, (Seen, Rule)>>;
 
-/// Adds the ports of this node for which its pods ask.
+/// Adds the ports of this node that its pods request.
 fn claim_host_ports(contents: &Contents, all: &mut Claimed) {
     let checks = expected_checks(contents);
     for (key, object) in contents.all_valid() {
@@ -172,7 +171,7 @@ fn is_left_alone(service: &Service) -> bool {
         || service.labels.contains_key(HEADLESS)
 }
 
-/// What node `n1` answers at each port for health checks.
+/// Returns the answer of node `n1` on each port for health checks.
 pub(super) fn expected_checks(contents: &Contents) -> HealthChecks {
     let services = || {
         contents.all_valid().filter_map(|(key, object)| match object {
@@ -180,7 +179,7 @@ pub(super) fn expected_checks(contents: &Contents) -> HealthChecks {
             _ => None,
         })
     };
-    // At an address of the node of the same family.
+    // The node port is on an address of the node in the same family.
     let is_node_port = |port: u16| {
         services().any(|(_, service)| {
             let is_v4 = service.cluster_ips.iter().any(IpAddr::is_ipv4);
@@ -216,15 +215,15 @@ pub(super) fn expected_checks(contents: &Contents) -> HealthChecks {
     checks.into_iter().filter_map(|(port, mut all)| Some((port, all.pop_first()?.1))).collect()
 }
 
-/// An endpoint at a port, and the backend that it is.
+/// An endpoint at a port, with its backend.
 type End<'a> = (&'a SliceEndpoint, Backend);
 
-/// An endpoint without its hints.
+/// Returns an endpoint without its hints.
 fn unhinted((end, backend): &End<'_>) -> (SliceEndpoint, Backend) {
     (SliceEndpoint { hints: None, ..(*end).clone() }, *backend)
 }
 
-/// The endpoints of a Service's port for an address; `None`: they are not known.
+/// Returns the endpoints of a Service's port for an address, or `None` if they are not known.
 fn ends<'a>(
     contents: &'a Contents,
     service: &ObjectKey,
@@ -252,7 +251,7 @@ fn ends<'a>(
     Some(ends)
 }
 
-/// The backends for clients of node `n1`; `local`: of its own only.
+/// Returns the backends for clients of node `n1`. If `local`, only endpoints on this node are used.
 fn chosen(
     contents: &Contents,
     ends: &[End<'_>],
@@ -302,7 +301,7 @@ fn chosen(
     }
 }
 
-/// Whether a pod or a node has an address.
+/// Returns whether a pod or a node has an address.
 pub(super) fn is_held(contents: &Contents, address: IpAddr) -> bool {
     let names = |object: &Object| match object {
         Object::Pod(pod) => !pod.is_finished() && pod.pod_ips.contains(&address),
@@ -312,7 +311,7 @@ pub(super) fn is_held(contents: &Contents, address: IpAddr) -> bool {
     contents.all_valid().any(|(_, object)| names(object))
 }
 
-/// Whether a slice of a namespace names an address.
+/// Returns whether a slice of a namespace names an address.
 pub(super) fn is_named(contents: &Contents, namespace: &str, address: IpAddr) -> bool {
     let names = |object: &Object| match object {
         Object::EndpointSlice(slice) => {

@@ -1,11 +1,12 @@
-//! The views of Services, which say of every frontend and backend what the table has, and of all others why not.
+//! The views of Services. They must agree with the table about every frontend and backend, and give a reason for all
+//! others.
 
 use manx_dataplane::services::Clients;
 
 use super::*;
 use crate::services::frontends::view::{ChoiceView, EndpointView, PortView, ServiceView};
 
-/// The view of every valid Service, from a node.
+/// Returns the view of every valid Service from a node.
 pub(super) fn views(
     frontends: &Frontends,
     contents: &Contents,
@@ -17,7 +18,7 @@ pub(super) fn views(
     names.filter_map(|name| frontends.view(contents, &name, node, &admits)).collect()
 }
 
-/// What load balancers are told at the ports of all valid Services, from a node.
+/// Returns the answers of a node on the health-check ports of all valid Services.
 pub(super) fn checks_seen_in(
     frontends: &Frontends,
     contents: &Contents,
@@ -32,14 +33,14 @@ pub(super) fn checks_seen_in(
     services.filter_map(of_service).collect()
 }
 
-/// The backends of a frontend, the seconds of affinity, what is without a backend, and whether some clients alone are
-/// served.
+/// The backends of a frontend, the seconds of affinity, the treatment if there is no backend, and whether only some
+/// clients are served.
 type Viewed = (BTreeSet<Backend>, Option<u32>, WithoutBackend, bool);
 
-/// An address and port, and whether it is about clients from outside alone.
+/// An address and port, and whether the frontend is only for clients outside the cluster.
 type Place = (FrontendKey, bool);
 
-/// What clients find at each address and port of Services, according to a table.
+/// Returns the frontend at each address and port of Services, from a table.
 pub(super) fn of_services(frontends: &Frontends) -> BTreeMap<Place, Viewed> {
     let is_services = |key: &FrontendKey| {
         let is_asked = !key.address.to_ip().is_unspecified();
@@ -59,7 +60,7 @@ pub(super) fn of_services(frontends: &Frontends) -> BTreeMap<Place, Viewed> {
     all
 }
 
-/// What clients find at each address and port, according to views.
+/// Returns the frontend at each address and port, from views.
 pub(super) fn seen_in(views: &[ServiceView]) -> BTreeMap<Place, Viewed> {
     let mut all = BTreeMap::new();
     for service in views {
@@ -76,7 +77,7 @@ pub(super) fn seen_in(views: &[ServiceView]) -> BTreeMap<Place, Viewed> {
                     protocol: port.protocol.number(),
                     port: frontend.port,
                 };
-                // Two ports of one Service may have one number. The first one counts.
+                // Two ports of one Service may have the same number; the first one counts.
                 let is_outside = frontend.kind.is_outside_alone();
                 let has_ranges = frontend.has_source_ranges;
                 all.entry((key, is_outside)).or_insert_with(|| {
@@ -153,7 +154,7 @@ fn each_endpoint_that_is_left_out_has_its_reason() {
     ");
     let named = IP.replace("port: 80", "name: web, port: 80");
     insta::assert_snapshot!(told(&named, &[&ready]), @"10.0.0.1: its slice has no port of this name and protocol");
-    // A Service that has no address yet.
+    // This Service has no address yet.
     insta::assert_snapshot!(told("ports: [{port: 80}]", &[&ready, &not_ready]), @"
     10.0.0.1: a backend
     10.0.0.3: not ready

@@ -8,7 +8,7 @@ fn entry(kind: &str, name: &str, text: &str) -> (String, String) {
     (format!("{kind}/shop/{name}"), text.to_owned())
 }
 
-/// The expected content of the file, worked out by the test itself.
+/// Computes the expected content of the file independently of the product.
 fn apply(state: &mut State, changes: &[Change], complete: Option<u64>) {
     for change in changes {
         match change {
@@ -46,7 +46,8 @@ fn any_commits() -> impl Strategy<Value = Vec<(Vec<Change>, Option<u64>)>> {
     prop::collection::vec((prop::collection::vec(any_change(), 0..5), complete), 1..8)
 }
 
-/// Each kind is listed first, as from a server: objects of a kind that was not listed are ignored.
+/// Returns a list of each kind. A server also sends a list first, and objects of a kind that was not listed are
+/// ignored.
 fn listed() -> Vec<Change> {
     ["Pod", "PodX", "NetworkPolicy"].map(|kind| Change::Replace(kind.to_owned(), Vec::new())).into()
 }
@@ -64,16 +65,16 @@ fn write(path: &Path, commits: &[(Vec<Change>, Option<u64>)]) -> Vec<State> {
     states
 }
 
-/// The ways in which a file is damaged.
+/// A way in which a file is damaged.
 #[derive(Debug, Clone)]
 enum Damage {
     Bit(prop::sample::Index, u8),
     Cut(prop::sample::Index),
-    /// A hole, as of a block that was never written.
+    /// A range of zeros, as in a block that was never written.
     Zeros(prop::sample::Index, prop::sample::Index),
     Garbage(prop::sample::Index, Vec<u8>),
     Longer(Vec<u8>),
-    /// A part of the file stands elsewhere, too.
+    /// A part of the file is copied to another place.
     Copy(prop::sample::Index, prop::sample::Index, prop::sample::Index),
 }
 
@@ -117,7 +118,7 @@ fn harm(bytes: &mut Vec<u8>, damage: &Damage) {
 }
 
 proptest! {
-    /// Committed changes are read again, also after the file was opened anew in between.
+    /// Law: committed changes are read again, even if the file was opened again in between.
     #[test]
     fn what_was_committed_is_read_again(commits in any_commits(), more in any_commits()) {
         let folder = tempfile::tempdir().unwrap();
@@ -132,13 +133,13 @@ proptest! {
         drop(file);
         let (file, read) = StateFile::open(&path).unwrap().unwrap();
         prop_assert_eq!(&read, &state);
-        // Written anew it says the same.
+        // A rewritten file has the same content.
         drop(file);
         drop(StateFile::create(&path, &state).unwrap());
         prop_assert_eq!(StateFile::open(&path).unwrap().unwrap().1, state);
     }
 
-    /// After any damage to its bytes, a file is a whole state that was committed, or it is refused.
+    /// Law: after any damage to its bytes, a file either gives a complete state that was committed, or is refused.
     #[test]
     fn a_damaged_file_is_a_whole_state_that_was_written_or_none(
         commits in any_commits(),
@@ -160,7 +161,7 @@ proptest! {
         }
     }
 
-    /// A crash at any byte of the last commit leaves the state before it, or the one after it.
+    /// Law: a crash at any byte of the last commit leaves the state before or after this commit.
     #[test]
     fn a_crash_leaves_the_state_before_or_after_a_commit(
         commits in any_commits(),
@@ -176,7 +177,7 @@ proptest! {
         drop(file);
         let (new, mut after) = (fs::read(&path).unwrap(), before.clone());
         apply(&mut after, &last.0, last.1);
-        // What is written, in order: the lines, then one of the heads.
+        // The bytes in the order in which they are written: first the lines, then one of the heads.
         let head = (0..2).map(|it| it * HEAD as usize).find(|at| new[*at..*at + 512] != old[*at..*at + 512]);
         let head = head.unwrap();
         let order: Vec<usize> = (old.len()..new.len()).chain(head..head + HEAD as usize).collect();
@@ -281,7 +282,7 @@ fn the_log_does_not_grow_with_the_number_of_changes() {
         file.commit(&[change], None).unwrap();
         longest = longest.max(fs::metadata(&path).unwrap().len());
         if at % 50 == 0 {
-            // A start of the agent: the old file must not count towards the size that the objects need.
+            // The agent restarts. The old file must not count towards the size that the objects need.
             drop(file);
             file = StateFile::open(&path).unwrap().unwrap().0;
         }

@@ -1,4 +1,5 @@
-//! Nets and addresses outside: who is asked for, what is listed, and what there is if no pod counts.
+//! Nets and addresses outside: which are chosen, which are listed, and the result if there is no
+//! pod.
 
 use std::fmt::Write as _;
 
@@ -27,7 +28,7 @@ fn naming(nets: &[&str]) -> String {
     text + "]}}\n"
 }
 
-/// More kinds of nets than there may be in a matrix.
+/// More kinds of nets than a matrix may have.
 fn many() -> String {
     let mut nets = vec!["10.0.0.0/8".to_owned(), "192.0.2.0/24".to_owned()];
     nets.extend((0..30).map(|index| format!("10.{index}.0.0/16")));
@@ -50,11 +51,11 @@ fn a_net_or_address_chooses_what_holds_or_overlaps_it() {
     for text in [&few, &many()] {
         assert_eq!(to(&["192.0.2.7"], text), ["net 192.0.2.0/24,TCP 1001"]);
         assert_eq!(to(&["198.51.100.4"], text), ["outside,none"]);
-        // What is in no smaller net, and what is.
+        // This pattern overlaps no smaller net, so it chooses the net that holds it.
         assert_eq!(to(&["10.200.0.0/16"], text), ["net 10.0.0.0/8,TCP 1000"]);
-        // A net within it, and the rest of the world.
+        // This pattern chooses the net within it, and the rest of the world.
         assert_eq!(to(&["192.0.0.0/16"], text).len(), 2);
-        // The address of a pod is the pod.
+        // The address of a pod stands for the pod.
         assert_eq!(to(&["10.244.1.8"], text), ["shop/db,TCP 1000"]);
         let wrong = to(&["2001:db8::1"], text);
         assert!(wrong[0].starts_with("no party fits --to"), "{wrong:?}");
@@ -68,7 +69,7 @@ fn a_net_or_address_chooses_what_holds_or_overlaps_it() {
         to(&["10.3.0.0/15"], &many()),
         ["net 10.2.0.0/16,\"TCP 1000, 1004\"", "net 10.3.0.0/16,\"TCP 1000, 1005\""]
     );
-    // Without a net nothing is said of so many; the note tells how to ask.
+    // Without a chosen net, so many nets are left out; the note says how to choose one.
     assert!(to(&["10.3*"], &many())[0].starts_with("no party fits --to"));
     let whole = of(&asked(Form::Text), "nets.yaml", &many()).unwrap().replace("\n  ", " ");
     let note = "Policies tell 32 kinds of nets apart, more than 24: here are those that --from and --to ask for by a net or address, 400 at most.";
