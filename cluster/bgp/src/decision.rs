@@ -1,4 +1,4 @@
-//! Which of the paths to a prefix is the best (RFC 4271, 9.1.2.2; RFC 4456, 9).
+//! Chooses the best path to a prefix (RFC 4271, 9.1.2.2; RFC 4456, 9).
 
 use std::cmp::{Ordering, Reverse};
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,22 +9,23 @@ use crate::path::Attributes;
 /// The `LOCAL_PREF` of a path that has none.
 pub const LOCAL_PREFERENCE: u32 = 100;
 
-/// A path that a peer has told.
+/// A path that a peer has announced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Path {
     /// The peer.
     pub peer: IpAddr,
     /// The peer's identifier.
     pub identifier: Ipv4Addr,
-    /// Whether the peer is of this autonomous system.
+    /// Whether the peer is in this autonomous system.
     pub is_internal: bool,
-    /// Whether the peer's session is gone, and the path is kept until it comes back (RFC 4724).
+    /// Whether the peer's session has ended and the path is kept until the peer returns (RFC 4724).
     pub is_stale: bool,
     /// The path's attributes.
     pub attributes: Arc<Attributes>,
 }
 
-/// What makes a path better before `MULTI_EXIT_DISC` counts. The least is the best, and is better whatever else there is.
+/// The criteria before `MULTI_EXIT_DISC`. The path with the least value is better than all others, whatever later criteria
+/// say.
 pub(crate) fn preference(it: &Attributes) -> impl Ord + use<> {
     (Reverse(it.local_pref.unwrap_or(LOCAL_PREFERENCE)), it.path_length(), it.origin)
 }
@@ -34,7 +35,7 @@ impl Path {
         preference(&self.attributes)
     }
 
-    /// What tells equal paths apart. Of one peer there is one path to a prefix, so no two are the same.
+    /// The criteria that break ties. Each peer has one path to a prefix, so no two paths are the same.
     fn tie_breaker(&self) -> impl Ord + use<> {
         let it = &self.attributes;
         (it.originator.unwrap_or(self.identifier), it.clusters.len(), self.peer)
@@ -44,21 +45,21 @@ impl Path {
         self.attributes.med.unwrap_or(0)
     }
 
-    /// Whether a path that comes is better than the best one there is, where both are as good until `MULTI_EXIT_DISC`
-    /// counts. `None`: the other paths have to be asked, because one may beat another by it.
+    /// Whether a new path is better than the best one so far, if both are equal in the criteria before `MULTI_EXIT_DISC`.
+    /// Returns `None` if all paths must be compared again, because `MULTI_EXIT_DISC` may exclude one of them.
     pub(crate) fn is_better_than(&self, best: &Self) -> Option<bool> {
         let of = |it: &Self| (it.is_internal, it.tie_breaker());
-        // No path beats one of 0.
+        // A path with `MULTI_EXIT_DISC` 0 is never excluded.
         ((self.med(), best.med()) == (0, 0)).then(|| of(self) < of(best))
     }
 }
 
-/// The paths that are used, the best one first. Those behind it are as good, but for what tells equal paths apart: they are
-/// left after the steps a to d of RFC 4271, 9.1.2.2. (No interior costs are known for step e.) These are the paths that
-/// BIRD merges to one route with several next hops (User's Guide, protocol Kernel, `merge paths`), as Calico's nodes do.
+/// The paths that are used, the best one first. The others are equal to it in all criteria except the tie breakers: they
+/// are left after the steps a to d of RFC 4271, 9.1.2.2. (No interior costs are known for step e.) BIRD merges the same
+/// paths to one route with several next hops (User's Guide, protocol Kernel, `merge paths`), as Calico's nodes do.
 ///
-/// `MULTI_EXIT_DISC` is compared only between paths of one neighbouring autonomous system, and a path that another of its
-/// neighbour beats in this way is out. So the result does not depend on the order of the paths.
+/// `MULTI_EXIT_DISC` is compared only between paths from one neighbouring autonomous system. A path with a greater value
+/// than another path from its neighbour is excluded. So the result does not depend on the order of the paths.
 pub fn used<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec<&'a Path> {
     let paths: Vec<&Path> = paths.into_iter().collect();
     let Some(preference) = paths.iter().map(|it| it.preference()).min() else { return Vec::new() };
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
     use crate::path::{Origin, Segment};
 
-    /// A path of the peer `10.0.0.N` with changes.
+    /// A path of the peer `10.0.0.N` with these changes.
     fn path(n: u8, change: impl FnOnce(&mut Path, &mut Attributes)) -> Path {
         let address = Ipv4Addr::new(10, 0, 0, n);
         let mut attributes = Attributes::of_own(address.into());
@@ -117,7 +118,7 @@ mod tests {
 
     #[test]
     fn each_step_decides_before_the_next() {
-        // The first of each pair is better by one step, and worse by the step after it.
+        // In each pair the first path is better by one criterion, and worse by the next one.
         let pairs: [(&str, Path, Path); 5] = [
             (
                 "LOCAL_PREF before the path's length",

@@ -1,7 +1,7 @@
-//! Whether a peer is told of a route, and with which attributes.
+//! Decides whether a route is announced to a peer, and with which attributes.
 //!
-//! The order is that of Calico's export rules: what belongs to the node itself, then what lies in a pool that is
-//! exported; everything else stays here. RFC 4271 (5.1, 9.2) and RFC 4456 (8) say who may hear what at all.
+//! The order is that of Calico's export rules: first the node's own routes, then routes in an exported pool. All others are
+//! not announced. RFC 4271 (5.1, 9.2) and RFC 4456 (8) define which peers may get a route at all.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,56 +17,56 @@ use crate::peer::{NextHopMode, Peer};
 #[cfg(test)]
 mod tests;
 
-/// The communities that say who may not be told (RFC 1997), in order: nobody else; no other autonomous system; no other
-/// autonomous system, not even of a confederation.
+/// The well-known communities that restrict announcement (RFC 1997), in order: to no peer; to no other autonomous system;
+/// to no other autonomous system, not even within a confederation.
 const NO_ADVERTISE: u32 = 0xffff_ff02;
 const NO_EXPORT: [u32; 2] = [0xffff_ff01, 0xffff_ff03];
 
-/// What a route of this node itself is.
+/// The kind of a route of this node itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OwnRoute {
     /// A block of pod addresses.
     Block,
     /// A single address of a pod outside of the node's blocks.
     Borrowed,
-    /// An address of services, or a range of them.
+    /// A service's address, or a range of services' addresses.
     Service,
 }
 
-/// The priorities of a node's own routes (`ipv4NormalRoutePriority`, `ipv6NormalRoutePriority`). Peers of the same
-/// autonomous system are told them as `LOCAL_PREF`, and Calico's nodes make the metrics of their routes of it.
+/// The priorities of a node's own routes (`ipv4NormalRoutePriority`, `ipv6NormalRoutePriority`). They are announced to
+/// peers of the same autonomous system as `LOCAL_PREF`, from which Calico's nodes compute the metrics of their routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Priorities {
-    /// Of IPv4 routes.
+    /// The priority of IPv4 routes.
     pub v4: u32,
-    /// Of IPv6 routes.
+    /// The priority of IPv6 routes.
     pub v6: u32,
 }
 
 impl Priorities {
-    /// Those of Calico without settings.
+    /// Calico's default priorities.
     pub const NORMAL: Self = Self { v4: 1024, v6: 1024 };
 }
 
-/// The prefixes that decide what leaves the node.
+/// The rules for what this node announces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exports {
     /// The routes of this node itself.
     pub own: BTreeMap<IpNet, OwnRoute>,
-    /// The pools, each with whether routes in it are exported.
+    /// The pools. The value says whether routes in the pool are exported.
     pub pools: BTreeMap<IpNet, bool>,
-    /// The ranges of services' addresses that this node passes on, because it is a route reflector.
+    /// The ranges of services' addresses that this node passes on as a route reflector.
     pub reflected: Vec<IpNet>,
-    /// The nets on this node's links. A router on one of them reaches a next hop there by itself.
+    /// The nets on this node's links. A router in one of them reaches next hops in that net directly.
     pub links: Vec<IpNet>,
-    /// The communities that routes in some nets get.
+    /// The communities that are added to routes in certain nets.
     pub advertisements: Vec<Advertisement>,
     /// The priorities of this node's own routes.
     pub priorities: Priorities,
 }
 
 impl Exports {
-    /// No routes, and no rules.
+    /// The rules without any route.
     pub const NONE: Self = Self {
         own: BTreeMap::new(),
         pools: BTreeMap::new(),
@@ -76,7 +76,7 @@ impl Exports {
         priorities: Priorities::NORMAL,
     };
 
-    /// Whether the rules for all peers let a route leave the node.
+    /// Whether the rules for all peers allow the announcement of a route.
     pub fn allows(&self, prefix: IpNet, own: Option<OwnRoute>) -> bool {
         let pools = || values_around(&self.pools, prefix);
         if pools().any(|exported| !exported) {
@@ -92,26 +92,26 @@ impl Exports {
         self.reflected.iter().any(|it| it.contains(&prefix)) || pools().any(|exported| *exported)
     }
 
-    /// Whether all but the node's own routes is the same: then what was told of other routes holds.
+    /// Whether everything except the node's own routes is equal. Then earlier announcements of other routes stay valid.
     pub(crate) fn has_rules_of(&self, other: &Self) -> bool {
         let Self { own: _, pools, reflected, links, advertisements, priorities } = self;
         (pools, reflected, links) == (&other.pools, &other.reflected, &other.links)
             && (advertisements, priorities) == (&other.advertisements, &other.priorities)
     }
 
-    /// The attributes with which a route of this node itself begins. A session has the family of its addresses.
+    /// The initial attributes of a route of this node itself. The session's family is that of its addresses.
     fn of_own(&self, here: IpAddr) -> Attributes {
         let Priorities { v4, v6 } = self.priorities;
         let priority = if here.is_ipv4() { v4 } else { v6 };
         Attributes { local_pref: Some(local_pref(priority)), ..Attributes::of_own(here) }
     }
 
-    /// Whether a route gets communities because of where it lies.
+    /// Whether the net of a prefix gets communities.
     pub(crate) fn marks(&self, prefix: IpNet) -> bool {
         self.advertisements.iter().any(|it| it.cidr.contains(&prefix))
     }
 
-    /// Adds the communities of the nets that a route lies in.
+    /// Adds the communities of all nets that contain the prefix.
     fn mark(&self, prefix: IpNet, attributes: &mut Attributes) {
         let around = self.advertisements.iter().filter(|it| it.cidr.contains(&prefix));
         for community in around.flat_map(|it| &it.communities) {
@@ -120,17 +120,17 @@ impl Exports {
     }
 }
 
-/// A route that somebody may be told of.
+/// A route that may be announced.
 #[derive(Debug, Clone, Copy)]
 pub enum Route<'a> {
-    /// One of this node itself.
+    /// A route of this node itself.
     Own(OwnRoute),
-    /// The best path of a peer, and that peer.
+    /// The best path, and the peer that announced it.
     Learned(&'a Path, &'a Peer),
 }
 
 impl Route<'_> {
-    /// What it is of this node itself.
+    /// The kind of the route, if it is this node's own.
     const fn own(&self) -> Option<OwnRoute> {
         match self {
             Self::Own(own) => Some(*own),
@@ -139,12 +139,12 @@ impl Route<'_> {
     }
 }
 
-/// The attributes with which `peer` is told of a route. `None`: it is not told. `here` is this node's address in the
-/// session with the peer. The peer's `filters` are asked before everything else but the rules of BGP itself, and what they
-/// accept gets no further communities.
+/// The attributes with which a route is announced to `peer`. Returns `None` if it is not announced. `here` is this node's
+/// address in the session with the peer. The peer's `filters` come before all other rules except those of BGP itself, and a
+/// route that they accept gets no further communities.
 ///
-/// A peer of another autonomous system is told of what others have told here only if it reaches their next hop by itself
-/// (RFC 4271, 5.1.3): Manx forwards nothing for third ones. (Calico's nodes take the next hop upon themselves.)
+/// A learned route is announced to a peer of another autonomous system only if that peer reaches the next hop directly (RFC
+/// 4271, 5.1.3): Manx forwards no packets between third parties. (Calico's nodes announce themselves as the next hop.)
 pub fn advertised(
     exports: &Exports,
     (prefix, route): (IpNet, Route<'_>),
@@ -166,8 +166,8 @@ pub fn advertised(
     completed(exports, attributes, own.is_some(), peer, here)
 }
 
-/// What [`advertised`] is for a peer without filters and a route whose prefix [is allowed](Exports::allows) and [gets no
-/// communities](Exports::marks). It is the same for all prefixes with the same path.
+/// The result of [`advertised`] for a peer without filters, and a route whose prefix [is allowed](Exports::allows) and
+/// [gets no communities](Exports::marks). It is the same for all prefixes with the same path.
 pub(crate) fn advertised_alike(
     exports: &Exports,
     route: Route<'_>,
@@ -178,18 +178,18 @@ pub(crate) fn advertised_alike(
     completed(exports, attributes, route.own().is_some(), peer, here)
 }
 
-/// Whether two peers without filters, with these addresses of this node, are told the same of each path that neither of
-/// them has told.
+/// Whether two peers without filters, with these addresses of this node, get equal announcements of each path that neither
+/// of them has announced.
 pub(crate) fn are_told_alike(one: (&Peer, IpAddr), other: (&Peer, IpAddr)) -> bool {
     let parts = |(peer, here): (&Peer, IpAddr)| {
         (peer.is_internal(), peer.own_system, peer.reflected_as, peer.next_hop, here)
     };
-    // Whether a peer of another system reaches a next hop by itself depends on where it is.
+    // Whether a peer of another system reaches a next hop directly depends on the peer's address.
     let by_address = !one.0.is_internal() && one.0.next_hop == NextHopMode::Auto;
     parts(one) == parts(other) && (!by_address || one.0.address == other.0.address)
 }
 
-/// The attributes of a route before filters are asked. `None`: the peer may not hear of it.
+/// The attributes of a route before filters. Returns `None` if the peer must not get the route.
 fn unfiltered(
     exports: &Exports,
     route: Route<'_>,
@@ -202,7 +202,7 @@ fn unfiltered(
     }
 }
 
-/// Sets what depends on the peer. `None`: it does not reach the next hop.
+/// Sets the attributes that depend on the peer. Returns `None` if the peer does not reach the next hop.
 fn completed(
     exports: &Exports,
     mut attributes: Attributes,
@@ -225,13 +225,13 @@ fn completed(
         attributes.local_pref = None;
         attributes.originator = None;
         attributes.clusters.clear();
-        // Of a neighbouring system's preference no other system is told (RFC 4271, 5.1.4).
+        // The preference of a neighbouring system is not passed on to other systems (RFC 4271, 5.1.4).
         attributes.med = None;
     }
     Some(attributes)
 }
 
-/// The attributes of a learned path for another peer. `None`: that peer may not hear of it.
+/// The attributes of a learned path for another peer. Returns `None` if that peer must not get the path.
 fn passed_on(path: &Path, from: &Peer, to: &Peer) -> Option<Attributes> {
     if from.address == to.address || path.attributes.communities.contains(&NO_ADVERTISE) {
         return None;
@@ -242,7 +242,7 @@ fn passed_on(path: &Path, from: &Peer, to: &Peer) -> Option<Attributes> {
         return (!stays).then_some(attributes);
     }
     if path.is_internal {
-        // The cluster of either end: only a reflector passes on what an internal peer has told.
+        // The cluster is that of either end: only a reflector passes on the routes of an internal peer.
         let cluster = from.reflected_as.or(to.reflected_as)?;
         attributes.originator.get_or_insert(path.identifier);
         attributes.clusters.insert(0, cluster);

@@ -1,15 +1,15 @@
-//! `BGPFilter`: whether a route goes to a peer, or is taken from it, and with which attributes.
+//! `BGPFilter`: decides whether a route is announced to a peer or accepted from it, and with which attributes.
 //!
-//! - The rules of a filter are asked in order, and the filters of a peer in order. The first rule that matches decides.
-//! - A rule without conditions matches every route. Each condition that is written has to hold.
-//! - A route that no rule matches is unmatched: an import takes it, and an export asks its own rules.
-//! - A filter that is named, and does not exist or is not valid, closes all: nothing goes to the peer, and nothing is taken.
-//!   (Calico passes over one that does not exist, and then tells the peer what the filter was to hold back.)
+//! - The rules of a filter are evaluated in order, and so are the filters of a peer. The first rule that matches decides.
+//! - A rule matches if all of its conditions hold. A rule without conditions matches every route.
+//! - A route that no rule matches is unmatched. On import it is accepted, and on export the rules for all peers decide.
+//! - If a named filter does not exist or is not valid, no route is announced to the peer or accepted from it. (Calico
+//!   ignores a filter that does not exist, and so announces what it should hold back.)
 //!
-//! A rule reads the attributes as they came, and not what a rule before it would have changed: rules that change accept,
-//! and end the search.
+//! A rule reads the route's original attributes. No earlier rule can have changed them, because a rule that changes
+//! attributes also accepts the route and ends the evaluation.
 //!
-//! Source: Calico's API reference, "BGP filter"; what Calico's nodes are configured to do by its own tests.
+//! Source: Calico's API reference, "BGP filter", and Calico's own tests of its nodes' configuration.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ use crate::path::{Attributes, Segment, prepend};
 #[cfg(test)]
 mod tests;
 
-/// The `LOCAL_PREF` of a route is this number less the route's priority, and the lower priority is better. All nodes of a
-/// cluster have to agree about the number, Calico's nodes among them.
+/// The `LOCAL_PREF` of a route is this number minus the route's priority. A lower priority is better. All nodes of a
+/// cluster must use the same number, and Calico's nodes use this one.
 pub const LOCAL_PREF_OF_PRIORITY_0: u32 = i32::MAX.unsigned_abs();
 
-/// Which way a route goes.
+/// The direction of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// To the peer.
@@ -40,27 +40,27 @@ pub enum Direction {
     Import,
 }
 
-/// A route, as a filter sees it.
+/// A route in the form in which filters read it.
 #[derive(Debug, Clone, Copy)]
 pub struct Route<'a> {
-    /// Where it leads.
+    /// The destination.
     pub prefix: IpNet,
-    /// Its attributes. On export `local_pref` is to be set, also of a route that begins here, because rules ask for the
-    /// priority.
+    /// Its attributes. On export the caller must set `local_pref` for every route, even one of this node, because rules
+    /// compare the priority.
     pub attributes: &'a Attributes,
-    /// Whether a peer brought it. If not, it begins here.
+    /// Whether a peer announced the route. Otherwise it is this node's own.
     pub is_from_peer: bool,
-    /// The interface by which it leaves this node, if there is one.
+    /// The interface by which the route leaves this node, if there is one.
     pub interface: Option<&'a str>,
 }
 
-/// What filters say of a route.
+/// The decision of filters about a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict<'a> {
-    /// It passes, with these attributes. Nothing else is asked.
+    /// The route is accepted, with these attributes. No other rule is evaluated.
     Accept(Cow<'a, Attributes>),
-    /// It does not pass.
+    /// The route is rejected.
     Reject,
     /// No rule matches.
     Unmatched,
@@ -70,12 +70,12 @@ pub enum Verdict<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Filters {
     filters: Vec<Arc<BgpFilter>>,
-    /// Whether one of them is missing or not valid.
+    /// Whether one of the filters is missing or not valid.
     is_closed: bool,
 }
 
 impl Filters {
-    /// The filters with these names, for the peer `peer`, and what is wrong with them.
+    /// Returns the filters with these names for the peer `peer`, and the problems that were found.
     pub fn new(contents: &Contents, names: &[String], peer: &str) -> (Self, Vec<String>) {
         let mut filters = Self::default();
         let mut problems = Vec::new();
@@ -100,12 +100,13 @@ impl Filters {
         (filters, problems)
     }
 
-    /// Whether no route passes, either way.
+    /// Whether all routes are rejected in both directions.
     pub const fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// What they say of a route to or from their peer. `is_internal`: the peer is of the same autonomous system.
+    /// Decides about a route to or from the filters' peer. `is_internal` says that the peer is in the same autonomous
+    /// system.
     pub fn judge<'a>(
         &self,
         direction: Direction,
@@ -164,8 +165,8 @@ fn matches(rule: &FilterRule, route: &Route<'_>, is_internal: bool) -> bool {
         && priority.is_none_or(has_priority)
 }
 
-/// Whether `cidr`, `matchOperator` and `prefixLength` hold for a prefix. A prefix length that is written bounds the
-/// lengths; what is shorter than `cidr` is never in it.
+/// Whether `cidr`, `matchOperator` and `prefixLength` hold for a prefix. If `prefixLength` is set, it limits the prefix's
+/// length. A prefix shorter than `cidr` is never in it.
 fn is_in(net: NetMatch, prefix: IpNet) -> bool {
     let length = prefix.prefix_len();
     let is_of_length = net.shortest.is_none_or(|shortest| length >= shortest)
@@ -178,7 +179,8 @@ fn is_in(net: NetMatch, prefix: IpNet) -> bool {
     }
 }
 
-/// Whether a path begins with these systems, in this order. One of a set stands for the set, as in BIRD.
+/// Whether a path begins with these systems, in this order. A set in the path matches if it contains the system, as in
+/// BIRD.
 fn begins_with(path: &[Segment], systems: &[u32]) -> bool {
     let mut steps = path.iter().flat_map(|segment| match segment {
         Segment::Sequence(systems) => systems.chunks(1).collect::<Vec<_>>(),
@@ -187,11 +189,12 @@ fn begins_with(path: &[Segment], systems: &[u32]) -> bool {
     systems.iter().all(|system| steps.next().is_some_and(|step| step.contains(system)))
 }
 
-/// Whether a name is like a pattern, in which `*` stands for any text. The time is at most the product of the lengths.
+/// Whether a name matches a pattern, in which `*` stands for any text. The time is at most proportional to the product of
+/// the lengths.
 fn is_like(name: &str, pattern: &str) -> bool {
     let (name, pattern) = (name.as_bytes(), pattern.as_bytes());
     let (mut at, mut of_pattern) = (0, 0);
-    // After the last `*`: where the pattern goes on, and the first byte of the name that the `*` does not stand for.
+    // The state after the last `*`: the rest of the pattern, and the first byte of the name that is not part of the `*`.
     let mut last: Option<(usize, usize)> = None;
     while at < name.len() {
         if pattern.get(of_pattern) == Some(&b'*') {
@@ -229,7 +232,7 @@ fn apply(operation: &Operation, attributes: &mut Attributes) {
     }
 }
 
-/// Adds a community, unless it is there.
+/// Adds a community, unless it is already there.
 pub(crate) fn add_community(attributes: &mut Attributes, community: Community) {
     match community {
         Community::Standard(it) => add(&mut attributes.communities, it),
@@ -242,7 +245,7 @@ pub(crate) const fn local_pref(priority: u32) -> u32 {
     LOCAL_PREF_OF_PRIORITY_0.saturating_sub(priority)
 }
 
-/// Adds to a list in order that has nothing twice.
+/// Adds an element to a sorted list without duplicates.
 fn add<T: Ord>(list: &mut Vec<T>, it: T) {
     if let Err(at) = list.binary_search(&it) {
         list.insert(at, it);

@@ -7,33 +7,33 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-/// The most systems of a segment of a path (RFC 4271, 4.3): their number is one byte.
+/// The most autonomous systems of one segment of a path (RFC 4271, 4.3): the count is one byte.
 const MOST_OF_SEGMENT: usize = 255;
 
 /// The origin of a path (RFC 4271, 4.3). The lower one is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
-    /// Of a protocol inside of the autonomous system.
+    /// The route is from a protocol inside the autonomous system.
     Igp,
-    /// Of EGP.
+    /// The route is from EGP.
     Egp,
-    /// Of something else.
+    /// The route is from another source.
     Incomplete,
 }
 
-/// A part of a path's autonomous systems (RFC 4271, 4.3).
+/// A segment of a path's autonomous systems (RFC 4271, 4.3).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Segment {
-    /// The systems that the path has passed, the last one first.
+    /// The systems that the path has passed, the most recent one first.
     Sequence(Vec<u32>),
-    /// Systems of aggregated paths. They count as one.
+    /// The systems of aggregated paths, in no order. They count as one.
     Set(Vec<u32>),
 }
 
-/// An attribute that is not interpreted, and is passed on (RFC 4271, 5): an optional transitive one.
+/// An attribute that is passed on without interpretation: it is optional and transitive (RFC 4271, 5).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Opaque {
-    /// Its flags, as they came.
+    /// Its flags, as received.
     pub flags: u8,
     /// Its type.
     pub code: u8,
@@ -44,11 +44,11 @@ pub struct Opaque {
 /// The attributes of a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attributes {
-    /// Where the path comes from.
+    /// The origin of the path.
     pub origin: Origin,
     /// The autonomous systems that it has passed.
     pub as_path: Vec<Segment>,
-    /// The address to which packets go.
+    /// The address to which packets are sent.
     pub next_hop: IpAddr,
     /// The `MULTI_EXIT_DISC`.
     pub med: Option<u32>,
@@ -60,16 +60,16 @@ pub struct Attributes {
     pub large_communities: Vec<[u32; 3]>,
     /// The router that brought the path into the autonomous system (RFC 4456).
     pub originator: Option<Ipv4Addr>,
-    /// The clusters that have reflected it, the last one first (RFC 4456).
+    /// The clusters that have reflected the path, the most recent one first (RFC 4456).
     pub clusters: Vec<Ipv4Addr>,
-    /// Whether the path is of `ATOMIC_AGGREGATE`.
+    /// Whether the path has the attribute `ATOMIC_AGGREGATE`.
     pub is_aggregate: bool,
-    /// All others that are passed on.
+    /// All other attributes that are passed on.
     pub opaque: Vec<Opaque>,
 }
 
 impl Attributes {
-    /// Those of a route that begins here.
+    /// The attributes of a route of this node itself.
     pub const fn of_own(next_hop: IpAddr) -> Self {
         Self {
             origin: Origin::Igp,
@@ -86,7 +86,7 @@ impl Attributes {
         }
     }
 
-    /// The length of the path (RFC 4271, 9.1.2.2 a): a set counts as one.
+    /// The length of the AS path (RFC 4271, 9.1.2.2 a): a set counts as one.
     pub fn path_length(&self) -> usize {
         let lengths = self.as_path.iter().map(|it| match it {
             Segment::Sequence(systems) => systems.len(),
@@ -102,7 +102,8 @@ impl Attributes {
         })
     }
 
-    /// The autonomous system by which the path came here. `None`: it is of this one.
+    /// The neighbouring autonomous system from which the path came. Returns `None` if the path began in this autonomous
+    /// system.
     pub fn neighbour_system(&self) -> Option<u32> {
         match self.as_path.first()? {
             Segment::Sequence(systems) => systems.first().copied(),
@@ -111,7 +112,7 @@ impl Attributes {
     }
 }
 
-/// Puts autonomous systems in front of a path, in their order.
+/// Prepends autonomous systems to a path, in the given order.
 pub fn prepend(path: &mut Vec<Segment>, systems: &[u32]) {
     match path.first_mut() {
         Some(Segment::Sequence(first)) if first.len() + systems.len() <= MOST_OF_SEGMENT => {
@@ -121,27 +122,27 @@ pub fn prepend(path: &mut Vec<Segment>, systems: &[u32]) {
     }
 }
 
-/// A prefix without host bits and all that contain it, the longest first.
+/// A prefix without host bits and all prefixes that contain it, the longest first.
 pub fn around(prefix: IpNet) -> impl Iterator<Item = IpNet> {
     iter::successors(Some(prefix.trunc()), IpNet::supernet)
 }
 
-/// What a map has for the prefixes that contain one, in no order.
+/// The values of a map for all prefixes that contain this one, in no order.
 pub fn values_around<T>(map: &BTreeMap<IpNet, T>, prefix: IpNet) -> impl Iterator<Item = &T> {
-    // To look at a few costs less than to look each prefix up.
+    // For a small map it is cheaper to scan all entries than to look up each prefix.
     let is_small = map.len() <= 16;
     let few = is_small.then(|| map.iter().filter(move |(net, _)| net.contains(&prefix)));
     let many = (!is_small).then(|| around(prefix).filter_map(|net| map.get(&net)));
     few.into_iter().flatten().map(|(_, value)| value).chain(many.into_iter().flatten())
 }
 
-/// A change of routes that a peer tells, or is told. All prefixes are of one family.
+/// A change of routes, received from a peer or sent to it. All prefixes are of one family.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Update {
-    /// The prefixes that have no path any more.
+    /// The prefixes that no longer have a path.
     pub withdrawn: Vec<IpNet>,
-    /// The prefixes that have a path with `attributes` now.
+    /// The prefixes that now have a path with `attributes`.
     pub announced: Vec<IpNet>,
-    /// The attributes of those that are announced. Without any that are, there are none.
+    /// The attributes of the announced prefixes. `None` if no prefix is announced.
     pub attributes: Option<Arc<Attributes>>,
 }

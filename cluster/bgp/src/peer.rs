@@ -1,4 +1,4 @@
-//! A peer of a node, with all that a session with it follows from.
+//! A peer of a node, with the parameters of a session.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -6,14 +6,15 @@ use std::time::Duration;
 
 pub use manx_objects::object::bgp::SecretKey;
 
-/// What makes somebody a peer. The order is Calico's: of two with one address the first counts.
+/// The type of a peer: the configuration that makes a host a peer. The order is Calico's: if two peers have one address,
+/// the first type counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PeerType {
     /// A `BGPPeer` of all nodes.
     Global,
     /// A `BGPPeer` of some nodes.
     Node,
-    /// The mesh of all nodes.
+    /// A node of the mesh of all nodes.
     Mesh,
 }
 
@@ -27,60 +28,62 @@ impl fmt::Display for PeerType {
     }
 }
 
-/// The next hop of routes that a peer is told of (`nextHopMode` of `BGPPeer`).
+/// The next hop of routes that are announced to a peer (`nextHopMode` of `BGPPeer`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum NextHopMode {
-    /// This node for what begins here; else as it came. A peer of another autonomous system that does not reach that is not
-    /// told.
+    /// This node for its own routes; for others the received next hop. A route is not announced to a peer of another
+    /// autonomous system that does not reach the received next hop.
     #[default]
     Auto,
     /// Always this node.
     Own,
-    /// Always as it came.
+    /// Always the received next hop.
     Keep,
 }
 
 /// A peer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer {
-    /// Its address. No two peers have the same.
+    /// The peer's address. No two peers have the same.
     pub address: IpAddr,
-    /// Its TCP port.
+    /// The peer's TCP port.
     pub port: u16,
-    /// What makes it a peer.
+    /// The type of the peer.
     pub kind: PeerType,
-    /// What a person knows it by: the object's name, or the node's.
+    /// The peer's name for people: that of the object, or of the node.
     pub name: String,
-    /// Its autonomous system.
+    /// The peer's autonomous system.
     pub system: u32,
-    /// This node's autonomous system, as the peer sees it.
+    /// This node's autonomous system in the session with the peer.
     pub own_system: u32,
-    /// The address of this node by which it speaks with the peer. `None`: the kernel chooses.
+    /// This node's address in sessions with the peer. `None`: the kernel chooses.
     pub source: Option<IpAddr>,
-    /// Whether it is a node of the cluster. A node is believed less than a router: root of that node can tell anything.
+    /// Whether the peer is a node of the cluster. A node is trusted less than a router, because root on that node can
+    /// announce anything.
     pub is_node: bool,
-    /// Whether this node only listens.
+    /// Whether this node only waits for the peer to connect.
     pub is_passive: bool,
-    /// This node's cluster, if the peer is a client of its reflector (RFC 4456).
+    /// This node's cluster ID, if the peer is a client of this route reflector (RFC 4456).
     pub reflected_as: Option<Ipv4Addr>,
-    /// The next hop of what the peer is told.
+    /// The next hop of routes that are announced to the peer.
     pub next_hop: NextHopMode,
-    /// How often this node's own autonomous system may be in a path of the peer.
+    /// How often this node's own autonomous system may occur in the AS path of the peer's routes.
     pub own_system_allowed: u8,
     /// The names of the `BGPFilter`s, in order.
     pub filters: Vec<String>,
-    /// Where the password of RFC 2385 is. `None`: there is none.
+    /// The Secret's key that contains the password (RFC 2385). `None`: there is no password.
     pub password: Option<SecretKey>,
-    /// How many hops away the peer may be at most (RFC 5082); a peer on a link is one away. `None`: anywhere.
+    /// The greatest number of hops to the peer (RFC 5082); a peer on the same link is one hop away. `None`: there is no
+    /// limit.
     pub hops: Option<u8>,
-    /// How long the peer is to keep this node's routes when the session is gone (RFC 4724).
+    /// The time for which the peer should keep this node's routes after the session has ended (RFC 4724).
     pub restart_time: Duration,
-    /// The time after which a silent peer is gone.
+    /// The hold time, after which a silent peer counts as down.
     pub hold_time: Duration,
 }
 
 impl Peer {
-    /// Whether the peer is of the same autonomous system.
+    /// Whether the peer is in the same autonomous system.
     pub const fn is_internal(&self) -> bool {
         self.system == self.own_system
     }

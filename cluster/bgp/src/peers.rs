@@ -1,28 +1,31 @@
-//! The peers of a node, by the objects.
+//! Derives the peers of a node from the objects.
 //!
 //! The rules are Calico's (`BGPConfiguration`, `BGPPeer`, the annotations of Nodes):
-//! - A `BGPPeer` names a peer by its address, or nodes by a selector. It is for all nodes, for one, or for those that a
-//!   selector selects.
-//! - A node that a `BGPPeer` names gets the other end as its peer, too, unless the object says `reversePeering: Manual`.
-//! - The nodes are each other's peers (the mesh), unless the settings say otherwise. Route reflectors are not in the mesh.
-//! - Of two peers with one address the first counts: that of all nodes, that of some, the mesh's.
-//! - A session over IPv4 brings IPv4 routes only, and one over IPv6 IPv6 routes only. So a dual-stack node is two peers.
+//! - A `BGPPeer` names a peer by its address, or nodes by a selector. The `BGPPeer` applies to all nodes, to one node, or
+//!   to the nodes that a selector selects.
+//! - A node that a `BGPPeer` names gets the other end as its peer, too, unless the object has `reversePeering: Manual`.
+//! - All nodes are each other's peers (the mesh), unless the settings disable that. Route reflectors are not in the mesh.
+//! - If two peers have one address, the first counts, in this order: a `BGPPeer` of all nodes, a `BGPPeer` of some nodes,
+//!   the mesh.
+//! - A session over IPv4 carries IPv4 routes only, and a session over IPv6 carries IPv6 routes only. So a dual-stack node
+//!   is two peers.
 //!
-//! What a node can do. Tenants cannot write these objects, but a kubelet writes the labels and annotations of its own
-//! Node, and nothing else here:
-//! - It can claim another node's address. So two Nodes with one address are both no peers, and a problem tells of it. The node itself keeps the sessions that others accept.
-//! - By the address of a router it can make nodes only listen for that router, where a `BGPPeer` of all nodes names the
-//!   router. The router is a peer still, as the `BGPPeer` says.
-//! - By its labels it can become a peer wherever a selector says so, such as the route reflector of all nodes. Labels
-//!   below `node-restriction.kubernetes.io/` are out of its reach.
-//! - By its AS number or cluster ID it breaks its own sessions, or leaves the mesh.
+//! This is what a compromised node can do. Tenants cannot write these objects. A kubelet can write the labels and
+//! annotations of its own Node, and nothing else here:
+//! - It can claim another node's address. So if two Nodes have one address, neither is a peer there, and a problem reports
+//!   it. The node itself keeps the sessions that other nodes accept.
+//! - If it claims the address of a router that a `BGPPeer` of all nodes names, it can make nodes only wait for that router
+//!   to connect. The router stays a peer, as in the `BGPPeer`.
+//! - By its labels it can become a peer wherever a selector selects it, such as the route reflector of all nodes. It cannot
+//!   set labels below `node-restriction.kubernetes.io/`.
+//! - By its AS number or cluster ID it can break its own sessions, or leave the mesh.
 //!
-//! So a peer that is a node is marked ([`Peer::is_node`]), and is believed less. The routes that a peer may bring are not
-//! judged here.
+//! So a peer that is a node is marked ([`Peer::is_node`]), and is trusted less. This module does not decide which routes a
+//! peer may announce.
 //!
-//! Not supported: `localWorkloadSelector`, `keepaliveTime` (the reader of the objects tells of them).
+//! Not supported: `localWorkloadSelector`, `keepaliveTime` (the reader of the objects reports them).
 //!
-//! Source: Calico's API reference and documentation, "Configure BGP peering"; its topologies as facts, in the tests.
+//! Source: Calico's API reference and documentation, "Configure BGP peering". The tests contain Calico's topologies.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -44,21 +47,21 @@ mod tests;
 
 /// The port of BGP.
 const PORT: u16 = 179;
-/// BIRD's default, which Calico's nodes use.
+/// The hold time: BIRD's default, which Calico's nodes use.
 const HOLD_TIME: Duration = Duration::from_mins(4);
-/// BIRD's default, which Calico's nodes use.
+/// The restart time: BIRD's default, which Calico's nodes use.
 const RESTART_TIME: Duration = Duration::from_mins(2);
-/// The longest time in the field of the capability (RFC 4724, 3): 12 bits.
+/// The longest restart time that the capability can contain, in seconds (RFC 4724, 3: 12 bits).
 const MOST_RESTART_TIME: u64 = 4095;
 
-/// A node as a speaker of BGP, with its peers.
+/// A node's parameters as a BGP speaker, and its peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peering {
-    /// The node's autonomous system. A peer may see another one ([`Peer::own_system`]).
+    /// The node's autonomous system. A session may use another one ([`Peer::own_system`]).
     pub system: u32,
-    /// The node's BGP identifier: its IPv4 address; without one, of a hash of its name, as Calico computes it.
+    /// The node's BGP identifier: its IPv4 address, or without one a hash of its name, as Calico computes it.
     pub router_id: Ipv4Addr,
-    /// The node's cluster, if it is a route reflector.
+    /// The node's cluster ID, if it is a route reflector.
     pub cluster: Option<Ipv4Addr>,
     /// The node's addresses, at most one of each family.
     pub addresses: Vec<IpAddr>,
@@ -70,16 +73,16 @@ pub struct Peering {
     pub peers: Vec<Peer>,
     /// The gateway to each peer for which an object names one (`reachableBy`).
     pub gateways: BTreeMap<IpAddr, IpAddr>,
-    /// The communities of what the node announces.
+    /// The communities of the routes that the node announces.
     pub advertisements: Vec<Advertisement>,
     /// The priorities of the node's own routes.
     pub priorities: Priorities,
-    /// What is wrong: what was found, what was expected, where, and what to do. Objects that are not valid are told of
-    /// where they are read.
+    /// The problems, each with what was found, what was expected, where, and what to do. Objects that are not valid are
+    /// reported by their reader.
     pub problems: Vec<String>,
 }
 
-/// The peers of a node. A node that is not known, or for which the settings are not valid, has none.
+/// Derives the peers of a node. A node without a valid object or with invalid settings has none.
 pub fn peers(contents: &Contents, node: &str) -> Peering {
     let mut problems = Vec::new();
     let settings = Settings::new(contents);
@@ -125,19 +128,21 @@ fn ipv4(address: IpAddr) -> Option<Ipv4Addr> {
     }
 }
 
-/// The BGP identifier of a node without an IPv4 address: the first bytes of its name's SHA-256, below 224.
+/// The BGP identifier of a node without an IPv4 address: the first four bytes of its name's SHA-256, with a first byte
+/// below 224.
 fn hashed(node: &str) -> Ipv4Addr {
     let hash = Sha256::digest(node);
     let first = if hash[0] > 223 { hash[0] - 32 } else { hash[0] };
     Ipv4Addr::new(first, hash[1], hash[2], hash[3])
 }
 
-/// A node.
+/// A node as a BGP speaker.
 struct Speaker<'a> {
     name: &'a str,
     node: &'a Node,
     labels: Labels,
-    /// Its address of each family. Without those that another node claims, too, except for the node that asks.
+    /// The node's address of each family. Addresses that another node also claims are left out, except for this node
+    /// itself.
     addresses: [Option<IpAddr>; 2],
 }
 
@@ -159,17 +164,18 @@ impl Speaker<'_> {
     }
 }
 
-/// What says by which address a node speaks BGP.
+/// The field of the Node that contains its BGP addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressSource {
-    /// Calico's annotation of the Node, which `calico/node` or a person has written.
+    /// Calico's annotations of the Node, which `calico/node` or a person has written.
     Annotation,
-    /// The Node's first `InternalIP` of the family. Calico's annotations are not there.
+    /// The Node's first `InternalIP` of the family. The Node does not have Calico's annotations.
     InternalIp,
 }
 
-/// The addresses by which a node speaks BGP, and what says so. `None`: there is no valid Node of this name. They are all of
-/// one source, but a node whose address another one claims, too, is no peer there all the same.
+/// The addresses by which a node speaks BGP, and their source. Returns `None` if there is no valid Node of this name. All
+/// addresses are from one source. If another node claims one of them, too, it is still listed here, but this node is no
+/// peer at that address.
 pub fn addresses(contents: &Contents, node: &str) -> Option<(Vec<IpAddr>, AddressSource)> {
     let (_, stored) = contents.of_kind(Kind::Node).find(|(key, _)| key.name == node)?;
     let Object::Node(node) = stored.state.valid()? else { return None };
@@ -177,8 +183,8 @@ pub fn addresses(contents: &Contents, node: &str) -> Option<(Vec<IpAddr>, Addres
     Some((addresses.into_iter().flatten().collect(), source))
 }
 
-/// The address of each family by which a node speaks BGP: those of Calico's annotations; without any, the node's first
-/// `InternalIP`s. (A node that Calico has written about has no session over a family that Calico leaves out.)
+/// The address of each family by which a node speaks BGP: those of Calico's annotations, or without annotations the node's
+/// first `InternalIP`s. (If Calico has annotated only one family, the node has no session over the other.)
 fn addresses_of(node: &Node) -> ([Option<IpAddr>; 2], AddressSource) {
     let annotated = [node.calico_address, node.bgp.ipv6_address].map(|net| Some(net?.addr()));
     let (addresses, source) = if annotated.iter().any(Option::is_some) {
@@ -190,7 +196,7 @@ fn addresses_of(node: &Node) -> ([Option<IpAddr>; 2], AddressSource) {
     (addresses.map(|address| address.filter(is_of_one_host)), source)
 }
 
-/// Whether an address can be a node's on its network.
+/// Whether an address can be that of a node on its network.
 fn is_of_one_host(address: &IpAddr) -> bool {
     let is_local = match address {
         IpAddr::V4(address) => address.is_broadcast() || address.is_link_local(),
@@ -199,7 +205,7 @@ fn is_of_one_host(address: &IpAddr) -> bool {
     !(is_local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
 }
 
-/// The valid nodes, by name. An address that several nodes claim is left out of all of them, but for the node `own`.
+/// The valid nodes, by name. An address that several nodes claim is removed from all of them, except from the node `own`.
 fn nodes<'a>(contents: &'a Contents, own: &str, problems: &mut Vec<String>) -> Vec<Speaker<'a>> {
     let mut nodes = Vec::new();
     for (key, stored) in contents.of_kind(Kind::Node) {
@@ -234,7 +240,7 @@ struct Cluster<'a> {
     contents: &'a Contents,
 }
 
-/// The peers that were found. The first one with an address and a port counts.
+/// The peers that were found so far. If two have the same address and port, the first counts.
 #[derive(Default)]
 struct Found(Vec<Peer>);
 
@@ -258,7 +264,7 @@ impl Cluster<'_> {
         })
     }
 
-    /// A peer's address, and the gateway to it that the object names which makes it a peer.
+    /// A peer's address, and the gateway to the peer. The gateway is named by the object that makes the host a peer.
     fn gateway(&self, peer: &Peer) -> Option<(IpAddr, IpAddr)> {
         let mut objects = self.objects().filter(|(name, _)| *name == peer.name);
         let (_, object) = objects.next().filter(|_| peer.kind != PeerType::Mesh)?;
@@ -282,7 +288,8 @@ impl Cluster<'_> {
                 self.add_named(name, object, kind, &mut found, problems);
             }
         }
-        // After all that the objects say: what an object says of a peer counts more than that another end has it.
+        // This comes after the objects that name peers: what such an object specifies counts more than the other end of a
+        // peering.
         for (_, object) in objects.iter().filter(|(_, object)| !object.is_one_way) {
             self.add_other_ends(object, &mut found);
         }
@@ -323,8 +330,8 @@ impl Cluster<'_> {
         }
     }
 
-    /// The peer with an address that an object names. Whether it is a node shows in three things: its port, its system,
-    /// and that of two nodes one only listens.
+    /// The peer with an address that an object names. If the address is a node's, that affects three things: the port, the
+    /// autonomous system, and which of the two nodes connects.
     fn by_address(
         &self,
         name: &str,
@@ -372,8 +379,8 @@ impl Cluster<'_> {
         })
     }
 
-    /// A node as a peer by an object. `None`: it is this node, this node has no address of the family, or the node's
-    /// settings are not valid.
+    /// The peer for a node that an object names. Returns `None` if it is this node, if this node has no address of the
+    /// family, or if that node's settings are not valid.
     fn by_node(
         &self,
         object: &BgpPeer,
@@ -395,7 +402,7 @@ impl Cluster<'_> {
         })
     }
 
-    /// Adds the nodes that an object is for, if it names this node.
+    /// Adds the nodes to which an object applies, if the object names this node.
     fn add_other_ends(&self, object: &BgpPeer, found: &mut Found) {
         let families = match &object.remote {
             Remote::Nodes(selector) if self.own.is_selected_by(selector) => [true, true],
@@ -410,7 +417,7 @@ impl Cluster<'_> {
                 let Some(mut peer) = self.by_node(object, PeerType::Node, node, address) else {
                     continue;
                 };
-                // The other end says `localASNumber`, and this one does not.
+                // The other end uses `localASNumber`, and this end does not.
                 peer.own_system = self.settings.system_of(self.own);
                 peer.system = object.local_system.unwrap_or(peer.system);
                 peer.reflected_as = self.reflected_as(node, &peer);
@@ -419,7 +426,7 @@ impl Cluster<'_> {
         }
     }
 
-    /// Whether this node is what an object names by an address.
+    /// Whether an address that an object names is this node's.
     fn is_at(&self, object: &BgpPeer, address: IpAddr, port: Option<u16>) -> bool {
         let system = object.system.unwrap_or(self.settings.system());
         let own = self.settings.port_of(self.own.name);
@@ -427,7 +434,7 @@ impl Cluster<'_> {
         self.own.has(address) && self.settings.system_of(self.own) == system && is_port
     }
 
-    /// Adds the mesh: all nodes that are no route reflectors.
+    /// Adds the mesh: all nodes except route reflectors.
     fn add_mesh(&self, found: &mut Found) {
         let settings = self.settings.default;
         let is_off = settings.and_then(|it| it.mesh) == Some(false);
@@ -466,7 +473,7 @@ impl Cluster<'_> {
         }
     }
 
-    /// What an object says of each of its peers.
+    /// The parameters that an object gives to each of its peers.
     fn of_object(
         &self,
         object: &BgpPeer,
@@ -500,23 +507,23 @@ impl Cluster<'_> {
         }
     }
 
-    /// This node's cluster, if a node is a client of its reflector: a peer of the same system and of no cluster or another.
-    /// Reflectors of one cluster are ordinary peers.
+    /// This node's cluster ID, if a node is a client of this route reflector. A client has the same autonomous system, and
+    /// no cluster ID or another one. Reflectors of one cluster are ordinary peers.
     fn reflected_as(&self, node: &Speaker<'_>, peer: &Peer) -> Option<Ipv4Addr> {
         let own = self.own.node.bgp.cluster?;
         (peer.is_internal() && node.node.bgp.cluster != Some(own)).then_some(own)
     }
 
-    /// This node's address of the family of another.
+    /// This node's address in the family of another address.
     fn own_address(&self, other: IpAddr) -> Option<IpAddr> {
         let mut own = self.own.addresses.into_iter().flatten();
         own.find(|it| it.is_ipv4() == other.is_ipv4())
     }
 }
 
-/// Whether the node with `own` only listens for another node. Calico compares the addresses as text: both ends have to
-/// agree about it, so `10.0.0.9` is greater than `10.0.0.10`. (Of two that connect at once, both connections fail, which
-/// would end a graceful restart.)
+/// Whether the node with address `own` waits for the node with address `other` to connect. Calico compares the addresses as
+/// text, and both ends must do the same, so `10.0.0.9` is greater than `10.0.0.10`. (If both connected at once, both
+/// connections would fail, which would end a graceful restart.)
 fn is_passive(other: IpAddr, own: IpAddr) -> bool {
     other.to_string() > own.to_string()
 }
@@ -527,8 +534,8 @@ fn restart_time(written: Option<Duration>) -> Duration {
     Duration::from_secs(seconds.min(MOST_RESTART_TIME))
 }
 
-/// The first peer of each address, in the order of the addresses. Two ports of one address are a problem, because a
-/// session is known by its address.
+/// The first peer of each address, in the order of the addresses. Two ports at one address are a problem, because a session
+/// is identified by its address.
 fn one_of_each_address(found: Found, problems: &mut Vec<String>) -> Vec<Peer> {
     let mut peers: BTreeMap<IpAddr, Peer> = BTreeMap::new();
     for peer in found.0 {
@@ -536,7 +543,7 @@ fn one_of_each_address(found: Found, problems: &mut Vec<String>) -> Vec<Peer> {
             None => {
                 peers.insert(peer.address, peer);
             }
-            // That a peer of the mesh is named by an object, too, is usual.
+            // An object often names a node of the mesh, too, so that is no problem.
             Some(first) if peer.kind == PeerType::Mesh || first.port == peer.port => {}
             Some(first) => problems.push(format!(
                 "BGPPeer {}: found {} with port {}, which is a peer with port {} by {}, so the latter counts: have one BGPPeer for each address",

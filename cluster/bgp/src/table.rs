@@ -1,23 +1,25 @@
-//! The paths of all peers, the best ones of each prefix, and what each peer has been told.
+//! The paths of all peers, the best ones of each prefix, and the routes announced to each peer.
 //!
-//! The caller brings what happens to sessions, asks what a peer should be told next ([`Table::take_messages`]), and sends
-//! it. A peer's news wait here, each prefix once however often it changes: a slow peer costs no more memory than a fast one.
+//! The caller reports the events of sessions, asks for a peer's next messages ([`Table::take_messages`]), and sends them.
+//! Pending announcements wait here, each prefix once however often it changes, so a slow peer needs no more memory than a
+//! fast one.
 //!
 //! The layers, in order:
-//! - `values`: what the table is told, and what it says.
-//! - `taken`: what is taken of what a peer tells.
+//! - `values`: the inputs and outputs of the table.
+//! - `taken`: decides which paths of a peer are accepted.
 //! - `paths`: the paths to one prefix.
 //! - `routes`: the prefixes, in the order of their last change.
-//! - `interner`: equal attributes are one.
-//! - `bits`: which prefixes a peer holds.
-//! - `session`: what is known of a peer and its session.
-//! - `learned`: what peers have told.
-//! - `advertise`: what a peer is told, found once for all that are told alike.
+//! - `interner`: stores equal attributes once.
+//! - `bits`: the set of prefixes announced to a peer.
+//! - `session`: the state of a peer and of its session.
+//! - `learned`: the routes that peers have announced.
+//! - `advertise`: the announcements to a peer, computed once for all peers with equal announcements.
 //!
 //! Laws (`tests.rs`), for any order of events:
-//! - The paths used are those that [`decision::used`] chooses of the paths that are there.
-//! - A peer that has taken all its messages has been told exactly what [`export::advertised`] says of each prefix.
-//! - A peer has at most as many prefixes here as [`Configuration::prefixes`] or [`Configuration::prefixes_of_node`] says.
+//! - The used paths are those that [`decision::used`] chooses from the present paths.
+//! - A peer that has taken all its messages has been sent exactly the routes that [`export::advertised`] returns for each
+//!   prefix.
+//! - A peer has at most [`Configuration::prefixes`] or [`Configuration::prefixes_of_node`] prefixes here.
 
 mod advertise;
 mod bits;
@@ -52,13 +54,13 @@ use crate::export::{self, OwnRoute};
 use crate::path::{Attributes, Update};
 use crate::peer::Peer;
 
-/// The most bytes of attributes that a peer's paths have on average, if it tells as many prefixes as it may.
+/// The most bytes of attributes that a peer's paths may have on average, if it announces as many prefixes as it may.
 const WEIGHT: usize = 256;
-/// The most prefixes that are looked at for one portion of a peer's messages.
+/// The most prefixes that one call for a peer's messages reads.
 const LOOKS: usize = 10_000;
-/// How many numbers a peer's list may have that are out of date, besides as many as it has prefixes.
+/// The most outdated numbers in a peer's list, in addition to one for each of its prefixes.
 const SPARE: usize = 64;
-/// How long stale paths are kept at most when the peer is back and does not say that it has told everything.
+/// The longest time for which stale paths are kept after the peer has returned, if it does not send End-of-RIB.
 const STALE_AFTER_RETURN: Duration = Duration::from_mins(6);
 
 /// See the module.
@@ -74,11 +76,11 @@ pub struct Table {
     states: Vec<State>,
     /// Numbers of states that belong to no peer any more.
     free: Vec<u32>,
-    /// The peers that have something to be told and are to be named.
+    /// The peers that have pending announcements and are not reported yet.
     woken: Vec<u32>,
-    /// The peers that have been told everything, by family: IPv4, IPv6.
+    /// The peers that have got all routes, by family: IPv4, IPv6.
     resting: [Vec<u32>; 2],
-    /// The number of the next group of peers that are told alike.
+    /// The number of the next group of peers with equal announcements.
     next_group: u64,
     generation: u64,
 }
@@ -107,8 +109,8 @@ impl Table {
         }
     }
 
-    /// Takes a new desired state. A peer that is gone or differs, or whose filters do, loses its paths and its session: the
-    /// caller closes it ([`Configuration::asks_same_of`]).
+    /// Sets a new configuration. A peer that is removed or changed, or whose filters changed, loses its paths and its
+    /// session. The caller closes that session ([`Configuration::asks_same_of`]).
     pub fn configure(&mut self, configuration: &Configuration) {
         let before = mem::replace(&mut self.configuration, configuration.clone());
         self.cache.clear();
@@ -138,7 +140,7 @@ impl Table {
             (entry.own, entry.is_allowed) = (now.own.get(&prefix).copied(), None);
             self.note(number);
         }
-        // Blocks decide what else is told, as pools do.
+        // Blocks also decide which other routes are announced, as pools do.
         if blocks || !now.has_rules_of(then) {
             self.routes.forget_rules();
             let peers: Vec<IpAddr> = self.numbers.keys().copied().collect();
@@ -154,13 +156,13 @@ impl Table {
             number
         } else {
             self.states.push(state);
-            // There are as many numbers as there were peers at once.
+            // There are at most as many numbers as there were peers at one time.
             (self.states.len() - 1) as u32
         };
         self.numbers.insert(address, number);
     }
 
-    /// A session is established: the peer is told everything.
+    /// A session is established: all routes are announced to the peer.
     pub fn opened(&mut self, peer: IpAddr, opened: Opened) {
         let Some(number) = self.numbers.get(&peer).copied() else { return };
         self.end_session(number);
@@ -179,7 +181,7 @@ impl Table {
             Some(Session { opened, group, told, reader, has_ended: false, rests: false });
         self.wake(number);
         if is_another {
-            // The identifier tells equal paths apart, and is in what reflectors tell.
+            // The identifier breaks ties between equal paths, and reflectors announce it.
             self.cache.clear();
             for route in self.received(number) {
                 self.select(route);
@@ -208,11 +210,10 @@ impl Table {
         })
     }
 
-    /// A peer has told routes. A path that leads back to this node is refused; it takes the place of the peer's path
-    /// before it, as a withdrawal does.
+    /// Applies an UPDATE of a peer. A refused path, for example a loop, replaces the peer's earlier path like a withdrawal.
     ///
     /// # Errors
-    /// The peer has told too many prefixes; those beyond its limit were not taken.
+    /// The peer has announced too many prefixes; those beyond its limit were not accepted.
     pub fn updated(&mut self, peer: IpAddr, update: Update) -> Result<(), TooManyPrefixes> {
         let Some(of) = self.configuration.peers.get(&peer) else { return Ok(()) };
         let Some(number) = self.numbers.get(&peer).copied() else { return Ok(()) };
@@ -223,7 +224,7 @@ impl Table {
         let teller = (number, limit);
         let attributes = update.attributes.map(|it| received(it, is_internal));
         let fits = attributes.as_deref().is_some_and(|it| self.accepts(of, it));
-        // What is not taken is not kept, either.
+        // Attributes that are refused are not stored either.
         let attributes = attributes.map(|it| if fits { self.interner.intern(it) } else { it });
         let filters = self.configuration.filters.get(&peer).cloned();
         let heaviness = attributes.as_deref().map_or(0, weight);
@@ -251,7 +252,7 @@ impl Table {
         Ok(())
     }
 
-    /// Takes a path of a peer, in the place of the one before.
+    /// Stores a path of a peer, in place of its earlier one.
     fn take(
         &mut self,
         (peer, limit): (u32, usize),
@@ -289,7 +290,7 @@ impl Table {
         Ok(())
     }
 
-    /// A peer's path to a prefix has come (`is_new`), or differs. The best path is first again.
+    /// A peer's path to a prefix is new (`is_new`), or has changed. Afterwards the best path is first again.
     fn path_changed(&mut self, route: u32, peer: u32, is_new: bool) {
         let all = self.routes.get(route).paths.as_slice();
         let Some(at) = all.iter().position(|it| it.peer == peer) else { return };
@@ -297,7 +298,7 @@ impl Table {
             self.select(route);
             true
         } else {
-            // A path that is worse before MULTI_EXIT_DISC counts changes nothing for others.
+            // A path that loses before `MULTI_EXIT_DISC` counts changes nothing for other paths.
             let (new, best) = (&all[at], &all[0]);
             let order = preference(&new.attributes).cmp(&preference(&best.attributes));
             let is_better = match order {
@@ -312,7 +313,7 @@ impl Table {
                     self.routes.get_mut(route).paths.put_first(at);
                     true
                 }
-                // The path before may have beaten another one by MULTI_EXIT_DISC, which is the best now.
+                // The peer's earlier path may have excluded another path by `MULTI_EXIT_DISC`, which is now the best.
                 Some(false) if is_new => false,
                 Some(false) | None => self.select(route),
             }
@@ -324,7 +325,7 @@ impl Table {
         }
     }
 
-    /// Puts the best path to a prefix first. Returns whether it is another one than before.
+    /// Puts the best path to a prefix first. Returns whether the best path has changed.
     fn select(&mut self, route: u32) -> bool {
         let paths = &mut self.routes.get_mut(route).paths;
         if paths.as_slice().len() < 2 {
@@ -337,7 +338,7 @@ impl Table {
         at > 0
     }
 
-    /// The numbers of the prefixes that have a path of a peer, each once.
+    /// The numbers of the prefixes that have a path of a peer, each number once.
     fn received(&mut self, peer: u32) -> Vec<u32> {
         let mut all = mem::take(&mut self.states[peer as usize].received);
         all.sort_unstable();
@@ -347,15 +348,15 @@ impl Table {
         all
     }
 
-    /// A peer has told everything: what is stale of it is gone.
+    /// A peer has sent all of its routes (End-of-RIB): its stale paths are removed.
     pub fn end_of_rib(&mut self, peer: IpAddr) {
         if let Some(number) = self.numbers.get(&peer) {
             self.forget_paths(*number, true);
         }
     }
 
-    /// A session has ended. `retain`: how long the peer's paths are kept, because it restarts (RFC 4724, 4.2). Paths that
-    /// were stale before end now.
+    /// A session has ended. `retain` is the time for which the peer's paths are kept, if it restarts (RFC 4724, 4.2). Paths
+    /// that were already stale are removed now.
     pub fn closed(&mut self, peer: IpAddr, retain: Option<Duration>, now: Duration) {
         let Some(number) = self.numbers.get(&peer).copied() else { return };
         self.end_session(number);
@@ -370,7 +371,7 @@ impl Table {
         }
     }
 
-    /// A peer's session is over: it holds nothing any more.
+    /// Ends a peer's session: no prefix counts as announced to it any more.
     fn end_session(&mut self, peer: u32) {
         let Some(session) = self.states[peer as usize].session.take() else { return };
         for all in &mut self.resting {
@@ -382,7 +383,7 @@ impl Table {
         }
     }
 
-    /// A peer wants to be told everything again (RFC 2918).
+    /// A peer has requested all routes again (RFC 2918).
     pub fn refresh(&mut self, peer: IpAddr) {
         let Some(number) = self.numbers.get(&peer).copied() else { return };
         let begin = self.routes.begin();
@@ -392,7 +393,7 @@ impl Table {
         }
     }
 
-    /// Removes the stale paths whose time is over, and returns the next time when some end.
+    /// Removes stale paths whose time is over. Returns the next time when paths expire.
     pub fn expire(&mut self, now: Duration) -> Option<Duration> {
         for number in self.numbers.values().copied().collect::<Vec<_>>() {
             let until = self.states[number as usize].stale_until;
@@ -404,8 +405,8 @@ impl Table {
         states.filter_map(|it| it.stale_until).min()
     }
 
-    /// The next messages for a peer, with some of `prefixes` prefixes at most. None: it has been told everything, or what
-    /// was looked at now does not concern it; then it is woken again.
+    /// Returns the next messages for a peer, with at most about `prefixes` prefixes. If there are none, either all routes
+    /// were sent, or the prefixes that were read do not concern the peer, and it is woken again.
     pub fn take_messages(&mut self, peer: IpAddr, prefixes: usize) -> Vec<Message> {
         let Self { configuration, routes, states, cache, numbers, .. } = self;
         let Some(to) = configuration.peers.get(&peer) else { return Vec::new() };
@@ -453,7 +454,7 @@ impl Table {
         messages
     }
 
-    /// The peers that have something to be told, and that were not named since it was taken last.
+    /// The peers that have pending announcements and were not reported since the last call.
     pub fn take_woken(&mut self) -> Vec<IpAddr> {
         let woken = mem::take(&mut self.woken);
         let states = woken.into_iter().map(|number| {
@@ -464,17 +465,17 @@ impl Table {
         states.collect()
     }
 
-    /// A number that grows with each change of what was learned.
+    /// A number that increases with each change of the learned routes.
     pub const fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Appends prefixes that some peers have told, each with the next hops of the routes of theirs that are as good as the
-    /// best one ([`decision::used`]), in rows one after the other: the best one first, each next hop once, 16 at most.
-    /// Others' paths hide none. A prefix of this node itself is none of them.
+    /// Appends the prefixes that some peers have announced, each with the next hops of those of their paths that are as
+    /// good as the best one ([`decision::used`]). A prefix has a row for each next hop, the best one first, each next hop
+    /// once, at most 16. Paths of other peers are ignored. Prefixes of this node itself are left out.
     ///
-    /// A call looks at some thousand prefixes, and returns where the next call goes on. `None`: these were the last. A prefix
-    /// that changes between two calls may be left out, or come twice; then [`Self::generation`] differs.
+    /// A call reads some thousand prefixes, and returns where the next call continues. `None` means that these were the
+    /// last. A prefix that changes between two calls may be left out or occur twice; then [`Self::generation`] differs.
     pub fn next_hops(
         &self,
         is_meant: impl Fn(&Peer) -> bool,
@@ -484,9 +485,9 @@ impl Table {
         self.meant(is_meant).next_hops(&self.routes, from, all)
     }
 
-    /// The routes that some peers have told, and that are the best of theirs: for each prefix the best one first, and those
-    /// that are as good behind it. Others' paths hide none. A prefix of this node itself is none of them. The prefixes are
-    /// in no order.
+    /// The routes of some peers that are the best of theirs: for each prefix the best one first, and then those that are
+    /// equally good. Paths of other peers are ignored. Prefixes of this node itself are left out. The prefixes are in no
+    /// order.
     #[cfg(test)]
     pub fn learned(
         &self,
@@ -498,8 +499,8 @@ impl Table {
         used.filter(|(_, used)| !used.is_empty())
     }
 
-    /// Adds to the first prefixes of each family that peers have told, in their order: `most` of a family stay. It goes on
-    /// as [`Self::next_hops`] does.
+    /// Adds announced prefixes to the first ones of each family, in their order. At most `most` of a family are kept. It
+    /// continues between calls like [`Self::next_hops`].
     pub fn first_prefixes(
         &self,
         most: usize,
@@ -509,8 +510,8 @@ impl Table {
         learned::first_prefixes(&self.routes, (most, from), all)
     }
 
-    /// The routes to prefixes that peers have told: for each the best one first, and those that are as good behind it. A
-    /// prefix of this node itself is none of them.
+    /// The routes to prefixes that peers have announced: for each the best one first, and then those that are equally good.
+    /// Prefixes of this node itself are left out.
     pub fn routes_of(
         &self,
         prefixes: impl IntoIterator<Item = IpNet>,
@@ -539,7 +540,7 @@ impl Table {
         number.map_or_else(Counts::default, |it| self.states[*it as usize].counts())
     }
 
-    /// Whether a path is one that this node may use: it has not passed this node.
+    /// Whether this node may use a path: the path has not passed this node, and its next hop is another host.
     fn accepts(&self, peer: &Peer, attributes: &Attributes) -> bool {
         let Configuration { identifier, cluster, addresses, .. } = &self.configuration;
         let passed = attributes.systems().filter(|it| *it == peer.own_system).count();
@@ -565,7 +566,7 @@ impl Table {
         state.weight -= weight(&path.attributes);
         state.count -= 1;
         state.stale -= usize::from(path.is_stale);
-        // Without it another path may be the best, because it beat that one by MULTI_EXIT_DISC.
+        // The removed path may have excluded another path by `MULTI_EXIT_DISC`, which may now be the best.
         let is_another = self.select(route);
         if was_best || is_another {
             self.note(route);
@@ -574,7 +575,7 @@ impl Table {
         }
     }
 
-    /// Removes those of a peer's paths that are stale, or all.
+    /// Removes the stale paths of a peer, or all of its paths.
     fn forget_paths(&mut self, peer: u32, stale_alone: bool) {
         let state = &mut self.states[peer as usize];
         state.stale_until = None;
@@ -589,8 +590,8 @@ impl Table {
         }
     }
 
-    /// Notes that the route of a prefix has changed: all peers of its family have to be told. A prefix that nothing needs
-    /// goes.
+    /// Records that the route of a prefix has changed, so that all peers of its family get it. Removes a prefix that is no
+    /// longer needed.
     fn note(&mut self, route: u32) {
         self.generation += 1;
         let family = usize::from(self.routes.get(route).prefix.addr().is_ipv6());
@@ -608,7 +609,7 @@ impl Table {
         }
     }
 
-    /// Has a peer with a session named to those who tell.
+    /// Adds a peer with a session to the list of peers with pending announcements.
     fn wake(&mut self, peer: u32) {
         if !mem::replace(&mut self.states[peer as usize].is_woken, true) {
             self.woken.push(peer);

@@ -1,7 +1,7 @@
 //! The allocator of this node's addresses: the node's own blocks, or Calico's IPAM.
 //!
-//! In both cases the leases, in a file of the node, say which pod of this node has which addresses. With Calico's IPAM the
-//! leases have no blocks: an address is taken from the cluster's pools first, and then leased by its name.
+//! In both cases the leases, in a file of the node, record the addresses of each pod of this node. With Calico's IPAM the
+//! leases have no blocks: an address is taken from the cluster's pools first, and then leased as a named address.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::pool_addresses::{self, Known, PoolAddresses};
 /// The network of handles of pods that no container runtime has attached.
 const OWN_NETWORK: &str = "manx";
 
-/// The network of handles that Calico's plugin has made. No two networks have a container of one id.
+/// The network of handles that Calico's plugin has made. No two networks have a container with the same id.
 const CALICOS_NETWORK: &str = "k8s-pod-network";
 
 /// The reason why addresses are not given out, or not released.
@@ -42,7 +42,7 @@ impl Error {
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     pub(crate) request: Request,
-    /// What Calico's IPAM has to know besides.
+    /// The cluster's data that Calico's IPAM needs in addition.
     pub(crate) known: Known,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Wanted {
 #[derive(Debug, Clone)]
 pub(crate) struct Addresses {
     leases: HostLocal<FileStore>,
-    /// `None`: the node gives out addresses of its own blocks.
+    /// Calico's IPAM. `None`: the node gives out addresses of its own blocks.
     pools: Option<PoolAddresses>,
 }
 
@@ -83,15 +83,15 @@ impl Addresses {
         let handle = handle(&request.pod, request.id.as_ref());
         request.addresses = pools.assign(&request.pod, &handle, &request.addresses, &known).await?;
         let reserved = self.leases.reserve(&request).await;
-        // A lease whose write may have been done counts, and keeps its address until the pod is detached.
+        // If its write may have been done, the lease counts, and keeps its addresses until the pod is detached.
         if reserved.is_err() && self.leases().addresses(&request.pod).is_none() {
-            // If this fails, too, the runtime's detachment does it.
+            // If this fails, too, the runtime's DEL releases them.
             let _ = pools.release(&handle).await;
         }
         Ok(reserved?)
     }
 
-    /// Takes a pod's addresses back. They are leased until the pools have them again, so that a detachment that fails may be
+    /// Takes a pod's addresses back. They stay leased until the pools have them again, so that a failed detachment can be
     /// repeated.
     pub(crate) async fn release(&self, pod: &PodName) -> Result<(), Error> {
         if let Some(pools) = &self.pools
@@ -104,8 +104,8 @@ impl Addresses {
         Ok(())
     }
 
-    /// Takes back the addresses of an attachment that this node has no lease of: Calico's plugin made it, or its lease was
-    /// lost.
+    /// Takes back the addresses of an attachment for which this node has no lease: Calico's plugin made it, or its lease
+    /// was lost.
     pub(crate) async fn release_unleased(&self, id: &AttachmentId) -> Result<(), Error> {
         let Some(pools) = &self.pools else { return Ok(()) };
         pools.release(&handle_of(id)).await?;
@@ -127,7 +127,7 @@ impl Addresses {
         self.leases.retain(keeps).await
     }
 
-    /// Ends all changes of the leases.
+    /// Ends all changes of the leases. The current change is finished, and later ones fail.
     pub(crate) async fn close(&self) {
         self.leases.close().await;
     }

@@ -1,4 +1,4 @@
-//! `manx capture`: a wrapper round a port copies its packets, and the copies become a pcapng file. The wrapper is removed
+//! `manx capture`: a wrapper around a port copies its packets, and the copies become a pcapng file. The wrapper is removed
 //! when the reader ends.
 
 use std::borrow::Cow;
@@ -23,19 +23,19 @@ use manx_api::{ErrorKind, Failure};
 
 /// The most bytes of a packet that are kept: the whole packet.
 const SNAPLEN: usize = 65_535;
-/// The most copies of a capture that wait for its writer. More are lost. The file has their number before the next packet,
-/// and the log the total.
+/// The most copies of a capture that wait for its writer; further copies are lost. The file contains the number of lost
+/// copies before its next packet, and the log contains the total.
 const WAITING: usize = 4096;
 /// The most bytes of these copies: 256 super-packets.
 const WAITING_BYTES: usize = 16 << 20;
-/// The most bytes of all captures' copies. Four captures whose clients do not read take all of it, and then others lose
+/// The most bytes of all captures' copies. Four captures whose clients do not read use all of it; then other captures lose
 /// packets.
 const ALL_WAITING_BYTES: usize = 64 << 20;
 /// The most pieces of a file that wait for its client. A piece is 64 KiB or one packet.
 const PIECES: usize = 4;
 /// The time that the workers may take to begin.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// The time between two looks of an idle capture whether its client is still there.
+/// The interval at which an idle capture checks whether its client is still there.
 const LOOK: Duration = Duration::from_millis(250);
 /// pcapng's direction bits in `epb_flags` (pcapng, section 4.3).
 const INBOUND: u32 = 1;
@@ -56,7 +56,7 @@ pub(super) fn copy_budget() -> Arc<CopyBudget> {
 }
 
 /// Starts a capture of all workers' queues of a port, which may have several captures. The capture's own thread waits for
-/// the workers, not this function.
+/// the workers; this function does not.
 pub(super) fn start(workers: Vec<Commands>, source: Source, budget: &Arc<CopyBudget>) -> Outcome {
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (copier, tap) = capture(SNAPLEN, WAITING, budget.part(WAITING_BYTES), clock);
@@ -64,7 +64,7 @@ pub(super) fn start(workers: Vec<Commands>, source: Source, budget: &Arc<CopyBud
     for worker in &workers {
         let (copier, done) = (copier.clone(), done.clone());
         let wrap = move |port: Box<dyn PacketIo>| -> Box<dyn PacketIo> {
-            // This fails if the reader has ended. Then the copier copies nothing.
+            // This fails if the reader has ended. Then the copier copies no packets.
             let _ = done.send(());
             Box::new(copier.wrap(port))
         };
@@ -102,7 +102,7 @@ pub(super) fn start(workers: Vec<Commands>, source: Source, budget: &Arc<CopyBud
                 "the capture's reader was slow: packets are missing"
             );
         }
-        // The workers remove the wrapper whose reader has ended, and no other of the port.
+        // The workers remove only wrappers whose reader has ended, and keep the port's other wrappers.
         drop(tap);
         for worker in workers {
             worker.send(Command::Wrap(source.port, Box::new(<dyn PacketIo>::unwrapped)));
@@ -262,14 +262,14 @@ mod tests {
         for growing in all.iter_mut().flatten() {
             growing.read_until(b"host");
         }
-        // The inner one, the outer one, the last.
+        // First the inner wrapper goes, then the outer one, then the last.
         for (round, gone) in [(1_u8, 0_usize), (2, 2), (3, 1)] {
             assert!(far.inject(&[round; 40], Offload::default()));
             for growing in all.iter_mut().flatten() {
                 growing.read_until(&[round; 40]);
             }
             drop(all[gone].take());
-            // It looks for its client four times a second.
+            // The capture checks for its client four times a second.
             std::thread::sleep(LOOK * 2);
         }
     }
@@ -319,7 +319,7 @@ mod tests {
         assert!(worker.commands().send(Command::Detach(PORT, None)));
         let mut late = Growing::start(&worker);
         assert_eq!(late.pieces.blocking_recv(), None);
-        // And that of the port that had begun.
+        // The port that had begun also ends its capture.
         while held.pieces.blocking_recv().is_some() {}
     }
 }

@@ -1,4 +1,4 @@
-//! Denied flows: the last ones are kept for requests, and each is logged, at a bounded rate.
+//! Denied flows: the last ones are kept for requests, and each is logged at a bounded rate.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -96,7 +96,7 @@ impl Denials {
         self.noted
     }
 
-    /// The denials after the first `point`, oldest first, and the number of those that are no longer kept.
+    /// The denials after the first `point` ones, oldest first, and the number of those that are no longer kept.
     pub(super) fn since(&self, point: u64) -> (Vec<Denial>, u64) {
         let kept = self.kept.len() as u64;
         let wanted = self.noted.saturating_sub(point);
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn one_sources_denials_leave_the_others_their_lines() {
-        // The period does not end before the test does.
+        // The period lasts longer than the test.
         let period = Instant::now() + Duration::from_hours(1);
         let mut denials = Denials { period, ..Denials::default() };
         let [attacker, neighbour] = ["10.244.1.2", "10.244.1.3"].map(|it| it.parse().unwrap());

@@ -14,7 +14,7 @@ use manx_linux::{netns, socket};
 
 use manx_devices::device;
 
-/// The reason why an agent cannot start or go on.
+/// The reason why an agent cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The Node object is missing, or lacks what the agent needs.
@@ -23,7 +23,7 @@ pub enum Error {
     /// The objects cannot be read.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The node's ports that are to be Manx's.
+    /// The node's ports cannot be claimed for Manx.
     #[error(transparent)]
     Ports(#[from] crate::translation_device::Error),
     /// No interface has the node's address.
@@ -38,7 +38,7 @@ pub enum Error {
         /// The addresses of the interfaces.
         found: Vec<IpAddr>,
     },
-    /// The node has another address than the agent's sockets.
+    /// The node's address has changed, but the agent's sockets still use the former one.
     #[error(
         "the node's address has changed from {from} to {to}, and this agent's sockets are those of {from}: the next agent begins with {to}"
     )]
@@ -48,16 +48,16 @@ pub enum Error {
         "{0} is the loopback interface: expected the one that leads to the other nodes; name it by --uplink"
     )]
     Loopback(String),
-    /// A worker is to be pinned to a core that this process may not use.
+    /// A worker should be pinned to a core that this process may not use.
     #[error("a worker cannot be pinned to core {asked}: this process may use {}; name one by --pin", list(.usable))]
     Core { asked: usize, usable: Vec<usize> },
-    /// Nobody can speak BGP with this node.
+    /// The agent cannot listen for BGP.
     #[error(
         "TCP port {port} cannot be listened at for BGP: {source}; another BGP program of the node may have it (BIRD of calico-node): \
          end it, or name another listenPort in BGPConfiguration"
     )]
     Speaker { port: u16, source: io::Error },
-    /// The kernel would drop pods' packets that kube-proxy has translated, as forged ones.
+    /// The kernel would drop pods' packets that kube-proxy has translated, because it treats their sources as forged.
     #[error(
         "net.ipv4.conf.all.rp_filter is 1, so the kernel would drop what kube-proxy has translated: expected 0 or 2 for --services kube-proxy; \
          sysctl -w net.ipv4.conf.all.rp_filter=2"
@@ -75,7 +75,7 @@ pub enum Error {
     /// The file of addresses could not be opened.
     #[error(transparent)]
     Addresses(#[from] manx_ipam::host_local::Error),
-    /// Calico's IPAM has its objects at an API server.
+    /// Calico's IPAM stores its objects at an API server, so it needs one.
     #[error(
         "--ipam calico (MANX_IPAM) needs an API server for blocks and handles, found the directory {}: use --ipam host-local",
         .0.display()

@@ -1,11 +1,11 @@
-//! The fault of an action that is tried until it works.
+//! The fault of an action that is repeated until it succeeds.
 
 /// The reason why the last attempt failed, if it did.
 #[derive(Debug, Default)]
 pub(super) struct Fault(Option<String>);
 
 impl Fault {
-    /// Records the result of an attempt. A reason is logged when it is new, not each time.
+    /// Records the result of an attempt. A reason is logged only when it is new.
     pub(super) fn record<T>(&mut self, attempt: Result<T, String>) -> Option<T> {
         match attempt {
             Ok(value) => {

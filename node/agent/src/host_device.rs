@@ -1,15 +1,15 @@
 //! The node's own interfaces in a network of Manx.
 //!
-//! - The host port, `manx0`: by it the node's processes reach pods, and pods reach the node and beyond.
-//! - The port of forwarded packets, `manx2`: packets that others send to pods through the node come in by it. Nothing
-//!   leaves by it.
+//! - The host port, `manx0`: the node's processes reach pods by it, and pods reach the node and other hosts.
+//! - The port of forwarded packets, `manx2`: packets that other hosts send to pods through the node come in by it. No
+//!   packets leave by it.
 //!
-//! A source address does not tell the two apart, because the node's kernel masquerades: kube-proxy makes it do so for node
+//! A source address does not distinguish the two, because the node's kernel masquerades: kube-proxy makes it do so for node
 //! ports. A routing rule does (`iif lo lookup 78`), because to the kernel the node's own packets come in by `lo`. The main
-//! table leads to `manx2`. So if the rule is missing, the node loses its rights, and nobody else gains them.
+//! table leads to `manx2`. So if the rule is missing, the node's processes lose their rights, and no other host gains them.
 //!
-//! `manx2` has an address of its own in each block, and the kernel masquerades by it ([`Plan`]). So other nodes, which
-//! get masqueraded packets by a tunnel, do not take them for the node's own either.
+//! `manx2` has its own address in each block, which the kernel uses for masquerading ([`Plan`]). So other nodes, which get
+//! masqueraded packets by a tunnel, do not treat them as the node's own either.
 //!
 //! [`Plan`]: manx_ipam::plan::Plan
 
@@ -31,23 +31,23 @@ use manx_linux::netns::{self, sysctl};
 use crate::interfaces::{FORWARDED, HOST};
 use crate::reconcile::Pass;
 
-/// The metric of routes that routers have told: one that other programs do not use, and higher than theirs.
+/// The metric of routes that routers have announced. Other programs do not use it, and it is higher than their metrics.
 const LEARNED_METRIC: u32 = 20_179;
 
 /// The interface by which the node's own packets come in, as routing rules see it.
 const LOOPBACK: &str = "lo";
 
-/// Single routes through Manx that change.
+/// A change of single routes through Manx.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ChangedRoutes {
-    /// Those that are set: each prefix with the source address of the node's own packets.
+    /// The prefixes whose routes are set, each with the source address of the node's own packets.
     pub set: Vec<(IpNet, Option<IpAddr>)>,
     /// The prefixes whose routes are removed.
     pub removed: Vec<IpNet>,
 }
 
 impl ChangedRoutes {
-    /// Whether there are none.
+    /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.set.is_empty() && self.removed.is_empty()
     }
@@ -58,7 +58,7 @@ impl ChangedRoutes {
 pub struct HostDevice {
     netns: OwnedFd,
     made: CreatedDevice,
-    /// `None` where no packet that the node forwards comes to Manx ([`Settings::takes_forwarded`]).
+    /// `None` if no packets that the node forwards are sent to Manx ([`Settings::takes_forwarded`]).
     ///
     /// [`Settings::takes_forwarded`]: crate::settings::Settings::takes_forwarded
     forwarded: Option<CreatedDevice>,
@@ -74,8 +74,9 @@ pub struct OpenHostDevices {
 }
 
 impl HostDevice {
-    /// Makes the interfaces in the calling thread's namespace, which is the node's; `wanted` is the host port's device. If it
-    /// `takes_forwarded` packets, it also turns forwarding on: those from outside arrive at the node's uplink.
+    /// Makes the interfaces in the calling thread's namespace, which is the node's; `wanted` is the host port's device. If
+    /// it `takes_forwarded` packets, it also enables forwarding in the kernel, because packets from outside arrive at the
+    /// node's uplink.
     pub fn attach(
         agent: &AgentNamespace,
         wanted: &DeviceSpec<'_>,
@@ -112,13 +113,13 @@ impl HostDevice {
         Ok(forwarded)
     }
 
-    /// Makes the settings, the addresses of the interfaces, the rules and the routes to pods those of `desired`, and touches
-    /// no others. Repeating it changes nothing. A pass that only looks finds the same and changes nothing.
+    /// Changes the settings, the addresses of the interfaces, the rules and the routes to pods to those of `desired`, and
+    /// touches no others. Repeating it changes nothing. A pass that only looks has the same findings, and changes nothing.
     ///
-    /// Returns the blocks that have no route, because the node has none to their node. The next walk tries again.
+    /// Returns the blocks that have no route, because the node has no route to their node. The next walk tries again.
     ///
     /// # Errors
-    /// The first one. A setting that cannot be set keeps nothing else from being set.
+    /// The first error. If a setting cannot be set, everything else is still set.
     pub(crate) fn walk(&self, desired: &HostNetwork, pass: &mut Pass) -> Result<Vec<IpNet>, Error> {
         let set = netns::run_in(&self.netns, || self.want_settings(pass));
         let unreachable = netlink::in_netns(&self.netns, async |netlink| {
@@ -150,9 +151,10 @@ impl HostDevice {
             host.set_routes(netlink, OWN_TABLE, &own, |_| false, pass).await?;
             entry = forwarded;
         }
-        // The table of the node's own packets is asked before the main one, so what routers have told is not there.
+        // Routes from routers are only in the main table, because the kernel uses the table of the node's own packets
+        // before it.
         let mut main = routes.through(entry.made);
-        // A router that is reached by Manx is none: what goes there would come back.
+        // A router that is reached through Manx is not used: its packets would come back.
         let own = [Some(self.made.index), self.forwarded.as_ref().map(|it| it.index)];
         main.extend(routes.by_routers(|device| own.contains(&Some(device))));
         let stays = |it: &Route| desired.keeps_routers && it.metric == Some(LEARNED_METRIC);
@@ -171,31 +173,31 @@ impl HostDevice {
         for (key, value) in forwards.filter(|(key, _)| sysctl::read(key).is_ok()) {
             pass.want_setting(key, value)?;
         }
-        // Manx has checked the sources of packets that it sends to the node. The kernel's check knows nothing of tunnels.
+        // Manx has checked the sources of packets that it sends to the node. The kernel's check does not know the tunnels.
         pass.want_setting(&format!("ipv4/conf/{HOST}/rp_filter"), "0")?;
         // Manx's own ICMP errors come from the tunnel address, which is also the node's. Otherwise the kernel takes such a
-        // source for forged.
+        // source for a forged one.
         pass.want_setting(&format!("ipv4/conf/{HOST}/accept_local"), "1")
     }
 
-    /// The rules of a family that should be there.
+    /// The wanted rules of a family.
     fn rules(&self, family: Family, desired: &HostNetwork) -> BTreeSet<Rule> {
         let rule = |interface: &str, action| Rule {
             interface: Some(interface.to_owned()),
             ..Rule::new(RULE_PREFERENCE, family, action)
         };
         let own = self.forwarded.iter().map(|_| rule(LOOPBACK, Action::Lookup(OWN_TABLE)));
-        // With another plugin Manx cannot tell by a source whether the node or a host beyond it sends. It cannot refuse the
-        // source later either, because the node's NAT gives it to others' packets. So the kernel refuses it where a packet
-        // comes in. For IPv4 it does so by itself.
+        // With another plugin, a source address does not show Manx whether the node or a host beyond it is the sender. Manx
+        // cannot refuse the source later either, because the node's NAT gives it to other hosts' packets. So the kernel
+        // refuses the source where a packet comes in. For IPv4 the kernel does so by default.
         let refused = desired.own.iter().filter(|it| family == Family::V6 && it.is_ipv6());
         let refusals =
             refused.map(|source| Rule { from: Some(*source), ..rule(&self.uplink, Action::Drop) });
         own.chain(refusals).collect()
     }
 
-    /// Changes single routes. Those that are removed lead through Manx. All others stay as they are, and nobody looks at them: a
-    /// walk asks the kernel for all.
+    /// Changes single routes. Removed routes must lead through Manx. All other routes stay, and are not even read: a walk
+    /// reads all of them.
     pub fn change_routes(&self, changed: &ChangedRoutes) -> Result<(), Error> {
         Ok(netlink::in_netns(&self.netns, async |netlink| {
             if self.forwarded.is_some() {
@@ -206,8 +208,8 @@ impl HostDevice {
         })?)
     }
 
-    /// Removes the rules, the routes by other interfaces, and what is left of the interfaces. The queues are closed before.
-    /// `keeps_routers`: the ways by routers stay for the next agent.
+    /// Removes the rules, the routes by other interfaces, and the rest of the interfaces. Close the queues before. With
+    /// `keeps_routers`, the routes by routers stay for the next agent.
     pub fn detach(&self, agent: &AgentNamespace, keeps_routers: bool) -> Result<(), Error> {
         netlink::in_netns(&self.netns, async |netlink| {
             for family in Family::ALL {
@@ -226,7 +228,7 @@ impl HostDevice {
     }
 }
 
-/// Makes the rules of a family that are the interfaces' those that are wanted, and touches no others.
+/// Changes the rules of a family that belong to the interfaces to the wanted ones, and touches no others.
 async fn set_rules(
     netlink: &Netlink,
     family: Family,
@@ -234,7 +236,7 @@ async fn set_rules(
     pass: &mut Pass,
 ) -> Result<(), netlink::Error> {
     let listed = netlink.rules(family).await?;
-    // A kernel without IPv6 has no rules of it, and gets none.
+    // A kernel without IPv6 has no IPv6 rules, and gets none.
     if listed.is_empty() && family == Family::V6 {
         return Ok(());
     }
@@ -242,8 +244,8 @@ async fn set_rules(
     pass.change_rules(netlink, &known, wanted).await
 }
 
-/// Whether it is a rule of these interfaces. Manx's other rules are `manx1`'s: they have other preferences, or lead to other
-/// tables.
+/// Whether it is a rule of these interfaces. Manx's other rules belong to `manx1`: they have other preferences, or lead to
+/// other tables.
 fn is_own(rule: &Rule) -> bool {
     let does = matches!(rule.action, Action::Drop | Action::Lookup(OWN_TABLE));
     does && (rule.preference, rule.made_by) == (RULE_PREFERENCE, MANX_PROTOCOL)
@@ -257,7 +259,7 @@ struct Interface<'a> {
 }
 
 impl Interface<'_> {
-    /// Adds the addresses that it lacks, and returns those that it has and should not have, with its name.
+    /// Adds missing addresses. Returns the addresses that the interface should not have, with its name.
     async fn add_addresses(
         self,
         netlink: &Netlink,
@@ -278,7 +280,8 @@ impl Interface<'_> {
         Ok(present.into_iter().map(|address| (self.name, address)).collect())
     }
 
-    /// Makes Manx's routes in a table those that are wanted, and touches no others. Of those that are not wanted, some stay.
+    /// Changes Manx's routes in a table to the wanted ones, and touches no others. Unwanted routes for which `stays` is
+    /// true are kept.
     async fn set_routes(
         self,
         netlink: &Netlink,
@@ -297,8 +300,8 @@ impl Interface<'_> {
             if !pass.want(text(route), present.contains(route)) {
                 continue;
             }
-            // IPv6 keeps a route with a gateway and one without it side by side, so the old one is removed first. All others
-            // are replaced, without a moment between.
+            // IPv6 keeps a route with a gateway and one without it side by side, so the old one is removed first. All other
+            // routes are replaced atomically.
             if let IpNet::V6(_) = route.destination {
                 let is_beside = |old: &&Route| {
                     place(old) == place(route) && old.is_direct() != route.is_direct()
@@ -325,7 +328,7 @@ impl Interface<'_> {
     }
 }
 
-/// The place of a route in a table: a table has one route of each destination and metric.
+/// The key of a route in a table, which has one route for each destination and metric.
 const fn place(route: &Route) -> (IpNet, Option<u32>) {
     (route.destination, route.metric)
 }
@@ -333,11 +336,12 @@ const fn place(route: &Route) -> (IpNet, Option<u32>) {
 /// The node's routes to pods, and out of the cluster.
 #[derive(Default)]
 struct PodRoutes {
-    /// Prefixes that are reached through Manx, with the source address. The caller chooses the interface.
+    /// The prefixes that are reached through Manx, with the source address. The caller chooses the interface.
     through_manx: Vec<(IpNet, Option<IpAddr>)>,
-    /// Routes to other nodes by the node's own network.
+    /// The routes to other nodes by the node's own network.
     by_node: BTreeSet<Route>,
-    /// The next hops of routes out of the cluster: the neighbours that lead to routers. Two routers may be behind one.
+    /// The next hops of routes out of the cluster: the neighbours that lead to routers. Two routers may be reached by one
+    /// neighbour.
     by_router: BTreeMap<IpNet, BTreeSet<Hop>>,
     unreachable: Vec<IpNet>,
 }
@@ -345,7 +349,7 @@ struct PodRoutes {
 impl PodRoutes {
     async fn find(netlink: &Netlink, desired: &HostNetwork) -> Result<Self, netlink::Error> {
         let mut routes = Self::default();
-        // Many prefixes lead to few nodes.
+        // Many prefixes have few different next hops.
         let mut next_hops = BTreeMap::new();
         for (block, route) in &desired.blocks {
             let address = match *route {
@@ -359,12 +363,12 @@ impl PodRoutes {
             let hop = match next_hops.entry(address) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => new.insert(match netlink.next_hop(address).await {
-                    // What a router tells may be anything, and is nothing that the cluster needs.
+                    // A router may announce any address, and the cluster does not need its routes, so an error is ignored.
                     Err(_) if is_by_router => None,
                     hop => hop?,
                 }),
             };
-            // One that the kernel does not take as a neighbour would cost the prefix all others, too.
+            // If the kernel does not accept one next hop as a neighbour, the prefix would lose all others, too.
             let Some(hop) = hop.filter(|it| it.is_beyond || !is_by_router) else {
                 if !is_by_router {
                     routes.unreachable.push(*block);
@@ -381,14 +385,15 @@ impl PodRoutes {
         Ok(routes)
     }
 
-    /// All routes for one of the kernel's tables. Those that go through Manx lead to `entry`. A table with only a pool's
-    /// prefix would also catch the pool's blocks that are reached in other ways, so each table gets those routes, too.
+    /// All routes for one of the kernel's tables. The routes through Manx lead to `entry`. If a table had only a pool's
+    /// prefix, packets to the pool's blocks that are reached in other ways would use it, too. So each table also gets the
+    /// routes to these blocks.
     fn through(&self, entry: &CreatedDevice) -> BTreeSet<Route> {
         let through_manx = self.through_manx.iter().map(|(net, source)| entry.route(*net, *source));
         through_manx.chain(self.by_node.iter().cloned()).collect()
     }
 
-    /// The routes out of the cluster, each with all its next hops but for those by Manx's own devices.
+    /// The routes out of the cluster, each with all of its next hops except those through Manx's own devices.
     fn by_routers(&self, is_own: impl Fn(u32) -> bool) -> impl Iterator<Item = Route> {
         self.by_router.iter().filter_map(move |(to, hops)| {
             let hops = hops.iter().copied().filter(|it| !is_own(it.device));
@@ -398,7 +403,7 @@ impl PodRoutes {
     }
 }
 
-/// Changes routes of a table that lead to `entry`.
+/// Changes routes in a table that lead to `entry`.
 async fn change_routes(
     netlink: &Netlink,
     table: u8,

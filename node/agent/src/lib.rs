@@ -1,4 +1,4 @@
-//! The node agent: one control thread that owns the state, workers that own the packets, a socket to ask.
+//! The node agent: one control thread that owns the state, workers that own the packets, and a socket for requests.
 
 mod addresses;
 mod capture;
@@ -51,13 +51,14 @@ use manx_linux::netns::sysctl;
 use manx_linux::process;
 use manx_observe::Observer;
 
-/// The time between two looks at the workers' reports, and at whether the workers still run.
+/// The interval at which the workers' reports are read, and at which their threads are checked.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The time that an agent that stops gives the last writes of leases, and then the work on devices.
+/// The time that a stopping agent waits for the last writes of leases, and then for the work on devices.
 const LAST_WORK: Duration = Duration::from_secs(1);
 
-/// Checks the cores that workers are pinned to. A worker that cannot be pinned would run anywhere, unnoticed.
+/// Checks the cores that workers are pinned to. Without this check, a worker that cannot be pinned would run on any core
+/// without notice.
 fn check_cores(asked: &[Option<usize>]) -> Result<(), Error> {
     let usable = doctor::usable_cores();
     match asked.iter().flatten().find(|core| !usable.contains(core)) {
@@ -74,14 +75,14 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
     if let Err(error) = process::raise_open_files() {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
-    // This comes before any other thread starts: each thread has capabilities of its own.
+    // This comes before any other thread starts, because each thread has its own capabilities.
     let kept = privileges::give_up(settings.bgp).map_err(Error::Capabilities)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(Error::Runtime)?;
     let ended = runtime.block_on(serve(settings, &kept));
-    // Device work may hang for ever, and the agent need not.
+    // Device work may hang for ever, but the agent must not.
     runtime.shutdown_timeout(LAST_WORK);
     ended
 }
@@ -93,7 +94,7 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         listening = start::listen(settings) => listening?,
         _ = terminate.recv() => return Ok(()),
     };
-    // Both sockets answer while the objects are read, which may take long.
+    // Both sockets answer while the objects are read, which may take a long time.
     let (health_listener, refused) = match server.listen_second(&health::path(&settings.socket)) {
         Ok(listener) => (Some(listener), None),
         Err(error) => (None, Some(error)),
@@ -168,7 +169,8 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     let ended = run_control_loop(&mut agent, &mut sources).await;
     tracing::info!(node = settings.name, "stopping");
     if ended.is_ok() {
-        // Packets are still judged, and `sources` keeps the socket, so the next agent writes to the cluster after this one.
+        // Packets are still judged. `sources` keeps the socket, so the next agent writes to the cluster only after this
+        // one.
         agent.tell_network_down().await;
     }
     // The next agent reads the leases as soon as it has the socket.
@@ -192,18 +194,18 @@ struct EventSources {
     next_hops: watch::Receiver<uplink::NextHops>,
     /// The node's own addresses.
     own_addresses: watch::Receiver<own_addresses::OwnAddresses>,
-    /// What the kernel says of which address is the node's.
+    /// The kernel's facts from which the node's address is chosen.
     facts: watch::Receiver<Facts>,
     /// Addresses that no pod may have.
     reserved: watch::Receiver<Reserved>,
-    /// The values of Secrets that were asked for.
+    /// The requested values of Secrets.
     secrets: watch::Receiver<FoundSecrets>,
-    /// What BGP tells.
+    /// Notified when routes or sessions of BGP have changed.
     news: Arc<Notify>,
     observer: Observer,
 }
 
-/// The control loop: it handles one event after the other, until a signal or an error ends the agent.
+/// The control loop: it handles events one at a time, until a signal or an error ends the agent.
 async fn run_control_loop(agent: &mut Agent, sources: &mut EventSources) -> Result<(), Error> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Runtime)?;
     let mut tick = tokio::time::interval(TICK);
@@ -214,7 +216,7 @@ async fn run_control_loop(agent: &mut Agent, sources: &mut EventSources) -> Resu
                 _ = sources.terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
                 Some(request) = sources.inbox.recv() => agent.handle(request),
-                // All work that has ended until now is settled together.
+                // All work that has ended so far is settled together.
                 _ = sources.completed.recv_many(&mut ended, usize::MAX) => {
                     agent.take_results(ended.drain(..));
                 }

@@ -1,7 +1,8 @@
 //! The agent: inputs → [`settle`](Agent::settle) → outputs. One thread owns it; nothing in it is shared or locked.
 //!
-//! - [`Inputs`]: the state of each source, and which changes are not settled yet.
-//! - [`Attachments`]: the pods of this node, each in one state, and the work for them. The agent itself makes this input.
+//! - [`Inputs`]: the state of each source, and the changes that are not settled yet.
+//! - [`Attachments`]: the pods of this node, each in one state, and the work for them. The agent itself writes this
+//!   input.
 //! - [`View`]: the cluster as this node sees it, derived from the inputs.
 //! - [`Calculated`]: the tables in use, and the state from which they were calculated.
 //! - [`Dataplane`]: workers, ports, and the workers' reports.
@@ -81,10 +82,11 @@ use manx_observe::Observer;
 use manx_observe::checks::ServiceChecks;
 use manx_observe::served::Served;
 
-/// The time after which what another program has changed of rules, routes and settings for the node's ports is set back.
+/// The interval at which the rules, routes and settings for the node's ports are checked, and changes by other programs are
+/// undone.
 const CHECK_PORTS: Duration = Duration::from_secs(10);
-/// The same for all else in the node's kernel. The kernel is asked for the way to each node that is reached without
-/// a tunnel, which takes a quarter of a second for 5,000.
+/// The same interval for everything else in the node's kernel. It is longer because this check asks the kernel for the
+/// route to each node that is reached without a tunnel. For 5,000 nodes that takes a quarter of a second.
 const CHECK_HOST: Duration = Duration::from_mins(1);
 
 pub(super) struct Agent {
@@ -96,15 +98,15 @@ pub(super) struct Agent {
     /// The nodes that are reached by an IPIP tunnel. The task that looks for the next hops to them receives this.
     peers: watch::Sender<BTreeSet<Ipv4Addr>>,
     started: Instant,
-    /// When rules, routes and settings for the node's ports are looked at next.
+    /// The time of the next check of rules, routes and settings for the node's ports.
     check_ports: Instant,
-    /// The same for all else.
+    /// The time of the next check of everything else in the node's kernel.
     check_host: Instant,
-    /// The ports of the node that lead to Manx.
+    /// The ports of the node that are routed to Manx.
     led_ports: Desired,
-    /// Those of them that lead to pods.
+    /// The ports of the node that pods have (`hostPort`).
     host_ports: HostPorts,
-    /// Who translates services.
+    /// The program that translates services.
     translates: Option<Translates>,
     /// The tunnels for which Calico's IPAM gives this node addresses.
     tunnels: watch::Sender<Option<tunnel_addresses::Wanted>>,
@@ -117,19 +119,19 @@ pub(super) struct Agent {
     served: Served,
     /// The health checks of services.
     checks: ServiceChecks,
-    /// The node's part in BGP, if it has one.
+    /// The BGP speaker, if the node speaks BGP.
     peering: Option<Peering>,
     /// The addresses by which other nodes reach this one.
     node_addresses: NodeAddresses,
-    /// What `CalicoNodeStatus` objects ask for.
+    /// The status that `CalicoNodeStatus` objects request.
     status_reports: NodeStatusReports,
 }
 
 impl Agent {
     /// Starts the workers, makes the node's own ports, attaches the pods of the last agent, and settles the inputs. Workers
-    /// begin when they have tables, flows and all ports, so that no packet is judged without one of these. If the objects
-    /// have not been read completely, they begin without tables and drop all packets. The receiver that is returned, too,
-    /// gets the results of work for pods.
+    /// begin only when they have tables, flows and all ports, because no packet may be judged without one of these. If the
+    /// objects have not been read completely, they begin without tables and drop all packets. The returned receiver gets
+    /// the results of work for pods.
     pub(super) async fn start(
         settings: &Settings,
         (mut inputs, view, node_addresses): (Inputs, View, NodeAddresses),
@@ -203,8 +205,8 @@ impl Agent {
         self.peers.subscribe()
     }
 
-    /// Puts the last changes into force, and sends the replies that wait for that. The control loop calls this once a turn,
-    /// after the event.
+    /// Puts the latest changes into force, and then sends the replies that wait for them. The control loop calls this once
+    /// a turn, after the event.
     pub(super) fn settle(&mut self, now: Instant) {
         let Self { inputs, view, attachments, calculated, dataplane, .. } = self;
         let settled = settle(
@@ -223,7 +225,7 @@ impl Agent {
         let Settled { placed, tables, received, peers } = settled;
         if let Some(mut tables) = tables {
             if let Some(flows) = self.last_flows.take() {
-                // Connections to ports of pods go on where the pods have these still.
+                // Connections to host ports continue if the pods still have these ports.
                 tables = self.grant_ports().unwrap_or(tables);
                 self.restore_flows(flows, &tables);
             }
@@ -247,7 +249,7 @@ impl Agent {
         }
     }
 
-    /// Takes the ways out of the cluster that routers have told, and the gateways to routers.
+    /// Takes the routes out of the cluster that routers have announced, and the gateways to routers.
     pub(super) fn take_ways_out(&mut self, now: Instant) {
         let Some(peering) = &mut self.peering else { return };
         self.inputs.set_gateways(peering.gateways());
@@ -276,7 +278,7 @@ impl Agent {
         }
     }
 
-    /// Looks at which address the node has now. Another one is written to the Node's object.
+    /// Checks whether the node's address has changed. A new address is written to the Node's object.
     pub(super) fn take_facts(&mut self, facts: Facts, now: Instant) {
         let Self { inputs, node_addresses, .. } = self;
         if let Some(annotations) = node_addresses.look(facts, inputs.contents(), now) {
@@ -299,9 +301,9 @@ impl Agent {
         inputs.source.tell("node address".to_owned(), happening);
     }
 
-    /// Tells for which tunnels the node needs addresses, if Calico's IPAM gives them.
+    /// Publishes for which tunnels the node needs addresses, if Calico's IPAM gives them out.
     fn want_tunnels(&self) {
-        // While a pool is not valid, it is not known which addresses may stay.
+        // While a pool is not valid, it is unknown which addresses may stay.
         if self.attachments.pools().is_some() && self.view.cluster.invalid_pools.is_empty() {
             let wanted = self.view.wanted_tunnels(&self.inputs);
             self.tunnels.send_if_modified(|known| {
@@ -312,7 +314,7 @@ impl Agent {
         }
     }
 
-    /// Reads the workers' reports, and retries what has failed. `Err`: the agent cannot go on.
+    /// Reads the workers' reports, and retries failed actions. Returns an error if the agent cannot continue.
     pub(super) fn tick(&mut self, now: Instant) -> Result<(), Error> {
         self.read_reports();
         self.inputs.check_account();
@@ -344,8 +346,9 @@ impl Agent {
         }
     }
 
-    /// Leads the ports of the node that are pods' or are translated to Manx. A port leads nowhere before the tables have
-    /// it. A health check stays the node's only where the agent listens: another process at that port gets nothing by it.
+    /// Routes the node's ports to Manx that belong to pods or are translated. A port is routed only after the tables
+    /// contain it. A health check keeps its port on the node only where the agent listens, so another process at that port
+    /// gets no packets.
     fn lead_ports(&mut self) {
         if let Some(tables) = self.grant_ports() {
             self.dataplane.publish(tables, None);
@@ -362,18 +365,18 @@ impl Agent {
         }
     }
 
-    /// Decides which ports of the node lead to pods. Returns the tables in use with other services, if that has changed
-    /// them.
+    /// Decides which ports of the node pods get. If this changes the services, returns the tables in use with the new
+    /// services.
     fn grant_ports(&mut self) -> Option<Arc<Tables>> {
         let Self { inputs, view, attachments, calculated, host_ports, checks, .. } = self;
         if !view.cluster.in_sync {
-            // Which pods ask is not known.
+            // It is unknown which pods request ports.
             return None;
         }
         let devices = &attachments.devices;
         let served = checks.served();
         let mut asked = view.asked_ports();
-        // The agent's own socket, which is about to be closed, is no process to which the port belongs.
+        // The agent's own socket will be closed, so it must not count as a process that owns the port.
         asked.retain(|key, _| {
             key.protocol != protocol::TCP
                 || !served.contains(&SocketAddr::new(key.address.to_ip(), key.port))
@@ -402,7 +405,7 @@ impl Agent {
         }
     }
 
-    /// Handles a request. It is answered at once, or when the work that it asks for has ended.
+    /// Handles a request. The reply is sent at once, or when the work for the request has ended.
     pub(super) fn handle(&mut self, PendingRequest { call, netns, answer }: PendingRequest) {
         let outcome = match call {
             Call::Attach(attach) => {
@@ -446,7 +449,8 @@ impl Agent {
         let _ = answer.send(outcome);
     }
 
-    /// Explains a connection by the loaded objects and this agent's settings, on another thread, because there may be very many objects.
+    /// Explains a connection by the loaded objects and this agent's settings. It runs on another thread, because there may
+    /// be very many objects.
     fn explain(&self, request: ExplainRequest) -> Outcome {
         let (contents, uplink) = (self.inputs.source.shared(), self.view.uplink.clone());
         let (translates, ipam) = (self.translates.clone(), self.ipam);
@@ -474,7 +478,7 @@ impl Agent {
     }
 
     /// Reports to the cluster that this node's pods have no network any more; this takes a second at most. It is not done
-    /// after Manx was removed, because the plugin that follows may never report the opposite.
+    /// after Manx was removed, because the next plugin may never report that the network is up again.
     pub(crate) async fn tell_network_down(&self) {
         if self.attachments.network() == Network::Manx && !self.is_removed() {
             self.inputs.source.tell_network_down().await;
@@ -490,7 +494,7 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         let keeps_ports = self.inputs.has_account() && !self.is_removed();
-        // A node whose agent is removed says so to its peers; otherwise the next agent is about to speak.
+        // If Manx is being removed, the peers get a notification. Otherwise the next agent will continue the sessions.
         if let Some(peering) = self.peering.take()
             && !self.is_removed()
         {

@@ -1,13 +1,13 @@
-//! Which address this node has for others: detected by Calico's methods, and written to the Node's annotations, by which all
-//! nodes go.
+//! Chooses this node's address for other nodes: it is detected by Calico's methods, and written to the Node's annotations,
+//! which all nodes read.
 //!
-//! Without such settings nothing is detected, and nothing is written: the Node's object says which address it is. With them:
-//! - A start waits for an address. Packets between nodes would go by one that nobody has chosen.
-//! - While the agent runs it looks again once a minute. An address that stands stays while the method admits it. One that
-//!   is found no more stays, too, and people are told: nobody else has the node's address.
-//! - Another address of IPv4 ends the agent when the Node's object has it, because its sockets are those of the old one.
-//!   The next agent begins with it. So there is one restart in a minute at most.
-//! - A directory of manifests is not written to. There the address is only compared.
+//! Without such settings nothing is detected and nothing is written: the Node's object gives the address. With them:
+//! - A start waits for an address. Otherwise packets between nodes would use an address that no setting has chosen.
+//! - A running agent checks the address once a minute. The current address stays while the method admits it. If it is no
+//!   longer found, it stays, too, and a problem is reported: no other node has it.
+//! - If the Node's object gets another IPv4 address, the agent ends, because its sockets use the old one. The next agent
+//!   starts with the new one. So there is at most one restart in a minute.
+//! - A directory of manifests is never written. There the address is only compared.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -24,9 +24,9 @@ use tokio::sync::watch;
 
 use crate::settings::{Datastore, Network, NodeAddressSettings, Settings};
 
-/// The time between two looks while the agent runs: that of calico-node (`-monitor-addresses`).
+/// The interval between two checks while the agent runs: that of calico-node (`-monitor-addresses`).
 const LOOKS: Duration = Duration::from_mins(1);
-/// The time between two looks while a start waits.
+/// The interval between two checks while a start waits.
 pub(crate) const WAITING: Duration = Duration::from_secs(1);
 
 /// Annotations to write, by name.
@@ -37,41 +37,41 @@ type Annotations = BTreeMap<&'static str, String>;
 pub(crate) struct NodeAddresses {
     node: String,
     wanted: NodeAddressSettings,
-    /// Whether there is an API server that takes annotations.
+    /// Whether there is an API server to which annotations can be written.
     writes: bool,
     /// The interfaces, addresses and routes of the kernel.
     facts: Facts,
-    /// What was written last, and when.
+    /// The annotations that were written last, and the time.
     written: Option<(Annotations, Instant)>,
-    /// The IPv4 address with which the agent has started.
+    /// The IPv4 address with which the agent started.
     started: Option<IpAddr>,
-    /// The problem that people were told of last.
+    /// The last reported problem.
     told: Option<String>,
 }
 
-/// What follows from the facts and the Node's object.
+/// The decision that follows from the facts and the Node's object.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The object has the addresses that are wanted, or keeps those that are found no more.
+    /// The object has the wanted addresses, or keeps addresses that are no longer found.
     Stands,
-    /// The object is to have these.
+    /// The object must get these annotations.
     Write(Annotations),
-    /// An address is wanted, and there is none. Why.
+    /// A wanted address is missing, for this reason.
     Lacks(String),
 }
 
-/// What is new of a problem with the addresses.
+/// A change of the problem with the addresses.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// There is one.
+    /// There is a new problem.
     Problem(String),
-    /// There is none any more.
+    /// The problem is solved.
     Over,
 }
 
 impl NodeAddresses {
-    /// The state before anything is looked at. Where another plugin reaches the other nodes nothing is detected, as with
-    /// Calico (`CALICO_NETWORKING_BACKEND=none`).
+    /// The state before the first check. If another plugin reaches the other nodes, nothing is detected, as with Calico
+    /// (`CALICO_NETWORKING_BACKEND=none`).
     pub(crate) fn new(settings: &Settings) -> Self {
         let is_asked = settings.network == Network::Manx;
         Self {
@@ -85,12 +85,12 @@ impl NodeAddresses {
         }
     }
 
-    /// What is asked for.
+    /// The settings.
     pub(crate) const fn wanted(&self) -> &NodeAddressSettings {
         &self.wanted
     }
 
-    /// The addresses that the settings ask for, by family, each with the object's part.
+    /// The address that the settings choose in each family, with the object's addresses of that family.
     fn choices<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = (Family, Known, Choice)> + 'a {
         Family::ALL.into_iter().zip(&self.wanted).filter_map(move |(family, wanted)| {
             let known = known(family, node);
@@ -99,7 +99,7 @@ impl NodeAddresses {
         })
     }
 
-    /// What is to be done. A Node that is not there, or not valid, is told of elsewhere.
+    /// Decides what must be done. A missing or invalid Node is reported elsewhere.
     fn judge(&self, contents: &Contents) -> Verdict {
         let Some(node) = object(contents, &self.node).filter(|_| self.writes) else {
             return Verdict::Stands;
@@ -137,7 +137,7 @@ impl NodeAddresses {
         Some(annotations)
     }
 
-    /// Looks at new facts. Returns annotations that are to be written now.
+    /// Checks new facts. Returns the annotations that must be written now.
     pub(crate) fn look(
         &mut self,
         facts: Facts,
@@ -149,18 +149,18 @@ impl NodeAddresses {
         self.due_write(verdict, now)
     }
 
-    /// What a start waits for, if it waits. `warnings`: what has failed at the API server.
+    /// The reason why a start waits, if it does. `warnings` lists failures at the API server.
     pub(crate) fn waits(&self, contents: &Contents, warnings: &[String]) -> Option<String> {
         waiting(&self.judge(contents), warnings)
     }
 
-    /// Notes that the agent starts with the address that the Node's object has.
+    /// Records that the agent starts with the address in the Node's object.
     pub(crate) fn start(&mut self, contents: &Contents) {
         let known = object(contents, &self.node).map(|node| known(Family::V4, node));
         self.started = known.and_then(|it| it.annotated).map(|it| it.addr());
     }
 
-    /// What people have not been told of yet.
+    /// The change of the problem that has not been reported yet.
     pub(crate) fn news(&mut self, contents: &Contents) -> Option<News> {
         let problems: Vec<String> = self.problems(contents).map(|(_, it)| it).collect();
         let now = (!problems.is_empty()).then(|| problems.join("; "));
@@ -171,8 +171,8 @@ impl NodeAddresses {
         Some(now.map_or(News::Over, News::Problem))
     }
 
-    /// The IPv4 address that the agent has started with, and the one that the Node's object has instead, because it was
-    /// detected.
+    /// The IPv4 address with which the agent started, and the address that has replaced it in the Node's object, because it
+    /// was detected.
     pub(crate) fn replaced(&self, contents: &Contents) -> Option<(IpAddr, IpAddr)> {
         let (started, _) = (self.started?, self.wanted[0].as_ref()?);
         let annotated = known(Family::V4, object(contents, &self.node)?).annotated?;
@@ -182,7 +182,7 @@ impl NodeAddresses {
             .then_some((started, annotated.addr()))
     }
 
-    /// What is wrong, by family.
+    /// The problems, by family.
     fn problems<'a>(
         &'a self,
         contents: &'a Contents,
@@ -211,13 +211,14 @@ impl NodeAddresses {
         format!("{}, {wanted}: {refusal}", setting(family))
     }
 
-    /// The interface in whose net an address lies.
+    /// The interface whose net contains an address.
     pub(crate) fn interface_to(&self, address: IpAddr) -> Option<&str> {
         let has = |it: &&Interface| it.up && it.addresses.iter().any(|net| net.contains(&address));
         self.facts.interfaces.iter().find(has).map(|it| it.name.as_str())
     }
 
-    /// The addresses for `manx status`, by family. A family is left out if the node has no address of it and none is wanted.
+    /// The addresses for `manx status`, by family. A family is left out if the node has no address of that family and the
+    /// settings request none.
     pub(crate) fn status(&self, contents: &Contents) -> Vec<NodeAddress> {
         let node = object(contents, &self.node);
         let problems: BTreeMap<Family, String> = self.problems(contents).collect();
@@ -235,7 +236,7 @@ impl NodeAddresses {
             let others = there.iter().filter(|it| !here(it)).take(MOST_TOLD);
             let status = NodeAddress {
                 family: family.name().to_owned(),
-                // A length that only the interface knows is no part of what others go by.
+                // A prefix length that only the interface has is left out, because other nodes do not know it.
                 address: known
                     .annotated
                     .map(|it| it.to_string())
@@ -267,7 +268,7 @@ const fn annotation(family: Family) -> &'static str {
     NODE_ADDRESSES[index(family)]
 }
 
-/// The variable that asks for an address.
+/// The variable that requests an address.
 const fn setting(family: Family) -> &'static str {
     ["IP", "IP6"][index(family)]
 }
@@ -280,14 +281,14 @@ fn object<'a>(contents: &'a Contents, node: &str) -> Option<&'a Node> {
     }
 }
 
-/// What the node's object says of a family.
+/// The addresses of a family in the node's object.
 fn known(family: Family, node: &Node) -> Known {
     let internal_ip = node.internal_ips.iter().copied().find(|it| Family::of(*it) == family);
     let annotated: Option<IpNet> = [node.calico_address, node.bgp.ipv6_address][index(family)];
     Known { internal_ip, annotated }
 }
 
-/// What a start waits for, if it waits. `warnings`: what has failed at the API server.
+/// The reason why a start waits, if it does. `warnings` lists failures at the API server.
 fn waiting(verdict: &Verdict, warnings: &[String]) -> Option<String> {
     match verdict {
         Verdict::Stands => None,

@@ -1,7 +1,7 @@
-//! The node's own addresses: those that the kernel takes as its own, on all interfaces.
+//! The node's own addresses: those that its kernel accepts as its own, on all interfaces.
 //!
-//! The Node object names few of them. A bridge of another program (`docker0`), a dummy device, and the broadcast
-//! addresses of their networks lead to the node's processes, too.
+//! The Node object contains few of them. A bridge of another program (`docker0`), a dummy device, and the broadcast
+//! addresses of their networks also lead to the node's processes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use manx_linux::netlink::{self, Address, Netlink};
 use tokio::sync::watch;
 
-/// The time between two looks at the addresses of the node's interfaces.
+/// The interval at which the addresses of the node's interfaces are read.
 const REFRESH: Duration = Duration::from_secs(1);
 
 /// The index of `lo` in every network namespace.
@@ -22,10 +22,10 @@ const LOOPBACK: u32 = 1;
 pub(crate) struct OwnAddresses {
     /// The prefixes that the kernel delivers to itself.
     pub(crate) prefixes: BTreeSet<IpNet>,
-    /// The addresses of interfaces at which other machines can ask: without loopback and link-local ones, and without
-    /// those that only stand for a network.
+    /// The addresses of interfaces that other machines can reach. Loopback and link-local addresses are left out, and so
+    /// are the network's own address and its broadcast address.
     pub(crate) of_interfaces: BTreeSet<IpAddr>,
-    /// The nets of those, where an interface has others than itself in one.
+    /// The nets of these addresses, except nets that contain only the interface's own address.
     pub(crate) links: Vec<IpNet>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) async fn read(netlink: &Netlink) -> Result<OwnAddresses, netlink::Err
     })
 }
 
-/// Whether no other machine, or only those of one link, can ask at an address.
+/// Whether an address cannot be reached by other machines, or only by those on one link.
 fn is_of_link(address: IpAddr) -> bool {
     address.is_loopback()
         || match address {
@@ -68,9 +68,10 @@ fn is_of_link(address: IpAddr) -> bool {
         }
 }
 
-/// The prefixes that the kernel delivers to itself because an interface has this address: the address, and the first and
-/// the last of its network (IPv4: broadcast, RFC 919 section 7 and RFC 1122 section 3.2.1.3; IPv6: the subnet routers'
-/// anycast, RFC 4291 section 2.6.1); on `lo` the whole network. There are none for a link-local address of IPv6.
+/// The prefixes that the kernel delivers to itself because an interface has this address. They are the address, and the
+/// first and the last address of its network (IPv4: broadcast, RFC 919 section 7 and RFC 1122 section 3.2.1.3; IPv6: the
+/// subnet routers' anycast, RFC 4291 section 2.6.1). For an address on `lo` it is the whole network. A link-local IPv6
+/// address has none.
 fn of_address(Address { index, net }: &Address) -> Vec<IpNet> {
     let whole = net.trunc();
     let has_network = net.prefix_len() + 1 < net.max_prefix_len();

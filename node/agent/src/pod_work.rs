@@ -1,12 +1,14 @@
 //! Work for pods outside of the control loop: their addresses and their devices.
 //!
-//! To make or remove a pod's device takes milliseconds in the kernel, and longer while other namespaces come and go. To
-//! reserve or release its addresses takes a write to a disk, or calls of a server. So each piece of work runs outside of
-//! the control loop, and its result is an event. Status, datastore and publication go on meanwhile.
+//! Making or removing a pod's device takes milliseconds in the kernel, and longer while other namespaces are made or
+//! removed. Reserving or releasing addresses needs a write to a disk, or calls to a server. So each piece of work runs
+//! outside of the control loop, and its result is an event. Meanwhile the control loop handles requests for the status,
+//! changes of objects, and publication.
 //!
-//! Work on addresses is asynchronous; work on devices takes a thread that may block. A thread works for one pod. At most
-//! [`THREADS`] threads work at once; further work waits in order of arrival. After [`SLOW`], work that hangs (a namespace on
-//! a mount that does not answer) gives its place to the next, and the removal of a device counts as done.
+//! Work on addresses is asynchronous. Work on devices runs on a thread that may block. A thread works for one pod. At most
+//! [`THREADS`] threads work at once; further work waits in order of arrival. After [`SLOW`], work that hangs (a namespace
+//! on a mount that does not answer) no longer counts against the limit of threads, and the removal of a device counts as
+//! done.
 
 use std::sync::Arc;
 use std::thread;
@@ -40,7 +42,7 @@ pub(super) struct PodWork<C> {
 }
 
 impl<C: Send + 'static> PodWork<C> {
-    /// Makes this, and the receiver of all results. There is no work yet.
+    /// Creates the value and the receiver of all results. There is no work yet.
     pub(super) fn new(
         namespace: Arc<AgentNamespace>,
     ) -> (Self, mpsc::UnboundedReceiver<Completed<C>>) {
@@ -70,8 +72,8 @@ impl<C: Send + 'static> PodWork<C> {
         tokio::spawn(async move { send(&completed, pod, running.await.wait().await) });
     }
 
-    /// Waits for a value, runs `work` with it on a thread that may block, and then sends one [`Completed`]. If `awaited` gives
-    /// `Err`, that is the result.
+    /// Waits for a value, runs `work` with it on a thread that may block, and then sends one [`Completed`]. If `awaited`
+    /// gives an error, that is the result.
     pub(super) fn start_when<T: Send + 'static>(
         &self,
         pod: ObjectName,
@@ -115,7 +117,7 @@ impl<C: Send + 'static> PodWork<C> {
     }
 }
 
-/// Runs `work` when a thread is free. When it is [`SLOW`], it gives its place to other work.
+/// Runs `work` when a thread is free. When it is [`SLOW`], it frees its place for other work.
 async fn run<T: Send + 'static>(
     namespace: Arc<AgentNamespace>,
     threads: Arc<Semaphore>,
@@ -212,7 +214,7 @@ mod tests {
             work.start(ObjectName::new("goes", "on"), |_| false);
             let first = completed.recv().await.unwrap();
             assert_eq!((first.pod, first.result.unwrap()), (ObjectName::new("goes", "on"), false));
-            // Work that need not end is done although it hangs.
+            // Work whose end need not be awaited counts as done although it hangs.
             let behind = Arc::clone(&hung);
             let hangs = move |_: &AgentNamespace| drop(behind.lock());
             work.start_bounded(ObjectName::new("is", "removed"), hangs, false);

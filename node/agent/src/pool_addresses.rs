@@ -1,4 +1,4 @@
-//! Addresses of Calico's IPAM for this node's pods and tunnels, by its objects at the API server.
+//! Addresses from Calico's IPAM for this node's pods and tunnels, by its objects at the API server.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -53,7 +53,7 @@ impl From<StoreError> for Error {
     }
 }
 
-/// The cluster as the control loop knows it when a pod asks for addresses.
+/// The cluster's data at the time when a pod requests addresses.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Known {
     pub(crate) node_labels: Labels,
@@ -70,10 +70,10 @@ pub(crate) struct PoolAddresses(Arc<Shared>);
 struct Shared {
     node: String,
     access: Access,
-    /// `None`: it is opened for the next call. It is opened anew when the server does not answer, because certificates and
-    /// tokens change.
+    /// The connection. `None`: the next call opens it. It is opened again when the server does not answer, because
+    /// certificates and tokens change.
     open: Mutex<Option<Arc<Objects<Writer>>>>,
-    /// Held by the pod whose addresses change now.
+    /// The pod whose addresses change now holds this lock.
     turn: Mutex<()>,
 }
 
@@ -94,7 +94,8 @@ impl PoolAddresses {
         Ok(Arc::clone(open.insert(Arc::new(Objects::new(writer)))))
     }
 
-    /// Awaits a call, but not for ever. Calls are boxed: they are large, and each level of `async` would copy them. After an answer that does not come the next call opens another connection.
+    /// Awaits a call for a limited time. Calls are boxed: they are large, and each level of `async` would copy them. After
+    /// a timeout the next call opens another connection.
     async fn call<T>(&self, call: impl Future<Output = Result<T, PodError>>) -> Result<T, Error> {
         let result = match timeout(PATIENCE, call).await {
             Ok(result) => result.map_err(Error::from),
@@ -106,8 +107,8 @@ impl PoolAddresses {
         result
     }
 
-    /// Awaits a call that changes a pod's addresses. Pods of a node take turns, because they write the same blocks: at the same
-    /// time they would make each other's writes fail. The wait for the turn is a part of the time of the call.
+    /// Awaits a call that changes a pod's addresses. Pods of a node take turns, because they write the same blocks: at the
+    /// same time each would make the others' writes fail. The time of the call includes the wait for the turn.
     async fn call_in_turn<T>(
         &self,
         call: impl Future<Output = Result<T, PodError>>,
@@ -119,7 +120,7 @@ impl PoolAddresses {
         .await
     }
 
-    /// Gives a pod addresses: those that are named, or those that its annotations and the pools say.
+    /// Gives a pod addresses: the named ones, or those that its annotations and the pools determine.
     pub(crate) async fn assign(
         &self,
         pod: &PodName,
@@ -147,7 +148,8 @@ impl PoolAddresses {
         self.call_in_turn(release).await
     }
 
-    /// Gives a tunnel of this node its address, or takes it away if no pool has such a tunnel; returns it.
+    /// Gives a tunnel of this node its address, or takes the address away if no pool uses such a tunnel. Returns the
+    /// address.
     pub(crate) async fn set_tunnel_address(
         &self,
         tunnel: Tunnel,
@@ -167,7 +169,7 @@ impl PoolAddresses {
         self.call(Box::pin(is_leaving(&objects, tunnel, &self.0.node, pools))).await
     }
 
-    /// Makes the affinities of this node findable that an old version of Calico has left.
+    /// Adds labels to this node's affinities from old versions of Calico, so that they can be found.
     pub(crate) async fn label_affinities(&self) -> Result<(), Error> {
         let objects = self.objects().await?;
         let owner = manx_block_ipam::affinity::Owner::Host(self.0.node.clone());

@@ -1,11 +1,11 @@
-//! Port numbers. A number is used again when nothing can mean its old port any more.
+//! Port numbers. A number is used again when nothing can refer to its old port any more.
 //!
-//! Two things may still mean a detached port: tables that a worker uses, and a worker's report that the port failed, which
-//! the control loop has not read yet. (Flow entries name attachments, not ports.) So a number rests, from its
-//! [`Detach`](manx_dataplane::worker::Command::Detach) on, until every worker has handed back the tables that were the
-//! last ones then. A worker does that after it has detached the port, and the control loop has read its earlier reports by
-//! then. (Packets of the old port that one worker has handed off to another are dropped before that one attaches the new
-//! port.)
+//! Two things may still refer to a detached port: tables that a worker uses, and a worker's report of the port's failure,
+//! which the control loop has not read yet. (Flow entries refer to attachments, not to ports.) So after its
+//! [`Detach`](manx_dataplane::worker::Command::Detach) a number rests until every worker has handed back the tables that
+//! were the last ones then. A worker hands these back only after it has detached the port, and the control loop has read
+//! its earlier reports by then. (If one worker has handed off packets of the old port to another, they are dropped before
+//! that worker attaches the new port.)
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -22,7 +22,7 @@ pub(super) struct PortIds {
 }
 
 impl PortIds {
-    /// Takes a free number. `None`: all 65,536 are in use or rest.
+    /// Takes a free number. Returns `None` if all 65,536 are in use or rest.
     pub(super) fn take(&mut self) -> Option<PortId> {
         self.free.pop_first().or_else(|| {
             let id = u16::try_from(self.next).ok()?;
@@ -107,7 +107,7 @@ mod tests {
             commands.send(Command::Publish(Arc::new(tables))).unwrap();
             version
         };
-        // Ports whose failure the worker may have reported, while control has not read the report.
+        // The ports whose failure the worker may have reported, but whose report the control loop has not read.
         let mut meant = BTreeSet::new();
         let mut highest = PortId(0);
         for round in 0..70_000_u32 {
@@ -121,7 +121,7 @@ mod tests {
                 assert!(worker.run_commands(Duration::ZERO));
                 worker.turn(Duration::from_secs(1));
             }
-            // What is not obeyed yet is reported later.
+            // Commands that are not executed yet are reported later.
             meant.insert(id);
             let last = publish();
             commands.send(Command::Detach(id, None)).unwrap();
@@ -135,7 +135,7 @@ mod tests {
                         other => panic!("{other:?}"),
                     }
                 }
-                // All but the last one, behind whose detachment nothing was published.
+                // All ports except the last one, after whose detachment nothing was published.
                 meant = BTreeSet::from([id]);
             }
         }

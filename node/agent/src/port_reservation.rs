@@ -1,7 +1,7 @@
-//! Ports that the kernel gives to no process by itself: `net.ipv4.ip_local_reserved_ports`, for both families.
+//! Ports that the kernel does not choose for processes: `net.ipv4.ip_local_reserved_ports`, for both families.
 //!
-//! The setting holds other programs' ports, too. So a file records which of them Manx has added: only these are given
-//! back.
+//! The setting holds other programs' ports, too. So a file records which of them Manx has added, and only these are removed
+//! later.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -25,17 +25,17 @@ pub enum Error {
          sysctl -w net.ipv4.ip_local_port_range=\"32768 60999\""
     )]
     Local { egress: PortRange, local: String },
-    /// A list of ports is none.
+    /// A text is no list of ports.
     #[error(
         "{at} is no list of ports: found {found:?}, expected one like 8080,30000-32767; correct it, or delete it if it is a file"
     )]
     List { at: String, found: String },
-    /// The record of reserved ports.
+    /// The record of reserved ports cannot be used.
     #[error(
         "the record of the ports that Manx has reserved, {path}, cannot be read or written: {source}"
     )]
     Record { path: PathBuf, source: io::Error },
-    /// The kernel's setting.
+    /// The kernel's setting cannot be used.
     #[error(transparent)]
     Setting(#[from] sysctl::Error),
 }
@@ -49,7 +49,7 @@ impl Ports {
         Self(ranges.iter().flat_map(|range| range.first()..=range.last()).collect())
     }
 
-    /// Reads a list like `1024,8000-8010`. `None` if it is none.
+    /// Parses a list like `1024,8000-8010`. Returns `None` if the text has another form.
     fn parse(text: &str) -> Option<Self> {
         let mut ports = BTreeSet::new();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -89,8 +89,8 @@ pub(crate) fn check_apart(egress: PortRange) -> Result<(), Error> {
     }
 }
 
-/// Reserves the ranges, and no other ports for Manx, unless it `only_looks`. Returns the list of their ports, and whether the
-/// kernel's setting was that already. Call it in the node's namespace; repeating it changes nothing.
+/// Reserves exactly these ranges for Manx, unless it `only_looks`. Returns the list of their ports, and whether the
+/// kernel's setting already had that value. Call it in the node's namespace; repeating it changes nothing.
 pub(crate) fn reserve(
     ranges: &[PortRange],
     record: &Path,
@@ -134,7 +134,7 @@ fn read() -> Result<Ports, Error> {
 }
 
 fn write(ports: &Ports) -> Result<(), Error> {
-    // The kernel takes an empty line for an empty list, and an empty write for none.
+    // The kernel treats an empty line as an empty list, and ignores an empty write.
     let text = format!("{}\n", ports.text());
     Ok(sysctl::set(RESERVED, &text)?)
 }
@@ -188,7 +188,7 @@ mod tests {
                 (all, true),
                 "again changes nothing"
             );
-            // Another agent, with other settings.
+            // Another agent has other settings.
             reserve(&[range(62000, 62001)], &record, false).unwrap();
             assert_eq!(now(), "8080,61000-61010,62000-62001");
             give_back(&record).unwrap();

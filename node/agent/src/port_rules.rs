@@ -1,5 +1,5 @@
-//! The routing rules by which ports of the node's own addresses are Manx's, as data: what is wanted, and in which order
-//! what differs is changed.
+//! The routing rules that make ports of the node's own addresses Manx's, as data: the wanted rules, and the order of the
+//! changes.
 //!
 //! | preference | rule | |
 //! |---|---|---|
@@ -10,12 +10,13 @@
 //! | 3 | `to 127.0.0.1 iif lo ipproto tcp dport 30000-32767 lookup 79` | the same for the node's own processes |
 //! | 4 | `lookup local` | everything else, as before |
 //!
-//! The kernel has its rule for the table `local` at preference 0. While that is there, no rule above is asked. So it is
-//! deleted last and added first: whatever step fails, the node's own connections work.
+//! The kernel has its rule for the table `local` at preference 0. As long as that rule is there, the rules above have no
+//! effect on packets to the node. So it is deleted last and added first: whatever step fails, the node's own connections
+//! work.
 //!
-//! Why is the second rule needed? For IPv4 the kernel refuses a source that is the node's own address, but it asks the
-//! rules what is the node's own. A source port in a range of the rules of preference 3 would pass. For IPv6 it does not
-//! refuse such sources at all.
+//! Here is why the second rule is needed. For IPv4 the kernel itself refuses a source that is the node's own address, but
+//! it uses these rules to decide which addresses are the node's own. So a packet would pass if its source port is in a
+//! range of the rules of preference 3. For IPv6 the kernel does not refuse such sources at all.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -28,7 +29,7 @@ use manx_linux::netlink::{
     Action, Family, LOCAL, ListedRule, MANX_PROTOCOL, PORTS_TABLE, PortRange, Rule, Transport,
 };
 
-/// The address by which the node's own processes reach ports, too. Nobody else does.
+/// The address by which the node's own processes, and no others, reach ports.
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// The interface by which the packets of the node's own processes come in.
 const OWN: &str = "lo";
@@ -36,33 +37,34 @@ const OWN: &str = "lo";
 /// The preference of the kernel's own rule for the table `local`.
 const KERNELS: u32 = 0;
 const FROM_MANX: u32 = 1;
-/// The same: no packet comes from Manx and from outside.
+/// The same preference: no packet comes both from Manx and from outside.
 const FORGED: u32 = FROM_MANX;
 const HEALTH_CHECKS: u32 = 2;
 const PORTS: u32 = 3;
-/// The last preference that is Manx's.
+/// The greatest preference that is Manx's.
 pub(crate) const MOVED_LOCAL: u32 = 4;
 
 /// The ports that are Manx's on the node's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ManxPorts {
-    /// Source ports of translated connections of pods to the world (`--egress-ports`).
+    /// The source ports of pods' translated connections out of the cluster (`--egress-ports`).
     pub egress: PortRange,
     pub node_ports: PortRange,
 }
 
-/// The addresses whose ports are to be Manx's. Each is an address of the node.
+/// The addresses whose ports should be Manx's. Each is an address of the node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Desired {
-    /// The addresses that stand for pods in the world, and for clients of services at hosts.
+    /// The source addresses of pods' connections out of the cluster, and of clients' connections to services whose backends
+    /// are hosts.
     pub egress: BTreeSet<IpAddr>,
-    /// The addresses at which services have node ports. 127.0.0.1 may be one: the node's own processes reach it.
+    /// The addresses at which services have node ports. 127.0.0.1 may be one, for the node's own processes.
     pub node_ports: BTreeSet<IpAddr>,
-    /// The ports that lead to pods of this node, at these addresses.
+    /// The ports at these addresses that pods of this node have.
     pub host_ports: BTreeSet<HostPort>,
-    /// The TCP ports among the node ports at which the agent answers itself. They stay the node's.
+    /// The TCP ports among the node ports at which the agent itself answers. They stay the node's.
     pub health_checks: BTreeSet<SocketAddr>,
-    /// The ranges of service addresses. What is sent there while no agent runs must not come to strangers.
+    /// The ranges of service addresses. Packets to them must not leave for unknown hosts while no agent runs.
     pub ranges: BTreeSet<IpNet>,
 }
 
@@ -71,12 +73,12 @@ pub struct Desired {
 pub struct HostPort {
     pub address: IpAddr,
     pub transport: Transport,
-    /// From 1 to 65534.
+    /// The port, from 1 to 65534.
     pub port: u16,
 }
 
 impl HostPort {
-    /// `None`: rules cannot name ports of its protocol.
+    /// Returns `None` if rules cannot name ports of its protocol.
     pub(crate) fn new(key: &FrontendKey) -> Option<Self> {
         let transport = match key.protocol {
             protocol::TCP => Transport::Tcp,
@@ -87,12 +89,12 @@ impl HostPort {
         Some(Self { address: key.address.to_ip(), transport, port: key.port })
     }
 
-    /// `None`: no rule can name 65535 ([`PortRange::new`]).
+    /// Returns `None` for 65535, which no rule can name ([`PortRange::new`]).
     pub(crate) fn range(&self) -> Option<PortRange> {
         PortRange::new(self.port, self.port)
     }
 
-    /// The rule by which what is sent to it comes to Manx.
+    /// The rule that routes packets to this port to Manx.
     pub(crate) fn rule(&self) -> Option<Rule> {
         Some(to_manx(self.address, self.transport, self.range()?))
     }
@@ -112,7 +114,7 @@ impl Desired {
         all.copied().filter(|address| Family::of(*address) == family).collect()
     }
 
-    /// The source of what the node's own processes send to an address without choosing one.
+    /// The source address of the node's own processes for a destination, if they choose none.
     pub(crate) fn source(&self, address: IpAddr) -> Option<IpAddr> {
         if address != LOOPBACK {
             return Some(address);
@@ -124,19 +126,19 @@ impl Desired {
 /// The interfaces that rules name.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Interfaces<'a> {
-    /// Manx's own, by which translated packets come.
+    /// Manx's own interface, by which translated packets come.
     pub(crate) manx: &'a str,
-    /// Those by which other machines and containers can send.
+    /// The interfaces by which other machines and containers can send.
     pub(crate) outside: &'a BTreeSet<String>,
 }
 
-/// The kernel's rules of a family without Manx.
+/// The kernel's rules of a family on a node without Manx.
 pub(crate) fn unmoved(family: Family) -> BTreeSet<Rule> {
     [Rule::of_local(KERNELS, family)].into()
 }
 
-/// All rules of a family that should be at Manx's preferences and at the kernel's. A family without addresses has the
-/// kernel's alone.
+/// All rules of a family that should be at the preferences of Manx and of the kernel's rule. A family without addresses has
+/// only the kernel's rule.
 pub(crate) fn wanted(
     family: Family,
     desired: &Desired,
@@ -175,7 +177,7 @@ pub(crate) fn wanted(
     rules
 }
 
-/// The rule by which a port stays the node's, because the agent listens there. `None`: no rule can name it.
+/// The rule by which a port stays the node's, because the agent listens there. Returns `None` if no rule can name the port.
 fn to_agent(at: &SocketAddr) -> Option<Rule> {
     let to_manx = to_manx(at.ip(), Transport::Tcp, PortRange::new(at.port(), at.port())?);
     Some(Rule { preference: HEALTH_CHECKS, action: Action::Lookup(LOCAL), ..to_manx })
@@ -190,10 +192,10 @@ fn to_manx(address: IpAddr, transport: Transport, range: PortRange) -> Rule {
     }
 }
 
-/// The rules at Manx's preferences and at the kernel's, of one family.
+/// The rules of one family at the preferences of Manx and of the kernel's rule.
 #[derive(Debug, Default)]
 pub(crate) struct Present {
-    /// Manx's rules, and the kernel's for the table `local`.
+    /// Manx's rules, and the kernel's rule for the table `local`.
     pub(crate) known: BTreeSet<Rule>,
     /// The text of each other rule.
     pub(crate) foreign: Vec<String>,
@@ -213,24 +215,24 @@ impl Present {
         present
     }
 
-    /// Whether the node's own addresses are found by the kernel's rule, or by the one that Manx has put in its place. It is
-    /// false if another program has moved the kernel's rule.
+    /// Whether the kernel's rule finds the node's own addresses, or the rule of Manx that replaces it. It is false if
+    /// another program has moved the kernel's rule.
     pub(crate) fn has_local(&self) -> bool {
         self.known.iter().any(Rule::is_of_local)
     }
 
-    /// Whether there is any rule of Manx's.
+    /// Whether there is any rule of Manx.
     pub(crate) fn has_manx(&self) -> bool {
         has_manx(&self.known)
     }
 }
 
-/// Whether any of the rules is Manx's, and not the kernel's.
+/// Whether any of the rules is Manx's and not the kernel's.
 pub(crate) fn has_manx(rules: &BTreeSet<Rule>) -> bool {
     rules.iter().any(|rule| rule.preference != KERNELS)
 }
 
-/// Whether it is a rule of Manx's, or the kernel's for the table `local`.
+/// Whether it is a rule of Manx, or the kernel's rule for the table `local`.
 fn is_known(rule: &Rule) -> bool {
     match rule.preference {
         KERNELS => rule.is_of_local(),
@@ -254,13 +256,13 @@ impl fmt::Display for Step {
     }
 }
 
-/// What leads from the known rules to the wanted ones. After each step the node finds its own addresses, and no port goes
-/// to Manx without the rules against forged sources:
+/// The steps from the known rules to the wanted ones. After each step the node finds its own addresses, and no port is
+/// routed to Manx without the rules against forged sources:
 ///
-/// 1. Rules for the table `local` are added, then the others, in the order in which the kernel asks them.
-/// 2. Rules are deleted in the opposite order, so the kernel's is the last.
+/// 1. Rules for the table `local` are added, then the others, in the order in which the kernel evaluates them.
+/// 2. Rules are deleted in the opposite order, so the kernel's rule is the last.
 pub(crate) fn steps(known: &BTreeSet<Rule>, wanted: &BTreeSet<Rule>) -> Vec<Step> {
-    // The kernel's rule may have been set again by a program under another name.
+    // Another program may have added the kernel's rule again under its own protocol number.
     let is_same = |a: &Rule, b: &Rule| {
         a == b || (a.preference == b.preference && a.is_of_local() && b.is_of_local())
     };
@@ -301,7 +303,7 @@ mod tests {
         wanted(family, desired, ports(), Interfaces { manx: MANX, outside: &outside })
     }
 
-    /// With a health check at port 31000 of each of these addresses.
+    /// The same, with a health check at port 31000 of each of these addresses.
     fn checked(addresses: &[&str], at: &[&str]) -> Desired {
         let at = at.iter().map(|it| SocketAddr::new(it.parse().unwrap(), 31000));
         Desired { health_checks: at.collect(), ..desired(addresses) }
@@ -315,7 +317,7 @@ mod tests {
         port: u16,
     }
 
-    /// What the rules do with a packet, as the kernel does it: the first that matches and has a route decides.
+    /// The result of the rules for a packet, as in the kernel: the first rule that matches and has a route decides.
     fn decide(rules: &BTreeSet<Rule>, packet: &ToNode) -> Option<Action> {
         let matches = |rule: &&Rule| {
             rule.interface.as_deref().is_none_or(|name| name == packet.interface)
@@ -362,7 +364,7 @@ mod tests {
         ");
     }
 
-    /// Such as that of `natOutgoingAddress`.
+    /// Felix's `natOutgoingAddress` is such an address.
     #[test]
     fn an_address_of_the_way_out_alone_has_those_ports_and_nobody_outside_sends_from_it() {
         let named = "192.0.2.9".parse().unwrap();
@@ -378,14 +380,14 @@ mod tests {
         ip rule pref 3 to 192.0.2.9/32 ipproto sctp dport 61000-65534 lookup 79 proto 77
         ");
         assert_eq!(all.source(named), Some(named));
-        // Whatever address pods have, the node's processes ask its ports at loopback by its first one.
+        // Whatever addresses pods have, the node's first address stays the source for loopback's ports.
         all.egress.insert("10.9.9.9".parse().unwrap());
         assert_eq!(all.source(LOOPBACK), "192.0.2.1".parse().ok());
     }
 
     proptest! {
-        /// From any rules to any: after each step ordinary packets of the node are the node's, and so are those to a
-        /// health check that stays; and nobody outside sends as the node to a port of Manx's.
+        /// The law for a change from any rules to any others: after each step, ordinary packets of the node stay the
+        /// node's, and so do those to a health check that stays. No other host can send as the node to a port of Manx.
         #[test]
         fn no_step_takes_the_nodes_own_connections_away(
             before in subsequence(vec!["192.0.2.1", "192.0.2.2"], 0..=2),
@@ -397,7 +399,7 @@ mod tests {
             let desired = |all: &[&str], has_checks: bool| checked(all, if has_checks { all } else { &[] });
             let mut known = rules_of(Family::V4, &desired(&before, checks_before));
             let unspoiled = lost.is_empty();
-            // Another program has removed rules, but not those that the node lives by.
+            // Another program has removed rules, but not those for the node's own addresses.
             known.retain(|rule| !lost.contains(&rule.preference));
             if with_kernels {
                 known.insert(Rule::of_local(0, Family::V4));

@@ -4,24 +4,25 @@ use std::io;
 
 use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
 
-/// The capabilities that are needed while pods come and go, and their purpose. The workers' threads give these up, too,
-/// because they only use descriptors that are open.
+/// The capabilities that are needed while pods are attached and detached, and their purpose. The workers' threads also give
+/// these up, because they only use open descriptors.
 const KEPT: [(CapabilitySet, &str); 3] = [
     (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN to enter the pods' network namespaces"),
     (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN to make devices, addresses and routes"),
     (CapabilitySet::NET_RAW, "CAP_NET_RAW to open the packet sockets of veth pods"),
 ];
 
-/// The capability that BGP needs at its start. The thread that speaks gives it up.
+/// The capability that BGP needs at its start. The speaker's thread gives it up.
 const FOR_BGP: (CapabilitySet, &str) =
     (CapabilitySet::NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE to listen at BGP's port");
 
-/// Gives up all capabilities of the calling thread. A thread calls it if it reads data that anybody may send.
+/// Gives up all capabilities of the calling thread. A thread that reads data from arbitrary senders calls it.
 pub(super) fn give_up_all() -> io::Result<()> {
     keep_only(CapabilitySet::empty()).map(drop)
 }
 
-/// Gives up all other capabilities of the calling thread, and of all that it starts later. Returns a line for the log.
+/// Gives up all other capabilities of the calling thread, and of all threads that it starts later. Returns a line for the
+/// log.
 pub(super) fn give_up(speaks_bgp: bool) -> io::Result<String> {
     let needed = || KEPT.into_iter().chain(speaks_bgp.then_some(FOR_BGP));
     let kept = keep_only(needed().map(|(capability, _)| capability).collect())?;

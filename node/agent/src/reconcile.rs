@@ -1,4 +1,5 @@
-//! Rules, routes and settings of Manx's in the node's kernel, compared with what is wanted: made so, or only looked at.
+//! Compares Manx's rules, routes and settings in the node's kernel with the wanted ones, and changes them or only reports
+//! the differences.
 
 use std::collections::BTreeSet;
 
@@ -11,31 +12,32 @@ use manx_linux::netns::sysctl;
 use crate::interfaces::SERVICES;
 use crate::port_rules::{self, Present, Step};
 
-/// What a pass changed or saw. Nothing in it means that all was as it should be.
+/// The result of a pass: what it changed or found. If it is empty, everything was as wanted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Findings {
-    /// What was missing and has been set.
+    /// Items that were missing and have been set.
     pub set: Vec<String>,
-    /// What was there, is not wanted, and has been removed.
+    /// Items that were there, were not wanted, and have been removed.
     pub removed: Vec<String>,
-    /// What another program has put where it disturbs Manx. It stays.
+    /// Items of other programs in places where they disturb Manx. It stays.
     pub foreign: Vec<String>,
-    /// What of `set` was wanted before, and of `removed` was not: what others have changed since.
+    /// The entries of `set` that were wanted before, and the entries of `removed` that were not: other programs have
+    /// changed these.
     pub set_back: Vec<String>,
 }
 
-/// A walk over all that Manx has in the node's kernel.
+/// A pass over everything that Manx has in the node's kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Pass {
-    /// Whether it changes nothing. Then `set` and `removed` are what it would change.
+    /// Whether the pass changes nothing. Then `set` and `removed` contain what it would change.
     pub(crate) only_looks: bool,
-    /// All that is wanted, in the words of `ip` and `sysctl`.
+    /// Everything that is wanted, in the syntax of `ip` and `sysctl`.
     pub(crate) wanted: Vec<String>,
     pub(crate) findings: Findings,
 }
 
 impl Pass {
-    /// Notes what is wanted. Returns whether it is to be set now.
+    /// Records a wanted item. Returns whether it must be set now.
     pub(crate) fn want(&mut self, what: String, is_there: bool) -> bool {
         if !is_there {
             self.findings.set.push(what.clone());
@@ -44,13 +46,13 @@ impl Pass {
         !is_there && !self.only_looks
     }
 
-    /// Notes what is there and not wanted. Returns whether it is to be removed now.
+    /// Records an item that is there and not wanted. Returns whether it must be removed now.
     pub(crate) fn want_gone(&mut self, what: String) -> bool {
         self.findings.removed.push(what);
         !self.only_looks
     }
 
-    /// Wants a setting of `/proc/sys/net`, of the calling thread's namespace.
+    /// Sets a setting of `/proc/sys/net` in the calling thread's namespace, if it differs.
     pub(crate) fn want_setting(&mut self, key: &str, value: &str) -> Result<(), netlink::Error> {
         let is_there = sysctl::read(key)? == value;
         if self.want(format!("net.{} = {value}", key.replace('/', ".")), is_there) {
@@ -59,7 +61,8 @@ impl Pass {
         Ok(())
     }
 
-    /// Finds what others have changed since `wanted` was wanted. Nothing of it is known at a start.
+    /// Finds changes that other programs have made since `wanted` was the wanted state. At a start there is no such state
+    /// yet.
     pub(crate) fn find_set_back(&mut self, wanted: &BTreeSet<String>) {
         if wanted.is_empty() {
             return;
@@ -70,7 +73,7 @@ impl Pass {
         set_back.extend(others.map(|it| format!("removed ({it})")));
     }
 
-    /// Makes Manx's rules of a family, and the kernel's for the table `local`, those that are wanted.
+    /// Changes Manx's rules of a family, and the kernel's rule for the table `local`, to the wanted ones.
     pub(crate) async fn set_rules(
         &mut self,
         netlink: &Netlink,
@@ -80,14 +83,14 @@ impl Pass {
         let listed = netlink.rules(family).await?;
         let present = Present::new(&listed);
         self.findings.foreign.extend(present.foreign.iter().cloned());
-        // Where Manx has nothing and wants nothing, another program may have moved the kernel's rule.
+        // If Manx has no rules and wants none, another program may have moved the kernel's rule.
         if !present.has_manx() && !port_rules::has_manx(wanted) {
             return Ok(());
         }
         self.change_rules(netlink, &present.known, wanted).await
     }
 
-    /// Makes the known rules of a family those that are wanted.
+    /// Changes the known rules of a family to the wanted ones.
     pub(crate) async fn change_rules(
         &mut self,
         netlink: &Netlink,
@@ -113,7 +116,8 @@ impl Pass {
         Ok(())
     }
 
-    /// Sets the routes that a family's table of the ports lacks, and its end. A table without routes needs none.
+    /// Adds the routes that are missing in a family's table of ports, and the route at its end that drops all other
+    /// packets. A table without routes needs none.
     pub(crate) async fn set_routes(
         &mut self,
         netlink: &Netlink,
@@ -137,8 +141,8 @@ impl Pass {
         Ok(())
     }
 
-    /// Makes these prefixes, and no others of Manx's, unreachable where no route to Manx leads there: behind a default route
-    /// there are strangers.
+    /// Makes exactly these prefixes unreachable where Manx has no route for them. Otherwise a default route would send
+    /// their packets to unknown hosts.
     pub(crate) async fn set_last_resorts(
         &mut self,
         netlink: &Netlink,
@@ -162,7 +166,8 @@ impl Pass {
         Ok(())
     }
 
-    /// Removes the routes of Manx's in a family's table of the ports that are not wanted, and its end if none is.
+    /// Removes Manx's routes from a family's table of ports that are not wanted, and the route at its end if no route is
+    /// wanted.
     pub(crate) async fn remove_routes(
         &mut self,
         netlink: &Netlink,

@@ -1,5 +1,5 @@
-//! Addresses that the node needs, and that no pod may have, whatever objects and requests say: the API server in use,
-//! the gateways of the node's default routes, and its DNS servers.
+//! Addresses that the node needs, and that no pod may have, whatever objects and requests say. They are those of the API
+//! server in use, the gateways of the node's default routes, and its DNS servers.
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -8,17 +8,17 @@ use manx_calculation::topology::{Reserved, ReservedFor};
 use manx_linux::netlink::Netlink;
 use tokio::sync::watch;
 
-/// The time between two looks for the addresses, and the most that resolving a name may take.
+/// The interval at which the addresses are read, and the longest time to resolve a name.
 const REFRESH: Duration = Duration::from_secs(5);
-/// The time that the API server's name may hold up a start.
+/// The longest time that a start waits for the API server's name.
 pub(crate) const START_PATIENCE: Duration = Duration::from_millis(200);
-/// The most addresses of the API server that are remembered. Its name may lead to others each time.
+/// The most addresses of the API server that are remembered. Its name may resolve to other addresses each time.
 const SERVERS: usize = 32;
 
 /// The configuration of the node's resolver (resolv.conf(5)).
 const RESOLVER: &str = "/etc/resolv.conf";
 
-/// The addresses that were found. `None`: they cannot be found out now.
+/// The addresses that were found. `None`: they cannot be determined now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NeededAddresses {
     name_servers: Option<Vec<IpAddr>>,
@@ -28,12 +28,12 @@ pub(crate) struct NeededAddresses {
 }
 
 impl NeededAddresses {
-    /// Finds the addresses. `server` is the host of the API server; resolving its name may take `patience`.
+    /// Finds the addresses. `server` is the host of the API server, and `patience` limits the time to resolve its name.
     pub(crate) async fn find(netlink: &Netlink, server: Option<&str>, patience: Duration) -> Self {
         let name_servers = match std::fs::read_to_string(RESOLVER) {
             Ok(text) => Some(name_servers_of(&text).collect()),
             Err(error) => {
-                // This is no warning: a node may have no such file, and it is read every five seconds.
+                // This is not a warning, because a node may have no such file, and it is read every five seconds.
                 tracing::debug!(%error, "{RESOLVER} cannot be read: the node's DNS servers stay as they were");
                 None
             }
@@ -48,8 +48,8 @@ impl NeededAddresses {
         Self { name_servers, gateways, servers: resolve(server, patience).await }
     }
 
-    /// Updates the addresses with those found later. Those that could not be found out stay. So do the API server's last
-    /// addresses, because its name may not be resolved while the network is down.
+    /// Updates the addresses with those that were found later. Addresses that could not be determined stay. So do the API
+    /// server's last addresses, because its name may not be resolved while the network is down.
     fn update(&mut self, mut now: Self) {
         let is_new = |it: &IpAddr| !now.servers.contains(it);
         let before: Vec<IpAddr> = self.servers.iter().copied().filter(is_new).collect();
@@ -110,7 +110,7 @@ async fn resolve(host: Option<&str>, patience: Duration) -> Vec<IpAddr> {
     });
     match tokio::time::timeout(patience, found).await {
         Ok(Ok(Ok(addresses))) => addresses,
-        // The next look tries again.
+        // The next attempt tries again.
         _ => Vec::new(),
     }
 }

@@ -1,8 +1,8 @@
-//! The state that survives a restart: the [holder](manx_devices::holder) keeps pods' devices and flow records of this agent
+//! The state that survives a restart. The [holder](manx_devices::holder) keeps pods' devices and flow records of this agent
 //! for the next one, and has kept those of the last agent for this one.
 //!
-//! The agent has a duplicate of each descriptor that the holder has. So the end of a holder loses nothing: the CNI plugin
-//! starts another one, which gets all of them at the next attachment. Flow records are kept while there are pods.
+//! The agent has a duplicate of each descriptor in the holder. So nothing is lost when a holder ends: the CNI plugin starts
+//! another one, which gets all descriptors at the next attachment. Flow records are kept while there are pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -22,16 +22,16 @@ use tokio::net::UnixStream;
 
 use crate::fault::Fault;
 
-/// The time without calls to a holder that did not answer, so that attachments do not wait for it one after the other.
+/// The time without calls to a holder that has not answered, so that not every attachment waits for it.
 const PAUSE: Duration = Duration::from_secs(10);
-/// The time between two checks whether there is a holder.
+/// The interval at which the holder's existence is checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// See the module.
 pub(crate) struct RestartState {
     path: PathBuf,
     entries: Mutex<Entries>,
-    /// The reason why the holder lacks entries. It has a lock of its own, because the control loop, which reads it, must not
+    /// The reason why the holder lacks entries. It has its own lock, because the control loop, which reads it, must not
     /// wait for the holder.
     fault: Mutex<Fault>,
 }
@@ -42,8 +42,8 @@ struct Entries {
     pods: BTreeMap<PodName, (Held, Vec<OwnedFd>)>,
     /// The flow records, by worker.
     flows: Vec<(Note, Arc<SharedFile>)>,
-    /// Whether the holder has all entries as they are. Otherwise it may have older ones under the same names: flows of the
-    /// last agent, or a device with its former sandbox.
+    /// Whether the holder has all current entries. Otherwise it may have older ones under the same names: flows of the last
+    /// agent, or a device with its former sandbox.
     is_complete: bool,
     /// The entries that the holder still has to release.
     released: BTreeSet<String>,
@@ -69,13 +69,13 @@ pub(crate) struct RestoredDevice {
 /// An entry of the holder that this agent does not use.
 pub(crate) struct RefusedEntry {
     pub(crate) entry: String,
-    /// The pod. `None`: the entry is no pod's, or comes from another version of this program.
+    /// The pod. `None` if the entry is no pod's, or comes from another version of this program.
     pub(crate) attach: Option<Box<Attach>>,
     pub(crate) reason: String,
 }
 
 impl RestartState {
-    /// The state of the agent that listens at `agent`, still empty.
+    /// The state of the agent that listens at `agent`, without entries.
     pub(crate) fn new(agent: &Path) -> Self {
         Self { path: holder::path(agent), entries: Mutex::default(), fault: Mutex::default() }
     }
@@ -95,7 +95,7 @@ impl RestartState {
         }
     }
 
-    /// Records a device that the holder has already.
+    /// Records a device that the holder already has.
     pub(crate) fn insert(&self, held: Held, queues: Vec<OwnedFd>) {
         lock(&self.entries).pods.insert(held.attach.pod.clone(), (held, queues));
     }
@@ -139,7 +139,7 @@ impl RestartState {
 
     /// Sends the holder a pod's device, or all entries.
     fn send(&self, entries: &mut Entries, pod: Option<&PodName>) {
-        // The holder lacks something until it has taken all.
+        // The state is incomplete until the holder has taken all entries.
         let was_complete = mem::replace(&mut entries.is_complete, false);
         if entries.is_paused() {
             return;
@@ -157,12 +157,12 @@ impl RestartState {
         lock(&self.fault).record(sent.map_err(text));
     }
 
-    /// Checks again and again that there is a holder while it should have entries; never ends.
+    /// Checks at an interval that there is a holder while it should have entries; never ends.
     pub(crate) async fn watch(self: Arc<Self>) {
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
-            // The lock is held while a device is sent, and then that call reports. A holder that has nothing ends if nobody
-            // calls.
+            // The lock is held while a device is sent; that call reports errors itself. A holder without entries ends if no
+            // client calls.
             let has_pods = self.entries.try_lock().is_ok_and(|entries| !entries.pods.is_empty());
             if has_pods && let Err(source) = UnixStream::connect(&self.path).await {
                 self.record(Err(Error::NoHolder { path: self.path.clone(), source }.to_string()));
@@ -203,7 +203,7 @@ impl RestartState {
         }
     }
 
-    /// The reason why pods would have no network after the end of this agent.
+    /// The reason why pods would lose their network when this agent ends.
     pub(crate) fn problem(&self) -> Option<String> {
         lock(&self.fault).message().map(str::to_owned)
     }
@@ -214,18 +214,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Entries {
-    /// Whether the holder is left alone, because it did not answer.
+    /// Whether calls to the holder are paused, because it has not answered.
     fn is_paused(&self) -> bool {
         self.paused_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Leaves a holder alone that did not answer.
+    /// Pauses calls to a holder that has not answered.
     fn pause_after(&mut self, sent: &Result<(), Error>) {
         let is_broken = matches!(sent, Err(Error::Broken { .. }));
         self.paused_until = is_broken.then(|| Instant::now() + PAUSE);
     }
 
-    /// Makes the holder release what it still has to.
+    /// Makes the holder release the entries that it should not have any more.
     fn send_released(&mut self, holder: &mut Client) -> Result<(), Error> {
         while let Some(name) = self.released.first() {
             holder.release(name.clone())?;
@@ -234,7 +234,8 @@ impl Entries {
         Ok(())
     }
 
-    /// Sends the holder the device of a pod that alone has changed, and all entries if it lacks some. `None`: it may lack any.
+    /// Sends the holder the device of a pod, if only that has changed, and all entries if the holder lacks some. With
+    /// `None`, it may lack any entry.
     fn send(&mut self, mut holder: Client, changed: Option<&PodName>) -> Result<(), Error> {
         self.send_released(&mut holder)?;
         let mut keep_pod = |(held, queues): &(Held, Vec<OwnedFd>)| {

@@ -1,8 +1,8 @@
 //! The agent's socket: it takes requests and sends the answers.
 //!
-//! The server knows the protocol and nothing of the agent. It sends each request, with a channel for the outcome,
-//! through one channel to the agent. The agent's single-threaded control loop takes requests between its other events.
-//! It sends the outcome at once, or when the work that the request asks for has ended.
+//! The server knows the protocol, but nothing about the agent. It sends each request, with a channel for the outcome,
+//! through one channel to the agent. The agent's single-threaded control loop takes requests between its other events. It
+//! sends the outcome at once, or when the work for the request has ended.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,8 +20,8 @@ use manx_api::{Call, ErrorKind, Failure, Reply, Request, Reservation, Response, 
 use manx_linux::netns::{self, Identity};
 use manx_linux::socket::{self, Listening, SocketLock};
 
-/// The most connections at one time; more wait in the socket's backlog. A caller that attaches a pod holds one until the
-/// pod is attached, and a node has some 110 pods (Kubernetes, "Considerations for large clusters").
+/// The most connections at one time; further ones wait in the socket's backlog. A caller that attaches a pod holds one
+/// until the pod is attached, and a node has some 110 pods (Kubernetes, "Considerations for large clusters").
 const CONNECTIONS: usize = 512;
 /// The time that the listener pauses when the process has no descriptor left for a connection.
 const REST: Duration = Duration::from_millis(100);
@@ -34,9 +34,9 @@ const CHUNK: usize = 4 << 10;
 /// A request that waits for the agent, with the channel for its outcome.
 pub struct PendingRequest {
     pub call: Call,
-    /// The network namespace of a call to attach: the one at the path that it names, or the one that it brings along.
+    /// The network namespace of a call to attach: the one at the named path, or the one that comes as a descriptor.
     pub netns: Option<Identity>,
-    /// The channel for the outcome, closed if the client has gone away.
+    /// The channel for the outcome, which is closed if the client has disconnected.
     pub answer: oneshot::Sender<Outcome>,
 }
 
@@ -44,14 +44,14 @@ pub struct PendingRequest {
 pub enum Outcome {
     /// The answer to every call but a capture, and the refusal of a capture.
     Reply(Response),
-    /// The answer to [`Call::Reserve`]: the device that the caller is to make, and the channel for its queues. The end of
-    /// the channel ends the reservation.
+    /// The answer to [`Call::Reserve`]: the device that the caller must make, and the channel for its queues. If the
+    /// channel is closed, the reservation ends.
     Reserved(Reservation, oneshot::Sender<Handover>),
-    /// An answer that takes long and needs nothing of the control loop. It is made on another thread, one at a time, so
-    /// many callers take no more than one core, and a stopping agent waits for no more than one answer.
+    /// An answer that takes long and does not need the control loop. It is made on another thread, one answer at a time. So
+    /// many callers use at most one core, and a stopping agent waits for at most one answer.
     Deferred(Box<dyn FnOnce() -> Response + Send>),
-    /// The answer to [`Call::Capture`]: the pcapng file in pieces. The end of the channel is the end of the file. A client
-    /// that has enough closes its connection.
+    /// The answer to [`Call::Capture`]: the pcapng file in pieces. The channel is closed at the end of the file. The client
+    /// ends the capture by closing its connection.
     Stream(mpsc::Receiver<Vec<u8>>),
 }
 
@@ -99,7 +99,7 @@ impl Server {
                 Ok((stream, _)) => {
                     let (requests, turn) = (requests.clone(), Arc::clone(&turn));
                     tokio::spawn(async move {
-                        // An error of a connection concerns its client alone.
+                        // An error of a connection affects only its client.
                         let _ = serve_connection(stream, &requests, &turn).await;
                         drop(place);
                     });
@@ -113,7 +113,7 @@ impl Server {
     }
 }
 
-/// The part of a request that is the same in every version.
+/// The part of a request that all versions have in common.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
@@ -252,7 +252,7 @@ async fn submit(
 ) -> io::Result<Outcome> {
     let (answer, answered) = oneshot::channel();
     let netns = match &call {
-        // The control loop must not do this: a path on a mount that does not answer blocks for ever.
+        // The control loop must not do this: a path on a mount that does not answer would block it for ever.
         Call::Attach(attach) => unless_gone(stream, tokio::fs::metadata(&attach.netns))
             .await?
             .ok()
@@ -267,8 +267,8 @@ async fn submit(
     unless_gone(stream, answered).await.map(|answer| answer.unwrap_or_else(|_| stopping()))
 }
 
-/// Waits for something on behalf of a client. The client has nothing to send meanwhile: a readable socket means that it
-/// has gone, or breaks the protocol.
+/// Waits for something on behalf of a client. The client has nothing to send meanwhile, so a readable socket means that the
+/// client has disconnected or breaks the protocol.
 async fn unless_gone<T>(
     stream: &mut UnixStream,
     awaited: impl Future<Output = T>,
@@ -313,8 +313,8 @@ async fn send(stream: &mut UnixStream, response: &Response) -> io::Result<()> {
     stream.write_all(&bytes).await
 }
 
-/// Sends the pieces to the client until there are no more, or the client closes the connection. The closed channel tells
-/// the agent.
+/// Sends the pieces to the client until there are none left, or the client closes the connection. Then the channel is
+/// closed, by which the agent notices.
 async fn forward(stream: UnixStream, mut pieces: mpsc::Receiver<Vec<u8>>) -> io::Result<()> {
     let (mut read, mut write) = stream.into_split();
     let mut closed = [0; 1];

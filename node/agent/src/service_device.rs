@@ -1,8 +1,8 @@
 //! The service port: `manx1` in the node's namespace, by which packets to service addresses go to the node's kube-proxy and
 //! come back.
 //!
-//! A routing rule sends packets that come in by it back to it, unless they are for the node itself. Manx judges those that
-//! kube-proxy has translated, and drops the others. None of them leave by the node's own routes.
+//! A routing rule sends packets that come in by it back to it, unless their destination is the node itself. Manx judges
+//! those that kube-proxy has translated, and drops the others. None of them uses the node's own routes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -65,7 +65,7 @@ impl ServiceDevice {
                 let hop = Hop { onlink: true, ..Hop::via(gateway(family), self.made.index) };
                 let route = Route::by(Route::default_of(family), [hop]);
                 let done = netlink.replace_route_in(TRANSLATED_TABLE, &route).await;
-                // A kernel without IPv6 refuses its route, and needs none.
+                // A kernel without IPv6 refuses this route, and does not need it.
                 if family.is_ipv4() {
                     done?;
                 }

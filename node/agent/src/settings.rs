@@ -16,7 +16,7 @@ pub use manx_linux::netlink::PortRange;
 use manx_objects::object::ObjectKey;
 pub use manx_observe::Addresses;
 
-/// The place of the objects.
+/// The source of the objects.
 #[derive(Debug, Clone)]
 pub enum Datastore {
     /// A directory of manifests.
@@ -25,7 +25,7 @@ pub enum Datastore {
     Kubernetes {
         /// The server's address and the credentials for it.
         access: Box<Access>,
-        /// The file with the last state, which a start uses while the server does not answer.
+        /// The file with the last known state, which a start uses while the server does not answer.
         state: PathBuf,
         /// The agent's service account. Its deletion means that Manx is removed from the cluster.
         account: Option<ObjectKey>,
@@ -35,7 +35,7 @@ pub enum Datastore {
 /// The program that translates service addresses to endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Services {
-    /// No program: a service address is an address of the world.
+    /// No program translates. A service address is treated like any address outside of the cluster.
     None,
     /// kube-proxy, in the node's kernel.
     KubeProxy,
@@ -45,11 +45,11 @@ pub enum Services {
 /// The settings of Manx's own translation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Translation {
-    /// The ranges of cluster IPs. They count if the cluster has no `ServiceCIDR`.
+    /// The ranges of cluster IPs. They are used if the cluster has no `ServiceCIDR`.
     pub ranges: Vec<IpNet>,
-    /// The nets whose addresses Services may have as `externalIPs`.
+    /// The nets from which Services may have `externalIPs`.
     pub external_ips: Vec<IpNet>,
-    /// The nets of the node's addresses that have node ports. None: its first address of each family has them.
+    /// The nets of the node's addresses that have node ports. If empty, its first address of each family has them.
     pub node_port_nets: Vec<IpNet>,
     /// The ports of the node's addresses that are Manx's.
     pub ports: ManxPorts,
@@ -63,7 +63,7 @@ pub enum Network {
     OtherPlugin,
 }
 
-/// What is asked of the node's address of IPv4, and of that of IPv6. `None`: the Node's object says which one it is.
+/// The settings for the node's IPv4 address and for its IPv6 address. `None`: the Node's object gives the address.
 pub type NodeAddressSettings = [Option<Wanted>; 2];
 
 #[derive(Debug, Clone)]
@@ -74,26 +74,27 @@ pub struct Settings {
     pub datastore: Datastore,
     /// The addresses of the agent's health and metrics. The agent also serves its health at a socket.
     pub observed_at: Addresses,
-    /// The path of its socket.
+    /// The path of the agent's socket.
     pub socket: PathBuf,
-    /// Whether it waits until an agent that listens there ends. Otherwise it does not start while there is one.
+    /// Whether the agent waits until an agent that listens there ends. Otherwise it does not start while there is another
+    /// one.
     pub standby: bool,
-    /// The addresses by which other nodes reach this one.
+    /// The settings for the addresses by which other nodes reach this one.
     pub addresses: NodeAddressSettings,
-    /// The interface to other nodes; `None`: the one with the Node's address.
+    /// The interface to other nodes. `None`: the one with the Node's address.
     pub uplink: Option<String>,
     /// Whether tunnel packets use a packet socket on the uplink, or only the raw socket.
     pub packet_socket: bool,
     pub services: Services,
     pub network: Network,
-    /// What gives out pods' addresses if the network is Manx's.
+    /// The allocator of pods' addresses, if the network is Manx's.
     pub ipam: Ipam,
     /// Whether the node speaks BGP.
     pub bgp: bool,
     pub pod_device: pod_device::Preference,
     /// Whether workers sleep when they have nothing to do.
     pub polling: Polling,
-    /// One entry for each worker: the core that it is pinned to, if any.
+    /// One entry for each worker: the core to which it is pinned, if any.
     pub cores: Vec<Option<usize>>,
     /// The settings of connection tracking.
     pub connections: Connections,
@@ -104,7 +105,7 @@ pub struct Settings {
 }
 
 impl Services {
-    /// Who translates services, as explanations have to know it. `None`: nobody does.
+    /// The program that translates services, in the form that explanations need. `None` if there is none.
     pub fn translates(&self) -> Option<Translates> {
         match self {
             Self::None => None,
@@ -119,8 +120,8 @@ impl Services {
 }
 
 impl Settings {
-    /// Whether packets that the node forwards come to Manx: to its pods, or to services that it translates. Where another
-    /// plugin connects the pods, the node reaches each by that pod's own link.
+    /// Whether packets that the node forwards are sent to Manx: to its pods, or to services that it translates. If another
+    /// plugin connects the pods, the node reaches each pod by the pod's own link.
     pub fn takes_forwarded(&self) -> bool {
         self.network == Network::Manx || matches!(self.services, Services::Manx(_))
     }

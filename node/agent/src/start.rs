@@ -1,4 +1,5 @@
-//! The start of an agent until it has read the objects: it takes the socket, and answers requests with what it waits for.
+//! The start of an agent until it has read the objects: it takes the socket, and answers requests with the reason why it
+//! waits.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,8 +21,8 @@ use crate::settings::Settings;
 /// The time between two attempts to take the socket of an agent that is still there.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Takes the socket; one agent of a node has it at a time. With `standby` this waits until the other agent ends, otherwise
-/// only as long as a killed one takes to end.
+/// Takes the socket, which only one agent of a node has at a time. With `standby` this waits until the other agent ends.
+/// Otherwise it waits only as long as a killed agent takes to end.
 pub(crate) async fn listen(settings: &Settings) -> Result<Server, Error> {
     let start = Instant::now();
     let mut waits = false;
@@ -44,7 +45,8 @@ pub(crate) async fn listen(settings: &Settings) -> Result<Server, Error> {
     }
 }
 
-/// Reads the objects, and finds the node's address. Until that is done, requests and probes are answered with what the agent waits for.
+/// Reads the objects, and finds the node's address. Until that is done, requests and probes are answered with the reason
+/// why the agent waits.
 pub(crate) async fn open(
     settings: &Settings,
     inbox: &mut mpsc::Receiver<PendingRequest>,
@@ -71,14 +73,14 @@ pub(crate) async fn open(
                 };
                 let message = format!("the agent has just started, and nothing passes: {waits}");
                 let failure = Failure { kind: ErrorKind::Starting, message };
-                // This fails if the caller has gone, and then nobody waits for the answer.
+                // This fails if the caller has disconnected.
                 let _ = answer.send(Outcome::Reply(Err(failure)));
             }
         }
     }
 }
 
-/// Finds the node's address, and waits until the Node's object has it. `reports` gets what is waited for.
+/// Finds the node's address, and waits until the Node's object has it. `reports` gets the reason for waiting.
 async fn find_addresses(
     settings: &Settings,
     inputs: &mut Inputs,

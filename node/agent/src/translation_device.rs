@@ -2,13 +2,13 @@
 //!
 //! - Manx writes packets with the node's address as their source. The node's kernel routes them out, or delivers them to
 //!   a process of the node.
-//! - Packets to ports of the node's addresses that are Manx's come to it instead of to the node's sockets, from outside
-//!   and from the node's own processes (`port_rules`).
+//! - Packets to ports of the node's addresses that are Manx's are routed to `manx1` instead of the node's sockets, from
+//!   outside and from the node's own processes (`port_rules`).
 //!
-//! Rules, routes and reserved ports outlive the agent. While no agent runs, `manx1` is gone, and the table of the ports
-//! drops what comes: a connection waits for the next agent, and no socket of the node answers it. The ranges of service
-//! addresses are unreachable then. Otherwise packets to them would leave by the default route, to strangers. [`remove`] takes
-//! all of this away. It finds it in the kernel, so any process can call it.
+//! Rules, routes and reserved ports outlive the agent. While no agent runs, `manx1` is gone, and the table of ports drops
+//! these packets: a connection waits for the next agent, and no socket of the node answers it. The ranges of service
+//! addresses are then unreachable. Otherwise packets to them would leave by the default route, to unknown hosts. [`remove`]
+//! removes all of this. It reads the state from the kernel, so any process can call it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -34,9 +34,9 @@ pub use crate::port_rules::{Desired, HostPort, ManxPorts};
 pub use crate::reconcile::Findings;
 use crate::reconcile::Pass;
 
-/// An address for `manx1` alone. No other machine can send to it, and the kernel chooses it for no packet. Without any
-/// IPv4 address an interface fails even the loose check of sources (`fib_validate_source`), which
-/// `net.ipv4.conf.all.rp_filter` may ask for.
+/// An address that only `manx1` has. No other machine can send to it, and the kernel never chooses it as a source. An
+/// interface without an IPv4 address fails even the loose check of sources (`fib_validate_source`), which
+/// `net.ipv4.conf.all.rp_filter` may enable.
 const OWN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
 
 const ALL_RP_FILTER: &str = "ipv4/conf/all/rp_filter";
@@ -44,7 +44,7 @@ const ALL_RP_FILTER: &str = "ipv4/conf/all/rp_filter";
 /// The reason why the port cannot be made, kept or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another program has a rule in front of the node's own addresses.
+    /// Another program has a rule before the rule for the node's own addresses.
     #[error(
         "another program has a routing rule at a preference of Manx's (0 to {MOVED_LOCAL}): found ({0}), expected none but \
          pref 0 lookup local; delete it (ip rule del …), or give it a preference above {MOVED_LOCAL}"
@@ -62,7 +62,7 @@ pub enum Error {
          (ip route flush table {PORTS_TABLE})"
     )]
     ForeignRoute(String),
-    /// The kernel would drop what Manx has translated, as forged.
+    /// The kernel would drop packets that Manx has translated, because it treats their sources as forged.
     #[error(
         "net.ipv4.conf.all.rp_filter is 1, so the kernel would drop what Manx has translated: expected 0 or 2 for --services manx; \
          sysctl -w net.ipv4.conf.all.rp_filter=2"
@@ -90,11 +90,11 @@ fn found(rules: &[String]) -> String {
     if rules.is_empty() { "none".to_owned() } else { format!("({})", rules.join("), (")) }
 }
 
-/// What the port is for.
+/// The settings of the port.
 #[derive(Debug, Clone)]
 pub struct TranslationSettings {
     pub ports: ManxPorts,
-    /// The file that records which ports Manx has reserved, in a folder that exists.
+    /// The file with the ports that Manx has reserved, in a folder that exists.
     pub record: PathBuf,
 }
 
@@ -104,14 +104,13 @@ pub struct TranslationDevice {
     netns: OwnedFd,
     made: CreatedDevice,
     settings: TranslationSettings,
-    /// What the last reconciliation wanted.
+    /// The items that the last reconciliation wanted, as text.
     wanted: Mutex<BTreeSet<String>>,
 }
 
 impl TranslationDevice {
     /// Makes `manx1` in the calling thread's namespace, which is the node's. Its other properties are those of `like`, the
-    /// host port's device. No packet comes to it before [`Self::reconcile`], unless an agent
-    /// before this one has left its rules.
+    /// host port's device. No packet reaches it before [`Self::reconcile`], unless an earlier agent has left its rules.
     pub fn attach(
         agent: &AgentNamespace,
         like: &DeviceSpec<'_>,
@@ -124,7 +123,7 @@ impl TranslationDevice {
         })??;
         netlink::in_netns(&netns, async |netlink| check_free(&netlink).await)??;
         netlink::in_netns(&netns, async |netlink| {
-            // The rule of kube-proxy's service port would send what Manx has translated back to Manx.
+            // The rule of kube-proxy's service port would send packets that Manx has translated back to Manx.
             netlink.set_table_rule(TRANSLATED_TABLE, None).await
         })?;
         let wanted = DeviceSpec { interface: SERVICES, ..*like };
@@ -154,7 +153,7 @@ impl TranslationDevice {
         })?)
     }
 
-    /// Reserves the ports before rules lead them to Manx.
+    /// Reserves the ports before rules route them to Manx.
     fn reserve(&self, desired: &Desired, pass: &mut Pass) -> Result<(), Error> {
         let ManxPorts { egress, node_ports } = self.settings.ports;
         let host_ports = desired.host_ports.iter().filter_map(HostPort::range);
@@ -171,11 +170,11 @@ impl TranslationDevice {
         netns::run_in(&self.netns, UsedPorts::read)?.map_err(Error::Sockets)
     }
 
-    /// Makes rules, routes, reserved ports and settings those of `desired`, and touches no others. Repeating it changes
-    /// nothing. So its findings are what others have done since.
+    /// Changes rules, routes, reserved ports and settings to those of `desired`, and touches no others. Repeating it
+    /// changes nothing. So its findings are changes that other programs have made since.
     ///
     /// # Errors
-    /// The first one. Everything else is done nevertheless, and the next call tries again.
+    /// The first error. Everything else is done nevertheless, and the next call tries again.
     pub fn reconcile(&self, desired: &Desired) -> Result<Findings, Error> {
         let mut pass = Pass::default();
         let done = self.walk(desired, &mut pass);
@@ -188,8 +187,8 @@ impl TranslationDevice {
         done.map(|()| pass.findings)
     }
 
-    /// What [`Self::reconcile`] would find now: all that is wanted, and what differs. It changes nothing. After an error
-    /// the rest is known nevertheless.
+    /// Returns what [`Self::reconcile`] would find now: everything that is wanted, and the differences. It changes nothing.
+    /// After an error the other results are still complete.
     pub(crate) fn look(&self, desired: &Desired) -> (Pass, Result<(), Error>) {
         let mut pass = Pass { only_looks: true, ..Pass::default() };
         let looked = self.walk(desired, &mut pass);
@@ -202,7 +201,7 @@ impl TranslationDevice {
         let ruled = netlink::in_netns(&self.netns, async |netlink| {
             let outside = outside(&netlink).await?;
             let [v4, v6] = Family::ALL;
-            // Neither family waits for the other.
+            // An error in one family does not stop the other.
             let v4 = self.walk_family(&netlink, v4, desired, &outside, pass).await;
             let v6 = self.walk_family(&netlink, v6, desired, &outside, pass).await;
             v4.and(v6)
@@ -230,8 +229,8 @@ impl TranslationDevice {
             .collect();
         let interfaces = Interfaces { manx: SERVICES, outside };
         let rules = port_rules::wanted(family, desired, self.settings.ports, interfaces);
-        // Rules lead to routes: routes are set before them and removed after them. A route that cannot be set, because the
-        // node has lost the address, keeps no rule from being set again.
+        // Rules lead to routes, so routes are set before rules and removed after them. If a route cannot be set, because
+        // the node has lost the address, the rules are still set.
         let routed = pass.set_routes(netlink, family, &routes).await;
         let ranges = desired.ranges.iter().filter(|net| Family::of(net.addr()) == family).copied();
         let closed = pass.set_last_resorts(netlink, family, ranges.collect()).await;
@@ -252,8 +251,8 @@ impl TranslationDevice {
     }
 }
 
-/// Removes the rules, routes and reserved ports that Manx has set in the calling thread's namespace, whichever process
-/// has set them; `record` is that of its [`TranslationSettings`]. Repeating it changes nothing.
+/// Removes the rules, routes and reserved ports that any process of Manx has set in the calling thread's namespace.
+/// `record` is that of its [`TranslationSettings`]. Repeating it changes nothing.
 pub fn remove(record: &Path) -> Result<(), Error> {
     netlink::in_netns(netns::current()?, async |netlink| {
         let mut pass = Pass::default();
@@ -267,7 +266,7 @@ pub fn remove(record: &Path) -> Result<(), Error> {
     Ok(port_reservation::give_back(record)?)
 }
 
-/// Refuses what other programs have put where Manx's rules and routes are to be.
+/// Returns an error if other programs use the places of Manx's rules and routes.
 async fn check_free(netlink: &Netlink) -> Result<Result<(), Error>, netlink::Error> {
     for family in Family::ALL {
         let listed = netlink.rules(family).await?;
@@ -275,7 +274,7 @@ async fn check_free(netlink: &Netlink) -> Result<Result<(), Error>, netlink::Err
         if let Some(rule) = present.foreign.first() {
             return Ok(Err(Error::ForeignRule(rule.clone())));
         }
-        // A kernel without IPv6 has no rules of it.
+        // A kernel without IPv6 has no IPv6 rules.
         if !listed.is_empty() && !present.has_local() {
             let local = listed.iter().filter(|it| it.rule.as_ref().is_some_and(Rule::is_of_local));
             return Ok(Err(Error::LocalMoved(local.map(ToString::to_string).collect())));
@@ -289,8 +288,8 @@ async fn check_free(netlink: &Netlink) -> Result<Result<(), Error>, netlink::Err
 }
 
 fn set_settings(pass: &mut Pass) -> Result<(), netlink::Error> {
-    // Sources of translated packets are the node's own, or are reached by another interface. Answers from ports of 127.0.0.1
-    // have that as their source.
+    // Sources of translated packets are the node's own, or are reached by another interface. Answers from ports of
+    // 127.0.0.1 have that address as their source.
     [("accept_local", "1"), ("rp_filter", "0"), ("route_localnet", "1")].into_iter().try_for_each(
         |(name, value)| pass.want_setting(&format!("ipv4/conf/{SERVICES}/{name}"), value),
     )
@@ -304,7 +303,7 @@ fn check_reverse_path() -> Result<(), Error> {
     }
 }
 
-/// The interfaces by which others can send packets to the node: all but `lo`, Manx's, and the ports of bridges.
+/// The interfaces by which other hosts can send packets to the node: all except `lo`, Manx's, and the ports of bridges.
 async fn outside(netlink: &Netlink) -> Result<BTreeSet<String>, netlink::Error> {
     let own = [HOST, SERVICES, FORWARDED];
     let links = netlink.links().await?.into_iter();

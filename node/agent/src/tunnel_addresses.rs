@@ -1,5 +1,5 @@
-//! The addresses of this node's tunnels, from Calico's IPAM: taken while a pool has such a tunnel, and written to the Node's
-//! annotations, from where all nodes know them.
+//! The addresses of this node's tunnels, from Calico's IPAM. Each is taken while a pool uses such a tunnel, and written to
+//! the Node's annotations, which all nodes read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 pub(crate) const TUNNELS: [(Tunnel, &str); 2] =
     [(Tunnel::Ipip, TUNNEL_ADDRESSES[0].0), (Tunnel::Vxlan, TUNNEL_ADDRESSES[1].0)];
 
-/// What the control loop knows.
+/// The control loop's data about tunnels.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wanted {
     /// The pools of each of [`TUNNELS`].
@@ -30,7 +30,8 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Whether the same is wanted. Nodes that come and go change only what must not be taken, which is no reason to ask.
+    /// Whether the wanted tunnels are the same. If other nodes appear or disappear, only the excluded addresses change,
+    /// which is no reason for calls to the server.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let Self { pools, known, annotated } = self;
         (pools, annotated) == (&other.pools, &other.annotated)
@@ -38,7 +39,7 @@ impl Wanted {
     }
 }
 
-/// Keeps addresses and annotations as they are wanted, until the sender is gone.
+/// Keeps addresses and annotations in the wanted state, until the sender is dropped.
 pub(crate) async fn keep(addresses: PoolAddresses, mut wanted: watch::Receiver<Option<Wanted>>) {
     let mut told = String::new();
     let mut is_labelled = false;
@@ -58,7 +59,7 @@ pub(crate) async fn keep(addresses: PoolAddresses, mut wanted: watch::Receiver<O
                     tracing::warn!(error, "the addresses of this node's tunnels: tried again");
                     told = error;
                 }
-                // A change of what is wanted ends the pause.
+                // A change of the wanted state ends the pause.
                 let _ = tokio::time::timeout(PAUSE, wanted.changed()).await;
                 continue;
             }
@@ -75,7 +76,7 @@ async fn set(addresses: &PoolAddresses, wanted: &Wanted) -> Result<(), Error> {
     let (mut annotations, mut all) = (BTreeMap::new(), BTreeSet::new());
     for ((tunnel, annotation), pools) in TUNNELS.into_iter().zip(pools) {
         if addresses.is_leaving(tunnel, pools).await? {
-            // Others must not take it for this node's when a pod has got it.
+            // Other nodes must not treat it as this node's address after a pod has got it.
             addresses.annotate_node(&BTreeMap::from([(annotation, None)])).await?;
         }
         let address = addresses.set_tunnel_address(tunnel, pools, known).await?;

@@ -22,7 +22,7 @@ use manx_devices::device::Queues;
 use manx_linux::doctor::{self, Lack};
 use manx_linux::netlink::{self, Netlink};
 
-/// The time between two looks at the kernel's neighbour table.
+/// The interval at which the kernel's neighbour table is read.
 const REFRESH: Duration = Duration::from_secs(2);
 
 /// The hardware address of the next hop to each peer.
@@ -36,7 +36,8 @@ pub(super) struct Tunnels {
     pub(super) packet_socket: Option<(Queues, [u8; 6])>,
 }
 
-/// Finds the interface that has the first of the node's addresses that any has. Other nodes know the node by the first one.
+/// Finds the interface that has the first of the node's addresses; if no interface has it, the next address is tried. Other
+/// nodes know the node by its first address.
 pub(super) async fn find_by_address(
     netlink: &Netlink,
     node: &str,
@@ -68,7 +69,7 @@ pub(super) async fn find(netlink: &Netlink, name: &str) -> Result<netlink::Link,
 }
 
 /// Opens the tunnel ports on the uplink `link`, a queue for each worker. With packet sockets the raw sockets only send.
-/// Without them the first raw socket also receives, and no other does, because each would receive every packet.
+/// Without packet sockets only the first raw socket receives, because each receiving socket would get every packet.
 pub(super) fn open(
     link: &netlink::Link,
     packet_socket: bool,
@@ -90,8 +91,8 @@ pub(super) fn unused(workers: usize) -> Result<Tunnels, Lack> {
     Ok(Tunnels { raw: raw(Reception::Quiet, workers)?, packet_socket: None })
 }
 
-/// Opens the sockets that an overlay has for itself, on the underlay address `local`: the first worker's receives, all
-/// send. `None`: it has none, but the ports of [`open`].
+/// Opens an overlay's own sockets at the underlay address `local`. The first worker's socket receives, and all of them
+/// send. Returns `None` if the overlay has no own sockets and uses the ports of [`open`].
 pub(super) fn own_sockets(
     overlay: Overlay,
     local: Ipv4Addr,
@@ -111,8 +112,8 @@ pub(super) fn own_sockets(
     }))
 }
 
-/// Opens the sockets by which reports about packets with the node's own address come, of IPv4 and of IPv6. `None`: the
-/// kernel has no IPv6.
+/// Opens the sockets for ICMP errors about packets with the node's own address, for IPv4 and for IPv6. The IPv6 entry is
+/// `None` on a kernel without IPv6.
 pub(super) fn report_sockets(workers: usize) -> Result<[Option<Queues>; 2], Lack> {
     let v4 = sockets(Reception::All, workers, IcmpRaw::open);
     let v4 = v4.map_err(|error| doctor::raw_sockets_refused(&error))?;
@@ -123,7 +124,7 @@ fn raw(first: Reception, workers: usize) -> Result<Queues, Lack> {
     sockets(first, workers, IpipRaw::open).map_err(|error| doctor::raw_sockets_refused(&error))
 }
 
-/// Opens a socket for each worker. The first one receives as `first` says; all others only send.
+/// Opens a socket for each worker. The first one receives as `first` says, and all others only send.
 fn sockets<P: PacketIo + 'static>(
     first: Reception,
     workers: usize,

@@ -1,7 +1,7 @@
 //! The proof of tables before they are published (`--verify-tables`).
 //!
-//! Tables that are refuted are never published: the earlier ones stay in force, and if there are none, no packets pass. The
-//! control thread does the proof, so requests wait for it; packets do not.
+//! Refuted tables are never published: the earlier ones stay in force, and without earlier ones no packets pass. The
+//! control thread does the proof. Requests wait for it, but packets do not.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -19,7 +19,7 @@ use manx_oracle::{BlockSource, Oracle};
 /// The last tables that were proved or refuted.
 #[derive(Debug)]
 pub(super) struct Verifier {
-    /// Where the oracle reads nodes' blocks.
+    /// The place where the oracle reads nodes' blocks.
     blocks: BlockSource,
     /// The hash of the tables, the fingerprint of the objects, and the endpoints.
     last: Option<(u64, u64, BTreeSet<ObjectName>)>,
@@ -27,13 +27,13 @@ pub(super) struct Verifier {
 }
 
 impl Verifier {
-    /// The verifier of a node where this gives out pods' addresses. Nothing is proved yet.
+    /// The verifier of a node whose pods' addresses come from this allocator. No tables are proved yet.
     pub(super) fn new(ipam: Ipam) -> Self {
         let (last, verification) = Default::default();
         Self { blocks: block_source(ipam), last, verification }
     }
 
-    /// Whether the tables for these endpoints agree with the objects. A comparison is not repeated for the same tables and
+    /// Whether the tables agree with the objects for these endpoints. A comparison is not repeated for the same tables and
     /// objects.
     pub(super) fn admits(
         &mut self,

@@ -4,24 +4,24 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 
-/// A node's part in BGP.
+/// The BGP status of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BgpStatus {
     /// The node's autonomous system.
     pub system: u32,
-    /// Its identifier; absent until the objects have been read.
+    /// The router identifier; absent until the objects have been read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identifier: Option<Ipv4Addr>,
-    /// The addresses by which other nodes have it as a peer, one of each family at most.
+    /// The addresses by which other nodes have this node as a peer, at most one of each family.
     #[serde(default)]
     pub addresses: Vec<BgpAddress>,
-    /// The TCP port at which it listens.
+    /// The TCP port at which the node listens.
     pub listening: u16,
-    /// The connections that were closed at once, because they came from nobody who is a peer.
+    /// The connections that were closed at once, because their source is no configured peer.
     pub refused_connections: u64,
-    /// What the objects ask and the node does not do, each with what to do.
+    /// Settings of the objects that the node does not apply, each with the reason and the remedy.
     pub problems: Vec<String>,
-    /// The sessions, by the peers' addresses.
+    /// The sessions, in the order of the peers' addresses.
     pub sessions: Vec<BgpSession>,
 }
 
@@ -30,7 +30,7 @@ pub struct BgpStatus {
 pub struct BgpAddress {
     /// The address.
     pub address: IpAddr,
-    /// What says so, as the Node's object has it.
+    /// The field or method that gives the address, as in the Node's object.
     pub source: String,
 }
 
@@ -41,21 +41,23 @@ pub struct BgpSession {
     pub peer: IpAddr,
     /// The peer's name: that of the object, or of the node.
     pub name: String,
-    /// What makes it a peer, in Calico's words.
+    /// The object or setting that makes it a peer, in Calico's terms.
     pub kind: String,
-    /// Its autonomous system.
+    /// The peer's autonomous system.
     pub system: u32,
     /// The state (RFC 4271, 8.2.2).
     pub state: String,
-    /// The seconds since it has this state.
+    /// The seconds for which it has been in this state.
     pub since_s: u64,
-    /// Why there is no session, or why the last one ended.
+    /// The reason why there is no session, or why the last one ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// The seconds after which a silent peer is gone, while the session is established.
+    /// The negotiated hold time in seconds, after which a silent peer counts as down; absent unless the session is
+    /// established.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_time_s: Option<u64>,
-    /// The seconds for which the peer's routes are kept if the connection is lost. Absent: they go with it.
+    /// The seconds for which the peer's routes are kept if the connection is lost. If absent, they are removed with the
+    /// connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_time_s: Option<u64>,
     /// The numbers of prefixes.
@@ -65,14 +67,14 @@ pub struct BgpSession {
 /// The numbers of prefixes of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BgpPrefixes {
-    /// Those that the peer has told and that are taken.
+    /// The prefixes that the peer announces now and this node has accepted.
     pub received: usize,
-    /// Those that it has told since the session began and that lead back, or nowhere.
+    /// The prefixes refused since the session began: loops, unusable next hops, and prefixes that an import filter rejects.
     pub refused: u64,
-    /// Those that it has been told.
+    /// The prefixes that are announced to the peer now.
     pub told: usize,
-    /// Its updates that were wrong and cost no session.
+    /// The malformed UPDATEs of the peer that did not end the session (RFC 7606).
     pub malformed: u64,
-    /// Those that it could not be told.
+    /// The prefixes that could not be announced, because their attributes fit into no message.
     pub untold: u64,
 }

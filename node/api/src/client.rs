@@ -30,7 +30,7 @@ pub enum Error {
     NoAgent {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The socket belongs to another user.
@@ -47,7 +47,7 @@ pub enum Error {
     Stranger {
         /// The socket.
         path: PathBuf,
-        /// That user's id.
+        /// The id of the user who listens.
         owner: u32,
     },
     /// The agent disconnected.
@@ -55,7 +55,7 @@ pub enum Error {
     Broken {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The agent's process lives, but its control loop does not answer.

@@ -1,6 +1,6 @@
 //! Messages that carry descriptors (`SCM_RIGHTS`, unix(7)): a pod's namespace, the queues of a device.
 //!
-//! [`receive`] takes the bytes that have come; [`receive_message`] waits for a whole message.
+//! [`receive`] takes the bytes that have arrived; [`receive_message`] waits for a whole message.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -41,8 +41,8 @@ pub fn send(socket: impl AsFd, mut bytes: &[u8], descriptors: &[BorrowedFd<'_>])
     Ok(())
 }
 
-/// Receives bytes into `buffer`, and the descriptors that come with them into `descriptors`. Returns the number of
-/// bytes; 0: the other side has closed the connection.
+/// Receives bytes into `buffer`, and the descriptors that come with them into `descriptors`. Returns the number of bytes,
+/// or 0 if the other side has closed the connection.
 ///
 /// # Errors
 /// `WouldBlock` if a socket that does not block has no bytes. `InvalidData` if there are more descriptors than
@@ -74,7 +74,7 @@ pub fn receive(
 }
 
 /// Receives a message of at most `most` bytes, without its length, and the descriptors that come with it. The socket
-/// blocks. `None`: the other side has closed the connection.
+/// blocks. Returns `None` if the other side has closed the connection.
 pub fn receive_message(
     socket: impl AsFd,
     most: usize,

@@ -1,5 +1,5 @@
-//! A client for an agent's health, by HTTP at a second socket of the agent. A separate thread of the agent answers, also
-//! while the agent's control loop is busy or stands still.
+//! A client for an agent's health, by HTTP at a second socket of the agent. A separate thread of the agent answers, even
+//! while the agent's control loop is busy or does not run.
 
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};

@@ -95,8 +95,8 @@ pub enum Call {
     /// message. If the pod needs such a device and has none yet, the reply describes it. The caller's next message on the
     /// connection is [`Call::HandOver`]. If it does not come in time, the reservation ends.
     Reserve(Attach),
-    /// Hand over the queues of the reserved device, as descriptors with the message; for a [`MadeLink`] the network
-    /// namespace in which its ends are now. The reply is that of [`Call::Attach`].
+    /// Hand over the queues of the reserved device, as descriptors with the message. For a [`MadeLink`] the descriptor is
+    /// the network namespace that now holds the link's ends. The reply is that of [`Call::Attach`].
     HandOver,
     /// Detach a pod: take its interface and addresses away. It is no error if the pod is not attached, or has another
     /// attachment than the call names.
@@ -117,7 +117,7 @@ pub enum Call {
     /// List the last denied flows, oldest first (a bounded buffer).
     Denials,
     /// List the flows of the workers' tables, and the flows denied since a point that an earlier reply names
-    /// ([`Flows::denied`]); without a point no denied flows.
+    /// ([`Flows::denied`]). Without a point the reply has no denied flows.
     Flows(Option<u64>),
     /// Capture a port's packets: after the reply the connection carries a pcapng file until either side closes it.
     Capture(Capture),
@@ -138,7 +138,7 @@ impl fmt::Display for PodName {
     }
 }
 
-/// A sandbox of a container runtime in a network: a pod that starts again has another one, under the same name.
+/// A sandbox of a container runtime in a network. A pod that starts again has another sandbox, under the same name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Sandbox {
     /// The network's name in the runtime's configuration.
@@ -188,13 +188,13 @@ pub struct Attach {
     /// The name of the interface to make (as `CNI_IFNAME`).
     pub interface: String,
     /// The exact addresses that the pod gets, at most one of a family (as CNI's `ips` capability and Calico's annotation
-    /// `cni.projectcalico.org/ipAddrs`). Empty: the agent takes one of each of the node's blocks.
+    /// `cni.projectcalico.org/ipAddrs`). If empty, the agent takes one from each of the node's blocks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
     /// The sandbox, which has the addresses until it is detached. Absent: the caller is no container runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Sandbox>,
-    /// The kind of device; absent: that of the agent's settings.
+    /// The kind of device; if absent, the kind of the agent's settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<Device>,
     /// The pod's link, if another CNI plugin has made it. Then `addresses` are those that the pod already has.
@@ -205,15 +205,15 @@ pub struct Attach {
 /// A veth pair that another CNI plugin has made. An agent between its two ends judges the packets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MadeLink {
-    /// The index of the end that was the node's, and of its stand-in on the node.
+    /// The index of the end that was on the node. The stand-in that replaces it on the node has the same index.
     pub index: u32,
     /// The hardware address of the pod's end.
     pub pod: [u8; 6],
-    /// The hardware address of the end that was the node's.
+    /// The hardware address of the end that was on the node.
     pub node: [u8; 6],
     /// The MTU in bytes.
     pub mtu: u32,
-    /// The node's own addresses on the link: those of the end that was the node's, or of its bridge.
+    /// The node's own addresses on the link: those of the end that was on the node, or of its bridge.
     pub gateways: Vec<IpAddr>,
 }
 
@@ -245,7 +245,8 @@ pub struct Detach {
     /// The pod.
     #[serde(flatten)]
     pub pod: PodName,
-    /// The attachment to detach. Nothing happens if the pod has another one. Absent: any that it has.
+    /// The attachment to detach. Nothing happens if the pod has another attachment. If absent, whatever attachment the pod
+    /// has is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<AttachmentId>,
 }
@@ -310,7 +311,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// All kinds of devices.
+    /// All kinds of device.
     pub const ALL: [Self; 3] = [Self::Tun, Self::Tap, Self::Veth];
 
     /// The kind's name in configurations and tables.
@@ -322,7 +323,7 @@ impl Device {
         }
     }
 
-    /// The line about it in the help of commands.
+    /// The kind's line in the help of commands.
     pub const fn description(self) -> &'static str {
         match self {
             Self::Tun => "A TUN device inside the pod, which carries IP packets",
@@ -397,7 +398,7 @@ pub struct Reservation {
     pub mtu: u32,
     /// The number of its queues.
     pub queues: usize,
-    /// The most segments of its super-packets; absent: as many as the kernel likes.
+    /// The most segments of a super-packet; if absent, the kernel's own limit.
     pub segments: Option<u32>,
 }
 
@@ -412,7 +413,7 @@ pub struct Attachment {
     pub addresses: Vec<IpAddr>,
     /// The device, if the agent has it. After a restart an agent may have a pod's addresses without its device.
     pub device: Option<Device>,
-    /// The hardware address that the pod's packets go to, if its device has one.
+    /// The hardware address to which the pod's packets are sent, if its device has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<[u8; 6]>,
     /// Whether the published tables contain the pod. Until then no packets pass it.
@@ -439,11 +440,11 @@ pub enum ErrorKind {
     Invalid,
     /// The pod has no object yet, so no policy is known for it. A later attempt may succeed.
     Unknown,
-    /// The agent has not read the objects yet. The text says what it waits for.
+    /// The agent has not read the objects yet. The text names what it waits for.
     Starting,
     /// No address is left in the node's blocks, or in the cluster's pools.
     Exhausted,
-    /// The server that has to be asked does not answer. A later attempt may succeed.
+    /// A server that the agent depends on does not answer. A later attempt may succeed.
     Unavailable,
     /// The environment does not allow the call.
     Environment,
@@ -491,10 +492,10 @@ pub struct Status {
     /// The pods of this node that are not simply attached.
     #[serde(default)]
     pub other_pods: OtherPods,
-    /// What the agent wants in the node's kernel: those first that do not stand, at most [`MAX_NODE_SETTINGS`].
+    /// The agent's settings in the node's kernel, at most [`MAX_NODE_SETTINGS`]; those that the kernel lacks come first.
     #[serde(default)]
     pub node_settings: Vec<NodeSetting>,
-    /// The number of all these.
+    /// The number of all settings, listed or not.
     #[serde(default)]
     pub node_setting_count: usize,
     /// The routes in use.
@@ -513,20 +514,20 @@ pub struct Status {
     pub policy: PolicyStatus,
     /// Whether the last tables were proved before they were published.
     pub verification: Verification,
-    /// The addresses by which other nodes reach this one, one of each family that it has or is to have.
+    /// The addresses by which other nodes reach this one, one of each family that the node has or should have.
     #[serde(default)]
     pub node_addresses: Vec<NodeAddress>,
-    /// The node's part in BGP; absent if it has none.
+    /// The state of BGP on the node; absent if the node does not speak BGP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bgp: Option<BgpStatus>,
 }
 
-/// Pods that are not simply attached: the agent works on them, or they have no device.
+/// Pods that are not simply attached: the agent is working on them, or they have no device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherPods {
     /// The number of such pods.
     pub count: usize,
-    /// Those that have been longest in their state, at most [`MAX_OTHER_PODS`].
+    /// The pods that have been longest in their state, at most [`MAX_OTHER_PODS`].
     pub longest: Vec<PodState>,
 }
 
@@ -559,7 +560,7 @@ pub struct Stale {
 pub struct PolicyStatus {
     /// Chains of policies.
     pub chains: usize,
-    /// The chains that are evaluated rule by rule, which is slower. They do not count the rules that are noted.
+    /// The chains that are evaluated rule by rule, which is slower. Chains with rules that are only noted do not count.
     pub linear: usize,
     /// Classes of peers.
     pub classes: usize,
@@ -578,7 +579,7 @@ pub enum Verification {
     Off,
     /// The tables were proved and published.
     Proved(Verified),
-    /// The tables are wrong about a packet and were not published.
+    /// The tables give a wrong result for a packet, and were not published.
     Refuted(Box<Refutation>),
 }
 

@@ -7,21 +7,22 @@ use serde::{Deserialize, Serialize};
 pub struct NodeAddress {
     /// `IPv4` or `IPv6`.
     pub family: String,
-    /// The address, with the length of its net if that is known. Absent: there is none.
+    /// The address, with the prefix length of its net if that is known. `None` if the node has no address of the family.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// What says so, as the Node's object has it; absent without an address.
+    /// The field or method that gives the address, as in the Node's object; absent without an address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// The interface that has it; absent if none has.
+    /// The interface that has the address; absent if no interface has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// The method that has chosen it, or the address that the settings name. Absent: nobody has chosen, the object says so.
+    /// The autodetection method that chose the address, or the address that the settings name. Absent if the Node's object
+    /// alone gives the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
     /// The other addresses of interfaces that are up, 16 at most.
     pub others: Vec<OtherAddress>,
-    /// Why the method finds none, or why the one that it finds does not count.
+    /// The reason why the method finds no address, or why the address that it finds is not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -29,7 +30,7 @@ pub struct NodeAddress {
 /// An address that the node could have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherAddress {
-    /// The address, with the length of its net.
+    /// The address, with the prefix length of its net.
     pub address: String,
     /// The interface that has it.
     pub interface: String,

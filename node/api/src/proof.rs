@@ -25,19 +25,19 @@ pub struct Refutation {
     pub peer: Vec<String>,
     /// IP protocol number.
     pub protocol: u8,
-    /// Source and destination port, if it shows them.
+    /// Source and destination port, if the packet has them.
     pub ports: Option<(u16, u16)>,
-    /// ICMP type and code, if it shows them.
+    /// ICMP type and code, if the packet has them.
     pub icmp: Option<(u8, u8)>,
-    /// Whether it is a later fragment: of a protocol with ports, but without ports.
+    /// Whether the packet is a later fragment: its protocol has ports, but the fragment does not contain them.
     pub fragment: bool,
     /// The packet as text.
     pub packet: String,
-    /// The result of the tables.
+    /// The verdict of the tables.
     pub tables: Judged,
-    /// The result of the objects.
+    /// The verdict that follows from the objects.
     pub objects: Judged,
-    /// The steps to the objects' result, at a pod.
+    /// The steps to the objects' verdict, if the endpoint is a pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<SideTrace>,
 }

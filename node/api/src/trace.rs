@@ -1,5 +1,5 @@
-//! The steps by which a connection passes or not: the policies that were evaluated, in order, and for each rule that did
-//! not match the first term that failed.
+//! The steps by which a connection passes or not: the policies that were evaluated, in order, and the first failed term of
+//! each rule that did not match.
 //!
 //! The oracle writes traces; the agent's socket, `manx policy explain` and the proof of tables carry them. They consist
 //! only of text and numbers, so that a client can read them without the oracle.
@@ -21,7 +21,7 @@ pub struct Trace {
     pub allowed: bool,
     /// Whether it would pass if all policy were enforced. Host endpoint policy is enforced only in part.
     pub intended: bool,
-    /// The reason why Manx has no route. Absent if there is one.
+    /// The reason why Manx has no route for the connection. Absent if there is a route.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_route: Option<String>,
     /// The steps at the source.
@@ -143,7 +143,7 @@ pub struct InterfaceTrace {
     pub allowed: bool,
     /// Whether it would pass if all of its policy were enforced.
     pub intended: bool,
-    /// The places where policy applies to it, in order.
+    /// The places where policy applies to the connection, in order.
     pub stages: Vec<StageTrace>,
 }
 

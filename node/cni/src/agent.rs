@@ -31,7 +31,8 @@ pub(crate) fn id(config: &Config, Container { id, interface, .. }: &Container) -
     AttachmentId { sandbox, interface: interface.clone() }
 }
 
-/// A pod without a holder keeps its network only until the agent ends.
+/// Starts the holder if there is none, and logs an error: without a holder a pod keeps its network only until the agent
+/// ends.
 pub(crate) fn ensure_holder(config: &Config) {
     if let Err(error) = hold::ensure(&config.socket) {
         let text = "manx-cni: when the agent ends, the pod has no network until it is made anew";
@@ -48,7 +49,7 @@ pub(crate) fn attached_as(
     Ok(all.filter(|it| it.id.as_ref().is_some_and(&is_wanted)).collect())
 }
 
-/// Detaches all of these. If one fails, the others are detached nevertheless.
+/// Detaches all of these attachments, even if one of them fails.
 pub(crate) fn detach_all(client: &mut Client, all: Vec<Attachment>) -> Result<(), Error> {
     let detach = |Attachment { pod, id, .. }| client.detach(Detach { pod, id });
     Error::of_all(all.into_iter().map(detach))

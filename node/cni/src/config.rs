@@ -48,8 +48,7 @@ struct RawConfig {
     others: Map<String, Value>,
 }
 
-/// A configuration in a version that the plugin supports. Its fields may still be
-/// [refused](Config::attachment_options).
+/// A configuration in a version that the plugin supports. Some fields are checked later, by [`Config::attachment_options`].
 #[derive(Debug)]
 pub(crate) struct Config {
     pub version: String,
@@ -172,7 +171,7 @@ fn unsupported(key: &str, value: &Value, what: &str) -> Error {
     Error::new(Code::UnsupportedField, format!("`{key}` is {value}: {what}"))
 }
 
-/// A field that the plugin does not read.
+/// Checks a field that the plugin does not read.
 fn check_other(key: &str, value: &Value) -> Result<(), Error> {
     let is_empty = match value {
         Value::Null | Value::Bool(false) => true,

@@ -15,7 +15,7 @@ const MARK: (&str, &str) = ("writtenBy", "manx-cni install");
 /// The plugins whose CHECK looks for the host end of the interface, which is no longer in the node.
 const CHECK_FAILS: [&str; 2] = ["bridge", "flannel"];
 
-/// The reason why a network cannot have this plugin, too.
+/// The reason why this plugin cannot be added to a network.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Error {
     /// The text is no network configuration.
@@ -35,7 +35,7 @@ pub(crate) enum Error {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Conflist {
     pub text: String,
-    /// A text for the user, which follows the configuration's name.
+    /// A text for the user, printed after the configuration's name.
     pub told: String,
 }
 
@@ -104,8 +104,8 @@ fn list(bytes: &[u8]) -> Result<Map<String, Value>, Error> {
     Ok(list)
 }
 
-/// The version of the whole list: that of the configuration, or the oldest that this plugin supports if that is newer.
-/// Plugins with an earlier version also support this one, since 2019.
+/// The version of the whole list. It is the configuration's version; if that is newer than all supported ones, it is the
+/// oldest one that this plugin supports. Plugins with an earlier version also support this one, since 2019.
 fn list_version(version: &str) -> Option<&'static str> {
     match VERSIONS.iter().find(|known| **known == version) {
         Some(known) => Some(known),

@@ -3,8 +3,7 @@
 /// The type of the header that names the loader.
 const INTERP: u32 = 3;
 
-/// The loader that a 64-bit, little-endian program names. `None` if it is static, or no such
-/// program.
+/// The loader that a 64-bit, little-endian program names. Returns `None` for a static program, and for any other file.
 pub(crate) fn interpreter(program: &[u8]) -> Option<String> {
     if !program.starts_with(b"\x7fELF\x02\x01") {
         return None;

@@ -25,7 +25,7 @@ pub(crate) enum Code {
     Config = 7,
     /// The container's namespace is the node's own.
     Namespace = 8,
-    /// The obstacle should end by itself.
+    /// The failure is temporary: a later attempt should succeed.
     TryAgain = 11,
     /// STATUS: no pod can be attached.
     Unavailable = 50,
@@ -78,7 +78,8 @@ impl Error {
         Self { code, text: text.into() }
     }
 
-    /// Does all of these, also after one that fails. The errors are joined, and the first one gives the code.
+    /// Collects the results of several operations, all of which run even if one fails. The errors are joined, and the first
+    /// one gives the code.
     pub(crate) fn of_all<E: Into<Self>>(
         all: impl IntoIterator<Item = Result<(), E>>,
     ) -> Result<(), Self> {
@@ -104,8 +105,8 @@ impl Code {
     /// The code for an error kind of the agent or of devices.
     const fn of_kind(kind: ErrorKind) -> Self {
         match kind {
-            // These obstacles end, in this order, when the agent is replaced, a pod ends, a pod's object arrives, or
-            // the agent has read the objects.
+            // These failures end, in this order, when the agent is replaced, when a pod ends, when a pod's object arrives,
+            // and when the agent has read the objects.
             ErrorKind::Version
             | ErrorKind::Exhausted
             | ErrorKind::Unavailable
@@ -157,7 +158,7 @@ impl From<shelter::Error> for Error {
 impl From<client::Error> for Error {
     fn from(error: client::Error) -> Self {
         let code = match &error {
-            // The agent starts, ends, or is replaced by one of another version together with this program.
+            // The agent is starting, is ending, or is being replaced, together with this program, by another version.
             client::Error::NoAgent { .. }
             | client::Error::Broken { .. }
             | client::Error::Silent(_)

@@ -1,6 +1,5 @@
-//! The holder ([`manx_devices::holder`]) as a process: `manx-cni hold`, which the plugin starts at the first ADD of a
-//! pod with a TUN or TAP device. It has a session of its own, and none of the runtime's descriptors and environment
-//! variables.
+//! The holder ([`manx_devices::holder`]) as a process, `manx-cni hold`. The plugin starts it at the first ADD of a pod with
+//! a TUN or TAP device. It has a session of its own, and none of the runtime's descriptors and environment variables.
 
 use std::env;
 use std::io;
@@ -42,7 +41,7 @@ pub(crate) fn run(agent: &Path) -> Result<(), Error> {
     let (path, start) = (holder::path(agent), Instant::now());
     loop {
         match Holder::bind(&path) {
-            // The last holder was killed, and has not ended yet.
+            // The last holder was killed, but its process has not ended yet.
             Err(socket::Error::InUse(_)) if start.elapsed() < socket::patience(&path) => {
                 thread::sleep(LOOK);
             }
@@ -57,7 +56,7 @@ pub(crate) fn ensure(agent: &Path) -> Result<(), Error> {
     if holder::is_there(&path) {
         return Ok(());
     }
-    // Two plugins may start a holder at the same time: one of the two ends at once.
+    // Two plugins may start a holder at the same time; then one of the two holders ends at once.
     Command::new(env::current_exe()?)
         .arg0("manx-cni")
         .args(["hold", "--socket"])

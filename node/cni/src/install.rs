@@ -54,7 +54,7 @@ enum Error {
     /// The command line is wrong.
     #[error("{0}\n\n{USAGE}")]
     Usage(String),
-    /// A file there has another author.
+    /// There is a file that this program did not write.
     #[error(
         "{0} is there, and manx-cni did not write it: move it away, or name another folder or file"
     )]
@@ -73,7 +73,7 @@ enum Error {
     /// The holder cannot be started or ended.
     #[error(transparent)]
     Hold(#[from] hold::Error),
-    /// The agent cannot be asked.
+    /// The agent does not answer.
     #[error("{0}; nothing is removed")]
     Agent(#[from] client::Error),
     /// The links of pods that another plugin has connected cannot be given back.
@@ -108,7 +108,7 @@ struct InstallPaths {
     /// The configuration's name, if the caller gave one.
     conf_name: Option<String>,
     socket: PathBuf,
-    /// Whether the agent translates, so that a pod's ports of the node need no plugin.
+    /// Whether the agent translates services, so that `hostPort` needs no other plugin.
     agent_translates: bool,
     /// Whether another plugin connects the pods.
     policy_only: bool,
@@ -259,7 +259,7 @@ fn install_program(places: &InstallPaths, program: &[u8]) -> Result<String, Erro
             to.display()
         ));
     }
-    // A configuration of an install of the other kind.
+    // A configuration that an install with the other value of `--policy-only` wrote.
     for other in places.conflists().into_iter().filter(|it| *it != conflist) {
         if is_ours(&other, conflist::is_ours)? == Some(true) {
             told.push(remove(&other, conflist::is_ours)?);
@@ -352,7 +352,7 @@ fn is_ours(path: &Path, is_its_own: fn(&[u8]) -> bool) -> Result<Option<bool>, E
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(at(path, "read")(error)),
-        // A link, even to such a file, is made by somebody else.
+        // A link, even one to such a file, was made by another program.
         Ok(found) if !found.is_file() => Ok(Some(false)),
         Ok(_) => fs::read(path).map(|bytes| Some(is_its_own(&bytes))).map_err(at(path, "read")),
     }
@@ -449,7 +449,7 @@ mod tests {
             assert!(written.contains(&format!(r#""name": "{network}""#)), "{written}");
             assert_eq!(fs::read_to_string(&other).unwrap(), text, "the other's own stays");
         }
-        // An install of the other kind replaces the first one.
+        // An install with the other value of `--policy-only` replaces the first one.
         let told = install_program(
             &InstallPaths { policy_only: false, ..self::places(folder.path()) },
             &program("1"),

@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the verb that the runtime asks for. Returns the text for standard output.
+/// Runs the verb that the runtime has requested. Returns the text for standard output.
 fn run(input: &[u8]) -> Result<String, Error> {
     let verb = Verb::read(&|name| env::var(name).ok())?;
     if verb == Verb::Version {

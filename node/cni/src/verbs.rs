@@ -74,8 +74,8 @@ fn attach_with_device(config: &Config, attach: Attach) -> Result<Attached, Error
     let reserved = match client.reserve(attach.clone(), netns.as_fd())? {
         Ok(reserved) => reserved,
         Err(attached) if has_interface(&netns, &interface)? => return Ok(attached),
-        // The namespace has the number of an earlier one, which ended with its interface, so the agent takes the two
-        // for the same.
+        // The namespace has the inode number of an earlier namespace, which ended together with its interface. So the agent
+        // treats the two namespaces as one.
         Err(_) => {
             let pod = attach.pod.clone();
             client.detach(Detach { pod: pod.clone(), id: attach.id() })?;
@@ -127,13 +127,14 @@ pub(crate) fn del(config: &Config, container: &Container) -> Result<String, Erro
         Some(netns) => pod_device::remove(netns, &container.interface),
         None => Ok(()),
     };
-    // The interface is removed here and not by the holder's closing of the last queue: that takes the kernel some 20 ms
-    // each, and the holder has one thread. While the attachment is only asked for, the interface is another sandbox's,
-    // which keeps it if the attachment fails.
+    // The interface is removed here, and not by the holder, which would close the last queue: closing takes the kernel some
+    // 20 ms for each queue, and the holder has one thread. While the agent knows the attachment but has no device for it,
+    // the interface belongs to another sandbox of the pod, which keeps it if the attachment fails.
     let is_own = known.iter().any(|it| it.device.is_some());
     let removed = if is_own { remove() } else { Ok(()) };
     if known.is_empty() {
-        // An agent that was killed may have taken addresses for it, and the next one has no attachment of that.
+        // A killed agent may have taken addresses for this attachment. The next agent lists no attachment for such
+        // addresses.
         client.detach(Detach { pod: container.pod.clone(), id: Some(gone.clone()) })?;
     }
     detach_all(&mut client, known)?;
@@ -145,10 +146,10 @@ pub(crate) fn del(config: &Config, container: &Container) -> Result<String, Erro
     Ok(String::new())
 }
 
-/// GC: the agent frees everything that belongs to no container which the runtime still has in this network.
+/// GC: the agent frees everything in this network, except the resources of containers that the runtime still has.
 pub(crate) fn gc(config: &Config) -> Result<String, Error> {
     let Some(valid) = &config.valid else {
-        // "The runtime must provide": a runtime that forgets it must not cut off all its pods.
+        // "The runtime must provide" this list. A runtime that omits it must not cut off all its pods.
         let text = "manx-cni: GC without `cni.dev/valid-attachments`: nothing is known to be stale";
         let _ = writeln!(stderr(), "{text}");
         return Ok(String::new());
@@ -223,7 +224,8 @@ fn check_agent(
     Ok(found.mac)
 }
 
-/// The agent's attachment. The agent may get a pod's object after the pod, so this waits a moment for it.
+/// The agent's attachment. The agent may receive the pod's object some time after the pod is attached, so this waits for
+/// the object for a moment.
 fn await_attachment(client: &mut Client, wanted: &AttachmentId) -> Result<Attachment, Error> {
     let start = Instant::now();
     loop {

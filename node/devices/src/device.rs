@@ -61,7 +61,7 @@ pub enum Error {
          devices itself, or give the agent CAP_SYS_ADMIN, which veth pods need anyway"
     )]
     NotAllowed,
-    /// A device that is neither TUN nor TAP was to be made from queues.
+    /// The device cannot be made from queues, because it is neither TUN nor TAP.
     #[error("a {0} has no queues to hand over: expected TUN or TAP")]
     NoQueues(Device),
     /// The shelter of another plugin's host ends.
@@ -125,8 +125,8 @@ impl AgentNamespace {
         Ok(Self { netns, is_own: true, made: AtomicU32::new(0) })
     }
 
-    /// Makes the namespace, or takes the caller's own if the caller lacks the capability. In the caller's own only the
-    /// node's TUN or TAP device can be made.
+    /// Makes the namespace, or takes the caller's own if the caller lacks the capability. In the caller's own namespace
+    /// only the node's TUN or TAP device can be made.
     pub fn create_if_allowed() -> Result<Self, Error> {
         match Self::create() {
             Err(Error::Namespace(netns::Error::Unshare(errno))) if errno as i32 == libc::EPERM => {
@@ -148,8 +148,8 @@ impl AgentNamespace {
         self.is_own
     }
 
-    /// A name that no interface in this namespace has had, because several threads make devices here at once. In a
-    /// shared namespace other processes cannot guess it before the device has its owner.
+    /// Returns a name that no interface in this namespace has had. Names are unique because several threads make devices
+    /// here at once. In a shared namespace other processes cannot guess it before the device has its owner.
     fn next_name(&self) -> String {
         if self.is_own {
             return format!("far{}", self.made.fetch_add(1, Ordering::Relaxed));
@@ -173,7 +173,7 @@ pub struct DeviceSpec<'a> {
     pub addresses: &'a [IpAddr],
     /// The interface's MTU in bytes.
     pub mtu: u32,
-    /// The most segments of a super-packet from a TUN or TAP device; `None`: as many as the kernel likes.
+    /// The most segments of a super-packet from a TUN or TAP device; `None` sets no limit.
     pub segments: Option<u32>,
     /// The number of queues, one for each worker.
     pub queues: usize,
@@ -209,8 +209,8 @@ impl From<Queues> for OpenDevice {
     }
 }
 
-/// Makes the device in `netns`, which messages call `place`: addresses, MTU, up, its queues open. After an error
-/// nothing is left behind.
+/// Makes the device in `netns`, which messages call `place`. Afterwards it has its addresses and MTU, is up, and its queues
+/// are open. After an error nothing remains.
 pub fn make(
     agent: &AgentNamespace,
     netns: BorrowedFd<'_>,
@@ -251,9 +251,9 @@ pub(crate) const fn device_of(kind: Kind) -> Device {
     }
 }
 
-/// The hardware address of a device. It ends like the first of the device's addresses, or depends on its name if it has
-/// none. The process that makes the device and the agent that reads its queues both calculate it, without
-/// communication.
+/// Returns the hardware address of a device. Its last bytes are those of the device's first address; without an address
+/// they follow from the interface's name. The process that makes the device and the agent that reads its queues both
+/// calculate it, without communication.
 fn hardware_address(interface: &str, addresses: &[IpAddr]) -> Mac {
     let ends_as = |bytes: &[u8]| bytes.last_chunk().copied().unwrap_or_default();
     let [a, b, c, d]: [u8; 4] = match addresses.first() {
@@ -376,8 +376,8 @@ fn make_veth(
     let ours = link(wanted);
     let mac = Some(ours.peer);
     let peer = Peer { name: wanted.interface, netns: Some(netns), mac, index: None };
-    // Our end itself has another hardware address. Frames to `OWN_MAC` are then not for its kernel
-    // (`PACKET_OTHERHOST`), which drops them as soon as the packet socket has its copies, and looks up no route.
+    // The hardware address of this end is not `OWN_MAC`. So frames to `OWN_MAC` are not for this namespace's kernel
+    // (`PACKET_OTHERHOST`): it drops them as soon as the packet socket has its copies, without a route lookup.
     let veth = Veth { name: far_end, mac: None, index: None, mtu: wanted.mtu, peer };
     let far_index = netlink::in_netns(agent, async |netlink| {
         netlink.add_veth(&veth).await?;

@@ -56,7 +56,7 @@ enum Maker {
     Agent(CreatedDevice),
     /// Another process, which handed over the queues of a device of this kind. The device ends with its queues.
     Caller(Kind),
-    /// Another plugin. The CNI plugin removes the stand-in of its host end. These are the node's addresses there.
+    /// Another plugin. The CNI plugin removes the stand-in of its host end. The value is the node's addresses on the link.
     Plugin(Vec<IpAddr>),
 }
 
@@ -66,7 +66,7 @@ enum Maker {
 ///
 /// # Errors
 /// [`Error::Exists`] if the pod has an interface of this name. The caller recognises a repeated attachment by
-/// [`PodDevice::matches`]. Nothing is left behind after an error.
+/// [`PodDevice::matches`]. After an error nothing remains.
 pub fn attach(
     agent: &AgentNamespace,
     path: &Path,
@@ -247,7 +247,7 @@ pub fn relay(
 /// Restores a link of the last agent, as [`relay`] opens it, with the shelter from the holder.
 ///
 /// # Errors
-/// Those of [`relay`], and one if there is no namespace at the pod's path now.
+/// Those of [`relay`], and an error if there is no namespace at the pod's path now.
 pub fn restore_relay(
     shelter: Vec<OwnedFd>,
     attach: &Attach,
@@ -305,8 +305,8 @@ impl PodDevice {
         self.mac
     }
 
-    /// Whether a repeated attachment asks for this interface: its path and name are the same, and its namespace is the
-    /// one at the path now (which may have been made anew).
+    /// Whether a repeated attachment means this interface: path and name are the same, and the namespace that is now at the
+    /// path is this interface's. (The pod's namespace may have been made again.)
     pub fn matches(&self, path: &Path, netns: Option<netns::Identity>, interface: &str) -> bool {
         self.netns == path && netns == Some(self.identity) && self.interface == interface
     }
@@ -327,8 +327,8 @@ impl PodDevice {
     }
 }
 
-/// Chooses the kind of device that pods get, with a queue for each worker. The choice and its reason are logged, so it
-/// should be called once.
+/// Chooses the kind of device that pods get, with a queue for each worker. The choice and its reason are logged, so call it
+/// once.
 ///
 /// # Errors
 /// TUN or TAP is requested, and `/dev/net/tun` makes no device in the calling thread's network namespace, which is the

@@ -41,7 +41,7 @@ pub enum Error {
     /// A namespace cannot be made, named or entered.
     #[error(transparent)]
     Namespace(#[from] netns::Error),
-    /// The file of the shelter's name, or the lock file.
+    /// The file of the shelter's name, or the lock file, cannot be used.
     #[error("{path} cannot be {verb}: {source}")]
     Lock {
         path: PathBuf,
@@ -211,8 +211,8 @@ impl Shelter {
                 lock::make_file(path)?;
                 Self::make(path)?
             }
-            // The machine was restarted. The file is kept, because removing it would end a namespace that another
-            // process may see mounted there.
+            // Nothing is mounted on the file, because the machine was restarted. The file is kept, because removing it
+            // would end a namespace that another process may see mounted there.
             Err(netns::Error::NotANamespace(_)) => Self::make(path)?,
             other => other?,
         };

@@ -1,4 +1,4 @@
-//! All kinds of device, with sockets at their ends and nothing but a copying loop between their queues.
+//! All kinds of device, with sockets at their ends and only a copying loop between their queues.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 
 /// The number of a block's masquerade address, the source of packets that the node forwards to pods. No pod gets it, and
-/// policy does not take it for the node's own.
+/// policy does not treat it as the node's own address.
 const MASQUERADE: u128 = 0;
 /// The number of a block's tunnel address, the source of the node's own packets to remote pods. No pod gets it.
 const TUNNEL: u128 = 1;
@@ -32,7 +32,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// The block `net`. `None`: it has no room for a pod.
+    /// The block `net`. Returns `None` if it has no room for a pod.
     pub fn new(net: IpNet) -> Option<Self> {
         let block = Self { net: net.trunc() };
         (block.end() >= FIRST).then_some(block)
@@ -51,7 +51,7 @@ impl Block {
     /// The number of the last address that a pod may have.
     pub fn end(&self) -> u128 {
         match self.net {
-            // Without the broadcast address.
+            // The broadcast address is left out.
             IpNet::V4(net) => ((1_u128 << (32 - net.prefix_len())) - 1).saturating_sub(1),
             IpNet::V6(net) => {
                 1_u128.checked_shl(128 - u32::from(net.prefix_len())).unwrap_or(0).wrapping_sub(1)
@@ -64,7 +64,7 @@ impl Block {
         self.end() - FIRST + 1
     }
 
-    /// The address of this number.
+    /// The address with this number.
     pub fn address(&self, number: u128) -> IpAddr {
         match self.net {
             IpNet::V4(net) => {
@@ -74,7 +74,7 @@ impl Block {
         }
     }
 
-    /// The number of an address. `None`: it is not one for pods of this block.
+    /// The number of an address. Returns `None` if the block does not give this address to pods.
     pub fn number(&self, address: IpAddr) -> Option<u128> {
         let number = match (self.net, address) {
             (IpNet::V4(net), IpAddr::V4(v4)) if net.contains(&v4) => {

@@ -4,8 +4,8 @@
 //! digest of the content. The kernel does not compare and swap in one step, so only one process may use the file. The
 //! lock of the agent's socket ensures that.
 //!
-//! A thread reads and writes the file, and does nothing else, so no work of another kind holds a call up. It does one
-//! call after the other. The channel to it is bounded: when the disk hangs, 16 calls wait and more are refused.
+//! A thread reads and writes the file, and does nothing else, so no other work delays a call. It executes the calls one at
+//! a time. The channel to it is bounded: when the disk hangs, 16 calls wait and more are refused.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -31,15 +31,15 @@ type Work = Box<dyn FnOnce(&Path) + Send>;
 pub struct FileStore {
     path: PathBuf,
     key: Key,
-    /// The thread ends with this sender, after the work that is in the channel.
+    /// The sender of work. When it is dropped, the thread finishes the work in the channel and ends.
     thread: SyncSender<Work>,
 }
 
 impl FileStore {
-    /// The file at `path` holds the record `key`, and no other. Starts the thread.
+    /// Opens the store for the file at `path`, which contains only the record `key`. Starts the thread.
     ///
     /// # Errors
-    /// The kernel gives no thread.
+    /// The kernel refuses to start a thread.
     pub fn new(path: impl Into<PathBuf>, key: Key) -> Result<Self, Error> {
         let (thread, all) = sync_channel::<Work>(QUEUE);
         let store = Self { path: path.into(), key, thread };

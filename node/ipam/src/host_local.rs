@@ -2,9 +2,9 @@
 //!
 //! A pod's addresses are [reserved](HostLocal::reserve) first. When the pod has its device, the reservation is
 //! [committed](Reservation::commit); if it gets none, the reservation is [aborted](HostLocal::abort). A reservation is in
-//! the store before its caller learns of it, so a commit writes nothing. After a crash, a reservation that was neither
-//! committed nor aborted is a lease like any other until the pod is detached. It is not released at once, because its pod
-//! may run; and a runtime detaches every pod whose attachment failed.
+//! the store before its caller gets it, so a commit writes nothing. After a crash, a reservation that was neither committed
+//! nor aborted is an ordinary lease until the pod is detached. It is not released at once, because its pod may run; and a
+//! runtime detaches every pod whose attachment failed.
 //!
 //! Changes are done one after the other, in the order of the calls. A change whose future is dropped, or whose write failed,
 //! may have been done. Until the next change has read the record again, an address counts as taken if it is taken in
@@ -22,7 +22,7 @@ use crate::saved;
 use crate::store::{self, Key, Record, Revision, Store, Swap};
 use manx_api::{AttachmentId, ErrorKind, PodName};
 
-/// The most attempts of a change while others change the record, too.
+/// The most attempts of one change. Another attempt follows if another process has changed the record meanwhile.
 const TRIES: usize = 16;
 
 /// The reason why addresses cannot be given out, released or stored.
@@ -62,7 +62,7 @@ pub enum Error {
         /// The number of pods in the record.
         pods: usize,
     },
-    /// Pods have addresses of another allocator than the one that is asked for.
+    /// Pods have addresses of another allocator than the requested one.
     #[error(
         "{record} holds pods ({pods}) with addresses of {found}, and the agent is to take them from {wanted}: drain this \
          node first (kubectl drain, then end its DaemonSets' pods), or set --ipam (MANX_IPAM) back"
@@ -165,7 +165,7 @@ struct RecordState {
     needs_read: bool,
     /// Whether the record lacks changes that the leases have.
     lacks_changes: bool,
-    /// Whether changes have ended.
+    /// Whether changes are no longer accepted.
     is_closed: bool,
 }
 
@@ -175,8 +175,8 @@ pub fn key(host: &str) -> Key {
 }
 
 impl<S: Store> HostLocal<S> {
-    /// Reads the host's record, or starts with the `fresh` leases if there is none. Blocks may change only while no pod has an
-    /// address. A record without blocks has another plugin's addresses, and is replaced when the node has blocks.
+    /// Reads the host's record, or starts with the `fresh` leases if there is none. Blocks may change only while no pod has
+    /// an address. A record without blocks has another plugin's addresses. It is replaced when the node has blocks.
     pub async fn open(store: S, host: &str, fresh: Leases) -> Result<Self, Error> {
         let key = key(host);
         let found = store.list(host).await?.into_iter().find(|record| record.key == key);
@@ -314,7 +314,7 @@ impl<S: Store> HostLocal<S> {
     }
 
     /// Reads the record again, and adds the leases that are not known. Known leases stay even if the record lacks them,
-    /// because pods may run with these addresses. If there is no record, nothing was ever written.
+    /// because pods may run with these addresses. If there is no record, no record was ever written.
     async fn refresh(&self, record: &mut RecordState) -> Result<(), Error> {
         let Shared { store, key, leases, .. } = &*self.shared;
         let found = store.get(key).await?;

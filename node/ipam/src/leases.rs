@@ -1,8 +1,8 @@
 //! Leases: the addresses of each pod of a node, and the container runtime's identification of its attachment.
 //!
 //! A node that allocates by itself has at most one block of each family (Kubernetes, `Node.spec.podCIDRs`). Its addresses
-//! are given out in [turn](crate::turn). A caller may also name a pod's addresses, in a block or in none, and gets these
-//! or an error.
+//! are given out in [turn](crate::turn). A caller may also name a pod's addresses, inside or outside of a block, and gets
+//! exactly these or an error.
 //!
 //! This is bookkeeping without I/O; [`host_local`](crate::host_local) stores it.
 
@@ -145,7 +145,7 @@ impl Leases {
         self.turns.is_empty() && !self.is_of_pools
     }
 
-    /// What gives the addresses out, for people.
+    /// The allocator of the addresses, as text for people.
     pub(crate) fn allocator(&self) -> &'static str {
         match (self.is_of_pools, self.is_of_other_plugin()) {
             (true, _) => "the cluster's pools",
@@ -213,7 +213,7 @@ impl Leases {
         Ok(addresses)
     }
 
-    /// Gives a pod exactly the wanted addresses, in a block or in none.
+    /// Gives a pod exactly the wanted addresses, inside or outside of a block.
     pub(crate) fn pin(&mut self, pod: &PodName, wanted: &[IpAddr]) -> Result<Vec<IpAddr>, Error> {
         if let Some(has) = self.pods.get(pod) {
             let alike = BTreeSet::from_iter(has) == BTreeSet::from_iter(wanted);
@@ -258,7 +258,7 @@ impl Leases {
         Ok(())
     }
 
-    /// Whether the addresses are one of each block, like those that [`Leases::assign`] gives.
+    /// Whether the addresses are one from each block, like those that [`Leases::assign`] gives.
     pub(crate) fn is_of_blocks(&self, addresses: &[IpAddr]) -> bool {
         let mut pairs = self.turns.iter().zip(addresses);
         addresses.len() == self.turns.len()

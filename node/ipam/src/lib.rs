@@ -1,4 +1,4 @@
-//! Pods' addresses: the use of each address in a node's blocks, the pods that have addresses, and the store of that.
+//! The addresses of pods: how a node uses each address of its blocks, which pods have addresses, and where this is stored.
 //!
 //! The layers, in order:
 //! - [`block`]: the use of each address of one block. A pure function of the block.
@@ -9,11 +9,12 @@
 //! - [`host_local`]: the allocator of one host over a store: reserve, then commit or abort; release.
 //!
 //! An address is reserved before its pod has a device. Then the reservation is committed, or it is aborted because the
-//! attachment failed. This may call a store, and calls may fail, hang, or be cut off by a crash. The law: no two pods ever
-//! have one address, and no address is lost for ever. So a reservation is in the store before its caller learns of it.
+//! attachment failed. These steps may use a store, whose calls may fail, hang, or be cut off by a crash. The law: no two
+//! pods ever have the same address, and no address is lost for ever. So a reservation is in the store before its caller
+//! gets it.
 //!
-//! The layers before `store` depend on no file, no clock and no Kubernetes. The whole crate depends on no device and no
-//! table.
+//! The layers before `store` depend on no file, no clock and no Kubernetes. No file of the crate depends on devices or
+//! tables.
 
 pub mod block;
 pub mod file;

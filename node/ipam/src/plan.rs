@@ -6,10 +6,10 @@ use ipnet::IpNet;
 
 use crate::block::Block;
 
-/// What gives out pods' addresses, and so where a node's blocks come from.
+/// The allocator of pods' addresses, which also decides where a node's blocks come from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Ipam {
-    /// Each node gives out those of its Node's podCIDRs by itself.
+    /// Each node allocates by itself, from its Node's `podCIDRs`.
     #[default]
     HostLocal,
     /// Calico's IPAM: a node claims blocks of pools as it needs them. It may have many, or none yet.
@@ -36,8 +36,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of a node that allocates by itself: each block is the node's as a whole, and has the node's own addresses at
-    /// the places of [`block`](crate::block). A block without room for pods has no such addresses.
+    /// The plan of a node that allocates by itself. The node has each block as a whole, and its own addresses are at the
+    /// places that [`block`](crate::block) defines. A block without room for pods has no such addresses.
     pub fn host_local(blocks: impl Into<Vec<IpNet>>) -> Self {
         let blocks = blocks.into();
         let with_room = || blocks.iter().copied().filter_map(Block::new);
@@ -46,9 +46,9 @@ impl Plan {
         Self { ipam: Ipam::HostLocal, blocks, tunnel_addresses, masquerade_addresses }
     }
 
-    /// The plan of a node whose addresses Calico's IPAM gives out: every address of a block is for pods, the first and the
-    /// last too, but for those that the node's tunnels got. These may lie outside of the node's blocks. No address
-    /// masquerades, because nothing in Calico's objects says that one is taken for it.
+    /// The plan of a node whose addresses Calico's IPAM allocates. Every address of a block is for pods, even the first and
+    /// the last, except the node's tunnel addresses. Tunnel addresses may lie outside of the node's blocks. There is no
+    /// masquerade address, because no field of Calico's objects reserves one.
     pub fn calico(blocks: impl Into<Vec<IpNet>>, tunnel_addresses: impl Into<Vec<IpAddr>>) -> Self {
         Self {
             ipam: Ipam::Calico,
@@ -73,8 +73,8 @@ impl Plan {
         self.tunnel_addresses.iter().copied().filter(|address| !self.contains(*address))
     }
 
-    /// The sources of masqueraded packets that the node forwards to pods. No pod gets one, and policy does not take them for
-    /// the node's own.
+    /// The sources of masqueraded packets that the node forwards to pods. No pod gets one, and policy does not treat them
+    /// as the node's own addresses.
     pub fn masquerade_addresses(&self) -> &[IpAddr] {
         &self.masquerade_addresses
     }
@@ -84,12 +84,12 @@ impl Plan {
         self.blocks.iter().any(|block| block.contains(&address))
     }
 
-    /// Whether an address is one for pods.
+    /// Whether an address can be given to pods.
     pub fn has_for_pods(&self, address: IpAddr) -> bool {
         self.blocks.iter().any(|block| self.is_for_a_pod(*block, address))
     }
 
-    /// Whether an address lies in a block, and is not one for pods.
+    /// Whether an address lies in a block but is not for pods.
     pub fn has_for_others(&self, address: IpAddr) -> bool {
         let mut around = self.blocks.iter().filter(|block| block.contains(&address));
         around.any(|block| !self.is_for_a_pod(*block, address))

@@ -1,5 +1,5 @@
-//! Leases as the text of a record. A text that does not parse or contradicts itself is an error. To start without it would
-//! give a living pod's address to another pod.
+//! Leases as the text of a record. A text that does not parse or contradicts itself is an error. An empty start instead
+//! would give a living pod's address to another pod.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,7 +14,8 @@ use manx_api::{AttachmentId, PodName};
 /// The version that is written. Version 1, without pinned addresses, and version 2, without attachments of container
 /// runtimes, are read, too.
 const VERSION: u32 = 3;
-/// The version of addresses of the cluster's pools: an earlier version of this program would take them for another plugin's.
+/// The version of a record whose addresses come from the cluster's pools. It is another number because earlier versions of
+/// this program would treat these addresses as another plugin's.
 const VERSION_OF_POOLS: u32 = 4;
 
 #[derive(Serialize, Deserialize)]
@@ -38,8 +39,8 @@ struct Saved {
 struct SavedBlock {
     cidr: String,
     last: IpAddr,
-    /// The numbers that rest, in order. They are as short as this because a release must not need more space: the disk may
-    /// be full. Earlier versions of this program do not write them.
+    /// The resting numbers, in order. The form is short because a release must not need more space: the disk may be full.
+    /// Earlier versions of this program do not write this field.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     resting: String,
 }
@@ -66,7 +67,7 @@ pub(crate) fn write(leases: &Leases) -> Result<Vec<u8>, serde_json::Error> {
     Ok(text)
 }
 
-/// Reads leases from text. `Err`: the fault of the text.
+/// Reads leases from text. `Err` describes the fault of the text.
 pub(crate) fn read(text: &[u8]) -> Result<Leases, String> {
     let Saved { version, blocks, pools, pods, pinned, attachments } =
         serde_json::from_slice(text).map_err(|error| error.to_string())?;
@@ -131,7 +132,7 @@ fn add_pod(leases: &mut Leases, pod: &PodName, addresses: &[IpAddr]) -> Result<(
     leases.pin(pod, addresses).map(drop).map_err(|error| error.to_string())
 }
 
-/// Makes the addresses of these numbers rest, in the block of index `at`. The pods have their addresses before.
+/// Marks the addresses with these numbers as resting, in the block of index `at`. The pods' addresses must be set before.
 fn rest(leases: &mut Leases, at: usize, resting: &str) -> Result<(), String> {
     let numbers = resting.split_whitespace().map(str::parse);
     let numbers: Vec<u128> = numbers

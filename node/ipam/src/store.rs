@@ -1,8 +1,8 @@
 //! Stores of records about addresses. A record is read, and changed by compare-and-swap.
 //!
-//! A record is bytes; a store knows nothing of addresses. A writer names the revision that it has read, and nothing is
-//! written if the record has another revision by now. So several writers may change the same record. A writer that
-//! crashes has changed a record as a whole, or not at all.
+//! A record is bytes; a store knows nothing of addresses. A writer names the revision that it has read. If the record has
+//! another revision by now, nothing is written. So several writers may change the same record. If a writer crashes, the
+//! record has either changed as a whole or not at all.
 
 use std::io;
 
@@ -15,7 +15,7 @@ pub struct Key {
     pub name: String,
 }
 
-/// A version of a record. Every change gives the record another one.
+/// A version of a record. Every change gives the record a new version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revision(pub String);
 
@@ -54,7 +54,8 @@ pub trait Store: Send + Sync + 'static {
     /// Reads a record, if there is one.
     fn get(&self, key: &Key) -> impl Future<Output = Result<Option<Record>, Error>> + Send;
 
-    /// Writes a record if it has the `expected` revision; `None`: if there is none. The value is durable when this returns.
+    /// Writes a record if it has the `expected` revision; `None` means that there must be no record. The value is durable
+    /// when this returns.
     fn compare_and_swap(
         &self,
         key: &Key,

@@ -1,9 +1,9 @@
 //! The order in which a block's addresses are given to pods.
 //!
 //! The addresses are given out in turn, from the block's first to its last and then from the first again. An address that
-//! was given back rests: it is given out again only when no other is free, the one that has rested longest first. So peers
-//! that still send to the old pod do not reach a new one. At most [`RESTING`] addresses rest; one that was given back
-//! before these is like any other.
+//! was given back rests. A resting address is given out again only when no other address is free, and the one that has
+//! rested longest comes first. So peers that still send to the old pod do not reach a new one. At most [`RESTING`]
+//! addresses rest. An address that was given back before these is an ordinary free address.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// The start of the order. `None`: the block has no room for a pod.
+    /// Starts the order at the block's first address. Returns `None` if the block has no room for a pod.
     pub fn new(net: IpNet) -> Option<Self> {
         let block = Block::new(net)?;
         Some(Self { block, last: block.first() - 1, resting: VecDeque::new() })
@@ -36,11 +36,12 @@ impl Turn {
         &self.block
     }
 
-    /// The next number. At most `most` addresses are used.
+    /// Returns the next number. The caller knows that at most `most` addresses are used.
     pub fn next(&self, most: usize, is_used: impl Fn(IpAddr) -> bool) -> Option<u128> {
         let is_free = |number: &u128| !is_used(self.block.address(*number));
         let mut number = self.last;
-        // Of so many numbers, one more than are used or rest, one is free, unless the block has fewer numbers.
+        // The loop tries one number more than are used or resting, so one of them is free, unless the block has fewer
+        // numbers.
         for _ in 0..=most + self.resting.len() {
             number = if number >= self.block.end() { self.block.first() } else { number + 1 };
             if !self.resting.contains(&number) && is_free(&number) {
@@ -53,7 +54,7 @@ impl Turn {
     /// Gives out the number that is next. Returns its address.
     pub fn take(&mut self, number: u128) -> IpAddr {
         let address = self.block.address(number);
-        // A number that rested is out of turn, so the turn does not go on from it.
+        // A number that rested was given out of turn, so the turn does not continue from it.
         if !self.resting.contains(&number) {
             self.last = number;
         }
@@ -87,7 +88,7 @@ impl Turn {
         self.resting.iter().copied()
     }
 
-    /// Sets [the last](Turn::last) address, as it was saved. `Err`: it is not one for pods.
+    /// Restores [the last](Turn::last) address from a record. Returns `Err` if the address is not for pods.
     pub(crate) fn set_last(&mut self, last: IpAddr) -> Result<(), NotOfPods> {
         if last != self.block.address(self.block.first() - 1) {
             self.last = self.number(last)?;
@@ -95,13 +96,13 @@ impl Turn {
         Ok(())
     }
 
-    /// The number of an address. `Err`: it is not one for pods.
+    /// The number of an address. Returns `Err` if the address is not for pods.
     pub(crate) fn number(&self, address: IpAddr) -> Result<u128, NotOfPods> {
         self.block.number(address).ok_or(NotOfPods(address, self.block.net()))
     }
 }
 
-/// The error that an address is not one for pods of a block.
+/// The error for an address that a block does not give to pods.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} is not a pod's address of {1}")]
 pub(crate) struct NotOfPods(IpAddr, IpNet);

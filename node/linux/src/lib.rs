@@ -3,7 +3,7 @@
 //! The layers, in order:
 //! - [`netns`]: network namespaces and their settings.
 //! - [`netlink`]: interfaces, addresses, routes, rules and neighbours.
-//! - [`autodetect`]: which of its addresses a node has for other nodes.
+//! - [`autodetect`]: chooses the address at which other nodes reach a node.
 //! - [`listening`]: the sockets at which processes listen.
 //! - [`process`]: the setup of a process at its start, and whether another process ends.
 //! - [`private`]: folders and files that no other user can write to.

@@ -1,4 +1,4 @@
-//! The ports that sockets of a network namespace have (`man proc_pid_net`).
+//! The ports that the sockets of a network namespace use (`man proc_pid_net`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -7,8 +7,8 @@ use std::path::Path;
 
 use crate::netlink::Transport;
 
-/// The lists of the calling thread's namespace, each with the protocol and the state of a socket that gets what nobody has
-/// connected: `TCP_LISTEN`, and `TCP_CLOSE` of UDP (`tcp_states.h`).
+/// The lists of the calling thread's namespace, each with its protocol and with the state of a socket that accepts packets
+/// from any peer: `TCP_LISTEN`, and `TCP_CLOSE` for UDP (`tcp_states.h`).
 const LISTS: [(&str, Transport, &str); 4] = [
     ("tcp", Transport::Tcp, "0A"),
     ("tcp6", Transport::Tcp, "0A"),
@@ -16,30 +16,30 @@ const LISTS: [(&str, Transport, &str); 4] = [
     ("udp6", Transport::Udp, "07"),
 ];
 const FOLDER: &str = "/proc/thread-self/net";
-/// `TCP_TIME_WAIT`: nobody has such a socket any more.
+/// `TCP_TIME_WAIT`: no process has such a socket any more.
 const ENDED: &str = "06";
 
-/// How a process uses a port.
+/// The way in which a process uses a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PortUse {
-    /// A connection is open from it.
+    /// A connection from this port is open.
     Connected,
-    /// A process waits there for what anybody sends.
+    /// A process accepts packets there from any peer.
     Listening,
 }
 
-/// The ports that sockets had when they were read. SCTP's are not known: its ports count as free.
+/// The used ports at the time of reading. SCTP's ports are not known and count as free.
 #[derive(Debug, Default)]
 pub struct UsedPorts(BTreeMap<(Transport, u16), BTreeSet<(IpAddr, PortUse)>>);
 
 impl UsedPorts {
-    /// Reads those of the calling thread's namespace.
+    /// Reads the ports of the calling thread's namespace.
     pub fn read() -> io::Result<Self> {
         let mut all = Self::default();
         for (name, transport, listening) in LISTS {
             let list = match std::fs::read_to_string(Path::new(FOLDER).join(name)) {
                 Ok(list) => list,
-                // A kernel without IPv6.
+                // A kernel without IPv6 has no such list.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
@@ -53,7 +53,7 @@ impl UsedPorts {
         Ok(all)
     }
 
-    /// How a port of an address is used, if it is.
+    /// The use of a port of an address, if it is used.
     pub fn used(&self, transport: Transport, address: IpAddr, port: u16) -> Option<PortUse> {
         let sockets = self.0.get(&(transport, port))?.iter();
         let same = sockets.filter(|(at, _)| at.is_unspecified() || at.to_canonical() == address);
@@ -61,7 +61,7 @@ impl UsedPorts {
     }
 }
 
-/// The local address and port, and the state, in a line of a list.
+/// The local address and port, and the state, from a line of a list.
 fn socket(line: &str) -> Option<(IpAddr, u16, &str)> {
     let mut fields = line.split_whitespace().skip(1);
     let (local, _remote, state) = (fields.next()?, fields.next()?, fields.next()?);
@@ -69,7 +69,7 @@ fn socket(line: &str) -> Option<(IpAddr, u16, &str)> {
     Some((parse_address(address)?, u16::from_str_radix(port, 16).ok()?, state))
 }
 
-/// An address, as words of 32 bits in the byte order of the machine.
+/// Parses an address, written as 32-bit words in the machine's byte order.
 fn parse_address(hex: &str) -> Option<IpAddr> {
     let words = (0..hex.len()).step_by(8).map(|at| hex.get(at..at + 8));
     let words = words.map(|word| u32::from_str_radix(word?, 16).ok());

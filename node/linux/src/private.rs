@@ -45,9 +45,9 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::File { path: path.to_owned(), source }
 }
 
-/// Whether a file with this mode and group can be written by other users than `user`. If each user has a group of his
-/// own with the same number, a umask may allow the group to write. Any other group may have other members, even the
-/// user's primary group.
+/// Whether a file with this mode and group can be written by other users than `user`. If each user has a
+/// personal group with the same number, a umask may allow the group to write. Any other group may have other members,
+/// even the user's primary group.
 fn is_shared(mode: u32, user: u32, group: u32) -> bool {
     mode & OTHERS_WRITE != 0 || (mode & GROUP_WRITES != 0 && group != user)
 }
@@ -80,7 +80,7 @@ pub fn examine(path: &Path) -> Result<(), Error> {
 pub fn make(path: &Path) -> Result<(), Error> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).or_else(|error| {
         match error.kind() {
-            // For example a link whose target does not exist.
+            // For example, the path is a link whose target does not exist.
             ErrorKind::AlreadyExists => Ok(()),
             _ => Err(at(path)(error)),
         }
@@ -93,11 +93,11 @@ pub fn of_agents() -> Result<PathBuf, Error> {
     if geteuid().is_root() { checked(PathBuf::from(SYSTEM)) } else { of_rigs() }
 }
 
-/// The folder of rigs, which need not exist: `manx` in `$XDG_RUNTIME_DIR`; without that variable `/run/manx` for root,
-/// and for others `manx-UID` in the folder for temporary files.
+/// The folder of rigs, which need not exist. It is `manx` in `$XDG_RUNTIME_DIR`. Without that variable it is `/run/manx`
+/// for root, and for others `manx-UID` in the folder for temporary files.
 ///
-/// Errors: that folder, or its parent, is not the caller's own by [`examine`]. The folder for temporary files may
-/// belong to all users if no user can remove another's files there (the sticky bit).
+/// Errors: [`examine`] refuses that folder, or its parent. The folder for temporary files may belong to all users if no
+/// user can remove another's files there (the sticky bit).
 pub fn of_rigs() -> Result<PathBuf, Error> {
     if let Some(session) = session() {
         examine(&session)?;
@@ -147,7 +147,8 @@ fn checked(folder: PathBuf) -> Result<PathBuf, Error> {
     }
 }
 
-/// A new folder for results, with an unpredictable name, mode 0700. It is not removed. A missing `within` is made.
+/// A new folder for results, with an unpredictable name, mode 0700. It is not removed. If the folder `within` does not
+/// exist, it is made.
 pub fn make_unpredictable(within: &Path, prefix: &str) -> io::Result<PathBuf> {
     DirBuilder::new().recursive(true).mode(0o700).create(within)?;
     let private = fs::Permissions::from_mode(0o700);
@@ -165,10 +166,10 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     create(path)?.write_all(bytes)
 }
 
-/// Makes a file, or empties an existing one if it belongs to the caller or to root: not a link, and without further
-/// names (hard links). So another user cannot put a link or a file of his own there, to have a file overwritten or to
-/// read the content. A link may lead to a pipe or a character device (`/dev/stdout`, a shell's `>(...)`), because these
-/// hold nothing that could be overwritten.
+/// Makes a file, or empties an existing one if it belongs to the caller or to root: not a link, and without further names
+/// (hard links). So another user cannot put a link or a file there, in order to have another file overwritten or to read
+/// the content. A link may lead to a pipe or a character device (`/dev/stdout`, a shell's `>(...)`), because these hold
+/// nothing that could be overwritten.
 pub fn replace(path: &Path) -> io::Result<File> {
     match create(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}

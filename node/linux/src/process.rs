@@ -37,7 +37,7 @@ const KILL: u64 = 1 << 8;
 /// and pending signals).
 pub fn is_ending(pid: i32) -> bool {
     let Ok(text) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
-    // The process's name before it may contain any bytes.
+    // The process's name, which comes before this, may contain any bytes.
     let fields: Vec<&str> = match text.rsplit_once(')') {
         Some((_, fields)) => fields.split_whitespace().collect(),
         None => return true,

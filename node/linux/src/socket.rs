@@ -1,4 +1,4 @@
-//! A listening socket whose path one process has at a time.
+//! A listening socket. At any time only one process has its path.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -20,7 +20,8 @@ use crate::{private, process};
 /// The time for which a killed process may keep its lock and its sockets: the kernel closes its open files one after
 /// the other, which takes 13 ms and more for each packet socket.
 const ENDING: Duration = Duration::from_secs(10);
-/// The time for which a process that does not seem to end may keep them, because a signal takes a moment to be seen.
+/// The time for which a living process may keep them. A process that is ending may not seem so for a moment, because a
+/// signal takes time to be seen.
 const LIVING: Duration = Duration::from_millis(300);
 
 /// The reason why a process cannot listen.
@@ -31,7 +32,7 @@ pub enum Error {
         "another process listens at {0}: stop it first, or give this one a socket of its own by --socket"
     )]
     InUse(PathBuf),
-    /// The path leads to something else.
+    /// The path is that of another kind of file.
     #[error("{0} is there and is no socket: remove it, or name another path by --socket")]
     NotASocket(PathBuf),
     /// The path is longer than the kernel takes (unix(7)).
@@ -57,8 +58,8 @@ pub struct SocketLock {
 }
 
 impl SocketLock {
-    /// Takes the right to listen at `path`. The folder is made (0700) if it does not exist, and must belong to the
-    /// caller ([`private::examine`]). `InUse`: another process has the right.
+    /// Takes the right to listen at `path`. The folder is made (0700) if it does not exist, and must belong to the caller
+    /// ([`private::examine`]). The error `InUse` means that another process has the right.
     pub fn take(path: &Path) -> Result<Self, Error> {
         UnixAddr::new(path).map_err(|_| Error::PathTooLong(path.to_owned()))?;
         match path.parent() {
@@ -109,7 +110,7 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Calls [`SocketLock::take`] and then [`SocketLock::listen`].
+    /// Combines [`SocketLock::take`] and [`SocketLock::listen`].
     pub fn bind(path: &Path) -> Result<Self, Error> {
         SocketLock::take(path)?.listen()
     }
@@ -118,8 +119,8 @@ impl Listening {
         &self.listener
     }
 
-    /// Listens at a second path, too, in the same way. Only the process that has the first path takes the second one.
-    /// So a socket that is already there belongs to a process that has ended, or is ending.
+    /// Listens at a second path, too, in the same way. Only the process that has the first path takes the second one. So a
+    /// socket that already exists there belongs to a process that has ended or is ending.
     pub fn listen_second(&mut self, path: &Path) -> Result<UnixListener, Error> {
         let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
         if is_socket(path)? {
@@ -131,8 +132,8 @@ impl Listening {
     }
 }
 
-/// The time to wait for a listener that causes [`Error::InUse`] at `path`: long if that process was killed and is
-/// ending, short if it lives.
+/// The time to wait for the process whose listener causes [`Error::InUse`] at `path`. It is long if that process was killed
+/// and is ending, and short if it lives.
 pub fn patience(path: &Path) -> Duration {
     let listener = UnixStream::connect(path).map_err(drop);
     let peer = listener.and_then(|it| getsockopt(&it, sockopt::PeerCredentials).map_err(drop));
@@ -158,7 +159,7 @@ fn lock_path(path: &Path) -> PathBuf {
     lock.into()
 }
 
-/// Two processes that start at once must not both treat the socket as stale.
+/// Takes the lock of a path, so that two processes that start at once do not both treat the socket as stale.
 fn lock(path: &Path) -> Result<Flock<File>, Error> {
     let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
     loop {

@@ -12,7 +12,7 @@ pub use manx_fixtures::skip::{Need, skip};
 
 use crate::{doctor, netlink, netns};
 
-/// Set in a test binary that runs itself again inside a user namespace.
+/// The variable that is set in a test binary that runs itself again inside a user namespace.
 const INSIDE: &str = "MANX_TEST_IN_USER_NAMESPACE";
 
 /// A network namespace whose loopback device is up.

@@ -1,5 +1,5 @@
-//! Files that are replaced whole: the content is written under another name beside, and renamed. A reader finds the old
-//! content or the new one.
+//! Files that are replaced as a whole: the content is written under another name in the same folder, and renamed. A reader
+//! finds either the old content or the new one.
 
 use std::ffi::OsString;
 use std::fs::{File, Permissions};
@@ -11,7 +11,7 @@ use tempfile::NamedTempFile;
 
 /// Replaces a file or makes it, with the mode that [`std::fs::write`] gives to a new one.
 ///
-/// It waits for no disk: after a crash of the machine the file may be the old one, or be damaged.
+/// It does not wait for the disk: after a crash of the machine the file may be the old one, or damaged.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut beside = beside(path, 0o666)?;
     beside.write_all(bytes)?;
@@ -35,8 +35,8 @@ pub fn replace_durably(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     File::open(folder_of(path))?.sync_all()
 }
 
-/// A new file in the same folder. Its name begins with a dot, and has none of the endings that mean something. It is removed
-/// when it is dropped.
+/// A new file in the same folder. Its name begins with a dot, and has none of the extensions that programs look for. It is
+/// removed when it is dropped.
 fn beside(path: &Path, mode: u32) -> io::Result<NamedTempFile> {
     let mut prefix = OsString::from(".");
     prefix.push(path.file_name().unwrap_or_default());
@@ -67,7 +67,7 @@ mod tests {
         fs::write(&plain, "").unwrap();
         assert_eq!(mode(&path), mode(&plain), "as of any new file");
         fs::remove_file(plain).unwrap();
-        // A reader that has the old file open goes on with it.
+        // A reader that has the old file open continues with the old content.
         let mut old = File::open(&path).unwrap();
         replace_durably(&path, b"two", 0o622).unwrap();
         assert_eq!(io::read_to_string(&mut old).unwrap(), "one");

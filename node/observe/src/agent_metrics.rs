@@ -29,9 +29,9 @@ pub struct AgentMetrics {
     pub known_endpoints: u64,
     /// Policies in the tables.
     pub known_policies: u64,
-    /// Pods of this node that are in tables.
+    /// Pods of this node that are in the tables.
     pub enforced: u64,
-    /// Attached pods of this node that are in no tables. No packets pass them.
+    /// Attached pods of this node that are not in the tables. Their packets do not pass.
     pub unenforced: u64,
     /// Pods of this node that another plugin has connected and whose links this agent does not
     /// have.
@@ -41,11 +41,11 @@ pub struct AgentMetrics {
     pub blocks: Vec<BlockUse>,
     /// Published tables.
     pub tables: u64,
-    /// Pods that were changed in tables in use.
+    /// Pods that were changed in tables that workers already use.
     pub pods_in_place: u64,
-    /// Routes that were changed in tables in use.
+    /// Routes that were changed in tables that workers already use.
     pub routes_in_place: u64,
-    /// Whether the last tables were refuted, and so not published.
+    /// Whether the last tables were refuted and therefore not published.
     pub refuted: bool,
     /// The size of the policy tables.
     pub policy: PolicyStatus,
@@ -56,24 +56,24 @@ pub struct AgentMetrics {
     pub flow_capacity: u64,
     /// Packets by the rule that decided. A rule may occur more than once.
     pub rules: Vec<RuleCount>,
-    /// Packets that former rules decided: allowed, denied.
+    /// Packets that former rules decided, allowed and denied.
     pub former: [u64; 2],
     /// Flows that were denied and reported.
     pub denied_flows: u64,
     /// Flows that were denied and not reported, because there were too many.
     pub unreported_flows: u64,
-    /// The node's part in BGP, if it has one.
+    /// The BGP metrics, if the node speaks BGP.
     pub bgp: Option<BgpMetrics>,
 }
 
-/// A node's part in BGP.
+/// The BGP metrics of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BgpMetrics {
-    /// By what makes the peers ones: `mesh`, `node` or `global`.
+    /// The peers by the origin of their configuration: `mesh`, `node` or `global`.
     pub peers: BTreeMap<&'static str, PeerMetrics>,
-    /// Connections of nobody who is a peer, which were closed at once.
+    /// Connections that were closed at once, because their source is no configured peer.
     pub refused_connections: u64,
-    /// What the objects ask and the node does not do.
+    /// Settings of the objects that the node does not apply.
     pub problems: u64,
 }
 
@@ -82,19 +82,19 @@ pub struct BgpMetrics {
 pub struct PeerMetrics {
     /// The number of sessions in each state, with an entry for every state.
     pub sessions: BTreeMap<&'static str, u64>,
-    /// Prefixes that peers have told and that are taken.
+    /// Prefixes that peers announce now and this node has accepted.
     pub received: u64,
-    /// Prefixes that peers have been told.
+    /// Prefixes that are announced to peers now.
     pub told: u64,
     /// Sessions that were established.
     pub established: u64,
     /// Established sessions that have ended.
     pub ended: u64,
-    /// Prefixes that peers told and that were refused.
+    /// Announced prefixes of peers that were refused.
     pub refused: u64,
-    /// Prefixes that peers could not be told.
+    /// Prefixes that could not be announced to peers, because their attributes fit into no message.
     pub untold: u64,
-    /// Messages of peers that were wrong and cost no session.
+    /// Malformed UPDATEs of peers that did not end the session (RFC 7606).
     pub malformed: u64,
 }
 

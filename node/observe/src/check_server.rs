@@ -1,4 +1,4 @@
-//! Listens where health checks of services are wanted.
+//! Listens at the addresses of the wanted health checks of services.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,12 +16,13 @@ use crate::server::{Listener, RETRY, accept, reason};
 
 /// The name of these pages in sentences, and in the label of a metric.
 const NAME: &str = "service-checks";
-/// The most connections of an address and port at one time. There may be hundreds of these, and a check is short.
+/// The most connections to one address and port at one time. The node may have hundreds of such addresses, and a check is
+/// short.
 pub(crate) const CONNECTIONS: usize = 8;
 /// A warning names at most this many addresses that are not served.
 const NAMED: usize = 3;
 
-/// Listens where checks are wanted, until the agent has ended.
+/// Listens at the addresses of the wanted checks, until the agent has ended.
 pub(crate) async fn follow(
     (mut wanted, listening): (watch::Receiver<Checks>, Listening),
     pages: Arc<Pages>,
@@ -34,7 +35,7 @@ pub(crate) async fn follow(
         for address in gone {
             let Some(task) = tasks.remove(&address) else { continue };
             task.abort();
-            // Its socket is closed when this returns; the error says that it was told to end.
+            // The socket is closed when this returns. The result is always the error of an aborted task.
             let _ = task.await;
             listening.all().remove(&address);
         }
@@ -70,7 +71,7 @@ pub(crate) async fn follow(
     }
 }
 
-/// Records whether all checks are served. An agent that has none from its start on says nothing of them.
+/// Records whether all checks are served. It records nothing for an agent that has never had a check.
 fn tell(failed: &[String], has_none: bool, served: &Served) {
     if failed.is_empty() {
         if !has_none || served.has_failed(NAME) {

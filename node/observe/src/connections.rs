@@ -1,12 +1,12 @@
-//! The connections of a listening socket, and which one ends when there are too many.
+//! The connections of a listening socket, and the choice of the one that ends when there are too many.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use tokio::task::AbortHandle;
 
-/// Who has opened a connection: an address of IPv4, a net of 64 bits of IPv6 (one host may have all addresses of it), or a
-/// process of the node by a socket of the unix domain.
+/// The source of a connection. It is an IPv4 address, an IPv6 prefix of 64 bits (one host may have all of its addresses),
+/// or a process of the node at a unix socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Source(Option<IpAddr>);
 
@@ -22,13 +22,13 @@ impl Source {
     }
 }
 
-/// The connections, in the order of their opening. They end with this.
+/// The connections, in the order of their opening. They end when this value is dropped.
 #[derive(Default)]
 pub(crate) struct Connections(VecDeque<(Source, AbortHandle)>);
 
 impl Connections {
-    /// Makes room for one more from a source: of `most`, the source that has most with it loses its oldest one. So a crowd
-    /// from one place ends no connection of others.
+    /// Makes room for one more connection from a source. If there are `most`, the source that would have the most loses its
+    /// oldest connection. So a flood from one source ends no connection of others.
     pub(crate) fn make_room(&mut self, most: usize, source: Source) {
         self.0.retain(|(_, connection)| !connection.is_finished());
         if self.0.len() < most {
@@ -47,14 +47,15 @@ impl Connections {
     }
 }
 
-/// Which of the connections from these sources, the oldest first, is given up for one more from `new`: the oldest one of the
-/// source that has most then, rather of `new` itself.
+/// Chooses the connection that ends for one more from `new`. `sources` lists the connections' sources, the oldest first.
+/// The result is the oldest connection of the source that would then have the most connections. If several sources have as
+/// many, `new` comes first, and then the source with the oldest connection.
 fn given_up(sources: &[Source], new: Source) -> Option<usize> {
     let count = |source: Source| {
         let others = sources.iter().filter(|it| **it == source).count();
         (others + usize::from(source == new), source == new)
     };
-    // Of equal ones the last counts, so they are looked at from the newest on.
+    // `max_by_key` returns the last of equal elements, so the search goes from the newest to the oldest.
     (0..sources.len()).rev().max_by_key(|at| count(sources[*at]))
 }
 
@@ -87,7 +88,8 @@ mod tests {
         assert_eq!(given_up(&full, crowd), Some(1));
         assert_eq!(given_up(&full, balancer), Some(1));
         assert_eq!(given_up(&full, other), Some(1));
-        // Of those that have as many, the newcomer itself, and else the oldest one.
+        // Among sources with equally many, the new connection's own source loses one, or else the source of the oldest
+        // connection.
         assert_eq!(given_up(&[crowd, balancer, crowd], balancer), Some(1));
         assert_eq!(given_up(&[crowd, balancer], other), Some(0));
         assert_eq!(given_up(&[Source::LOCAL; 3], Source::LOCAL), Some(0));

@@ -1,5 +1,5 @@
-//! The agent's health, and the answers to `/liveness` and `/readiness` that follow from it; and what load balancers are
-//! told of the node, as kube-proxy tells them.
+//! The agent's health, and the answers to `/liveness` and `/readiness` that follow from it. Also the node's health for load
+//! balancers, in kube-proxy's form.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -9,8 +9,8 @@ const DEAD: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
 pub enum Health {
-    /// The agent reads the objects for the first time, which lasts until the datastore answers. The text says what it
-    /// waits for, if it waits.
+    /// The agent reads the objects for the first time, until the datastore answers. If it waits for something, the text
+    /// names it.
     Starting(Option<String>),
     /// Its control loop turns.
     Running(Running),
@@ -27,7 +27,7 @@ impl Default for Health {
 pub struct Running {
     /// The time of the last turn.
     turned: Instant,
-    /// The same, for people and balancers.
+    /// The same time, for people and load balancers.
     turned_at: SystemTime,
     workers: Vec<Turned>,
     /// Whether tables made from all objects are in force.
@@ -36,13 +36,13 @@ pub struct Running {
     pub stale: Option<(SystemTime, String)>,
     /// Whether the last tables were refuted. Then the earlier ones stay in force.
     pub refuted: bool,
-    /// Why the agent waits for its BGP peers. Only an agent that has just started does.
+    /// The reason why the agent waits for its BGP peers. Only an agent that has just started waits.
     pub awaits_peers: Option<String>,
-    /// Whether the node is about to go, so that balancers are to turn to others.
+    /// Whether the node is about to be removed, so that load balancers should use others.
     pub is_leaving: bool,
 }
 
-/// The number of a worker's turns, and the time when it was last seen to grow.
+/// The number of a worker's turns, and the time of its last increase.
 #[derive(Debug, Clone, Copy)]
 struct Turned {
     turns: u64,
@@ -84,7 +84,7 @@ impl Running {
         }
     }
 
-    /// The control loop or the worker that has stopped turning.
+    /// The control loop or the worker that no longer turns, if there is one.
     fn stands_still(&self, now: Instant) -> Option<String> {
         let since = |at| now.saturating_duration_since(at);
         let told = |what: String, for_| {
@@ -115,7 +115,8 @@ impl Health {
         }
     }
 
-    /// Whether pods can be attached and their packets pass, and peers of BGP have sessions, as far as these are waited for.
+    /// Whether pods can be attached and their packets pass. At its start the agent may also wait for the sessions with its
+    /// BGP peers. At the start it also waits for the sessions with BGP peers, if the settings request that.
     pub fn readiness(&self, now: Instant) -> Verdict {
         let verdict = self.carries_packets(now);
         match self {
@@ -159,7 +160,7 @@ impl Health {
         Verdict::well(text)
     }
 
-    /// What balancers are told of the node (kube-proxy's `ProxyHealth`).
+    /// The node's health for load balancers (kube-proxy's `ProxyHealth`).
     pub(crate) fn proxy(&self, now: Instant) -> ProxyHealth {
         let (turned_at, is_leaving) = match self {
             Self::Starting(_) => (None, false),
@@ -175,19 +176,19 @@ impl Health {
 /// The health of a node's translation of services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ProxyHealth {
-    /// Whether services are translated by what is known. Peers of BGP have no part in that.
+    /// Whether the agent translates services by current objects. BGP peers do not matter here.
     pub(crate) is_healthy: bool,
-    /// Whether the node stays. A balancer sends no new connections to one that is about to go.
+    /// Whether the node stays. A load balancer sends no new connections to a node that is about to be removed.
     pub(crate) is_eligible: bool,
-    /// Now, if it is healthy; else when the agent was last seen to work, if ever.
+    /// The current time if the agent is healthy; otherwise the time when it last worked, if it ever did.
     last_updated: Option<SystemTime>,
     current_time: SystemTime,
 }
 
 impl ProxyHealth {
-    /// The JSON of `/healthz`, or without the node of `/livez`.
+    /// The JSON of `/healthz`, or, without the node's state, of `/livez`.
     pub(crate) fn json(&self, with_node: bool) -> String {
-        /// The time that Go has before any is set.
+        /// Go's text for a time that was never set.
         const NEVER: &str = "0001-01-01T00:00:00Z";
         let Self { is_healthy, is_eligible, last_updated, current_time } = self;
         let time = |at| humantime::format_rfc3339_micros(at).to_string();
@@ -254,7 +255,7 @@ mod tests {
         assert_eq!(waits.readiness(now).text, "not ready: BGP not established with 10.0.0.1");
         assert!(!waits.readiness(now).well && waits.liveness(now).well);
         assert!(waits.proxy(now).is_healthy);
-        // What keeps packets from passing comes first.
+        // The condition that keeps packets from passing comes first.
         running.published = false;
         let closed = Health::Running(running);
         assert!(closed.readiness(now).text.contains("so nothing passes"));

@@ -6,7 +6,8 @@ use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, HistogramOpts};
 
-/// The upper bounds of the buckets, in seconds: from a change in place to all objects of a large cluster.
+/// The upper bounds of the buckets, in seconds. They range from a change in place to a full read of a large cluster's
+/// objects.
 const BUCKETS: [f64; 14] =
     [0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0];
 

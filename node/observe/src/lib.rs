@@ -1,21 +1,21 @@
-//! An agent's health and metrics by HTTP: for kubelet's probes at a socket at which only the agent's user can listen,
-//! for people, Prometheus and load balancers at addresses that other processes may already use.
+//! An agent's health and metrics by HTTP. Kubelet's probes use a socket at which only the agent's user can listen. People,
+//! Prometheus and load balancers use addresses that other processes may already have.
 //!
 //! The layers, in order:
 //! - [`health`]: the agent's health, and the answers to `/liveness` and `/readiness`.
 //! - [`agent_metrics`]: the metrics of an agent at one time.
-//! - `rules`: the rules that have a series of their own: a bounded number.
+//! - `rules`: the rules that have their own series: a bounded number.
 //! - [`latency`]: the latencies of changes.
-//! - [`metrics`]: metrics as Prometheus' text.
+//! - [`metrics`]: metrics in Prometheus' text format.
 //! - [`served`]: whether each page is served at its address.
-//! - [`checks`]: the health checks of services, which come and go with these.
+//! - [`checks`]: the health checks of services, which are added and removed with the services.
 //! - `pages`: the text of each page.
-//! - `check_server`: where these are listened for.
+//! - `check_server`: the listening sockets of these checks.
 //! - `server`: connections, bounded in number, time and size.
 //!
-//! A separate thread serves the pages and does none of the agent's work. The agent reports its health to it, and the
-//! thread asks for the agent's metrics once a second at most. No error here ends the agent: an address that another
-//! process uses is tried again and again.
+//! A separate thread serves the pages and does none of the agent's work. The agent reports its health to it, and the thread
+//! asks for the agent's metrics once a second at most. No error here ends the agent. If another process uses an address,
+//! the thread tries again and again.
 
 pub mod agent_metrics;
 mod check_server;
@@ -72,8 +72,8 @@ pub struct Observer {
     pub checks: ServiceChecks,
 }
 
-/// Serves pages: health at `socket`, and pages with an address there as soon as the address is free; and the health
-/// checks of services. The thread runs `give_up` first, to drop rights that it does not need.
+/// Serves the pages: health at `socket`, the pages with an address at that address as soon as it is free, and the health
+/// checks of services. The thread first runs `give_up`, to drop rights that it does not need.
 pub fn start(
     Addresses { health, metrics, proxy }: Addresses,
     socket: Option<UnixListener>,

@@ -1,6 +1,6 @@
-//! An agent's metrics as Prometheus' text (exposition format 0.0.4).
+//! An agent's metrics in Prometheus' text format (exposition format 0.0.4).
 //!
-//! Names and units follow Prometheus' conventions: base units, `_total` for counters. Every label's values are bounded:
+//! Names and units follow Prometheus' conventions: base units, and `_total` for counters. Every label's values are bounded:
 //! by Manx itself (kinds, reasons, verdicts, kinds of ports), by the node (workers, blocks), or by `rules`.
 
 use std::time::SystemTime;
@@ -346,7 +346,7 @@ fn workers(page: &mut Page, metrics: &AgentMetrics) {
     );
 }
 
-/// A number of peers of one type.
+/// Reads one number from the metrics of the peers of one type.
 type Read = fn(&PeerMetrics) -> u64;
 
 fn bgp(page: &mut Page, metrics: &BgpMetrics) {

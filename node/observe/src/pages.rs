@@ -15,7 +15,7 @@ use crate::latency::Latencies;
 use crate::metrics::Renderer;
 use crate::served::Served;
 
-/// The time for which the same metrics are shown, before the agent is asked again.
+/// The time for which one page of metrics is served again, before the agent is asked for new metrics.
 const FRESH: Duration = Duration::from_secs(1);
 /// The time that the agent may take to answer. Prometheus waits for 10 s (`scrape_timeout`).
 const ANSWER: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ pub(crate) enum Site {
     Health,
     /// The page of metrics.
     Metrics,
-    /// The pages for load balancers, where kube-proxy has them.
+    /// The pages for load balancers, at kube-proxy's addresses.
     Proxy,
 }
 
@@ -60,7 +60,7 @@ impl Site {
     }
 }
 
-/// What is served at a listening socket.
+/// The content of a listening socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Subject {
     Site(Site),
@@ -132,7 +132,7 @@ impl Pages {
     /// The page for a request.
     pub(crate) async fn page(&self, subject: Subject, method: &Method, path: &str) -> Page {
         match subject {
-            // Balancers may ask by any method, as they may ask kube-proxy.
+            // Load balancers may use any HTTP method, as with kube-proxy.
             Subject::Site(Site::Proxy) | Subject::ServiceCheck(_) => {}
             Subject::Site(Site::Health | Site::Metrics) => {
                 if ![Method::GET, Method::HEAD].contains(method) {
@@ -177,7 +177,7 @@ impl Pages {
                 "no Service has this port any more",
             );
         };
-        // The names of a Service have no character that JSON escapes.
+        // The names of a Service contain no character that JSON escapes.
         let text = format!(
             "{{\"service\":{{\"namespace\":\"{namespace}\",\"name\":\"{name}\"}},\"localEndpoints\":{endpoints},\
              \"serviceProxyHealthy\":{is_healthy}}}"

@@ -1,14 +1,14 @@
-//! The rules that have a series of their own.
+//! The rules that have their own series.
 //!
-//! Policies may have very many rules, and a label's values must be bounded. The first [`MOST`] rules that decide a
-//! packet have a series each, for as long as they exist. All others share one series for each verdict. A shared series
-//! never decreases: it adds the packets since the last time, whichever rules come and go.
+//! Policies may have very many rules, and a label's values must be bounded. Each of the first [`MOST`] rules that decide a
+//! packet has its own series, as long as the rule exists. All others share one series for each verdict. A shared series
+//! never decreases: it adds the packets since the last call, although rules are added and removed.
 
 use std::collections::BTreeMap;
 
 use manx_api::RuleCount;
 
-/// The most rules with a series of their own.
+/// The most rules with their own series.
 pub(crate) const MOST: usize = 500;
 /// The label of the shared series.
 pub(crate) const OTHER: &str = "(others)";
@@ -19,13 +19,13 @@ const VERDICTS: [&str; 2] = ["allow", "deny"];
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     named: BTreeMap<(String, String), u64>,
-    /// All packets, by verdict.
+    /// The number of all packets, by verdict.
     totals: [u64; 2],
     others: [u64; 2],
 }
 
 impl Rules {
-    /// Takes the counts of rules until now.
+    /// Records the rules' current counts.
     pub(crate) fn count(&mut self, rules: &[RuleCount], former: [u64; 2]) {
         // A rule has several counts if it can decide after different other rules.
         let mut counts = BTreeMap::<(&str, &str), u64>::new();

@@ -1,7 +1,7 @@
 //! Connections: one request each, bounded in number, time and size.
 //!
-//! A client that is slow, or that opens many connections, does not delay others: if there are too
-//! many connections, one of those who have most is closed, so that a new one is always served.
+//! A client that is slow, or that opens many connections, does not delay others. If there are too many connections, the
+//! source with the most loses one, so a new connection is always served.
 
 use std::convert::Infallible;
 use std::io;
@@ -41,7 +41,7 @@ const REST: Duration = Duration::from_millis(100);
 /// The time between attempts to listen at an address that another process uses.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
 
-/// How many connections a balancer is to send here, compared with other nodes.
+/// The header for the relative share of connections that a load balancer should send here.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
 /// The place where pages are served.
@@ -49,7 +49,7 @@ const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-we
 pub(crate) enum Place {
     /// A listening socket of the unix domain.
     Socket(std::os::unix::net::UnixListener),
-    /// An address of the node, which any process may have.
+    /// An address of the node, which any process may use.
     Address(SocketAddr),
 }
 
@@ -126,7 +126,8 @@ async fn listen(address: SocketAddr, site: Site, served: &Served) -> TcpListener
     }
 }
 
-/// Listens at an address. `[::]` stands for all addresses of both families; a kernel without IPv6 has those of IPv4.
+/// Listens at an address. `[::]` stands for all addresses of both families, or on a kernel without IPv6 for all IPv4
+/// addresses.
 async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let bound = TcpListener::bind(address).await;
     match &bound {
@@ -140,7 +141,7 @@ async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// Why the agent cannot listen somewhere, and the first thing that may be done about it.
+/// The reason why the agent cannot listen somewhere, and the first remedy to try.
 pub(crate) fn reason(error: &io::Error) -> String {
     let who = match error.kind() {
         io::ErrorKind::AddrInUse => "what answers there is another process: end it",
@@ -149,7 +150,7 @@ pub(crate) fn reason(error: &io::Error) -> String {
     format!("{error}; {who}")
 }
 
-/// Answers at most `most` connections at a time, until the task is told to end.
+/// Answers at most `most` connections at a time, until the task is aborted.
 pub(crate) async fn accept(listener: Listener, most: usize, subject: Subject, pages: Arc<Pages>) {
     let mut connections = Connections::default();
     loop {

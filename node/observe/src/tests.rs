@@ -362,7 +362,7 @@ fn slow_and_hostile_clients_hold_nothing_up() {
     // A SYN may be lost if so many clients connect at once, and is sent again after 1 s (RFC 6298,
     // section 2).
     assert!(start.elapsed() < HEADER, "{:?}", start.elapsed());
-    // The waiting connections are ended: the oldest by newer ones, the others by the timeout.
+    // The waiting connections are closed: the oldest because of newer ones, the others by the timeout.
     for stream in &mut slow {
         stream.set_read_timeout(Some(Duration::from_secs(8))).unwrap();
         let mut rest = Vec::new();
@@ -420,7 +420,7 @@ fn an_address_that_is_taken_ends_nothing_is_told_and_is_served_when_it_is_free()
     assert!(page(address, "/liveness").starts_with("HTTP/1.1 200"));
 }
 
-/// Waits for something that happens soon, or at the next attempt.
+/// Waits for a condition that becomes true soon, or at the next attempt.
 fn until(what: impl Fn() -> bool) {
     let start = Instant::now();
     while !what() {

@@ -1,41 +1,44 @@
-//! Which one of two connections with a peer stays (RFC 4271, 6.8; RFC 4724, 4.2).
+//! Decides which of two connections with a peer stays (RFC 4271, 6.8; RFC 4724, 4.2).
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// An established session that is younger than this is not taken for one that the peer has lost: a second connection is
-/// one that both ends began at the same time.
+/// The age below which an established session is not assumed to be lost by the peer. A second connection at that age is one
+/// that both ends began at the same time.
 const YOUNG: Duration = Duration::from_secs(5);
 
-/// How far the connection that was there has come.
+/// The progress of the older connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// It is not established.
+    /// The session is not established.
     Opening,
     /// The session is established.
     Established {
         age: Duration,
-        /// Whether the peer does graceful restarts.
+        /// Whether the peer supports graceful restart.
         restarts: bool,
     },
 }
 
-/// An end of a connection: what is compared. The greater one's connection stays (RFC 6286, 2.3).
+/// The identifier and autonomous system of one end, by which connections are compared. The connection that the greater end
+/// began stays (RFC 6286, 2.3).
 pub(crate) type End = (Ipv4Addr, u32);
 
-/// Which of the two stays.
+/// The connection that stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The connection that was there before.
+    /// The older connection.
     Old,
-    /// The one whose OPEN has just come.
+    /// The connection on which an OPEN has just arrived.
     New,
 }
 
-/// Decides when the peer's OPEN has come by the new connection. `old_is_ours`, `new_is_ours`: this node began it.
+/// Decides when the peer's OPEN has arrived on the new connection. `old_is_ours` and `new_is_ours` say whether this node
+/// began that connection.
 ///
-/// The peer's identifier is known then, so nothing waits for its OPEN by the old one. An end agrees to an OPEN only by a
-/// connection that stays, and begins none beside it: so neither end has a session that the other one closes.
+/// The OPEN contains the peer's identifier, so the decision need not wait for an OPEN on the old connection. A node answers
+/// an OPEN only on the connection that stays, and begins no other one meanwhile. So neither end establishes a session that
+/// the other end closes.
 pub(crate) fn decide(
     progress: Progress,
     old_is_ours: bool,
@@ -45,7 +48,7 @@ pub(crate) fn decide(
     let new_wins = new_is_ours == (here > there);
     let same_direction = old_is_ours == new_is_ours;
     let is_new = match progress {
-        // The end that began both has given up the first.
+        // If one end began both, that end has given up the first.
         Progress::Opening => same_direction || new_wins,
         Progress::Established { age, restarts } => {
             let is_collision = age < YOUNG && !same_direction && !new_wins;
@@ -62,7 +65,7 @@ mod tests {
     const LOW: End = (Ipv4Addr::new(10, 0, 0, 1), 64512);
     const HIGH: End = (Ipv4Addr::new(10, 0, 0, 2), 64512);
 
-    /// The law of RFC 4271, 6.8: whichever OPEN comes first at either end, both keep the same connection.
+    /// The law of RFC 4271, 6.8: whichever OPEN arrives first at either end, both ends keep the same connection.
     #[test]
     fn both_ends_keep_the_connection_that_the_higher_one_began() {
         for (here, there) in

@@ -1,4 +1,4 @@
-//! What a speaker is to do.
+//! The configuration of a speaker.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,20 +7,21 @@ use manx_bgp::peer::{Peer, SecretKey};
 
 use crate::password::Password;
 
-/// What a speaker is to do.
+/// The configuration of a speaker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Configuration {
-    /// The table's part: peers, own routes, what leaves the node.
+    /// The table's part: peers, own routes, and export policies.
     pub table: manx_bgp::table::Configuration,
-    /// The passwords of the peers that have one, or why there is none. A peer whose password is not here has no session yet.
+    /// The passwords of the peers that have one, or the reason why a password is missing. A peer that needs a password and
+    /// has none here has no session yet.
     pub passwords: BTreeMap<IpAddr, Result<Password, String>>,
-    /// Whether this node was a peer of others before this process, and has forwarded packets all the time since. Peers that
-    /// kept its routes then keep them until they are told all (RFC 4724, 4.1).
+    /// Whether an earlier process of this node had sessions, and packets have been forwarded ever since. Then peers that
+    /// kept its routes keep them until all routes have been sent again (RFC 4724, 4.1).
     pub restarted: bool,
 }
 
 impl Configuration {
-    /// A peer's password, if it has one. `Err`: why there can be no session.
+    /// A peer's password, if it has one. Returns an error if there can be no session, with the reason.
     pub(crate) fn password(&self, peer: &Peer) -> Result<Option<&Password>, String> {
         match (&peer.password, self.passwords.get(&peer.address)) {
             (None, _) => Ok(None),
@@ -32,7 +33,7 @@ impl Configuration {
         }
     }
 
-    /// Whether another configuration has this peer, too, and its session goes on.
+    /// Whether another configuration also has this peer, without a change that ends its session.
     pub(crate) fn keeps_session(&self, peer: IpAddr, other: &Self) -> bool {
         self.table.identifier == other.table.identifier
             && self.table.asks_same_of(peer, &other.table)

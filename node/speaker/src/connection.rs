@@ -1,4 +1,4 @@
-//! One TCP connection with a peer: messages in and out, and the timers of its state machine.
+//! One TCP connection with a peer: messages in both directions, and the timers of its state machine.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -25,25 +25,25 @@ use crate::password::Password;
 use crate::protection::{limit_hops, send_full_ttl, set_password};
 use crate::reason::{Reason, harden};
 
-/// The bytes that are read at once. What is kept of a message that is not complete comes in addition: less than 64 KiB.
+/// The most bytes that are read at once. The unread part of an incomplete message comes in addition: less than 64 KiB.
 const READ: usize = 64 * 1024;
-/// The time in which a peer should take the last words.
+/// The time that a peer has to read the last message before the socket is closed.
 pub(crate) const LINGER: Duration = Duration::from_secs(1);
 
-/// What happens on a connection.
+/// The events of a connection.
 #[derive(Debug)]
 pub(crate) enum Happened {
-    /// The peer's OPEN has come, and it is as configured. [`Connection::agree`] goes on.
+    /// The peer's OPEN has arrived and fits the configuration. [`Connection::agree`] continues.
     Opened { identifier: Ipv4Addr, system: u32 },
-    /// Both ends agree.
+    /// The session is established.
     Established,
-    /// The peer tells routes.
+    /// An UPDATE of the peer.
     Told(UpdateMessage),
-    /// The peer wants to be told everything again.
+    /// The peer has sent a route refresh (RFC 2918).
     Asked,
-    /// All that was to be sent is sent.
+    /// The send buffer is empty.
     Drained,
-    /// The connection has ended. It is of no more use.
+    /// The connection has ended. It must not be used any more.
     Ended(Reason),
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Connection {
     config: PeerConfig,
     comeback: Comeback,
     machine: Session,
-    /// The peer's OPEN, until this node agrees.
+    /// The peer's OPEN, until this node accepts it.
     open: Option<OpenMessage>,
     negotiated: Option<Box<NegotiatedSession>>,
     established: Option<Instant>,
@@ -64,21 +64,21 @@ pub(crate) struct Connection {
     end: Option<Reason>,
     /// This node's address.
     pub(crate) here: IpAddr,
-    /// Whether this node has begun the connection.
+    /// Whether this node began the connection.
     pub(crate) is_ours: bool,
 }
 
-/// The times at which something is due.
+/// The expiry times of the timers.
 #[derive(Debug, Default)]
 struct Timers {
     hold: Option<Instant>,
     keepalive: Option<Instant>,
-    /// The peer takes nothing of what is sent until then (RFC 9687).
+    /// The send hold timer, which runs while the peer reads nothing (RFC 9687).
     send: Option<Instant>,
 }
 
 impl Connection {
-    /// Begins with a connected socket: this node's OPEN is the first to be sent.
+    /// Starts with a connected socket. The first message sent is this node's OPEN.
     ///
     /// # Errors
     /// The socket is not connected any more.
@@ -89,7 +89,7 @@ impl Connection {
         comeback: Comeback,
     ) -> io::Result<Self> {
         let here = stream.local_addr()?.ip().to_canonical();
-        // A keepalive does not wait for more bytes.
+        // A KEEPALIVE must not wait for more bytes.
         stream.set_nodelay(true)?;
         let mut connection = Self {
             stream,
@@ -113,17 +113,17 @@ impl Connection {
         Ok(connection)
     }
 
-    /// The state of RFC 4271.
+    /// The state according to RFC 4271.
     pub(crate) fn state(&self) -> SessionState {
         self.machine.state()
     }
 
-    /// What was agreed on, of an established session, and the time since which it is one.
+    /// The negotiated parameters of an established session, and the time when it was established.
     pub(crate) fn established(&self) -> Option<(&NegotiatedSession, Instant)> {
         Some((self.negotiated.as_deref()?, self.established?))
     }
 
-    /// How UPDATEs are read and written.
+    /// The encoding of the connection's UPDATEs.
     pub(crate) fn encoding(&self, peer: IpAddr) -> Encoding {
         Encoding {
             family: Family::of(peer),
@@ -133,7 +133,7 @@ impl Connection {
         }
     }
 
-    /// The most bytes of a message, in either direction (RFC 8654).
+    /// The most bytes of a message in either direction (RFC 8654).
     fn limit(&self) -> u16 {
         match &self.negotiated {
             Some(it) if it.peer_extended_message => EXTENDED_MAX_MESSAGE_LEN,
@@ -141,19 +141,19 @@ impl Connection {
         }
     }
 
-    /// Whether all that was to be sent is sent.
+    /// Whether the send buffer is empty.
     pub(crate) fn is_drained(&self) -> bool {
         self.outbound.is_empty()
     }
 
-    /// Agrees to the peer's OPEN.
+    /// Accepts the peer's OPEN.
     pub(crate) fn agree(&mut self) {
         if let Some(open) = self.open.take() {
             self.handle(Event::OpenReceived(open));
         }
     }
 
-    /// Appends messages to what is sent.
+    /// Appends messages to the send buffer.
     pub(crate) fn send(&mut self, messages: BytesMut) {
         if self.outbound.is_empty() && !messages.is_empty() {
             self.timers.send = Some(Instant::now() + self.send_hold());
@@ -163,7 +163,7 @@ impl Connection {
         }
     }
 
-    /// Sends what the peer takes at once.
+    /// Writes as much of the send buffer as the socket takes at once.
     pub(crate) fn flush(&mut self) {
         if !self.outbound.is_empty()
             && let Err(error) = self.write()
@@ -178,7 +178,7 @@ impl Connection {
         self.end.get_or_insert(Reason::Sent(notification, details));
     }
 
-    /// Waits for what happens next. It may be dropped at any time: nothing is lost.
+    /// Waits for the next event. The future may be dropped at any time: no event is lost.
     pub(crate) async fn next(&mut self) -> Happened {
         loop {
             if let Some(happened) = self.ready() {
@@ -206,7 +206,7 @@ impl Connection {
         }
     }
 
-    /// What has happened already: nothing is waited for.
+    /// Returns an event that is already there, without waiting.
     pub(crate) fn ready(&mut self) -> Option<Happened> {
         loop {
             if let Some(reason) = self.end.take() {
@@ -231,8 +231,8 @@ impl Connection {
         }
     }
 
-    /// Sends what is left, and closes: the peer has a moment to read it. A socket that is closed while bytes wait in it
-    /// would be reset, and the peer would not see the last words.
+    /// Sends the rest of the buffer and closes the connection, after a moment for the peer to read it. If a socket is
+    /// closed while unread bytes wait in it, the connection is reset, and the peer would lose the last message.
     pub(crate) async fn close(mut self) {
         let closing = async {
             self.stream.write_all(&self.outbound).await?;
@@ -246,7 +246,7 @@ impl Connection {
         let _: Result<io::Result<()>, _> = timeout(LINGER, closing).await;
     }
 
-    /// Reads what is there.
+    /// Reads what the socket has.
     fn read(&mut self) -> io::Result<()> {
         self.inbound.reserve(READ);
         match self.stream.try_read_buf(&mut self.inbound) {
@@ -256,7 +256,7 @@ impl Connection {
         }
     }
 
-    /// Writes what fits.
+    /// Writes as much as the socket takes.
     fn write(&mut self) -> io::Result<()> {
         match self.stream.try_write(&self.outbound) {
             Ok(written) => {
@@ -264,7 +264,7 @@ impl Connection {
                 let has_more = !self.outbound.is_empty();
                 self.timers.send = has_more.then(|| Instant::now() + self.send_hold());
                 if !has_more {
-                    // A large table was sent: its memory goes.
+                    // After a large table was sent, the buffer's memory is freed.
                     self.outbound = BytesMut::new();
                 }
                 Ok(())
@@ -274,17 +274,17 @@ impl Connection {
         }
     }
 
-    /// The next message that is complete.
+    /// Takes the next complete message from the receive buffer.
     fn take_message(&mut self) -> Result<Option<Message>, DecodeError> {
         let limit = self.limit();
         if self.inbound.is_empty() {
-            // A session that is silent needs no memory to read.
+            // A silent session needs no receive buffer.
             self.inbound = BytesMut::new();
             return Ok(None);
         }
         let length = peek_message_length(&self.inbound, limit)?;
         let Some(length) = length.filter(|it| self.inbound.len() >= usize::from(*it)) else {
-            // The part of a message keeps no more memory than it has bytes.
+            // The rest is copied, so that it does not keep the memory of the whole buffer.
             self.inbound = BytesMut::from(&self.inbound[..]);
             return Ok(None);
         };
@@ -340,7 +340,7 @@ impl Connection {
         None
     }
 
-    /// What is wrong with an OPEN that the state machine will refuse, where the notification does not say it.
+    /// The fault of an OPEN that the state machine will refuse, if the notification itself does not describe it.
     fn details(&self, open: &OpenMessage) -> Option<String> {
         let refused = validate_open(open, &self.config).err()?;
         if refused.code != NotificationCode::OpenMessage {
@@ -399,7 +399,8 @@ impl Connection {
         self.handle_with(event, None);
     }
 
-    /// Gives an event to the state machine, and does what it says. `details` go with a notification that it sends.
+    /// Passes an event to the state machine, and executes the resulting actions. `details` belong to the notification that
+    /// these may send.
     fn handle_with(&mut self, event: Event, details: Option<String>) {
         let mut details = details;
         for action in self.machine.handle_event(event) {
@@ -416,7 +417,7 @@ impl Connection {
                 }
                 Action::StopTimer(timer) => self.set_timer(timer, None),
                 Action::SessionEstablished(negotiated) => self.negotiated = Some(negotiated),
-                // Connecting is the peer's task's; what has ended is known by its reason.
+                // The peer's task connects, and the end of a connection is known by its reason.
                 _ => {}
             }
         }
@@ -445,7 +446,7 @@ impl Connection {
     }
 }
 
-/// Connects to a peer that has a password, or none, and is so many hops away.
+/// Connects to a peer, with its password and its limit of hops if it has them.
 pub(crate) async fn connect(
     to: SocketAddr,
     source: Option<IpAddr>,

@@ -1,29 +1,29 @@
-//! BGP sessions over TCP (RFC 4271): with each peer one that exchanges routes with the table of `manx-bgp`.
+//! BGP sessions over TCP (RFC 4271): one session with each peer, which exchanges routes with the table of `manx-bgp`.
 //!
 //! The layers, in order:
-//! - [`Password`]: a password that is shown nowhere. Values.
-//! - [`Configuration`]: what a speaker is to do. Values.
-//! - [`status`]: how each session is. Values.
-//! - `collision`: which one of two connections with a peer stays. Pure.
-//! - `reason`: why a connection has ended, in words and in consequences. Pure.
+//! - [`Password`]: a password that no log or status contains. Values.
+//! - [`Configuration`]: the peers, routes and passwords of a speaker. Values.
+//! - [`status`]: the status of each session. Values.
+//! - `collision`: decides which of two connections with a peer stays. Pure.
+//! - `reason`: the reason why a connection has ended, its text, and its consequences. Pure.
 //! - `codec`: UPDATEs between the wire and the values of `manx-bgp`. Pure.
-//! - `open`: what this node's OPEN says. Pure.
-//! - `routes`: the table that all sessions share, and whom its changes wake.
+//! - `open`: the content of this node's OPEN. Pure.
+//! - `routes`: the table that all sessions share, and the sessions that its changes wake.
 //! - `protection`: the options of sockets for passwords and hops.
-//! - `quiet`: which lines about a peer are logged.
+//! - `quiet`: decides which messages about a peer are logged.
 //! - `connection`: one TCP connection with a peer, and the timers of its state machine.
-//! - `session`: the task of one peer: its connections, what it tells and is told.
+//! - `session`: the task of one peer: its connections, and its updates in both directions.
 //! - `listen`: connections that peers begin.
-//! - `run`: sessions follow the configuration.
+//! - `run`: makes the sessions follow the configuration.
 //!
-//! All sessions run in one thread. Its memory is bounded: what a peer has not taken waits in the table, where a prefix
-//! waits once however often it changes. A connection of anybody who is no peer is closed at once.
+//! All sessions run in one thread. Its memory is bounded: pending announcements wait in the table, where a prefix waits
+//! once however often it changes. A connection from a source that is no peer is closed at once.
 //!
-//! A session carries IPv4 unicast or IPv6 unicast: the family of the peer's address. It does graceful restart (RFC 4724,
-//! RFC 8538), route refresh (RFC 2918), extended messages (RFC 8654), and autonomous systems of four octets (RFC 6793).
-//! A malformed attribute withdraws routes and costs no session (RFC 7606). A peer may have a password (RFC 2385) and a number
-//! of hops (RFC 5082), and has no session without them. Not done: several paths of a prefix (RFC 7911); other families;
-//! routes with sets of autonomous systems (RFC 9774 forbids them).
+//! A session carries IPv4 unicast or IPv6 unicast: the family of the peer's address. It supports graceful restart (RFC
+//! 4724, RFC 8538), route refresh (RFC 2918), extended messages (RFC 8654), and autonomous systems of four octets (RFC
+//! 6793). A malformed attribute withdraws routes and does not end the session (RFC 7606). A peer may require a password
+//! (RFC 2385) and a limit of hops (RFC 5082); then it has no session without them. Not supported: several paths of a prefix
+//! (RFC 7911); other families; routes with an AS_SET (RFC 9774 forbids them).
 
 mod codec;
 mod collision;
@@ -61,7 +61,8 @@ use crate::run::{Orders, run};
 use crate::session::{Shared, Stop, Timing};
 use crate::status::{Board, SessionStatus, Totals};
 
-/// The sessions. Dropping this ends them with "administrative shutdown", and waits a moment for the peers to read it.
+/// The sessions. Dropping this value ends them with "administrative shutdown", and waits a moment for the peers to read
+/// that.
 #[derive(Debug)]
 pub struct Speaker {
     shared: Arc<Shared>,
@@ -72,15 +73,15 @@ pub struct Speaker {
 }
 
 impl Speaker {
-    /// Listens at addresses, and begins without peers. `[::]` stands for all addresses of both families. A port below 1024
-    /// takes `CAP_NET_BIND_SERVICE` of the caller, and only now.
+    /// Listens at addresses, and starts without peers. `[::]` stands for all addresses of both families. For a port below
+    /// 1024 the caller needs `CAP_NET_BIND_SERVICE`, but only during this call.
     ///
-    /// The thread first runs `give_up`, to drop rights that it does not need, and does not speak if that fails. It calls
-    /// `on_change` when learned routes or a session's state may have changed; changes in a row are one.
-    /// It must not wait for anything: the sessions wait for it.
+    /// The thread first runs `give_up`, to drop rights that it does not need. If that fails, it does not speak BGP. It
+    /// calls `on_change` when learned routes or a session's state may have changed; changes in quick succession cause one
+    /// call. `on_change` must not block, because the sessions wait for it.
     ///
     /// # Errors
-    /// An address cannot be listened at, or there is no thread.
+    /// The speaker cannot listen at an address, or the thread cannot be started.
     pub fn start(
         listen: &[SocketAddr],
         give_up: impl FnOnce() -> io::Result<()> + Send + 'static,
@@ -120,26 +121,26 @@ impl Speaker {
         Ok(Self { shared, doors, orders, listening, thread })
     }
 
-    /// Takes a new configuration. Sessions follow: those of new peers begin, those of peers that are gone end with "peer
-    /// de-configured", those of peers that differ begin anew, and others are not touched.
+    /// Sets a new configuration. Sessions of new peers begin, and those of removed peers end with "peer de-configured".
+    /// Sessions of changed peers begin again, and others are not touched.
     pub fn configure(&self, configuration: Configuration) {
         let configuration = Some(Arc::new(configuration));
         self.orders.send_modify(|it| it.configuration = configuration);
     }
 
-    /// The addresses at which it listens.
+    /// The addresses at which the speaker listens.
     pub fn listening(&self) -> &[SocketAddr] {
         &self.listening
     }
 
-    /// A number that differs if [`Self::next_hops`] may.
+    /// A number that changes whenever the result of [`Self::next_hops`] may have changed.
     pub fn learned_generation(&self) -> u64 {
         self.shared.routes.read(manx_bgp::table::Table::generation)
     }
 
-    /// The prefixes that some peers have told, in no order, each with the next hops of the routes of theirs that are as good
-    /// as the best one: a row for each, 16 at most. Sessions go on meanwhile: what changes during the call may be left out,
-    /// or come twice, and then [`Self::learned_generation`] differs from what it was before.
+    /// The prefixes that some peers have announced, in no order, each with the next hops of those of their routes that are
+    /// as good as the best one. A prefix has a row for each next hop, at most 16. Sessions continue meanwhile: a prefix
+    /// that changes during the call may be left out or occur twice, and then [`Self::learned_generation`] has changed.
     pub fn next_hops(&self, is_meant: impl Fn(&Peer) -> bool) -> Vec<(IpNet, IpAddr)> {
         let (mut all, mut from) = (Vec::new(), Some(0));
         while let Some(at) = from {
@@ -148,7 +149,7 @@ impl Speaker {
         all
     }
 
-    /// The first routes that peers have told, by their prefixes: so many of each family at most.
+    /// The first announced routes in the order of their prefixes, at most `most` of each family.
     pub fn first_learned(&self, most: usize) -> Vec<(IpNet, Vec<Learned>)> {
         let (mut prefixes, mut from) = (Default::default(), Some(0));
         while let Some(at) = from {
@@ -158,7 +159,7 @@ impl Speaker {
         self.shared.routes.read(|it| it.routes_of(prefixes).collect())
     }
 
-    /// How each session is, by the peers' addresses.
+    /// The status of each session, in the order of the peers' addresses.
     pub fn sessions(&self) -> Vec<SessionStatus> {
         let mut all = self.shared.board.all();
         self.shared.routes.read(|table| {
@@ -174,18 +175,19 @@ impl Speaker {
         self.shared.board.established()
     }
 
-    /// What has happened in all sessions, by the type of the peers.
+    /// The counters of all sessions, by the type of the peers.
     pub fn totals(&self) -> BTreeMap<PeerType, Totals> {
         self.shared.board.totals()
     }
 
-    /// The connections that were closed at once, because they came from nobody who is a peer, or faster than they were
-    /// looked at.
+    /// The connections that were closed at once, because their source is no peer, or because the peer's task could not take
+    /// them fast enough.
     pub fn refused_connections(&self) -> u64 {
         self.doors.refused()
     }
 
-    /// Ends without a word to the peers: those that do graceful restart keep this node's routes for its next process.
+    /// Ends without a notification to the peers: those that support graceful restart keep this node's routes for its next
+    /// process.
     pub fn leave(self) {
         self.orders.send_modify(|it| it.end = Some(Stop::Leave));
     }

@@ -1,4 +1,4 @@
-//! Connections that peers begin.
+//! Accepts the connections that peers begin.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,21 +16,21 @@ use crate::password::Password;
 use crate::protection::{send_full_ttl, set_password};
 use crate::routes::lock;
 
-/// The most connections that wait in the kernel until this node takes them.
+/// The most connections that wait in the kernel until this node accepts them.
 const BACKLOG: u32 = 128;
 /// The time that a listener pauses when the process has no descriptor left for a connection.
 const REST: Duration = Duration::from_millis(100);
 
-/// Whose connections are taken.
+/// The peers whose connections are accepted.
 #[derive(Debug, Default)]
 pub(crate) struct Doors {
     peers: Mutex<BTreeMap<IpAddr, mpsc::Sender<TcpStream>>>,
-    /// The connections that were closed at once.
+    /// The number of connections that were closed at once.
     refused: AtomicU64,
 }
 
 impl Doors {
-    /// The peers whose connections are taken from now on.
+    /// Sets the peers whose connections are accepted from now on.
     pub(crate) fn set(&self, peers: BTreeMap<IpAddr, mpsc::Sender<TcpStream>>) {
         *lock(&self.peers) = peers;
     }
@@ -39,8 +39,8 @@ impl Doors {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Brings a connection to its peer's task. One of nobody that is known is closed, and so is one more than the task has
-    /// looked at.
+    /// Passes a connection to its peer's task. The connection is closed if its source is no peer, or if the task's channel
+    /// is full.
     fn bring(&self, stream: TcpStream, from: SocketAddr) {
         let peers = lock(&self.peers);
         let peer = peers.get(&from.ip().to_canonical());
@@ -54,7 +54,7 @@ impl Doors {
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: TcpListener,
-    /// The same one, to take at once what waits there.
+    /// A duplicate of the socket, by which waiting connections are accepted without blocking.
     waiting: net::TcpListener,
     address: SocketAddr,
 }
@@ -64,23 +64,23 @@ impl Listener {
         self.address
     }
 
-    /// Sets the password that a peer's connections have, or that they have none.
+    /// Sets the password for a peer's connections, or removes it.
     ///
     /// # Errors
-    /// What this node's kernel cannot, and what to do.
+    /// This node's kernel does not support it. The text names the remedy.
     pub(crate) fn set_password(
         &self,
         peer: IpAddr,
         password: Option<&Password>,
     ) -> Result<(), String> {
         if peer.is_ipv6() && self.address.is_ipv4() {
-            // Nothing comes here from there.
+            // An IPv4 socket gets no packets from an IPv6 peer.
             return Ok(());
         }
         set_password(&self.socket, self.address.is_ipv6(), peer, password)
     }
 
-    /// Brings the connections that wait, and no more than can.
+    /// Accepts the connections that wait in the kernel now, at most as many as its queue holds.
     pub(crate) fn take_waiting(&self, doors: &Doors) {
         for _ in 0..=BACKLOG {
             let Ok((stream, from)) = self.waiting.accept() else { return };
@@ -91,7 +91,7 @@ impl Listener {
         }
     }
 
-    /// Takes connections until the task is told to end.
+    /// Accepts connections until the task is aborted.
     pub(crate) async fn accept(&self, doors: &Doors) {
         loop {
             match self.socket.accept().await {
@@ -105,19 +105,20 @@ impl Listener {
     }
 }
 
-/// The port is free at once: a process that another thread has just begun still holds copies of all sockets until it runs
-/// its program, and a copy of this one would go on to listen.
+/// Makes the port free at once. A process that another thread has just forked still holds copies of all sockets until it
+/// executes its program, and a copy of this socket would continue to listen.
 impl Drop for Listener {
     fn drop(&mut self) {
-        // A socket that does not listen any more has nothing to end.
+        // The call fails only for a socket that does not listen any more.
         let _ = shutdown(self.waiting.as_raw_fd(), Shutdown::Read);
     }
 }
 
-/// Listens at an address. `[::]` stands for all addresses of both families; a kernel without IPv6 has those of IPv4.
+/// Listens at an address. `[::]` stands for all addresses of both families, or on a kernel without IPv6 for all IPv4
+/// addresses.
 ///
 /// # Errors
-/// The address is another process's, or needs rights that this one does not have.
+/// Another process uses the address, or the caller lacks the right to use it.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<Listener> {
     match listen_at(address) {
         Err(error)
@@ -133,10 +134,10 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<Listener> {
 
 fn listen_at(address: SocketAddr) -> io::Result<Listener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A process that starts anew does not wait for the connections of the one before.
+    // A restarted process does not wait for the connections of its predecessor to end.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    // Connections that it accepts send as it does.
+    // Accepted connections inherit the TTL.
     send_full_ttl(&socket, true)?;
     if address.is_ipv6() {
         send_full_ttl(&socket, false)?;

@@ -1,4 +1,4 @@
-//! What this node's OPEN says to a peer.
+//! The content of this node's OPEN to a peer.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -10,19 +10,20 @@ use rustbgpd_wire::{Capability, OpenMessage};
 
 use crate::codec::encoding::Family;
 
-/// The longest restart time that the capability can say (RFC 4724, 3: twelve bits).
+/// The longest restart time that the capability can contain (RFC 4724, 3: twelve bits).
 const LONGEST_RESTART: u16 = 4095;
 
-/// Whether this node comes back to a peer that may have kept its routes (RFC 4724, 3).
+/// This node's state for peers that may have kept its routes (RFC 4724, 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Comeback {
-    /// The process has started anew.
+    /// Whether the process was restarted.
     pub(crate) is_restart: bool,
-    /// Packets were forwarded all the time.
+    /// Whether packets were forwarded all the time.
     pub(crate) has_forwarded: bool,
 }
 
-/// Why there can be no session with a peer. Such a peer is neither connected to nor listened to.
+/// The reason why there can be no session with a peer. This node neither connects to such a peer nor accepts its
+/// connections.
 pub(crate) fn impossible(peer: &Peer) -> Option<&'static str> {
     if peer.system == 0 || peer.own_system == 0 {
         return Some("0 is no autonomous system (RFC 7607)");
@@ -30,7 +31,7 @@ pub(crate) fn impossible(peer: &Peer) -> Option<&'static str> {
     None
 }
 
-/// What the state machine of a connection knows of the peer.
+/// The configuration of a connection's state machine.
 pub(crate) fn config(peer: &Peer, identifier: Ipv4Addr) -> PeerConfig {
     let family = Family::of(peer.address);
     let mut config = PeerConfig::new(peer.own_system, peer.system, identifier);
@@ -38,7 +39,7 @@ pub(crate) fn config(peer: &Peer, identifier: Ipv4Addr) -> PeerConfig {
     config.send_hold_time = default_send_hold_time(config.hold_time);
     config.families = vec![family.on_wire()];
     config.required_families = vec![family.on_wire()];
-    // A peer that names no family means IPv4 (RFC 4760, 8).
+    // A peer that names no family supports IPv4 (RFC 4760, 8).
     config.disable_ipv4_unicast = family == Family::V6;
     let restart = u16::try_from(peer.restart_time.as_secs()).unwrap_or(u16::MAX);
     config.gr_restart_time = restart.min(LONGEST_RESTART);
@@ -46,7 +47,7 @@ pub(crate) fn config(peer: &Peer, identifier: Ipv4Addr) -> PeerConfig {
     config
 }
 
-/// The hold time as it is proposed: 0, or at least three seconds (RFC 4271, 4.2).
+/// The proposed hold time in seconds: 0, or at least 3 (RFC 4271, 4.2).
 fn hold_time(time: Duration) -> u16 {
     match u16::try_from(time.as_secs()).unwrap_or(u16::MAX) {
         0 if time.is_zero() => 0,
@@ -54,9 +55,9 @@ fn hold_time(time: Duration) -> u16 {
     }
 }
 
-/// Completes an OPEN: whether this node has restarted, and nothing that is not done here.
+/// Completes an OPEN: adds whether this node has restarted, and removes the capabilities that this speaker does not have.
 pub(crate) fn complete(open: &mut OpenMessage, comeback: Comeback) {
-    // RFC 7313 would oblige this node to frame what it tells again.
+    // With this capability (RFC 7313) this node would have to mark the begin and the end of each refresh.
     open.capabilities.retain(|it| *it != Capability::EnhancedRouteRefresh);
     for capability in &mut open.capabilities {
         if let Capability::GracefulRestart { restart_state, families, .. } = capability {

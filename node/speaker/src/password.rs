@@ -1,16 +1,16 @@
-//! A password that is shown nowhere.
+//! A password that no log or status contains.
 
 use std::fmt;
 
-/// A password of TCP MD5 (RFC 2385): 1 to [`Password::MOST`] bytes. Its `Debug` shows none of them.
+/// A password of TCP MD5 (RFC 2385): 1 to [`Password::MOST`] bytes. Its `Debug` output hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(Box<[u8]>);
 
 impl Password {
-    /// The most bytes: what Linux takes (`TCP_MD5SIG_MAXKEYLEN`).
+    /// The most bytes of a password: Linux' limit (`TCP_MD5SIG_MAXKEYLEN`).
     pub const MOST: usize = 80;
 
-    /// `None`: there are too many bytes, or none.
+    /// Returns `None` if there are too many bytes, or none.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         (1..=Self::MOST).contains(&bytes.len()).then(|| Self(bytes.into()))
     }

@@ -1,7 +1,7 @@
-//! What protects a connection from its first packet on: a password (RFC 2385), and a number of hops (RFC 5082).
+//! Protects a connection from its first packet on, by a password (RFC 2385) and by a number of hops (RFC 5082).
 //!
-//! The options of sockets are Linux' (tcp(7), ip(7)). Neither the standard library nor `nix` has all of them. The macro
-//! of `nix` makes the calls: during one, the kernel reads the bytes of a value, and no value here has a pointer in it.
+//! The socket options are Linux' (tcp(7), ip(7)). Neither the standard library nor `nix` has all of them. A macro of `nix`
+//! makes the calls. During a call the kernel reads the bytes of a value, and no value here contains a pointer.
 
 use std::ffi::c_int;
 use std::io;
@@ -16,18 +16,18 @@ use nix::sys::socket::{GetSockOpt as _, SetSockOpt as _};
 
 use crate::password::Password;
 
-/// The TTL of who is to be known as near: no router raises one.
+/// The TTL that a directly connected peer sends. Routers only decrease a TTL.
 const FULL: c_int = 255;
 
-/// `struct tcp_md5sig` of `linux/tcp.h`, with these fields; all others are zero.
+/// `struct tcp_md5sig` of `linux/tcp.h`. The fields below are set, and all others are zero.
 type Signature = [u8; 216];
-/// The family of the peer's address, as of a `sockaddr`.
+/// The family of the peer's address, as in a `sockaddr`.
 const FAMILY: Range<usize> = 0..2;
 /// An IPv4 address, as in a `sockaddr_in`.
 const V4: Range<usize> = 4..8;
 /// An IPv6 address, as in a `sockaddr_in6`.
 const V6: Range<usize> = 8..24;
-/// The number of bytes of the password. Zero: there is none any more.
+/// The length of the password in bytes. Zero removes the password.
 const LENGTH: Range<usize> = 130..132;
 /// The password.
 const KEY: Range<usize> = 136..216;
@@ -42,7 +42,7 @@ setsockopt_impl!(
     SetStruct<Signature>
 );
 
-/// The least TTL of what a socket takes.
+/// The option for the least TTL of packets that a socket accepts.
 #[derive(Clone)]
 struct LeastTtl;
 setsockopt_impl!(LeastTtl, libc::IPPROTO_IP, libc::IP_MINTTL, c_int, SetStruct<c_int>);
@@ -58,13 +58,13 @@ setsockopt_impl!(
     SetStruct<c_int>
 );
 
-/// Sets the password that packets to and from a peer are signed with, or that there is none any more. The kernel drops
-/// packets of the peer that are not signed with it, and those that are signed while there is none. A listening socket has
-/// one password for each peer, and a connection of the peer takes it over. `is_ipv6`: the socket is of IPv6; IPv4 addresses
-/// are mapped there.
+/// Sets the password by which packets to and from a peer are signed, or removes it. The kernel drops the peer's packets if
+/// their signature is wrong or missing, and signed packets if there is no password. A listening socket has one password for
+/// each peer, and an accepted connection inherits it. `is_ipv6` says that the socket is an IPv6 socket, in which IPv4
+/// addresses are mapped.
 ///
 /// # Errors
-/// What this node's kernel cannot, and what to do.
+/// This node's kernel does not support it. The text names the remedy.
 pub(crate) fn set_password(
     socket: &impl AsFd,
     is_ipv6: bool,
@@ -105,28 +105,29 @@ fn password_refused(error: Errno) -> String {
     }
 }
 
-/// Has a socket send with the full TTL. All sockets of sessions do: a peer with TTL security takes nothing else, not even
-/// the end of a connection, and would keep half of one until its hold time is over. Nobody else minds.
-/// `is_ipv4`, here and below: the peer's address is of IPv4, whatever the socket is.
+/// Makes a socket send with the full TTL. All sessions do this. A peer with TTL security accepts no other packets, not even
+/// the end of a connection, and would keep half of a connection until its hold time is over. Other peers ignore the TTL.
+/// `is_ipv4`, here and below, says that the peer's address is IPv4, whatever the socket's family is.
 pub(crate) fn send_full_ttl(socket: &impl AsFd, is_ipv4: bool) -> io::Result<()> {
     if is_ipv4 { Ipv4Ttl.set(socket, &FULL) } else { Ipv6Ttl.set(socket, &FULL) }?;
     Ok(())
 }
 
-/// Has a socket that is to connect take nothing from farther away than a number of hops.
+/// Makes a socket that will connect accept only packets from at most this number of hops away.
 pub(crate) fn limit_hops(socket: &impl AsFd, is_ipv4: bool, hops: u8) -> io::Result<()> {
     let least = least(hops);
     if is_ipv4 { LeastTtl.set(socket, &least) } else { LeastHopLimit.set(socket, &least) }?;
     Ok(())
 }
 
-/// As [`limit_hops`], for a connection that the peer has begun. No byte of it has been read.
+/// Like [`limit_hops`], for a connection that the peer began. No byte of the connection was read yet.
 ///
-/// What has come before the socket takes less counts, too: the packet that completed the handshake came from near, and who
-/// sent it knew the numbers of the sequence. The kernel keeps its TTL as that of the socket's multicast packets.
+/// Packets that arrived before the limit was set are checked, too. The packet that completed the handshake must have come
+/// from near, and its sender knew the sequence numbers. The kernel stores its TTL as the TTL of the socket's multicast
+/// packets.
 ///
 /// # Errors
-/// Why the connection is to be closed.
+/// The reason why the connection must be closed.
 pub(crate) fn limit_hops_of_accepted(
     socket: &impl AsFd,
     is_ipv4: bool,
@@ -147,7 +148,8 @@ fn came_with(socket: &impl AsFd, is_ipv4: bool) -> io::Result<c_int> {
     Ok(if is_ipv4 { IpMulticastTtl.get(socket)?.into() } else { Ipv6MulticastHops.get(socket)? })
 }
 
-/// The TTL that is left after so many hops: a peer on a link is one away, and none has lowered it.
+/// The least TTL of packets from this number of hops away. A peer on the same link is one hop away, and no router has
+/// decreased its TTL.
 fn least(hops: u8) -> c_int {
     FULL + 1 - c_int::from(hops.max(1))
 }

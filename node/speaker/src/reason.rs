@@ -1,4 +1,4 @@
-//! Why a connection has ended, in words and in consequences.
+//! The reason why a connection has ended, its text, and its consequences.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,21 +10,21 @@ use rustbgpd_wire::{NotificationCode, NotificationMessage};
 
 use crate::codec::encoding::Family;
 
-/// Why a connection has ended.
+/// The reason why a connection has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// TCP lost it.
+    /// The TCP connection was lost.
     Lost(String),
-    /// This node has ended it, with details that are for its own people.
+    /// This node ended it with a notification. The details are for this node's own log.
     Sent(NotificationMessage, Option<String>),
-    /// The peer has ended it.
+    /// The peer ended it with a notification.
     Received(NotificationMessage),
-    /// The peer has come back by another connection (RFC 4724, 4.2).
+    /// The peer began another connection after a restart (RFC 4724, 4.2).
     Replaced,
 }
 
 impl Reason {
-    /// How long the peer's routes are kept (RFC 4724, 4.2; RFC 8538, 4). `None`: they are gone.
+    /// The time for which the peer's routes are kept (RFC 4724, 4.2; RFC 8538, 4). Returns `None` if they are removed.
     pub(crate) fn retains(&self, negotiated: &NegotiatedSession) -> Option<Duration> {
         let keeps = match self {
             Self::Lost(_) | Self::Replaced => true,
@@ -56,7 +56,7 @@ pub(crate) fn cease(subcode: u8) -> NotificationMessage {
     NotificationMessage::new(NotificationCode::Cease, subcode, Bytes::new())
 }
 
-/// Whether the peer is not to keep this node's routes after this notification.
+/// Whether the peer should remove this node's routes after this notification.
 fn is_final(it: &NotificationMessage) -> bool {
     let finals = [
         cease_subcode::MAX_PREFIXES,
@@ -66,7 +66,7 @@ fn is_final(it: &NotificationMessage) -> bool {
     it.code == NotificationCode::Cease && finals.contains(&it.subcode)
 }
 
-/// The notification as it is sent to a peer that would keep routes after any but a hard reset (RFC 8538, 3.1).
+/// The notification in the form for a peer that keeps routes after all notifications except a hard reset (RFC 8538, 3.1).
 pub(crate) fn harden(it: NotificationMessage) -> NotificationMessage {
     if !is_final(&it) {
         return it;
@@ -79,7 +79,7 @@ pub(crate) fn harden(it: NotificationMessage) -> NotificationMessage {
     NotificationMessage::new(code, subcode, data.freeze())
 }
 
-/// A notification in words: its name, its numbers, and what a person of the peer says (RFC 9003).
+/// A notification as text: its name, its numbers, and the message of the peer's administrator (RFC 9003).
 fn words(it: &NotificationMessage) -> String {
     let name = |code: NotificationCode, subcode: u8| {
         format!("{} ({}/{subcode})", description(code, subcode), code.as_u8())
@@ -97,12 +97,12 @@ fn words(it: &NotificationMessage) -> String {
     }
 }
 
-/// Text of somebody else, without what would move a terminal's cursor.
+/// A foreign text, without control characters that could move a terminal's cursor.
 fn printable(text: &str) -> String {
     text.chars().map(|it| if it.is_control() { ' ' } else { it }).collect()
 }
 
-/// The Cease of RFC 4486, 4: the family, and the most prefixes.
+/// The Cease notification for too many prefixes, with the family and the limit (RFC 4486, 4).
 pub(crate) fn maximum_reached(peer: IpAddr, limit: usize) -> NotificationMessage {
     let (afi, safi) = Family::of(peer).on_wire();
     let mut data = BytesMut::new();

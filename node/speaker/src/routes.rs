@@ -9,16 +9,16 @@ use manx_bgp::table::Table;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The table, and whom its changes wake.
+/// The table, and the sessions that its changes wake.
 ///
 /// The lock is never held while a task waits.
 #[derive(Debug)]
 pub(crate) struct Routes {
     table: Mutex<Table>,
     sessions: Mutex<BTreeMap<IpAddr, Arc<Notify>>>,
-    /// Something that callers look at has changed.
+    /// Notified when something that callers read has changed.
     pub(crate) changed: Notify,
-    /// Paths have become stale.
+    /// Notified when paths have become stale.
     pub(crate) stale: Notify,
     began: Instant,
 }
@@ -34,22 +34,22 @@ impl Routes {
         }
     }
 
-    /// The time as the table counts it.
+    /// The current time on the table's clock.
     pub(crate) fn now(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// The time of the runtime at which the table's time is `time`.
+    /// The runtime's time at which the table's clock shows `time`.
     pub(crate) fn instant(&self, time: Duration) -> Instant {
         self.began + time
     }
 
-    /// The way by which a session is woken when its peer has to be told something.
+    /// Returns the notification that wakes a session when there are routes to send to its peer.
     pub(crate) fn join(&self, peer: IpAddr) -> Arc<Notify> {
         Arc::clone(lock(&self.sessions).entry(peer).or_default())
     }
 
-    /// The session of this peer has ended for good.
+    /// Removes a peer whose session has ended for good.
     pub(crate) fn leave(&self, peer: IpAddr) {
         lock(&self.sessions).remove(&peer);
     }
@@ -59,7 +59,7 @@ impl Routes {
         read(&lock(&self.table))
     }
 
-    /// Changes the table, and wakes those who have to do something about it.
+    /// Changes the table, and wakes the sessions that have routes to send.
     pub(crate) fn write<T>(&self, write: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = lock(&self.table);
         let before = table.generation();
@@ -78,7 +78,7 @@ impl Routes {
     }
 }
 
-/// A panic elsewhere does not end sessions.
+/// Locks a mutex even if another thread has panicked, because a panic must not end sessions.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The thread: sessions follow the configuration, until the speaker ends.
+//! The speaker's thread, in which sessions follow the configuration until the speaker ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,18 +15,18 @@ use crate::listen::{Doors, Listener};
 use crate::password::Password;
 use crate::session::{Handle, Shared, Stop, start};
 
-/// The time in which changes are told together.
+/// The time for which changes are collected before they are sent.
 const TOGETHER: Duration = Duration::from_millis(10);
 
-/// What the thread is to do.
+/// The orders to the thread.
 #[derive(Debug, Default)]
 pub(crate) struct Orders {
     pub(crate) configuration: Option<Arc<Configuration>>,
-    /// How it is to end.
+    /// The way in which the speaker should end. `None`: it should not end.
     pub(crate) end: Option<Stop>,
 }
 
-/// Runs until it is to end, or until nobody can tell it any more.
+/// Runs until the orders require the end, or until their sender is dropped.
 pub(crate) async fn run(
     listeners: Vec<Listener>,
     shared: Arc<Shared>,
@@ -75,9 +75,9 @@ pub(crate) async fn run(
 /// The sessions of all peers.
 struct Sessions {
     handles: BTreeMap<IpAddr, Handle>,
-    /// The peers for which the listening sockets have a password.
+    /// The peers whose password is set at the listening sockets.
     passwords: BTreeSet<IpAddr>,
-    /// What was followed last.
+    /// The configuration that is in effect.
     configured: Option<Configuration>,
     shared: Arc<Shared>,
     listeners: Vec<Arc<Listener>>,
@@ -85,7 +85,7 @@ struct Sessions {
 }
 
 impl Sessions {
-    /// Ends the sessions of peers that are gone or differ, and begins those of new ones. Others are not touched.
+    /// Ends the sessions of peers that are gone or differ, and begins those of new peers. Other sessions are not touched.
     async fn follow(&mut self, configuration: &Configuration) {
         let Configuration { table, restarted, .. } = configuration;
         let before = self.configured.take();
@@ -111,8 +111,8 @@ impl Sessions {
         self.shared.routes.changed.notify_one();
     }
 
-    /// Sets the passwords of the peers without a session at the listening sockets. Returns these peers, each with the
-    /// password by which this node connects, or with why there can be no session.
+    /// Sets the passwords of the peers without a session at the listening sockets. Returns these peers, each with its
+    /// password or with the reason why there can be no session.
     fn set_passwords(
         &mut self,
         configuration: &Configuration,
@@ -137,14 +137,15 @@ impl Sessions {
             (peer.clone(), configuration.password(peer).and_then(set))
         });
         let begin = begin.collect();
-        // Connections that were begun before have another password, or none. These peers have no doors yet.
+        // Connections that were begun earlier have another password, or none. These peers' connections are not accepted
+        // yet.
         for listener in listeners.iter() {
             listener.take_waiting(doors);
         }
         begin
     }
 
-    /// Ends sessions, and waits for their last words.
+    /// Ends sessions, and waits until their last messages are sent.
     async fn stop(&mut self, how: impl Fn(&Handle) -> Option<Stop>) {
         let ended = self.handles.extract_if(.., |_, handle| match how(handle) {
             Some(stop) => {

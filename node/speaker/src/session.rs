@@ -1,4 +1,4 @@
-//! The sessions with one peer, one after the other: its connections, and what the table learns and tells by them.
+//! The successive sessions with one peer: its connections, and the routes that the table learns and sends by them.
 
 use std::fmt::Write as _;
 use std::io;
@@ -31,17 +31,18 @@ use crate::reason::{Reason, cease, maximum_reached};
 use crate::routes::{Routes, lock};
 use crate::status::{Board, Established, SessionState};
 
-/// The most prefixes that are made ready at once. A peer that takes them slowly gets the next ones when it has these.
+/// The most prefixes that are encoded at once. A slow peer gets the next ones after it has read these.
 const PREFIXES: usize = 500;
 
-/// The times of connecting: Calico's (`connect delay time`, `connect retry time`, `error wait time` of its BIRD).
+/// The intervals of connecting, which are Calico's (`connect delay time`, `connect retry time`, `error wait time` of its
+/// BIRD).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
-    /// From the start, or the loss of a connection, to the first attempt.
+    /// The time from the start, or from the loss of a connection, to the first attempt.
     pub(crate) delay: Duration,
-    /// From one attempt to the next, and how long one may take.
+    /// The time from one attempt to the next, which also limits an attempt.
     pub(crate) retry: Duration,
-    /// After an error: first this long, and twice as long after each further one, up to a limit.
+    /// The first and the longest wait after an error. Each further error doubles the wait.
     pub(crate) error_wait: (Duration, Duration),
 }
 
@@ -53,50 +54,50 @@ impl Timing {
     };
 }
 
-/// What all sessions share.
+/// The state that all sessions share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) routes: Routes,
     pub(crate) board: Board,
-    /// What peers were told last, as it was written.
+    /// The cache of encoded attributes.
     pub(crate) written: Mutex<Written>,
     pub(crate) timing: Timing,
 }
 
-/// How a peer's sessions are to end.
+/// The way in which a peer's sessions end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// With a Cease of this kind.
+    /// With a Cease notification of this subcode.
     Cease(u8),
-    /// Without a word: the peer keeps the routes while this node restarts.
+    /// Without a notification: the peer keeps the routes while this node restarts.
     Leave,
 }
 
-/// The task of a peer, from outside.
+/// A handle of a peer's task.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) peer: Peer,
-    /// Connections that the peer has begun.
+    /// The channel for connections that the peer has begun.
     pub(crate) accepted: mpsc::Sender<TcpStream>,
     stop: watch::Sender<Option<Stop>>,
     task: JoinHandle<()>,
 }
 
 impl Handle {
-    /// Tells the task to end. [`Handle::ended`] waits for it.
+    /// Makes the task end. [`Handle::ended`] waits for it.
     pub(crate) fn stop(&self, stop: Stop) {
         self.stop.send_replace(Some(stop));
     }
 
     /// Waits until the task has ended.
     pub(crate) async fn ended(self) {
-        // An error would say that the task has panicked: then it has ended, too.
+        // An error means that the task has panicked, so it has ended, too.
         let _ = self.task.await;
     }
 }
 
-/// Begins the sessions with a peer that has a password, or none. `Err`: why there can be no session. `is_restart`: this
-/// process comes back to peers that may have kept its routes.
+/// Begins the sessions with a peer, with its password if it has one. An error for the password is the reason why there can
+/// be no session. `is_restart` says that this process replaces one whose routes the peers may have kept.
 pub(crate) fn start(
     peer: Peer,
     password: Result<Option<Password>, String>,
@@ -135,32 +136,33 @@ pub(crate) fn start(
 /// The state of a peer's task.
 struct Task {
     peer: Peer,
-    /// The password of the connections that this node begins; the listening sockets know that of others.
+    /// The password of the connections that this node begins. The listening sockets have the passwords of accepted
+    /// connections.
     password: Option<Password>,
     identifier: Ipv4Addr,
     is_restart: bool,
     shared: Arc<Shared>,
-    /// The table has something to tell the peer.
+    /// Notified when the table has routes to send to the peer.
     wake: Arc<Notify>,
     accepted: mpsc::Receiver<TcpStream>,
     stopped: watch::Receiver<Option<Stop>>,
-    /// Two at most, while it is open which one stays. Only the first is ever established.
+    /// The connections: two only until it is decided which one stays. Only the first can be established.
     connections: [Option<Connection>; 2],
-    /// The connection that this node begins.
+    /// The attempt to connect, while one runs.
     connecting: Option<JoinHandle<io::Result<TcpStream>>>,
     next_attempt: Instant,
     /// The wait after the last error.
     error_wait: Option<Duration>,
-    /// The peer's connections are refused until then: it has told too much.
+    /// The time until which the peer's connections are refused, because it has exceeded the maximum of prefixes.
     refuses_until: Option<Instant>,
-    /// This process has had a session with the peer.
+    /// Whether this process has had a session with the peer.
     was_established: bool,
     log: Quiet,
-    /// The state that the board shows.
+    /// The state in the published status.
     shown: Option<SessionState>,
 }
 
-/// What a task waits for.
+/// The events that a task waits for.
 enum Event {
     Stop(Stop),
     Accepted(TcpStream),
@@ -171,7 +173,7 @@ enum Event {
 }
 
 impl Task {
-    /// Runs until the task is to end. `refused`: why there can be no session.
+    /// Runs until the task is stopped. `refused` is the reason why there can be no session.
     async fn run(mut self, refused: Option<String>) {
         if let Some(reason) = refused {
             self.refuse_all(reason).await;
@@ -188,7 +190,7 @@ impl Task {
                     Event::Attempt => self.connect(),
                     Event::Happened(at, happened) => {
                         self.happened(at, happened);
-                        // More has come with it, but no more than is read at once.
+                        // The same read may have brought more messages, but not more than the buffer holds.
                         while let Some(more) = self.ready(at) {
                             self.happened(at, more);
                         }
@@ -203,7 +205,7 @@ impl Task {
         self.shared.routes.changed.notify_one();
     }
 
-    /// Closes each connection at once until the task is to end.
+    /// Closes each connection at once until the task is stopped.
     async fn refuse_all(&mut self, reason: String) {
         let Peer { address, name, .. } = &self.peer;
         tracing::warn!(peer = %address, name, "there is no BGP session: {reason}");
@@ -216,7 +218,7 @@ impl Task {
         }
     }
 
-    /// Waits for what is next. Nothing is lost of what is not.
+    /// Waits for the next event. Other events are not lost.
     async fn wait(&mut self) -> Event {
         let wants_to_connect = !self.peer.is_passive
             && self.connecting.is_none()
@@ -258,7 +260,8 @@ impl Task {
         }
     }
 
-    /// Why a connection could not be begun. Who has another password, or is too far away, does not answer.
+    /// The reason why this node could not connect. A peer with another password, or one that is too far away, does not
+    /// answer.
     fn not_connected(&self, error: &io::Error) -> String {
         let Peer { address, port, hops, .. } = self.peer;
         let mut words =
@@ -275,7 +278,7 @@ impl Task {
         words
     }
 
-    /// Takes a connection that the peer has begun.
+    /// Accepts a connection that the peer has begun.
     fn accept(&mut self, stream: TcpStream) {
         if self.refuses_until.is_some_and(|it| Instant::now() < it) {
             return;
@@ -288,7 +291,7 @@ impl Task {
         self.begin(stream, false);
     }
 
-    /// Begins with a connected socket, beside another one if there is one.
+    /// Starts the BGP connection on a connected socket, next to another connection if there is one.
     fn begin(&mut self, stream: TcpStream, is_ours: bool) {
         let comeback = Comeback {
             is_restart: self.is_restart,
@@ -300,13 +303,13 @@ impl Task {
             Err(error) => return self.fail(Reason::Lost(error.to_string()).words()),
         };
         let at = usize::from(self.connections[0].is_some());
-        // Of several that the peer begins, the last counts: it has given up those before.
+        // If the peer begins several connections, the last one counts: the peer has given up the earlier ones.
         if let Some(before) = self.connections[at].replace(connection) {
             give_up(before);
         }
     }
 
-    /// What has happened already on the connection at a place.
+    /// The event that is already there on a connection, if there is one.
     fn ready(&mut self, at: usize) -> Option<Happened> {
         self.connections[at].as_mut()?.ready()
     }
@@ -322,10 +325,10 @@ impl Task {
         }
     }
 
-    /// The peer's OPEN has come by a connection: if there is another one, one of the two may have to go.
+    /// The peer's OPEN has arrived on a connection. If there is a second connection, one of the two may have to end.
     fn opened(&mut self, at: usize, there: collision::End) {
         let here = (self.identifier, self.peer.own_system);
-        // Whichever stays, this node begins no other one.
+        // Whichever connection stays, this node begins no other one.
         if let Some(connecting) = self.connecting.take() {
             connecting.abort();
         }
@@ -348,7 +351,7 @@ impl Task {
                 let is_established = old.established().is_some();
                 if let Some(old) = self.connections[1 - at].take() {
                     if is_established {
-                        // Without a notification (RFC 4724, 4.2).
+                        // It is closed without a notification (RFC 4724, 4.2).
                         self.close(&old, &Reason::Replaced);
                     } else {
                         give_up(old);
@@ -358,14 +361,14 @@ impl Task {
         }
     }
 
-    /// The connection at a place, and the other one.
+    /// The connection with this index, and the other one.
     fn pair(&mut self, at: usize) -> [Option<&mut Connection>; 2] {
         let [first, second] = &mut self.connections;
         let (one, other) = if at == 0 { (first, second) } else { (second, first) };
         [one.as_mut(), other.as_mut()]
     }
 
-    /// Both ends agree: the other connection goes, and the peer is told everything.
+    /// A session is established: the other connection is closed, and all routes are sent to the peer.
     fn established(&mut self, at: usize) {
         if let Some(other) = self.connections[1 - at].take() {
             give_up(other);
@@ -393,7 +396,7 @@ impl Task {
         tracing::info!(peer = %address, name = self.peer.name, "BGP session is established");
     }
 
-    /// Takes what the peer tells.
+    /// Passes the routes of an UPDATE to the table.
     fn told(&mut self, at: usize, message: &rustbgpd_wire::UpdateMessage) {
         let address = self.peer.address;
         let Some(connection) = &mut self.connections[at] else { return };
@@ -425,7 +428,7 @@ impl Task {
         }
     }
 
-    /// Tells the peer what is new, if it has taken all before.
+    /// Sends new routes to the peer, after it has read all earlier ones.
     fn tell(&mut self) {
         let address = self.peer.address;
         let Some(connection) = &mut self.connections[0] else { return };
@@ -454,7 +457,7 @@ impl Task {
         }
     }
 
-    /// A connection has ended by itself.
+    /// A connection has ended on its own, not because the task was stopped.
     fn ended(&mut self, at: usize, reason: &Reason) {
         let Some(connection) = self.connections[at].take() else { return };
         self.connections.swap(0, 1 - at);
@@ -476,7 +479,7 @@ impl Task {
             && it.code == NotificationCode::Cease
             && it.subcode == cease_subcode::CONNECTION_COLLISION_RESOLUTION
         {
-            // The peer keeps another connection. If it is gone already, this node may begin one.
+            // The peer keeps another connection. If that one has ended meanwhile, this node may connect again.
             self.next_attempt = now + timing.retry;
             self.error_wait = None;
         } else {
@@ -485,7 +488,7 @@ impl Task {
         tokio::spawn(connection.close());
     }
 
-    /// The established session is over: the table keeps the peer's routes, or not.
+    /// The established session has ended. The table keeps or removes the peer's routes.
     fn close(&mut self, connection: &Connection, reason: &Reason) {
         let Some((negotiated, _)) = connection.established() else { return };
         let retain = reason.retains(negotiated);
@@ -512,7 +515,7 @@ impl Task {
         }
     }
 
-    /// Notes why there is no session.
+    /// Records the reason why there is no session.
     fn fail(&mut self, words: String) {
         if self.log.allows(&words) {
             let Peer { address, name, .. } = &self.peer;
@@ -552,20 +555,21 @@ impl Task {
     }
 }
 
-/// Whether the peer's routes of before hold until it has told all: it has forwarded packets all the time (RFC 4724, 4.2).
+/// Whether the peer's earlier routes stay valid until it has sent all routes: the peer has forwarded packets all the time
+/// (RFC 4724, 4.2).
 fn keeps_routes(negotiated: &NegotiatedSession, peer: IpAddr) -> bool {
     let family = Family::of(peer).on_wire();
     let of = |it: &GracefulRestartFamily| (it.afi, it.safi) == family && it.forwarding_preserved;
     negotiated.peer_gr_capable && negotiated.peer_gr_families.iter().any(of)
 }
 
-/// Ends a connection that is not established, because there is another one (RFC 4271, 6.8).
+/// Ends a connection that is not established, because another connection stays (RFC 4271, 6.8).
 fn give_up(mut connection: Connection) {
     connection.end(cease(cease_subcode::CONNECTION_COLLISION_RESOLUTION), None);
     tokio::spawn(connection.close());
 }
 
-/// Waits until the task is to end. It is to end, too, if nobody can tell it any more.
+/// Waits until the task is stopped. It also stops if its handle was dropped.
 async fn stop(stopped: &mut watch::Receiver<Option<Stop>>) -> Stop {
     match stopped.wait_for(Option::is_some).await {
         Ok(stop) => stop.unwrap_or(Stop::Leave),
@@ -573,7 +577,7 @@ async fn stop(stopped: &mut watch::Receiver<Option<Stop>>) -> Stop {
     }
 }
 
-/// What happens next on a connection. Without one, nothing ever does.
+/// Waits for the next event of a connection. Without a connection it waits for ever.
 async fn next(connection: &mut Option<Connection>) -> Happened {
     match connection {
         Some(it) => it.next().await,

@@ -1,4 +1,4 @@
-//! How each session is.
+//! The status of each session.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,23 +14,23 @@ use crate::routes::lock;
 /// The state of a session (RFC 4271, 8.2.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum SessionState {
-    /// Nothing is tried: there cannot be a session, or the last one ended with an error a moment ago.
+    /// This node does not try to connect: there can be no session, or the last one ended with an error a moment ago.
     #[default]
     Idle,
-    /// A connection is begun.
+    /// This node is connecting.
     Connect,
-    /// The peer is waited for, or the next attempt to connect.
+    /// This node waits for the peer to connect, or for its next own attempt.
     Active,
-    /// There is a connection, and the peer's OPEN has not come.
+    /// There is a connection, but the peer's OPEN has not arrived.
     OpenSent,
-    /// The peer's OPEN has come, and it has not agreed to this node's.
+    /// The peer's OPEN has arrived, but the peer has not yet confirmed this node's.
     OpenConfirm,
     /// Routes are exchanged.
     Established,
 }
 
 impl SessionState {
-    /// All of them, in the order in which a session passes them.
+    /// All states, in the order in which a session passes through them.
     pub const ALL: [Self; 6] = [
         Self::Idle,
         Self::Connect,
@@ -47,75 +47,77 @@ impl fmt::Display for SessionState {
     }
 }
 
-/// How a session is.
+/// The status of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionStatus {
     /// The peer's address.
     pub peer: IpAddr,
-    /// What a person knows the peer by.
+    /// The peer's name for people.
     pub name: String,
-    /// What makes it a peer.
+    /// The type of the peer.
     pub kind: PeerType,
-    /// Its autonomous system.
+    /// The peer's autonomous system.
     pub system: u32,
     /// The state.
     pub state: SessionState,
-    /// The time since which it is in this state.
+    /// The time when this state began.
     pub since: SystemTime,
-    /// Why there is no session, or why the last one ended. An established session keeps the words of the one before.
+    /// The reason why there is no session, or why the last one ended. An established session keeps the text of its
+    /// predecessor.
     pub last_error: Option<String>,
-    /// What holds while it is established.
+    /// The negotiated parameters, while the session is established.
     pub established: Option<Established>,
-    /// The prefixes of the peer here, and of this node there.
+    /// The numbers of prefixes in both directions.
     pub counts: Counts,
-    /// The UPDATEs of the peer that were wrong and cost no session (RFC 7606), since this peer was configured.
+    /// The number of the peer's malformed UPDATEs that did not end the session (RFC 7606), since this peer was configured.
     pub malformed: u64,
-    /// The routes that the peer could not be told, because their attributes fit into no message.
+    /// The number of routes that could not be sent to the peer, because their attributes fit into no message.
     pub untold: u64,
 }
 
-/// What was agreed on.
+/// The negotiated parameters of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Established {
     /// The peer's identifier.
     pub identifier: Ipv4Addr,
     /// This node's address.
     pub here: IpAddr,
-    /// The time after which a silent peer is gone. Zero: never.
+    /// The hold time, after which a silent peer counts as down. Zero means never.
     pub hold_time: Duration,
-    /// How long the peer's routes are kept if the connection is lost (RFC 4724). `None`: they go with it.
+    /// The time for which the peer's routes are kept if the connection is lost (RFC 4724). `None` means that they are
+    /// removed at once.
     pub restart_time: Option<Duration>,
 }
 
-/// What has happened in all sessions with peers of one type, since the speaker began. Nothing of it ever decreases, whatever
-/// becomes of the peers.
+/// The counters of all sessions with peers of one type, since the speaker began. They never decrease, even if peers are
+/// removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// The sessions that were established.
+    /// The number of sessions that were established.
     pub established: u64,
-    /// Those of them that have ended.
+    /// The number of established sessions that have ended.
     pub ended: u64,
-    /// The prefixes that peers told and that were refused.
+    /// The number of announced prefixes of peers that were refused.
     pub refused: u64,
-    /// The UPDATEs of peers that were wrong and cost no session.
+    /// The number of malformed UPDATEs of peers that did not end the session.
     pub malformed: u64,
-    /// The routes that peers could not be told.
+    /// The number of routes that could not be sent to peers.
     pub untold: u64,
 }
 
-/// The states of all sessions, and what has happened in them.
+/// The statuses of all sessions, and their counters.
 #[derive(Debug, Default)]
 pub(crate) struct Board(Mutex<Sessions>);
 
 #[derive(Debug, Default)]
 struct Sessions {
-    /// By the peers' addresses.
+    /// The statuses, by the peers' addresses.
     all: BTreeMap<IpAddr, SessionStatus>,
     totals: BTreeMap<PeerType, Totals>,
 }
 
 impl Sessions {
-    /// Counts what differs between two states of a session.
+    /// Counts the differences between two statuses of a session.
     fn count(&mut self, before: &SessionStatus, after: &SessionStatus) {
         let totals = self.totals.entry(after.kind).or_default();
         let is_up = |it: &SessionStatus| it.state == SessionState::Established;
@@ -127,7 +129,7 @@ impl Sessions {
 }
 
 impl Board {
-    /// Begins the status of a peer.
+    /// Adds the status of a peer.
     pub(crate) fn join(&self, peer: &Peer) {
         let Peer { address, kind, name, system, .. } = peer;
         let status = SessionStatus {
@@ -146,7 +148,7 @@ impl Board {
         lock(&self.0).all.insert(*address, status);
     }
 
-    /// Ends it, and with it the session.
+    /// Removes the status of a peer, and counts its session as ended.
     pub(crate) fn leave(&self, peer: IpAddr) {
         let mut sessions = lock(&self.0);
         if let Some(last) = sessions.all.remove(&peer) {
@@ -155,14 +157,14 @@ impl Board {
         }
     }
 
-    /// Counts prefixes of a peer that were refused.
+    /// Counts refused prefixes of a peer.
     pub(crate) fn count_refused(&self, of: PeerType, prefixes: u64) {
         if prefixes > 0 {
             lock(&self.0).totals.entry(of).or_default().refused += prefixes;
         }
     }
 
-    /// Changes the status of a peer. Returns whether it differs now.
+    /// Changes the status of a peer. Returns whether the change made a difference.
     pub(crate) fn change(&self, peer: IpAddr, change: impl FnOnce(&mut SessionStatus)) -> bool {
         let mut sessions = lock(&self.0);
         let Some(status) = sessions.all.get_mut(&peer) else { return false };
@@ -179,12 +181,12 @@ impl Board {
         true
     }
 
-    /// All of them, by the peers' addresses.
+    /// All statuses, in the order of the peers' addresses.
     pub(crate) fn all(&self) -> Vec<SessionStatus> {
         lock(&self.0).all.values().cloned().collect()
     }
 
-    /// What has happened, by the type of the peers.
+    /// The counters, by the type of the peers.
     pub(crate) fn totals(&self) -> BTreeMap<PeerType, Totals> {
         lock(&self.0).totals.clone()
     }
@@ -202,7 +204,7 @@ mod tests {
     use super::*;
     use crate::tests::net::{A, B, address, peer};
 
-    /// A peer's task changes the status in any order, and peers come and go.
+    /// A peer's task changes the status in any order, and peers are added and removed.
     #[test]
     fn totals_never_decrease_and_count_each_session_once() {
         let (board, states) = (

@@ -1,4 +1,4 @@
-//! Sessions with real sockets, in a network namespace of each test.
+//! Sessions with real sockets, each test in its own network namespace.
 
 mod bird;
 mod by_hand;

@@ -7,7 +7,7 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// The node in a session, by the family of its routes.
+/// The node's address in a session, by the family of its routes.
 const HERE: [&str; 2] = ["10.0.0.1", "fd00::1"];
 
 /// A node, a router of another autonomous system, and a filter that accepts a part of a pool.
@@ -28,7 +28,7 @@ spec: {exportV4: [{cidr: 10.65.3.0/24, matchOperator: In, action: Accept}]}
 ---
 ";
 
-/// What the node announces to a peer of a route of its own, by these settings: communities and `LOCAL_PREF`.
+/// The communities and the `LOCAL_PREF` with which the node announces one of its own routes to a peer, with these settings.
 fn announced(settings: &str, peer: &str, prefix: &str) -> (Vec<u32>, Vec<[u32; 3]>, Option<u32>) {
     let text = format!("{OBJECTS}{settings}");
     let contents = Contents::from_texts([("objects.yaml", text.as_str())]);

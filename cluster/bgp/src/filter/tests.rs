@@ -25,7 +25,7 @@ fn filters(specs: &[&str]) -> Filters {
     filters
 }
 
-/// Those of a path by these systems, with a priority.
+/// The attributes of a path through these systems, with a priority.
 fn attributes(systems: &[u32], priority: u32) -> Attributes {
     let mut attributes = Attributes::of_own(IpAddr::from([192, 0, 2, 1]));
     if !systems.is_empty() {
@@ -39,7 +39,7 @@ fn route<'a>(prefix: &str, attributes: &'a Attributes) -> Route<'a> {
     Route { prefix: prefix.parse().unwrap(), attributes, is_from_peer: true, interface: None }
 }
 
-/// What filters do with a route, in a word.
+/// The decision of filters, as one word.
 fn word(verdict: &Verdict<'_>) -> &'static str {
     match verdict {
         Verdict::Accept(Cow::Borrowed(_)) => "accept",
@@ -72,7 +72,7 @@ fn calicos_match_operators() {
     ] {
         assert_eq!(import(&filters, prefix), expected, "{prefix}");
     }
-    // Nor has the other direction.
+    // The other direction has no rules either.
     let attributes = attributes(&[], 1024);
     let verdict = filters.judge(Direction::Export, &route("44.2.0.0/16", &attributes), false);
     assert_eq!(word(&verdict), "next");
@@ -167,7 +167,7 @@ fn each_condition_alone() {
         ("asPathPrefix: [65000, 65001, 65002]", false, false),
         ("priority: 512", true, true),
         ("priority: 1024", false, false),
-        // All have to hold.
+        // All conditions must hold.
         ("priority: 512, asPathPrefix: [65000], source: RemotePeers", true, false),
         ("priority: 512, peerType: eBGP", false, false),
     ] {
@@ -296,7 +296,7 @@ fn patterns() {
     }
 }
 
-/// A net of few that overlap, of either family.
+/// One of a few overlapping nets, of either family.
 fn nets() -> impl Strategy<Value = IpNet> {
     (any::<bool>(), 0_u8..=6, 0_u8..64).prop_map(|(is_v4, length, bits)| {
         let first = bits << 2;
@@ -349,8 +349,8 @@ fn bits_agree(net: IpNet, prefix: IpNet) -> bool {
 }
 
 proptest! {
-    /// Filters say what the first of all their rules says that matches alone; and whether a rule's net matches is told
-    /// by its bits.
+    /// The deciding rule is the first of all rules that would match if it were a filter's only rule. An independent test of
+    /// the bits decides whether a rule's net matches.
     #[test]
     fn the_first_rule_that_matches_alone_decides(
         parts in prop::collection::vec(prop::collection::vec(any_rule(), 0..4), 0..4),

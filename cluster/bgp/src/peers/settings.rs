@@ -1,4 +1,4 @@
-//! What the `BGPConfiguration`s say of all nodes, and of one.
+//! The settings of `BGPConfiguration`s, for all nodes and for one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,15 +9,15 @@ use manx_objects::object::{Kind, Object};
 use super::Speaker;
 use crate::export::Priorities;
 
-/// The autonomous system of a cluster whose settings name none.
+/// The autonomous system of a cluster whose settings have none.
 pub(super) const SYSTEM: u32 = 64512;
 
 /// See the module.
 pub(super) struct Settings<'a> {
     pub(super) default: Option<&'a BgpConfiguration>,
-    /// The nodes that have settings of their own.
+    /// The settings of single nodes, by name.
     nodes: BTreeMap<&'a str, &'a BgpConfiguration>,
-    /// The names of those that are not valid.
+    /// The names of invalid `BGPConfiguration`s.
     broken: BTreeSet<&'a str>,
 }
 
@@ -41,7 +41,7 @@ impl<'a> Settings<'a> {
         settings
     }
 
-    /// Whether settings that are not valid are for a node.
+    /// Whether invalid settings apply to a node.
     pub(super) fn is_broken_for(&self, node: &str) -> bool {
         let is_its = |name: &&str| *name == "default" || name.strip_prefix("node.") == Some(node);
         self.broken.iter().any(is_its)
@@ -55,13 +55,13 @@ impl<'a> Settings<'a> {
         node.node.bgp.system.unwrap_or(self.system())
     }
 
-    /// The port at which a node listens, if the settings say one.
+    /// The port at which a node listens, if the settings have one.
     pub(super) fn port_of(&self, node: &str) -> Option<u16> {
         let own = self.nodes.get(node).and_then(|it| it.listen_port);
         own.or_else(|| self.default.and_then(|it| it.listen_port))
     }
 
-    /// The communities of what a node announces. If its own settings have some, those of all nodes do not count.
+    /// The communities of the routes that a node announces. If its own settings have some, those of all nodes do not apply.
     pub(super) fn advertisements_of(&self, node: &str) -> &'a [Advertisement] {
         let own = self.nodes.get(node).copied().filter(|it| !it.advertisements.is_empty());
         own.or(self.default).map(|it| &*it.advertisements).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! Topologies as facts: the objects, a node, and its peers. Those of Calico's own tests are named as there; the facts are
-//! what its nodes are configured to do.
+//! Topologies as tables: the objects, a node, and its peers. Topologies of Calico's own tests have their names; the
+//! expected peers are those in its nodes' configuration.
 
 use std::fmt::Write as _;
 
@@ -9,8 +9,8 @@ use super::settings::SYSTEM;
 use super::*;
 use crate::peer::SecretKey;
 
-/// `name 10.0.0.1 [fd00::1] [key=value ...]`: a Node with these addresses; `as=` and `rr=` are its annotations, all else
-/// labels.
+/// `name 10.0.0.1 [fd00::1] [key=value ...]`: a Node with these addresses. `as=` and `rr=` are annotations, and all other
+/// keys are labels.
 fn node(text: &str) -> String {
     let mut words = text.split_whitespace();
     let name = words.next().unwrap();
@@ -41,7 +41,7 @@ fn calico(kind: &str, name: &str, spec: &str) -> String {
     )
 }
 
-/// `default: SPEC`, `node.NAME: SPEC`: settings. `BGPPeer NAME: SPEC`: a peer. All else: a node.
+/// `default: SPEC` and `node.NAME: SPEC` are settings. `BGPPeer NAME: SPEC` is a peer. All other texts are nodes.
 fn contents(objects: &[&str]) -> Contents {
     let texts = objects.iter().map(|text| match text.split_once(": ") {
         Some((name, spec)) => match name.strip_prefix("BGPPeer ") {
@@ -56,13 +56,13 @@ fn contents(objects: &[&str]) -> Contents {
 
 fn peering(objects: &[&str], node: &str) -> Peering {
     let contents = contents(objects);
-    // That it is not heeded is told where it is read.
+    // The reader reports that this field has no effect.
     let others = contents.problems.iter().filter(|it| it.field != "spec.bindMode");
     assert!(others.clone().next().is_none(), "{:?}", others.collect::<Vec<_>>());
     peers(&contents, node)
 }
 
-/// A peer in words: what is not the default.
+/// A peer as text, without default values.
 fn words(peer: &Peer) -> String {
     let kind = match peer.kind {
         PeerType::Global => "global",
@@ -111,7 +111,7 @@ fn words(peer: &Peer) -> String {
     text
 }
 
-/// The peers of a node, in words.
+/// The peers of a node, as text.
 fn told(objects: &[&str], node: &str) -> Vec<String> {
     let peering = peering(objects, node);
     assert!(peering.problems.is_empty(), "{:?}", peering.problems);
@@ -124,7 +124,7 @@ fn problems(objects: &[&str], node: &str) -> Vec<String> {
 
 const MASTER: &str = "kube-master";
 const OFF: &str = "default: nodeToNodeMeshEnabled: false";
-/// Three nodes of two families, as most topologies have them.
+/// Three nodes with both families, as in most topologies.
 const DUAL: [&str; 3] = [
     "kube-master 10.192.0.2 2001::103",
     "kube-node-1 10.192.0.3 2001::102",
@@ -133,7 +133,7 @@ const DUAL: [&str; 3] = [
 const SINGLE: [&str; 3] =
     ["kube-master 10.192.0.2", "kube-node-1 10.192.0.3", "kube-node-2 10.192.0.4"];
 
-/// A topology: its name, the objects, and the peers of the node that each line is about.
+/// Checks a topology: its name, the objects, and the peers of the node that each line names.
 fn check(name: &str, nodes: &[&str], objects: &[&str], node: &str, expected: &[&str]) {
     let all: Vec<&str> = nodes.iter().chain(objects).copied().collect();
     assert_eq!(told(&all, node), expected, "{name}, {node}");
@@ -211,7 +211,7 @@ fn calicos_mesh() {
 
 #[test]
 fn calicos_peers_of_all_nodes() {
-    // The topology has 10.192.0.1 at port 166, too, which is a problem here: see the test of two ports.
+    // The original topology also has 10.192.0.1 at port 166. That is a problem here: see the test of two ports.
     let nodes = ["kube-master 10.192.0.2", "kube-node-1 10.192.0.3", "kube-node-2 10.192.0.1"];
     let objects = [
         "default: nodeToNodeMeshEnabled: false, asNumber: 64567, listenPort: 150, bindMode: NodeIP",
@@ -228,7 +228,7 @@ fn calicos_peers_of_all_nodes() {
             "global 10.192.0.3 port 150 as 64567 own 64567 any source passive",
         ],
     );
-    // The other end of the one above.
+    // The other end of the peering above.
     check(
         "explicit_peering/global",
         &nodes,
@@ -375,7 +375,7 @@ fn calicos_route_reflectors() {
             "node fe0a::4 as 64532 own 64532 client of 10.0.0.1",
         ],
     );
-    // By its address the reflector is a peer of all nodes over IPv6 only.
+    // An IPv6 address makes the reflector a peer of all nodes over IPv6 only.
     let by_address = "BGPPeer other-nodes: peerIP: 'fe0a::2'";
     check(
         "explicit_peering/route_reflector_v6_by_ip",
@@ -503,7 +503,7 @@ fn systems_of_nodes_and_of_one_peer() {
         "b",
         &["mesh 10.0.0.1 as 65001 own 65000", "mesh 10.0.0.3 as 65003 own 65000 passive"],
     );
-    // Both ends of a peering with a system of its own agree about it.
+    // If a peering has its own `localASNumber`, both ends use it.
     let selected = [OFF, "BGPPeer p: node: a, peerSelector: all(), localASNumber: 64999"];
     check("a", &nodes[..2], &selected, "a", &["node 10.0.0.2 as 64512 own 64999"]);
     check("b", &nodes[..2], &selected, "b", &["node 10.0.0.1 as 64999 own 64512"]);
@@ -525,7 +525,7 @@ fn a_gateway_belongs_to_the_object_that_makes_the_peer() {
     let nodes = ["a 10.0.0.1", "b 10.0.0.2"];
     let far = "BGPPeer far: peerIP: 192.0.2.1, asNumber: 65001, reachableBy: 10.0.0.9";
     let also = "BGPPeer some: peerIP: 192.0.2.1, asNumber: 65001, node: a, reachableBy: 10.0.0.8";
-    // It makes no peer of node a, whose mesh has one of this name and address.
+    // This object makes no peer of node a, whose mesh has a peer with this name and address.
     let of_b = "BGPPeer b: peerIP: 10.0.0.2, asNumber: 64512, node: b, reachableBy: 10.0.0.7";
     let found = |objects: &[&str], node: &str| {
         let all = [&nodes[..], objects].concat();
@@ -551,7 +551,7 @@ fn the_node_itself() {
     assert!(own.listens_at_addresses);
     let own = peering(&all, "b");
     assert_eq!((own.system, own.port, own.cluster), (65000, 1790, None));
-    // Of Calico's topology mesh/hash.
+    // The value is from Calico's topology mesh/hash.
     assert_eq!(hashed("kube-master"), Ipv4Addr::new(25, 79, 212, 8));
     assert_eq!(peering(&["kube-master fd00::1"], "kube-master").router_id, hashed("kube-master"));
     let own = peering(&["a 10.0.0.1"], "a");
@@ -583,9 +583,9 @@ fn an_address_that_two_nodes_claim_is_nobodys() {
         peering.peers.iter().map(|peer| peer.address.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(seen("a"), ["10.0.0.4"]);
-    // It stays at the sessions that others accept.
+    // Node b keeps the sessions that other nodes accept.
     assert_eq!(seen("b"), ["10.0.0.1", "10.0.0.4"]);
-    // An object that names the address names what has it, and not a node.
+    // An object that names the address means whatever host has it, so the other node does not matter.
     let by_address = ["BGPPeer p: peerIP: 10.0.0.2, asNumber: 64512"];
     let peering = peering(&[&nodes[..], &by_address].concat(), "d");
     let told: Vec<String> = peering.peers.iter().map(words).collect();
@@ -621,7 +621,7 @@ fn settings_that_are_not_valid_make_no_peers() {
     let broken = "asNumber: none";
     assert_eq!(seen(&format!("default: {broken}"), "a"), (vec![], 1));
     assert_eq!(seen(&format!("node.a: {broken}"), "a"), (vec![], 1));
-    // Where that node listens is not known.
+    // The port at which that node listens is not known.
     assert_eq!(seen(&format!("node.a: {broken}"), "b"), (vec!["c".to_owned()], 0));
 }
 
@@ -658,7 +658,7 @@ fn what_is_wrong_is_told() {
     );
     let told = problems(&nodes, "c");
     assert!(told.len() == 1 && told[0].starts_with("Node c: found no valid object"), "{told:?}");
-    // A node's own pods are nobody's peer here; the reader says so.
+    // A node's own pods are not peers here; the reader reports that.
     let workloads =
         contents(&["a 10.0.0.1", "BGPPeer p: localWorkloadSelector: all(), asNumber: 64512"]);
     assert_eq!(workloads.problems.len(), 1);

@@ -1,4 +1,4 @@
-//! What peers are told of each prefix. Peers that are told alike share what was found for one of them.
+//! Computes what is announced to each peer for each prefix. Peers with equal announcements share the results.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,27 +18,27 @@ use crate::filter::Filters;
 use crate::path::{Attributes, Update};
 use crate::peer::Peer;
 
-/// The most results that are kept, and the most that their attributes weigh.
+/// The most cached results, and the greatest weight of their attributes.
 const MOST: usize = 16 * 1024;
 const MOST_WEIGHT: usize = 8 << 20;
 
-/// A path, for peers that are told alike: their group, the attributes' place in memory, and the peer that has told it.
-/// A route of this node itself has neither.
+/// The key of a result: the group of peers with equal announcements, the attributes' address in memory, and the peer that
+/// announced the path. For a route of this node itself the last two are zero and `None`.
 type Key = (u64, usize, Option<u32>);
 
-/// What was found for groups of peers, until something changes that it depends on.
+/// A cache of results for groups of peers, until something changes on which a result depends.
 ///
-/// The attributes that a result is for are kept with it, so that no others come to the same place in memory.
+/// The cache keeps the original attributes alive, so no other attributes can get the same address in memory.
 #[derive(Debug)]
 pub(super) struct Cache {
     results: HashMap<Key, (Option<Arc<Attributes>>, Told), RandomState>,
-    /// Equal results are one, so that their prefixes are told together.
+    /// Equal results are shared, so that their prefixes can be announced together.
     told: Interner,
-    /// What the attributes of the results weigh.
+    /// The total weight of the results' attributes.
     weight: usize,
 }
 
-/// What is told of a path: its attributes for the peer. `None`: it is not told.
+/// The announcement of a path: its attributes for the peer. `None` if it is not announced.
 type Told = Option<Arc<Attributes>>;
 
 impl Cache {
@@ -46,13 +46,13 @@ impl Cache {
         Self { results: HashMap::default(), told: Interner::new(), weight: 0 }
     }
 
-    /// Forgets all results.
+    /// Removes all results.
     pub(super) fn clear(&mut self) {
         *self = Self::new();
     }
 }
 
-/// The parts of the table that say what peers are told.
+/// The parts of the table from which announcements follow.
 pub(super) struct Advertiser<'a> {
     pub(super) configuration: &'a Configuration,
     pub(super) states: &'a [State],
@@ -60,7 +60,7 @@ pub(super) struct Advertiser<'a> {
 }
 
 impl Advertiser<'_> {
-    /// What a peer is told of a prefix.
+    /// The announcement of a prefix to a peer.
     pub(super) fn advertised(
         &mut self,
         entry: &mut Entry,
@@ -100,7 +100,7 @@ impl Advertiser<'_> {
         found
     }
 
-    /// Asks what is told of the prefix's route.
+    /// Computes the announcement of the prefix's route.
     fn find(
         &mut self,
         entry: &Entry,
@@ -117,7 +117,7 @@ impl Advertiser<'_> {
     }
 }
 
-/// A path with what the table knows of its peer.
+/// A path with the table's data about its peer.
 pub(super) fn path(states: &[State], stored: &Stored) -> Path {
     let state = &states[stored.peer as usize];
     Path {
@@ -129,12 +129,12 @@ pub(super) fn path(states: &[State], stored: &Stored) -> Path {
     }
 }
 
-/// The news of a peer, put together by their attributes.
+/// The pending changes for a peer, grouped by attributes.
 #[derive(Debug, Default)]
 pub(super) struct News {
     pub(super) withdrawn: Vec<IpNet>,
     announced: Vec<(Arc<Attributes>, Vec<IpNet>)>,
-    /// The place of attributes in the list, by their place in memory.
+    /// The index of attributes in the list, by their address in memory.
     places: HashMap<usize, usize, RandomState>,
     pub(super) count: usize,
 }
@@ -145,7 +145,7 @@ impl News {
         self.withdrawn.push(prefix);
     }
 
-    /// Announces a prefix. Attributes that are equal are one (they were interned).
+    /// Announces a prefix. Equal attributes have one address, because they were interned.
     pub(super) fn announce(&mut self, attributes: Arc<Attributes>, prefix: IpNet) {
         self.count += 1;
         if let Some((last, prefixes)) = self.announced.last_mut()

@@ -1,4 +1,4 @@
-//! A set of small numbers, a bit for each.
+//! A set of small numbers, stored as one bit for each.
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
-//! Attributes that are equal are kept once: routers tell a few for many prefixes.
+//! Stores equal attributes once, because routers announce few different ones for many prefixes.
 //!
-//! Laws: two attributes that were interned are equal if and only if they are one. Those that nobody needs take no more memory
-//! than those that somebody does, and [`SPARE_WEIGHT`].
+//! Laws: two interned attributes are equal if and only if they are one object. Unused attributes take at most as much
+//! memory as used ones, plus [`SPARE_WEIGHT`].
 
 use std::sync::Arc;
 
@@ -11,21 +11,21 @@ use hashbrown::HashTable;
 use super::taken;
 use crate::path::Attributes;
 
-/// How many attributes are kept at least before those that nobody needs are looked for.
+/// The least number of stored attributes at which unused ones are removed.
 const SPARE: usize = 1024;
 
-/// The same of their [`weight`].
+/// The least total [`weight`] at which unused ones are removed.
 const SPARE_WEIGHT: usize = 1 << 20;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Interner {
-    /// Each with its hash, so that a larger table is made without a look at all of them.
+    /// The attributes, each with its hash, so that the table can grow without hashing all of them again.
     all: HashTable<(u64, Arc<Attributes>)>,
     hasher: RandomState,
-    /// From this number on, those that nobody needs are removed.
+    /// The number of attributes at which unused ones are removed next.
     most: usize,
-    /// What they weigh together, and the weight from which on the same is done.
+    /// The total weight, and the weight at which unused ones are removed next.
     weight: usize,
     most_weight: usize,
 }
@@ -36,7 +36,7 @@ impl Interner {
         Self { all, hasher, most: SPARE, weight: 0, most_weight: SPARE_WEIGHT }
     }
 
-    /// The one that is equal to these.
+    /// Returns the stored attributes that are equal to these.
     pub(super) fn intern(&mut self, attributes: Arc<Attributes>) -> Arc<Attributes> {
         let Self { all, hasher, most, weight, most_weight } = self;
         if all.len() >= *most || *weight >= *most_weight {
@@ -81,7 +81,7 @@ mod tests {
         assert!(interner.all.len() <= 2 * SPARE, "{}", interner.all.len());
     }
 
-    /// A peer that tells one prefix again and again, with other long attributes each time.
+    /// A peer announces one prefix again and again, with other long attributes each time.
     #[test]
     fn long_ones_that_nobody_needs_go_before_there_are_many() {
         let mut interner = Interner::new();

@@ -1,4 +1,4 @@
-//! What peers have told.
+//! The routes that peers have announced.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,20 +15,20 @@ use crate::decision::{self, Path};
 /// Guide, protocol Kernel).
 pub(super) const MOST_NEXT_HOPS: usize = 16;
 
-/// The most prefixes that are looked at for one part of the next hops: with paths of 100 peers to each this takes some 20 ms,
-/// while which sessions wait.
+/// The most prefixes that one call reads for the next hops. If each has paths of 100 peers, a call takes some 20 ms, during
+/// which sessions wait.
 pub(super) const PART: usize = 4 * 1024;
 
-/// The peers whose paths count.
+/// The peers whose paths are considered.
 #[derive(Debug)]
 pub(super) struct Meant<'a> {
     pub(super) states: &'a [State],
-    /// Whether the peer with each number is meant.
+    /// Whether the peer with each number is considered.
     pub(super) peers: Vec<bool>,
 }
 
 impl Meant<'_> {
-    /// The paths of these peers that are used, the best one first.
+    /// The used paths of these peers, the best one first.
     pub(super) fn used(&self, entry: &Entry) -> Vec<Learned> {
         let paths = entry.paths.as_slice().iter().filter(|it| self.peers[it.peer as usize]);
         let paths: Vec<Path> = paths.map(|it| path(self.states, it)).collect();
@@ -36,8 +36,8 @@ impl Meant<'_> {
         decision::used(&paths).into_iter().map(of).collect()
     }
 
-    /// Appends the next hops of a part of the prefixes: those of the paths that are used, each once, the best one first.
-    /// Returns where the next part begins.
+    /// Appends the next hops of a range of the prefixes: those of the used paths, each once, the best one first. Returns
+    /// where the next range begins.
     pub(super) fn next_hops(
         &self,
         routes: &Routes,
@@ -45,7 +45,8 @@ impl Meant<'_> {
         all: &mut Vec<(IpNet, IpAddr)>,
     ) -> Option<usize> {
         for entry in routes.part(from, PART)?.filter(|it| it.own.is_none()) {
-            // A path of another peer may have beaten one of these by MULTI_EXIT_DISC, so all of these are compared again.
+            // A path of another peer may have excluded one of these by `MULTI_EXIT_DISC`, so all of these are compared
+            // again.
             let begin = all.len();
             for Learned { next_hop, .. } in self.used(entry) {
                 let row = (entry.prefix, next_hop);
@@ -58,8 +59,8 @@ impl Meant<'_> {
     }
 }
 
-/// Adds a part of the prefixes that peers have told to the first ones of each family, in their order: `most` of a family
-/// stay. Returns where the next part begins.
+/// Adds a range of the announced prefixes to the first ones of each family, in their order. At most `most` of a family are
+/// kept. Returns where the next range begins.
 pub(super) fn first_prefixes(
     routes: &Routes,
     (most, from): (usize, usize),

@@ -1,4 +1,4 @@
-//! The paths to one prefix, the best one first. One path takes no memory of its own.
+//! The paths to one prefix, the best one first. A single path needs no separate allocation.
 
 use std::mem;
 use std::slice;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use crate::path::Attributes;
 
-/// A path, as the table keeps it.
+/// A path in the table.
 #[derive(Debug, Clone)]
 pub(super) struct Stored {
-    /// The number of the peer that has told it.
+    /// The number of the peer that announced the path.
     pub(super) peer: u32,
-    /// Whether the peer's session is gone, and the path is kept until it comes back (RFC 4724).
+    /// Whether the peer's session has ended and the path is kept until the peer returns (RFC 4724).
     pub(super) is_stale: bool,
     pub(super) attributes: Arc<Attributes>,
 }
@@ -60,7 +60,7 @@ impl Paths {
         self.as_mut_slice().iter_mut().find(|it| it.peer == peer)
     }
 
-    /// Takes a path of a peer that has none here. It comes last.
+    /// Adds a path of a peer that has none here, as the last one.
     pub(super) fn push(&mut self, path: Stored) {
         *self = match mem::take(self) {
             Self::None => Self::One(path),
@@ -72,7 +72,7 @@ impl Paths {
         };
     }
 
-    /// Removes the path of a peer. The others keep their order but for the last.
+    /// Removes the path of a peer. The last path may take its place; the others keep their order.
     pub(super) fn remove(&mut self, peer: u32) -> Option<Stored> {
         let at = self.as_slice().iter().position(|it| it.peer == peer)?;
         match mem::take(self) {
@@ -93,7 +93,7 @@ impl Paths {
         }
     }
 
-    /// Puts the path at a place first.
+    /// Moves the path at an index to the first place.
     pub(super) fn put_first(&mut self, at: usize) {
         let all = self.as_mut_slice();
         if at < all.len() {

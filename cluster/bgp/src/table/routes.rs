@@ -1,13 +1,13 @@
 //! The prefixes of the table, in the order of their last change.
 //!
-//! Each prefix has a number, by which sessions note that they have told it, and one place in the log: that of its last
-//! change. A session reads the log from where it was; so what a peer has not been told yet takes no memory, however slow
-//! the peer is and however many there are.
+//! Each prefix has a number, which sessions store for announced prefixes, and one position in the log: that of its last
+//! change. A session continues to read the log from its last position. So pending announcements take no memory for each
+//! peer, however slow the peer is and however many there are.
 //!
 //! Laws (`tests` below, and those of the table):
-//! - A reader that reads to the end has seen every prefix that has changed since it began, in its last state.
-//! - A prefix is here as long as it has a path, is this node's own, or is held by a peer that was told it.
-//! - The log has at most two elements for each prefix, and [`SPARE`].
+//! - A reader that reads to the end has seen every prefix that has changed since its start, in the prefix's last state.
+//! - A prefix is stored as long as it has a path, is this node's own, or was announced to a peer and not withdrawn.
+//! - The log has at most two entries for each prefix, plus [`SPARE`].
 
 use ahash::RandomState;
 use hashbrown::HashTable;
@@ -16,25 +16,25 @@ use ipnet::IpNet;
 use super::paths::Paths;
 use crate::export::OwnRoute;
 
-/// How many elements of the log may be out of date before it is made anew, besides as many as there are prefixes.
+/// The number of outdated entries, in addition to one for each prefix, above which the log is rebuilt.
 const SPARE: usize = 1024;
 
-/// A prefix that is here.
+/// A stored prefix.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) prefix: IpNet,
-    /// What it is of this node itself.
+    /// The kind of the prefix, if it is this node's own.
     pub(super) own: Option<OwnRoute>,
-    /// Whether the rules for all peers let it leave the node; `None`: not asked since they changed.
+    /// Whether the rules for all peers allow its announcement; `None` if that was not determined since the rules changed.
     pub(super) is_allowed: Option<bool>,
-    /// How many sessions hold it.
+    /// The number of sessions to which it was announced and not withdrawn.
     pub(super) holders: u32,
-    /// Its place in the log. `u64::MAX`: this number is free.
+    /// The position of its last change in the log. `u64::MAX`: this number is free.
     at: u64,
     pub(super) paths: Paths,
 }
 
-/// The place of no prefix.
+/// The position that no prefix has.
 const NOWHERE: u64 = u64::MAX;
 
 /// See the module.
@@ -45,7 +45,7 @@ pub(super) struct Routes {
     index: HashTable<u32>,
     hasher: RandomState,
     log: Vec<u32>,
-    /// The place of the log's first element.
+    /// The position of the log's first entry.
     begin: u64,
 }
 
@@ -61,14 +61,14 @@ impl Routes {
         }
     }
 
-    /// The number of a prefix that is here.
+    /// The number of a stored prefix.
     pub(super) fn find(&self, prefix: IpNet) -> Option<u32> {
         let hash = hash(&self.hasher, prefix);
         self.index.find(hash, |it| self.entries[*it as usize].prefix == prefix).copied()
     }
 
-    /// The number of a prefix. One that is not here comes, without a path. The caller [removes](Self::remove_unused) it
-    /// if it stays so.
+    /// Returns the number of a prefix. A new prefix is stored, without a path. If it gets none, the caller
+    /// [removes](Self::remove_unused) it.
     pub(super) fn number(&mut self, prefix: IpNet) -> u32 {
         if self.index.len() == self.index.capacity() {
             self.enlarge_index();
@@ -85,14 +85,14 @@ impl Routes {
             number
         } else {
             entries.push(entry);
-            // Prefixes are bounded far below: by what all peers may tell.
+            // The number of prefixes is far below this limit, because the prefixes of all peers are bounded.
             (entries.len() - 1) as u32
         };
         index.insert_unique(hash, number, |it| self::hash(hasher, entries[*it as usize].prefix));
         number
     }
 
-    /// Makes the index twice as large. Prefixes are read in their order in memory, which the index itself would not do.
+    /// Doubles the index. It reads the prefixes in memory order, which the index itself would not do when it grows.
     fn enlarge_index(&mut self) {
         let Self { entries, index, hasher, .. } = self;
         let mut larger = HashTable::with_capacity(2 * index.len().max(4));
@@ -111,7 +111,7 @@ impl Routes {
         &mut self.entries[number as usize]
     }
 
-    /// Whether a prefix has a path of a peer. The number may be out of date.
+    /// Whether a prefix has a path of a peer. The number may be outdated.
     pub(super) fn has_path(&self, number: u32, peer: u32) -> bool {
         self.entries.get(number as usize).is_some_and(|it| it.paths.of(peer).is_some())
     }
@@ -122,25 +122,25 @@ impl Routes {
         self.entries.iter().filter(|it| it.is_used())
     }
 
-    /// The prefixes with at most `most` numbers from one on. `None`: there are no such numbers.
+    /// The prefixes whose numbers are among `most` numbers from `from` on. Returns `None` if there are no such numbers.
     pub(super) fn part(&self, from: usize, most: usize) -> Option<impl Iterator<Item = &Entry>> {
         let end = (from + most).min(self.entries.len());
         let part = self.entries.get(from..end).filter(|it| !it.is_empty())?;
         Some(part.iter().filter(|it| it.is_used()))
     }
 
-    /// Has the rules for all peers asked again.
+    /// Makes the rules for all peers be evaluated again.
     pub(super) fn forget_rules(&mut self) {
         self.entries.iter_mut().for_each(|it| it.is_allowed = None);
     }
 
-    /// Notes that a prefix has changed: readers see it again.
+    /// Records that a prefix has changed, so that readers see it again.
     pub(super) fn note(&mut self, number: u32) {
         self.entries[number as usize].at = self.end();
         self.log.push(number);
     }
 
-    /// Removes a prefix that nothing needs any more.
+    /// Removes a prefix that is no longer needed.
     pub(super) fn remove_unused(&mut self, number: u32) {
         let Self { entries, free, index, hasher, .. } = self;
         let entry = &mut entries[number as usize];
@@ -154,24 +154,24 @@ impl Routes {
             free.push(number);
         }
         if index.is_empty() {
-            // Nothing is left that a number could mean, so a large table's memory goes.
+            // No number has a meaning any more, so the memory of a large table is freed.
             self.begin = self.end();
             (self.entries, self.free, self.log) = (Vec::new(), Vec::new(), Vec::new());
             self.index = HashTable::new();
         }
     }
 
-    /// The place where the log begins: a reader from here sees all prefixes.
+    /// The position where the log begins. A reader that starts here sees all prefixes.
     pub(super) const fn begin(&self) -> u64 {
         self.begin
     }
 
-    /// The place behind the last change.
+    /// The position after the last change.
     pub(super) const fn end(&self) -> u64 {
         self.begin + self.log.len() as u64
     }
 
-    /// The next prefix for a reader, who moves behind it.
+    /// The next prefix for a reader; moves the reader to the position after it.
     pub(super) fn read(&self, reader: &mut u64) -> Option<u32> {
         loop {
             *reader = (*reader).max(self.begin);
@@ -183,12 +183,12 @@ impl Routes {
         }
     }
 
-    /// Whether the log has so much that is out of date that it should be [made anew](Self::renew_log).
+    /// Whether the log has so many outdated entries that it should be [rebuilt](Self::renew_log).
     pub(super) fn is_log_long(&self) -> bool {
         self.log.len() > 2 * self.index.len() + SPARE
     }
 
-    /// Makes the log anew, without what is out of date. The readers move with it.
+    /// Rebuilds the log without outdated entries. The readers' positions are adjusted.
     pub(super) fn renew_log<'a>(&mut self, readers: impl Iterator<Item = &'a mut u64>) {
         let mut readers: Vec<&mut u64> = readers.collect();
         readers.sort_unstable();
@@ -210,7 +210,7 @@ impl Routes {
     }
 }
 
-/// The hash of a prefix. Its key is random: peers choose the prefixes.
+/// The hash of a prefix. The hash key is random, because peers choose the prefixes.
 fn hash(hasher: &RandomState, prefix: IpNet) -> u64 {
     match prefix {
         IpNet::V4(it) => {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     proptest! {
-        /// A reader sees each prefix that is there and has changed since it saw it last, and no other one.
+        /// A reader sees exactly those stored prefixes that have changed since it last saw them.
         #[test]
         fn readers_see_what_has_changed(all in prop::collection::vec(steps(), 0..80)) {
             let mut routes = Routes::new();

@@ -10,23 +10,23 @@ use super::values::{Counts, Opened};
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) address: IpAddr,
-    /// Whether the peer is of this autonomous system.
+    /// Whether the peer is in this autonomous system.
     pub(super) is_internal: bool,
-    /// The identifier that it had last.
+    /// The peer's last identifier.
     pub(super) identifier: Ipv4Addr,
-    /// The numbers of the prefixes that have a path of it, and of some that had one. A number may stand here twice.
+    /// The numbers of the prefixes with a path of this peer, and of some that had one. A number may occur twice.
     pub(super) received: Vec<u32>,
-    /// How many prefixes have a path of it.
+    /// The number of prefixes with a path of this peer.
     pub(super) count: usize,
-    /// How many of these paths are stale.
+    /// The number of these paths that are stale.
     pub(super) stale: usize,
-    /// The sum of its paths' weights.
+    /// The total weight of the peer's paths.
     pub(super) weight: usize,
     pub(super) refused: u64,
     pub(super) session: Option<Session>,
-    /// The time when its stale paths end.
+    /// The time when the peer's stale paths are removed.
     pub(super) stale_until: Option<Duration>,
-    /// Whether it was named to those who tell.
+    /// Whether the peer is already in the list of peers with pending announcements.
     pub(super) is_woken: bool,
 }
 
@@ -34,15 +34,15 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) opened: Opened,
-    /// The peers that are told alike. `None`: this one has filters, and is alone.
+    /// The group of peers that get equal announcements. `None`: this peer has filters, and is in no group.
     pub(super) group: Option<u64>,
-    /// The prefixes that it has been told and that were not withdrawn.
+    /// The prefixes that were announced to the peer and not withdrawn.
     pub(super) told: Bits,
-    /// How far it has read the log of changes.
+    /// The position up to which the session has read the log of changes.
     pub(super) reader: u64,
-    /// Whether it was said that everything was told.
+    /// Whether End-of-RIB was sent.
     pub(super) has_ended: bool,
-    /// Whether it is among those that have been told everything and wait for changes.
+    /// Whether the peer has got all routes and waits for changes.
     pub(super) rests: bool,
 }
 

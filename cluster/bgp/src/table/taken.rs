@@ -1,4 +1,4 @@
-//! What is taken of what a peer tells.
+//! Decides which paths of a peer are accepted, and with which attributes.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -9,7 +9,8 @@ use ipnet::IpNet;
 use crate::filter::{self, Direction, Filters, Verdict};
 use crate::path::Attributes;
 
-/// The bytes of a path's attributes that a peer can make as many as it likes. Paths may share them; they count for each.
+/// The weight of a path's attributes, in bytes: the parts whose size the peer can choose. Paths may share attributes; each
+/// path counts them.
 pub(super) fn weight(attributes: &Attributes) -> usize {
     let Attributes { communities, large_communities, clusters, opaque, .. } = attributes;
     let opaque: usize = opaque.iter().map(|it| it.value.len()).sum();
@@ -18,7 +19,7 @@ pub(super) fn weight(attributes: &Attributes) -> usize {
         + opaque
 }
 
-/// The attributes of a path as a peer's filters take it. `None`: they do not.
+/// The attributes of a path after a peer's import filters. Returns `None` if the filters reject it.
 pub(super) fn imported(
     filters: &Filters,
     prefix: IpNet,
@@ -33,7 +34,7 @@ pub(super) fn imported(
     }
 }
 
-/// A path's attributes as they count here: what another autonomous system prefers does not (RFC 4271, 5.1.5; RFC 4456, 8).
+/// A path's attributes without those that do not count from another autonomous system (RFC 4271, 5.1.5; RFC 4456, 8).
 pub(super) fn received(mut attributes: Arc<Attributes>, is_internal: bool) -> Arc<Attributes> {
     let Attributes { local_pref, originator, clusters, .. } = &*attributes;
     if !is_internal && (local_pref.is_some() || originator.is_some() || !clusters.is_empty()) {
@@ -44,8 +45,8 @@ pub(super) fn received(mut attributes: Arc<Attributes>, is_internal: bool) -> Ar
     attributes
 }
 
-/// Whether packets to a prefix may go to a next hop at all: both are of one family, and are addresses of hosts beyond this
-/// one's link.
+/// Whether a prefix and a next hop can be used for a route: both are of one family, and are addresses of hosts beyond this
+/// host's link.
 pub(super) fn is_routable(prefix: IpNet, next_hop: Option<IpAddr>) -> bool {
     let is_of_hosts = |address: IpAddr| match address {
         IpAddr::V4(it) => !it.is_multicast() && !it.is_loopback() && !it.is_link_local(),

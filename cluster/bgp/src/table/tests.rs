@@ -26,8 +26,8 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// The peers: a client, an internal one that is none, two other systems; and one more that is told as the first one, and one
-/// that is told as the fourth.
+/// The peers: a reflector's client, an internal peer that is none, and two peers of other systems. One more peer gets the
+/// same announcements as the first, and one the same as the fourth.
 fn peer(last: u8) -> Peer {
     let system = match last {
         1 | 2 | 5 => OWN_SYSTEM,
@@ -97,7 +97,7 @@ enum Event {
     EndOfRib(IpAddr),
     Close(IpAddr, Option<u64>),
     Refresh(IpAddr),
-    /// So many seconds pass.
+    /// This many seconds pass.
     Wait(u64),
     Take(IpAddr, usize),
 }
@@ -155,7 +155,7 @@ fn events() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The table again, by sets alone.
+/// A model of the table, which uses only sets and maps.
 #[derive(Default)]
 struct Model {
     configuration: Option<Configuration>,
@@ -163,7 +163,7 @@ struct Model {
     sessions: BTreeMap<IpAddr, Opened>,
     paths: BTreeMap<(IpAddr, IpNet), Path>,
     stale_until: BTreeMap<IpAddr, Duration>,
-    /// What each peer holds by the messages that it has been given.
+    /// The routes that each peer has, according to the messages that it got.
     told: BTreeMap<IpAddr, BTreeMap<IpNet, Attributes>>,
 }
 
@@ -187,7 +187,7 @@ impl Model {
                     && !attributes.clusters.contains(&Ipv4Addr::new(1, 1, 1, 1)))
     }
 
-    /// What a peer should hold when it has been told everything.
+    /// The routes that a peer should have after it has got all messages.
     fn should_hold(&self, to: IpAddr) -> BTreeMap<IpNet, Attributes> {
         let configuration = self.configuration.as_ref().unwrap();
         let all: BTreeSet<IpNet> = PREFIXES.iter().map(|it| net(it)).collect();
@@ -209,7 +209,7 @@ impl Model {
     }
 }
 
-/// Does to table and model what happens.
+/// Applies an event to the table and to the model.
 fn step(table: &mut Table, model: &mut Model, event: Event) {
     match event {
         Event::Configure(configuration) => {
@@ -309,7 +309,7 @@ fn close_both(table: &mut Table, model: &mut Model, peer: IpAddr, retain: Option
     }
 }
 
-/// Gives a peer its next messages, and returns whether there were any.
+/// Gives a peer its next messages. Returns whether there were any.
 fn take(table: &mut Table, model: &mut Model, peer: IpAddr, prefixes: usize) -> bool {
     let messages = table.take_messages(peer, prefixes);
     for message in &messages {
@@ -328,7 +328,7 @@ fn take(table: &mut Table, model: &mut Model, peer: IpAddr, prefixes: usize) -> 
     !messages.is_empty()
 }
 
-/// Gives all peers all their messages.
+/// Gives all peers all of their messages.
 fn drain(table: &mut Table, model: &mut Model) {
     let mut rounds = 0;
     loop {
@@ -398,7 +398,7 @@ proptest! {
     }
 }
 
-/// A table with all peers' sessions, and what each holds.
+/// A table with sessions of all peers, and its model.
 fn established() -> (Table, Model) {
     let (mut table, mut model) = (Table::new(), Model::default());
     step(&mut table, &mut model, Event::Configure(configuration(&PREFIXES[..1], true)));
@@ -408,7 +408,7 @@ fn established() -> (Table, Model) {
     (table, model)
 }
 
-/// One prefix with a path through `systems`, whose next hop is the peer.
+/// Announces one prefix with a path through `systems`, whose next hop is the peer.
 fn announce(table: &mut Table, model: &mut Model, peer: IpAddr, prefix: &str, systems: &[u32]) {
     let attributes = Attributes {
         as_path: vec![Segment::Sequence(systems.to_vec())],

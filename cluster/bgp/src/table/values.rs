@@ -1,4 +1,4 @@
-//! What the table is told, and what it says.
+//! The inputs and outputs of the table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,29 +9,29 @@ use crate::filter::Filters;
 use crate::path::Update;
 use crate::peer::Peer;
 
-/// What the table is to do.
+/// The configuration of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Configuration {
     /// This node's identifier.
     pub identifier: Ipv4Addr,
-    /// The cluster that this node reflects routes in (RFC 4456).
+    /// The cluster in which this node reflects routes (RFC 4456).
     pub cluster: Option<Ipv4Addr>,
-    /// This node's addresses. A path whose next hop is one of them is not taken.
+    /// This node's addresses. A path is refused if its next hop is one of them.
     pub addresses: BTreeSet<IpAddr>,
     /// The peers, by their addresses.
     pub peers: BTreeMap<IpAddr, Peer>,
-    /// The filters of those peers that have some.
+    /// The filters of the peers that have some.
     pub filters: BTreeMap<IpAddr, Filters>,
-    /// What leaves the node.
+    /// The rules for announcing routes.
     pub exports: Exports,
-    /// The most prefixes of one peer that is no node.
+    /// The most prefixes of a peer that is no node.
     pub prefixes: usize,
-    /// The most prefixes of one that is.
+    /// The most prefixes of a peer that is a node.
     pub prefixes_of_node: usize,
 }
 
 impl Configuration {
-    /// That of a node without peers.
+    /// The configuration of a node without peers.
     pub(super) const fn none() -> Self {
         Self {
             identifier: Ipv4Addr::UNSPECIFIED,
@@ -49,59 +49,60 @@ impl Configuration {
         if peer.is_node { self.prefixes_of_node } else { self.prefixes }
     }
 
-    /// Whether another configuration has this peer, too, and asks the same of it.
+    /// Whether another configuration also has this peer, with the same parameters and filters.
     pub fn asks_same_of(&self, peer: IpAddr, other: &Self) -> bool {
         self.peers.get(&peer) == other.peers.get(&peer)
             && self.filters.get(&peer) == other.filters.get(&peer)
     }
 }
 
-/// A session that has been established.
+/// A session that was established.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opened {
     /// The peer's identifier.
     pub identifier: Ipv4Addr,
-    /// This node's address in the session. Routes of this node lead to it.
+    /// This node's address in the session. It is the next hop of this node's own routes.
     pub here: IpAddr,
-    /// Whether the peer has kept its forwarding state over a restart, so that its paths of before hold until it has told
-    /// all (RFC 4724, 4.2).
+    /// Whether the peer has kept its forwarding state over a restart. Then its earlier paths stay valid until it has sent
+    /// all routes (RFC 4724, 4.2).
     pub keeps_routes: bool,
-    /// The time.
+    /// The current time.
     pub now: Duration,
 }
 
 /// A message for a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// Routes that have changed.
+    /// Changed routes.
     Update(Update),
-    /// Everything has been told (RFC 4724, 2).
+    /// End-of-RIB: all routes were sent (RFC 4724, 2).
     EndOfRib,
 }
 
-/// A peer has told more prefixes than it may, or more bytes of attributes than so many prefixes need. The session has to
-/// be closed (RFC 4486).
+/// A peer has announced more prefixes than allowed, or more bytes of attributes than that many prefixes need. The session
+/// must be closed (RFC 4486).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooManyPrefixes {
-    /// The most that it may tell.
+    /// The greatest allowed number of prefixes.
     pub limit: usize,
 }
 
-/// How many prefixes a peer has told, and has been told.
+/// The numbers of prefixes in both directions of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// The prefixes that are taken from it.
+    /// The accepted prefixes of the peer.
     pub received: usize,
-    /// The prefixes that were refused since the session began: loops, and next hops that lead back.
+    /// The prefixes that were refused since the session began: loops, unusable next hops, and prefixes that an import
+    /// filter rejects.
     pub refused: u64,
-    /// The prefixes that it has been told.
+    /// The prefixes that are announced to the peer.
     pub told: usize,
 }
 
-/// A route that peers have told.
+/// A route that a peer has announced.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Learned {
-    /// The address to which packets go.
+    /// The address to which packets are sent.
     pub next_hop: IpAddr,
     /// The peer.
     pub peer: IpAddr,

@@ -112,7 +112,7 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
     }
 }
 
-/// Gives a node a link with neighbours, by which others are reached without a tunnel.
+/// Gives a node a link with neighbours, by which other nodes are reached without a tunnel.
 fn make_uplink(node: &Pod) -> u32 {
     let peer = Peer { name: "far", netns: None, mac: None, index: None };
     let veth = Veth { name: "uplink", mac: None, index: None, mtu: 1500, peer };
@@ -130,7 +130,7 @@ fn make_uplink(node: &Pod) -> u32 {
     .unwrap()
 }
 
-/// What a walk changes.
+/// Runs a walk, and returns what it changed.
 fn reconcile(host: &HostDevice, desired: &HostNetwork) -> Findings {
     let mut pass = Pass::default();
     host.walk(desired, &mut pass).unwrap();
@@ -142,7 +142,8 @@ fn of_main(findings: &[String]) -> usize {
     findings.iter().filter(|it| it.starts_with("ip route table 254 ")).count()
 }
 
-/// A router's way is in the main table alone, behind other programs' routes. It stays while nobody knows the routers' ways.
+/// A route by a router is only in the main table, and has a higher metric than other programs' routes. It stays while the
+/// routers' routes are unknown.
 fn lead_by_routers(host: &HostDevice, node: &Pod, desired: &HostNetwork, address: IpAddr) {
     let net = |text: &str| text.parse::<IpNet>().unwrap();
     let [there, on_link] = [net("198.51.100.0/24"), net("172.18.0.0/24")];
@@ -183,7 +184,8 @@ fn rules(node: &Pod) -> Vec<Rule> {
     rules.filter(|it| it.made_by == MANX_PROTOCOL).collect()
 }
 
-/// Single routes are set and removed as all at once would be, from the state that is desired; and no other is touched.
+/// Single routes are set and removed with the same result as a full walk to the desired state, and no other route is
+/// touched.
 fn change_single_routes(host: &HostDevice, node: &Pod, desired: &HostNetwork, source: [IpAddr; 2]) {
     let nets = ["192.0.2.9/32", "fd99::9/128"].map(|text| text.parse::<IpNet>().unwrap());
     let set = nets.into_iter().zip(source.map(Some)).collect();
@@ -200,7 +202,7 @@ fn change_single_routes(host: &HostDevice, node: &Pod, desired: &HostNetwork, so
     assert_eq!(reconcile(host, desired), Findings::default(), "no other is left or gone");
 }
 
-/// What others have changed is found, and is as before when it is reconciled.
+/// A walk finds the changes of other programs and undoes them.
 fn set_back(host: &HostDevice, node: &Pod, desired: &HostNetwork) {
     let look = |only_looks| {
         let mut pass = Pass { only_looks, ..Pass::default() };
@@ -246,7 +248,8 @@ fn set_back(host: &HostDevice, node: &Pod, desired: &HostNetwork) {
     assert_eq!(look(true).findings, Findings::default());
 }
 
-/// Rules of Manx's that are for the port of translation: one refuses the same source at another preference.
+/// These rules are Manx's, but belong to the port of translation. One of them refuses the same source at another
+/// preference.
 fn leave_others_rules(host: &HostDevice, node: &Pod, desired: &HostNetwork) {
     let refusal = Rule {
         interface: Some("eth0".to_owned()),

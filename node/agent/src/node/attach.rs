@@ -21,13 +21,13 @@ use manx_objects::object::Kind;
 
 /// The time that an attachment waits for its pod's object.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The time while the API server reports no changes of pods. It is shorter because kubelet makes the object of a static
-/// pod at the start of each attempt, and none while an attempt waits.
+/// The same time while the API server reports no changes of pods. It is shorter because kubelet makes a static pod's object
+/// at the start of each attempt, and does not make it while an attempt waits.
 const PATIENCE_BEHIND: Duration = Duration::from_secs(2);
 
 impl Agent {
     /// The first step: addresses are reserved, those that the request names or the next in turn. A repeated request for the
-    /// same device only gives it the request's name. Another device of the pod is removed first.
+    /// same device only changes the device's attachment id to the request's. Another device of the pod is removed first.
     pub(super) fn begin_attach(
         &mut self,
         name: &ObjectName,
@@ -41,7 +41,7 @@ impl Agent {
             return self.attachments.reply(caller, Err(failure));
         }
         if let Some(AttachedPod { device, local }) = self.attachments.pods.find(name) {
-            // The pools know a pod's addresses by its attachment, so another one gets others.
+            // The pools identify a pod's addresses by its attachment, so another attachment gets other addresses.
             let is_known = self.attachments.pools().is_none()
                 || self.attachments.leases().id(&attach.pod) == attach.id().as_ref();
             if is_known && device.matches(&attach.netns, *netns, &attach.interface) {
@@ -66,7 +66,7 @@ impl Agent {
         self.attachments.start_reserving(name, request, caller, wanted);
     }
 
-    /// The addresses that a request asks for, and what the allocator has to know of the cluster.
+    /// The requested addresses, and the cluster's data that the allocator needs.
     fn wanted_addresses(&self, name: &ObjectName, attach: &Attach) -> Wanted {
         let Attach { pod, addresses, .. } = attach;
         let (taken, known) = match self.attachments.pools() {
@@ -77,8 +77,8 @@ impl Agent {
         Wanted { request: Request { pod, addresses, id: attach.id(), taken }, known }
     }
 
-    /// The reason to refuse a request if another plugin made the pod's link and should not have, or the reverse: on a node
-    /// either Manx connects all pods, or the other plugin does.
+    /// The reason to refuse a request, if another plugin made the pod's link although Manx connects the pods of this node,
+    /// or the reverse.
     fn refuse_maker(&self, request: &AttachRequest) -> Option<String> {
         let AttachRequest { attach, netns, maker, .. } = request;
         let is_handed_over = *maker == Maker::Caller && netns.is_some();
@@ -116,8 +116,8 @@ impl Agent {
         })
     }
 
-    /// Checks the attachments that wait for their pods' objects. If the object is known now, they go on in the next turn. If
-    /// they have waited too long, they fail.
+    /// Checks the attachments that wait for their pods' objects. If the object is known now, they continue in the next
+    /// turn. If they have waited too long, they fail.
     pub(super) fn check_expected(&mut self, now: Instant) {
         for name in self.attachments.pods.expected() {
             self.attachments.pods.give_up(&name, |_, caller| caller.is_closed());
@@ -160,8 +160,8 @@ impl Agent {
         Some(())
     }
 
-    /// The only step for a pod that is attached already: its lease and its device have got the request's name, or not. If
-    /// its device was lost meanwhile, the request makes another one.
+    /// The only step for a pod that is attached already. Its lease and its device have received the request's attachment
+    /// id, or this has failed. If the device was lost meanwhile, the request makes another one.
     pub(super) fn end_renewing(
         &mut self,
         name: &ObjectName,
@@ -205,9 +205,9 @@ impl Agent {
         }
     }
 
-    /// The third step: the device becomes a port, and its pod an endpoint. If there is no port, the device is removed before
-    /// the caller gets the error. A device whose caller has gone is removed, too. `hands_over` is the caller that has made the
-    /// device.
+    /// The third step: the device becomes a port, and its pod an endpoint. If there is no port, the device is removed
+    /// before the caller gets the error. A device whose caller has gone is removed, too. `hands_over` is the caller that
+    /// made the device.
     pub(super) fn end_making(
         &mut self,
         name: &ObjectName,
@@ -255,7 +255,7 @@ impl Agent {
         Some(())
     }
 
-    /// Ends an attachment whose caller has gone before it made the device.
+    /// Ends an attachment whose caller disconnected before it made the device.
     pub(super) fn abandon_making(&mut self, name: &ObjectName) -> Option<()> {
         let Making { reservation, .. } = self.attachments.pods.end_making(name)?;
         self.release_addresses(name, ToRelease::Reservation(reservation), None);

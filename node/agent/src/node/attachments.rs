@@ -1,4 +1,4 @@
-//! Attachments: the pods of this node, their addresses and devices, and the work for them that is under way.
+//! Attachments: the pods of this node, their addresses and devices, and the work in progress for them.
 
 pub(super) mod steps;
 
@@ -43,13 +43,13 @@ pub(crate) type DeviceResult = Result<(PodDevice, OpenDevice), device::Error>;
 pub(crate) enum WorkResult {
     /// The reserved addresses.
     Reserved(Result<Reservation, addresses::Error>),
-    /// The addresses of a pod that has got another attachment id, with its device.
+    /// The addresses of an attached pod that has received another attachment id.
     Renewed(Result<Reservation, addresses::Error>),
     /// The device that the agent has made.
     Made(DeviceResult),
     /// The device that this caller has made and handed over.
     HandedOver(Caller, DeviceResult),
-    /// The caller that should make the device has gone.
+    /// The caller that should make the device has disconnected.
     NotHandedOver,
     /// The device is removed.
     Removed,
@@ -72,8 +72,8 @@ pub(crate) struct Attachments {
     last: u32,
 }
 
-/// The leases of a node that has had no pods. A node where something else gives out addresses leases those that are named,
-/// and takes none of a block by itself: another node may have got them.
+/// The initial leases of a node without pods. If another plugin or the cluster's pools give out addresses, the leases only
+/// contain named addresses. They never choose one from a block, because another node may have it.
 fn fresh_leases(settings: &Settings, blocks: &[ipnet::IpNet]) -> Result<Leases, Error> {
     match (settings.network, settings.ipam) {
         (Network::Manx, Ipam::HostLocal) => {
@@ -98,8 +98,8 @@ fn pool_addresses(settings: &Settings) -> Result<Option<PoolAddresses>, Error> {
 }
 
 impl Attachments {
-    /// Makes the node's own devices, whose queues are for the workers, and the receiver of all results of work. There are no
-    /// pods yet.
+    /// Makes the node's own devices, whose queues go to the workers, and the receiver of all results of work. The result
+    /// has no pods yet.
     pub(super) async fn open(
         settings: &Settings,
         blocks: &[ipnet::IpNet],
@@ -148,12 +148,12 @@ impl Attachments {
         }
     }
 
-    /// Makes the other pods of the last agent apart: they have addresses and no device. With another plugin these addresses
-    /// are released, because that plugin may give them to other pods. The devices of the last agent are restored or refused
-    /// before.
+    /// Sets the other pods of the last agent to [`State::Apart`](super::pod_state::State::Apart): they have addresses but
+    /// no device. With another plugin these addresses are released, because that plugin may give them to other pods. Call
+    /// this after the devices of the last agent are restored or refused.
     pub(super) async fn set_left_apart(&mut self) {
         if self.network == Network::OtherPlugin {
-            // A refused pod keeps its addresses until it is detached. The other plugin's DEL comes after that.
+            // A refused pod keeps its addresses until it is detached. The other plugin's DEL comes later.
             let is_here = |pod: &PodName| self.pods.state(&object_name(pod)).is_some();
             if let Err(error) = self.addresses.retain(is_here).await {
                 tracing::error!(%error, "addresses of pods that are gone stay taken");
@@ -167,7 +167,7 @@ impl Attachments {
         }
     }
 
-    /// The pods that tables name.
+    /// The pods that the tables contain.
     pub(super) fn attached(&self) -> impl Iterator<Item = (&ObjectName, &AttachedPod)> {
         self.pods.attached()
     }
@@ -182,7 +182,7 @@ impl Attachments {
         self.pods.states().filter_map(|(name, state, _)| Some((name, state.refused()?)))
     }
 
-    /// The pods of this node that another plugin has connected, and whose links this agent does not have.
+    /// The pods of this node that another plugin has connected and whose links this agent does not have.
     pub(super) fn not_judged<'a>(&'a self, view: &'a View) -> impl Iterator<Item = PodName> + 'a {
         let all = (self.network == Network::OtherPlugin).then(|| view.pods_here());
         let is_carried = |name: &ObjectName| match self.pods.state(name) {
@@ -192,12 +192,12 @@ impl Attachments {
         all.into_iter().flatten().filter(move |name| !is_carried(name)).map(pod_name)
     }
 
-    /// The owner of the pod network.
+    /// The program that owns the pod network.
     pub(super) fn network(&self) -> Network {
         self.network
     }
 
-    /// Adds an attached pod, with an endpoint index of its own.
+    /// Adds an attached pod, with its own endpoint index.
     pub(super) fn insert(
         &mut self,
         name: &ObjectName,
@@ -221,7 +221,7 @@ impl Attachments {
             .map_or(taken.len() as u32, |it| it.0)
     }
 
-    /// Queues a reply until the changes so far are in force.
+    /// Queues a reply until all changes so far are in force.
     pub(super) fn reply(&mut self, caller: Caller, response: Response) {
         self.replies.push((caller, response));
     }
@@ -239,8 +239,8 @@ impl Attachments {
         self.addresses.leases()
     }
 
-    /// The container runtime's identification of a pod's attachment, from its lease, or from a refused device if it has no
-    /// lease.
+    /// The container runtime's identification of a pod's attachment. It comes from the pod's lease, or without a lease from
+    /// a refused device.
     pub(super) fn id(&self, name: &ObjectName) -> Option<AttachmentId> {
         let pod = pod_name(name);
         let leases = self.leases();

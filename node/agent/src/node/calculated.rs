@@ -32,7 +32,7 @@ pub(super) struct OwnPorts {
     pub(super) forwarded: Option<PortId>,
     /// The link to the node's translation of service addresses.
     pub(super) service: Option<Link>,
-    /// The ports of ICMP messages about packets with the node's own address, of IPv4 and of IPv6.
+    /// The ports of ICMP messages about packets with the node's own address, for IPv4 and for IPv6.
     pub(super) icmp: [Option<PortId>; 2],
     /// The ports of tunnels.
     pub(super) underlay: Underlay,
@@ -46,7 +46,7 @@ pub(super) struct Calculated {
     /// The proof of tables before they are published, if it is on.
     pub(super) verifier: Option<Verifier>,
     pub(super) tables: Arc<Tables>,
-    /// The routes of these tables, if the calculation has later ones, whose tables were refuted.
+    /// The routes of the tables in use, if the calculation has newer ones whose tables were refuted.
     routes_in_use: Option<Vec<(IpNet, NextHop)>>,
     /// The number of pod changes that were made in tables in use.
     pub(super) changed_in_place: u64,
@@ -76,8 +76,8 @@ impl Calculated {
         }
     }
 
-    /// Applies changes of objects to the tables in use as far as possible, and returns what else is needed. Tables are not
-    /// changed in place if they have to be proved, or before the first are published.
+    /// Applies changes of objects to the tables in use as far as possible, and returns the remaining work. Tables are not
+    /// changed in place if tables are proved, or before the first tables are published.
     pub(super) fn apply_delta(
         &mut self,
         inputs: &Inputs,
@@ -95,8 +95,8 @@ impl Calculated {
         next
     }
 
-    /// Calculates new tables. `None`: the tables in use stay, because the objects have not been read completely or the new
-    /// tables are refuted.
+    /// Calculates new tables. Returns `None` if the tables in use stay, because the objects have not been read completely
+    /// or the new tables are refuted.
     pub(super) fn calculate_tables(
         &mut self,
         inputs: &Inputs,
@@ -126,8 +126,8 @@ impl Calculated {
         Some(Arc::clone(&self.tables))
     }
 
-    /// Changes the routes in the tables in use. `only`: nothing has changed but which of these addresses are services'.
-    /// `false`: new tables have to be made, which is always so if tables are proved.
+    /// Changes the routes in the tables in use. With `only`, nothing has changed except which of these addresses are
+    /// services'. Returns `false` if new tables must be made. This is always the case if tables are proved.
     pub(super) fn change_routes(
         &mut self,
         view: &View,
@@ -152,8 +152,8 @@ impl Calculated {
         }
     }
 
-    /// The tables in use with the services of now, if these have changed. They share everything else, and have the same
-    /// version: no flow looks up its ends again, and nothing is left to prove.
+    /// The tables in use with the current services, if these have changed. They share everything else and have the same
+    /// version, so no flow looks up its ends again, and no new proof is needed.
     pub(super) fn replace_services(&mut self, view: &View) -> Option<Arc<Tables>> {
         let now = view.services.manx()?.frontends.table();
         let before = self.tables.services.as_ref()?;
@@ -212,7 +212,7 @@ impl Calculated {
         (&mut self.calculation, inputs)
     }
 
-    /// Whether the last tables were wrong about a packet, so that the earlier ones stay in force.
+    /// Whether the last tables gave a wrong result for a packet, so that the earlier ones stay in force.
     pub(super) fn is_refuted(&self) -> bool {
         let verification = self.verifier.as_ref().map(Verifier::verification);
         matches!(verification, Some(Verification::Refuted(_)))

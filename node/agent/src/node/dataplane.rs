@@ -49,7 +49,7 @@ pub(super) struct Dataplane {
 }
 
 impl Dataplane {
-    /// Starts the workers and gives them the node's own ports, which are returned, too. The workers do not begin yet.
+    /// Starts the workers with the node's own ports, and returns these ports. The workers do not begin yet.
     pub(super) fn start(
         settings: &Settings,
         tunnels: uplink::Tunnels,
@@ -108,19 +108,19 @@ impl Dataplane {
         Sizes::default().flows
     }
 
-    /// Publishes tables, which bring a change into force that was `received`.
+    /// Publishes tables; `received` is the time when the change that they contain arrived.
     pub(super) fn publish(&mut self, tables: Arc<Tables>, received: Option<Instant>) {
         self.ports.workers.publish(&tables);
         self.publications.add(tables, received);
     }
 
-    /// Records that a change is in force in the tables that were in use.
+    /// Records that a change is in force in the tables in use.
     pub(super) fn note_change_in_place(&self, received: Instant) {
         self.latencies.changed(received.elapsed());
     }
 
-    /// Opens the sockets of overlays that tunnels need and that are not open. Until a socket is open its tunnels lead
-    /// nowhere.
+    /// Opens the sockets of overlays that tunnels need and that are not yet open. Until a socket is open, its tunnels have
+    /// no next hop.
     pub(super) fn open_sockets(&mut self, view: &View, open: &Sockets) -> Sockets {
         let mut needed = view.overlays();
         needed.retain(|overlay| !open.contains_key(overlay));

@@ -19,10 +19,11 @@ impl Agent {
     pub(super) fn detach(&mut self, name: &ObjectName, detach: &Detach, caller: Caller) {
         self.give_up_expected(name, detach.id.as_ref());
         let reply = Some((caller, Ok(api::Reply::Detached)));
-        // A pod that started again has another sandbox under the same name, and the DEL of the former one may come late.
+        // A pod that started again has another sandbox under the same name, and the DEL of the former sandbox may come
+        // late.
         let is_other = detach.id.is_some() && detach.id != self.attachments.id(name);
         if is_other {
-            // An agent that crashed may have taken addresses for it, before it had a lease of them.
+            // A crashed agent may have taken addresses for this attachment before it had a lease for them.
             return match detach.id.clone() {
                 Some(id) if self.attachments.pools().is_some() => {
                     self.attachments.start_releasing_other(id, reply);
@@ -33,7 +34,7 @@ impl Agent {
         self.begin_detach(name, AfterRemoval { to_release: Some(ToRelease::Lease), reply });
     }
 
-    /// Ends attachments that still wait for the pod's object, because their DEL has come already.
+    /// Ends attachments that still wait for the pod's object, although their DEL has already arrived.
     fn give_up_expected(&mut self, name: &ObjectName, id: Option<&AttachmentId>) {
         let is_gone = |request: &AttachRequest| id.is_none() || request.attach.id().as_ref() == id;
         for caller in self.attachments.pods.give_up(name, |request, _| is_gone(request)) {
@@ -43,8 +44,9 @@ impl Agent {
         }
     }
 
-    /// Begins a detachment. First tables stop naming the pod, then its port is removed, then its device, on a thread. Only
-    /// after that may another pod get the address. [`Agent::end_leaving`] goes on when tables no longer name the pod.
+    /// Begins a detachment. First the tables are changed so that they do not contain the pod, then its port is removed,
+    /// then its device, on a thread. Another pod may get the address only after that. [`Agent::end_leaving`] continues when
+    /// no tables contain the pod.
     pub(super) fn begin_detach(&mut self, name: &ObjectName, after: AfterRemoval) {
         match self.attachments.pods.begin_leaving(name, after) {
             None => self.inputs.note_pods(),
@@ -55,7 +57,7 @@ impl Agent {
         }
     }
 
-    /// Takes the ports of leaving pods from the workers, and has their devices removed. The last tables do not name these
+    /// Removes the ports of leaving pods from the workers, and then their devices. The last tables do not contain these
     /// pods, unless no tables could be made.
     pub(super) fn end_leaving(&mut self) {
         for (name, AttachedPod { device, local }, after) in self.attachments.pods.end_leaving() {
@@ -69,7 +71,7 @@ impl Agent {
         }
     }
 
-    /// Goes on after a pod's device was removed.
+    /// Continues after a pod's device was removed.
     pub(super) fn end_removing(&mut self, name: &ObjectName) -> Option<()> {
         let AfterRemoval { to_release, reply } = self.attachments.pods.end_removing(name)?;
         if let Some(to_release) = to_release {
@@ -81,7 +83,7 @@ impl Agent {
         Some(())
     }
 
-    /// Releases the addresses of a pod that has nothing else here. Its object loses them first.
+    /// Releases the addresses of a pod that has nothing else on this node. The pod's object loses them first.
     pub(super) fn release_addresses(
         &mut self,
         name: &ObjectName,
@@ -92,7 +94,7 @@ impl Agent {
         self.attachments.start_releasing(name, to_release, reply);
     }
 
-    /// Goes on after a release. If the addresses stay taken, the caller gets the error and may try again.
+    /// Continues after a release. If the release failed, the caller gets the error and may try again.
     pub(super) fn end_releasing(
         &mut self,
         name: &ObjectName,
@@ -117,9 +119,9 @@ impl Agent {
         }
     }
 
-    /// Handles a port that the workers have lost. Most pods end so: the device ends with the pod's namespace. The pod keeps
-    /// its addresses until it is detached, and may be attached anew. Another plugin's pod keeps none, because its link may
-    /// have been given back to that plugin. The loss of a port of the node itself ends the agent.
+    /// Handles a port that the workers have lost. Most pods end in this way: the device ends with the pod's namespace. The
+    /// pod keeps its addresses until it is detached, and may be attached again. A pod of another plugin keeps no addresses,
+    /// because its link may have been given back to that plugin. The loss of a port of the node itself ends the agent.
     pub(super) fn handle_lost_port(&mut self, port: PortId, error: io::Error) {
         if self.attachments.pods.is_leaving_port(port) {
             return;

@@ -1,8 +1,9 @@
-//! Which ports of this node lead to the pods that ask for them (`hostPort`): those that no process of the node uses.
+//! Decides which requested ports of this node (`hostPort`) pods get: those that no process of the node uses.
 //!
-//! Whoever can make a pod can ask for a port. What a process listens at stays the process's, as long as that pod asks:
-//! otherwise the pod would get it while the process is replaced. A file keeps these ports for the next agent. A port from
-//! which a connection is open waits until that ends, because its answers come to the same port.
+//! Any author of pods can request a port. If a process listens there, the port stays the process's for as long as that pod
+//! requests it. Otherwise the pod would get the port while the process is restarted. A file keeps these refusals for the
+//! next agent. If a connection from the port is open, the decision waits until the connection ends, because its answers
+//! come to the same port.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,19 +24,19 @@ use crate::port_rules::HostPort;
 #[derive(Debug, Default)]
 pub(super) struct HostPorts {
     granted: GrantedPorts,
-    /// The ports at which a process listened when a pod asked for them.
+    /// The requests that were refused, because a process listened at the port.
     refused: GrantedPorts,
-    /// The file that keeps them; empty: none does.
+    /// The file with the refusals; empty if there is none.
     record: PathBuf,
-    /// The ports from which connections were open.
+    /// The requests that wait, because connections from the port were open.
     waiting: BTreeMap<FrontendKey, Arc<ObjectKey>>,
 }
 
-/// The name's end of the file, beside the socket, that keeps the ports that were refused.
+/// The extension of the file with the refusals, which is next to the socket.
 const REFUSED_PORTS: &str = "refused-host-ports";
 
 impl HostPorts {
-    /// Nothing is granted. What an agent at this socket has refused stays refused.
+    /// Starts without granted ports. Earlier refusals of an agent at this socket stay.
     pub(super) fn load(socket: &Path) -> Self {
         let record = socket.with_extension(REFUSED_PORTS);
         let refused = match fs::read_to_string(&record) {
@@ -50,8 +51,8 @@ impl HostPorts {
         Self { refused, record, ..Self::default() }
     }
 
-    /// Decides about the ports that are asked for. `read` returns the ports in use; it is asked only if there is something
-    /// to decide, and nothing is granted if it fails.
+    /// Decides about the requested ports. `read` returns the used ports. It is called only if there is a new request, and
+    /// no request is granted if it fails.
     pub(super) fn decide<E>(
         &mut self,
         asked: &GrantedPorts,
@@ -103,7 +104,7 @@ impl HostPorts {
         let _ = fs::remove_file(&self.record);
     }
 
-    /// Writes the ports that were refused, one a line.
+    /// Writes the refusals, one in each line.
     fn save(&self) {
         if self.record.as_os_str().is_empty() {
             return;
@@ -120,7 +121,7 @@ impl HostPorts {
         }
     }
 
-    /// Decides about the ports that wait at the next call of [`HostPorts::decide`].
+    /// Makes the next call of [`HostPorts::decide`] decide again about the requests that wait.
     pub(super) fn retry(&mut self) {
         self.waiting.clear();
     }
@@ -130,7 +131,7 @@ impl HostPorts {
     }
 }
 
-/// The port and the pod of a line of the record at `at`.
+/// Parses the port and the pod in a line of the file at `at`.
 fn parse(line: &str, at: &Path) -> Option<(FrontendKey, Arc<ObjectKey>)> {
     let port = || {
         let [protocol, address, port, pod] = line.split(' ').collect::<Vec<_>>().try_into().ok()?;
@@ -198,7 +199,7 @@ mod tests {
             ports.decide(&asked(&[(80, "y"), (81, "x")]), UsedPorts::read).unwrap();
             assert_eq!(granted(&ports), [80, 81], "another pod, after the process");
 
-            // A connection of the node's own, from a port that a pod asks for.
+            // The node itself has a connection from a port that a pod requests.
             let server = TcpListener::bind("127.0.0.1:90").unwrap();
             let own = std::net::TcpStream::connect("127.0.0.1:90").unwrap();
             let accepted = server.accept().unwrap();

@@ -1,4 +1,4 @@
-//! The state of each of the agent's sources, and which changes are not settled yet.
+//! The state of each of the agent's sources, and the changes that are not settled yet.
 //!
 //! A source writes here, and [`settle`](super::settle) puts the changes into force.
 
@@ -27,8 +27,8 @@ fn key(pod: &ObjectName) -> ObjectKey {
     ObjectKey { kind: Kind::Pod, namespace: namespace.clone(), name: name.clone() }
 }
 
-/// The `EndpointSlice` in which the API servers write their own addresses: `default/kubernetes`, the object of that name
-/// and no other slice of that service.
+/// The `EndpointSlice` `default/kubernetes`, in which the API servers write their own addresses. Other slices of that
+/// service do not count.
 fn api_server_slice() -> ObjectKey {
     let (namespace, name) = ("default".to_owned(), "kubernetes".to_owned());
     ObjectKey { kind: Kind::EndpointSlice, namespace, name }
@@ -42,7 +42,7 @@ fn affects_api_servers(changes: &Changes) -> bool {
     }
 }
 
-/// Whether a range of services' addresses may have changed, to which the node has routes.
+/// Whether a range of services' addresses to which the node has routes may have changed.
 fn affects_service_ranges(changes: &Changes) -> bool {
     const KINDS: [Kind; 2] = [Kind::ServiceCidr, Kind::BgpConfiguration];
     match changes {
@@ -51,7 +51,7 @@ fn affects_service_ranges(changes: &Changes) -> bool {
     }
 }
 
-/// Whether the node's peers in BGP, or what they are told, may have changed.
+/// Whether the node's BGP peers, or the routes announced to them, may have changed.
 fn affects_peers(changes: &Changes) -> bool {
     const KINDS: [Kind; 5] =
         [Kind::Node, Kind::IpPool, Kind::BgpConfiguration, Kind::BgpPeer, Kind::BgpFilter];
@@ -66,17 +66,17 @@ pub(crate) struct Inputs {
     /// The source of the objects.
     pub(crate) source: Source,
     account: Account,
-    /// Addresses that the node needs elsewhere.
+    /// Addresses that the node needs for other purposes.
     reserved: Reserved,
     /// The node's own addresses, from its kernel.
     own_addresses: BTreeSet<IpNet>,
-    /// Those of its interfaces at which others can ask.
+    /// The addresses of its interfaces that other hosts can reach.
     interface_addresses: BTreeSet<IpAddr>,
     /// The nets on the node's links.
     links: Vec<IpNet>,
     /// The hardware addresses of the next hops to other nodes.
     next_hops: NextHops,
-    /// The ways out of the cluster that routers have told. `None`: they have not spoken yet since the start.
+    /// The routes out of the cluster that routers have announced. `None`: they have announced none yet since the start.
     ways_out: Option<WaysOut>,
     /// The gateways to BGP peers.
     gateways: Gateways,
@@ -91,15 +91,15 @@ pub(super) struct Unsettled {
     pub(super) objects: Option<Changes>,
     /// The time when the first change of objects was received. Changes by the agent itself have none.
     pub(super) received: Option<Instant>,
-    /// Whether the place of the node in the cluster may have changed.
+    /// Whether the node's place in the cluster may have changed.
     pub(super) place: bool,
-    /// Whether something changed that only affects tables: attached pods, next hops.
+    /// Whether a change affects only tables: attached pods, next hops.
     pub(super) tables: bool,
-    /// Whether to try again to open the socket of a tunnel.
+    /// Whether to try again to open a tunnel's socket.
     pub(super) socket: bool,
-    /// Whether the node's peers in BGP, or what they are told, may have changed.
+    /// Whether the node's BGP peers, or the routes announced to them, may have changed.
     pub(super) peers: bool,
-    /// Whether the ways out that routers have told, or the gateways to them, have changed.
+    /// Whether the routes out of the cluster, or the gateways to routers, have changed.
     pub(super) ways_out: bool,
 }
 
@@ -114,11 +114,11 @@ impl Unsettled {
     }
 }
 
-/// The agent's service account, if its name is known. Without the account no agent can read the objects.
+/// The agent's service account, if its name is known. Without the account, no agent can read the objects.
 #[derive(Default)]
 struct Account {
     key: Option<ObjectKey>,
-    /// Whether it was ever seen. An account that was never there is not a deleted one: its name may be wrong.
+    /// Whether the account was ever seen. If it was never seen, it was not deleted: its name may be wrong.
     was_seen: bool,
 }
 
@@ -137,7 +137,7 @@ impl Account {
 }
 
 impl Inputs {
-    /// Reads all objects. If the API server does not answer, this waits for it, and calls `on_wait` with the reason.
+    /// Reads all objects. If the API server does not answer, this waits for it and calls `on_wait` with the reason.
     pub(crate) async fn open(settings: &Settings, on_wait: impl Fn(&Waits)) -> Result<Self, Error> {
         let source = match &settings.datastore {
             settings::Datastore::Directory(path) => Source::open_directory(path)?,
@@ -156,7 +156,7 @@ impl Inputs {
         Ok(inputs)
     }
 
-    /// The inputs with all of a source's objects, which are unsettled.
+    /// The inputs with all of a source's objects, as unsettled changes.
     pub(super) fn new(source: Source) -> Self {
         Self {
             source,
@@ -184,7 +184,7 @@ impl Inputs {
         self.source.contents()
     }
 
-    /// Whether a pod's object may still come: an API server's watch may tell the runtime earlier than the agent.
+    /// Whether a pod's object may still arrive: an API server may report it to the runtime earlier than to the agent.
     pub(super) fn is_object_pending(&self, pod: &ObjectName) -> bool {
         matches!(self.source, Source::ApiServer(_))
             && !self.contents().objects.contains_key(&key(pod))
@@ -197,7 +197,7 @@ impl Inputs {
         self.unsettled.add(changes);
     }
 
-    /// Sets the addresses of a pod's object to those that the pod has here, by which policy knows it. `None`: it has none.
+    /// Sets the addresses of a pod's object to its addresses on this node, which policy then uses. `None` removes them.
     pub(super) fn assign(&mut self, pod: &ObjectName, addresses: Option<Vec<IpAddr>>) {
         if let Some(changes) = self.source.assign(key(pod), addresses) {
             self.unsettled.add(changes);
@@ -214,7 +214,7 @@ impl Inputs {
         self.unsettled.place |= replace(&mut self.own_addresses, addresses);
     }
 
-    /// Sets the addresses of the node's interfaces at which others can ask.
+    /// Sets the addresses of the node's interfaces that other hosts can reach.
     pub(crate) fn set_interface_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
         self.unsettled.place |= replace(&mut self.interface_addresses, addresses);
     }
@@ -229,12 +229,12 @@ impl Inputs {
         self.unsettled.tables |= replace(&mut self.next_hops, next_hops);
     }
 
-    /// Records that other passwords of peers in BGP are known.
+    /// Records that passwords of BGP peers have changed.
     pub(crate) fn note_passwords(&mut self) {
         self.unsettled.peers = true;
     }
 
-    /// Sets the ways out of the cluster that routers have told. `None`: those that the kernel has stay.
+    /// Sets the routes out of the cluster that routers have announced. With `None`, the kernel keeps its current ones.
     pub(super) fn set_ways_out(&mut self, ways_out: Option<WaysOut>) {
         self.unsettled.ways_out |= replace(&mut self.ways_out, ways_out);
     }
@@ -257,12 +257,12 @@ impl Inputs {
         self.unsettled.tables = true;
     }
 
-    /// Has the socket of a tunnel opened again.
+    /// Makes the agent try again to open a tunnel's socket.
     pub(super) fn retry_socket(&mut self) {
         self.unsettled.socket = true;
     }
 
-    /// Takes the changes that are to be settled now.
+    /// Takes the unsettled changes.
     pub(super) fn take_unsettled(&mut self) -> Unsettled {
         mem::take(&mut self.unsettled)
     }
@@ -272,7 +272,7 @@ impl Inputs {
         &self.own_addresses
     }
 
-    /// The addresses of the node's interfaces at which others can ask.
+    /// The addresses of the node's interfaces that other hosts can reach.
     pub(super) const fn interface_addresses(&self) -> &BTreeSet<IpAddr> {
         &self.interface_addresses
     }
@@ -292,12 +292,12 @@ impl Inputs {
         &self.gateways
     }
 
-    /// The ways out of the cluster that routers have told.
+    /// The routes out of the cluster that routers have announced.
     pub(super) const fn ways_out(&self) -> Option<&WaysOut> {
         self.ways_out.as_ref()
     }
 
-    /// The addresses that no pod may have, because the node needs them elsewhere.
+    /// The addresses that no pod may have, because the node needs them for other purposes.
     pub(super) fn reserved(&self) -> impl Iterator<Item = (IpAddr, ReservedFor)> + '_ {
         let servers = match self.contents().valid(&api_server_slice()) {
             Some(Object::EndpointSlice(slice)) => Some(&slice.addresses),
@@ -307,17 +307,17 @@ impl Inputs {
         self.reserved.iter().map(|(address, what)| (*address, *what)).chain(servers)
     }
 
-    /// Remembers that the account was seen, if it exists now.
+    /// Records that the account was seen, if it exists now.
     pub(super) fn check_account(&mut self) {
         self.account.check(self.source.contents());
     }
 
-    /// Whether the agent learns that Manx was removed: it knows its service account.
+    /// Whether the agent can notice that Manx is removed: it knows the name of its service account.
     pub(super) fn has_account(&self) -> bool {
         self.account.key.is_some()
     }
 
-    /// Whether the agent's service account was deleted, and so Manx removed from the cluster.
+    /// Whether the agent's service account was deleted, which means that Manx was removed from the cluster.
     pub(super) fn is_account_deleted(&self) -> bool {
         self.account.is_deleted(self.contents())
     }

@@ -1,4 +1,4 @@
-//! What Calico's IPAM has to know of the cluster to give out addresses.
+//! The cluster's data that Calico's IPAM needs to give out addresses.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,11 +11,11 @@ use super::view::View;
 use crate::pool_addresses::Known;
 use crate::tunnel_addresses::Wanted;
 
-/// The most addresses of another node that no pod gets.
+/// The most addresses of another node that are excluded for pods.
 const MOST_OF_A_NODE: usize = 16;
 
 impl View {
-    /// The labels, pools and addresses that count.
+    /// The labels, pools and excluded addresses.
     pub(super) fn known_to_pools(&self, inputs: &Inputs) -> Known {
         let node = self.cluster.nodes.get(&self.node);
         Known {
@@ -28,7 +28,8 @@ impl View {
         }
     }
 
-    /// The pools that count. One that is not valid, or overlaps an older one, has no routes, so nobody gets its addresses.
+    /// The usable pools. A pool that is not valid, or overlaps an older one, has no routes, so its addresses are not given
+    /// out.
     fn usable_pools<'a>(
         &'a self,
         inputs: &'a Inputs,
@@ -45,8 +46,8 @@ impl View {
         })
     }
 
-    /// Addresses that no pod may have, wherever they lie: those of nodes, and what this node needs. A node that names very
-    /// many addresses takes no more than a few from the pools.
+    /// Addresses that no pod may have, in any pool: those of nodes, and those that this node needs. Only [`MOST_OF_A_NODE`]
+    /// addresses of each node count, so a Node with very many addresses cannot exhaust the pools.
     fn not_for_pods(&self, inputs: &Inputs) -> BTreeMap<IpAddr, String> {
         let of_nodes = self.cluster.nodes.iter().flat_map(|(node, it)| {
             let addresses = it.addresses.iter().take(MOST_OF_A_NODE);
@@ -56,7 +57,7 @@ impl View {
         of_nodes.chain(reserved.map(|(address, what)| (address, what.to_string()))).collect()
     }
 
-    /// The tunnels for which this node needs addresses, and those that it has by its object.
+    /// The tunnels for which this node needs addresses, and the tunnel addresses in its object.
     pub(super) fn wanted_tunnels(&self, inputs: &Inputs) -> Wanted {
         let encapsulates =
             |mode: Option<EncapsulationMode>| mode.is_some_and(|it| it != EncapsulationMode::Never);
@@ -72,7 +73,7 @@ impl View {
             _ => [].iter().copied(),
         };
         let mut known = self.known_to_pools(inputs);
-        // The node's own tunnel addresses are what is asked for.
+        // The node's own tunnel addresses are the ones to be assigned, so they are not excluded.
         known.taken.retain(|address, _| !self.topology.tunnel_addresses.contains(address));
         Wanted {
             pools: [of(|it| it.ipip_mode), of(|it| it.vxlan_mode)],

@@ -17,7 +17,7 @@ use manx_observe::agent_metrics::{AgentMetrics, BlockUse};
 use manx_observe::health::{Health, Running};
 
 impl Agent {
-    /// Reports a turn of the control loop, and the agent's health.
+    /// Reports a turn of the control loop and the agent's health.
     pub(crate) fn report_health(&mut self, health: &mut Health, now: Instant) {
         if let Health::Starting(_) = health {
             *health = Health::Running(Running::new(now));

@@ -24,14 +24,14 @@ use manx_linux::listening::UsedPorts;
 use manx_linux::netlink;
 use manx_objects::few;
 
-/// The name's end of the file, beside the socket, that says which ports Manx has reserved.
+/// The extension of the file with the ports that Manx has reserved, which is next to the socket.
 const RESERVED_PORTS: &str = "reserved-ports";
 
-/// The shortest time between two looks for the status.
+/// The shortest interval between two checks of the kernel for the status.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// What a warning names of what is wrong in the node's kernel.
+/// The most faults in the node's kernel that a warning lists.
 const NAMED: usize = 3;
-/// What a line of the log names of it.
+/// The most faults that a line of the log lists.
 const NAMED_IN_LOG: usize = 20;
 
 /// See the module.
@@ -41,29 +41,29 @@ pub(super) struct NodeDevices {
     pub(super) pattern: DeviceSpec<'static>,
     host: HostDevice,
     service: Option<ServicePort>,
-    /// Why the ports of the node were not led to Manx at the last attempt.
+    /// The reason why the last attempt to route the node's ports to Manx failed.
     ports_fault: Fault,
-    /// What the last check of the host port has found.
+    /// The findings of the last check of the host port.
     host_found: Findings,
     looked: Option<(Instant, Looked)>,
 }
 
-/// What the agent wants in the node's kernel, and what is wrong there.
+/// The wanted settings of the node's kernel, and their faults.
 #[derive(Debug, Clone)]
 pub(super) struct Looked {
-    /// Those first that do not stand, at most [`MAX_NODE_SETTINGS`].
+    /// The settings, at most [`MAX_NODE_SETTINGS`]; those that the kernel lacks come first.
     pub(super) settings: Vec<NodeSetting>,
-    /// The number of all.
+    /// The number of all settings.
     pub(super) count: usize,
-    /// For people.
+    /// Texts about faults, for people.
     pub(super) wrong: Vec<String>,
 }
 
 /// The port `manx1`.
 enum ServicePort {
-    /// Of the translation by kube-proxy.
+    /// `manx1` for kube-proxy's translation.
     KubeProxy(ServiceDevice),
-    /// Of Manx's own.
+    /// `manx1` for Manx's own translation.
     Manx(TranslationDevice),
 }
 
@@ -105,7 +105,8 @@ impl NodeDevices {
         let (host, held) =
             HostDevice::attach(&namespace, &pattern, &uplink.name, settings.takes_forwarded())?;
         let record = settings.socket.with_extension(RESERVED_PORTS);
-        // An agent before this one may have translated. Its rules would keep the node's ports from who serves them now.
+        // An earlier agent may have translated services. Its rules would keep the node's ports from the processes that use
+        // them now.
         if !matches!(settings.services, Services::Manx(_))
             && let Err(error) = translation_device::remove(&record)
         {
@@ -141,7 +142,7 @@ impl NodeDevices {
         attach.device.unwrap_or(self.pattern.device)
     }
 
-    /// The MTU that fits all tunnels of the topology, and IPIP, which is Calico's default.
+    /// The greatest MTU that fits all tunnels of the topology. It also fits IPIP, which is Calico's default.
     pub(super) fn pod_mtu(&self, topology: &Topology) -> u32 {
         let overlays = topology.peers().into_iter().map(|peer| peer.overlay);
         let headers = overlays.map(|overlay| overlay.encapsulation().header_len());
@@ -149,7 +150,7 @@ impl NodeDevices {
         self.pattern.mtu.saturating_sub(most as u32)
     }
 
-    /// Makes the node's own settings, addresses, rules and routes those of `desired`.
+    /// Changes the node's own settings, addresses, rules and routes to those of `desired`.
     pub(super) fn reconcile_host(&self, desired: &HostNetwork) {
         log_unreachable(&self.walk_host(desired, &mut Pass::default()));
     }
@@ -162,7 +163,7 @@ impl NodeDevices {
         walked.unwrap_or_default()
     }
 
-    /// Changes single routes of the node's own. If that fails, all are made those of `desired`.
+    /// Changes single routes of the node itself. If that fails, changes all of them to those of `desired`.
     pub(super) fn change_host_routes(
         &self,
         changed: &ChangedRoutes,
@@ -182,8 +183,8 @@ impl NodeDevices {
         }
     }
 
-    /// Sets the routing rules for the ports of the node that come to Manx, as `desired` says. Logs what other programs
-    /// have changed of them. Does nothing if Manx does not translate.
+    /// Sets the routing rules for the ports of the node that are routed to Manx to those of `desired`. Logs changes of them
+    /// that other programs have made. Does nothing if Manx does not translate.
     pub(super) fn reconcile_ports(&mut self, desired: &Desired) {
         let Some(ServicePort::Manx(device)) = &self.service else { return };
         let reconciled = device.reconcile(desired).map_err(|error| {
@@ -198,7 +199,7 @@ impl NodeDevices {
         log_set_back(&set_back);
     }
 
-    /// Sets back what other programs have changed of the node's own addresses, routes, rules and settings, and logs it.
+    /// Undoes changes of the node's own addresses, routes, rules and settings that other programs have made, and logs them.
     pub(super) fn check_host(&mut self, host: &HostNetwork) {
         let mut pass = Pass::default();
         let unreachable = self.walk_host(host, &mut pass);
@@ -208,7 +209,7 @@ impl NodeDevices {
             return;
         }
         log_unreachable(&unreachable);
-        // What cannot be set is logged once.
+        // Settings that cannot be set are logged once.
         if pass.findings != self.host_found {
             pass.find_set_back(&pass.wanted.iter().cloned().collect());
             log_set_back(&pass.findings.set_back);
@@ -217,8 +218,8 @@ impl NodeDevices {
         }
     }
 
-    /// What is wanted in the node's kernel, and whether it stands. The answer may be a second old: requests for
-    /// the status must not keep the agent from its work.
+    /// The wanted settings of the node's kernel, and whether the kernel has them. The answer may be a second old, because
+    /// requests for the status must not keep the agent from its work.
     pub(super) fn look(&mut self, ports: &Desired, host: &HostNetwork, now: Instant) -> Looked {
         match &self.looked {
             Some((at, looked)) if now.duration_since(*at) < LOOK_EVERY => looked.clone(),
@@ -260,8 +261,8 @@ impl NodeDevices {
         Looked { settings, count, wrong }
     }
 
-    /// Removes the node's own addresses, routes and rules. `keeps_ports`: another agent follows, and until then what comes to
-    /// the node's ports that are Manx's must not come to the node's sockets.
+    /// Removes the node's own addresses, routes and rules. `keeps_ports` is set if another agent follows. Until then,
+    /// packets to the node's ports that are Manx's must not reach the node's sockets.
     pub(super) fn remove_host(&self, keeps_ports: bool) {
         match &self.service {
             None => {}

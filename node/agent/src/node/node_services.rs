@@ -1,4 +1,4 @@
-//! The services of the cluster as this node translates them, by whichever program does so.
+//! The services of the cluster in the form in which this node translates them, by kube-proxy or by Manx.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -27,50 +27,50 @@ pub(super) enum NodeServices {
 pub(super) struct ManxServices {
     pub(super) frontends: Frontends,
     pub(super) ranges: ServiceRanges,
-    /// The ranges of the settings.
+    /// The ranges of cluster IPs in the settings.
     configured: Vec<IpNet>,
-    /// The nets that the settings leave to `externalIPs`.
+    /// The nets that the settings allow for `externalIPs`.
     pub(super) external: Vec<IpNet>,
-    /// The nets of cluster IPs to which routers lead clients from outside.
+    /// The nets of cluster IPs that are announced to routers, for clients outside of the cluster.
     announced_cluster_ips: Vec<IpNet>,
-    /// The nets of the node's addresses with node ports. None: its first addresses have them.
+    /// The nets of the node's addresses that have node ports. If empty, its first addresses have them.
     pub(super) node_port_nets: Vec<IpNet>,
-    /// The ports of the way out, the first and the last.
+    /// The first and the last source port for translated connections that leave the cluster (`--egress-ports`).
     pub(super) egress: (u16, u16),
-    /// Whether other addresses are translated since the last update.
+    /// Whether the set of translated addresses has changed since the last update.
     pub(super) translates_others: bool,
-    /// The addresses of all nodes, which are no services'.
+    /// The addresses of all nodes, which can be no service's.
     of_nodes: HashSet<IpAddr>,
-    /// The addresses of services outside of the ranges that have a route of their own: those of load balancers, and
-    /// external IPs.
+    /// The addresses of services outside of the ranges that have their own route: those of load balancers, and external
+    /// IPs.
     with_routes: BTreeSet<IpAddr>,
-    /// The number of those that have none, because they are too many.
+    /// The number of such addresses without a route, because there are too many.
     without_routes: usize,
 }
 
 /// The most routes of a node to single addresses of services.
 const MOST_ROUTES: usize = 4096;
 
-/// What has changed of service addresses.
+/// The effect of a change of services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ServiceChange {
-    /// At most what clients find at the addresses.
+    /// At most backends, or addresses in the ranges, have changed.
     None,
-    /// Addresses outside of the ranges' routes.
+    /// Translated addresses outside of the ranges have changed.
     Addresses(ChangedAddresses),
-    /// Endpoints by which policy decides before kube-proxy translates.
+    /// Endpoints have changed that policy uses before kube-proxy translates.
     Tables,
 }
 
-/// Addresses of services outside of the ranges' routes, as far as they have changed. Everybody who can write a Service of an
-/// allowed net changes them as often as he likes, so routes to others are not touched, nor even looked at.
+/// The changed addresses of services outside of the ranges. An author of Services in an allowed net can change them at any
+/// rate, so the update neither touches nor reads the routes to other addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct ChangedAddresses {
-    /// Those that are translated and were not, or the other way round.
+    /// The addresses that are newly translated, or no longer translated.
     pub(super) translated: BTreeSet<IpAddr>,
-    /// Those to which the node itself has a route and had none.
+    /// The addresses to which the node itself has a new route.
     with_route: Vec<IpAddr>,
-    /// Those to which it had a route and has none.
+    /// The addresses to which the node no longer has a route.
     without_route: Vec<IpAddr>,
 }
 
@@ -106,7 +106,7 @@ impl NodeServices {
         }
     }
 
-    /// The nets whose addresses lead to the Services that name them in `externalIPs`.
+    /// The nets whose addresses are translated for Services that name them in `externalIPs`.
     pub(super) fn external_nets(&self) -> Vec<IpNet> {
         match self {
             Self::Nobody => Vec::new(),
@@ -116,7 +116,7 @@ impl NodeServices {
         }
     }
 
-    /// What Manx translates, if it does.
+    /// The services that Manx translates, if it does.
     pub(super) fn manx(&self) -> Option<&ManxServices> {
         match self {
             Self::Manx(services) => Some(services),
@@ -126,8 +126,8 @@ impl NodeServices {
 }
 
 impl ManxServices {
-    /// Follows a change of the nodes, the pools or the ranges. `announced`: the ranges that nodes announce to their peers in
-    /// BGP, and whether this node does so.
+    /// Updates the services after a change of the nodes, the pools or the ranges. `announced` contains the ranges that
+    /// nodes announce to their BGP peers, and whether this node announces them.
     pub(super) fn place(
         &mut self,
         contents: &Contents,
@@ -140,7 +140,8 @@ impl ManxServices {
         self.announced_cluster_ips = announced.cluster_ips().to_vec();
     }
 
-    /// Follows changes of objects, and of the node's place if it may have changed: its addresses with node ports are `placed`.
+    /// Updates the services after changes of objects. `placed` contains the addresses with node ports, if the node's place
+    /// may have changed.
     pub(super) fn update(
         &mut self,
         contents: &Contents,
@@ -180,7 +181,7 @@ impl ManxServices {
         })
     }
 
-    /// What is wrong with the services as a whole.
+    /// The problems of the services as a whole.
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
         let too_many = (self.without_routes > 0).then(|| {
             format!(
@@ -202,7 +203,7 @@ impl ManxServices {
         self.ranges.problems.iter().map(ToString::to_string).chain(too_many).chain(overlaps)
     }
 
-    /// As [`View::grant_ports`](super::view::View::grant_ports).
+    /// Like [`View::grant_ports`](super::view::View::grant_ports).
     pub(super) fn grant(
         &mut self,
         contents: &Contents,
@@ -216,7 +217,7 @@ impl ManxServices {
     }
 
     /// The node's own routes to the ranges, and to addresses of services outside of them. The node's processes send from an
-    /// address that the node has (`own`), so that hosts can answer.
+    /// address that the node has (`own`), so that other hosts can answer.
     pub(super) fn host_routes<'a>(
         &'a self,
         topology: &'a Topology,
@@ -233,7 +234,7 @@ impl ManxServices {
 }
 
 impl ChangedAddresses {
-    /// The node's own routes that change, as [`ManxServices::host_routes`] has them.
+    /// The changed routes of the node itself, in the form of [`ManxServices::host_routes`].
     pub(super) fn routes(
         &self,
         topology: &Topology,
@@ -247,14 +248,14 @@ impl ChangedAddresses {
     }
 }
 
-/// The address from which the node's processes send to services of a prefix's family.
+/// The source address of the node's processes for services of a prefix's family.
 fn source(net: IpNet, topology: &Topology, is_own: impl Fn(&IpAddr) -> bool) -> Option<IpAddr> {
     let is_v4 = net.addr().is_ipv4();
     let mut own = topology.addresses.iter().filter(|it| it.is_ipv4() == is_v4);
     own.find(|it| is_own(it)).copied()
 }
 
-/// Whether an address may be a service's, seen from this node: see [`admits`]. `of_nodes`: the addresses of all nodes.
+/// Whether an address may be a service's on this node: see [`admits`]. `of_nodes` contains the addresses of all nodes.
 pub(super) fn admission(
     topology: &Topology,
     of_nodes: &HashSet<IpAddr>,
@@ -263,8 +264,8 @@ pub(super) fn admission(
     move |address| admits(topology, |it| is_own(it) || of_nodes.contains(it), address)
 }
 
-/// The addresses that have a route of their own, and the number of those that have none: the first ones by their claims.
-/// So the author of a Service cannot take the route of a balancer's address, or of an older external IP.
+/// The addresses that have their own route, and the number of those without one. Those with the strongest claims come
+/// first. So the author of a Service cannot take the route of a load balancer's address, or of an older external IP.
 fn with_routes(
     addresses: impl Iterator<Item = IpAddr>,
     sort_by_claim: impl FnOnce(&mut [IpAddr]),
@@ -288,7 +289,7 @@ mod tests {
     fn the_first_addresses_by_their_claims_have_routes() {
         let address =
             |n: usize| IpAddr::from(std::net::Ipv4Addr::from_bits(0xc000_0000 + n as u32));
-        // Those of the lower half come last, as external IPs do.
+        // Addresses in the lower half come last, like external IPs.
         let routes = |count: usize| {
             let (with, without) = with_routes((0..count).map(address), |all| {
                 all.sort_by_key(|it| *it < address(count / 2));
@@ -302,7 +303,7 @@ mod tests {
         assert_eq!(routes(3 * MOST_ROUTES), (MOST_ROUTES, 0, 2 * MOST_ROUTES));
     }
 
-    /// The pod has a route to it, so its answers come back.
+    /// The pod has a route to its gateway, so its answers come back.
     #[test]
     fn a_pod_that_reaches_itself_sees_its_gateway() {
         for seen in [IpAddr::from(HAIRPIN_V4), IpAddr::from(HAIRPIN_V6)] {

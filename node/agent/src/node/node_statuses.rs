@@ -1,7 +1,8 @@
-//! The status of `CalicoNodeStatus` objects: what the node knows of its BGP, in Calico's form.
+//! The status of `CalicoNodeStatus` objects: the node's BGP state in Calico's form.
 //!
-//! An object that names this node is filled in when it comes, when it changes, and once in its period. Without `--bgp` it
-//! says that nothing speaks here, as in Calico. What is large is cut: peers and routes of each family, the first ones.
+//! An object for this node is filled in when it is created, when it changes, and once in each of its periods. Without
+//! `--bgp` the status says that no daemon runs, as in Calico. Long lists are cut: only the first peers and routes of each
+//! family are listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,49 +21,49 @@ use manx_calculation::topology::HostRoute;
 const MOST_PEERS: usize = 512;
 /// The most routes of each family in a status.
 pub(super) const MOST_ROUTES: usize = 512;
-/// The time between two looks at what is asked for.
+/// The interval at which the requests are read.
 const LOOKS: Duration = Duration::from_secs(1);
-/// What Calico says where there is no gateway.
+/// Calico's text for an absent gateway.
 const NO_GATEWAY: &str = "N/A";
 
-/// What the node knows.
+/// The node's BGP state.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
-    /// What speaks; `None`: nothing does.
+    /// The speaker; `None` if the node has none.
     pub(super) daemon: Option<Daemon>,
     /// The sessions, by the peers' addresses.
     pub(super) sessions: Vec<SessionStatus>,
-    /// The first routes of each family: those that begin here, and those that peers tell.
+    /// The first routes of each family: the node's own routes, and those that peers announce.
     pub(super) routes: Vec<KnownRoute>,
-    /// Whether there are more than [`MOST_ROUTES`] of IPv4, and of IPv6. `None`: nobody has asked for routes.
+    /// Whether there are more than [`MOST_ROUTES`] IPv4 routes, and IPv6 routes. `None` if no object requests routes.
     pub(super) more_routes: Option<[bool; 2]>,
 }
 
-/// What speaks BGP.
+/// The BGP speaker.
 #[derive(Debug)]
 pub(super) struct Daemon {
     pub(super) identifier: Option<Ipv4Addr>,
-    /// When it began.
+    /// The time when it started.
     pub(super) began: SystemTime,
-    /// When the objects last asked something else of it.
+    /// The time when the objects last changed its configuration.
     pub(super) configured: SystemTime,
 }
 
-/// A route that BGP knows.
+/// A route in BGP.
 #[derive(Debug)]
 pub(super) struct KnownRoute {
     pub(super) prefix: IpNet,
     pub(super) gateway: Option<IpAddr>,
     pub(super) interface: Option<String>,
     pub(super) origin: Origin,
-    /// Whether packets go by it.
+    /// Whether packets use it.
     pub(super) is_used: bool,
 }
 
-/// The ways out that the node's kernel has: prefixes, each with its routers.
+/// The routes out of the cluster in the node's kernel: prefixes, each with its routers.
 pub(super) type Used = BTreeSet<(IpNet, IpAddr)>;
 
-/// The ways out that the node's kernel gets.
+/// The routes out of the cluster that the node's kernel gets.
 pub(super) fn used(view: &View) -> Used {
     let router = |(prefix, route): (IpNet, HostRoute)| match route {
         HostRoute::Router { address } => Some((prefix.trunc(), address)),
@@ -71,30 +72,30 @@ pub(super) fn used(view: &View) -> Used {
     view.host_network().blocks.into_iter().filter_map(router).collect()
 }
 
-/// Where a route comes from.
+/// The origin of a route.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Origin {
-    /// It begins here: a block, or an address of services.
+    /// A route of this node: a block, or addresses of services.
     Static,
-    /// It begins here: an address of a pod or a tunnel outside of the blocks.
+    /// A route of this node: an address of a pod or a tunnel outside of the blocks.
     Direct,
-    /// A peer has told it.
+    /// A route that a peer has announced.
     Peer(PeerType, IpAddr),
 }
 
-/// Which objects are due.
+/// Tracks which objects are due.
 #[derive(Debug, Default)]
 pub(super) struct NodeStatusReports {
     due: BTreeMap<String, (StatusRequest, Option<Instant>)>,
     next_look: Option<Instant>,
-    /// How many peers of IPv4 there were, and of IPv6.
+    /// The numbers of IPv4 peers and of IPv6 peers.
     peers: [usize; 2],
-    /// Whether there were more routes of IPv4 than a status holds, and of IPv6.
+    /// Whether there were more IPv4 routes, and more IPv6 routes, than a status holds.
     more_routes: [bool; 2],
 }
 
 impl NodeStatusReports {
-    /// The objects that are to be filled in now.
+    /// Returns the objects that must be filled in now.
     pub(super) fn due(
         &mut self,
         now: Instant,
@@ -131,7 +132,7 @@ impl NodeStatusReports {
         due
     }
 
-    /// Notes what a snapshot has more of than a status holds.
+    /// Records which lists of a snapshot are longer than a status can hold.
     pub(super) fn note_cut(&mut self, snapshot: &Snapshot) {
         self.peers = peers_by_family(&snapshot.sessions).map(|it| it.len());
         if let Some(more) = snapshot.more_routes {
@@ -139,7 +140,7 @@ impl NodeStatusReports {
         }
     }
 
-    /// The warning to users about what was cut off.
+    /// The warning about what was cut off.
     pub(super) fn warning(&self) -> Option<String> {
         let families = ["IPv4", "IPv6"].into_iter().zip(self.peers).zip(self.more_routes);
         let cut = families.flat_map(|((family, peers), more_routes)| {
@@ -164,7 +165,7 @@ fn peers_by_family(sessions: &[SessionStatus]) -> [Vec<&SessionStatus>; 2] {
     [true, false].map(|v4| sessions.iter().filter(|it| it.peer.is_ipv4() == v4).collect())
 }
 
-/// The status that an object asks for. A class that is not asked for is null, which takes away what stood there.
+/// The status that an object requests. A class that is not requested is null, which removes its earlier value.
 pub(super) fn status(request: &StatusRequest, snapshot: &Snapshot) -> Value {
     let of = |is_asked: bool, value: fn(&Snapshot) -> Value| {
         if is_asked { value(snapshot) } else { Value::Null }
@@ -176,7 +177,7 @@ pub(super) fn status(request: &StatusRequest, snapshot: &Snapshot) -> Value {
     })
 }
 
-/// Both families have one speaker.
+/// The section about the agent: both families have one speaker.
 fn agent(Snapshot { daemon, .. }: &Snapshot) -> Value {
     let daemon = match daemon {
         None => json!({ "state": "NotReady" }),
@@ -209,7 +210,7 @@ fn bgp(Snapshot { sessions, .. }: &Snapshot) -> Value {
     })
 }
 
-/// A session. Its states are those of RFC 4271, as in Calico.
+/// The entry of a session. Its states are those of RFC 4271, as in Calico.
 fn peer(SessionStatus { peer, kind, state, since, .. }: &SessionStatus) -> Value {
     let kind = match kind {
         PeerType::Mesh => "NodeMesh",

@@ -1,6 +1,6 @@
-//! The passwords of peers in BGP, from the Secrets that `BGPPeer` and `BGPConfiguration` objects name.
+//! The passwords of BGP peers, from the Secrets that `BGPPeer` and `BGPConfiguration` objects name.
 //!
-//! A peer whose password is not known has no session: there is none without the password.
+//! A peer whose password is not known has no session: without the password there must be none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,12 +9,13 @@ use manx_bgp::peer::{Peer, SecretKey};
 use manx_datastore::secrets::{Found, FoundSecrets};
 use manx_speaker::Password;
 
-/// The keys that have the passwords of peers.
+/// The Secrets' keys that contain the passwords of peers.
 pub(super) fn keys(peers: &[Peer]) -> BTreeSet<SecretKey> {
     peers.iter().filter_map(|peer| peer.password.clone()).collect()
 }
 
-/// The password of each peer that has one, or why there is none. Those that were not looked for yet are left out.
+/// The password of each peer that has one, or the reason why it is missing. Peers whose Secret has not been read yet are
+/// left out.
 pub(super) fn passwords(
     peers: &[Peer],
     namespace: &str,
@@ -27,7 +28,7 @@ pub(super) fn passwords(
     peers.iter().filter_map(of_peer).collect()
 }
 
-/// The password in a Secret: text, without the line break at its end that a file has.
+/// The password in a Secret: its text, without the line break at the end that a file has.
 fn password(key: &SecretKey, namespace: &str, found: &Found) -> Result<Password, String> {
     let SecretKey { name, key } = key;
     let secret = format!("Secret {namespace}/{name}");

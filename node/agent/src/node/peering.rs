@@ -1,8 +1,9 @@
-//! BGP: what the objects ask of the speaker, and the routes that routers have told.
+//! BGP: configures the speaker from the objects, and uses the routes that routers announce.
 //!
-//! A node's routes to other nodes follow from the objects, which all nodes read alike. BGP tells them to those that do not
-//! read them: routers, and nodes of Calico. So what peers tell of the cluster's own addresses is not used. A way out of the
-//! cluster that a router tells is one: the node's kernel gets a route, and packets to the world go by the kernel.
+//! A node's routes to other nodes follow from the objects, which all nodes read. BGP announces them to hosts that do not
+//! read the objects: routers, and nodes of Calico. So routes to the cluster's own addresses that peers announce are not
+//! used. Announced routes out of the cluster are used: the node's kernel gets them, and packets to such destinations go
+//! through the kernel.
 
 mod readiness;
 mod reports;
@@ -41,47 +42,47 @@ use manx_speaker::{Configuration, Speaker};
 
 /// The most prefixes of one peer. A full table of the Internet has about a million.
 const PREFIXES: usize = 1 << 20;
-/// The most prefixes of a peer that is a node: its blocks and what its pods borrow, and those of others that it reflects.
+/// The most prefixes of a peer that is a node: its blocks, its borrowed addresses, and those of others that it reflects.
 const PREFIXES_OF_NODE: usize = 1 << 15;
 
-/// The shortest time between two looks at what routers have told. A look at a million routes takes some tenths of a second.
+/// The shortest interval at which learned routes are read. Reading a million routes takes some tenths of a second.
 const LOOKS: Duration = Duration::from_secs(1);
-/// How long a session is established until its peer is taken to have told its routes.
+/// The time for which a session must be established before its peer counts as having announced its routes.
 const TOLD: Duration = Duration::from_secs(2);
-/// How long the last agent's ways out stay at most, while sessions are not established.
+/// The longest time for which the last agent's routes out of the cluster stay while sessions are not established.
 const LAST_WAYS_OUT: Duration = Duration::from_mins(2);
 
-/// The node's part in BGP.
+/// The BGP speaker of the node, and its configuration.
 pub(crate) struct Peering {
     speaker: Speaker,
-    /// What the speaker was told last.
+    /// The last configuration of the speaker.
     configured: Option<Configuration>,
-    /// Whether an agent has forwarded this node's packets before this one.
+    /// Whether an earlier agent has forwarded this node's packets.
     restarted: bool,
     /// The port and the sockets at which the speaker listens since its start.
     port: u16,
     listening: Vec<SocketAddr>,
     system: u32,
     problems: Vec<String>,
-    /// The number of the speaker's routes that were read last.
+    /// The speaker's generation of learned routes at the last read.
     generation: Option<u64>,
-    /// When these may be read next.
+    /// The earliest time of the next read.
     next_look: Instant,
-    /// The time until which the last agent's ways out stay, if sessions are not established.
+    /// The time until which the last agent's routes out of the cluster stay, if sessions are not established.
     awaits_until: Option<Instant>,
-    /// The number of prefixes to which routers have told ways out.
+    /// The number of prefixes out of the cluster that routers have announced.
     ways_out: usize,
     /// The gateways to peers.
     gateways: Gateways,
-    /// The ranges of services' addresses. No way out leads there.
+    /// The ranges of services' addresses, to which no such route may lead.
     ranges: Vec<IpNet>,
     /// Whether the sessions hold back the agent's readiness.
     gate: Gate,
-    /// What was told of sessions by Events.
+    /// The state of Events about sessions.
     reports: Reports,
-    /// When the speaker began.
+    /// The time when the speaker began.
     began: SystemTime,
-    /// When it was last told something else.
+    /// The time when the speaker's configuration last changed.
     configured_at: SystemTime,
 }
 
@@ -120,7 +121,7 @@ impl Peering {
         })
     }
 
-    /// Tells the speaker what the objects ask, if that has changed.
+    /// Configures the speaker from the objects, if its configuration has changed.
     pub(super) fn configure(&mut self, inputs: &Inputs, view: &View) {
         let contents = inputs.contents();
         let peering = peers::peers(contents, &view.node);
@@ -152,12 +153,12 @@ impl Peering {
         (self.system, self.problems) = (system, problems);
         let ranges: Vec<IpNet> = view.announced_nets.all().collect();
         let pools = pools(contents);
-        // Other pools and ranges leave other ways out.
+        // With other pools or ranges, other routes lead out of the cluster.
         if (&self.ranges, self.pools()) != (&ranges, Some(&pools)) {
             self.generation = None;
         }
         self.ranges = ranges;
-        // While a pool is not valid, it is not known what is not to be told: nothing new is.
+        // While a pool is not valid, it is unknown which routes must not be announced, so no new ones are.
         let exports = if view.cluster.invalid_pools.is_empty() {
             Exports {
                 own: own_routes(view, &services),
@@ -197,15 +198,15 @@ impl Peering {
         }
     }
 
-    /// The gateways to peers for which an object names one.
+    /// The gateways to those peers for which an object names one.
     pub(super) const fn gateways(&self) -> &Gateways {
         &self.gateways
     }
 
-    /// The ways out of the cluster, if they may have changed since they were taken last. Nodes tell none, and hide none.
+    /// The routes out of the cluster, if they may have changed since the last call. Paths of nodes are ignored.
     ///
-    /// After a restart there are none until all sessions have been established for a moment: the kernel keeps those of the
-    /// last agent as long.
+    /// After a restart the result is `None` until all sessions with routers have been established for a moment. Meanwhile
+    /// the kernel keeps the routes of the last agent.
     pub(super) fn take_ways_out(&mut self, now: Instant) -> Option<WaysOut> {
         if now < self.next_look
             || self.awaits_until.is_some_and(|until| now < until) && !self.has_all_told()
@@ -231,7 +232,7 @@ impl Peering {
         Some(all)
     }
 
-    /// The pools, as they were told last.
+    /// The pools in the speaker's configuration.
     fn pools(&self) -> Option<&BTreeMap<IpNet, bool>> {
         self.configured.as_ref().map(|it| &it.table.exports.pools)
     }
@@ -252,7 +253,7 @@ impl Peering {
         table.peers.values().filter(can_tell).all(|peer| has_told(peer.address))
     }
 
-    /// What `manx status` shows, with the addresses of the node.
+    /// The status for `manx status`, with the addresses of the node.
     pub(super) fn status(&self, addresses: Vec<BgpAddress>) -> BgpStatus {
         let too_many = (self.ways_out > MOST_WAYS_OUT).then(|| {
             format!(
@@ -271,20 +272,20 @@ impl Peering {
         }
     }
 
-    /// Ends without a word to the peers, so that those that can keep this node's routes until the next agent speaks.
+    /// Ends without a notification to the peers. So those that can keep this node's routes until the next agent speaks.
     pub(super) fn leave(self) {
         self.speaker.leave();
     }
 }
 
-/// Where the speaker of a node is to listen: at all addresses, or at the node's own (`bindMode: NodeIP`).
+/// The addresses at which a node's speaker should listen: all addresses, or the node's own (`bindMode: NodeIP`).
 fn sockets(peering: &peers::Peering) -> Vec<SocketAddr> {
     let any = [IpAddr::from([0_u16; 8])];
     let addresses = if peering.listens_at_addresses { &*peering.addresses } else { &any };
     addresses.iter().map(|it| SocketAddr::new(*it, peering.port)).collect()
 }
 
-/// What is wrong if the speaker does not listen where it is to.
+/// The problem if the speaker does not listen where the settings require it.
 fn problem_of_listening(wanted: &[SocketAddr], listening: &[SocketAddr]) -> Option<String> {
     let list = |all: &[SocketAddr]| {
         let all: Vec<String> = all.iter().map(ToString::to_string).collect();
@@ -299,8 +300,7 @@ fn problem_of_listening(wanted: &[SocketAddr], listening: &[SocketAddr]) -> Opti
     })
 }
 
-/// The routes that begin at this node: its blocks, the addresses of its pods and tunnels outside of these, and those of
-/// services.
+/// This node's own routes: its blocks, the addresses of its pods and tunnels outside of these, and those of services.
 fn own_routes(view: &View, services: &Told) -> BTreeMap<IpNet, OwnRoute> {
     let topology = &view.topology;
     let is_own = |net: &IpNet| topology.blocks.iter().any(|block| block.contains(net));
@@ -314,7 +314,7 @@ fn own_routes(view: &View, services: &Told) -> BTreeMap<IpNet, OwnRoute> {
     services.chain(borrowed).chain(blocks).collect()
 }
 
-/// What is wrong with the addresses of services.
+/// Problems with the addresses of services.
 fn problems_of_services(view: &View, told: &Told) -> Vec<String> {
     let nets = &view.announced_nets;
     let mut problems: Vec<String> = nets.problems.iter().map(ToString::to_string).collect();
@@ -336,7 +336,7 @@ fn problems_of_services(view: &View, told: &Told) -> Vec<String> {
     problems
 }
 
-/// The pools, each with whether routes in it are exported.
+/// The pools. The value says whether routes in the pool are exported.
 fn pools(contents: &Contents) -> BTreeMap<IpNet, bool> {
     let all = contents.all_valid().filter_map(|(_, it)| match it {
         Object::IpPool(pool) => Some((pool.cidr.trunc(), !pool.is_hidden_from_peers)),

@@ -19,7 +19,7 @@ pub(super) fn object_name(PodName { namespace, name }: &PodName) -> ObjectName {
     ObjectName::new(namespace, name)
 }
 
-/// The channel for the reply to a request. It is closed if the client has gone.
+/// The channel for the reply to a request. The channel is closed if the client has disconnected.
 pub(crate) type Caller = oneshot::Sender<Outcome>;
 
 /// A reply and the caller that gets it.
@@ -36,10 +36,11 @@ pub(crate) enum PodRequest {
 /// A request to attach a pod.
 pub(crate) struct AttachRequest {
     pub(crate) attach: Attach,
-    /// The pod's namespace: the one at the request's path when the request came, or the one that came with it.
+    /// The pod's namespace: the one at the request's path when the request arrived, or the one that came as a descriptor.
     pub(crate) netns: Option<netns::Identity>,
     pub(crate) maker: Maker,
-    /// The time when it fails if the pod's object has not come. `None`: it has not waited for the object yet.
+    /// The time when the request fails if the pod's object has not arrived. `None`: the request has not waited for the
+    /// object yet.
     pub(crate) until: Option<Instant>,
 }
 
@@ -61,7 +62,7 @@ impl PodRequest {
         object_name(pod)
     }
 
-    /// Whether it is an attachment whose caller has gone. A detachment is done even then.
+    /// Whether it is an attachment whose caller has disconnected. A detachment is done even then.
     pub(super) fn is_abandoned(&self) -> bool {
         matches!(self, Self::Attach(_, caller) if caller.is_closed())
     }

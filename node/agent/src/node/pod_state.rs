@@ -1,8 +1,8 @@
 //! The state of a pod that has an address, a device or a waiting request on this node.
 //!
-//! A pod is in one [`State`]. It has one piece of work at a time (addresses or device), and most states are named after
-//! it. In a rest ([`State::Nothing`], [`State::Apart`], [`State::Attached`]) there is no work, and a request can begin.
-//! [`Pods`](super::pod_walk::Pods) has the transitions.
+//! A pod is in one [`State`]. It has at most one piece of work at a time (for addresses or its device), and most states are
+//! named after that work. In a state of rest ([`State::Nothing`], [`State::Apart`], [`State::Attached`]) there is no work,
+//! and a request can begin. [`Pods`](super::pod_walk::Pods) has the transitions.
 
 use manx_dataplane::tables::PortId;
 
@@ -18,17 +18,18 @@ pub(super) enum State {
     Nothing,
     /// It has no device here, but may have addresses.
     Apart(Apart),
-    /// Attachments wait for its object, without which it would have no policy. `None`: it was nothing before.
+    /// Attachments wait for the pod's object, without which it would have no policy. The value is its former state; `None`
+    /// means that it had nothing.
     Expected(Option<Apart>),
     /// Addresses are being reserved for it.
     Reserving(Box<Reserving>),
     /// Its device is being made.
     Making(Box<Making>),
-    /// It has a port, and the tables name it.
+    /// It has a port, and the tables contain it.
     Attached(AttachedPod),
-    /// It has a port, and the tables name it. Its addresses and its device are getting another attachment id.
+    /// It has a port, and the tables contain it. Its addresses and its device are getting another attachment id.
     Renewing(AttachedPod, Box<Renewing>),
-    /// It will be detached when new tables do not name it.
+    /// It will be detached when new tables no longer contain it.
     Leaving(AttachedPod, AfterRemoval),
     /// Workers close its queues, and its device is being removed.
     Removing(AfterRemoval),
@@ -43,9 +44,9 @@ pub(super) enum Apart {
     Lost,
     /// It has addresses from the last agent, which left no device for it.
     Left,
-    /// The device that the last agent left differs from this agent's data. The pod keeps its addresses.
+    /// The device that the last agent left does not match this agent's data. The pod keeps its addresses.
     Refused(String),
-    /// The last agent left a device for it, and it has no lease.
+    /// The last agent left a device for it, but it has no lease.
     Unleased(Unleased),
     /// Its addresses could not be released.
     Stuck(String),
@@ -71,7 +72,7 @@ pub(super) struct Reserving {
 pub(super) struct Making {
     pub(super) attach: Attach,
     pub(super) reservation: Reservation,
-    /// `None`: the caller makes the device, and its next channel comes with the handover.
+    /// The caller. `None`: the caller makes the device, and a new channel comes with the handover.
     pub(super) caller: Option<Caller>,
 }
 
@@ -80,7 +81,7 @@ pub(super) struct Renewing {
     /// The request, with the new attachment id.
     pub(super) request: AttachRequest,
     pub(super) caller: Caller,
-    /// The reply that describes the existing attachment.
+    /// The reply, which describes the existing attachment.
     pub(super) found: Reply,
     /// The detachment that follows, if the port was lost meanwhile.
     pub(super) then: Option<AfterRemoval>,
@@ -88,7 +89,7 @@ pub(super) struct Renewing {
 
 /// A release of addresses.
 pub(super) struct Releasing {
-    /// The reply for the caller that waits for it, if any.
+    /// The reply for the caller that waits for the release, if one waits.
     pub(super) reply: Option<PendingReply>,
 }
 
@@ -98,16 +99,16 @@ pub(crate) struct AttachedPod {
     pub(super) local: LocalPod,
 }
 
-/// The rest of a detachment, after the pod's device is removed.
+/// The rest of a detachment, after the pod's device was removed.
 pub(super) struct AfterRemoval {
-    /// The addresses to release. `None`: the pod keeps them.
+    /// The addresses to release. `None` if the pod keeps them.
     pub(super) to_release: Option<ToRelease>,
     pub(super) reply: Option<PendingReply>,
 }
 
 /// The addresses of a pod, to be released.
 pub(super) enum ToRelease {
-    /// The pod's lease: the pod is detached.
+    /// The pod's lease, because the pod is detached.
     Lease,
     /// The reservation of an attachment that has failed.
     Reservation(Reservation),
@@ -130,7 +131,7 @@ impl State {
         matches!(self, Self::Nothing | Self::Apart(_) | Self::Attached(_))
     }
 
-    /// The pod, if tables name it.
+    /// The pod, if the tables contain it.
     pub(super) const fn attached(&self) -> Option<&AttachedPod> {
         match self {
             Self::Attached(pod) | Self::Renewing(pod, _) => Some(pod),
@@ -138,7 +139,7 @@ impl State {
         }
     }
 
-    /// The reason why it is apart, or was before an attachment that has no addresses yet.
+    /// The reason why it has no device here. A pod whose attachment has no addresses yet keeps the reason from before.
     fn apart(&self) -> Option<&Apart> {
         match self {
             Self::Apart(apart) | Self::Expected(Some(apart)) => Some(apart),
@@ -147,7 +148,7 @@ impl State {
         }
     }
 
-    /// The reason why its device from the last agent was refused, if no device was made since.
+    /// The reason why its device from the last agent was refused, if no device was made since then.
     pub(super) fn refused(&self) -> Option<&str> {
         match self.apart()? {
             Apart::Refused(reason) | Apart::Unleased(Unleased { reason, .. }) => Some(reason),

@@ -1,7 +1,7 @@
 //! The transitions of pods between [`State`]s, and the requests that wait for them.
 //!
-//! A pod's requests are in order of arrival. In [`State::Expected`] they wait for the pod's object. In a state with work
-//! they wait for its end. In a rest they begin in the next turn of the control loop.
+//! A pod's requests are in the order of arrival. In [`State::Expected`] they wait for the pod's object. In a state with
+//! work they wait for its end. In a state of rest they begin in the next turn of the control loop.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -40,17 +40,17 @@ impl Pods {
         self.all.iter().map(|(name, pod)| (name, &pod.state, pod.since))
     }
 
-    /// The pods that tables name.
+    /// The pods that the tables contain.
     pub(super) fn attached(&self) -> impl Iterator<Item = (&ObjectName, &AttachedPod)> {
         self.all.iter().filter_map(|(name, pod)| Some((name, pod.state.attached()?)))
     }
 
-    /// The pod of this name, if tables name it.
+    /// The pod of this name, if the tables contain it.
     pub(super) fn find(&self, name: &ObjectName) -> Option<&AttachedPod> {
         self.state(name)?.attached()
     }
 
-    /// The pod with this port, if tables name it.
+    /// The pod with this port, if the tables contain it.
     pub(super) fn find_by_port(&self, port: PortId) -> Option<ObjectName> {
         self.attached().find(|(_, pod)| pod.has_port(port)).map(|(name, _)| name.clone())
     }
@@ -61,8 +61,8 @@ impl Pods {
         self.all.values().any(|pod| is_one(&pod.state))
     }
 
-    /// The requested attachments without a lease: those that wait, those that reserve, and those that give an attached pod
-    /// another id.
+    /// The requested attachments without a lease: those that wait, those that reserve addresses, and those that give an
+    /// attached pod another attachment id.
     pub(super) fn asked(&self) -> impl Iterator<Item = &Attach> {
         self.all.values().flat_map(|pod| {
             let under_way = match &pod.state {
@@ -78,8 +78,8 @@ impl Pods {
         })
     }
 
-    /// Queues a request behind the pod's work or earlier requests. `Err`: there are none, or they only wait for the pod's
-    /// object.
+    /// Queues a request after the pod's current work and its earlier requests. Returns the request as an error if there are
+    /// none, or if the earlier requests only wait for the pod's object.
     pub(super) fn queue(
         &mut self,
         name: &ObjectName,
@@ -91,7 +91,7 @@ impl Pods {
                 Err(request)
             }
             Some(Pod { requests, .. }) => {
-                // Callers give up and try again, and their requests must not pile up behind work that hangs.
+                // Callers give up and try again. Their requests must not pile up while work hangs.
                 requests.retain(|earlier| !earlier.is_replaced_by(&request));
                 requests.push_back(request);
                 Ok(())
@@ -99,14 +99,14 @@ impl Pods {
         }
     }
 
-    /// Queues a request of a pod with work under way before all others, because it was begun before them.
+    /// Queues a request before all others of a pod with work in progress, because the request was begun before them.
     pub(super) fn requeue(&mut self, name: &ObjectName, request: AttachRequest, caller: Caller) {
         if let Some(pod) = self.all.get_mut(name) {
             pod.requests.push_front(PodRequest::Attach(Box::new(request), caller));
         }
     }
 
-    /// Takes the requests of pods at rest, and removes the pods without anything on the node.
+    /// Takes the requests of pods at rest, and removes pods that have nothing on the node.
     pub(super) fn take_ready(&mut self) -> Vec<PodRequest> {
         let at_rest = self.all.values_mut().filter(|pod| pod.state.is_rest());
         let ready = at_rest.flat_map(|pod| pod.requests.drain(..)).collect();
@@ -126,14 +126,14 @@ impl Pods {
         }
     }
 
-    /// The pods that are expected.
+    /// The pods whose attachments wait for their object.
     pub(super) fn expected(&self) -> Vec<ObjectName> {
         let is_expected = |pod: &Pod| matches!(pod.state, State::Expected(_));
         self.all.iter().filter(|(_, pod)| is_expected(pod)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Removes the attachments that no longer wait for the pod's object, and returns their callers. Expected → as before, if
-    /// none is left.
+    /// Removes the attachments that no longer wait for the pod's object, and returns their callers. Expected → as before,
+    /// if no attachment is left.
     pub(super) fn give_up(
         &mut self,
         name: &ObjectName,
@@ -157,7 +157,7 @@ impl Pods {
         given_up
     }
 
-    /// Expected → as before: the pod's object has come, and its requests are next.
+    /// Expected → as before: the pod's object has arrived, and its requests are next.
     pub(super) fn arrive(&mut self, name: &ObjectName) {
         self.change(name, |state| match state {
             State::Expected(before) => State::at_rest(before),
@@ -218,7 +218,7 @@ impl Pods {
         self.begin(name, |_| State::Making(Box::new(making)));
     }
 
-    /// Making → nothing. The caller then puts it into another state: attached, removing or releasing.
+    /// Making → nothing. The caller then sets it to another state: attached, removing or releasing.
     pub(super) fn end_making(&mut self, name: &ObjectName) -> Option<Making> {
         self.end(name, |state| match state {
             State::Making(making) => (State::Nothing, Some(*making)),
@@ -236,8 +236,8 @@ impl Pods {
         self.begin(name, |_| State::Apart(apart));
     }
 
-    /// Attached → leaving. A renewing pod does this when the renewal has ended. If tables do not name the pod, this returns
-    /// the rest of the detachment.
+    /// Attached → leaving. A renewing pod does this when the renewal has ended. If the tables do not contain the pod, this
+    /// returns the rest of the detachment.
     pub(super) fn begin_leaving(
         &mut self,
         name: &ObjectName,
@@ -254,7 +254,7 @@ impl Pods {
         None
     }
 
-    /// Leaving → nothing, for all leaving pods: no tables name them any more. The caller then puts them into removing.
+    /// Leaving → nothing, for all leaving pods: no tables contain them any more. The caller then sets them to removing.
     pub(super) fn end_leaving(&mut self) -> Vec<(ObjectName, AttachedPod, AfterRemoval)> {
         let is_leaving = |pod: &Pod| matches!(pod.state, State::Leaving(..));
         let leaving = self.all.iter().filter(|(_, pod)| is_leaving(pod));
@@ -274,7 +274,7 @@ impl Pods {
         self.begin(name, |_| State::Removing(after));
     }
 
-    /// Removing → nothing. The caller then puts it into another state: releasing or apart.
+    /// Removing → nothing. The caller then sets it to another state: releasing or apart.
     pub(super) fn end_removing(&mut self, name: &ObjectName) -> Option<AfterRemoval> {
         self.end(name, |state| match state {
             State::Removing(after) => (State::Nothing, Some(after)),

@@ -1,10 +1,10 @@
-//! Requests for pods, and work for pods that has ended.
+//! Requests for pods, and the results of work for pods.
 //!
 //! Attaching has three steps. First the allocator reserves addresses. Then a thread that may block makes the device
 //! ([`PodWork`](crate::pod_work::PodWork)), or the caller makes it and hands its queues over. Last the control loop makes
-//! the device a port, and settles, so that tables name the pod. The caller gets its reply after that, so the pod's policy
-//! is in force; if the tables were refuted (`--verify-tables`), no packets pass the pod. Detaching takes the steps in
-//! reverse. Work for different pods runs at the same time; requests for one pod run one after the other, in order of
+//! the device a port and settles, so that the tables contain the pod. The caller gets its reply after that, so the pod's
+//! policy is in force. If the tables were refuted (`--verify-tables`), no packets pass the pod. Detaching takes the steps
+//! in reverse. Work for different pods runs at the same time. Requests for one pod run one after the other, in the order of
 //! arrival. A request that fails leaves no device, and no address unless a lease could not be written.
 
 use std::panic::resume_unwind;
@@ -17,7 +17,7 @@ use super::pod_request::PodRequest;
 use crate::pod_work::Completed;
 
 impl Agent {
-    /// Begins a request, or queues it behind the work that is under way for the same pod.
+    /// Begins a request, or queues it if there is work in progress for the same pod.
     pub(super) fn submit(&mut self, request: PodRequest) {
         let name = request.pod();
         match self.attachments.pods.queue(&name, request) {
@@ -27,7 +27,7 @@ impl Agent {
         }
     }
 
-    /// Begins the queued requests of pods without work under way. Returns whether there were any.
+    /// Begins the queued requests of pods without work in progress. Returns whether there were any.
     pub(crate) fn submit_ready(&mut self) -> bool {
         let ready = self.attachments.pods.take_ready();
         let any = !ready.is_empty();
@@ -37,13 +37,13 @@ impl Agent {
         any
     }
 
-    /// Takes the results of work: the pods go on to their next states.
+    /// Takes the results of work, and moves the pods to their next states.
     pub(crate) fn take_results(
         &mut self,
         completed: impl IntoIterator<Item = Completed<WorkResult>>,
     ) {
         for Completed { pod, result } in completed {
-            // After a panic the state of a device is not known, so the agent ends.
+            // After a panic the state of a device is unknown, so the agent ends.
             let done = result.unwrap_or_else(|panic| resume_unwind(panic));
             if self.take_result(&pod, done).is_none() {
                 tracing::error!(%pod, "work has ended that is not the pod's: a fault of this program");
@@ -51,7 +51,7 @@ impl Agent {
         }
     }
 
-    /// Takes the result of one piece of work. `None`: it does not belong to the pod's state.
+    /// Takes the result of one piece of work. Returns `None` if the result does not belong to the pod's state.
     fn take_result(&mut self, pod: &ObjectName, done: WorkResult) -> Option<()> {
         match done {
             WorkResult::Reserved(reserved) => self.end_reserving(pod, reserved),

@@ -1,9 +1,9 @@
 //! The workers and their ports.
 //!
-//! A process with `CAP_NET_ADMIN` in a pod or on the node may open a queue of a TUN or TAP device with several queues,
-//! and change the form in which all queues deliver packets. Then workers cannot parse the packets that they read, and TUN
-//! refuses the packets that they write. Workers count both. The control loop reads these counters and sets the device
-//! back, so no packet pays for a check. A write to TAP never fails, so there the pod's next frame shows the change.
+//! A process with `CAP_NET_ADMIN` in a pod or on the node may open a queue of a TUN or TAP device with several queues, and
+//! change the form in which all queues deliver packets. Then workers cannot parse the packets that they read, and TUN
+//! refuses the packets that they write. Workers count both cases. The control loop reads these counters and restores the
+//! device, so no packet pays for a check. A write to TAP never fails, so for TAP the pod's next frame shows the change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::port_ids::PortIds;
 use manx_devices::device::OpenDevice;
 use manx_observe::agent_metrics::Traffic;
 
-/// The shortest time between two checks of a device's settings. It bounds the agent's work for a process that changes
-/// them again and again.
+/// The shortest time between two checks of a device's settings. It limits the agent's work if a process changes them again
+/// and again.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// See the module.
@@ -31,7 +31,7 @@ pub(super) struct Ports {
     pub(super) workers: Workers,
     pub(super) ids: PortIds,
     pub(super) attached: BTreeMap<PortId, Port>,
-    /// The counters of detached ports that some worker still uses, with the port's kind.
+    /// The counters of detached ports that a worker still uses, with each port's kind.
     draining: Vec<(&'static str, Vec<Arc<PortCounters>>)>,
     /// The traffic of detached ports that no worker uses any more, by kind.
     retired: BTreeMap<&'static str, Traffic>,
@@ -40,9 +40,9 @@ pub(super) struct Ports {
 /// The ports of a pod.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PodPorts {
-    /// The port of the pod itself.
+    /// The port for the pod itself.
     pub(super) own: PortId,
-    /// The port of its host side, if another plugin has connected it.
+    /// The port for its host side, if another plugin has connected it.
     pub(super) host: Option<PortId>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Port {
     pub(super) name: String,
     /// The counters of each worker.
     pub(super) counters: Vec<Arc<PortCounters>>,
-    /// The settings of a TUN or TAP device with several queues, which are checked.
+    /// The settings of a TUN or TAP device with several queues, which are checked for changes.
     settings: Option<Settings>,
     /// The port's count of suspect drops at the last check of the settings, and the time of that check.
     checked: (u64, Option<Instant>),
@@ -119,8 +119,8 @@ impl Ports {
         Ok(())
     }
 
-    /// Takes a port from the workers. The last tables, of this version, must not name it. The channel that is returned ends
-    /// when the workers have closed the port's queues.
+    /// Removes a port from the workers. The last tables have this version, and must not contain the port. The returned
+    /// channel ends when the workers have closed the port's queues.
     pub(super) fn detach(&mut self, id: PortId, version: u64) -> Receiver<()> {
         let (told, closed) = crossbeam::channel::bounded(0);
         self.workers.send_all(|| Command::Detach(id, Some(told.clone())));
@@ -143,8 +143,8 @@ impl Ports {
         });
     }
 
-    /// The traffic since the start, by kind of port. All pods are one kind, former pods included: their names are without
-    /// bound, and a sum that lost a pod would decrease.
+    /// The traffic since the start, by kind of port. All pods, including former ones, are one kind: there is no bound on
+    /// the number of their names, and a sum that lost a pod would decrease.
     pub(super) fn traffic(&mut self) -> BTreeMap<&'static str, Traffic> {
         self.retire_drained();
         let mut by_kind = self.retired.clone();
@@ -163,7 +163,7 @@ impl Ports {
         self.attached.get(&id).map(|port| port.name.as_str())
     }
 
-    /// Sets back the devices that other processes have changed, and logs that.
+    /// Restores the devices that other processes have changed, and logs that.
     pub(super) fn restore_devices(&mut self, now: Instant) {
         self.attached.values_mut().for_each(|port| port.restore_device(now));
     }
@@ -196,7 +196,7 @@ fn traffic(counters: &[Arc<PortCounters>]) -> Traffic {
 }
 
 impl Port {
-    /// The traffic since it was attached.
+    /// The traffic since the port was attached.
     pub(super) fn traffic(&self) -> Traffic {
         traffic(&self.counters)
     }

@@ -1,7 +1,7 @@
 //! The published tables that workers may still use.
 //!
-//! Each worker hands tables back in the order of publication. So when the last one hands tables back, no worker uses these
-//! or earlier ones. Tables that differ in services alone have one version, and are several publications.
+//! Each worker hands tables back in the order of publication. So when the last worker hands tables back, no worker uses
+//! these tables or earlier ones. Tables that differ only in services have the same version, but are separate publications.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use manx_dataplane::tables::Tables;
 
 /// See the module.
 pub(super) struct Publications {
-    /// The oldest first.
+    /// The publications in use, the oldest first.
     in_use: VecDeque<Publication>,
     workers: usize,
 }
@@ -20,16 +20,16 @@ struct Publication {
     tables: Arc<Tables>,
     /// The number of workers that have handed them back.
     handed_back: usize,
-    /// The time when the last one of them did.
+    /// The time when the last worker handed them back.
     last: Option<Instant>,
-    /// The time when a change was received that the next tables bring into force.
+    /// The time when the change arrived that the next tables bring into force.
     change: Option<Instant>,
 }
 
-/// What follows when all workers have handed tables back.
+/// The conclusions when all workers have handed tables back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Retired {
-    /// No worker uses tables of this version or an earlier one. `None`: others of the version may be in use.
+    /// No worker uses tables of this version or an earlier one. `None`: other tables of the version may be in use.
     pub(super) version: Option<u64>,
     /// The time from a change's arrival until every worker used it, if the tables after these brought one.
     pub(super) changed_in: Option<Duration>,
@@ -42,12 +42,12 @@ impl Publication {
 }
 
 impl Publications {
-    /// Workers begin with closed tables of their own.
+    /// Starts with workers that have their own closed tables.
     pub(super) fn new(workers: usize) -> Self {
         Self { in_use: [Publication::new(Arc::new(Tables::closed()))].into(), workers }
     }
 
-    /// Adds tables, which bring a change into force that was `received`.
+    /// Adds tables; `received` is the time when the change that they contain arrived.
     pub(super) fn add(&mut self, tables: Arc<Tables>, received: Option<Instant>) {
         if let Some(before) = self.in_use.back_mut() {
             before.change = received;
@@ -55,7 +55,7 @@ impl Publications {
         self.in_use.push_back(Publication::new(tables));
     }
 
-    /// Counts that a worker has handed tables back `at` this time. Returns what follows if it is the last one.
+    /// Records that a worker has handed tables back `at` this time. Returns the conclusions if it is the last worker.
     pub(super) fn hand_back(&mut self, tables: &Arc<Tables>, at: Instant) -> Option<Retired> {
         let is_closed = |tables: &Tables| tables.version == 0;
         let is_it = |it: &Publication| {
@@ -87,8 +87,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// However the workers' turns come: a version is retired once, when each of them uses a later one, and each
-        /// change is in force when each of them uses the tables that brought it.
+        /// In any order of the workers' turns, a version is retired once, when each of them uses a later one. Each change
+        /// is in force when each of them uses the tables that contain it.
         #[test]
         fn a_version_is_retired_when_every_worker_uses_a_later_one(
             steps in vec(any::<bool>(), 1..12),
@@ -103,7 +103,7 @@ mod tests {
                 all.push(Arc::new(Tables { version, ..Tables::closed() }));
                 publications.add(Arc::clone(&all[step + 1]), Some(time(step + 1)));
             }
-            // The number of tables that each worker has handed back, and when it did so last.
+            // The number of tables that each worker has handed back, and the time of its last one.
             let mut workers = [0; 3];
             let mut retired = None;
             for (turn, worker) in turns.into_iter().enumerate() {
@@ -112,7 +112,7 @@ mod tests {
                     continue;
                 }
                 workers[worker] += 1;
-                // Closed tables are each worker's own.
+                // Each worker has its own closed tables.
                 let own = Arc::new(Tables::closed());
                 let handed = if at == 0 { &own } else { &all[at] };
                 let found = publications.hand_back(handed, time(100 + turn));

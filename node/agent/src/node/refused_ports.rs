@@ -1,5 +1,5 @@
-//! Flows of the way out that got no port, because others have those that were tried: the log and `manx status` say which
-//! pod has most of them.
+//! Flows out of the cluster that got no port for address translation, because other flows have all ports that were tried.
+//! The log and `manx status` name the pod with the most flows. The log and `manx status` name the pod with the most flows.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub(super) struct RefusedPorts {
 }
 
 impl RefusedPorts {
-    /// Notes a refusal; `name` describes an owner of flows. Logs it, if no line was logged lately.
+    /// Records a refusal; `name` describes an owner of flows. Logs it, unless another line was logged recently.
     pub(super) fn note(
         &mut self,
         refused: &PortRefused,
@@ -36,7 +36,7 @@ impl RefusedPorts {
         self.last = Some((now, text));
     }
 
-    /// The last refusal, if it is not long ago.
+    /// A warning about the last refusal, if it is recent.
     pub(super) fn warning(&self, now: Instant) -> Option<String> {
         let (at, text) = self.last.as_ref()?;
         let ago = now.duration_since(*at);

@@ -1,11 +1,11 @@
-//! The restart of an agent: the pods of the last agent, whose devices the holder has kept, become this agent's, and so do
-//! the flows that policy still allows.
+//! The restart of an agent: this agent takes over the pods of the last agent whose devices the holder has kept, and the
+//! flows that policy still allows.
 //!
-//! The last agent may have had another version or other settings. So each entry of the holder is compared with this
-//! agent's leases, its number of workers, and the kernel's description of the device. An entry that differs is refused,
-//! and the log and `manx status` give the reason: such a pod has no network until it is made anew. No packets pass a
-//! restored pod before tables name it, as with any other pod. Packets that its queues kept are judged after that, when
-//! the flows are restored and the ports of all pods are served.
+//! The last agent may have had another version or other settings. So each entry of the holder is compared with this agent's
+//! leases, its number of workers, and the kernel's description of the device. An entry that differs is refused, and the log
+//! and `manx status` give the reason. Such a pod has no network until it is made again. As with any other pod, no packets
+//! pass a restored pod before the tables contain it. Packets that its queues have kept are judged later, when the flows are
+//! restored and the ports of all pods are served.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -25,7 +25,7 @@ use crate::restart_state::{RefusedEntry, RestoredDevice};
 use manx_api::{Attach, PodName};
 use manx_devices::device::OpenDevice;
 
-/// A pod that is attached, and whose queues no worker reads yet.
+/// A restored pod whose queues no worker reads yet.
 pub(super) struct RestoredPod {
     ports: PodPorts,
     pod: PodName,
@@ -33,7 +33,7 @@ pub(super) struct RestoredPod {
 }
 
 impl Agent {
-    /// Attaches the pods. The caller then calls [`Agent::settle`], and [`Agent::serve_restored`] with the pods returned.
+    /// Attaches the pods. The caller then calls [`Agent::settle`], and [`Agent::serve_restored`] with the returned pods.
     pub(super) fn restore_pods(
         &mut self,
         devices: Vec<Result<RestoredDevice, RefusedEntry>>,
@@ -65,7 +65,7 @@ impl Agent {
             // The channel ends when each worker has answered or ended.
             let restored: Option<Vec<_>> = restored.map(|it| it.iter().collect());
             if restored.as_ref().is_some_and(|it| it.len() < answers) {
-                // This agent ends before the flows are opened. Their records stay for the next one.
+                // This agent ends before the flows are opened. The flow records stay for the next agent.
                 return;
             }
             match restored.into_iter().flatten().sum::<io::Result<Restored>>() {
@@ -86,7 +86,7 @@ impl Agent {
         });
     }
 
-    /// Gives the workers the queues of restored pods, which tables name now.
+    /// Gives the workers the queues of restored pods, which the tables contain now.
     pub(super) fn serve_restored(&mut self, all: Vec<RestoredPod>) -> Result<(), Error> {
         for RestoredPod { ports, pod, open } in all {
             self.dataplane.ports.serve_pod(ports, &pod.to_string(), open)?;
@@ -139,7 +139,8 @@ impl Agent {
         }
     }
 
-    /// Makes the pod of a refused entry apart, unless another entry has restored it.
+    /// Sets the pod of a refused entry to [`State::Apart`](super::pod_state::State::Apart), unless another entry has
+    /// restored it.
     fn set_refused(&mut self, attach: &Attach, reason: String) {
         let name = object_name(&attach.pod);
         let has_lease = self.attachments.leases().addresses(&attach.pod).is_some();
@@ -155,7 +156,7 @@ impl Agent {
         pods.set_apart(&name, apart);
     }
 
-    /// Gives an entry up, and makes its pod apart.
+    /// Gives up an entry, and sets its pod to [`State::Apart`](super::pod_state::State::Apart).
     fn refuse(&mut self, RefusedEntry { entry, attach, reason }: RefusedEntry) {
         tracing::warn!(entry, reason, "what the holder has of the last agent is not taken over");
         self.attachments.restart_state.release_entry(entry);

@@ -1,4 +1,4 @@
-//! The ways out of the cluster that routers tell, and which of them the node's kernel gets.
+//! Decides which of the routes out of the cluster that routers announce the node's kernel gets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use manx_bgp::path::around;
 
-/// The most prefixes of each family to which the node's kernel gets ways out.
+/// The most prefixes of each family for which the node's kernel gets routes out of the cluster.
 pub(super) const MOST_WAYS_OUT: usize = 1 << 12;
 
-/// The ways out of the cluster that routers have told: prefixes, each with the addresses of the routers that lead there as
-/// well as any, in their order.
+/// The routes out of the cluster that routers have announced: prefixes, each with the addresses of the routers whose routes
+/// are equally good, in their order.
 pub(super) type WaysOut = BTreeSet<(IpNet, IpAddr)>;
 
-/// The number of prefixes to which there are ways out.
+/// The number of prefixes with routes out of the cluster.
 pub(super) fn count(ways_out: &WaysOut) -> usize {
     let mut last = None;
     ways_out.iter().filter(|(prefix, _)| last.replace(*prefix) != Some(*prefix)).count()
@@ -22,7 +22,7 @@ pub(super) fn count(ways_out: &WaysOut) -> usize {
 /// The gateways to BGP peers, by the peers' addresses (`reachableBy` of `BGPPeer`).
 pub(super) type Gateways = BTreeMap<IpAddr, IpAddr>;
 
-/// The addresses and nets of the node to which no router leads.
+/// The addresses and nets that no announced route may affect.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Needed {
     /// The addresses of nodes, of the API server, of gateways and of DNS servers.
@@ -31,12 +31,12 @@ pub(super) struct Needed {
     pub(super) links: Vec<IpNet>,
 }
 
-/// The ways out that the node's kernel gets, the shortest prefixes first, and those to one prefix together. A router that
-/// cannot be used takes nothing from the others.
+/// The routes that the node's kernel gets, the shortest prefixes first, and those to one prefix together. An unusable
+/// router does not affect the other routers.
 ///
-/// None leads to what Manx has a route for itself (`own`), or is told of a router there. None lies in a net on the node's
-/// links. But for a default route none leads to an address that the node needs, whatever else it leads to: a longer prefix
-/// is better than the route by which the node has reached the address before.
+/// No route lies in a net that Manx routes itself (`own`), and no router does. No route lies in a net on the node's links.
+/// Except for default routes, no route contains an address that the node needs, because a longer prefix would replace the
+/// route by which the node has reached that address.
 pub(super) fn usable(
     ways_out: &WaysOut,
     own: &BTreeSet<IpNet>,
@@ -54,7 +54,7 @@ pub(super) fn usable(
             && !is_needed(prefix)
     };
     let mut usable: Vec<_> = ways_out.iter().filter(is_usable).copied().collect();
-    // Those of one length keep their order.
+    // Prefixes of one length keep their order.
     usable.sort_by_key(|(prefix, _)| prefix.prefix_len());
     let (mut taken, mut last) = ([0; 2], None);
     usable.retain(|(prefix, _)| {
@@ -78,14 +78,14 @@ mod tests {
         let router: IpAddr = "10.0.0.1".parse().unwrap();
         let told = [
             ("0.0.0.0/0", true),
-            // Manx's own.
+            // These lie in nets that Manx routes itself.
             ("10.244.1.0/24", false),
             ("10.244.0.0/16", false),
-            // On the node's link.
+            // These lie in the net of the node's link.
             ("10.0.0.0/24", false),
             ("10.0.0.128/25", false),
             ("10.0.0.9/32", false),
-            // Around an address that the node needs, of whatever length.
+            // These contain an address that the node needs, with different prefix lengths.
             ("10.0.0.0/8", false),
             ("0.0.0.0/1", false),
             ("172.18.5.6/31", false),

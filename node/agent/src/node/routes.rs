@@ -1,4 +1,4 @@
-//! The routes that `manx routes` shows: each source's route for each prefix, and which of them is used.
+//! The routes that `manx routes` shows: each source's route for each prefix, and whether it is used.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use manx_api::{ErrorKind, Failure, Routes, SourceRoute};
 use manx_calculation::topology::{Contribution, Peer, Route, RouteSource};
 
 impl Agent {
-    /// The routes of all sources, in order. With an address: those of the longest prefix that contains it.
+    /// The routes of all sources, in order. With an address, only those of the longest prefix that contains it.
     pub(super) fn list_routes(&mut self, around: Option<IpAddr>) -> Result<Routes, Failure> {
         let refuse = |why: String| {
             let message = format!("{why}; `manx status` lists the routes that are in force");
@@ -51,7 +51,7 @@ impl Agent {
         Ok(Routes { node: self.view.node.clone(), routes: routes.collect() })
     }
 
-    /// Describes a route. `used`: the next hop of the prefix in the tables in use, if this route is the one used.
+    /// Describes a route. `used` is the prefix's next hop in the tables in use, if this route is the one used.
     fn describe(&self, candidate: &Candidate, used: Option<NextHop>) -> SourceRoute {
         let (via, reason) = match &candidate.via {
             Via::Own(next_hop) => (leads_to(self, *next_hop), None),
@@ -97,7 +97,7 @@ struct Candidate {
     via: Via,
 }
 
-/// The way of a route, from objects or from the node itself.
+/// The next hop of a route, from objects or from the node itself.
 enum Via {
     Object(Route),
     Own(NextHop),

@@ -1,10 +1,10 @@
 //! Settling: the agent's state follows its inputs, in one order: objects → cluster → place → services → tables.
 //!
 //! The control loop settles once a turn. Apart from the first import and place at the start, only settling takes these
-//! steps. The result depends on the inputs alone: any order and any batches of the same changes lead to the same state.
-//! There are two exceptions. A cluster in which the node has no place leaves the last topology in force. A service
-//! endpoint behind another plugin stays a pod until no slice names it. Which ports of the node lead to pods is decided after
-//! settling (`host_ports`), and depends on the node's sockets at that time.
+//! steps. The result depends only on the inputs: the same changes in any order and in any batches lead to the same state.
+//! There are two exceptions. First, if the node has no place in the new cluster, the last topology stays in force. Second,
+//! with another plugin, a service's endpoint stays a pod until no slice names it. After settling, `host_ports` decides
+//! which ports of the node pods get. That decision depends on the node's sockets at that time.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,28 +22,28 @@ use manx_calculation::overlay::Sockets;
 /// The result of settling.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
-    /// Whether the place of the node may have changed.
+    /// Whether the node's place may have changed.
     pub(super) placed: bool,
-    /// Tables to publish: new ones, or those in use with other services. `None`: those in use include all changes, or stay
-    /// because the new ones are refuted.
+    /// The tables to publish: new ones, or those in use with other services. `None` if those in use contain all changes, or
+    /// stay because the new ones are refuted.
     pub(super) tables: Option<Arc<Tables>>,
-    /// The time when the first change of objects that is in force now was received.
+    /// The time when the first change of objects arrived that is now in force.
     pub(super) received: Option<Instant>,
-    /// Whether the node's peers in BGP, or what they are told, may have changed.
+    /// Whether the node's BGP peers, or the routes announced to them, may have changed.
     pub(super) peers: bool,
 }
 
-/// What of the node's own network may have changed.
+/// The part of the node's own network that may have changed.
 #[derive(Debug)]
 pub(super) enum HostUpdate {
-    /// Anything: the node's place has changed.
+    /// Any part: the node's place has changed.
     All,
-    /// These routes alone.
+    /// Only these routes.
     Routes(ChangedRoutes),
 }
 
-/// Settles all unsettled changes. Before new tables are made, `update_host` updates the node's own network, and `open_sockets` opens the sockets that tunnels need and that are not among those
-/// given.
+/// Settles all unsettled changes. Before new tables are made, `update_host` updates the node's own network, and
+/// `open_sockets` opens the sockets that tunnels need and that are not already open.
 pub(super) fn settle(
     inputs: &mut Inputs,
     view: &mut View,

@@ -1,4 +1,4 @@
-//! The status that `manx status` shows, read from the agent and the workers' counters.
+//! The status for `manx status`, read from the agent and the workers' counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -37,7 +37,7 @@ use manx_objects::{State, few};
 
 /// The time that a status waits for the workers' flows.
 const FLOWS_TIMEOUT: Duration = Duration::from_millis(500);
-/// The most warnings about what is left out of services.
+/// The most warnings about omitted parts of services.
 const MOST_OMISSIONS: usize = 20;
 
 impl Agent {
@@ -203,7 +203,7 @@ fn warnings(
         }))
 }
 
-/// Warnings about services that clients do not reach, or not as their authors may believe.
+/// Warnings about services that clients cannot reach, or that behave differently than their authors may believe.
 fn services(services: &ManxServices) -> impl Iterator<Item = String> {
     let mut omissions = services.frontends.omissions();
     let told: Vec<String> = omissions
@@ -218,7 +218,7 @@ fn services(services: &ManxServices) -> impl Iterator<Item = String> {
     services.problems().chain(told).chain(untold)
 }
 
-/// A warning about the pods that have no tables, because their policies are too large.
+/// A warning about pods that are not in the tables, because their policies are too large.
 fn left_out(calculation: &Calculation) -> Option<String> {
     const NAMED: usize = 3;
     let pods: Vec<String> = calculation.left_out().iter().map(ToString::to_string).collect();
@@ -232,8 +232,8 @@ fn left_out(calculation: &Calculation) -> Option<String> {
     })
 }
 
-/// One warning for each annotation of the node's pods that asks for something Manx does not do. There are none if each
-/// pod has a problem of its own because of them, as in a directory.
+/// One warning for each annotation of the node's pods that requests something that Manx does not support. There are none if
+/// each pod has its own problem because of them, as in a directory.
 fn annotations_not_done(contents: &Contents, node: &str) -> Vec<String> {
     const NAMED: usize = 3;
     let told = |problem: &Problem| {
@@ -285,7 +285,7 @@ fn endpoints(Agent { calculated, dataplane, attachments, .. }: &Agent) -> Vec<En
     attachments.attached().filter_map(one).collect()
 }
 
-/// The pods that are not simply attached, those first that have been longest in their state.
+/// The pods that are not simply attached. Those that have been longest in their state come first.
 fn other_pods(Agent { attachments, .. }: &Agent) -> OtherPods {
     let mut all: Vec<_> = attachments
         .pods
@@ -369,8 +369,8 @@ pub(super) fn worker(worker: &Handle) -> WorkerStatus {
     }
 }
 
-/// Copies of the workers' flows. Those of a worker that does not answer in time are missing (a worker reads commands once
-/// a turn).
+/// Copies of the workers' flows. The flows of a worker that does not answer in time are missing (a worker reads commands
+/// once a turn).
 fn flows(Agent { calculated, dataplane, .. }: &Agent, now: u64) -> Vec<FlowStatus> {
     let workers = &dataplane.ports.workers;
     let rule = |slot: u32| calculated.calculation.reason(slot).map(ToString::to_string);
@@ -400,7 +400,7 @@ fn flows(Agent { calculated, dataplane, .. }: &Agent, now: u64) -> Vec<FlowStatu
     copies.flatten().map(|flow| one(&flow)).collect()
 }
 
-/// The counts of rules. Those of rules that are gone are added up by verdict.
+/// The counts of rules. The counts of rules that no longer exist are added up by verdict.
 fn rules(agent: &Agent) -> Vec<RuleCount> {
     let calculation = &agent.calculated.calculation;
     let former = [Verdict::Allow, Verdict::Deny].map(|verdict| {
@@ -439,7 +439,7 @@ mod tests {
         };
         let pods: String = (0..5).map(|name| pod(name, "n1")).chain([pod(5, "n2")]).collect();
         let mut contents = Contents::from_texts([("pods.yaml", pods.as_str())]);
-        // In a directory each pod has problems of its own.
+        // In a directory each pod has its own problems.
         assert_eq!(contents.problems.len(), 12);
         assert_eq!(annotations_not_done(&contents, "n1"), [""; 0]);
         contents.problems.clear();

@@ -30,7 +30,7 @@ use manx_objects::problem::Problem;
 use manx_observe::checks::{Check, Checks};
 use manx_policy_compiler::model::ObjectName;
 
-/// The owner of an address that a request names.
+/// The error for a requested address that has another owner.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "address {address} is that of {holder} in the datastore: name another, or correct that object"
@@ -46,34 +46,34 @@ pub(crate) struct View {
     pub(super) node: String,
     network: Network,
     ipam: Ipam,
-    /// The name of its interface to the other nodes; empty until it is found.
+    /// The name of its interface to other nodes; empty until it is found.
     pub(crate) uplink: String,
     /// The cluster that the objects describe.
     pub(super) cluster: Cluster,
-    /// The place of the node in the last cluster in which it has one.
+    /// The node's place in the last cluster in which it has one.
     pub(crate) topology: Topology,
     /// Whether the topology lacks the other nodes' pods, because pools are not valid.
     is_closed: bool,
     /// The node's own addresses on all interfaces, including addresses of Manx's interfaces that the kernel does not have
     /// yet.
     pub(super) own_addresses: BTreeSet<IpNet>,
-    /// The addresses of its interfaces at which others can ask.
+    /// The addresses of its interfaces that other hosts can reach.
     interface_addresses: BTreeSet<IpAddr>,
-    /// The services, as they are translated here.
+    /// The services in the form in which this node translates them.
     pub(super) services: NodeServices,
-    /// The ranges of services' addresses of which nodes tell their peers in BGP.
+    /// The ranges of services' addresses that nodes announce to their BGP peers.
     pub(super) announced_nets: AnnouncedNets,
-    /// The single addresses of which this node tells its peers. `None`: it speaks no BGP.
+    /// The single addresses that this node announces to its peers. `None` if it speaks no BGP.
     pub(super) announced: Option<Announced>,
-    /// The ways out of the cluster that routers have told, and the addresses to which none of them may lead. `None`: routers
-    /// have not spoken yet since the start.
+    /// The routes out of the cluster that routers have announced, and the addresses that these must not affect (`needed`).
+    /// `None`: routers have announced none yet since the start.
     ways_out: Option<WaysOut>,
     /// The gateways to BGP peers.
     gateways: Gateways,
     needed: Needed,
 }
 
-/// The most addresses of a node with node ports, because each has all of them.
+/// The most addresses of a node that have node ports. Each of them has all node ports, so the number is limited.
 const MOST_NODE_PORT_ADDRESSES: usize = 16;
 
 /// A topology, and the reason if it lacks the other nodes' pods.
@@ -113,7 +113,7 @@ impl View {
         }
     }
 
-    /// Makes the first view. A node that has no place in the cluster does not start, nor does one whose directory cannot be
+    /// Makes the first view. An agent does not start if its node has no place in the cluster, or if its directory cannot be
     /// read completely.
     pub(crate) fn open(settings: &Settings, inputs: &mut Inputs) -> Result<Self, Error> {
         let Settings { name, network, ipam, services, .. } = settings;
@@ -153,9 +153,9 @@ impl View {
         self.cluster = cluster;
     }
 
-    /// Finds the place of the node in the cluster. If it has none, the last topology stays in force, but the node's own
-    /// addresses are updated. If there is no topology yet and pools are not valid, the topology lacks the other nodes' pods,
-    /// and the node starts.
+    /// Finds the node's place in the cluster. If it has none, the last topology stays in force, but the node's own
+    /// addresses are updated. If there is no topology yet and pools are not valid, the topology lacks the other nodes'
+    /// pods, so that the agent can start.
     pub(super) fn place(&mut self, inputs: &Inputs) -> Result<(), TopologyError> {
         let placed = self.find_place(inputs).map(|(topology, closed)| {
             if let Some(error) = &closed {
@@ -189,7 +189,7 @@ impl View {
         self.topology_with(&self.reserved(inputs, &own))
     }
 
-    /// The routes of all sources that come from objects.
+    /// The routes from objects, of all sources.
     pub(super) fn contributions(
         &self,
         inputs: &Inputs,
@@ -220,7 +220,7 @@ impl View {
         }
     }
 
-    /// Takes the ways out of the cluster that routers have told, and the gateways to routers.
+    /// Takes the routes out of the cluster that routers have announced, and the gateways to routers.
     pub(super) fn set_ways_out(&mut self, inputs: &Inputs) {
         self.gateways.clone_from(inputs.gateways());
         self.ways_out = inputs.ways_out().cloned();
@@ -255,12 +255,12 @@ impl View {
         host
     }
 
-    /// The node's own routes that change with these addresses of services.
+    /// The node's own routes that change if these addresses of services change.
     pub(super) fn changed_routes(&self, addresses: &ChangedAddresses) -> ChangedRoutes {
         addresses.routes(&self.topology, |address| is_own(&self.own_addresses, address))
     }
 
-    /// The addresses at which services have node ports: the first ones, or those in the nets that the settings name.
+    /// The addresses at which services have node ports: the node's first ones, or those in the nets of the settings.
     fn node_port_addresses(&self) -> BTreeSet<IpAddr> {
         let nets = self.services.manx().map_or(&[][..], |it| &it.node_port_nets);
         let of_node: BTreeSet<IpAddr> = if nets.is_empty() {
@@ -272,13 +272,13 @@ impl View {
         of_node.into_iter().chain(loopback).collect()
     }
 
-    /// The addresses of the node's interfaces in these nets, but for Manx's own.
+    /// The addresses of the node's interfaces in these nets, except those of Manx's interfaces.
     fn addresses_in<'a>(&'a self, nets: &'a [IpNet]) -> impl Iterator<Item = IpAddr> + 'a {
         let all = self.interface_addresses.iter().copied();
         all.filter(|it| nets.iter().any(|net| net.contains(it)) && !self.is_of_manx(*it))
     }
 
-    /// A warning if the settings name nets for node ports, and no address or too many lie there.
+    /// A warning if the settings have nets for node ports that contain no address of the node, or too many.
     pub(super) fn problem_of_node_ports(&self) -> Option<String> {
         let nets = &self.services.manx()?.node_port_nets;
         let count = self.addresses_in(nets).count();
@@ -296,7 +296,7 @@ impl View {
         ))
     }
 
-    /// The health checks of services, each at the addresses with node ports of the families that its Service has.
+    /// The health checks of services. Each is at the addresses with node ports, in the families of its Service.
     pub(super) fn health_checks(&self) -> Checks {
         let Some(services) = self.services.manx() else { return Checks::new() };
         let addresses = self.node_port_addresses();
@@ -311,7 +311,7 @@ impl View {
         services.frontends.health_checks().into_iter().flat_map(of_port).collect()
     }
 
-    /// Whether this node is about to go: its Node says so, or there is none any more. One that is not valid stays.
+    /// Whether this node is about to be removed: its Node says so, or is deleted. A node with an invalid Node stays.
     pub(super) fn is_leaving(&self, inputs: &Inputs) -> bool {
         match inputs.contents().objects.get(&ObjectKey::new(Kind::Node, "", &self.node)) {
             None => true,
@@ -322,8 +322,8 @@ impl View {
         }
     }
 
-    /// The ports of this node's addresses that are Manx's, with those that are granted to pods, and those among them
-    /// that are served as health checks.
+    /// The ports of this node's addresses that are routed to Manx, including those that are granted to pods, and the ports
+    /// among them where health checks are served.
     pub(super) fn manx_ports(
         &self,
         granted: &GrantedPorts,
@@ -338,12 +338,12 @@ impl View {
         }
     }
 
-    /// The ports of this node for which pods ask.
+    /// The ports of this node that pods request.
     pub(super) fn asked_ports(&self) -> GrantedPorts {
         self.services.manx().map(|it| it.frontends.asked_ports()).unwrap_or_default()
     }
 
-    /// Lets these ports lead to the pods that ask for them, and no others. Returns whether that changes anything.
+    /// Grants exactly these ports to the pods that request them. Returns whether that changes anything.
     pub(super) fn grant_ports(&mut self, inputs: &Inputs, granted: &GrantedPorts) -> bool {
         let Self { topology, own_addresses, services, .. } = self;
         let is_own = |address: &IpAddr| is_own(own_addresses, address);
@@ -353,7 +353,7 @@ impl View {
         }
     }
 
-    /// Updates the services after changes of objects, and of the node's place if `placed`.
+    /// Updates the services after changes of objects, and after a change of the node's place if `placed` is set.
     pub(super) fn update_services(
         &mut self,
         inputs: &Inputs,
@@ -375,7 +375,7 @@ impl View {
                 }
                 let endpoints = self.cluster.model.endpoints.values();
                 let pods: HashSet<&IpAddr> = match self.network {
-                    // No list is needed: routes lead to Manx's pods.
+                    // No list is needed: Manx has routes to its pods.
                     Network::Manx => HashSet::new(),
                     Network::OtherPlugin => endpoints.flat_map(|it| &it.addresses).collect(),
                 };
@@ -389,19 +389,21 @@ impl View {
         }
     }
 
-    /// Follows changes of objects, and returns whether peers in BGP may have to be told of other addresses of services.
+    /// Applies changes of objects. Returns whether the addresses of services that are announced to BGP peers may have
+    /// changed.
     pub(super) fn update_announced(&mut self, inputs: &Inputs, changes: &Changes) -> bool {
         let differs =
             self.announced.as_mut().is_some_and(|it| it.follow(inputs.contents(), changes));
         differs && !self.announced_nets.is_empty()
     }
 
-    /// Whether other addresses of services are translated here since the services were last updated.
+    /// Whether the set of translated addresses has changed since the services were last updated.
     pub(super) fn translates_other_addresses(&self) -> bool {
         self.services.manx().is_some_and(|it| it.translates_others)
     }
 
-    /// The addresses of services of which peers in BGP are told: those to whose Services this node leads.
+    /// The addresses of services that this node announces to BGP peers: those for which it forwards packets to the
+    /// Services.
     pub(super) fn told_services(&self, inputs: &Inputs) -> Told {
         let Some(announced) = &self.announced else { return Told::default() };
         let (contents, nets) = (inputs.contents(), &self.announced_nets);
@@ -419,9 +421,9 @@ impl View {
         }
     }
 
-    /// The first of these addresses that the pod may not have, and its owner: it is reserved or a node's, or kubelet has
-    /// reported it as another pod's. A pod with such an address could send packets that are judged as the owner's. An
-    /// address that only an annotation names has no owner.
+    /// The first of these addresses that the pod may not have, and its owner. The address is reserved or a node's, or
+    /// kubelet has reported it for another pod. A pod with such an address could send packets that are judged as the
+    /// owner's. An address that only an annotation contains has no owner.
     pub(super) fn find_owner(
         &self,
         inputs: &Inputs,
@@ -443,7 +445,8 @@ impl View {
         self.taken(inputs, pod, |address| self.is_in_own_block(address))
     }
 
-    /// Whether an address is pods' or one of Manx's own interfaces'. A tunnel's may lie outside of this node's blocks.
+    /// Whether an address belongs to pods or to Manx's own interfaces. A tunnel's address may lie outside of this node's
+    /// blocks.
     pub(super) fn is_of_manx(&self, address: IpAddr) -> bool {
         self.is_in_own_block(address) || self.topology.tunnel_addresses.contains(&address)
     }
@@ -466,7 +469,7 @@ impl View {
             }
         }
         for (address, node) in self.cluster.node_addresses() {
-            // Another node that reports an address in one of this node's blocks does not own it.
+            // A Node of another node that contains an address in one of this node's blocks does not make it the owner.
             if is_in_set(address) && (node == self.node || !self.is_in_own_block(address)) {
                 taken.insert(address, format!("Node {node:?}"));
             }
@@ -479,7 +482,7 @@ impl View {
         taken
     }
 
-    /// The addresses that no pod may have, including the node's `own`. Another plugin takes care of them itself.
+    /// The addresses that no pod may have, including the node's `own`. Another plugin excludes such addresses itself.
     pub(super) fn reserved(&self, inputs: &Inputs, own: &BTreeSet<IpNet>) -> Reserved {
         if self.network == Network::OtherPlugin {
             return Reserved::new();
@@ -508,14 +511,14 @@ impl View {
     }
 }
 
-/// Whether the changes may affect the service addresses that kube-proxy translates.
+/// Whether changes may affect the service addresses that kube-proxy translates.
 fn affects_services(
     changes: &Changes,
     cluster: &Cluster,
     network: Network,
     services: &Services,
 ) -> bool {
-    // A pod of another plugin with an address that the current services still count as a host's.
+    // The pod belongs to another plugin, and the current services still treat its address as a host's.
     let is_pod_at_host_address = |key: &ObjectKey| {
         if network == Network::Manx || key.kind != Kind::Pod {
             return false;

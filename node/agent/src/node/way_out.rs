@@ -1,4 +1,5 @@
-//! The way out of this node: by which addresses the world sees pods, and what of Felix's settings for it is not done.
+//! The source addresses of pods' connections out of the cluster, and Felix's settings about them that Manx does not
+//! support.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,11 +10,11 @@ use manx_calculation::import::OutgoingAddress;
 use manx_calculation::way_out::ExcludedHosts;
 use manx_objects::few;
 
-/// The objects that a warning names.
+/// The most objects that a warning names.
 const NAMED: usize = 3;
 
 impl View {
-    /// The first of the Node's addresses that its kernel has, of IPv4 and of IPv6.
+    /// The first of the Node's addresses that its kernel has, for IPv4 and for IPv6.
     pub(super) fn first_addresses(&self) -> [Option<IpAddr>; 2] {
         [true, false].map(|is_v4| {
             let mut own = self.topology.addresses.iter().filter(|it| it.is_ipv4() == is_v4);
@@ -21,9 +22,9 @@ impl View {
         })
     }
 
-    /// The addresses by which the world sees this node's pods, of IPv4 and of IPv6: the first ones, or the one that
-    /// Felix's settings name. If the node does not have that one, no other takes its place: the world may trust the
-    /// node's own processes, and not its pods.
+    /// The source addresses of pods' connections out of the cluster, for IPv4 and for IPv6: the node's first ones, or the
+    /// one in Felix's settings. If the node does not have that one, no other address replaces it, because outside hosts may
+    /// trust the node's own processes more than its pods.
     pub(super) fn outgoing_addresses(&self) -> [Option<IpAddr>; 2] {
         let [first, v6] = self.first_addresses();
         let v4 = match self.cluster.way_out.address {
@@ -36,7 +37,7 @@ impl View {
         [v4, v6]
     }
 
-    /// The addresses whose ports of the way out are Manx's.
+    /// The addresses at which Manx has the ports for translated connections out of the cluster.
     pub(super) fn addresses_of_way_out(&self) -> BTreeSet<IpAddr> {
         [self.first_addresses(), self.outgoing_addresses()]
             .into_iter()
@@ -45,7 +46,7 @@ impl View {
             .collect()
     }
 
-    /// Whether the world can answer at an address of this node: the kernel has it, and it is neither a link's alone nor
+    /// Whether outside hosts can answer to an address of this node: the kernel has it, and it is neither link-local nor
     /// Manx's own.
     fn is_answered_at(&self, address: Ipv4Addr) -> bool {
         let is_of_link = address.is_loopback() || address.is_link_local();
@@ -53,7 +54,7 @@ impl View {
         !is_of_link && !self.is_of_manx(address) && is_own(&self.own_addresses, &address)
     }
 
-    /// Warnings about what pools and Felix's settings ask for, and this node does not do.
+    /// Warnings about settings of pools and of Felix that this node does not apply.
     pub(super) fn problems_of_way_out(&self) -> Vec<String> {
         let asks = self.cluster.pools.iter().filter(|pool| pool.nat_outgoing);
         let pools: Vec<_> = asks.map(|pool| pool.cidr).collect();
@@ -122,12 +123,12 @@ mod tests {
     const OWN: [&str; 5] =
         ["172.18.0.2/32", "192.0.2.9/32", "fd00::2/128", "10.244.1.1/32", "127.0.0.0/8"];
 
-    /// Node `n1` with these settings of Felix for everybody.
+    /// The view of node `n1` with these default settings of Felix.
     fn view(felix: &str) -> View {
         view_with(felix, &[])
     }
 
-    /// The same, with nets of addresses that have node ports.
+    /// The same view, with nets of addresses that have node ports.
     fn view_with(felix: &str, nets: &[&str]) -> View {
         let folder = tempfile::tempdir().unwrap();
         let felix = format!(
@@ -155,7 +156,7 @@ mod tests {
         all.iter().map(|it| it.parse().unwrap()).collect()
     }
 
-    /// Rules and the node's services have the first one in any case.
+    /// Rules, and the node's services, use the first address in any case.
     #[test]
     fn pods_leave_by_the_first_address_or_the_named_one_or_not_at_all() {
         let [first, named, v6] = ["172.18.0.2", "192.0.2.9", "fd00::2"];

@@ -57,13 +57,13 @@ fn the_address_that_is_found_is_written_unless_the_object_has_it() {
     let both = addresses(by("interface=eth1", "interface=eth1"), two());
     assert_eq!(both.judge(&objects("")), written(&[(0, "10.0.0.2/24"), (1, "fd00::2/64")]));
     assert_eq!(both.judge(&annotated("10.0.0.2/24")), written(&[(1, "fd00::2/64")]));
-    // The length is a part of it: others go by it for CrossSubnet.
+    // The prefix length matters, because other nodes use it for CrossSubnet.
     let has =
         "projectcalico.org/IPv4Address: 10.0.0.2, projectcalico.org/IPv6Address: 'fd00::2/64'";
     assert_eq!(both.judge(&objects(has)), written(&[(0, "10.0.0.2/24")]));
     let has = has.replace("10.0.0.2,", "10.0.0.2/24,");
     assert_eq!(both.judge(&objects(&has)), Verdict::Stands);
-    // Without settings nothing is, whatever the object says.
+    // Without settings no address is wanted, whatever the object contains.
     let none = addresses([None, None], two());
     for contents in [objects(""), annotated("192.0.2.9/24")] {
         assert_eq!(none.judge(&contents), Verdict::Stands);
@@ -72,7 +72,7 @@ fn the_address_that_is_found_is_written_unless_the_object_has_it() {
     assert_eq!(internal.judge(&objects("")), written(&[(0, "172.18.0.2/24"), (1, "fd18::2/64")]));
     let named = wanted(Family::V4, "10.0.0.2/32", &Method::FirstFound).unwrap();
     assert_eq!(addresses([named, None], two()).judge(&objects("")), written(&[(0, "10.0.0.2/32")]));
-    // A Node that is not there, or not valid, is told of where it is read.
+    // A missing or invalid Node is reported by its reader.
     assert_eq!(both.judge(&Contents::from_texts([])), Verdict::Stands);
 }
 
@@ -86,7 +86,7 @@ fn what_is_not_found_is_waited_for_unless_the_object_has_an_address() {
     assert_eq!(waiting(&Verdict::Stands, &[]), None);
     let refused = ["the annotations could not be written: forbidden".to_owned()];
     insta::assert_snapshot!(waiting(&written(&[(0, "10.0.0.2/24")]), &refused).unwrap(), @"it waits until the API server has 10.0.0.2/24 in the Node's annotations: the annotations could not be written: forbidden");
-    // One family that lacks an address holds up a start, whatever the other has.
+    // If one family lacks an address, a start waits, whatever the other family has.
     let half = addresses(by("interface=eth1", "interface=eth9"), two());
     assert!(matches!(half.judge(&objects("")), Verdict::Lacks(_)));
 }
@@ -124,7 +124,7 @@ fn another_address_is_written_once_a_minute_at_most_and_ends_the_agent_when_the_
     assert_eq!(addresses.replaced(&before), None, "the object has the old one");
     let replaced = addresses.replaced(&annotated("10.0.0.3/24")).map(|(_, to)| to.to_string());
     assert_eq!(replaced.as_deref(), Some("10.0.0.3"));
-    // Another length, and what no interface has, are no reason to begin anew.
+    // Another prefix length, or an address that no interface has, is no reason to restart.
     assert_eq!(addresses.replaced(&annotated("10.0.0.2/32")), None);
     assert_eq!(addresses.replaced(&annotated("192.0.2.9/24")), None);
     addresses.wanted = [None, None];

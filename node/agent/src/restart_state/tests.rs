@@ -25,7 +25,7 @@ impl Fixture {
 
     fn start_holder(&self) {
         let holder = loop {
-            // The former one may still be ending.
+            // The former holder may still be ending.
             if let Ok(holder) = Holder::bind(&self.path) {
                 break holder;
             }
@@ -33,12 +33,12 @@ impl Fixture {
         thread::spawn(move || holder.run());
     }
 
-    /// Whether the holder is left alone because it did not answer.
+    /// Sets whether calls to the holder are paused.
     fn rest(&self, rests: bool) {
         lock(&self.state.entries).paused_until = rests.then(|| Instant::now() + PAUSE);
     }
 
-    /// Whether connecting to the holder, which lives, fails: here the name of its socket is too long.
+    /// Sets whether connecting to the holder, which lives, fails, by a socket name that is too long.
     fn fail(&mut self, fails: bool) {
         let path = if fails { "x".repeat(200).into() } else { self.path.clone() };
         self.state.path = path;
@@ -57,7 +57,7 @@ impl Fixture {
         Client::connect(&self.path).unwrap()
     }
 
-    /// A file in place of one with flow records.
+    /// Returns a file in place of one with flow records.
     fn records(&self) -> (Arc<SharedFile>, u64) {
         let file = tempfile::tempfile_in(&self.folder).unwrap();
         let number = file.metadata().unwrap().ino();
@@ -95,7 +95,7 @@ fn held(name: &str) -> Held {
     Held { attach: Attach::new(pod, Path::new("/run/netns/x"), "eth0"), mtu: 1400 }
 }
 
-/// A device in place of a pod's.
+/// Returns a device in place of a pod's.
 fn queue() -> OwnedFd {
     File::open("/dev/null").unwrap().into()
 }
@@ -132,7 +132,7 @@ fn the_last_agents_records_do_not_pass_for_this_ones() {
     fixture.leave(&["a"], 1);
     fixture.state.insert(held("a"), vec![queue()]);
     let (records, number) = fixture.records();
-    // The holder was just asked, and did not answer.
+    // The holder was asked a moment ago, and did not answer.
     fixture.rest(true);
     fixture.state.keep_flows(vec![records], &[0]);
     assert_ne!(fixture.kept_records()[0].1, number);
@@ -150,15 +150,15 @@ fn sandbox(number: u8) -> Sandbox {
 enum Step {
     /// A pod is attached.
     Keep(u8),
-    /// It is attached again, by this sandbox.
+    /// The pod is attached again, by this sandbox.
     Rename(u8, u8),
-    /// It is detached.
+    /// The pod is detached.
     Release(u8),
-    /// The holder is left alone from now on, or not.
+    /// Calls to the holder are paused from now on, or not.
     Rest(bool),
     /// Connecting to the holder fails from now on, or not.
     Fail(bool),
-    /// The holder ends, and another one begins.
+    /// The holder ends, and another one starts.
     Replace,
 }
 

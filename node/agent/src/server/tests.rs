@@ -10,8 +10,8 @@ use super::*;
 use manx_api::client::{self, Client};
 use manx_api::{Attach, Attached, Device, PodName};
 
-/// An agent in a thread of its own that attaches every pod of a namespace but `full`, streams every capture but of
-/// `nothing`, and is silent about status.
+/// An agent in its own thread. It attaches every pod except those of the namespace `full`, streams every capture except
+/// that of `nothing`, and never answers requests for the status.
 struct Agent {
     path: PathBuf,
     stop: mpsc::Sender<()>,
@@ -19,7 +19,7 @@ struct Agent {
     _folder: tempfile::TempDir,
 }
 
-/// The number of slow answers that are being made.
+/// The number of slow answers in progress.
 static AT_WORK: AtomicU32 = AtomicU32::new(0);
 
 fn bind(path: &Path) -> Result<Server, socket::Error> {
@@ -249,7 +249,7 @@ fn what_is_no_request_is_told_why_and_the_connection_goes_on() {
     Invalid: a message that does not parse: expected ident at line 1 column 2
     Denials([])
     ");
-    // A length beyond the limit ends the connection before memory is taken for the message.
+    // A length above the limit ends the connection before memory is allocated for the message.
     stream.write_all(&u32::MAX.to_le_bytes()).unwrap();
     assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
 }

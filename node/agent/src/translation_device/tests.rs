@@ -1,4 +1,4 @@
-//! A node and the world, joined by a veth: packets at `manx1`, and sockets at both ends.
+//! A node and an outside host, joined by a veth: packets at `manx1`, and sockets at both ends.
 
 mod place;
 mod traffic;
@@ -22,9 +22,9 @@ use traffic::{
     send, udp, waits_in_vain,
 };
 
-/// Long enough for a packet that arrives.
+/// A wait that is long enough for a packet that arrives.
 const SHORT: Duration = Duration::from_millis(200);
-/// Long enough for everything that arrives at all.
+/// A wait that is long enough for everything that arrives at all.
 const LONG: Duration = Duration::from_secs(5);
 
 const NODE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
@@ -59,7 +59,7 @@ fn ports_of_manx_go_to_manx_and_the_nodes_own_connections_are_left_alone() {
     }
     let place = Place::new();
     let before = place.state();
-    // A connection of the node's that stands already, as ssh does.
+    // An existing connection of the node, like that of ssh.
     let ssh = in_node(&place, || TcpListener::bind((ip(NODE[0]), 22)).unwrap());
     let standing = in_world(&place, || connect((NODE[0], 22)));
     let (device, mut queues) = place.attach().unwrap();
@@ -70,7 +70,7 @@ fn ports_of_manx_go_to_manx_and_the_nodes_own_connections_are_left_alone() {
     for (node, world) in NODE.into_iter().zip(WORLD) {
         let address = |text: &str, port: u16| SocketAddr::from((ip(text), port));
         let server = in_world(&place, || udp(world, 53));
-        // Out, with the node's address as the source, and back.
+        // Packets go out with the node's address as the source, and answers come back.
         send(&mut queues, &datagram((node, 61000), (world, 53), b"out"));
         assert_eq!(heard(&server), Some((b"out".to_vec(), address(node, 61000))));
         for port in [61000, 65534, 30000, 32767] {
@@ -78,26 +78,26 @@ fn ports_of_manx_go_to_manx_and_the_nodes_own_connections_are_left_alone() {
             let there = vec![(UDP, address(world, 53), address(node, port))];
             assert_eq!(arrive(&mut queues, LONG), there);
         }
-        // The kernel answers neither: the client waits, and is not refused.
+        // The kernel answers neither of them: the client waits, and is not refused.
         for port in [61000, 30080] {
             assert!(in_world(&place, || waits_in_vain((node, port))), "{node} {port}");
             let (protocol, _, to) = arrive(&mut queues, LONG)[0];
             assert_eq!((protocol, to), (TCP, address(node, port)));
         }
-        // A socket of the node's at such a port gets nothing.
+        // A socket of the node at such a port gets no packets.
         let shadowed = in_node(&place, || udp(node, 30081));
         server.send_to(b"?", (ip(node), 30081)).unwrap();
         assert_eq!(arrive(&mut queues, LONG).len(), 1);
         assert!(hears_nothing(&shadowed));
 
-        // A process of the node at a node port of its own.
+        // A process of the node uses its own node port.
         let own = in_node(&place, || udp(node, 0));
         own.send_to(b"own", (ip(node), 30080)).unwrap();
         let from = own.local_addr().unwrap();
         assert_eq!(arrive(&mut queues, LONG), [(UDP, from, address(node, 30080))]);
         send(&mut queues, &datagram((node, 30080), (node, from.port()), b"answer"));
         assert_eq!(heard(&own), Some((b"answer".to_vec(), address(node, 30080))));
-        // The kernel chooses the address that was asked as the source.
+        // The kernel chooses the requested address as the source of the answer.
         let unbound = in_node(&place, || {
             let socket = UdpSocket::bind(if node.contains(':') { "[::]:0" } else { "0.0.0.0:0" });
             let socket = socket.unwrap();
@@ -106,7 +106,8 @@ fn ports_of_manx_go_to_manx_and_the_nodes_own_connections_are_left_alone() {
         });
         assert_eq!(unbound.local_addr().unwrap().ip(), ip(node));
 
-        // A backend on this node, for a client behind the node's address, and for one in the world.
+        // The backend is on this node. One client is a pod, which has the node's address as its source, and the other is
+        // outside.
         let backend = in_node(&place, || udp(node, 8080));
         for (client, port) in [(node, 61001), (world, 999)] {
             send(&mut queues, &datagram((client, port), (node, 8080), b"ask"));
@@ -116,7 +117,7 @@ fn ports_of_manx_go_to_manx_and_the_nodes_own_connections_are_left_alone() {
         let answer = [(UDP, address(node, 8080), address(node, 61001))];
         assert_eq!(arrive(&mut queues, LONG), answer);
 
-        // The node's own connections, in and out and to itself.
+        // The node's own connections: outgoing, incoming, and to itself.
         let listener = in_node(&place, || TcpListener::bind((ip(node), 2222)).unwrap());
         assert!(is_served(&listener, in_world(&place, || connect((node, 2222)))));
         assert!(is_served(&listener, in_node(&place, || connect((node, 2222)))));
@@ -125,7 +126,7 @@ fn ports_of_manx_go_to_manx_and_the_nodes_own_connections_are_left_alone() {
         assert_eq!(arrive(&mut queues, SHORT), []);
     }
 
-    // Another process removes it all.
+    // Another process removes everything.
     drop(queues);
     for _ in 0..2 {
         in_node(&place, || remove(&place.settings.record).unwrap());
@@ -137,7 +138,7 @@ fn ports_of_manx_go_to_manx_and_the_nodes_own_connections_are_left_alone() {
     }
 }
 
-/// The port of a pod leads to Manx by the node's address, and by 127.0.0.1 for the node's own processes.
+/// A pod's host port is routed to Manx at the node's address, and at 127.0.0.1 for the node's own processes.
 #[test]
 fn host_ports_lead_to_manx_also_at_loopback() {
     if !namespaces_allowed() || !tun_allowed() {
@@ -158,7 +159,7 @@ fn host_ports_lead_to_manx_also_at_loopback() {
     let server = in_world(&place, || udp(WORLD[0], 53));
     server.send_to(b"?", (node, 8080)).unwrap();
     assert_eq!(arrive(&mut queues, LONG), [(UDP, address(WORLD[0], 53), address(NODE[0], 8080))]);
-    // The kernel gives the node's address to who asks at 127.0.0.1, and takes answers from there.
+    // For a packet to 127.0.0.1, the kernel sets the node's address as the source, and accepts answers from 127.0.0.1.
     for port in [8080, 30080] {
         let own = in_node(&place, || UdpSocket::bind("0.0.0.0:0").unwrap());
         own.set_read_timeout(Some(LONG)).unwrap();
@@ -171,11 +172,11 @@ fn host_ports_lead_to_manx_also_at_loopback() {
         send(&mut queues, &answer);
         assert_eq!(heard(&own), Some((b"answer".to_vec(), (loopback, port).into())));
     }
-    // Other ports of 127.0.0.1 are the processes' own.
+    // Processes keep the other ports of 127.0.0.1.
     let listener = in_node(&place, || TcpListener::bind("127.0.0.1:10248").unwrap());
     assert!(is_served(&listener, in_node(&place, || connect(("127.0.0.1", 10248)))));
 
-    // The pod goes.
+    // The pod is removed.
     desired.host_ports.clear();
     let findings = device.reconcile(&desired).unwrap();
     assert_eq!(findings.removed.len(), 2, "{findings:?}");
@@ -185,7 +186,7 @@ fn host_ports_lead_to_manx_also_at_loopback() {
     assert_eq!(reserved(), "");
 }
 
-/// As `--nodeport-addresses` asks for.
+/// `--nodeport-addresses` requests such addresses.
 #[test]
 fn node_ports_may_be_those_of_other_addresses_than_the_way_out_has() {
     const SECOND: &str = "198.51.100.1";
@@ -227,13 +228,13 @@ fn node_ports_may_be_those_of_other_addresses_than_the_way_out_has() {
     }
     send(&mut queues, &datagram((SECOND, 30080), (WORLD[0], 999), b"answer"));
     assert_eq!(heard(&client), Some((b"answer".to_vec(), (ip(SECOND), 30080).into())));
-    // A client of 127.0.0.1 has the node's address there.
+    // A client of 127.0.0.1 has the node's address as its source there.
     let own = in_node(&place, || UdpSocket::bind("0.0.0.0:0").unwrap());
     own.connect(("127.0.0.1", 30080)).unwrap();
     assert_eq!(own.local_addr().unwrap().ip(), ip(SECOND));
 }
 
-/// A load balancer asks the agent at a port that lies among those of services.
+/// A load balancer queries the agent at a port within the range of node ports.
 #[test]
 fn a_health_check_comes_to_the_agent_and_the_ports_beside_it_to_manx() {
     if !namespaces_allowed() || !tun_allowed() {
@@ -262,7 +263,7 @@ fn a_health_check_comes_to_the_agent_and_the_ports_beside_it_to_manx() {
         assert!(beside.accept().is_err(), "{check}");
         assert!(!arrive(&mut queues, LONG).is_empty(), "{check}");
     }
-    // The Service goes: nobody of the node answers at the port any more.
+    // The Service is deleted: no process of the node answers at the port any more.
     desired.health_checks.clear();
     assert_eq!(device.reconcile(&desired).unwrap().removed.len(), at.len());
     let _other = in_node(&place, || TcpListener::bind(at[0]).unwrap());
@@ -279,7 +280,7 @@ fn nobody_outside_sends_as_the_node() {
     let place = Place::new();
     let (device, mut queues) = place.attach().unwrap();
     device.reconcile(&desired()).unwrap();
-    // The world's own manx1 forges: its packets go by eth0.
+    // The outside host also has a `manx1`, which forges packets: they arrive at the node's eth0.
     let forger = Place { node: place.world.try_clone().unwrap(), ..Place::new() };
     let (_forging, mut forgers) = forger.attach().unwrap();
     for (node, world) in NODE.into_iter().zip(WORLD) {
@@ -303,7 +304,7 @@ fn what_an_agent_leaves_behind_is_closed_and_the_next_one_goes_on() {
     let place = Place::new();
     let (device, queues) = place.attach().unwrap();
     device.reconcile(&desired()).unwrap();
-    // As after a kill: the queues close, and nothing else is done.
+    // The agent was killed: its queues are closed, and nothing was cleaned up.
     drop(queues);
     for node in NODE {
         let socket = in_node(&place, || udp(node, 30081));
@@ -317,7 +318,7 @@ fn what_an_agent_leaves_behind_is_closed_and_the_next_one_goes_on() {
         let listener = in_node(&place, || TcpListener::bind((ip(node), 22)).unwrap());
         assert!(is_served(&listener, in_world(&place, || connect((node, 22)))));
     }
-    // What the node's processes send to services does not leave by the default route.
+    // Packets of the node's processes to services do not leave by the default route.
     for (service, from) in [("10.96.0.10", "0.0.0.0:0"), ("fd96::a", "[::]:0")] {
         let asked = in_node(&place, || {
             let client = UdpSocket::bind(from).unwrap();
@@ -335,7 +336,7 @@ fn what_an_agent_leaves_behind_is_closed_and_the_next_one_goes_on() {
     let server = in_world(&place, || udp(WORLD[0], 53));
     server.send_to(b"back", (ip(NODE[0]), 61000)).unwrap();
     assert_eq!(arrive(&mut queues, LONG).len(), 1);
-    // An address goes.
+    // The node loses an address.
     let only = [ip(NODE[1])].into();
     device.reconcile(&Desired { egress: only, ..Desired::default() }).unwrap();
     server.send_to(b"back", (ip(NODE[0]), 61000)).unwrap();
@@ -360,7 +361,7 @@ fn what_others_have_removed_is_set_again_and_what_they_have_added_is_told() {
     let all = place.rules();
     let foreign = Rule { made_by: 4, ..Rule::new(3, Family::V4, Action::Lookup(99)) };
     netlink::in_netns(&place.node, async |netlink| {
-        // As a manager of the network does with rules that it does not know.
+        // A network manager deletes rules that it does not know, in the same way.
         for rule in netlink.rules(Family::V4).await?.into_iter().filter_map(|it| it.rule) {
             if rule.preference < MOVED_LOCAL {
                 netlink.delete_rule(&rule).await?;
@@ -411,7 +412,8 @@ fn what_others_have_removed_is_set_again_and_what_they_have_added_is_told() {
     let rules = looked.wanted.iter().filter(|it| it.contains(" rule ")).cloned();
     assert_eq!(rules.collect::<BTreeSet<String>>(), own_rules(&all));
 
-    // Nobody else has changed what Manx itself now wants otherwise, or a rule for a new interface.
+    // If Manx itself now wants other rules, or a rule for a new interface, that does not count as a change by another
+    // program.
     let mut other = desired();
     other.node_ports.clear();
     let dummy = ["link", "add", "eth7", "type", "veth", "peer", "name", "eth8"];
@@ -419,14 +421,14 @@ fn what_others_have_removed_is_set_again_and_what_they_have_added_is_told() {
     let findings = device.reconcile(&other).unwrap();
     assert!(!findings.set.is_empty() && !findings.removed.is_empty(), "{findings:?}");
     assert_eq!(findings.set_back, [""; 0]);
-    // A rule with Manx's number that it has not made.
+    // A rule with Manx's protocol number that this agent has not made.
     let stale = Rule::new(3, Family::V4, Action::Lookup(PORTS_TABLE));
     netlink::in_netns(&place.node, async |netlink| netlink.add_rule(&stale).await).unwrap();
     let findings = device.reconcile(&other).unwrap();
     assert_eq!(findings.set_back, [format!("removed ({stale})")]);
 }
 
-/// Of these rules, Manx's own, and the one for the table `local`.
+/// Among these rules, Manx's own, and the one for the table `local`.
 fn own_rules(all: &[String]) -> BTreeSet<String> {
     let preference = |rule: &str| {
         rule.split(' ').nth(if rule.contains(" -6 ") { 4 } else { 3 })?.parse::<u32>().ok()
@@ -540,13 +542,13 @@ fn what_the_world_reports_about_translated_packets_is_copied() {
             assert_eq!(packet.bytes()[..header_len][header_len - addresses.len()..], addresses);
             packet.bytes()[header_len..].to_vec()
         };
-        // No socket of the world's listens there.
+        // No socket of the outside host listens there.
         let sent = datagram((node, 61000), (world, 9), b"out");
         send(&mut queues, &sent);
         let report = next();
         assert_eq!(report[..2], unreachable, "port unreachable");
         assert_eq!(ends(&report[8..]), ends(&sent));
-        // The identifier of an echo request is the way back to its pod.
+        // The identifier of an echo request identifies the pod that gets the answer.
         let mut echo = vec![request, 0, 0, 0, 0xee, 0x48, 0, 1];
         let pseudo_header = [octets(node), octets(world), vec![0, 8, 0, protocol]].concat();
         let covered = if protocol == ICMPV6 { pseudo_header } else { Vec::new() };
@@ -568,7 +570,7 @@ fn an_address_that_the_node_does_not_have_is_an_error_and_keeps_nothing_else_bac
     let (device, mut queues) = place.attach().unwrap();
     device.reconcile(&desired()).unwrap();
     netlink::in_netns(&place.node, async |netlink| {
-        // The most that another program can do to the node.
+        // This is the worst that another program can do to the node.
         for family in Family::ALL {
             netlink.delete_rule(&Rule::of_local(MOVED_LOCAL, family)).await?;
         }

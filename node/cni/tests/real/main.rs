@@ -24,7 +24,7 @@ const BOTH: [&str; 2] = ["10.244.1.0/24", "fd00:10:1::/64"];
 
 #[test]
 fn an_agent_listens_where_the_configuration_says_until_it_is_told_to_stop() {
-    // The agents of the other tests are this test in a process of its own.
+    // The other tests start this test in a separate process, as their agent.
     if be_an_agent() {
         return;
     }
@@ -207,7 +207,7 @@ fn the_late_end_of_a_former_sandbox_leaves_the_new_one_alone() {
     assert!(all.iter().all(|address| reaches(&peer, &new, *address)));
     let refused = node.call("ADD", &Call { interface: "eth1", ..second.clone() }).error();
     assert!(refused.0 == 100 && refused.1.contains("one interface"), "{refused:?}");
-    // A new agent still knows the owners of the addresses.
+    // A new agent still knows which attachment owns each address.
     assert!(node.stop_agent());
     node.start_agent();
     node.call("DEL", &first).result();
@@ -297,7 +297,7 @@ fn carries_pods_that_the_plugin_attaches_without_sys_admin(workers: usize) {
     assert!(text.contains("attach by the CNI plugin"), "{text}");
     for (name, path) in ["a", "b"].into_iter().zip(&paths) {
         node.call("DEL", &Call::new(name, path)).result();
-        // The name is free immediately.
+        // The interface's name is free immediately.
         let inside = netns::open(path).unwrap();
         let left = netlink::in_netns(&inside, async |netlink| netlink.link("eth0").await).unwrap();
         assert!(left.is_none());
@@ -417,8 +417,8 @@ fn of_two_hundred_pods_that_come_at_once_no_two_have_one_address() {
     assert_eq!(node.attachments(), []);
 }
 
-/// The interface may have ended with a namespace whose number the new one has got, and the agent may not know yet: for
-/// a veth it learns that with the next packet.
+/// The interface may have ended with an earlier namespace, whose inode number the new namespace now has. The agent may not
+/// know this yet: for a veth it finds out with the next packet.
 #[test]
 fn an_addition_succeeds_only_with_an_interface_in_the_namespace() {
     let Some(node) = Node::start(&BOTH) else { return };
@@ -440,8 +440,8 @@ fn an_addition_succeeds_only_with_an_interface_in_the_namespace() {
     }
 }
 
-/// A runtime that has given up on an ADD detaches while the ADD still runs, and attaches the pod's next sandbox
-/// meanwhile.
+/// A runtime that gave up waiting for an ADD sends a DEL while the ADD still runs, and meanwhile attaches the pod's next
+/// sandbox.
 #[test]
 fn additions_and_removals_of_one_pod_at_the_same_time_leave_it_whole_or_nothing_of_it() {
     let Some(node) = Node::start(&["10.244.1.0/28"]) else { return };
@@ -500,7 +500,7 @@ fn an_agent_that_is_killed_amid_many_attachments_forgets_no_address_and_gives_no
     let paths: Vec<_> = names.iter().map(|name| node.add_namespace(name)).collect();
     let call = |at: usize| Call::new(&names[at], &paths[at]);
     let mut held: BTreeMap<&str, Vec<IpAddr>> = BTreeMap::new();
-    // Two thirds of the calls run when the agent dies.
+    // Two thirds of the calls are still running when the agent dies.
     let running: Vec<_> = (0..40).map(|at| (at, node.start_call("ADD", &call(at)))).collect();
     while node.attachments().len() < 20 {}
     node.kill_agent();

@@ -26,11 +26,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Set in a process of this program that should be an agent, to the folder of its node.
+/// The variable that makes a process of this program an agent. Its value is the folder of the agent's node.
 const FOLDER: &str = "MANX_CNI_TEST_FOLDER";
 /// The number of workers of that agent.
 const WORKERS: &str = "MANX_CNI_TEST_WORKERS";
-/// Set if that agent's node translates the addresses of services.
+/// Set if that agent translates the addresses of services.
 const SERVICES: &str = "MANX_CNI_TEST_SERVICES";
 /// Set if another plugin connects the pods.
 const POLICY_ONLY: &str = "MANX_CNI_TEST_POLICY_ONLY";
@@ -345,7 +345,7 @@ impl Node {
         successor
     }
 
-    /// Ends the agent by a signal. The waiting agent is the node's from then on.
+    /// Ends the agent by a signal. From then on the waiting agent is the node's agent.
     pub(crate) fn replace_agent(&mut self, successor: Child, how: Signal) {
         let first = self.agent.replace(successor).unwrap();
         end(first, how);
@@ -470,7 +470,8 @@ impl Node {
         fs::rename(hidden, shown).unwrap();
     }
 
-    /// Calls `cnitool` in the node's namespace, for the pod with this namespace's name. `None` if there is no cnitool.
+    /// Calls `cnitool` in the node's namespace, for the pod with this namespace's name. Returns `None` if there is no
+    /// cnitool.
     pub(crate) fn cnitool(&self, verb: &str, netns: &Path) -> Option<Said> {
         let cnitool = cnitool()?;
         let pod = netns.file_name().unwrap().to_str().unwrap();
@@ -547,7 +548,7 @@ impl Running {
         Self(node.inside(|| command.spawn().unwrap()))
     }
 
-    /// Kills it, as a runtime does that has given up on it.
+    /// Kills the plugin, as a runtime does after it gave up waiting.
     pub(crate) fn kill(mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();

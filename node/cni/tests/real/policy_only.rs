@@ -200,7 +200,7 @@ fn pods_from_before_manx_are_named() {
     node.write_pod("early", &made);
     let warned = || node.client().unwrap().status().unwrap().warnings;
     wait(|| warned().iter().any(|it| it.starts_with("pod shop/early: another plugin")));
-    // The pod is made anew.
+    // The pod is deleted and made again.
     let main_del = Pod::call_main(&node, &main, "DEL", ("early", &path));
     assert!(main_del.succeeded, "{}", main_del.text);
     netns::delete(&path).unwrap();
@@ -304,7 +304,7 @@ fn uninstalling_gives_pods_back_with_their_connections() {
     }
 }
 
-/// The host end of `a` has lost its stand-in, as after an uninstall that was killed.
+/// The host end of `a` has no stand-in any more, as after an uninstall that was killed.
 #[test]
 fn an_uninstall_that_was_interrupted_is_finished_and_names_what_lost_its_configuration() {
     let main = plugin("ptp");
@@ -328,7 +328,7 @@ fn an_uninstall_that_was_interrupted_is_finished_and_names_what_lost_its_configu
     assert!(reach_node(&node, &b));
     assert!(!name.exists() && !name.with_extension("netns.lock").exists());
     assert!(node.uninstall().contains("is not there"), "nothing is left to do");
-    // A runtime that read the configuration, and found the program, before they were removed.
+    // The state of a runtime that read the configuration, and found the program, before both were removed.
     let program = node.folder.path().join("bin/manx-cni");
     std::fs::copy(env!("CARGO_BIN_EXE_manx-cni"), program).unwrap();
     let path = node.add_namespace("late");

@@ -342,7 +342,7 @@ fn what_policy_denies_does_not_pass_once_while_the_agent_is_killed_ten_times() {
             while !netns::run_in(&a.netns, connects).unwrap() {
                 assert!(start.elapsed() < LONG, "what is allowed does not pass");
             }
-            // The next agent is also asked, however soon it starts.
+            // The next agent also gets requests, however soon it starts.
             let before = tried.load(Ordering::Relaxed);
             while tried.load(Ordering::Relaxed) < before + 3 {
                 assert!(start.elapsed() < LONG, "nobody asks");
@@ -467,8 +467,8 @@ fn all_pods_of_a_node_pass_again_soon_after_the_next_agent_starts() {
     }
 }
 
-/// Ends the agent, calls `meanwhile`, and starts an agent with this number of workers. Checks that the pod's interface
-/// is released, that the status says so, and that the pod can be detached and attached anew.
+/// Ends the agent, calls `meanwhile`, and starts an agent with this number of workers. Checks that the pod's interface is
+/// released, that the status says so, and that the pod can be detached and attached again.
 fn is_let_go(workers: usize, says: &str, meanwhile: impl FnOnce(&Node, &Pod)) {
     let Some(mut node) = Node::start(&BOTH) else { return };
     let [a, b] = ["a", "b"].map(|name| Pod::attach(&node, name));
@@ -544,8 +544,8 @@ fn the_next_agent_has_a_device_for_the_sandbox_that_was_attached_last() {
     assert_eq!(a.index(), None);
 }
 
-/// A removal of an attachment that would give a pod another name, while the disk hangs. Then writing succeeds, or not.
-/// Returns the node and the pod.
+/// Removes an attachment, which would give the pod another name in the record, while the disk hangs. Afterwards writing
+/// succeeds if `succeeds` is set, and otherwise fails. Returns the node and the pod.
 fn remove_while_it_renews(succeeds: bool) -> Option<(Node, Pod)> {
     let node = Node::start(&BOTH)?;
     let a = Pod::attach(&node, "a");
@@ -564,7 +564,7 @@ fn remove_while_it_renews(succeeds: bool) -> Option<(Node, Pod)> {
     if !succeeds {
         fs::create_dir(new).unwrap();
     }
-    // The agent reads what there was, and puts a new file in this one's place.
+    // The agent reads the former content, and replaces this file by a new one.
     fs::write(&leases, fs::read(&aside).unwrap()).unwrap();
     removing.end().result();
     Some((node, a))
@@ -587,7 +587,7 @@ fn a_removal_of_an_attachment_that_fails_leaves_the_other_sandbox_its_interface(
     expect_others(&node, &[], "");
 }
 
-/// Waits until these pods, and no others, are not simply attached and are in a state that says this.
+/// Waits until exactly these pods are listed as not simply attached, each in a state whose text contains `says`.
 fn expect_others(node: &Node, names: &[&str], says: &str) {
     let start = Instant::now();
     loop {

@@ -149,7 +149,8 @@ fn talk(address: &str, port: u16) -> bool {
     talk().is_ok()
 }
 
-/// Whether any of several calls is answered: of many if it should be (a machine may be slow), of two if not.
+/// Whether one of several calls gets an answer. If an answer is expected, it tries many times, because the machine may be
+/// slow; otherwise it tries twice.
 fn is_answered(wanted: bool, call: impl Fn() -> bool) -> bool {
     (0..if wanted { 8 } else { 2 }).any(|_| call())
 }
@@ -191,7 +192,7 @@ fn pods_reach_services(device: Device) {
         assert!(all.is_refused(SERVICE, 81), "the service has no such port");
     }
 
-    // Policy names the pods behind the services.
+    // Policy names the pods that are the services' endpoints.
     let only = |to: &str| {
         format!(
             "{{podSelector: {{}}, policyTypes: [Egress], egress: [{{to: [{{ipBlock: {{cidr: {to}}}}}]}}]}}"
@@ -326,7 +327,7 @@ fn a_node_port_leads_nobody_around_where(device: Device, translates: bool) {
 /// The address of another program's bridge on the node.
 const BRIDGE: &str = "172.17.0.1";
 
-/// `defaultEndpointToHostAction: Drop` applies at every address at which the node's kernel accepts packets.
+/// `defaultEndpointToHostAction: Drop` applies to every address at which the node's kernel accepts packets.
 #[test]
 fn a_node_that_takes_nothing_from_pods_takes_it_at_no_address_of_any_interface() {
     let Some(node) = Node::start(&["10.244.1.0/24"]) else { return };

@@ -11,7 +11,7 @@ use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, socket
 
 use super::{Call, Note, PATIENCE, Reply, Request, Response, VERSION, prepare, receive};
 
-/// The reason why the holder does not do what it is asked for.
+/// The reason why the holder does not do what a client requests.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No holder listens there.
@@ -52,7 +52,7 @@ pub struct Kept {
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Connects to a socket. A listener that accepts nothing is waited for as long as for a reply.
+/// Connects to a socket. If a listener does not accept, this waits as long as for a reply.
 fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -62,7 +62,7 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Whether this error of connecting says that nobody listens.
+/// Whether this error of connecting means that no process listens.
 fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }

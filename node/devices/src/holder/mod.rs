@@ -2,16 +2,16 @@
 //! ends with its last queue, so pods keep their interfaces while there is no agent. The next agent takes them over. The
 //! holder also keeps the records of the agent's flows, so that the next agent knows which end opened a connection.
 //!
-//! It keeps descriptors under names, each with a note that it does not read. So it need not change when agents do: a
-//! holder of an older plugin serves newer agents. It reads no packets, knows no policy and decides nothing. It releases
-//! an entry when a client asks for that, or when the device is gone. It ends when it has no device left.
+//! It keeps descriptors under names, each with a note that it does not interpret. So it need not change when agents do: a
+//! holder of an older plugin serves newer agents. It reads no packets, knows no policy and decides nothing. It releases an
+//! entry when a client asks for that, or when the device is gone. It ends when it has no device left.
 //!
 //! - this file: the protocol, and the notes of entries.
 //! - `process`: the holder itself.
 //! - `client`: the requests of the agent and the plugin.
 //!
-//! A message is framed as those of the agent's socket, at most `MAX_MESSAGE` bytes. The socket is next to the agent's,
-//! with mode 0600.
+//! A message has the same framing as on the agent's socket, and at most `MAX_MESSAGE` bytes. The socket is next to the
+//! agent's, with mode 0600.
 
 mod client;
 mod process;
@@ -42,7 +42,7 @@ const MAX_MESSAGE: usize = 16 << 10;
 const MAX_ENTRIES: usize = 2048;
 /// The time that the holder waits for a message. It serves one connection at a time.
 const SILENCE: Duration = Duration::from_millis(500);
-/// The time that a client waits. It is longer than the holder waits for another, silent client.
+/// The time that a client waits. It is longer than the holder's own wait for another, silent client.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The path of the holder's socket, next to that of its agent.
@@ -127,10 +127,10 @@ enum Reply {
     Ending,
 }
 
-/// A reply, or the reason for a refusal.
+/// A reply, or the reason why the holder refuses.
 type Response = Result<Reply, String>;
 
-/// The next message; `None`: the other side has closed the connection.
+/// Receives the next message, or `None` if the other side has closed the connection.
 fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let Some((bytes, descriptors)) = descriptors::receive_message(stream, MAX_MESSAGE)? else {
         return Ok(None);

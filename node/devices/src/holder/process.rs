@@ -1,4 +1,4 @@
-//! The holder itself: one thread, which serves one connection after the other.
+//! The holder itself: one thread, which serves one connection at a time.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -39,12 +39,12 @@ struct Entry {
 }
 
 impl Holder {
-    /// Listens, with no entries. `InUse`: there is another holder.
+    /// Listens, without entries. The error `InUse` means that there is another holder.
     pub fn bind(path: &Path) -> Result<Self, socket::Error> {
         Ok(Self { socket: Listening::bind(path)?, entries: BTreeMap::new() })
     }
 
-    /// Serves until a client ends it, or until it has no device and no client asks any more.
+    /// Serves until a client asks it to end, or until it has no device and no client has called for a minute.
     pub fn run(self) -> io::Result<()> {
         self.run_for(IDLE, LOOK)
     }
@@ -76,7 +76,7 @@ impl Holder {
         }
     }
 
-    /// Answers all requests of a connection. Returns whether one of them was to end.
+    /// Answers all requests of a connection. Returns whether one of them asked the holder to end.
     fn serve(&mut self, stream: &UnixStream) -> io::Result<bool> {
         if prepare(stream, SILENCE)?.is_some() {
             return Ok(false);
@@ -142,7 +142,7 @@ impl Holder {
 
 impl Entry {
     fn new(note: Value, descriptors: Vec<OwnedFd>) -> Self {
-        // A namespace, which is regular, too, holds the links of pods that another plugin has connected.
+        // A namespace is also a regular file. It contains the links of pods that another plugin has connected.
         let is_namespace =
             |it: &OwnedFd| fstatfs(it).is_ok_and(|it| it.filesystem_type() == NSFS_MAGIC);
         let is_file = |it: &OwnedFd| {

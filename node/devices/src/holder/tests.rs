@@ -97,7 +97,7 @@ fn there_is_one_of_them_and_it_ends_when_it_keeps_no_device() {
     let second = Holder::bind(&holder.path).unwrap_err();
     assert!(matches!(second, socket::Error::InUse(_)), "{second}");
     let kept = held("a", Path::new("/run/netns/x"));
-    // Of a pod that another plugin has connected it keeps the namespace with the links.
+    // For a pod that another plugin has connected, the holder keeps the namespace that contains the links.
     for device in [null(), File::open("/proc/self/ns/net").unwrap()] {
         holder.client().keep(&Note::from(kept.clone()), &[device.as_fd()]).unwrap();
         thread::sleep(SOON * 10);

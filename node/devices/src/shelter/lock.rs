@@ -1,6 +1,6 @@
-//! The lock for moving host ends: any number of callers move them into the shelter, or one gives all of them back. A
-//! file next to the shelter's name is locked for that. It exists as long as Manx judges the node's pods. No other user
-//! can open it, because everyone who has a file open may lock it, and for ever.
+//! The lock for moving host ends. Either any number of callers move host ends into the shelter, or one caller gives all of
+//! them back. The locked file is next to the shelter's name. It exists as long as Manx judges the node's pods. No other
+//! user can open it, because any process that has a file open may lock it without a time limit.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -30,7 +30,8 @@ impl Lock {
         take(&path, FlockArg::LockShared)?.ok_or(Error::GivenBack(path))
     }
 
-    /// Takes the right to give all back. Waits until no process moves host ends in. `None` if there is no lock file.
+    /// Takes the right to give all back. Waits until no process moves host ends in. Returns `None` if there is no lock
+    /// file.
     pub fn exclusive(shelter: &Path) -> Result<Option<Self>, Error> {
         take(&path(shelter), FlockArg::LockExclusive)
     }
@@ -49,7 +50,7 @@ pub(super) fn make_file(path: &Path) -> Result<(), Error> {
     file.map(drop).map_err(failed(path, "made"))
 }
 
-/// Locks a file. `None` if there is none, or it was removed meanwhile.
+/// Locks a file. Returns `None` if there is no file, or if it was removed meanwhile.
 pub(super) fn take(path: &Path, how: FlockArg) -> Result<Option<Lock>, Error> {
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

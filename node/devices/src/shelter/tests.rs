@@ -127,7 +127,7 @@ impl Cluster {
         Self { node, pod, shelter, path, _folder: folder }
     }
 
-    /// Everything that the node's kernel shows of the host end, or of its stand-in, except names of the other end,
+    /// Everything that the node's kernel shows about the host end, or about its stand-in, except names of the other end,
     /// counters and clocks.
     fn seen(&self) -> Vec<String> {
         let mut all = Vec::new();
@@ -257,7 +257,7 @@ fn assert_same(before: &[String], cluster: &Cluster, when: &str, plugin: Plugin)
     }
 }
 
-/// Whether a host end is in the shelter and the pod and the node do not reach each other.
+/// Whether a host end is in the shelter, and the pod and the node cannot reach each other.
 fn is_cut(cluster: &Cluster, index: u32) -> bool {
     // The address may have been deleted with the host end.
     ip(&cluster.node, &format!("addr replace {NODE4}/32 dev lo"));
@@ -374,7 +374,7 @@ fn who_waits_while_all_is_given_back_moves_nothing_in_any_more() {
             let twice = scope.spawn(move || Lock::exclusive(path));
             thread::sleep(SHORT);
             all.remove(path).unwrap();
-            // The result is the same whether the file was opened before that, or later.
+            // The result does not depend on whether the file was opened before that or later.
             assert!(given_back(late.join().unwrap()) && given_back(another.join().unwrap()));
             assert!(twice.join().unwrap().unwrap().is_none(), "it is done already");
         });

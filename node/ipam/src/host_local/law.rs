@@ -1,5 +1,6 @@
-//! The law of the allocator, with concurrent changes, dropped changes and crashes: no two pods have one address, no address
-//! is lost for ever, and an address that was given back last is given out again last.
+//! The law of the allocator, under concurrent changes, dropped changes and crashes: no two pods have the same address, and
+//! no address is lost for ever. Addresses that were given back are given out again in the order of their return, after all
+//! others.
 
 use std::pin::Pin;
 use std::sync::PoisonError;
@@ -121,19 +122,19 @@ fn request(pod: PodName) -> Request {
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Begins to reserve addresses for a pod without work under way.
+    /// Begins to reserve addresses for a pod that has no operation in progress.
     Reserve(u8),
     /// Commits a pod's reservation.
     Commit(u8),
     /// Aborts a pod's reservation.
     Abort(u8),
-    /// Begins to release the addresses of a pod without work under way.
+    /// Begins to release the addresses of a pod that has no operation in progress.
     Release(u8),
-    /// Runs a pod's work for one step.
+    /// Runs a pod's operation for one step.
     Go(u8),
-    /// Drops a pod's work.
+    /// Drops a pod's operation.
     GiveUp(u8),
-    /// Ends the agent with all its work, and starts another one.
+    /// Ends the agent with all its operations, and starts another agent.
     Crash,
 }
 
@@ -160,7 +161,7 @@ fn ends() -> impl Strategy<Value = Vec<End>> {
     prop::collection::vec(end, 0..40)
 }
 
-/// The result of a pod's work.
+/// The result of a pod's operation.
 enum Ended {
     Reserved(Result<Reservation, Error>),
     Released(Result<(), Error>),
@@ -239,7 +240,7 @@ impl Node {
         self.pods.insert(pod(number), Pod::UnderWay(Box::pin(work)));
     }
 
-    /// Runs a pod's work for one step. Returns whether there was any.
+    /// Runs a pod's operation for one step. Returns whether there was one.
     fn go_on(&mut self, pod: &PodName) -> bool {
         let Some(Pod::UnderWay(work)) = self.pods.get_mut(pod) else { return false };
         let Poll::Ready(ended) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
@@ -256,7 +257,7 @@ impl Node {
         true
     }
 
-    /// Runs all work to its end.
+    /// Runs all operations to their end.
     fn finish(&mut self) {
         let names: Vec<PodName> = self.pods.keys().cloned().collect();
         for pod in names.iter().cycle() {
@@ -311,7 +312,7 @@ proptest! {
         node.finish();
         node.check();
         lock(&node.memory.ends).clear();
-        // A runtime detaches the pods whose attachment it has given up, and those that the leases name.
+        // A runtime detaches the pods whose attachment it has given up, and the pods that the leases name.
         let ipam = node.ipam.clone();
         for pod in &node.given_up {
             whole(ipam.release(pod)).unwrap();

@@ -183,8 +183,8 @@ enum End {
     Done,
     /// The file cannot be written.
     Failed,
-    /// The agent dies while it writes: with so many eighths of the file beside its place (8: all of it), or after the
-    /// file is in its place (9). Another agent starts.
+    /// The agent dies while it writes. For 0 to 8, that many eighths of the content are in the temporary file; for 9, the
+    /// new file is in its place. Another agent starts.
     Crashed(usize),
 }
 
@@ -303,7 +303,7 @@ impl Life {
         match self.act(end, |ipam| release(ipam, pod)) {
             Some(Ok(addresses)) => {
                 let had = self.held.remove(pod);
-                // A crash may have left a pod with addresses that it was never told of.
+                // After a crash a pod may have addresses although the caller never got the reply.
                 assert!(had.is_none_or(|(had, _)| had == addresses));
             }
             None if self.ipam.leases().iter().all(|(name, _, _)| name != pod) => {
@@ -374,7 +374,7 @@ fn on_a_full_disk_nothing_is_given_and_nothing_is_forgotten() {
         assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
         let ipam = open(&path, &blocks).unwrap();
         assert_eq!(ipam.leases().iter().count(), given);
-        // There is no space to write more, and a release needs less space.
+        // There is no space to write more, but a release needs less space.
         release(&ipam, &pod(0)).unwrap();
         reserve(&ipam, &pod(5000), &[], None).unwrap();
         nix::mount::umount(folder.path()).unwrap();

@@ -14,7 +14,7 @@ use crate::netlink::Family;
 /// The most addresses that a message to people lists.
 pub const MOST_TOLD: usize = 16;
 
-/// The interfaces of containers and tunnels. `first-found` passes them over: Calico's list
+/// The interfaces of containers and tunnels, which `first-found` skips. The list is Calico's
 /// (`DEFAULT_INTERFACES_TO_EXCLUDE`).
 static PASSED_OVER: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(
@@ -23,46 +23,46 @@ static PASSED_OVER: LazyLock<Option<Regex>> = LazyLock::new(|| {
     .ok()
 });
 
-/// What the names of Manx's own devices begin with. Their addresses are of pods' ranges, so no method takes them.
+/// The prefix of the names of Manx's own devices. Their addresses belong to pods' ranges, so no method chooses them.
 const OWN: &str = "manx";
 
 /// An address of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// The address, with the length of its net.
+    /// The address, with the prefix length of its net.
     pub address: IpNet,
     /// The interface's name.
     pub interface: String,
 }
 
-/// What the Node's object says, in one family.
+/// The addresses of one family in the Node's object.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
-    /// The first `InternalIP`. `None`: there is none, or the object is not known.
+    /// The first `InternalIP`. `None` if the Node has none, or if its object is not known.
     pub internal_ip: Option<IpAddr>,
-    /// The address that was chosen before: that of the annotation.
+    /// The address that was chosen before, which the annotation stores.
     pub annotated: Option<IpNet>,
 }
 
-/// What came of it.
+/// The result of choosing an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// The address, or why there is none.
+    /// The address, or the reason why there is none.
     pub taken: Result<Found, Refusal>,
     /// The other addresses that the node could have, at most [`MOST_TOLD`].
     pub others: Vec<Found>,
 }
 
-/// Why no address is chosen.
+/// The reason why no address is chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// None fits. The addresses that there are, and what was expected.
+    /// No address fits. The fields are the expectation and the existing addresses.
     Nothing { expected: String, there: Vec<Found> },
-    /// Several interfaces have one that fits.
+    /// Several interfaces have a fitting address.
     Several(Vec<Found>),
-    /// The destination leads to several addresses of this node.
+    /// The node would reach the destination from several of its addresses.
     SeveralWays(Vec<IpAddr>),
-    /// The name leads to no address of the family, or the kernel has no way there.
+    /// The destination's name resolves to no address of the family, or the kernel has no route to these addresses.
     NoWay(Vec<IpAddr>),
     /// The Node has no `InternalIP` of the family.
     NoInternalIp,
@@ -134,7 +134,8 @@ pub fn choose(wanted: &Wanted, family: Family, facts: &Facts, known: &Known) -> 
     Choice { taken, others }
 }
 
-/// All addresses at which other hosts may reach the node, the last interface first, each once: with the shortest length if several interfaces have it.
+/// All addresses at which other hosts may reach the node, the last interface first. Each address is listed once, with its
+/// shortest prefix length if several interfaces have it.
 pub fn addresses(family: Family, facts: &Facts) -> Vec<Found> {
     let usable = |it: &&Interface| it.up && !it.name.starts_with(OWN);
     let mut all: Vec<Found> = Vec::new();
@@ -152,7 +153,7 @@ pub fn addresses(family: Family, facts: &Facts) -> Vec<Found> {
     all
 }
 
-/// Whether an address can be a host's beyond its link: Go's `IsGlobalUnicast`, which Calico asks.
+/// Whether an address can be reached from beyond its link. The test is Go's `IsGlobalUnicast`, as in Calico.
 fn is_global(address: IpAddr) -> bool {
     let is_local = match address {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
@@ -161,7 +162,7 @@ fn is_global(address: IpAddr) -> bool {
     !(is_local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
 }
 
-/// The address that the settings name, with the length that they or the interface give.
+/// The address that the settings name. Its prefix length comes from the settings, or else from the interface.
 fn named(address: IpAddr, length: Option<u8>, there: &[Found]) -> Result<Found, Refusal> {
     let found = there.iter().find(|it| it.address.addr() == address);
     let found = found.ok_or_else(|| nothing(&format!("{address} on an interface"), there))?;
@@ -194,7 +195,7 @@ fn detected(
             .ok_or_else(|| nothing(&format!("one of an interface by {method}"), there)),
         Method::Cidr(nets) => {
             let fit = with(&|it| nets.iter().any(|net| net.contains(&it.address.addr())));
-            // A net of the node's may contain that of a bridge for containers.
+            // A net of the node may contain the net of a bridge for containers.
             let of_node: Vec<Found> =
                 fit.iter().filter(|it| !is_passed_over(&it.interface)).cloned().collect();
             one(if of_node.is_empty() { fit } else { of_node }, known)?
@@ -208,7 +209,7 @@ fn detected(
     }
 }
 
-/// What `first-found` expects.
+/// The expectation of `first-found`, in messages.
 const OF_THE_NODE: &str = "one of an interface that is none of containers' or tunnels'";
 
 fn is_passed_over(interface: &str) -> bool {
@@ -219,14 +220,15 @@ fn nothing(expected: &str, there: &[Found]) -> Refusal {
     Refusal::Nothing { expected: expected.to_owned(), there: there.to_vec() }
 }
 
-/// The address that was chosen before if it is among these, or else the first.
+/// The address that was chosen before, if it is among these; otherwise the first.
 fn first(fit: Vec<Found>, known: &Known) -> Option<Found> {
     let before = known.annotated.map(|it| it.addr());
     let at = fit.iter().position(|it| Some(it.address.addr()) == before).unwrap_or(0);
     fit.into_iter().nth(at)
 }
 
-/// The same, where one interface was meant: several are refused, unless one of them was chosen before.
+/// Like [`first`], for methods that mean one interface. Several interfaces are refused, unless one of them has the address
+/// that was chosen before.
 fn one(fit: Vec<Found>, known: &Known) -> Result<Option<Found>, Refusal> {
     let before = known.annotated.map(|it| it.addr());
     let is_settled = fit.iter().any(|it| Some(it.address.addr()) == before);
@@ -234,8 +236,8 @@ fn one(fit: Vec<Found>, known: &Known) -> Result<Option<Found>, Refusal> {
     if is_one || is_settled { Ok(first(fit, known)) } else { Err(Refusal::Several(fit)) }
 }
 
-/// The address from which the kernel sends to a destination. All of the destination's addresses of the family must say the
-/// same.
+/// The address from which the kernel sends to a destination. The result must be the same for all of the destination's
+/// addresses of the family.
 fn reaching(
     name: &str,
     family: Family,

@@ -1,4 +1,4 @@
-//! What the kernel says of a node's interfaces, their addresses, and the way to a destination.
+//! The kernel's facts about a node's interfaces, their addresses, and the route to a destination.
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -8,9 +8,9 @@ use ipnet::IpNet;
 use super::method::Method;
 use crate::netlink::{Error, Netlink};
 
-/// How long a name may take to be resolved.
+/// The longest time to resolve a name.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The most addresses of a name that count.
+/// The most addresses of a name that are used.
 const MOST_ADDRESSES: usize = 16;
 
 /// The facts from which an address is chosen.
@@ -18,7 +18,7 @@ const MOST_ADDRESSES: usize = 16;
 pub struct Facts {
     /// The interfaces, in the kernel's order of their indices.
     pub interfaces: Vec<Interface>,
-    /// What each destination that methods name leads to.
+    /// For each destination that methods name, its addresses and the node's source addresses for them.
     pub destinations: Vec<Destination>,
 }
 
@@ -29,9 +29,9 @@ pub struct Interface {
     pub name: String,
     /// Whether it is administratively up.
     pub up: bool,
-    /// Its addresses with their nets' lengths, in the kernel's order: primary ones before secondary ones. Those are left out
-    /// that the kernel gives up by itself (temporary ones, RFC 8981; deprecated ones) or does not use yet (tentative ones,
-    /// RFC 4862), or that another host has (failed duplicate address detection).
+    /// The interface's addresses with their prefix lengths, in the kernel's order: primary addresses before secondary ones.
+    /// Addresses that do not last are left out: temporary ones (RFC 8981), deprecated and tentative ones (RFC 4862), and
+    /// those that another host has (failed duplicate address detection).
     pub addresses: Vec<IpNet>,
 }
 
@@ -42,11 +42,11 @@ pub struct Destination {
     pub name: String,
     /// Its address.
     pub address: IpAddr,
-    /// The address that the kernel sends from. `None`: it has no way there.
+    /// The source address that the kernel chooses. `None` if it has no route to the destination.
     pub source: Option<IpAddr>,
 }
 
-/// Reads the facts that methods need. A name that cannot be resolved now has no destination.
+/// Reads the facts that methods need. A name that cannot be resolved now gives no destination.
 ///
 /// # Errors
 /// The kernel does not answer.

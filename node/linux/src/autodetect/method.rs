@@ -1,4 +1,4 @@
-//! The settings `IP` and `IP_AUTODETECTION_METHOD`, and those of IPv6, read.
+//! Parses the settings `IP` and `IP_AUTODETECTION_METHOD`, and their counterparts for IPv6.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,33 +11,33 @@ use crate::netlink::Family;
 /// The most memory that a compiled expression may take. Expressions of interfaces' names are short.
 const MOST_BYTES: usize = 1 << 20;
 
-/// How an address is found.
+/// The method by which an address is found.
 #[derive(Debug, Clone)]
 pub enum Method {
-    /// `first-found`: the first address of an interface that is none of those of containers and tunnels.
+    /// `first-found`: the first address of an interface that belongs to neither containers nor tunnels.
     FirstFound,
     /// `kubernetes-internal-ip`: the Node's first `InternalIP` of the family.
     InternalIp,
-    /// `can-reach=DESTINATION`: the one that the kernel sends from to this address or name.
+    /// `can-reach=DESTINATION`: the source address of the kernel's packets to this address or name.
     CanReach(String),
-    /// `interface=REGEX[,REGEX]`: of the interface whose name matches.
+    /// `interface=REGEX[,REGEX]`: an address of an interface whose name matches.
     Interface(Vec<Regex>),
-    /// `skip-interface=REGEX[,REGEX]`: as `first-found`, without those whose name matches.
+    /// `skip-interface=REGEX[,REGEX]`: like `first-found`, without the interfaces whose names match.
     SkipInterface(Vec<Regex>),
-    /// `cidr=CIDR[,CIDR]`: one in these nets.
+    /// `cidr=CIDR[,CIDR]`: an address in one of these nets.
     Cidr(Vec<IpNet>),
 }
 
-/// What the settings ask for, in one family.
+/// The address that the settings request, in one family.
 #[derive(Debug, Clone)]
 pub enum Wanted {
     /// The address that the method finds.
     Autodetect(Method),
-    /// This one. Without a length it has that of the interface's.
+    /// This address. Without a prefix length, it has the interface's.
     Address(IpAddr, Option<u8>),
 }
 
-/// The methods among what the settings ask for: the kernel is asked for what they need.
+/// The methods among the requested settings. They determine which facts are read from the kernel.
 pub fn methods(wanted: &[Option<Wanted>]) -> impl Iterator<Item = &Method> {
     wanted.iter().flatten().filter_map(|wanted| match wanted {
         Wanted::Autodetect(method) => Some(method),
@@ -71,10 +71,10 @@ impl fmt::Display for Wanted {
     }
 }
 
-/// Reads a method. An empty text is `first-found`, as in Calico.
+/// Parses a method. An empty text is `first-found`, as in Calico.
 ///
 /// # Errors
-/// What was expected, as a sentence.
+/// A sentence about what was expected.
 pub fn method(text: &str) -> Result<Method, String> {
     let text = text.trim();
     let parts = |list: &str| -> Vec<String> {
@@ -98,10 +98,10 @@ pub fn method(text: &str) -> Result<Method, String> {
     }
 }
 
-/// Reads `IP` or `IP6`. `None`: neither an address nor `autodetect` is asked for.
+/// Parses `IP` or `IP6`. Returns `None` if the setting requests neither an address nor `autodetect`.
 ///
 /// # Errors
-/// What was expected, as a sentence.
+/// A sentence about what was expected.
 pub fn wanted(family: Family, text: &str, by: &Method) -> Result<Option<Wanted>, String> {
     let text = text.trim();
     match text {
@@ -130,7 +130,8 @@ pub fn wanted(family: Family, text: &str, by: &Method) -> Result<Option<Wanted>,
     }
 }
 
-/// Expressions of names. They match anywhere in a name, as in Calico, unless they begin with `^` and end with `$`.
+/// Compiles expressions for names. They match anywhere in a name, as in Calico, unless they begin with `^` and end with
+/// `$`.
 fn expressions(texts: &[String]) -> Result<Vec<Regex>, String> {
     if texts.is_empty() {
         return Err(

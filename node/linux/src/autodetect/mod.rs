@@ -1,14 +1,15 @@
-//! Which of its addresses a node has for other nodes, by Calico's methods.
+//! Chooses the address at which other nodes reach this one, by Calico's methods.
 //!
 //! The layers, in order:
-//! - `method`: the settings, read.
-//! - `facts`: what the kernel says of interfaces, addresses and routes.
-//! - `choose`: the decision, from settings and facts alone.
+//! - `method`: parses the settings.
+//! - `facts`: the kernel's interfaces, addresses and routes.
+//! - `choose`: the decision, a pure function of settings and facts.
 //!
 //! Source: Calico's reference, "Configuring calico/node" (`IP`, `IP_AUTODETECTION_METHOD`), and its documentation,
-//! "Configure IP autodetection". Three things differ, because an address that is wrong costs more than one that is missing:
-//! an address that stands already stays while the method admits it; several interfaces that were meant to be one are
-//! refused; an address that other nodes cannot use for long (temporary, tentative, of an interface that is down) is none.
+//! "Configure IP autodetection". Three things differ, because a wrong address costs more than a missing one. An address
+//! that was chosen before stays while the method admits it. If a method means one interface and several match, none is
+//! chosen. An address that other nodes cannot use for long is not chosen (temporary, tentative, or on an interface that is
+//! down).
 
 mod choose;
 mod facts;

@@ -12,7 +12,7 @@ use crate::netlink::{Family, Peer, Route, Veth, in_netns};
 use crate::netns::{self, sysctl};
 use crate::testing::namespaces_allowed;
 
-/// A server with bonds, VLANs, containers and tunnels, by index. A down interface begins with `-`.
+/// A server with bonds, VLANs, containers and tunnels, by index. The name of an interface that is down begins with `-`.
 const SERVER: &[(&str, &[&str])] = &[
     ("lo", &["127.0.0.1/8", "10.255.0.7/32", "::1/128"]),
     ("eth0", &[]),
@@ -65,7 +65,7 @@ fn each_method_takes_the_address_that_it_names_of_many() {
     let known_v6 = Known { internal_ip: Some(ip("fd00:30::7")), annotated: None };
     for (facts, text, v4, v6) in [
         (&plain, "", "172.16.0.2/24 on eth0", "fd00::2/64 on eth0"),
-        // The last interface comes first, as in Calico: here a bridge of containers that is in no list.
+        // The last interface comes first, as in Calico. Here that is a bridge of containers that is in no list.
         (&server, "first-found", "172.18.0.1/16 on br-a1b2c3", "fd00:30::7/64 on bond0.30"),
         (&server, "skip-interface=br-.*", "10.30.0.7/16 on bond0.30", "fd00:30::7/64 on bond0.30"),
         (
@@ -74,7 +74,7 @@ fn each_method_takes_the_address_that_it_names_of_many() {
             "192.0.2.7/24 on bond0",
             "2001:db8::7/64 on bond0",
         ),
-        // Of an interface with several addresses the first one, which is no secondary one.
+        // The method takes the first address of an interface with several, which is not a secondary one.
         (&server, "interface=^bond0$", "192.0.2.7/24 on bond0", "2001:db8::7/64 on bond0"),
         (
             &server,
@@ -82,7 +82,7 @@ fn each_method_takes_the_address_that_it_names_of_many() {
             "10.30.0.7/16 on bond0.30",
             "fd00:30::7/64 on bond0.30",
         ),
-        // What is named is taken even where it is passed over otherwise.
+        // An address or interface that the method names is taken even if other methods skip it.
         (&server, "cidr=10.255.0.0/16,::/128", "10.255.0.7/32 on lo", ""),
         (
             &server,
@@ -90,7 +90,7 @@ fn each_method_takes_the_address_that_it_names_of_many() {
             "10.30.0.7/16 on bond0.30",
             "fd00:30::7/64 on bond0.30",
         ),
-        // docker0 and br-a1b2c3 are in this net; the first is passed over because the second is not.
+        // docker0 and br-a1b2c3 are both in this net; docker0 is skipped because br-a1b2c3 remains.
         (
             &server,
             "cidr=172.16.0.0/12,2001::/16",
@@ -183,7 +183,7 @@ fn an_address_that_stands_stays_while_the_method_admits_it() {
         ("first-found", "192.0.2.100/24", "192.0.2.100/24 on bond0"),
         ("interface=bond0", "10.30.0.7/16", "10.30.0.7/16 on bond0.30"),
         ("cidr=192.0.2.0/24,10.30.0.0/16", "192.0.2.7/32", "192.0.2.7/24 on bond0"),
-        // It is gone, or the method is another one.
+        // The former address is gone, or another method is set.
         ("first-found", "192.0.2.9/24", "172.18.0.1/16 on br-a1b2c3"),
         ("first-found", "198.51.100.7/24", "172.18.0.1/16 on br-a1b2c3"),
         ("first-found", "172.17.0.1/16", "172.18.0.1/16 on br-a1b2c3"),
@@ -221,7 +221,7 @@ fn the_others_are_told_each_once_and_no_more_than_a_few() {
     assert_eq!(choice.others.len(), super::MOST_TOLD);
     let refused = says(&choose(&by("interface=x"), Family::V4, &facts, &Known::default()));
     assert!(refused.contains("10.0.0.15/24 on eth0 and 84 more, expected"), "{refused}");
-    // One address that two interfaces have is one, with the length that names a net.
+    // If two interfaces have the same address, it counts once, with the prefix length that names a net.
     let twice = self::facts(&[("eth0", &["10.0.0.5/24"]), ("eth1", &["10.0.0.5/32"])]);
     let choice = choose(&by("interface=eth"), Family::V4, &twice, &Known::default());
     assert_eq!((says(&choice), choice.others.len()), ("10.0.0.5/24 on eth0".to_owned(), 0));
@@ -282,7 +282,7 @@ fn settings_read_as_they_are_written_or_say_what_was_expected() {
     ");
 }
 
-/// A namespace with several interfaces: what a method takes there is what the kernel has.
+/// In a namespace with several interfaces, each method chooses an address that the kernel has.
 #[test]
 fn in_a_namespace_the_kernels_addresses_and_routes_decide() {
     if !namespaces_allowed() {
@@ -323,7 +323,7 @@ fn in_a_namespace_the_kernels_addresses_and_routes_decide() {
         assert_eq!(text(&v4("can-reach=203.0.113.9")), "192.0.2.7/24 on eth0");
         let v6 = choose(&by("cidr=2001:db8::/32"), Family::V6, &facts, &Known::default());
         assert_eq!(text(&v6), "2001:db8::7/64 on eth0");
-        // The interface goes.
+        // The interface is deleted.
         netlink.delete_link(12).await?;
         let facts = facts::read(&netlink, []).await?;
         let now = choose(&by("first-found"), Family::V4, &facts, &Known::default());
@@ -335,7 +335,7 @@ fn in_a_namespace_the_kernels_addresses_and_routes_decide() {
     .unwrap();
 }
 
-/// An address that the kernel gives up by itself, or that it does not use yet, is none.
+/// Addresses that the kernel will remove by itself, or does not use yet, are never chosen.
 #[test]
 fn temporary_and_tentative_addresses_are_passed_over() {
     use rtnetlink::packet_route::AddressFamily;

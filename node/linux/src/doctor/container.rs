@@ -18,7 +18,7 @@ pub(super) struct Confinement {
     pub(super) covered: bool,
     /// An `AppArmor` profile is enforced.
     pub(super) profiled: bool,
-    /// The process is root without `CAP_SETFCAP`, and so may not map itself (`user_namespaces(7)`).
+    /// The process is root without `CAP_SETFCAP`, so it may not map itself (`user_namespaces(7)`).
     pub(super) unmappable: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The message for each capability that the environment does not allow.
+//! The message for each missing capability of the environment.
 
 use serde::{Deserialize, Serialize};
 

@@ -36,7 +36,7 @@ fn judge_kernel(release: &str) -> Check {
     }
 }
 
-/// The cores that this process may run on, by number; empty if the kernel does not say.
+/// The cores that this process may run on, by number; empty if they cannot be determined.
 pub fn usable_cores() -> Vec<usize> {
     let set = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
     (0..CpuSet::count()).filter(|core| set.is_set(*core).unwrap_or(false)).collect()
@@ -61,7 +61,7 @@ fn judge_cores(cores: usize) -> Check {
     })
 }
 
-/// Checks `io_uring_setup(2)` for a thread without capabilities, because workers call it so.
+/// Checks `io_uring_setup(2)` in a thread without capabilities, because workers call it without them.
 pub(super) fn io_uring() -> Check {
     let setting = read_number("/proc/sys/kernel/io_uring_disabled");
     let asked = thread::scope(|scope| {
@@ -91,7 +91,7 @@ fn judge_io_uring(answer: io::Result<()>, setting: Option<u64>) -> Check {
     })
 }
 
-/// Whether the kernel leaves IPIP packets alone and does not decapsulate them.
+/// Whether the kernel leaves IPIP packets alone, that is, does not decapsulate them.
 pub fn no_ipip_module() -> Check {
     let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
     let loaded = modules.lines().any(|line| line.starts_with("ipip "));

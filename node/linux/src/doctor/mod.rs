@@ -1,9 +1,9 @@
 //! The capabilities that this environment allows, the consequence of each missing one, and the command that provides
 //! it.
 //!
-//! The result of a check is a text about what was found, or a [`Lack`]. Every command that needs the capability prints
-//! the text of that lack. Some capabilities can only be found by trying: child processes ([`probe`]) try them, in
-//! namespaces that end with them.
+//! The result of a check is a text about what was found, or a [`Lack`]. Every command that needs the capability prints the
+//! text of that lack. Some capabilities can only be found by trying. Child processes ([`probe`]) try them, in namespaces
+//! that end with these processes.
 
 mod container;
 mod folders;

@@ -35,7 +35,7 @@ impl NamespaceSettings {
     fn remedy(self, errno: Errno) -> String {
         let denied = matches!(errno, Errno::EPERM | Errno::EACCES);
         let confinement = match errno {
-            // Only the mount confines.
+            // Only the read-only mount is the cause.
             Errno::EROFS => Confinement { covered: true, ..Confinement::default() },
             Errno::EPERM | Errno::EACCES if !self.none_left => self.confinement,
             _ => Confinement::default(),
@@ -62,14 +62,14 @@ impl NamespaceSettings {
     }
 }
 
-/// Makes the message for a refused user namespace, from the refused step (`unshare`, the writing of the user map, …)
-/// and its error. Call this before the first step, which changes what can be read of the causes.
+/// Makes the message for a refused user namespace, from the refused step (`unshare`, the writing of the user map, …) and
+/// its error. Call this function before the first step, because a step changes the facts by which the cause is recognized.
 pub fn user_namespaces_refusal() -> impl Fn(&str, Errno) -> Lack {
     let settings = NamespaceSettings::read();
     move |step, errno| refused(Capability::UserNamespaces, step, errno, settings)
 }
 
-/// The message if, in a user namespace or as root, the other namespaces or something in them are refused.
+/// The message if other namespaces, or operations in them, are refused in a user namespace or to root.
 pub fn network_namespaces_refused(step: &str, errno: Errno) -> Lack {
     refused(Capability::NetworkNamespaces, step, errno, NamespaceSettings::read())
 }

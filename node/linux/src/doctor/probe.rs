@@ -54,7 +54,7 @@ pub fn probe() -> io::Result<ProbeResults> {
     if let Err(lack) = outside
         && !found.iter().any(|(capability, _)| *capability == Capability::Tun)
     {
-        // Even if it opens, it is not known whether it makes devices.
+        // Even if the device node opens, it is not known whether devices can be made.
         found.push((Capability::Tun, Err(lack)));
     }
     Ok(found)

@@ -4,17 +4,17 @@ use super::lack::{Capability, Check, Lack};
 use crate::netlink::{self, Action, Family, PORTS_TABLE, PortRange, Rule, Transport};
 use crate::netns;
 
-/// A place in the order of rules, and the place behind it for the rule of the table `local`.
+/// A preference for a rule; the rule of the table `local` gets the preference after it.
 const BEFORE: u32 = 3;
 const MOVED: u32 = 4;
 
-/// Sets a rule that names ports, and moves the rule of the table `local` behind it, in the calling process's network
-/// namespace. The rules stay: call it in a namespace that ends with the process.
+/// Sets a rule that names ports, and moves the rule of the table `local` to a place after it, in the calling process's
+/// network namespace. The rules stay: call it in a namespace that ends with the process.
 pub(super) fn try_port_rules() -> Check {
     let tried = netns::current().map_err(netlink::Error::from).and_then(|here| {
         netlink::in_netns(&here, async |netlink| {
             for family in Family::ALL {
-                // A kernel without IPv6 has no rules of it.
+                // A kernel without IPv6 has no rules of that family.
                 if netlink.rules(family).await?.is_empty() {
                     continue;
                 }

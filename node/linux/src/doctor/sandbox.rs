@@ -33,8 +33,8 @@ pub fn enter_user_namespace() -> Result<(), Lack> {
     Ok(())
 }
 
-/// Enters new mount, network, host name and IPC namespaces, mounts a tmpfs on `names` for the names of network
-/// namespaces, and mounts `/proc` anew if the kernel allows it.
+/// Enters new mount, network, host name and IPC namespaces. Mounts a tmpfs on `names` for the names of network namespaces,
+/// and mounts `/proc` again if the kernel allows it.
 pub fn enter_other_namespaces(names: &Path) -> Result<(), Lack> {
     let refused = |step: &'static str| move |errno| network_namespaces_refused(step, errno);
     unshare(

@@ -7,7 +7,7 @@ use tokio::net::TcpSocket;
 
 use super::lack::{Capability, Check, Lack};
 
-/// The port at which an agent with `--bgp` listens, unless `BGPConfiguration/default` says another one.
+/// The port at which an agent with `--bgp` listens, unless `BGPConfiguration/default` sets another one.
 const BGP: u16 = 179;
 
 const REMEDY: &str = "run it as root, inside a user namespace (as the rig does), or with CAP_NET_ADMIN and CAP_NET_RAW; in a container: \
@@ -36,16 +36,18 @@ pub fn raw_sockets_refused(error: &io::Error) -> Lack {
     }
 }
 
-/// Checks whether an agent could listen at BGP's port. Nothing listens there meanwhile: the socket only takes the port.
+/// Checks whether an agent could listen at BGP's port. The socket is only bound and does not listen, so it accepts no
+/// connection.
 pub(super) fn bgp_port() -> Check {
     judge_bgp_port(take_port(BGP))
 }
 
-/// Takes a port of all addresses for a moment, as an agent does: of both families, or of IPv4 on a kernel without IPv6.
+/// Binds a port of all addresses for a moment, as an agent does. It binds both families, or IPv4 alone on a kernel without
+/// IPv6.
 fn take_port(port: u16) -> io::Result<()> {
     let take = |address: SocketAddr| {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        // As the agent: connections of a former process are nobody's.
+        // As in the agent, connections of an ended process do not block the port.
         socket.set_reuseaddr(true)?;
         socket.bind(address)
     };

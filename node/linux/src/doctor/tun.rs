@@ -9,7 +9,7 @@ use manx_dataplane::port::tuntap::{Kind, Queue};
 use super::lack::{Capability, Lack};
 
 const DEVICE: &str = "/dev/net/tun";
-/// The name of the probe's device. The kernel replaces `%d` by a free number.
+/// The name of the probe's device. The kernel replaces `%d` with a free number.
 const PROBE: &str = "manx-probe%d";
 const COST: &str = "pods are attached by veth pairs, which carry less";
 /// The owner that the kernel shows if the real owner has no number in this user namespace (`user_namespaces(7)`).

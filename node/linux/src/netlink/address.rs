@@ -33,8 +33,8 @@ impl Address {
     }
 }
 
-/// Whether an interface has an address for good: one of IPv6 that is temporary (RFC 8981), deprecated or tentative (RFC 4862)
-/// it has not, nor one that another host on the link has.
+/// Whether an interface has an address permanently. An IPv6 address does not count if it is temporary (RFC 8981),
+/// deprecated or tentative (RFC 4862), or if another host on the link has it.
 pub(crate) fn is_lasting(message: &AddressMessage) -> bool {
     let of_header = AddressFlags::from_bits_retain(message.header.flags.bits().into());
     let flags = message.attributes.iter().find_map(|attribute| match attribute {
@@ -95,8 +95,8 @@ impl Netlink {
         Ok(self.address_messages().await?.iter().filter_map(Address::from_message).collect())
     }
 
-    /// All addresses that interfaces have for good: those of IPv6 that are temporary, deprecated, tentative or another
-    /// host's are left out.
+    /// All permanent addresses of interfaces. IPv6 addresses that are temporary, deprecated or tentative are left out, and
+    /// those that another host has.
     pub async fn lasting_addresses(&self) -> Result<Vec<Address>, Error> {
         let messages = self.address_messages().await?;
         let lasting = messages.iter().filter(|message| is_lasting(message));

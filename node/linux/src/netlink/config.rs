@@ -19,10 +19,11 @@ use rtnetlink::{LinkMessageBuilder, RouteMessageBuilder};
 use super::{Error, Link, Netlink};
 use crate::netns::sysctl;
 
-/// The configuration of an interface that is lost when it leaves its network namespace: its bridge and the settings of
-/// that port, addresses, routes of all tables, permanent neighbours, settings under `/proc/sys/net`.
+/// The configuration of an interface that is lost when it leaves its network namespace. It consists of the bridge and the
+/// settings of that port, addresses, routes of all tables, permanent neighbours, and settings under `/proc/sys/net`.
 ///
-/// It is stored as the kernel reports it, so that another interface with the same index and name gets the same.
+/// It is stored as the kernel reports it, so that another interface with the same index and name can get the same
+/// configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceConfig {
     pub link: Link,
@@ -64,7 +65,7 @@ impl Netlink {
         for (key, value) in &config.settings {
             sysctl::set_if_present(key, value)?;
         }
-        // No other interface has the addresses: the former interface had them until now.
+        // No duplicate address detection is needed: the former interface had the addresses until now.
         let accept_dad = format!("ipv6/conf/{}/{ACCEPT_DAD}", link.name);
         sysctl::set_if_present(&accept_dad, "0")?;
         self.change(link.index, "as it was", |message| {
@@ -98,8 +99,8 @@ impl Netlink {
         Ok(())
     }
 
-    /// A setting of an interface that would be lost because no [`InterfaceConfig`] contains it, in words, if there is
-    /// one.
+    /// A setting of an interface that would be lost because no [`InterfaceConfig`] contains it, as text. Returns `None` if
+    /// there is none.
     pub async fn unconfigurable(&self, link: &Link) -> Result<Option<String>, Error> {
         let message = self.link_message(link.index).await?;
         let has_program = message.attributes.iter().any(|attribute| {
@@ -140,8 +141,8 @@ impl Netlink {
         Ok(kinds.find(|kind| kind != "noqueue"))
     }
 
-    /// Waits until the interface's addresses can be used, that is, until its other end is up and the kernel has seen
-    /// that. Waits at most a second, because there may be no other end.
+    /// Waits until the interface's addresses can be used: its other end must be up, and the kernel must have noticed that.
+    /// It waits at most a second, because there may be no other end.
     async fn wait_for_addresses(&self, index: u32) -> Result<(), Error> {
         let is_tentative = |message: &AddressMessage| {
             let tentative = |it: &AddressAttribute| matches!(it, AddressAttribute::Flags(all) if all.contains(AddressFlags::Tentative));
@@ -177,8 +178,8 @@ impl Netlink {
         }))
     }
 
-    /// The routes that a user has made; others come and go with addresses. Direct routes come first, because the next
-    /// hops of others may need them.
+    /// The routes that a user has made; the kernel adds and removes the other routes with addresses. Direct routes come
+    /// first, because the next hops of others may need them.
     async fn routes_of(&self, index: u32) -> Result<Vec<RouteMessage>, Error> {
         let mut routes = Vec::new();
         for request in [
@@ -261,7 +262,8 @@ fn lost_in(master: LinkMessage) -> Option<String> {
     }
 }
 
-/// The attributes that can be set, of those that were read: of the interface, and of it as a bridge's port.
+/// The attributes that can be set, among those that were read: attributes of the interface, and attributes of the interface
+/// as a bridge's port.
 fn settable(message: LinkMessage) -> (Vec<LinkAttribute>, Vec<InfoBridgePort>) {
     let is_setting =
         |it: &&LinkAttribute| matches!(it, LinkAttribute::TxQueueLen(_) | LinkAttribute::Group(_));
@@ -273,7 +275,7 @@ fn settable(message: LinkMessage) -> (Vec<LinkAttribute>, Vec<InfoBridgePort>) {
     (own, port.flatten().filter(is_port_setting).collect())
 }
 
-/// Whether it is a setting of a bridge's port, and not a state of it.
+/// Whether an attribute is a setting of a bridge's port, and not its state.
 fn is_port_setting(attribute: &InfoBridgePort) -> bool {
     use InfoBridgePort::{
         BroadcastFlood, Cost, FastLeave, GroupFwdMask, Guard, HairpinMode, Isolated, Learning,
@@ -314,7 +316,7 @@ mod tests {
 
     use super::*;
 
-    /// The rest is tested with interfaces, but not every kernel has these kinds of masters.
+    /// Interfaces test the other cases, but not every kernel has these kinds of masters.
     #[test]
     fn a_bridge_that_filters_vlans_and_what_is_no_bridge_keep_more_than_can_be_read() {
         let lost = |info: Vec<LinkInfo>| {

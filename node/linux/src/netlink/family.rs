@@ -38,7 +38,7 @@ impl Family {
         }
     }
 
-    /// The bits of an address.
+    /// The length of an address in bits.
     pub(super) const fn address_len(self) -> u8 {
         match self {
             Self::V4 => 32,

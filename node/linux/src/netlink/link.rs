@@ -30,10 +30,10 @@ pub struct Link {
     pub master: Option<u32>,
     /// The index of the other end of a veth pair, whichever namespace that is in.
     pub veth_peer: Option<u32>,
-    /// This namespace's number for the namespace of the other end. `None` if that is in this namespace, or does not
-    /// exist.
+    /// This namespace's number for the namespace of the other end. `None` if the other end is in this namespace, or does
+    /// not exist.
     pub peer_namespace: Option<i32>,
-    /// A text of an administrator about the interface (`ip link set … alias`).
+    /// An administrator's text about the interface (`ip link set … alias`).
     pub alias: Option<String>,
 }
 
@@ -41,7 +41,7 @@ pub struct Link {
 #[derive(Debug, Clone, Copy)]
 pub struct Peer<'a> {
     pub name: &'a str,
-    /// The namespace in which the end is made; the first end's if absent.
+    /// The namespace in which this end is made; if absent, the first end's.
     pub netns: Option<BorrowedFd<'a>>,
     /// The hardware address; the kernel chooses if absent.
     pub mac: Option<[u8; 6]>,
@@ -93,7 +93,7 @@ impl From<LinkMessage> for Link {
                 _ => {}
             }
         }
-        // Other kinds of interface use this attribute for the interface below them.
+        // Other kinds of interface use this attribute for their lower interface.
         link.veth_peer = link.veth_peer.filter(|_| is_veth);
         link
     }
@@ -128,7 +128,7 @@ impl Netlink {
         Ok(messages.into_iter().map(Link::from).collect())
     }
 
-    /// This namespace's number for another one, as in [`Link::peer_namespace`]. `None` if it has no number: then no
+    /// This namespace's number for another one, as in [`Link::peer_namespace`]. Returns `None` if it has no number: then no
     /// interface here has its other end there.
     pub async fn number_of(&self, netns: impl AsFd) -> Result<Option<i32>, Error> {
         let failed = || "the number of a network namespace cannot be read".to_owned();
@@ -251,7 +251,7 @@ impl Netlink {
         self.change(index, &format!("into bridge {master}"), |link| link.controller(master)).await
     }
 
-    /// Moves an interface into another namespace, where it is then down and without addresses.
+    /// Moves an interface into another namespace. Afterwards it is down and has no addresses.
     pub async fn move_to(&self, index: u32, netns: impl AsFd) -> Result<(), Error> {
         let fd = netns.as_fd().as_raw_fd();
         self.change(index, "into another namespace", |link| link.setns_by_fd(fd)).await

@@ -1,7 +1,7 @@
 //! Links, addresses, routes and neighbours of a network namespace.
 //!
-//! A [`Netlink`] talks to the namespace in which it was opened. [`in_netns`] opens one in a thread and a small runtime
-//! of its own. The caller waits, so no other code ever sees a thread in a foreign namespace:
+//! A [`Netlink`] talks to the namespace in which it was opened. [`in_netns`] opens one in a thread and a small runtime of
+//! its own. The caller waits, so no other code ever runs in a thread of another namespace:
 //!
 //! ```no_run
 //! # use manx_linux::{netlink, netns};
@@ -41,7 +41,7 @@ use crate::netns;
 /// A request that the kernel refused, with a message.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No netlink socket, runtime or thread.
+    /// The netlink socket, the runtime or the thread could not be made.
     #[error("netlink cannot be reached: {0}")]
     Connect(io::Error),
     /// The namespace cannot be entered.

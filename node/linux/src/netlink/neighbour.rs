@@ -13,7 +13,7 @@ use rtnetlink::packet_route::route::{RouteAttribute, RouteType};
 use super::route::ip;
 use super::{Error, Netlink};
 
-/// The number of times, and the interval, that the neighbour table is read after a resolution was started.
+/// The number of reads of the neighbour table after a resolution was started, and the interval between two reads.
 const RESOLVE_STEPS: u32 = 20;
 const RESOLVE_STEP: Duration = Duration::from_millis(50);
 
@@ -34,7 +34,7 @@ pub struct NextHop {
     pub neighbour: IpAddr,
     /// The source address that the kernel would choose.
     pub source: Option<IpAddr>,
-    /// Whether the destination is a host beyond the node: no address of the node's own, and none of a broadcast.
+    /// Whether the destination is a host beyond the node: neither an address of the node itself nor a broadcast address.
     pub is_beyond: bool,
 }
 
@@ -127,8 +127,8 @@ impl Netlink {
         Ok(device.map(|device| NextHop { device, neighbour, source, is_beyond }))
     }
 
-    /// The hardware address of a neighbour. If it is not known, it is resolved, for at most a second; `None` if the
-    /// neighbour does not reply.
+    /// The hardware address of a neighbour. If it is not known, the kernel resolves it, for at most a second. Returns
+    /// `None` if the neighbour does not reply.
     pub async fn resolve(&self, hop: NextHop) -> Result<Option<[u8; 6]>, Error> {
         for step in 0..RESOLVE_STEPS {
             let known = self.neighbours().await?.into_iter().find(|neighbour| {
@@ -145,7 +145,7 @@ impl Netlink {
         Ok(None)
     }
 
-    /// Makes the kernel resolve a neighbour's hardware address as if a packet had to be sent there (`NTF_USE`).
+    /// Makes the kernel resolve a neighbour's hardware address, as if it had a packet to send there (`NTF_USE`).
     pub async fn trigger_resolution(&self, hop: NextHop) -> Result<(), Error> {
         let NextHop { device, neighbour, .. } = hop;
         self.handle

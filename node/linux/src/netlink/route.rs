@@ -46,7 +46,7 @@ impl Hop {
         self.via.into_iter().map(|via| RouteAttribute::Gateway(via.into()))
     }
 
-    /// One of several next hops, as the kernel takes it. All have the same weight.
+    /// One of several next hops, in the kernel's form. All have the same weight.
     fn one_of_several(self) -> RouteNextHop {
         let mut hop = RouteNextHop::default();
         hop.interface_index = self.device;
@@ -76,18 +76,18 @@ impl Hop {
 pub struct Route {
     pub destination: IpNet,
     /// The next hops, at least one. The kernel spreads flows over several
-    /// (<https://docs.kernel.org/networking/ip-sysctl.html>, `fib_multipath_hash_policy`). It keeps their order, and asks for
-    /// it where it deletes an IPv4 route.
+    /// (<https://docs.kernel.org/networking/ip-sysctl.html>, `fib_multipath_hash_policy`). The kernel keeps their order,
+    /// and compares it when it deletes an IPv4 route.
     pub hops: Vec<Hop>,
     /// The source address of the node's own packets; the kernel chooses if absent.
     pub source: Option<IpAddr>,
-    /// The metric: of two routes to one destination the one with the lower metric counts. `None`: the kernel's default (0
+    /// The metric: of two routes to one destination, the one with the lower metric is used. `None`: the kernel's default (0
     /// of IPv4, 1024 of IPv6).
     pub metric: Option<u32>,
 }
 
 impl Route {
-    /// A route by these next hops.
+    /// A route with these next hops.
     pub fn by(destination: IpNet, hops: impl IntoIterator<Item = Hop>) -> Self {
         Self { destination, hops: hops.into_iter().collect(), source: None, metric: None }
     }
@@ -129,7 +129,7 @@ impl Route {
         message.header.scope = if is_of_link { RouteScope::Link } else { RouteScope::Universe };
         message.header.destination_prefix_length = self.destination.prefix_len();
         message.attributes.push(RouteAttribute::Destination(self.destination.network().into()));
-        // A kernel without multipath takes a list of not even one.
+        // A kernel without multipath does not accept a list, not even one with a single next hop.
         if let [hop] = &*self.hops {
             message.attributes.push(RouteAttribute::Oif(hop.device));
             message.attributes.extend(hop.attributes());
@@ -193,7 +193,7 @@ pub struct RouteOf<'a> {
 impl fmt::Display for RouteOf<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { table, route: Route { destination, hops, source, metric }, device } = self;
-        // Several next hops stand behind all else.
+        // Several next hops are written after everything else.
         let (one, several) = if hops.len() == 1 { (&**hops, &[][..]) } else { (&[][..], &**hops) };
         write!(f, "ip route table {table} {destination}")?;
         one.iter().filter_map(|it| it.via).try_for_each(|via| write!(f, " via {via}"))?;
@@ -222,7 +222,7 @@ impl ListedRoute {
         Route::from_message(&self.message).filter(|_| unicast)
     }
 
-    /// Whether it drops what no other route of its table leads to.
+    /// Whether it drops the packets that no other route of its table matches.
     pub fn is_end(&self) -> bool {
         self.message.header.kind == RouteType::BlackHole
             && self.message.header.destination_prefix_length == 0
@@ -276,8 +276,8 @@ fn default_message(family: Family) -> RouteMessage {
 }
 
 impl Netlink {
-    /// Adds a route to the main table, or replaces the route with the same destination and metric. There is no moment
-    /// without one of the two. (Some kernels keep an IPv6 route with a neighbour beside a direct one: the caller deletes it.)
+    /// Adds a route to the main table, or replaces the route with the same destination and metric. The replacement is atomic.
+    /// (Some kernels keep an IPv6 route with a neighbour next to a direct one: the caller deletes the old one.)
     pub async fn replace_route(&self, route: &Route) -> Result<(), Error> {
         self.replace_route_in(MAIN, route).await
     }
@@ -341,13 +341,14 @@ impl Netlink {
             let RouteHeader { address_family, table: of, flags, .. } = message.header;
             let same =
                 (address_family, of) == (default_message(family).header.address_family, table);
-            // A cloned one is what the kernel has learned about a destination.
+            // A cloned route is one that the kernel has learned about a destination.
             same && !flags.contains(RouteFlags::Cloned)
         };
         Ok(all.into_iter().filter(is_wanted).map(|message| ListedRoute { message }).collect())
     }
 
-    /// Makes a table below 256 drop what none of its routes leads to. Otherwise the kernel would ask the next table.
+    /// Makes a table below 256 drop the packets that none of its routes matches. Otherwise the kernel would use the next
+    /// table.
     pub async fn end_table(&self, table: u8, family: Family) -> Result<(), Error> {
         let mut message = default_message(family);
         message.header.table = table;
@@ -359,14 +360,14 @@ impl Netlink {
         }))
     }
 
-    /// Makes a prefix unreachable while the main table has no other route of this prefix or a longer one: routes of shorter
-    /// prefixes, such as a default route, do not count.
+    /// Makes a prefix unreachable while the main table has no other route of this prefix or of a longer one. Routes of
+    /// shorter prefixes, such as a default route, are not used then.
     pub async fn add_last_resort(&self, to: IpNet) -> Result<(), Error> {
         let mut message = Route::direct(to, 0).message();
         message.header.kind = RouteType::Unreachable;
         message.header.scope = RouteScope::Universe;
         message.attributes.retain(|it| !matches!(it, RouteAttribute::Oif(_)));
-        // The kernel takes the route with the lowest priority first.
+        // The kernel uses the route with the lowest priority value first.
         message.attributes.push(RouteAttribute::Priority(u32::MAX));
         self.handle.route().add(message).replace().execute().await.map_err(Error::request(|| {
             format!("{to} cannot be made unreachable while nobody serves it")

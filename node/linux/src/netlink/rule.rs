@@ -8,8 +8,8 @@ use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use super::route::MANX_PROTOCOL;
 use super::{Error, Netlink};
 
-/// The preference of rules that neither refuse nor lead elsewhere what is sent to the node itself. It is between the local
-/// table's rule (0) and the main table's (32,766).
+/// The preference of Manx's rules that concern no packets to the node itself. It is between the local table's rule (0) and
+/// the main table's (32,766).
 pub const RULE_PREFERENCE: u32 = 77;
 
 fn leads_to(message: &RuleMessage, table: u8) -> bool {
@@ -30,12 +30,12 @@ fn names_interface(message: &RuleMessage, name: &str) -> bool {
 pub const TRANSLATED_TABLE: u8 = 77;
 /// The table for packets that the node itself sends. The kernel treats them as coming in by `lo`.
 pub const OWN_TABLE: u8 = 78;
-/// The table for packets to those ports of the node's own addresses that are Manx's.
+/// The table for packets to those ports of the node's own addresses that Manx owns.
 pub const PORTS_TABLE: u8 = 79;
 
 impl Netlink {
-    /// Makes the kernel use `table`, one below 256, before the main table, but only for packets that come in by this
-    /// interface. `None`: for no packets. Packets to the node itself are routed before.
+    /// Makes the kernel use `table`, which is below 256, before the main table, but only for packets that come in by this
+    /// interface. With `None` it applies to no packets. Packets to the node itself are routed earlier.
     pub async fn set_table_rule(&self, table: u8, interface: Option<&str>) -> Result<(), Error> {
         for version in [IpVersion::V4, IpVersion::V6] {
             let is_v4 = matches!(version, IpVersion::V4);

@@ -17,7 +17,7 @@ use super::family::Family;
 use super::route::MANX_PROTOCOL;
 use super::{Error, Netlink};
 
-/// The table with the node's own addresses. The kernel asks it first, by a rule of preference 0.
+/// The table with the node's own addresses. The kernel uses it first, by a rule of preference 0.
 pub const LOCAL: u8 = libc::RT_TABLE_LOCAL;
 
 /// A transport protocol whose ports a rule can name.
@@ -60,7 +60,8 @@ pub struct PortRange {
 }
 
 impl PortRange {
-    /// `None` for a range that no rule can name: one that is empty, or has port 0 or port 65535 (`fib_rules.h`).
+    /// Returns `None` for a range that no rule can name: an empty range, or one that contains port 0 or port 65535
+    /// (`fib_rules.h`).
     pub const fn new(first: u16, last: u16) -> Option<Self> {
         if first == 0 || last < first || last == u16::MAX {
             return None;
@@ -77,7 +78,7 @@ impl PortRange {
     }
 }
 
-/// A text is no range of ports that a rule can name.
+/// The error for a text that is no range of ports that a rule can name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no range of ports: expected one like 61000-65534, from 1 to 65534 (no routing rule can name 65535)"
@@ -101,22 +102,22 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// What a rule does with the packets that it matches.
+/// The effect of a rule on the packets that it matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
-    /// Asks a table below 256. The rules that follow are asked if the table has no route.
+    /// Looks up a table below 256. If the table has no route, the kernel continues with the next rule.
     Lookup(u8),
-    /// Drops them without an answer.
+    /// Drops the packets without an ICMP error.
     Drop,
 }
 
-/// A rule of the kinds that Manx makes. Rules are ordered as the kernel asks them.
+/// A rule of the kinds that Manx makes. Rules are in the order in which the kernel evaluates them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rule {
-    /// The place in the order: the kernel asks the lowest first.
+    /// The place in the order: the kernel evaluates the lowest preference first.
     pub preference: u32,
     pub family: Family,
-    /// The interface by which packets come in. Those of the node's own processes come in by `lo`.
+    /// The interface by which packets come in. For packets of the node's own processes this is `lo`.
     pub interface: Option<String>,
     pub from: Option<IpAddr>,
     pub to: Option<IpAddr>,
@@ -142,8 +143,8 @@ impl Rule {
         }
     }
 
-    /// The rule for the table of the node's own addresses, in this place of the order. It counts as made by the kernel, so
-    /// that no program takes it for a foreign rule and removes it (systemd-networkd: `ManageForeignRoutingPolicyRules`).
+    /// The rule for the table of the node's own addresses, with this preference. It counts as made by the kernel, so that
+    /// no program takes it for a foreign rule and removes it (systemd-networkd: `ManageForeignRoutingPolicyRules`).
     pub fn of_local(preference: u32, family: Family) -> Self {
         let made_by = RouteProtocol::Kernel.into();
         Self { made_by, ..Self::new(preference, family, Action::Lookup(LOCAL)) }
@@ -189,7 +190,7 @@ impl Rule {
         message
     }
 
-    /// `None` for a rule of a kind that Manx does not make.
+    /// Returns `None` for a rule of a kind that Manx does not make.
     fn from_message(message: &RuleMessage) -> Option<Self> {
         let RuleHeader { dst_len, src_len, tos, table, action, flags, .. } = message.header;
         let family = family(message)?;
@@ -198,7 +199,7 @@ impl Rule {
             RuleAction::Blackhole => Action::Drop,
             _ => return None,
         };
-        // An interface that is missing detaches the rule for a time.
+        // The kernel detaches a rule while its interface does not exist.
         if tos != 0 || flags.contains(RuleFlags::Invert) {
             return None;
         }
@@ -222,7 +223,7 @@ impl Rule {
                 RuleAttribute::DestinationPortRange(RulePortRange { start, end }) => {
                     range = Some(PortRange::new(*start, *end)?);
                 }
-                // The table again, and a setting that matches nothing: "suppress nothing".
+                // The table again, and a setting that has no effect: "suppress nothing".
                 RuleAttribute::Table(number) if *number == u32::from(table) => {}
                 RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
                 RuleAttribute::Other(other) if is_whole_port(other) => {}
@@ -286,7 +287,7 @@ impl fmt::Display for ListedRule {
     }
 }
 
-/// Writes a rule as an argument of `ip`: its place, what it matches, and what it does.
+/// Writes a rule in the syntax of `ip`: its preference, its match, and its action.
 fn write_message(message: &RuleMessage, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     use RuleAttribute::{
         Destination, DestinationPortRange, FwMark, FwMask, Goto, Iifname, IpProtocol as Transport,
@@ -351,7 +352,7 @@ fn name_of(protocol: IpProtocol) -> String {
 }
 
 impl Netlink {
-    /// The rules of a family, in the order in which the kernel asks them. A kernel without the family has none.
+    /// The rules of a family, in the order in which the kernel evaluates them. A kernel without the family has none.
     pub async fn rules(&self, family: Family) -> Result<Vec<ListedRule>, Error> {
         let version = match family {
             Family::V4 => IpVersion::V4,

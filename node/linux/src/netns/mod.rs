@@ -5,7 +5,7 @@
 //! another namespace is done in a thread of its own ([`run_in`]), and the caller waits.
 //!
 //! All of it needs `CAP_SYS_ADMIN` in the user namespace that owns the mount namespace and the target (`setns(2)`,
-//! `unshare(2)`); an ordinary user has this capability inside a user namespace of his own.
+//! `unshare(2)`). An ordinary user has this capability inside a user namespace that this user owns.
 
 pub mod sysctl;
 
@@ -117,7 +117,7 @@ pub fn create_on(path: &Path) -> Result<OwnedFd, Error> {
     })
 }
 
-/// Removes a name; the namespace ends with its last holder. It is no error if the name does not exist.
+/// Removes a name. The namespace ends when nothing refers to it any more. It is no error if the name does not exist.
 pub fn delete(path: &Path) -> Result<(), Error> {
     let delete_error = |source| Error::Delete { path: path.to_owned(), source };
     match umount2(path, MntFlags::MNT_DETACH) {
@@ -136,7 +136,7 @@ pub fn current() -> Result<OwnedFd, Error> {
     open(Path::new(OWN))
 }
 
-/// Opens a namespace by its name, or by the `/proc/PID/ns/net` of a process that the caller may trace (`ptrace(2)`).
+/// Opens a namespace by its name, or by the path `/proc/PID/ns/net` of a process that the caller may trace (`ptrace(2)`).
 pub fn open(path: &Path) -> Result<OwnedFd, Error> {
     let file = File::open(path).map_err(|source| match source.kind() {
         io::ErrorKind::PermissionDenied if path.starts_with("/proc") => {
@@ -156,8 +156,8 @@ pub fn same(a: impl AsFd, b: impl AsFd) -> io::Result<bool> {
     Ok(identity(a)? == identity(b)?)
 }
 
-/// Device and inode of a namespace. No two namespaces have the same ones at one time, but a later one may get the inode
-/// of one that has ended.
+/// Device and inode of a namespace. At one time no two namespaces have the same numbers, but a later namespace may get the
+/// inode of one that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     device: u64,

@@ -37,9 +37,9 @@ fn path(key: &str) -> PathBuf {
     PathBuf::from(PROC_SYS).join(key)
 }
 
-/// Makes `/proc/sys` writable for the calling thread and its later children, if it is read-only and root may mount, as
-/// in a container that has `CAP_SYS_ADMIN` and is not privileged. Later mounts outside still appear. Call it while the
-/// process has one thread.
+/// Makes `/proc/sys` writable for the calling thread and its later children, if it is read-only and root may mount. This is
+/// the case in a container that has `CAP_SYS_ADMIN` and is not privileged. Mounts that are made outside later still appear.
+/// Call it while the process has one thread.
 pub fn make_writable() -> io::Result<()> {
     if !statvfs(PROC_SYS)?.flags().contains(FsFlags::ST_RDONLY) {
         return Ok(());
@@ -83,7 +83,7 @@ pub fn read(key: &str) -> Result<String, Error> {
     }
 }
 
-/// The settings of an interface, by key, and their values. Those that cannot be read are left out.
+/// The settings of an interface, by key, and their values. Settings that cannot be read are left out.
 pub fn of_interface(name: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for of in ["ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh"] {
@@ -100,12 +100,12 @@ pub fn of_interface(name: &str) -> Vec<(String, String)> {
     all
 }
 
-/// Settings and their values. Every kernel has those of IPv4; others may be missing.
+/// Settings and their values. Every kernel has the settings of IPv4; others may be missing.
 pub type Settings = [(&'static str, &'static str)];
 
-/// For a namespace of the rig. There is no rate limit for the ICMP errors of closed ports (the kernel's
-/// `ip-sysctl.rst`: one per second and destination, which parallel probes would exceed), addresses are usable at once,
-/// and a packet's source may be reached by another interface.
+/// The settings for a namespace of the rig. Addresses are usable at once, and the kernel accepts a packet even if its
+/// source is reached by another interface. The ICMP errors of closed ports have no rate limit: the default is one per
+/// second and destination (the kernel's `ip-sysctl.rst`), which parallel probes would exceed.
 pub const RIG: &Settings = &[
     ("ipv4/icmp_ratelimit", "0"),
     ("ipv6/icmp/ratelimit", "0"),
@@ -115,18 +115,18 @@ pub const RIG: &Settings = &[
     ("ipv4/conf/default/rp_filter", "0"),
 ];
 
-/// For a namespace that forwards packets.
+/// The settings for a namespace that forwards packets.
 pub const FORWARD: &Settings = &[("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")];
 
-/// For a namespace whose bridges are only wires: no packet filter sees their packets.
+/// The settings for a namespace whose bridges are only wires: no packet filter sees their packets.
 pub const PLAIN_BRIDGES: &Settings = &[
     ("bridge/bridge-nf-call-iptables", "0"),
     ("bridge/bridge-nf-call-ip6tables", "0"),
     ("bridge/bridge-nf-call-arptables", "0"),
 ];
 
-/// For a namespace whose kernel forwards nothing and answers nothing: no forwarding, no IPv6, no ARP (8: never reply,
-/// whatever the address; the kernel's `ip-sysctl.rst`).
+/// The settings for a namespace whose kernel forwards nothing and answers nothing: no forwarding, no IPv6, no ARP (8: never
+/// reply, for any address; the kernel's `ip-sysctl.rst`).
 pub const SILENT: &Settings = &[
     ("ipv6/conf/all/disable_ipv6", "1"),
     ("ipv6/conf/default/disable_ipv6", "1"),
@@ -145,10 +145,10 @@ pub fn apply(settings: &Settings) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes an interface's IPv6 as static as its IPv4: no duplicate address detection (its addresses, including the
-/// link-local one, are usable at once), no router solicitations, nothing learned from advertisements (RFC 4862,
-/// sections 5.4 and 5.5; the kernel's `ip-sysctl.rst`). Call it before the interface is set up. A kernel without IPv6
-/// is no error.
+/// Makes an interface's IPv6 as static as its IPv4 (RFC 4862, sections 5.4 and 5.5; the kernel's `ip-sysctl.rst`). Without
+/// duplicate address detection its addresses, including the link-local one, are usable at once. It sends no router
+/// solicitations, and learns nothing from advertisements. Call it before the interface is set up. A kernel without IPv6 is
+/// no error.
 pub fn make_ipv6_static(interface: &str) -> Result<(), Error> {
     for (key, value) in [
         ("accept_dad", "0"),

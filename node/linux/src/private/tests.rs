@@ -16,7 +16,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Gives a path to another user, or to his group. Returns whether that is allowed, which it is only for root. If not,
+/// Gives a path to another user, or to another group. Returns whether that is allowed, which is so only for root. If not,
 /// the rest of the calling test [cannot run](skip).
 fn give_away(path: &Path, user: Option<u32>, group: Option<u32>) -> bool {
     if geteuid().is_root() && chown(path, user, group).is_ok() {
@@ -122,7 +122,7 @@ fn a_file_of_the_callers_own_is_replaced_and_nobody_elses() {
     replace(&path).unwrap().write_all(b"short").unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "short");
     replace(Path::new("/dev/null")).unwrap().write_all(b"root's").unwrap();
-    // Only root can make another user's file. An ordinary user's test uses a file of root, which he could not write
+    // Only root can make another user's file. An ordinary user's test uses a file of root, which that user could not write
     // anyway.
     if give_away(&path, Some(STRANGER), None) {
         assert_eq!(replace(&path).unwrap_err().kind(), ErrorKind::AlreadyExists);

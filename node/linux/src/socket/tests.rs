@@ -4,7 +4,7 @@ use std::{env, thread};
 
 use super::*;
 
-/// Set in a process of this program that should listen, to the path.
+/// The variable that makes a process of this program listen. Its value is the path.
 const PATH: &str = "MANX_SOCKET_TEST_PATH";
 /// The test that listens in such a process.
 const LISTENS: &str = "socket::tests::one_that_was_killed_is_told_from_one_that_lives";
@@ -30,7 +30,7 @@ fn one_that_was_killed_is_told_from_one_that_lives() {
     assert_eq!(patience(&path), LIVING);
     assert!(matches!(SocketLock::take(&path), Err(Error::InUse(_))));
     other.kill().unwrap();
-    // The process is not waited for: it may live for a moment, with all its open files.
+    // The test does not wait for the process to end: it may live for a moment, with all its open files.
     let killed = Instant::now();
     let taken = loop {
         match Listening::bind(&path) {

@@ -1,4 +1,4 @@
-//! What load balancers are told: of services, and of the node.
+//! The pages for load balancers, about services and about the node.
 
 use super::*;
 use crate::check_server::CONNECTIONS;
@@ -8,7 +8,7 @@ fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// An agent that turns, and whose tables may be in force; its node may be about to go.
+/// An agent whose control loop runs. Its tables may be in force, and its node may be about to be removed.
 fn running(published: bool, is_leaving: bool) -> Health {
     let mut running = Running::new(Instant::now());
     (running.published, running.is_leaving) = (published, is_leaving);
@@ -50,7 +50,7 @@ fn a_balancer_is_told_how_many_endpoints_a_service_has_while_the_agent_is_ready(
     let none = page(at, "/");
     assert_eq!(status(&none), "503");
     assert!(none.contains("x-load-balancing-endpoint-weight: 0\r\n"), "{none}");
-    // A node that is about to go still translates.
+    // A node that is about to be removed still translates.
     observer.checks.serve(check(at, 1));
     observer.health.send_replace(running(true, true));
     assert_eq!(status(&page(at, "/")), "200");
@@ -72,7 +72,7 @@ fn a_port_is_served_while_it_is_wanted_and_nobody_else_has_it() {
     drop(second);
     until(|| observer.checks.served().contains(&at));
     until(|| observer.served.problems().is_empty());
-    // One that goes is closed with its connections.
+    // A check that is removed is closed with its connections.
     let mut open = TcpStream::connect(first).unwrap();
     observer.checks.serve(check(at, 1));
     until(|| observer.checks.served() == [at].into());
@@ -100,7 +100,7 @@ fn a_crowd_at_one_port_holds_no_other_up() {
     assert_eq!(status(&page(other, "/")), "200");
     assert_eq!(status(&page(crowded, "/")), "200");
     assert!(start.elapsed() < HEADER, "{:?}", start.elapsed());
-    // No more than so many are open: the oldest are closed long before their time.
+    // The number of open connections is limited: the oldest are closed long before their timeout.
     let is_closed = |mut stream: &TcpStream| {
         stream.set_nonblocking(true).unwrap();
         !stream.read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)

@@ -10,8 +10,8 @@ use rustbgpd_wire::{
     PathAttribute,
 };
 
-/// The attributes that are not interpreted here, but whose form is checked when they come. The partial bit says that a
-/// router did not know an attribute (RFC 4271, 5), so it is set for all others.
+/// The attributes that this module does not interpret, but whose form is checked on arrival. The partial bit says that a
+/// router did not know an attribute (RFC 4271, 5), so it is set on all other passed-on attributes.
 const KNOWN: [u8; 4] = [
     attr_type::EXTENDED_COMMUNITIES,
     attr_type::IPV6_ADDRESS_SPECIFIC_EXTENDED_COMMUNITY,
@@ -19,13 +19,14 @@ const KNOWN: [u8; 4] = [
     attr_type::ONLY_TO_CUSTOMER,
 ];
 
-/// The flags that tell classes of attributes apart: all but the one that says how long the length is.
+/// The flags that distinguish the classes of attributes: all except the flag for the size of the length field.
 const CLASS: u8 = attr_flags::OPTIONAL | attr_flags::TRANSITIVE | attr_flags::PARTIAL;
 
-/// Writes attributes. `is_four_octet`: the peer knows autonomous systems of four octets (RFC 6793). A next hop of IPv6 is not among them: it stands with the prefixes (RFC 4760, 3).
+/// Writes attributes. `is_four_octet` says that the peer supports four-octet autonomous systems (RFC 6793). An IPv6 next
+/// hop is not written here: it belongs to the attribute with the prefixes (RFC 4760, 3).
 ///
 /// # Errors
-/// They contain what must not be sent: a set of autonomous systems (RFC 9774), or the system 0 (RFC 7607).
+/// The attributes contain something that must not be sent: an AS_SET (RFC 9774), or the autonomous system 0 (RFC 7607).
 pub(super) fn encode(
     attributes: &Attributes,
     is_four_octet: bool,
@@ -66,7 +67,8 @@ pub(super) fn encode(
     Ok(())
 }
 
-/// Attributes as they came, without the prefixes among them. `None`: one that each path has is missing.
+/// Converts received attributes to values, without the prefixes in them. Returns `None` if a mandatory attribute is
+/// missing.
 pub(super) fn decode(on_wire: &[PathAttribute], next_hop: IpAddr) -> Option<Attributes> {
     let mut origin = None;
     let mut as_path = None;
@@ -106,7 +108,7 @@ pub(super) fn decode(on_wire: &[PathAttribute], next_hop: IpAddr) -> Option<Attr
     Some(attributes)
 }
 
-/// Communities are a set: their order says nothing.
+/// Sorts communities, which are a set: their order has no meaning.
 fn sorted<T: Ord>(mut all: Vec<T>) -> Vec<T> {
     all.sort_unstable();
     all.dedup();
@@ -127,11 +129,11 @@ fn segment_of(it: &AsPathSegment) -> Segment {
     }
 }
 
-/// An attribute that is passed on as it came. `None`: it is one that ends here.
+/// An attribute that is passed on as it was received. Returns `None` for an attribute that is not passed on.
 fn opaque(it: &PathAttribute) -> Option<Opaque> {
     let (flags, code, value) = match it {
         PathAttribute::Unknown(raw) => (raw.flags, raw.type_code, raw.data.to_vec()),
-        // The length that is written behind flags and code has one octet, or two if a flag says so.
+        // The length field follows the flags and the type code. It has one octet, or two if a flag says so.
         known => {
             let mut bytes = Vec::new();
             encode_path_attributes([known.clone()].as_slice(), &mut bytes, true, false).ok()?;

@@ -1,4 +1,4 @@
-//! From a message to updates.
+//! Decodes a message into updates.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,28 +15,29 @@ use rustbgpd_wire::{
 use super::attributes;
 use super::encoding::{Encoding, Family};
 
-/// What an UPDATE says.
+/// The content of an UPDATE.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decoded {
-    /// The peer has told everything (RFC 4724, 2).
+    /// The peer has sent all of its routes (End-of-RIB; RFC 4724, 2).
     EndOfRib,
     /// Routes have changed.
     Routes {
         /// The changes, in order.
         updates: Vec<Update>,
-        /// What is wrong with the message, in words. The updates are what is left of it (RFC 7606).
+        /// The description of the message's fault, if it has one. The updates are then the usable rest of the message (RFC
+        /// 7606).
         fault: Option<String>,
     },
 }
 
-/// Prefixes that are announced with one next hop.
+/// Announced prefixes with one next hop.
 #[derive(Default)]
 struct Announced {
     next_hop: Option<IpAddr>,
     prefixes: Vec<IpNet>,
 }
 
-/// Reads an UPDATE. What is of another family than the session's is not taken.
+/// Decodes an UPDATE. Prefixes of another family than the session's are ignored.
 ///
 /// # Errors
 /// The prefixes of the message cannot be found. The session ends with this notification (RFC 7606, 5.3).
@@ -129,8 +130,8 @@ pub(crate) fn decode(
     Ok(Decoded::Routes { updates, fault: faults.first })
 }
 
-/// Parses a message. One whose only fault are the flags of an attribute with prefixes is parsed with the right ones, and its
-/// routes are withdrawn (RFC 7606, 3 c): the library would end the session.
+/// Parses a message. If the only fault is the flags of `MP_REACH_NLRI` or `MP_UNREACH_NLRI`, the message is parsed with the
+/// right flags and its routes are withdrawn (RFC 7606, 3 c). The library alone would end the session.
 fn parse(
     message: &UpdateMessage,
     Encoding { is_four_octet, is_internal, .. }: Encoding,
@@ -147,8 +148,8 @@ fn parse(
     })
 }
 
-/// The message with the flags of RFC 4760 at `MP_REACH_NLRI` and `MP_UNREACH_NLRI`. `None`: it has them, or its attributes
-/// cannot be told apart.
+/// The message with the flags of RFC 4760 at `MP_REACH_NLRI` and `MP_UNREACH_NLRI`. Returns `None` if the flags are right
+/// already, or if the attributes cannot be separated.
 fn with_right_flags(message: &UpdateMessage) -> Option<UpdateMessage> {
     const OPTIONAL: u8 = 0x80;
     const EXTENDED: u8 = 0x10;
@@ -170,10 +171,10 @@ fn with_right_flags(message: &UpdateMessage) -> Option<UpdateMessage> {
     is_changed.then(|| UpdateMessage { path_attributes: attributes.into(), ..message.clone() })
 }
 
-/// What is wrong with a message.
+/// The faults of a message.
 #[derive(Default)]
 struct Faults {
-    /// The first fault, in words.
+    /// The description of the first fault.
     first: Option<String>,
     /// Whether the message's routes are withdrawn.
     withdraw: bool,
@@ -209,7 +210,7 @@ fn in_attribute(it: &NlriEntry) -> IpNet {
     of(it.prefix)
 }
 
-/// A prefix whose length was checked when it was read.
+/// Converts a prefix whose length was checked by the parser.
 fn of(prefix: Prefix) -> IpNet {
     match prefix {
         Prefix::V4(it) => Ipv4Net::new(it.addr, it.len).unwrap_or_default().into(),

@@ -1,4 +1,4 @@
-//! From an update to messages.
+//! Encodes an update into messages.
 
 use std::net::IpAddr;
 
@@ -10,24 +10,24 @@ use rustbgpd_wire::constants::{HEADER_LEN, attr_flags, attr_type};
 use super::encoding::{Encoding, Family};
 use super::written::Written;
 
-/// The bytes of an UPDATE without routes and attributes: the header, and two lengths.
+/// The length of an UPDATE without routes and attributes, in bytes: the header and two length fields.
 const EMPTY: usize = HEADER_LEN + 4;
-/// The bytes of an attribute before its value, if its length has two octets.
+/// The length of an attribute's header in bytes, if its length field has two octets.
 const ATTRIBUTE: usize = 4;
-/// The bytes of `MP_UNREACH_NLRI` before its prefixes: family and kind (RFC 4760, 4).
+/// The length of the part of `MP_UNREACH_NLRI` before its prefixes, in bytes: AFI and SAFI (RFC 4760, 4).
 const UNREACH: usize = 3;
-/// The bytes of `MP_REACH_NLRI` before its prefixes: family, kind, the next hop and its length, one that is reserved.
+/// The length of the part of `MP_REACH_NLRI` before its prefixes, in bytes: AFI and SAFI, the next hop and its length, and
+/// a reserved byte.
 const REACH: usize = 3 + 1 + 16 + 1;
-/// The most bytes of a prefix.
+/// The greatest length of a prefix, in bytes.
 const PREFIX: usize = 17;
 /// The type of an UPDATE (RFC 4271, 4.1).
 const UPDATE: u8 = 2;
 
-/// Appends the messages of an update, with as many prefixes in each as fit. `written` has attributes that were written
-/// before.
+/// Appends the messages of an update, each with as many prefixes as fit. `written` caches encoded attributes.
 ///
-/// Routes whose attributes fit into no message, or must not be sent, are withdrawn instead (RFC 8654, 4): the peer must
-/// not keep what held before. Returns their number.
+/// Routes whose attributes fit into no message, or must not be sent, are withdrawn instead (RFC 8654, 4): the peer must not
+/// keep the earlier routes. Returns the number of these routes.
 pub(crate) fn encode(
     update: &Update,
     encoding: Encoding,
@@ -45,7 +45,7 @@ pub(crate) fn encode(
     update.announced.len()
 }
 
-/// Appends the message that says that everything was told (RFC 4724, 2).
+/// Appends the End-of-RIB message: all routes were sent (RFC 4724, 2).
 pub(crate) fn encode_end_of_rib(encoding: Encoding, out: &mut BytesMut) {
     match encoding.family {
         Family::V4 => message(out, |out| out.put_u32(0)),
@@ -67,7 +67,7 @@ fn withdraw(prefixes: &[IpNet], encoding: Encoding, out: &mut BytesMut) {
     }
 }
 
-/// `None`: nothing was appended, because the attributes cannot be sent.
+/// Returns `None` if the attributes cannot be sent. Then nothing was appended.
 fn announce(
     update: &Update,
     encoding: Encoding,
@@ -96,7 +96,8 @@ fn announce(
                 message(out, |out| {
                     out.put_u16(0);
                     measured(out, |out| {
-                        // It comes first, so that it is found whatever is wrong with the others (RFC 7606, 5.1).
+                        // This attribute comes first, so that the peer finds it whatever is wrong with the others (RFC
+                        // 7606, 5.1).
                         attribute(attr_type::MP_REACH_NLRI, out, |out| {
                             family(Family::V6, out);
                             out.put_u8(16);
@@ -114,7 +115,7 @@ fn announce(
     Some(())
 }
 
-/// Appends prefixes as they stand in messages, as many as fit into `room` bytes.
+/// Appends prefixes in the form of messages, as many as fit into `room` bytes.
 fn pack(rest: &mut std::slice::Iter<'_, IpNet>, room: usize, out: &mut BytesMut) {
     let end = out.len() + room;
     while let Some(prefix) = rest.as_slice().first()
@@ -129,12 +130,12 @@ fn pack(rest: &mut std::slice::Iter<'_, IpNet>, room: usize, out: &mut BytesMut)
     }
 }
 
-/// The bytes that a prefix takes (RFC 4271, 4.3).
+/// The encoded length of a prefix in bytes (RFC 4271, 4.3).
 fn length(prefix: &IpNet) -> usize {
     1 + usize::from(prefix.prefix_len().div_ceil(8))
 }
 
-/// A message that withdraws prefixes of IPv6, as many as fit into `room` bytes.
+/// Appends a message that withdraws IPv6 prefixes, as many as fit into `room` bytes.
 fn unreach(rest: &mut std::slice::Iter<'_, IpNet>, room: usize, out: &mut BytesMut) {
     message(out, |out| {
         out.put_u16(0);
@@ -169,7 +170,7 @@ fn message(out: &mut BytesMut, body: impl FnOnce(&mut BytesMut)) {
     set_length(out, begin + 16, out.len() - begin);
 }
 
-/// Appends a part behind its length of two octets.
+/// Appends a part with its two-octet length before it.
 fn measured(out: &mut BytesMut, part: impl FnOnce(&mut BytesMut)) {
     let begin = out.len();
     out.put_u16(0);
@@ -177,7 +178,7 @@ fn measured(out: &mut BytesMut, part: impl FnOnce(&mut BytesMut)) {
     set_length(out, begin, out.len() - begin - 2);
 }
 
-/// Writes a length that was left out. It is that of a message at most, whose length has two octets.
+/// Fills in a reserved length field. The length fits into two octets, because it is at most the length of a message.
 fn set_length(out: &mut BytesMut, at: usize, length: usize) {
     if let Some(place) = out.get_mut(at..at + 2) {
         place.copy_from_slice(&(length as u16).to_be_bytes());

@@ -1,7 +1,7 @@
-//! Messages of other speakers, as they came and changed: none is read wrongly, none has this one panic, and a session ends
-//! for those alone for which RFC 7606 ends it.
+//! Messages of other speakers, unchanged and with random changes. None is decoded wrongly, none causes a panic, and only
+//! those messages end a session for which RFC 7606 requires it.
 //!
-//! What a message says, and whether its prefixes can be found, is read by a parser of its own.
+//! An independent parser finds the prefixes of a message, and whether they can be found.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -14,20 +14,21 @@ use super::decode::{Decoded, decode};
 use super::encoding::{Encoding, Family};
 
 const MESSAGES: &str = include_str!("foreign.txt");
-/// The bytes before the body of a message: marker, length and type (RFC 4271, 4.1).
+/// The length of a message's header in bytes: marker, length and type (RFC 4271, 4.1).
 const HEADER: usize = 19;
 const UPDATE: u8 = 2;
-/// The attributes with prefixes of another family (RFC 4760): those that are announced, and those that are withdrawn.
+/// The attributes with multiprotocol prefixes (RFC 4760): `MP_REACH_NLRI` announces them, and `MP_UNREACH_NLRI` withdraws
+/// them.
 const REACH: u8 = 14;
 const UNREACH: u8 = 15;
-/// The bit of an attribute whose length has two bytes.
+/// The flag of an attribute whose length field has two bytes.
 const EXTENDED: u8 = 0x10;
 const LIMIT: u16 = 4096;
 
-/// The changed messages of a run. `MANX_BGP_MUTATIONS` names another number.
+/// The number of changed messages of a run. `MANX_BGP_MUTATIONS` sets another number.
 const MUTATIONS: u64 = 300_000;
 
-/// The messages with their marker.
+/// The messages, including their marker.
 fn messages() -> Vec<Vec<u8>> {
     let lines = MESSAGES.lines().filter(|line| !line.starts_with('#'));
     let message = |line: &str| {
@@ -39,7 +40,7 @@ fn messages() -> Vec<Vec<u8>> {
     lines.map(message).collect()
 }
 
-/// The prefixes of a message, by an own reading. Errors: they cannot all be found.
+/// The prefixes of a message, as the independent parser finds them. An error means that they cannot all be found.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Prefixes {
     announced: BTreeSet<IpNet>,
@@ -58,7 +59,7 @@ fn number(bytes: &mut &[u8], count: usize) -> Result<usize, Unreadable> {
     Ok(take(bytes, count)?.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
 }
 
-/// Prefixes as RFC 4271, 4.3 has them.
+/// Parses prefixes in the form of RFC 4271, 4.3.
 fn prefixes(mut bytes: &[u8], is_v4: bool, into: &mut BTreeSet<IpNet>) -> Result<(), Unreadable> {
     while !bytes.is_empty() {
         let length = number(&mut bytes, 1)?;
@@ -78,12 +79,13 @@ fn prefixes(mut bytes: &[u8], is_v4: bool, into: &mut BTreeSet<IpNet>) -> Result
     Ok(())
 }
 
-/// The prefixes of an attribute of unicast. Other families were not negotiated, and count as unreadable (RFC 4760, 7).
+/// Parses the prefixes of an attribute of unicast. Other families were not negotiated, and count as unreadable (RFC 4760,
+/// 7).
 fn in_attribute(kind: u8, mut value: &[u8], all: &mut Prefixes) -> Result<(), Unreadable> {
     let (family, service) = (number(&mut value, 2)?, number(&mut value, 1)?);
     if kind == REACH {
         let next_hop = number(&mut value, 1)?;
-        // Of another length, it says nothing about where the prefixes begin (RFC 7606, 7.11).
+        // A next hop of another length leaves unclear where the prefixes begin (RFC 7606, 7.11).
         if !matches!((family, next_hop), (1, 4 | 16 | 32) | (2, 16 | 32)) {
             return Err(Unreadable);
         }
@@ -97,8 +99,8 @@ fn in_attribute(kind: u8, mut value: &[u8], all: &mut Prefixes) -> Result<(), Un
     }
 }
 
-/// The prefixes of the body of an UPDATE. An attribute that does not end within its message hides none of them but those of
-/// attributes behind it.
+/// The prefixes of the body of an UPDATE. If an attribute does not end within the message, only the prefixes of later
+/// attributes are lost; the announced prefixes of the body are still found.
 fn all_prefixes(mut body: &[u8]) -> Result<Prefixes, Unreadable> {
     let mut all = Prefixes::default();
     let withdrawn = number(&mut body, 2)?;
@@ -112,7 +114,7 @@ fn all_prefixes(mut body: &[u8]) -> Result<Prefixes, Unreadable> {
         let length = number(&mut attributes, if flags & EXTENDED == 0 { 1 } else { 2 })?;
         let value = take(&mut attributes, length)?;
         if matches!(kind, REACH | UNREACH) {
-            // Twice, it says nothing that can be relied on (RFC 7606, 3 g).
+            // If the attribute occurs twice, neither can be relied on (RFC 7606, 3 g).
             if !seen.insert(kind) {
                 return Err(Unreadable);
             }
@@ -126,20 +128,20 @@ fn encoding(family: Family) -> Encoding {
     Encoding { family, is_four_octet: true, is_internal: false, limit: LIMIT }
 }
 
-/// What a message is.
+/// The classes of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// No UPDATE.
+    /// A message that is no UPDATE.
     Other,
     /// An UPDATE whose prefixes cannot be found.
     Unreadable,
-    /// One of which some routes are withdrawn that it announces.
+    /// An UPDATE that announces routes, some of which are withdrawn because of a fault.
     Withdrawn,
-    /// One that is taken as it is.
+    /// An UPDATE that is accepted as it is.
     Taken,
 }
 
-/// What a message is, or what is wrong with how it is read.
+/// Classifies a message. Returns an error if it is decoded wrongly.
 fn judge(message: &[u8]) -> Result<Kind, String> {
     let Ok(Message::Update(update)) = decode_message(&mut Bytes::copy_from_slice(message), LIMIT)
     else {
@@ -195,7 +197,7 @@ fn messages_of_other_speakers_are_read_without_a_fault() {
                 Decoded::EndOfRib => {}
                 Decoded::Routes { updates: routes, fault } => {
                     let foreign = "prefixes of a family that the session does not carry";
-                    // RFC 9774 withdraws routes with an AS_SET, which others still write.
+                    // Routes with an AS_SET are withdrawn (RFC 9774), but other speakers still send them.
                     let sets = "attribute 2: UPDATE prohibited AS path segment type 1";
                     let is_right = fault.as_ref().is_none_or(|it| it == foreign || it == sets);
                     assert!(is_right, "{fault:?}: {message:?}");
@@ -207,7 +209,7 @@ fn messages_of_other_speakers_are_read_without_a_fault() {
     assert!(updates > 40, "{updates}");
 }
 
-/// Changes a message in a few places, and mostly keeps its lengths true.
+/// Changes a message in a few places. Mostly its length fields stay correct.
 fn change(rng: &mut fastrand::Rng, all: &[Vec<u8>]) -> Vec<u8> {
     let mut message = all[rng.usize(..all.len())].clone();
     for _ in 0..rng.usize(1..4) {
@@ -242,7 +244,7 @@ fn change(rng: &mut fastrand::Rng, all: &[Vec<u8>]) -> Vec<u8> {
     message
 }
 
-/// Has the length of the attributes lead to where it led before, or near it.
+/// Sets the length of the attributes, so that they end at the end of the message or up to 8 bytes before it.
 fn mend(rng: &mut fastrand::Rng, message: &mut [u8]) {
     if message.len() < HEADER + 4 || message[18] != UPDATE || rng.bool() {
         return;

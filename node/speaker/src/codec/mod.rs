@@ -1,10 +1,10 @@
-//! UPDATEs between the wire and the values of `manx-bgp`.
+//! Converts UPDATEs between the wire and the values of `manx-bgp`.
 //!
-//! - [`encoding`]: what the two ends have agreed on.
+//! - [`encoding`]: the negotiated encoding of a session.
 //! - `attributes`: the attributes of a path.
-//! - [`written`]: attributes as they are written, once for all peers.
-//! - [`encode`]: from an update to messages, each within the limit.
-//! - [`decode`]: from a message to updates. A malformed attribute withdraws the prefixes (RFC 7606).
+//! - [`written`]: encoded attributes, shared by all peers.
+//! - [`encode`]: encodes an update into messages, each within the limit.
+//! - [`decode`]: decodes a message into updates. A malformed attribute withdraws the prefixes (RFC 7606).
 
 mod attributes;
 pub(crate) mod decode;

@@ -1,4 +1,4 @@
-//! What is written is read again, whatever it is, and no message is longer than agreed on.
+//! Decoding an encoded update gives the same update, and no message is longer than negotiated.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,12 +19,12 @@ use super::encode::{encode, encode_end_of_rib};
 use super::encoding::{Encoding, Family};
 use super::written::Written;
 
-/// An encoding with nothing unusual.
+/// An encoding without special options.
 fn plain(family: Family) -> Encoding {
     Encoding { family, is_four_octet: true, is_internal: true, limit: 4096 }
 }
 
-/// The messages that were written, each with its length.
+/// The encoded messages, each with its length.
 fn messages(written: BytesMut, limit: u16) -> Vec<(usize, UpdateMessage)> {
     let mut rest = written.freeze();
     let mut all = Vec::new();
@@ -39,7 +39,7 @@ fn messages(written: BytesMut, limit: u16) -> Vec<(usize, UpdateMessage)> {
     all
 }
 
-/// All that messages say, as one update; of several attributes the last.
+/// Decodes messages into one update. If there are several attributes, the last ones count.
 fn read(written: BytesMut, encoding: Encoding) -> Update {
     let mut all = Update::default();
     for (_, message) in messages(written, encoding.limit) {
@@ -75,7 +75,7 @@ fn next_hop(family: Family) -> BoxedStrategy<IpAddr> {
     }
 }
 
-/// An attribute that is passed on: one of a known form, or any other.
+/// An attribute that is passed on: one with a known form, or any other.
 fn opaque() -> impl Strategy<Value = Opaque> {
     prop_oneof![
         (1..=u32::MAX, any::<[u8; 4]>(), any::<bool>()).prop_map(|(system, address, partial)| {
@@ -157,7 +157,7 @@ proptest! {
         prop_assert_eq!(encode(&update, encoding, &mut Written::default(), &mut written), 0);
         let all = messages(written.clone(), encoding.limit);
         let bytes: usize = all.iter().map(|(length, _)| length).sum();
-        // Full messages but for the last of each kind.
+        // All messages are full, except the last of each kind.
         prop_assert!(all.len() <= 2 + 2 * bytes / usize::from(encoding.limit - 2600));
         prop_assert_eq!(read(written, encoding), update);
     }
@@ -207,7 +207,7 @@ fn withdrawn_for(message: &UpdateMessage) -> String {
     fault
 }
 
-/// RFC 7606: the prefixes are known, so the session may stay.
+/// RFC 7606: the prefixes can be found, so the session may stay.
 #[test]
 fn a_malformed_attribute_withdraws_the_routes_and_is_named() {
     let right = one_route();
@@ -249,7 +249,7 @@ fn prefixes_of_another_family_are_not_taken() {
     assert_eq!(fault.unwrap(), "prefixes of a family that the session does not carry");
 }
 
-/// RFC 8654, 4: what was told before must not hold any more.
+/// RFC 8654, 4: the routes that the peer has must not stay valid.
 #[test]
 fn routes_whose_attributes_fit_into_no_message_are_withdrawn() {
     let mut attributes = Attributes::of_own("10.0.0.1".parse().unwrap());

@@ -1,4 +1,4 @@
-//! Attributes as they are written: many peers are told the same.
+//! A cache of encoded attributes, because many peers get the same ones.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,24 +7,24 @@ use manx_bgp::path::Attributes;
 
 use super::attributes;
 
-/// The most attributes that are kept, and the most bytes of what was written.
+/// The most cached attributes, and the most bytes of their encodings.
 const MOST: usize = 16 * 1024;
 const MOST_BYTES: usize = 8 << 20;
 
-/// The attributes that were written last, by their place in memory and by whether systems have four octets. They are kept
-/// with what was written, so that no others come to the same place.
+/// The cached encodings. The key is the attributes' address in memory, and whether autonomous systems have four octets. The
+/// cache keeps the attributes alive, so no other attributes can get the same address.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     all: HashMap<(usize, bool), (Arc<Attributes>, Bytes)>,
-    /// The bytes of all of them.
+    /// The total length of the encodings, in bytes.
     bytes: usize,
 }
 
-/// Attributes as they stand in messages. `None`: they must not be sent.
+/// Encoded attributes. `None` if they must not be sent.
 type Bytes = Option<Arc<[u8]>>;
 
 impl Written {
-    /// The attributes as they stand in messages.
+    /// Returns encoded attributes, from the cache if possible.
     pub(super) fn attributes(
         &mut self,
         attributes: &Arc<Attributes>,

@@ -17,14 +17,14 @@ use super::net::{
 use crate::status::SessionState;
 use crate::{Password, Speaker};
 
-/// A BIRD, with a folder of its own. It is killed when this is dropped.
+/// A running BIRD with its own folder. It is killed when this is dropped.
 struct Bird {
     folder: TempDir,
     child: Child,
 }
 
 impl Bird {
-    /// Starts BIRD with a configuration. `None`: there is none here, and the test may be left out.
+    /// Starts BIRD with a configuration. Returns `None` if BIRD is not installed and the test may be left out.
     fn start(test: &str, configuration: &str) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         match run(folder.path(), configuration, &[]) {
@@ -43,32 +43,32 @@ impl Bird {
         }
     }
 
-    /// Kills it as a crash does, and waits until it is gone.
+    /// Kills BIRD, like a crash, and waits until it is gone.
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Starts it again, as one that has kept its routes in the kernel.
+    /// Starts BIRD again, in the mode of a graceful restart: it has kept its routes in the kernel.
     fn restart(&mut self, configuration: &str) {
         self.child = run(self.folder.path(), configuration, &["-R"]).unwrap();
     }
 
-    /// Has it take another configuration.
+    /// Loads another configuration into BIRD.
     fn configure(&self, configuration: &str) {
         write(self.folder.path(), configuration);
         let answer = self.ask("configure");
         assert!(answer.contains("Reconfigur"), "{answer}");
     }
 
-    /// What BIRD answers to a command.
+    /// BIRD's reply to a command.
     fn ask(&self, command: &str) -> String {
         let socket = self.folder.path().join("bird.ctl");
         let output = Command::new("birdc").arg("-s").arg(socket).arg(command).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The prefixes that it has of Manx.
+    /// The prefixes that BIRD has received from Manx.
     fn routes(&self) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         for protocol in ["manx4", "manx6"] {
@@ -76,7 +76,7 @@ impl Bird {
             let first = answer.lines().filter_map(|it| it.split_whitespace().next());
             all.extend(first.filter(|it| it.contains('/')).map(str::to_owned));
         }
-        // BIRD has an order of its own.
+        // BIRD lists them in another order.
         all.sort();
         all
     }
@@ -85,7 +85,7 @@ impl Bird {
         fs::read_to_string(self.folder.path().join("bird.log")).unwrap_or_default()
     }
 
-    /// BIRD has found nothing wrong with what it was told. (Both ends are in one namespace here, which it notes.)
+    /// Checks that BIRD logged no error. (It warns that both ends are in one namespace.)
     fn is_content(&self) {
         let log = self.log();
         let words = ["<ERR>", "<BUG>", "<WARN>", "<AUTH>", "nvalid", "alformed", "Error:"];
@@ -98,7 +98,7 @@ impl Bird {
 
 impl Drop for Bird {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // BIRD may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -124,8 +124,8 @@ fn write(folder: &Path, configuration: &str) -> PathBuf {
     file
 }
 
-/// BIRD at `B`, as one of Calico's nodes configures it, with static routes. `more` goes to each session, `export` to each
-/// exported route.
+/// A configuration of BIRD at `B` like that of one of Calico's nodes, with static routes. `more` goes to each session,
+/// `export` to each exported route.
 fn bird(system: u32, routes: &[&str], more: &str, export: &str) -> String {
     let mut text = format!(
         "router id {B};\ndebug protocols all;\nprotocol device {{}}\n\
@@ -151,7 +151,7 @@ fn bird(system: u32, routes: &[&str], more: &str, export: &str) -> String {
     text
 }
 
-/// Manx at `A`, with peers at `B` of this system.
+/// Manx at `A`, with peers at `B` in this autonomous system.
 fn manx(system: u32, blocks: &[&str], restarted: bool) -> Speaker {
     let of = |here, at| Peer { system, ..peer(here, at) };
     let speaker = speaker(&[A, A6]);
@@ -162,7 +162,7 @@ fn manx(system: u32, blocks: &[&str], restarted: bool) -> Speaker {
 }
 
 const BLOCKS: [&str; 3] = ["10.100.1.0/26", "10.100.2.0/26", "fd10:1::/122"];
-/// A system of four octets.
+/// A four-octet autonomous system.
 const SYSTEM: u32 = 4_200_000_001;
 const ROUTES: [&str; 3] = ["10.110.1.0/26", "10.110.2.0/26", "fd20::/122"];
 
@@ -198,7 +198,7 @@ fn routes_of_both_families_are_exchanged_with_bird_and_follow_changes() {
         manx.configure(configuration(A, &[peer(A, B), peer(A6, B6)], &BLOCKS[1..2]));
         wait_for("what is left", &vec![BLOCKS[1].to_owned()], || bird.routes());
         bird.is_content();
-        // RFC 9003, on the way.
+        // The message of RFC 9003 is tested, too.
         bird.ask("disable manx4 \"back at noon\"");
         let words = "the peer says Administrative Shutdown (6/2): \"back at noon\"";
         wait_for("BIRD's word", &true, || {
@@ -209,7 +209,7 @@ fn routes_of_both_families_are_exchanged_with_bird_and_follow_changes() {
     });
 }
 
-/// RFC 4724, with BIRD as the one that restarts.
+/// RFC 4724: BIRD restarts.
 #[test]
 fn the_routes_of_a_bird_that_is_killed_and_comes_back_stay() {
     let test = "the_routes_of_a_bird_that_is_killed_and_comes_back_stay";
@@ -222,7 +222,8 @@ fn the_routes_of_a_bird_that_is_killed_and_comes_back_stay() {
         wait_for("the end", &false, || is_established(&manx, B) || is_established(&manx, B6));
         stays("BIRD's routes", &of_bird(&ROUTES), || learned(&manx));
         it.restart(&bird(64512, &ROUTES[1..], "", ""));
-        // The route that BIRD does not tell any more goes when it has told all; the others are there all the time.
+        // The route that BIRD no longer announces is removed when BIRD has sent all routes. The other routes are there all
+        // the time.
         let left = of_bird(&ROUTES[1..]);
         wait_for("BIRD's routes", &left, || {
             let seen = learned(&manx);
@@ -234,7 +235,7 @@ fn the_routes_of_a_bird_that_is_killed_and_comes_back_stay() {
     });
 }
 
-/// RFC 4724, with Manx as the one that restarts.
+/// RFC 4724: Manx restarts.
 #[test]
 fn the_routes_of_a_manx_that_restarts_stay_at_bird() {
     let test = "the_routes_of_a_manx_that_restarts_stay_at_bird";
@@ -281,7 +282,7 @@ fn bird_of_another_system_is_refused_with_a_reason_and_accepted_if_it_is_known()
     });
 }
 
-/// Whatever attributes BIRD sends, and however long its messages are.
+/// This holds whatever attributes BIRD sends, and however long its messages are.
 #[test]
 fn a_large_table_of_bird_with_all_attributes_arrives_by_long_messages() {
     let test = "a_large_table_of_bird_with_all_attributes_arrives_by_long_messages";
@@ -302,7 +303,7 @@ fn a_large_table_of_bird_with_all_attributes_arrives_by_long_messages() {
     });
 }
 
-/// A BIRD that stops reading, and one that goes on.
+/// One BIRD stops reading for a while, and then continues.
 #[test]
 fn a_bird_that_is_stopped_for_a_while_gets_what_it_has_missed() {
     let test = "a_bird_that_is_stopped_for_a_while_gets_what_it_has_missed";
@@ -323,7 +324,7 @@ fn a_bird_that_is_stopped_for_a_while_gets_what_it_has_missed() {
     });
 }
 
-/// Manx at `A`, whose peers at `B` are changed by `change` and have a password, or none.
+/// Configures Manx at `A`. `change` is applied to its peers at `B`, which have a password if one is given.
 fn protected(manx: &Speaker, password: Option<&str>, change: impl Fn(&mut Peer)) {
     let mut peers = [peer(A, B), peer(A6, B6)];
     for it in &mut peers {
@@ -339,7 +340,7 @@ fn protected(manx: &Speaker, password: Option<&str>, change: impl Fn(&mut Peer))
     manx.configure(configuration);
 }
 
-/// RFC 2385, whoever connects.
+/// RFC 2385, whichever end connects.
 #[test]
 fn bird_with_the_same_password_has_sessions_and_with_another_or_none_has_not() {
     let test = "bird_with_the_same_password_has_sessions_and_with_another_or_none_has_not";
@@ -371,7 +372,7 @@ fn bird_with_the_same_password_has_sessions_and_with_another_or_none_has_not() {
     });
 }
 
-/// RFC 5082, whoever connects.
+/// RFC 5082, whichever end connects.
 #[test]
 fn bird_with_ttl_security_has_sessions_and_without_has_not() {
     let test = "bird_with_ttl_security_has_sessions_and_without_has_not";
@@ -380,7 +381,7 @@ fn bird_with_ttl_security_has_sessions_and_without_has_not() {
         let secure = "multihop 2; ttl security on;";
         let Some(it) = Bird::start(test, &with(&format!("{secure} passive on;"))) else { return };
         let manx = speaker(&[A, A6]);
-        // It is asked for at one end first.
+        // At first only one end requires it.
         protected(&manx, None, |peer| (peer.hops, peer.is_passive) = (None, false));
         wait_for("sessions while BIRD alone has it", &true, || is_up(&manx));
         for (of_bird, listens) in [("passive on;", false), ("", true), ("", false)] {
@@ -390,7 +391,7 @@ fn bird_with_ttl_security_has_sessions_and_without_has_not() {
             wait_for("Manx' routes", &BLOCKS.map(str::to_owned).to_vec(), || it.routes());
         }
         it.is_content();
-        // BIRD sends with the TTL of its number of hops then.
+        // With `multihop`, BIRD sends with this number of hops as TTL.
         it.configure(&with("multihop 2;"));
         protected(&manx, None, |peer| (peer.hops, peer.is_passive) = (Some(2), true));
         let words = "the peer's connection came with a TTL of 2, expected 254 or more: it is farther away than ttlSecurity says, or has no TTL security";

@@ -1,4 +1,4 @@
-//! Peers that do what no speaker does.
+//! Peers that behave as no real speaker does.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -11,13 +11,13 @@ use super::net::{
 };
 use crate::Speaker;
 
-/// A message: its type, and what comes behind the header.
+/// Builds a message from its type and its body.
 fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     let length = u16::try_from(19 + body.len()).unwrap();
     [&[0xff; 16], &length.to_be_bytes()[..], &[kind], body].concat()
 }
 
-/// An OPEN without capabilities: of AS 64512, with this hold time and the identifier 10.0.0.2.
+/// Builds an OPEN without capabilities, with AS 64512, this hold time and the identifier 10.0.0.2.
 fn open(hold_time: u8) -> Vec<u8> {
     message(1, &[4, 252, 0, 0, hold_time, 10, 0, 0, 2, 0])
 }
@@ -34,7 +34,7 @@ fn read(stream: &mut TcpStream) -> (u8, Vec<u8>) {
     (header[18], body)
 }
 
-/// A speaker at `A` that waits for a peer at `B`.
+/// Starts a speaker at `A` that waits for a peer at `B`.
 fn waiting() -> Speaker {
     let a = speaker(&[A]);
     let mut passive = peer(A, B);
@@ -44,7 +44,7 @@ fn waiting() -> Speaker {
     a
 }
 
-/// A connection from `B`.
+/// Opens a connection from `B`.
 fn connect() -> TcpStream {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let stream = runtime.block_on(async {
@@ -57,7 +57,7 @@ fn connect() -> TcpStream {
     stream
 }
 
-/// A session, by hand.
+/// Establishes a session by hand.
 fn established(a: &Speaker, hold_time: u8) -> TcpStream {
     let mut stream = connect();
     stream.write_all(&open(hold_time)).unwrap();
@@ -68,7 +68,7 @@ fn established(a: &Speaker, hold_time: u8) -> TcpStream {
     stream
 }
 
-/// An OPEN of a peer that has kept its routes over a restart of two minutes at most.
+/// Builds the OPEN of a peer that has kept its routes over a restart of two minutes at most.
 fn open_of_restarted() -> Vec<u8> {
     let families = [1, 4, 0, 1, 0, 1];
     let restart = [64, 6, 0x80, 120, 0, 1, 1, 0x80];
@@ -79,7 +79,7 @@ fn open_of_restarted() -> Vec<u8> {
     message(1, &body)
 }
 
-/// An UPDATE with ORIGIN, an empty path, the next hop 10.0.0.2 and a prefix.
+/// Builds an UPDATE with ORIGIN, an empty path, the next hop 10.0.0.2 and a prefix.
 fn route(origin: u8, prefix: &[u8]) -> Vec<u8> {
     let attributes =
         [0x40, 1, 1, origin, 0x40, 2, 0, 0x40, 3, 4, 10, 0, 0, 2, 0x40, 5, 4, 0, 0, 0, 100];
@@ -99,7 +99,7 @@ fn a_malformed_attribute_costs_the_routes_and_not_the_session() {
         let status = status(&a, B);
         assert_eq!(status.malformed, 1);
         assert!(is_established(&a, B));
-        // A peer without capabilities does no graceful restart.
+        // A peer without capabilities does not support graceful restart.
         assert_eq!(status.established.unwrap().restart_time, None);
     });
 }
@@ -144,7 +144,7 @@ fn a_silent_peer_is_gone_after_the_hold_time() {
             }
         };
         assert_eq!(body[0], 4, "Hold Timer Expired");
-        // A second of three at most without a word of this node.
+        // This node sends a KEEPALIVE at least once a second, which is a third of the hold time.
         assert!(kinds.ends_with(&[KEEPALIVE, KEEPALIVE, NOTIFICATION]), "{kinds:?}");
         let words = "this node says Hold Timer Expired (4/0)";
         wait_for("the reason", &words.to_owned(), || status(&a, B).last_error.unwrap_or_default());
@@ -159,7 +159,7 @@ fn many_connections_of_a_peer_hold_up_no_session() {
         let mut last = all.pop().unwrap();
         let _ = last.write_all(&open(90));
         drop(all);
-        // Whether the last one was taken depends on how quickly the others came.
+        // Whether the last connection was accepted depends on how quickly the others came.
         wait_for("a session", &true, || {
             drop(connect());
             let mut stream = connect();
@@ -206,7 +206,7 @@ fn a_second_connection_takes_the_place_of_the_session_if_the_peer_does_graceful_
         wait_for("what was told again", &left, || learned(&a));
         drop((first, second));
         wait_for("the end", &false, || is_established(&a, B));
-        // One that does none has one session, and it is the first.
+        // A peer that does not support graceful restart keeps its first session.
         let kept = established(&a, 90);
         let (_, kind, body) = open_with(&open(90));
         assert_eq!((kind, &body[..2]), (NOTIFICATION, &[6, 7][..]));
@@ -215,7 +215,7 @@ fn a_second_connection_takes_the_place_of_the_session_if_the_peer_does_graceful_
     });
 }
 
-/// The messages of two speakers, read by somebody else.
+/// tshark, an independent program, decodes the messages of two speakers.
 #[test]
 fn tshark_finds_nothing_wrong() {
     let test = "tshark_finds_nothing_wrong";

@@ -1,4 +1,4 @@
-//! What the tests of sessions share: a namespace, peers, configurations, waiting.
+//! Shared parts of the tests of sessions: a namespace, peers, configurations, waiting.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -22,7 +22,7 @@ pub(crate) const B: &str = "10.0.0.2";
 pub(super) const A6: &str = "fd00::1";
 pub(super) const B6: &str = "fd00::2";
 
-/// As Calico's, but short.
+/// Calico's intervals, shortened.
 const QUICK: Timing = Timing {
     delay: Duration::from_millis(50),
     retry: Duration::from_millis(300),
@@ -59,7 +59,7 @@ pub(super) fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// A peer as a node of the mesh is one.
+/// A peer like a node of the mesh.
 pub(crate) fn peer(source: &str, at: &str) -> Peer {
     Peer {
         address: address(at),
@@ -82,7 +82,7 @@ pub(crate) fn peer(source: &str, at: &str) -> Peer {
     }
 }
 
-/// A node with an identifier, peers, and blocks of its own.
+/// The configuration of a node with an identifier, peers, and its own blocks.
 pub(super) fn configuration(identifier: &str, peers: &[Peer], blocks: &[&str]) -> Configuration {
     Configuration {
         table: manx_bgp::table::Configuration {
@@ -104,13 +104,13 @@ pub(super) fn configuration(identifier: &str, peers: &[Peer], blocks: &[&str]) -
     }
 }
 
-/// A speaker that listens at port 179 of addresses.
+/// A speaker that listens at port 179 of these addresses.
 pub(super) fn speaker(addresses: &[&str]) -> Speaker {
     let listen: Vec<_> = addresses.iter().map(|it| SocketAddr::new(address(it), 179)).collect();
     start(&listen)
 }
 
-/// A speaker that listens at addresses with their ports.
+/// A speaker that listens at these addresses and ports.
 pub(super) fn speaker_at(addresses: &[&str]) -> Speaker {
     start(&addresses.iter().map(|it| it.parse().unwrap()).collect::<Vec<_>>())
 }
@@ -121,7 +121,7 @@ fn start(listen: &[SocketAddr]) -> Speaker {
 
 /// The status of the session with a peer.
 pub(super) fn status(speaker: &Speaker, peer: &str) -> SessionStatus {
-    // The configuration takes effect a moment after it is given.
+    // The configuration takes effect a moment after the call.
     let mut found = None;
     wait_for("a session of the peer", &true, || {
         found = speaker.sessions().into_iter().find(|it| it.peer == address(peer));
@@ -134,14 +134,14 @@ pub(super) fn is_established(speaker: &Speaker, peer: &str) -> bool {
     status(speaker, peer).state == SessionState::Established
 }
 
-/// The prefixes that were learned, each with its next hops.
+/// The learned prefixes, each with its next hops.
 pub(super) fn learned(speaker: &Speaker) -> Vec<String> {
     let mut all = speaker.next_hops(|_| true);
     all.sort_unstable();
     all.iter().map(|(prefix, next_hop)| format!("{prefix} via {next_hop}")).collect()
 }
 
-/// Waits until `look` sees what is expected, and panics with what it sees if it does not in time.
+/// Waits until `look` returns the expected value. Panics with the last value if that takes too long.
 pub(super) fn wait_for<T: PartialEq + Debug>(
     what: &str,
     expected: &T,
@@ -158,7 +158,7 @@ pub(super) fn wait_for<T: PartialEq + Debug>(
     }
 }
 
-/// For a while, `look` sees what is expected all the time.
+/// Checks for a while that `look` always returns the expected value.
 pub(super) fn stays<T: PartialEq + Debug>(what: &str, expected: &T, mut look: impl FnMut() -> T) {
     let end = Instant::now() + Duration::from_millis(500);
     while Instant::now() < end {

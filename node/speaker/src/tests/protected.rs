@@ -1,4 +1,4 @@
-//! Passwords (RFC 2385) and numbers of hops (RFC 5082), by two speakers.
+//! Passwords (RFC 2385) and numbers of hops (RFC 5082), tested by two speakers.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -17,7 +17,7 @@ use super::net::{
 use crate::listen::{Doors, listen};
 use crate::{Configuration, Password, Speaker};
 
-/// Peers with passwords, or none.
+/// A configuration whose peers have these passwords, or none.
 fn with_passwords(identifier: &str, peers: &[(Peer, Option<&str>)]) -> Configuration {
     let named = peers.iter().map(|(peer, password)| {
         let (name, key) = ("bgp-secrets".to_owned(), "rack".to_owned());
@@ -113,7 +113,7 @@ fn a_changed_password_begins_that_session_alone_anew() {
         wait_for("the session ends", &true, || status(&a, B).since != since[0]);
         wait_for("sessions", &true, is_up);
         assert_eq!(status(&a, B6).since, since[1], "the other one was not touched");
-        // One end alone: there is none.
+        // If only one end has a password, there is no session.
         b.configure(with_passwords(B, &[(peer(B, A), Some("third")), (peer(B6, A6), Some("six"))]));
         wait_for("no session", &false, || is_established(&a, B) || is_established(&b, A));
         stays("none", &[false; 2], || [is_established(&a, B), is_established(&b, A)]);
@@ -128,7 +128,7 @@ fn a_peer_whose_password_is_not_known_has_no_session_and_says_why() {
         let mut unknown = with_passwords(A, &[(peer(A, B), Some("one"))]);
         let known = std::mem::take(&mut unknown.passwords);
         a.configure(unknown.clone());
-        // Neither with the password nor without.
+        // There is no session, neither with the password nor without one.
         for at_b in [None, Some("one")] {
             b.configure(with_passwords(B, &[(peer(B, A), at_b)]));
             let words = "the peer's password, rack of Secret bgp-secrets, has not been read yet";
@@ -145,7 +145,7 @@ fn a_peer_whose_password_is_not_known_has_no_session_and_says_why() {
     });
 }
 
-/// A connection that was complete before the listening socket had the password.
+/// The connection was complete before the listening socket had the password.
 #[test]
 fn connections_that_wait_when_passwords_change_are_taken_before_the_peer_has_a_door() {
     in_namespace(|| {
@@ -186,11 +186,11 @@ fn peers_on_a_link_have_a_session_over_one_hop_by_either_family_whoever_connects
     });
 }
 
-/// The addresses of two hosts, and of the router between them at their links.
+/// The addresses of two hosts, and the router's addresses on its links to them.
 const HOSTS: [&str; 2] = ["10.1.0.1", "10.2.0.1"];
 const HOSTS6: [&str; 2] = ["fd01::1", "fd02::1"];
 
-/// Two namespaces with the hosts' addresses, and one hop between them: the namespace in which this runs.
+/// Makes two namespaces with the hosts' addresses. The calling thread's namespace is the one hop between them.
 fn two_hosts() -> [OwnedFd; 2] {
     for key in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
         sysctl::set(key, "1").unwrap();
@@ -244,7 +244,7 @@ fn a_peer_that_is_farther_away_has_no_session_and_the_reason_is_told() {
             wait_for("the reason", &true, || last_error(&a, at).ends_with(words));
         }
         stays("no session", &[false; 4], up);
-        // The other one does not ask for it, and sends as all do: it connects from too far away.
+        // The other end does not require it. It sends with the full TTL, as all speakers here do, but it is too far away.
         set(&a, to_b.clone().map(passive), Some(1));
         set(&b, to_a.clone(), None);
         let words = "the peer's connection came with a TTL of 254, expected 255 or more: it is farther away than ttlSecurity says, or has no TTL security";

@@ -1,4 +1,4 @@
-//! Two speakers, or three. All connect, and all listen.
+//! Two speakers, or three. All of them connect and listen.
 
 use std::net::{Ipv4Addr, TcpStream};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::status::SessionState;
 const BLOCK_A: &str = "10.100.1.0/26";
 const BLOCK_B: &str = "10.100.2.0/26";
 
-/// Two speakers with a session of IPv4. `a` has a block, and `b` has one.
+/// Two speakers with an IPv4 session. Each of them has a block.
 fn pair() -> [Speaker; 2] {
     let (a, b) = (speaker(&[A]), speaker(&[B]));
     a.configure(configuration(A, &[peer(A, B)], &[BLOCK_A]));
@@ -86,7 +86,7 @@ fn a_speaker_that_listens_at_all_addresses_takes_both_families_and_tells_changes
     });
 }
 
-/// Whichever connections cross: the session that comes is one, and stays.
+/// Whichever connections cross, exactly one session is established, and it stays.
 #[test]
 fn connections_that_cross_end_in_one_session() {
     in_namespace(|| {
@@ -106,7 +106,7 @@ fn a_speaker_that_ends_says_so_and_its_routes_go_at_once() {
         drop(a);
         wait_for("no routes", &Vec::new(), || learned(&b));
         let words = "the peer says Hard Reset (6/9), Administrative Shutdown (6/2)";
-        // The attempts to connect that come then fail.
+        // Attempts to connect during that time fail.
         assert!(
             [words, "10.0.0.1:179 cannot be connected to: Connection refused (os error 111)"]
                 .contains(&last_error(&b, A).as_str())
@@ -114,8 +114,7 @@ fn a_speaker_that_ends_says_so_and_its_routes_go_at_once() {
     });
 }
 
-/// RFC 4724: what is told again stays without a gap, and what is not goes when all was told.
-/// Two routers tell the same prefix. Without one of them the other one's way is left.
+/// Two routers announce the same prefix. Without one of them the other one's route remains.
 #[test]
 fn ways_by_two_that_are_as_good_are_learned_together() {
     in_namespace(|| {
@@ -136,6 +135,7 @@ fn ways_by_two_that_are_as_good_are_learned_together() {
     });
 }
 
+/// RFC 4724: routes that are announced again stay without a gap. The others are removed when all routes were sent.
 #[test]
 fn a_speaker_that_leaves_for_a_restart_keeps_its_routes_at_its_peers() {
     in_namespace(|| {
@@ -162,7 +162,7 @@ fn a_speaker_that_leaves_for_a_restart_keeps_its_routes_at_its_peers() {
     });
 }
 
-/// A process that comes back and does not say that it has kept forwarding has not.
+/// A restarted process that does not claim to have kept forwarding is taken not to have.
 #[test]
 fn the_routes_of_a_speaker_that_did_not_forward_go_when_it_is_back() {
     in_namespace(|| {
@@ -228,7 +228,7 @@ fn a_peer_that_is_no_longer_one_is_told_and_others_are_not_touched() {
         wait_for("no session", &false, || is_established(&b, A));
         wait_for("one session", &1, || a.sessions().len());
         assert_eq!(status(&b, A6).since, since);
-        // It is still connected to, and each time the connection is closed at once.
+        // The peer still tries to connect, and each connection is closed at once.
         wait_for("it is refused", &true, || a.refused_connections() > 0);
     });
 }
@@ -250,7 +250,7 @@ fn a_peer_that_tells_too_much_is_told_and_nothing_of_it_stays() {
     });
 }
 
-/// Many routes, while they change, end as they are.
+/// A table with many routes that change meanwhile arrives in its final state.
 #[test]
 fn a_large_table_arrives_whole() {
     in_namespace(|| {

@@ -8,7 +8,7 @@ use super::*;
 use crate::decision::LOCAL_PREFERENCE;
 use crate::table::learned::MOST_NEXT_HOPS;
 
-/// What the table says of the peers that are meant.
+/// The table's next hops, from the peers that are meant.
 fn next_hops(table: &Table, is_meant: impl Fn(&Peer) -> bool) -> BTreeMap<IpNet, Vec<IpAddr>> {
     let mut rows = Vec::new();
     assert_eq!(table.next_hops(&is_meant, PART, &mut rows), None);
@@ -20,8 +20,8 @@ fn next_hops(table: &Table, is_meant: impl Fn(&Peer) -> bool) -> BTreeMap<IpNet,
     all
 }
 
-/// The paths that are left after the steps a to d of RFC 4271, 9.1.2.2, one step after the other. All nodes are as far away
-/// (step e): nobody knows interior costs.
+/// The paths that are left after the steps a to d of RFC 4271, 9.1.2.2, one step after the other. Interior costs (step e)
+/// are unknown, so all next hops count as equally far away.
 fn left_by_the_steps(paths: &[Path]) -> Vec<&Path> {
     fn keep_least<K: Ord>(left: &mut Vec<&Path>, key: impl Fn(&Path) -> K) {
         let least = left.iter().map(|it| key(it)).min();
@@ -43,8 +43,8 @@ fn left_by_the_steps(paths: &[Path]) -> Vec<&Path> {
     left
 }
 
-/// Whether BIRD's `merge paths` would put a path beside the best one: none of the steps before the identifiers tells the two
-/// apart (BIRD User's Guide, protocol Kernel; <https://bird.network.cz/?get_doc&v=20&f=bird-6.html>).
+/// Whether BIRD's `merge paths` would merge a path with the best one: no step before the identifiers distinguishes the two
+/// (BIRD User's Guide, protocol Kernel; <https://bird.network.cz/?get_doc&v=20&f=bird-6.html>).
 fn is_told_apart_by_ties_alone(best: &Path, other: &Path) -> bool {
     let steps = |it: &Path| {
         let Attributes { local_pref, origin, .. } = &*it.attributes;
@@ -57,7 +57,7 @@ fn is_told_apart_by_ties_alone(best: &Path, other: &Path) -> bool {
     steps(best) == steps(other) && (!is_one_neighbour || med(best) == med(other))
 }
 
-/// The next hops by the model: those of the paths that are left, in the order of what tells equal paths apart.
+/// The next hops of the model: those of the remaining paths, in the order of the tie breakers.
 fn expected(paths: &[Path]) -> Vec<IpAddr> {
     let mut left = left_by_the_steps(paths);
     left.sort_by_key(|it| {
@@ -77,7 +77,7 @@ fn expected(paths: &[Path]) -> Vec<IpAddr> {
     next_hops
 }
 
-/// What happens, with many paths of one length that no `LOCAL_PREF` tells apart.
+/// Events with many paths of one length that have no `LOCAL_PREF`.
 fn events_of_paths_alike() -> impl Strategy<Value = Event> {
     let alike = (attributes(), select(vec![65003, 65004])).prop_map(|(attributes, system)| {
         let as_path = vec![Segment::Sequence(vec![system])];
@@ -91,8 +91,8 @@ fn events_of_paths_alike() -> impl Strategy<Value = Event> {
     prop_oneof![2 => update, 1 => events()]
 }
 
-/// Whoever of the peers is meant, the next hops are those of their paths alone. So without any one of them, those of the
-/// others are left.
+/// Whichever peers are meant, the next hops are those of their paths alone. So without any one peer, the next hops of the
+/// others remain.
 #[test]
 fn the_next_hops_are_those_of_the_paths_that_ties_alone_tell_apart() {
     let several = Cell::new(0);
@@ -103,7 +103,7 @@ fn the_next_hops_are_those_of_the_paths_that_ties_alone_tell_apart() {
             step(&mut table, &mut model, it);
         }
         let own = &model.configuration.as_ref().unwrap().exports.own;
-        // All peers, all but one, and all that are no nodes.
+        // All peers, all except one, and all that are no nodes.
         for left_out in 0..=7 {
             let is_meant = |it: &Peer| match left_out {
                 7 => !it.is_node,
@@ -128,7 +128,7 @@ fn the_next_hops_are_those_of_the_paths_that_ties_alone_tell_apart() {
     assert!(several.get() > 1000, "{several:?} sets of several next hops");
 }
 
-/// A table with sessions with so many routers, each of an autonomous system of its own.
+/// A table with sessions with this many routers, each in its own autonomous system.
 fn with_routers(count: u8) -> Table {
     let mut configuration = configuration(&[], true);
     let router = |last: u8| {
@@ -151,7 +151,7 @@ fn with_routers(count: u8) -> Table {
     table
 }
 
-/// A router tells of a default route.
+/// A router announces a default route.
 fn lead(table: &mut Table, router: u8, next_hop: IpAddr) {
     let as_path = vec![Segment::Sequence(vec![65000 + u32::from(router), 7])];
     let attributes = Some(Arc::new(Attributes { as_path, ..Attributes::of_own(next_hop) }));
@@ -193,7 +193,8 @@ fn a_next_hop_that_two_routers_name_counts_once() {
     );
 }
 
-/// Of peers 3, 4 and 6 the third one's path beats the first one's by `MULTI_EXIT_DISC`, and the second one's is the best.
+/// Announces paths of the peers 3, 4 and 6. The path of peer 6 excludes that of peer 3 by `MULTI_EXIT_DISC`, and the path
+/// of peer 4 is the best.
 fn announce_three(table: &mut Table, model: &mut Model, last: &[u32]) {
     for (peer, systems, med) in [(3, &[65004, 7][..], 1), (4, &[65003, 7], 0), (6, last, 0)] {
         let path = vec![Segment::Sequence(systems.to_vec())];

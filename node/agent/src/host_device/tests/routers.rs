@@ -1,8 +1,8 @@
-//! Several routers lead to one prefix alike.
+//! Several routers announce one prefix, and their routes are equally good.
 
 use super::*;
 
-/// A prefix, an address in it, routers on the uplink, and what is none that can be used.
+/// A prefix, an address in it, routers on the uplink, and other addresses that cannot be used as routers.
 struct Case {
     to: IpNet,
     inside: IpAddr,
@@ -10,7 +10,7 @@ struct Case {
     others: Vec<IpAddr>,
 }
 
-/// Of `others` one is not reached, one is reached by Manx, and the rest are no hosts beyond the node.
+/// Among `others`, one is not reached, one is reached through Manx, and the rest are no hosts beyond the node.
 fn cases() -> [Case; 2] {
     let of = |to: &str, inside: &str, routers: [&str; 3], others: &[&str]| Case {
         to: to.parse().unwrap(),
@@ -35,7 +35,7 @@ fn cases() -> [Case; 2] {
 }
 
 impl Case {
-    /// The node's network with a way by each of these.
+    /// The node's network with a route by each of these routers.
     fn with(&self, desired: &HostNetwork, routers: &[IpAddr]) -> HostNetwork {
         let mut with = desired.clone();
         let ways = routers.iter().map(|it| (self.to, HostRoute::Router { address: *it }));
@@ -43,7 +43,7 @@ impl Case {
         with
     }
 
-    /// The neighbours to which the node's kernel leads.
+    /// The neighbours to which the node's kernel sends packets.
     fn leads(&self, node: &Pod) -> Vec<IpAddr> {
         let all = routes(node, MAIN).into_iter().filter(|it| it.destination == self.to);
         let all: Vec<Route> = all.collect();
@@ -52,8 +52,8 @@ impl Case {
     }
 }
 
-/// A prefix has one route with a next hop for each router. Those that cannot be used are left out. It changes in place, and
-/// stays while nobody knows the routers' ways.
+/// A prefix has one route with a next hop for each router. Unusable routers are left out. The route changes in place, and
+/// stays while the routers' routes are unknown.
 pub(super) fn lead_alike(host: &HostDevice, node: &Pod, desired: &HostNetwork, uplink: u32) {
     for case in cases() {
         let [first, second, third] = case.routers;
@@ -80,8 +80,8 @@ pub(super) fn lead_alike(host: &HostDevice, node: &Pod, desired: &HostNetwork, u
     }
 }
 
-/// Another thread connects a socket all the time, and there is always a route. (It does not ask by netlink: of an IPv6 route
-/// that is replaced just then, the kernel answers that there is none.)
+/// Another thread connects a socket all the time, and always has a route. It does not query by netlink: the kernel
+/// reports no route for an IPv6 route that is being replaced.
 fn stay_while_they_change(host: &HostDevice, node: &Pod, desired: &HostNetwork, case: &Case) {
     let [first, second, third] = case.routers;
     let changing = || {

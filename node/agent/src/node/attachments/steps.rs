@@ -1,4 +1,5 @@
-//! The steps that take time. Each puts the pod into its state and starts the work, whose result is one [`WorkResult`].
+//! The steps of attaching and detaching that take time. Each sets the pod's state and starts the work, whose result is one
+//! [`WorkResult`].
 
 use std::io;
 use std::net::IpAddr;
@@ -62,8 +63,8 @@ impl Attachments {
         self.work.start_async(name.clone(), reserve);
     }
 
-    /// Gives an attached pod the name of a repeated request, perhaps of another sandbox: first in its lease, then in the
-    /// holder. The next agent restores the device only if both name the same sandbox.
+    /// Changes an attached pod's attachment id to that of a repeated request, perhaps of another sandbox: first in its
+    /// lease, then in the holder. The next agent restores the device only if both name the same sandbox.
     pub(in crate::node) fn start_renewing(
         &mut self,
         name: &ObjectName,
@@ -78,7 +79,7 @@ impl Attachments {
             let reserved = addresses.reserve(wanted).await;
             Ok((reserved, addresses.leases()))
         };
-        // The holder follows the lease, which may have its new name even if writing it has failed.
+        // The holder follows the lease, which may have the new id even if its write failed.
         let rename = move |(reserved, leases): (_, Arc<Leases>)| {
             if let Some(id) = leases.id(&pod) {
                 restart_state.rename(&pod, &id.sandbox);
@@ -107,7 +108,7 @@ impl Attachments {
         });
     }
 
-    /// Lets the caller make the pod's device. If it does not, the reservation ends.
+    /// Makes the caller make the pod's device. If the caller does not, the reservation ends.
     pub(in crate::node) fn start_making_by_caller(
         &mut self,
         name: &ObjectName,
@@ -148,9 +149,8 @@ impl Attachments {
         self.work.start_when(name.clone(), handed, take_over);
     }
 
-    /// Removes a pod's device on a thread. If that hangs, the device ends with its queues, which the workers give up. The
-    /// channels of `closed` end when they have closed them. A device that ends with its last queue must be gone before the
-    /// reply.
+    /// Removes a pod's device on a thread. If that hangs, the device ends when the workers close its queues. The channels
+    /// in `closed` end when the queues are closed. A device that ends with its last queue must be gone before the reply.
     pub(in crate::node) fn start_removing(
         &mut self,
         name: &ObjectName,
@@ -177,8 +177,8 @@ impl Attachments {
         self.work.start_bounded(name.clone(), remove, WorkResult::Removed);
     }
 
-    /// Releases what an attachment has at the cluster's pools that is not the pod's own, beside all work for the pod: it has
-    /// a handle of its own.
+    /// Releases the pools' addresses of an attachment that is not the pod's current one. This may run next to other work
+    /// for the pod, because the attachment has its own handle.
     pub(in crate::node) fn start_releasing_other(
         &self,
         id: AttachmentId,

@@ -89,7 +89,7 @@ fn a_status_has_calicos_form() {
     "#);
 }
 
-/// Calico's definition would drop a field that it does not name, and refuse a value of another type.
+/// The API server would drop a field that Calico's definition does not contain, and refuse a value of another type.
 #[test]
 fn every_field_and_value_is_one_of_the_definition() {
     let manifest = include_str!("../../../../../deploy/manx.yaml");

@@ -1,44 +1,43 @@
-//! Whether an agent that has just started is not ready yet because its peers do not know its routes again.
+//! Decides whether an agent that has just started waits with its readiness until its BGP peers know its routes again.
 //!
-//! The first part is Calico's rule: in the first seconds all peers count, and after them one is enough. The bounds are Manx's
-//! own, because a peer is not the node's to mend, and a node whose peers are all gone attaches pods and judges packets as
-//! before:
-//! - it is a matter of the start: an agent that has been ready once is never held back again;
-//! - after a few minutes it is ready whatever its peers do.
+//! Calico's rule decides first: in the first seconds all peers must have a session, and later one is enough. Manx limits
+//! the rule, because the node cannot repair its peers, and a node without any peer still attaches pods and judges packets:
+//! - it applies only to the start: an agent that has been ready once never waits again;
+//! - after a few minutes the agent is ready, whatever its peers do.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use manx_objects::few;
 
-/// The time from the start in which every session is waited for (the threshold of Calico's probe).
+/// The time from the start for which all sessions are required (the threshold of Calico's probe).
 const EVERY: Duration = Duration::from_secs(30);
-/// The time from the start in which one session is waited for.
+/// The time from the start for which at least one session is required.
 const ONE: Duration = Duration::from_mins(5);
-/// The peers that are named.
+/// The most peers that a message names.
 const NAMED: usize = 3;
 
-/// The sessions, as readiness sees them.
+/// The state of the sessions that decides about readiness.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Sessions {
-    /// The number of those that are established.
+    /// The number of established sessions.
     pub(super) established: usize,
-    /// The peers of the others.
+    /// The peers without an established session.
     pub(super) others: Vec<IpAddr>,
-    /// Whether the last agent's routes are still in force, until peers have told theirs again (graceful restart).
+    /// Whether the last agent's routes are still in force, until peers have announced theirs again (graceful restart).
     pub(super) restarts: bool,
 }
 
-/// The door that is shut at the start, and once it is open, open for good.
+/// The gate for readiness: closed at the start, and never closed again after it has opened.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    /// When it was first looked at: tables of all objects are in force, and sessions can be.
+    /// The time of the first check, when tables of all objects are in force and sessions are possible.
     began: Option<Instant>,
     is_open: bool,
 }
 
 impl Gate {
-    /// Why the agent is not ready. `sessions` is not called any more when it is.
+    /// The reason why the agent is not ready. `sessions` is not called once the agent has been ready.
     pub(super) fn waits(
         &mut self,
         now: Instant,
@@ -54,7 +53,7 @@ impl Gate {
     }
 }
 
-/// Why an agent of this age waits, if it does.
+/// The reason why an agent of this age waits, if it does.
 fn reason(age: Duration, Sessions { established, others, restarts }: &Sessions) -> Option<String> {
     let (what, time) = match others.len() {
         0 if *restarts && age < EVERY => {
@@ -102,7 +101,7 @@ mod tests {
         }
     }
 
-    /// Whatever sessions do: an agent that was ready is, and no peer holds one back for longer than the bound.
+    /// Whatever the sessions do, a ready agent stays ready, and no peer delays readiness for longer than the limit.
     #[test]
     fn no_peer_makes_an_agent_not_ready_again_nor_for_long() {
         let start = Instant::now();
@@ -112,7 +111,7 @@ mod tests {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed);
                 let bits = (state >> 40) as usize;
                 let of = sessions(bits % 3, 1 + bits / 4 % 4, (bits / 16).is_multiple_of(2));
-                // Some of them never have a session at all.
+                // Some peers never have a session.
                 let of =
                     if seed.is_multiple_of(2) { Sessions { established: 0, ..of } } else { of };
                 let is_ready = gate.waits(start + Duration::from_secs(age), || of).is_none();

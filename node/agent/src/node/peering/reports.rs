@@ -1,41 +1,42 @@
-//! Which changes of sessions people are told of by Events: those with routers, when they last.
+//! Decides which changes of sessions are reported by Events: lasting changes of sessions with routers.
 //!
-//! A session with another node is none of these: when a node ends, all others would write at once. Of 5,000 nodes each
-//! writes one Event about a router at most in a minute.
+//! Sessions with other nodes are not reported: when a node ends, all other nodes would write at once. For one router, each
+//! of 5,000 nodes writes at most one Event in a minute.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// How long a session is otherwise than told until that is told. A session begins within some seconds after a restart.
+/// A change is reported after it has lasted this long. A session is usually established within some seconds after a
+/// restart.
 const LASTS: Duration = Duration::from_secs(30);
-/// The time after an Event about a peer without another one about it.
+/// The shortest time between two Events about one peer.
 const QUIET: Duration = Duration::from_mins(1);
-/// The most peers that are told of, the first by their addresses.
+/// The most peers that are reported, the first in the order of their addresses.
 const MOST: usize = 64;
-/// The time between two looks.
+/// The interval at which the sessions are checked.
 const LOOKS: Duration = Duration::from_secs(1);
 
-/// What was told of each peer.
+/// The last report about each peer.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     told: BTreeMap<IpAddr, Told>,
     next_look: Option<Instant>,
 }
 
-/// What was told of a peer.
+/// The last report about a peer.
 #[derive(Debug)]
 struct Told {
-    /// A peer of which nothing was told yet counts as one with a session.
+    /// Whether it said that a session exists. A peer without a report yet counts as one with a session.
     is_up: bool,
-    /// Since when it is otherwise.
+    /// The time since which the session's state differs from the report.
     differs: Option<Instant>,
-    /// Until when nothing is told.
+    /// The time until which the peer is not reported.
     quiet: Option<Instant>,
 }
 
 impl Reports {
-    /// Whether it is time to look again.
+    /// Whether it is time to check again.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.next_look.is_none_or(|at| now >= at);
         if is_due {
@@ -44,8 +45,8 @@ impl Reports {
         is_due
     }
 
-    /// Looks at the sessions: the peers, and whether each one has an established session. Returns those of which is to be
-    /// told that they have one, or have none.
+    /// Checks the sessions; each item is a peer, and whether its session is established. Returns the peers to report, with
+    /// the new state.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -105,7 +106,7 @@ mod tests {
         assert_eq!(reports.look(later, [(peer(1), false), (peer(2), false)]), [], "it is new");
     }
 
-    /// Whatever sessions do, the Events are few, and each says the opposite of the one before.
+    /// Whatever the sessions do, there are few Events, and each one about a peer reports the opposite of the one before.
     #[test]
     fn of_each_peer_one_is_told_in_a_minute_at_most() {
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! The node's part in BGP as people, Prometheus and probes see it.
+//! The node's BGP state for people, Prometheus and probes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,7 +15,8 @@ use manx_observe::agent_metrics::{BgpMetrics, PeerMetrics};
 use manx_speaker::status::{SessionState, SessionStatus};
 
 impl Peering {
-    /// Why the agent is not ready yet, as far as its sessions say. It is asked from when tables of all objects are in force.
+    /// The reason why the agent is not ready yet, as far as its sessions decide. The first call is when tables of all
+    /// objects are in force.
     pub(in crate::node) fn holds_back(&mut self, now: Instant) -> Option<String> {
         let Self { configured, speaker, awaits_until, gate, .. } = self;
         gate.waits(now, || {
@@ -27,7 +28,7 @@ impl Peering {
         })
     }
 
-    /// What people are told of sessions with routers by Events, each with its peer.
+    /// The Events about sessions with routers, each with its peer.
     pub(in crate::node) fn happenings(&mut self, now: Instant) -> Vec<(String, Happening)> {
         if !self.reports.is_due(now) {
             return Vec::new();
@@ -47,7 +48,7 @@ impl Peering {
         told.collect()
     }
 
-    /// What Prometheus sees.
+    /// The metrics for Prometheus.
     pub(in crate::node) fn metrics(&self) -> BgpMetrics {
         let mut peers: BTreeMap<&'static str, PeerMetrics> = BTreeMap::new();
         for (kind, totals) in self.speaker.totals() {
@@ -90,7 +91,7 @@ fn happening(
     Happening { reason, action: "Speak", is_warning: !is_up, text }
 }
 
-/// The addresses by which the node speaks, each with what says so.
+/// The addresses by which the node speaks BGP, each with its source.
 pub(in crate::node) fn addresses(contents: &Contents, node: &str) -> Vec<BgpAddress> {
     let Some((addresses, source)) = peers::addresses(contents, node) else { return Vec::new() };
     let one = |address: IpAddr| {

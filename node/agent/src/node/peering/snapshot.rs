@@ -1,4 +1,4 @@
-//! The node's BGP as `CalicoNodeStatus` objects show it.
+//! The node's BGP state for `CalicoNodeStatus` objects.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::interfaces;
 use crate::node::node_statuses::{Daemon, KnownRoute, MOST_ROUTES, Origin, Snapshot, Used};
 
 impl Peering {
-    /// What the node's part in BGP is now. Routes are read only if somebody wants them.
+    /// The current BGP state of the node. Routes are read only if an object requests them.
     pub(in crate::node) fn snapshot(
         &self,
         wants_routes: bool,
@@ -45,7 +45,7 @@ impl Peering {
         snapshot
     }
 
-    /// The routes that begin at this node.
+    /// The node's own routes.
     fn own_routes(&self) -> impl Iterator<Item = KnownRoute> + '_ {
         let own = self.configured.iter().flat_map(|it| &it.table.exports.own);
         own.map(|(prefix, kind)| {

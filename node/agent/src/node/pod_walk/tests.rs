@@ -17,7 +17,7 @@ fn name() -> ObjectName {
     ObjectName::new("shop", "web")
 }
 
-/// A request to attach, by the number of its namespace.
+/// A request to attach, identified by a number.
 fn numbered(number: usize) -> (AttachRequest, Caller, oneshot::Receiver<Outcome>) {
     let (PodRequest::Attach(mut request, caller), waits) = attach() else { panic!("it attaches") };
     request.attach.netns = number.to_string().into();
@@ -28,7 +28,7 @@ fn number(attach: &Attach) -> usize {
     attach.netns.to_str().unwrap().parse().unwrap()
 }
 
-/// A pod's device, which is gone again; `None`: none can be made here.
+/// A pod's device, which no longer exists; `None` if this environment can make none.
 fn device() -> Option<PodDevice> {
     let agent = namespaces_allowed().then(|| AgentNamespace::create().unwrap())?;
     let pod = manx_devices::testing::Pod::new(&["10.0.0.1"]);
@@ -37,15 +37,15 @@ fn device() -> Option<PodDevice> {
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// A request comes.
+    /// A request arrives.
     Ask,
     /// The control loop makes a turn.
     Turn,
     /// The work ends, with success or not.
     End(bool),
-    /// The pod's port is lost, and it gives its addresses back or not.
+    /// The pod's port is lost, and it releases its addresses or not.
     Lose(bool),
-    /// The pod's object comes or goes.
+    /// The pod's object appears or disappears.
     Object(bool),
     /// The pod is detached while attachments wait.
     Overtake,
@@ -77,7 +77,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// As [`Agent::submit`](crate::node::Agent) does.
+    /// Like [`Agent::submit`](crate::node::Agent).
     fn submit(&mut self, request: PodRequest) {
         let Err(PodRequest::Attach(request, caller)) = self.pods.queue(&name(), request) else {
             return;
@@ -91,7 +91,7 @@ impl Walk {
         }
     }
 
-    /// Begins the detachment of the pod, which tables name.
+    /// Begins the detachment of the pod, which the tables contain.
     fn leave(&mut self, after: AfterRemoval) {
         assert!(self.pods.begin_leaving(&name(), after).is_none());
     }
@@ -106,7 +106,7 @@ impl Walk {
                 (false, _) => {}
             }
         } else if let Some(renewing) = self.pods.end_renewing(&name()) {
-            // As [`Agent::end_renewing`](crate::node::Agent) does.
+            // Like [`Agent::end_renewing`](crate::node::Agent).
             match renewing.then {
                 None => self.ended.push(number(&renewing.request.attach)),
                 Some(after) => {
@@ -185,7 +185,7 @@ proptest! {
         let mut walk = Walk { device: DEVICE.with(Clone::clone), ..Walk::default() };
         for step in steps {
             walk.step(step);
-            // Whatever has not ended may be detached, and has to be found for that.
+            // Every request that has not ended may be detached, so it must be found.
             let found: Vec<usize> = walk.pods.asked().map(number).collect();
             let has_ended = |it: &usize| walk.ended.contains(it) || walk.given_up.contains(it);
             let expected: Vec<usize> = (0..walk.asked).filter(|it| !has_ended(it)).collect();

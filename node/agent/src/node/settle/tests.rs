@@ -1,4 +1,4 @@
-//! Any order and any batches of the same changes lead to the state that all of them at once lead to, from nothing.
+//! The same changes in any order and in any batches lead to the state that one batch of all of them leads to from nothing.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -106,7 +106,7 @@ const OBJECTS: &[(&str, &[&str])] = &[
             "{apiVersion: v1, kind: Pod, metadata: {name: q, namespace: a}, spec: {nodeName: n2, containers: [{name: c}]}, status: {podIP: 10.9.0.7}}",
             "{apiVersion: v1, kind: Pod, metadata: {name: q, namespace: a, labels: {app: web}}, spec: {nodeName: n2, containers: [{name: c}]}, status: {podIP: 172.17.0.1}}",
             "{apiVersion: v1, kind: Pod, metadata: {name: q, namespace: a}, spec: {nodeName: n2, containers: [{name: c}]}, status: {podIP: 10.9.9.9}}",
-            // The node's own: of its tunnel, and that by which it masquerades.
+            // These are the node's own addresses: its tunnel address and its masquerade address.
             "{apiVersion: v1, kind: Pod, metadata: {name: q, namespace: a, labels: {app: web}}, spec: {nodeName: n2, containers: [{name: c}]}, status: {podIPs: [{ip: 10.1.0.1}, {ip: 10.1.0.0}]}}",
         ],
     ),
@@ -213,20 +213,20 @@ const ADDRESSES: &[&str] = &[
     "fd00:99::1",
 ];
 
-/// The addresses that the agent has given pods of this node, by the pod.
+/// The addresses that the agent has given each pod of this node.
 const HERE: &[(&str, &[&str])] = &[("p0", &["10.1.0.2"]), ("p1", &["10.1.0.3", "10.9.0.1"])];
 
 /// A change by a source.
 #[derive(Debug, Clone)]
 enum Event {
-    /// An object has this version now, or is gone.
+    /// An object now has this version, or is deleted.
     Object(&'static str, Option<&'static str>),
     Own(&'static [&'static str]),
     Reserved(&'static [(&'static str, ReservedFor)]),
     NextHops(&'static [([u8; 4], u8)]),
     /// A pod of this node is attached, or not.
     Pod(usize, bool),
-    /// VXLAN's socket can be opened, or not.
+    /// VXLAN's socket can be opened, or cannot.
     Socket(bool),
 }
 
@@ -249,7 +249,7 @@ fn event() -> impl Strategy<Value = Event> {
     let slices = texts("slice");
     let slice = prop::option::weighted(0.9, prop::sample::select(slices));
     let external = prop::option::weighted(0.8, prop::sample::select(texts("external")));
-    // The pod borrows another address, and no policy asks for it: mostly some routes change, and nothing else.
+    // The pod borrows another address, and no policy refers to it. Mostly only some routes change.
     let moves = prop::sample::select(vec![1, 3]);
     prop_oneof![
         3 => slice.prop_map(|it| Event::Object("slice", it)),
@@ -271,11 +271,11 @@ struct Node {
     calculated: Calculated,
     locals: BTreeMap<ObjectName, LocalPod>,
     opens_sockets: bool,
-    /// The node's network, as it was made and changed.
+    /// The node's network, as the updates have left it.
     host_network: HostNetwork,
-    /// How often all of it was made, and how many single routes have changed.
+    /// The number of full updates of the node's network, and of changed single routes.
     host_updates: [usize; 2],
-    /// The addresses of services of which peers in BGP are told.
+    /// The addresses of services that are announced to BGP peers.
     told: Told,
 }
 
@@ -374,8 +374,8 @@ impl Node {
         settled
     }
 
-    /// Everything of the state that packets and users can see, in words that do not depend on its history: tunnels keep the
-    /// indexes that they had first.
+    /// Everything in the state that packets and users can see, as text that does not depend on its history: tunnels keep
+    /// their first indexes.
     fn state(&self) -> BTreeMap<String, String> {
         let Self { view, calculated, locals, .. } = self;
         let tables = &calculated.tables;
@@ -471,17 +471,18 @@ fn nets(all: &[&str]) -> BTreeSet<IpNet> {
 fn write(directory: &Path, name: &str, text: Option<&str>) {
     let path = directory.join(format!("{name}.yaml"));
     let Some(text) = text else {
-        // An object that is not there is not removed.
+        // A missing file cannot be removed.
         let _ = fs::remove_file(path);
         return;
     };
     let temporary = directory.join(".temporary");
-    // All texts have one length, because the store takes a shorter one for an unfinished write.
+    // All texts have the same length, because the store treats a shorter text as an unfinished write.
     fs::write(&temporary, format!("{text:400}")).unwrap();
     fs::rename(temporary, path).unwrap();
 }
 
-/// The versions of objects at the beginning, batches of changes, whether tables are proved, and who translates services.
+/// The initial versions of objects, batches of changes, whether tables are proved, and the program that translates
+/// services.
 type Run = (Vec<Option<usize>>, Vec<Vec<Event>>, bool, Services);
 
 #[test]
@@ -503,14 +504,14 @@ fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
         }
         let mut node = Node::new(directory.path(), verify, &services);
         node.settle();
-        // The last event of each kind counts.
+        // Only the last event of each kind counts.
         let mut last = BTreeMap::new();
         for batch in &batches {
             let routes = node.calculated.routes_changed_in_place;
             for event in batch {
                 node.happen(directory.path(), event);
                 let of = match event {
-                    // Files stay, and so do sockets.
+                    // Files and sockets keep their state.
                     Event::Object(..) | Event::Socket(_) => continue,
                     Event::Own(_) => "own".to_owned(),
                     Event::Reserved(_) => "reserved".to_owned(),
@@ -533,7 +534,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
             };
             what.set(what.get() + 1);
             let mut fresh = Node::new(directory.path(), verify, &services);
-            // A socket stays open, or is not.
+            // An open socket stays open, also in the fresh node.
             fresh.calculated.own.underlay.sockets = node.calculated.own.underlay.sockets.clone();
             for event in last.values() {
                 fresh.happen(directory.path(), event);
@@ -550,7 +551,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
                 tunnels.get() + u32::from(node.calculated.routes().into_iter().any(is_tunnel)),
             );
         }
-        // There is nothing left to do.
+        // Another call of settle finds nothing to do.
         let settled = node.settle();
         prop_assert!(!settled.placed && settled.tables.is_none());
         Ok(())
@@ -576,7 +577,8 @@ fn objects_that_are_not_read_whole_lead_to_no_tables() {
     assert_eq!(node.calculated.tables.role(PortId(0)), Role::Host);
 }
 
-/// A node with pod `q`, which has the address, and what this event does to the reasons why addresses lead to no pod.
+/// A node with pod `q`, which has the address. Returns how this event changes the reasons why addresses have no route to a
+/// pod.
 fn unrouted(version_of_q: usize, event: (&'static str, usize)) -> [Vec<String>; 2] {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _entered = runtime.enter();

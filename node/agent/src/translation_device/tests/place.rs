@@ -1,4 +1,4 @@
-//! The namespaces of a node and of the world, joined by a veth.
+//! The namespaces of a node and of an outside host, joined by a veth.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use manx_linux::netlink::{LOCAL, MAIN, Peer, Veth};
 
 use super::*;
 
-/// The namespaces of a node and of the world, and the node's `manx1`.
+/// The namespaces of a node and of an outside host, and the node's `manx1`.
 pub(super) struct Place {
     pub(super) node: OwnedFd,
     pub(super) world: OwnedFd,
@@ -47,7 +47,7 @@ impl Place {
         let settings = TranslationSettings { ports, record: folder.path().join("reserved-ports") };
         let agent = AgentNamespace::create().unwrap();
         let place = Self { node, world, agent, settings, _folder: folder };
-        // The kernel makes the routes of IPv6 addresses a moment later.
+        // The kernel adds the routes of IPv6 addresses a moment later.
         let late = [
             "Local 2001:db8::1/",
             "Anycast 2001:db8::/",
@@ -85,7 +85,7 @@ impl Place {
                 .into_iter()
                 .flat_map(|folder| std::fs::read_dir(format!("/proc/sys/net/{folder}")).unwrap());
             let paths = files.map(|file| file.unwrap().path());
-            // Some can only be written.
+            // Some files can only be written.
             let read = paths.filter_map(|it| Some((std::fs::read_to_string(&it).ok()?, it)));
             read.map(|(text, path)| (path.display().to_string(), text))
                 .collect::<BTreeMap<String, String>>()

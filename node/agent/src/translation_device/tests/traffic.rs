@@ -16,7 +16,7 @@ pub(super) fn udp(address: &str, port: u16) -> UdpSocket {
     socket
 }
 
-/// Whether nothing comes for a time.
+/// Whether the socket receives nothing for a while.
 pub(super) fn hears_nothing(socket: &UdpSocket) -> bool {
     socket.set_read_timeout(Some(SHORT)).unwrap();
     let nothing = heard(socket).is_none();
@@ -24,7 +24,7 @@ pub(super) fn hears_nothing(socket: &UdpSocket) -> bool {
     nothing
 }
 
-/// What a socket receives, and from whom.
+/// The datagram that a socket receives, and its sender.
 pub(super) fn heard(socket: &UdpSocket) -> Option<(Vec<u8>, SocketAddr)> {
     let mut bytes = [0; 64];
     let (len, from) = socket.recv_from(&mut bytes).ok()?;
@@ -47,7 +47,7 @@ pub(super) fn ends(packet: &[u8]) -> Option<Ends> {
     has_ports.then(|| (protocol, (from, word(at)).into(), (to, word(at + 2)).into()))
 }
 
-/// The packets of TCP and UDP that come to the queue within a time, at least one if there is one within [`LONG`].
+/// The TCP and UDP packets that arrive at the queue within `patience`. It waits for the first one for at most [`LONG`].
 pub(super) fn arrive(queues: &mut Queues, patience: Duration) -> Vec<Ends> {
     let mut pool = Pool::new(64);
     let mut batch = Vec::new();
@@ -68,12 +68,12 @@ pub(super) fn octets(address: &str) -> Vec<u8> {
     }
 }
 
-/// A checksum that the receiver takes (RFC 1071).
+/// A checksum that the receiver accepts (RFC 1071).
 pub(super) fn checksum(bytes: &[u8]) -> [u8; 2] {
     (!fold(sum(bytes))).to_be_bytes()
 }
 
-/// A packet of IP.
+/// An IP packet.
 pub(super) fn packet(protocol: u8, from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
     let ends = [octets(from), octets(to)].concat();
     let len = payload.len() as u16;
@@ -118,7 +118,7 @@ pub(super) fn waits_in_vain(to: (&str, u16)) -> bool {
     tried.is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
 }
 
-/// A line goes over a new connection and comes back.
+/// Whether a line that is sent over a new connection comes back.
 pub(super) fn is_served(listener: &TcpListener, client: TcpStream) -> bool {
     let (mut server, mut client) = (listener.accept().unwrap().0, client);
     let mut bytes = [0; 4];

@@ -7,7 +7,7 @@ use std::thread;
 
 use super::*;
 
-/// A prefix, a way to write an address in it, and neighbours on both links of [`two_links`].
+/// A prefix, the form of an address in it, and neighbours on both links of [`two_links`].
 struct Case {
     to: IpNet,
     inside: fn(u8) -> String,
@@ -29,7 +29,7 @@ fn cases() -> [Case; 2] {
     ]
 }
 
-/// The left one of two [joined] namespaces, with one more link, and the other one, which keeps the pair.
+/// The left one of two [joined] namespaces, with one more link, and the right one, which keeps the pair alive.
 fn two_links() -> (OwnedFd, OwnedFd) {
     let (left, right) = joined();
     in_netns(&left, async |netlink| {
@@ -49,7 +49,7 @@ fn two_links() -> (OwnedFd, OwnedFd) {
 }
 
 impl Case {
-    /// The route by some of the neighbours, in this order, with a metric of its own.
+    /// A route by some of the neighbours, in this order, with its own metric.
     async fn by(&self, netlink: &Netlink, hops: &[usize]) -> Result<Route, Error> {
         let links = [netlink.existing("eth0").await?.index, netlink.existing("eth1").await?.index];
         let hop = |at: &usize| Hop::via(ip(self.neighbours[*at]), links[at / 2]);
@@ -66,7 +66,7 @@ impl Case {
         Ok(())
     }
 
-    /// The neighbours that get packets to addresses in the prefix. `None`: there is no route.
+    /// The neighbours that get packets to addresses in the prefix. `None` means that there is no route.
     async fn used(&self, netlink: &Netlink) -> Result<BTreeSet<Option<IpAddr>>, Error> {
         let mut used = BTreeSet::new();
         for at in 1..=64 {
@@ -102,8 +102,8 @@ fn routes_with_several_next_hops_are_found_again_in_their_order_and_removed() {
     .unwrap();
 }
 
-/// Another thread connects a socket all the time, and there is always a route. (It does not ask by netlink: of an IPv6 route
-/// that is replaced just then, the kernel answers that there is none.)
+/// Another thread connects a socket all the time, and always has a route. It does not query by netlink: the kernel
+/// reports no route for an IPv6 route that is being replaced.
 #[test]
 fn next_hops_change_in_place() {
     if !namespaces_allowed() {
@@ -136,7 +136,7 @@ fn next_hops_change_in_place() {
     }
 }
 
-/// A default route of another program counts for what the node needs, with all its gateways.
+/// All gateways of another program's default route count as addresses that the node needs.
 #[test]
 fn all_gateways_of_a_default_route_are_found() {
     if !namespaces_allowed() {

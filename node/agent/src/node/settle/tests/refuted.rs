@@ -1,4 +1,4 @@
-//! Tables that the proof refutes: what is in use stays, and what is told of it.
+//! Tables that the proof refutes: the tables in use stay, and the status describes them.
 
 use super::*;
 

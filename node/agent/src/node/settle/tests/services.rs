@@ -1,12 +1,12 @@
-//! Services that Manx translates: what a change of them takes, and who waits for whom.
+//! Services that Manx translates: the work that a change of them needs, and the delay that it causes for others.
 
 use super::*;
 
 /// The Service `s` of namespace `a`, at 10.96.0.9.
 const SERVICE: usize = 0;
-/// How many external IPs the tenant's Service has, one after the other.
+/// The number of external IPs that the tenant's Service has, one after the other.
 const EXTERNAL_IPS: usize = 100;
-/// How often the tenant's Service changes before the next turn.
+/// The number of changes of the tenant's Service before the next turn.
 const CHURN: u32 = 1000;
 
 fn slice(namespace: &str, service: &str, address: Ipv4Addr) -> String {
@@ -44,8 +44,8 @@ fn store(node: &mut Node, directory: &Path, name: &str, text: Option<&str>) {
     node.inputs.source.refresh().into_iter().for_each(|it| node.inputs.add_changes(it));
 }
 
-/// However often a tenant's Service changes between two turns, one turn takes all of it, and his neighbour's change with it:
-/// that waits for the turn before and its own, and not for each of the tenant's changes.
+/// However often a tenant's Service changes between two turns, one turn takes all changes, and a neighbour's change with
+/// them. That change waits only for the previous turn and its own turn, not for each of the tenant's changes.
 #[test]
 fn a_neighbours_change_waits_for_one_turn_however_often_a_service_changes() {
     let neighbour = "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: b}, spec: {clusterIP: 10.96.0.8, ports: [{port: 80}]}}";
@@ -65,7 +65,7 @@ fn a_neighbours_change_waits_for_one_turn_however_often_a_service_changes() {
     });
 }
 
-/// The range has a route, so that a Service in it takes no other: not even a look at those of all Services.
+/// The range has a route, so a Service in it needs no other route, and the routes of all Services are not even read.
 #[test]
 fn a_service_that_comes_in_a_range_changes_no_route() {
     with_node(&[], |node, directory| {
@@ -83,8 +83,8 @@ fn a_service_that_comes_in_a_range_changes_no_route() {
     });
 }
 
-/// An author of Services who may name external IPs changes the routes to these alone, however often he writes: the node makes
-/// no other route again, and no tables.
+/// An author of Services who may name external IPs changes only the routes to these, even with very many writes. The node
+/// makes no other route again, and no tables.
 #[test]
 fn an_external_ip_changes_its_own_route_and_no_other() {
     let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: b}}";
@@ -113,8 +113,7 @@ fn an_external_ip_changes_its_own_route_and_no_other() {
     });
 }
 
-/// Whichever comes first: a pod outside of pools whose object names a cluster IP in a range gets no packets that are the
-/// Service's.
+/// In either order, a pod outside of pools whose object names a cluster IP in a range gets no packets of the Service.
 #[test]
 fn a_pod_takes_no_cluster_ip_of_a_range() {
     let pod = "{apiVersion: v1, kind: Pod, metadata: {name: q, namespace: a}, spec: {nodeName: n2, containers: [{name: c}]}, status: {podIP: 10.96.0.9}}";
