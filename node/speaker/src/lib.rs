@@ -23,7 +23,7 @@
 //! 4724, RFC 8538), route refresh (RFC 2918), extended messages (RFC 8654), and autonomous systems of four octets (RFC
 //! 6793). A malformed attribute withdraws routes and does not end the session (RFC 7606). A peer may require a password
 //! (RFC 2385) and a limit of hops (RFC 5082); then it has no session without them. Not supported: several paths of a prefix
-//! (RFC 7911); other families; routes with an AS_SET (RFC 9774 forbids them).
+//! (RFC 7911); other families; routes with an `AS_SET` (RFC 9774 forbids them).
 
 mod codec;
 mod collision;

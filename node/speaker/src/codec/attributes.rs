@@ -26,7 +26,7 @@ const CLASS: u8 = attr_flags::OPTIONAL | attr_flags::TRANSITIVE | attr_flags::PA
 /// hop is not written here: it belongs to the attribute with the prefixes (RFC 4760, 3).
 ///
 /// # Errors
-/// The attributes contain something that must not be sent: an AS_SET (RFC 9774), or the autonomous system 0 (RFC 7607).
+/// The attributes contain something that must not be sent: an `AS_SET` (RFC 9774), or the autonomous system 0 (RFC 7607).
 pub(super) fn encode(
     attributes: &Attributes,
     is_four_octet: bool,
