@@ -82,7 +82,7 @@ drop_reasons! {
     /// ([`HostPolicy::drops_to_node`](crate::tables::HostPolicy)).
     EndpointToHost = "endpoint-to-host",
     /// A TCP packet that is no SYN and belongs to no flow, if such packets are forbidden
-    /// ([`Connections::tcp_strict`](crate::tables::Connections)).
+    /// ([`TrackingSettings::tcp_strict`](crate::tables::TrackingSettings)).
     TcpWithoutFlow = "tcp-without-flow",
     /// There is no route to the destination.
     NoRoute = "no-route",

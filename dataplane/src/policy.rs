@@ -78,7 +78,7 @@ pub fn policy_stamp(tables: &Tables, ends: &FlowEnds) -> PolicyStamp {
     let revision = |next_hop| match next_hop {
         NextHop::Endpoint(index) => tables.endpoint(index).map_or(0, |endpoint| endpoint.revision),
         NextHop::Node
-        | NextHop::Host
+        | NextHop::World
         | NextHop::Forwarded
         | NextHop::Tunnel(_)
         | NextHop::Visitor(_) => tables.host_policy.revision,
@@ -190,7 +190,7 @@ pub fn evaluate_policy(
         },
         NextHop::Node => None,
         // The flow leaves the node, or its destination has no route.
-        NextHop::Host
+        NextHop::World
         | NextHop::Forwarded
         | NextHop::Tunnel(_)
         | NextHop::Visitor(_)

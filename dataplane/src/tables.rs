@@ -36,12 +36,12 @@ pub enum NextHop {
     Node,
     /// The world, which is behind the host port or the uplink: other networks, and pods of other nodes that need no
     /// encapsulation.
-    Host,
+    World,
     /// An endpoint of this node, with its index in [`Tables::endpoints`].
     Endpoint(u32),
     /// Another node's pods, with the tunnel's index in [`Tables::tunnels`].
     Tunnel(u32),
-    /// A service address that the node translates: see [`ServicePort`].
+    /// A service address that the node translates: see [`KubeProxyPort`].
     Service,
     /// Only for a source: an endpoint of this node whose packets come back from that translation. No route holds it.
     Translated,
@@ -69,7 +69,7 @@ impl EncodedNextHop {
     /// This node.
     pub const NODE: Self = NextHop::Node.encode();
     /// The only bit in which this node and the world differ.
-    pub const NODE_OR_HOST: u32 = NextHop::Node.encode().0 ^ NextHop::Host.encode().0;
+    pub const NODE_OR_WORLD: u32 = NextHop::Node.encode().0 ^ NextHop::World.encode().0;
     /// A service address.
     pub const SERVICE: Self = NextHop::Service.encode();
     /// An endpoint whose packets come back from the translation of service addresses.
@@ -77,13 +77,13 @@ impl EncodedNextHop {
     /// An address of this node in a packet that the node forwards.
     pub const FORWARDED: Self = NextHop::Forwarded.encode();
     /// The world behind the node.
-    pub const HOST: Self = NextHop::Host.encode();
+    pub const WORLD: Self = NextHop::World.encode();
     /// The senders behind the ports of this node that belong to Manx.
     pub const MANX_PORTS: Self = NextHop::ManxPorts.encode();
-    /// The only bit in which [`NextHop::Host`] and [`NextHop::Forwarded`] differ.
-    pub const HOST_OR_FORWARDED: u32 = NextHop::Host.encode().0 ^ NextHop::Forwarded.encode().0;
-    /// The only bit in which [`NextHop::Host`] and [`NextHop::Service`] differ.
-    pub const HOST_OR_SERVICE: u32 = NextHop::Host.encode().0 ^ NextHop::Service.encode().0;
+    /// The only bit in which [`NextHop::World`] and [`NextHop::Forwarded`] differ.
+    pub const WORLD_OR_FORWARDED: u32 = NextHop::World.encode().0 ^ NextHop::Forwarded.encode().0;
+    /// The only bit in which [`NextHop::World`] and [`NextHop::Service`] differ.
+    pub const WORLD_OR_SERVICE: u32 = NextHop::World.encode().0 ^ NextHop::Service.encode().0;
     /// The only bit in which [`NextHop::Service`] and [`NextHop::Translated`] differ.
     pub const SERVICE_OR_TRANSLATED: u32 =
         NextHop::Service.encode().0 ^ NextHop::Translated.encode().0;
@@ -113,9 +113,9 @@ impl EncodedNextHop {
 }
 
 const _: () = assert!(
-    EncodedNextHop::NODE_OR_HOST.is_power_of_two()
-        && EncodedNextHop::HOST_OR_FORWARDED.is_power_of_two()
-        && EncodedNextHop::HOST_OR_SERVICE.is_power_of_two()
+    EncodedNextHop::NODE_OR_WORLD.is_power_of_two()
+        && EncodedNextHop::WORLD_OR_FORWARDED.is_power_of_two()
+        && EncodedNextHop::WORLD_OR_SERVICE.is_power_of_two()
         && EncodedNextHop::SERVICE_OR_TRANSLATED.is_power_of_two()
         && EncodedNextHop::TUNNEL_OR_VISITOR.is_power_of_two()
         && NextHop::HostSide(7).encode().is_of_node()
@@ -138,7 +138,7 @@ impl NextHop {
             Self::NoRoute => (0, 0),
             Self::Unreachable => (1, 0),
             Self::Node => (2, 0),
-            Self::Host => (3, 0),
+            Self::World => (3, 0),
             Self::Endpoint(index) => (4, index),
             Self::Tunnel(index) => (5, index),
             Self::Service => (3, 1),
@@ -158,7 +158,7 @@ impl NextHop {
             1 => Self::Unreachable,
             2 => Self::Node,
             3 => match code >> KIND_BITS {
-                0 => Self::Host,
+                0 => Self::World,
                 1 => Self::Service,
                 2 => Self::Forwarded,
                 3 => Self::Translated,
@@ -229,7 +229,7 @@ impl ReturnPath {
     #[inline]
     pub fn next_hops(self, tables: &Tables, pair: NextHopPair) -> NextHopPair {
         let source = pair.from.endpoint();
-        let is_outside = matches!(pair.from, EncodedNextHop::NODE | EncodedNextHop::HOST);
+        let is_outside = matches!(pair.from, EncodedNextHop::NODE | EncodedNextHop::WORLD);
         let pair = match source {
             Some(_) if self == Self::Service => {
                 NextHopPair { from: EncodedNextHop::TRANSLATED, ..pair }
@@ -250,7 +250,7 @@ impl ReturnPath {
             return pair;
         }
         let host_side = |index| NextHop::HostSide(index).encode();
-        let is_beyond = |hop| matches!(NextHop::decode(hop), NextHop::Node | NextHop::Host);
+        let is_beyond = |hop| matches!(NextHop::decode(hop), NextHop::Node | NextHop::World);
         match (source, pair.to.endpoint()) {
             (Some(index), None) if is_beyond(pair.to) => {
                 NextHopPair { to: host_side(index), ..pair }
@@ -357,7 +357,7 @@ pub enum Established {
 
 /// Settings of connection tracking that neither Kubernetes nor Calico specifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Connections {
+pub struct TrackingSettings {
     /// Whether a TCP packet that has no flow and is no SYN is dropped. Otherwise it is decided as if it opened a flow.
     pub tcp_strict: bool,
     /// What happens to answered connections when policy changes.
@@ -407,7 +407,7 @@ impl HostPolicy {
     pub fn interface(&self, next_hop: NextHop) -> Option<&InterfaceChains> {
         match next_hop {
             // Packets that the node masquerades may have come in by this interface.
-            NextHop::Host | NextHop::Forwarded => self.native.as_ref(),
+            NextHop::World | NextHop::Forwarded => self.native.as_ref(),
             NextHop::Tunnel(_) | NextHop::Visitor(_) => self.tunnelled.as_ref(),
             NextHop::Endpoint(_)
             | NextHop::Node
@@ -441,7 +441,7 @@ impl HostPolicy {
 /// (destination NAT), and they come back by the same port to be judged and forwarded. It is a separate port, so that no
 /// packet from the world passes as a translated one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServicePort {
+pub struct KubeProxyPort {
     /// The link to the node by this port.
     pub link: Link,
     /// The endpoints of services that are hosts. The node may deliver such packets without returning them, so policy
@@ -600,7 +600,7 @@ pub struct Tables {
     /// The link to the world, if Manx owns the uplink. `None`: the world is behind the node.
     pub uplink: Option<Link>,
     /// The port at which the node translates service addresses, if the node does that.
-    pub service: Option<ServicePort>,
+    pub kube_proxy_port: Option<KubeProxyPort>,
     /// The services that Manx translates, if Manx does that.
     pub services: Option<Arc<ServiceTable>>,
     /// The node's ports that belong to Manx, if Manx translates.
@@ -614,7 +614,7 @@ pub struct Tables {
     /// Policy for the node's own interfaces.
     pub host_policy: HostPolicy,
     /// The settings of connection tracking.
-    pub connections: Connections,
+    pub connections: TrackingSettings,
     /// The source address of the ICMP errors that this node originates.
     pub router_v4: Option<Ipv4Addr>,
     /// The same for IPv6.
@@ -634,13 +634,13 @@ impl Tables {
             underlay_address: None,
             host: None,
             uplink: None,
-            service: None,
+            kube_proxy_port: None,
             services: None,
             manx_ports: None,
             roles: Vec::new(),
             host_sides: Vec::new(),
             host_policy: HostPolicy::default(),
-            connections: Connections::default(),
+            connections: TrackingSettings::default(),
             router_v4: None,
             router_v6: None,
         }
@@ -736,9 +736,9 @@ impl Tables {
             NextHop::NoRoute | NextHop::Unreachable => None,
             NextHop::HostSide(index) => self.host_sides.get(index as usize)?.as_ref(),
             NextHop::Node | NextHop::Forwarded => self.host.as_ref(),
-            NextHop::Host => self.uplink.as_ref().or(self.host.as_ref()),
+            NextHop::World => self.uplink.as_ref().or(self.host.as_ref()),
             NextHop::Endpoint(index) => Some(&self.endpoint(index)?.link),
-            NextHop::Service | NextHop::Translated => Some(&self.service.as_ref()?.link),
+            NextHop::Service | NextHop::Translated => Some(&self.kube_proxy_port.as_ref()?.link),
             NextHop::ManxPorts => Some(&self.manx_ports.as_ref()?.link),
             // Packets in a tunnel never leave without it, and never go to another node.
             NextHop::Tunnel(index) | NextHop::Visitor(index) => {
@@ -759,7 +759,7 @@ mod tests {
             NextHop::NoRoute,
             NextHop::Unreachable,
             NextHop::Node,
-            NextHop::Host,
+            NextHop::World,
             NextHop::Endpoint(7),
             NextHop::Tunnel(INDEX),
             NextHop::Service,
@@ -805,11 +805,11 @@ mod tests {
         let tables = Tables::closed();
         let network = Ipv4Addr::new(255, 255, 255, 0);
         let mut next_hops = [NextHop::NoRoute.encode(); 256];
-        next_hops[255] = NextHop::Host.encode();
+        next_hops[255] = NextHop::World.encode();
         let counts = || [254, 255].map(|low| tables.changes([network.to_bits() | low; 2]));
         let before = counts();
         assert!(tables.store_next_hops(network, &next_hops));
-        assert_eq!(tables.next_hop(Ipv4Addr::BROADCAST.into()), NextHop::Host);
+        assert_eq!(tables.next_hop(Ipv4Addr::BROADCAST.into()), NextHop::World);
         assert_eq!(tables.next_hop(Ipv4Addr::new(255, 255, 255, 254).into()), NextHop::NoRoute);
         assert_eq!(counts(), [before[0], before[1] + 2]);
     }

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use ipnet::IpNet;
-use manx_calculation::calc::{Calculation, HostSide, InPlace, Inputs, LocalPod, Translation};
+use manx_calculation::calc::{Calculation, HostSide, InPlace, Inputs, LocalPod, ServiceMode};
 use manx_calculation::import::{Cluster, Node as NodeObject, Plan, Pool, import};
 use manx_calculation::interfaces::Interfaces;
 use manx_calculation::overlay::{Overlay, Underlay};
-use manx_calculation::services::Services;
+use manx_calculation::services::KubeProxyServices;
 use manx_calculation::topology::{Peer, Reserved, Route, topology};
 use manx_dataplane::counters::{Counter, PortCounters, WorkerCounters};
 use manx_dataplane::drop_reason::DropReason;
@@ -29,7 +29,7 @@ use manx_dataplane::port::memory::{self, FarSide, Frame};
 use manx_dataplane::report::Report;
 use manx_dataplane::services::ServiceTable;
 use manx_dataplane::sys::shared_file::SharedFile;
-use manx_dataplane::tables::{Connections, Link, ManxPorts, PortId, Role, Tables};
+use manx_dataplane::tables::{Link, ManxPorts, PortId, Role, Tables, TrackingSettings};
 use manx_dataplane::wire::protocol;
 use manx_dataplane::worker::{Command, Polling, Restoration, Settings, SharedState, Worker};
 use manx_objects::contents::Contents;
@@ -396,7 +396,7 @@ pub struct Fabric {
     pub cluster: Cluster,
     pub nodes: [Node; 2],
     /// The connection tracking of both nodes, from the next publication on.
-    pub connections: Connections,
+    pub connections: TrackingSettings,
     /// Whether both nodes own their uplinks. Then the world is behind [`UPLINK`], and only the node is behind [`HOST`].
     owns_uplink: bool,
     /// Further addresses of both nodes themselves, from the next publication on.
@@ -435,7 +435,7 @@ impl Fabric {
             contents: Contents::from_texts([]),
             cluster: Cluster::default(),
             nodes: seeds.map(|seed| Node::new(workers, sizes, seed)),
-            connections: Connections::default(),
+            connections: TrackingSettings::default(),
             owns_uplink: false,
             own_addresses: BTreeSet::new(),
             translates_services: false,
@@ -639,7 +639,7 @@ impl Fabric {
         let mut tables = match &self.services {
             None => tables,
             Some(services) => {
-                Tables { service: None, services: Some(Arc::clone(services)), ..tables }
+                Tables { kube_proxy_port: None, services: Some(Arc::clone(services)), ..tables }
             }
         };
         if let Some(ports) = &self.manx_ports {
@@ -693,8 +693,13 @@ impl Fabric {
             let mut endpoints = self.cluster.model.endpoints.values();
             endpoints.any(|it| it.addresses.contains(address))
         };
-        let services =
-            Services::new(&self.contents, &topology, |_| false, &Services::default(), is_pod);
+        let services = KubeProxyServices::new(
+            &self.contents,
+            &topology,
+            |_| false,
+            &KubeProxyServices::default(),
+            is_pod,
+        );
         let sockets = BTreeMap::from([(Overlay::Vxlan, RAW)]);
         let underlay = Underlay { sockets, ..Underlay::new(MTU, RAW) };
         let host = Link::native(HOST, MTU);
@@ -710,9 +715,9 @@ impl Fabric {
             uplink: self.owns_uplink.then_some(Link::native(UPLINK, MTU)),
             own_addresses: &self.own_addresses,
             services: if self.translates_services {
-                Translation::KubeProxy(&services, Link::native(SERVICE, MTU))
+                ServiceMode::KubeProxy(&services, Link::native(SERVICE, MTU))
             } else {
-                Translation::Nobody
+                ServiceMode::Nobody
             },
             connections: self.connections,
             interfaces: Interfaces {
@@ -753,12 +758,12 @@ impl Fabric {
     /// Sends a packet to a port, and returns the packets that come out.
     pub fn send_at(&mut self, node: usize, port: PortId, bytes: &[u8]) -> Vec<Delivery> {
         self.nodes[node].inject(port, bytes);
-        self.settle()
+        self.run_until_idle()
     }
 
     /// Runs both nodes, and carries packets between them (by the tunnel, and IPv6 through the kernels), until no packet
     /// moves any more. Returns the packets that came out elsewhere.
-    pub fn settle(&mut self) -> Vec<Delivery> {
+    pub fn run_until_idle(&mut self) -> Vec<Delivery> {
         let mut deliveries = Vec::new();
         loop {
             let mut moved = false;

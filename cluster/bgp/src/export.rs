@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use manx_objects::object::bgp::Advertisement;
 
 use crate::decision::Path;
-use crate::filter::{self, Direction, Filters, Verdict, add_community, local_pref};
+use crate::filter::{self, Direction, FilterAction, Filters, add_community, local_pref};
 use crate::path::{Attributes, prepend, values_around};
 use crate::peer::{NextHopMode, Peer};
 
@@ -159,9 +159,11 @@ pub fn advertised(
         interface: None,
     };
     match filters.judge(Direction::Export, &seen, peer.is_internal()) {
-        Verdict::Accept(changed) => attributes = changed.into_owned(),
-        Verdict::Unmatched if exports.allows(prefix, own) => exports.mark(prefix, &mut attributes),
-        Verdict::Unmatched | Verdict::Reject => return None,
+        FilterAction::Accept(changed) => attributes = changed.into_owned(),
+        FilterAction::Unmatched if exports.allows(prefix, own) => {
+            exports.mark(prefix, &mut attributes);
+        }
+        FilterAction::Unmatched | FilterAction::Reject => return None,
     }
     completed(exports, attributes, own.is_some(), peer, here)
 }
@@ -180,7 +182,7 @@ pub(crate) fn advertised_alike(
 
 /// Whether two peers without filters, with these addresses of this node, get equal announcements of each path that neither
 /// of them has announced.
-pub(crate) fn are_told_alike(one: (&Peer, IpAddr), other: (&Peer, IpAddr)) -> bool {
+pub(crate) fn are_announced_alike(one: (&Peer, IpAddr), other: (&Peer, IpAddr)) -> bool {
     let parts = |(peer, here): (&Peer, IpAddr)| {
         (peer.is_internal(), peer.own_system, peer.reflected_as, peer.next_hop, here)
     };

@@ -57,7 +57,7 @@ pub struct Route<'a> {
 /// The decision of filters about a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
-pub enum Verdict<'a> {
+pub enum FilterAction<'a> {
     /// The route is accepted, with these attributes. No other rule is evaluated.
     Accept(Cow<'a, Attributes>),
     /// The route is rejected.
@@ -112,9 +112,9 @@ impl Filters {
         direction: Direction,
         route: &Route<'a>,
         is_internal: bool,
-    ) -> Verdict<'a> {
+    ) -> FilterAction<'a> {
         if self.is_closed {
-            return Verdict::Reject;
+            return FilterAction::Reject;
         }
         let rules = self.filters.iter().flat_map(|it| rules(it, direction, route.prefix));
         for rule in rules {
@@ -122,7 +122,7 @@ impl Filters {
                 return carry_out(rule, route.attributes);
             }
         }
-        Verdict::Unmatched
+        FilterAction::Unmatched
     }
 }
 
@@ -213,15 +213,15 @@ fn is_like(name: &str, pattern: &str) -> bool {
     pattern[of_pattern..].iter().all(|byte| *byte == b'*')
 }
 
-fn carry_out<'a>(rule: &FilterRule, attributes: &'a Attributes) -> Verdict<'a> {
+fn carry_out<'a>(rule: &FilterRule, attributes: &'a Attributes) -> FilterAction<'a> {
     if !rule.accepts {
-        return Verdict::Reject;
+        return FilterAction::Reject;
     }
     let mut changed = Cow::Borrowed(attributes);
     for operation in &rule.operations {
         apply(operation, changed.to_mut());
     }
-    Verdict::Accept(changed)
+    FilterAction::Accept(changed)
 }
 
 fn apply(operation: &Operation, attributes: &mut Attributes) {

@@ -137,7 +137,7 @@ fn hashed(node: &str) -> Ipv4Addr {
 }
 
 /// A node as a BGP speaker.
-struct Speaker<'a> {
+struct PeeringNode<'a> {
     name: &'a str,
     node: &'a Node,
     labels: Labels,
@@ -146,7 +146,7 @@ struct Speaker<'a> {
     addresses: [Option<IpAddr>; 2],
 }
 
-impl Speaker<'_> {
+impl PeeringNode<'_> {
     fn is_selected_by(&self, selector: &str) -> bool {
         Selector::parse(selector).is_ok_and(|selector| selector.matches(&self.labels))
     }
@@ -206,12 +206,16 @@ fn is_of_one_host(address: &IpAddr) -> bool {
 }
 
 /// The valid nodes, by name. An address that several nodes claim is removed from all of them, except from the node `own`.
-fn nodes<'a>(contents: &'a Contents, own: &str, problems: &mut Vec<String>) -> Vec<Speaker<'a>> {
+fn nodes<'a>(
+    contents: &'a Contents,
+    own: &str,
+    problems: &mut Vec<String>,
+) -> Vec<PeeringNode<'a>> {
     let mut nodes = Vec::new();
     for (key, stored) in contents.of_kind(Kind::Node) {
         let Some(Object::Node(node)) = stored.state.valid() else { continue };
         let (labels, (addresses, _)) = (node.labels.to_map(), addresses_of(node));
-        nodes.push(Speaker { name: &key.name, node, labels, addresses });
+        nodes.push(PeeringNode { name: &key.name, node, labels, addresses });
     }
     let mut claims: BTreeMap<IpAddr, Vec<&str>> = BTreeMap::new();
     for node in &nodes {
@@ -235,8 +239,8 @@ fn nodes<'a>(contents: &'a Contents, own: &str, problems: &mut Vec<String>) -> V
 /// The objects, as seen from one node.
 struct Cluster<'a> {
     settings: &'a Settings<'a>,
-    nodes: &'a [Speaker<'a>],
-    own: &'a Speaker<'a>,
+    nodes: &'a [PeeringNode<'a>],
+    own: &'a PeeringNode<'a>,
     contents: &'a Contents,
 }
 
@@ -385,7 +389,7 @@ impl Cluster<'_> {
         &self,
         object: &BgpPeer,
         kind: PeerType,
-        node: &Speaker<'_>,
+        node: &PeeringNode<'_>,
         address: IpAddr,
     ) -> Option<Peer> {
         if node.name == self.own.name || self.settings.is_broken_for(node.name) {
@@ -441,7 +445,7 @@ impl Cluster<'_> {
         if is_off || self.own.node.bgp.cluster.is_some() {
             return;
         }
-        let is_in = |node: &&Speaker<'_>| {
+        let is_in = |node: &&PeeringNode<'_>| {
             node.name != self.own.name
                 && node.node.bgp.cluster.is_none()
                 && !self.settings.is_broken_for(node.name)
@@ -509,7 +513,7 @@ impl Cluster<'_> {
 
     /// This node's cluster ID, if a node is a client of this route reflector. A client has the same autonomous system, and
     /// no cluster ID or another one. Reflectors of one cluster are ordinary peers.
-    fn reflected_as(&self, node: &Speaker<'_>, peer: &Peer) -> Option<Ipv4Addr> {
+    fn reflected_as(&self, node: &PeeringNode<'_>, peer: &Peer) -> Option<Ipv4Addr> {
         let own = self.own.node.bgp.cluster?;
         (peer.is_internal() && node.node.bgp.cluster != Some(own)).then_some(own)
     }

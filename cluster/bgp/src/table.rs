@@ -176,9 +176,9 @@ impl Table {
         let is_another = before != opened.identifier && !before.is_unspecified();
         state.stale_until = state.stale_until.map(|_| opened.now + STALE_AFTER_RETURN);
         state.refused = 0;
-        let told = Bits::default();
+        let announced = Bits::default();
         state.session =
-            Some(Session { opened, group, told, reader, has_ended: false, rests: false });
+            Some(Session { opened, group, announced, reader, has_ended: false, rests: false });
         self.wake(number);
         if is_another {
             // The identifier breaks ties between equal paths, and reflectors announce it.
@@ -202,7 +202,7 @@ impl Table {
                 return None;
             };
             let other = (peers.get(&state.address)?, opened.here);
-            export::are_told_alike((to, here), other).then_some(*group)
+            export::are_announced_alike((to, here), other).then_some(*group)
         });
         alike.or_else(|| {
             self.next_group += 1;
@@ -294,7 +294,7 @@ impl Table {
     fn path_changed(&mut self, route: u32, peer: u32, is_new: bool) {
         let all = self.routes.get(route).paths.as_slice();
         let Some(at) = all.iter().position(|it| it.peer == peer) else { return };
-        let is_told = if at == 0 {
+        let concerns_peers = if at == 0 {
             self.select(route);
             true
         } else {
@@ -318,7 +318,7 @@ impl Table {
                 Some(false) | None => self.select(route),
             }
         };
-        if is_told {
+        if concerns_peers {
             self.note(route);
         } else {
             self.generation += 1;
@@ -377,7 +377,7 @@ impl Table {
         for all in &mut self.resting {
             all.retain(|it| *it != peer);
         }
-        for route in session.told.iter() {
+        for route in session.announced.iter() {
             self.routes.get_mut(route).holders -= 1;
             self.routes.remove_unused(route);
         }
@@ -428,10 +428,10 @@ impl Table {
             }
             match advertiser.advertised(entry, (&session, number, to)) {
                 Some(attributes) => {
-                    entry.holders += u32::from(session.told.insert(route));
+                    entry.holders += u32::from(session.announced.insert(route));
                     news.announce(attributes, prefix);
                 }
-                None if session.told.remove(route) => {
+                None if session.announced.remove(route) => {
                     entry.holders -= 1;
                     routes.remove_unused(route);
                     news.withdraw(prefix);

@@ -18,7 +18,7 @@ use crate::addresses::block_around;
 use crate::affinity::Owner;
 use crate::block::{Attributes, Block, Refused, Rest, Time};
 use crate::candidates::Candidates;
-use crate::claim::{Claim, GivenUp, affine, claim, give_up, written};
+use crate::claim::{BlockRelease, Claim, affine, claim, release_block, written};
 use crate::config::Config;
 use crate::count;
 use crate::handle::Handle;
@@ -284,8 +284,10 @@ async fn unclaimed<S: Store>(
         if block.claimed_at.is_some_and(|then| now.since(then) < CLAIM_HOLDS) {
             continue;
         }
-        match give_up(store, other, block.cidr, true, Some(block.sequence), request.rest()).await {
-            Ok(GivenUp::Done) => return Ok(Some(block.cidr)),
+        match release_block(store, other, block.cidr, true, Some(block.sequence), request.rest())
+            .await
+        {
+            Ok(BlockRelease::Done) => return Ok(Some(block.cidr)),
             Ok(_) | Err(StoreError::Conflict) => {}
             Err(error) => return Err(error.into()),
         }

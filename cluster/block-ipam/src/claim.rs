@@ -15,9 +15,9 @@ pub(crate) enum Claim<R> {
     Taken,
 }
 
-/// The result of giving up a block.
+/// The result of a block's release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GivenUp {
+pub enum BlockRelease {
     /// The owner does not have the block any more.
     Done,
     /// The owner did not have the block.
@@ -96,43 +96,43 @@ pub(crate) fn written(block: Block) -> Block {
 ///
 /// If `only_empty` is set, a block with addresses in use is not given up. If `sequence` is given, a block with another
 /// sequence number is not given up, because it was written since the caller read it.
-pub async fn give_up<S: Store>(
+pub async fn release_block<S: Store>(
     store: &S,
     owner: &Owner,
     cidr: IpNet,
     only_empty: bool,
     sequence: Option<u64>,
     rest: Rest,
-) -> Result<GivenUp, StoreError> {
+) -> Result<BlockRelease, StoreError> {
     // The block is read first. An owner that claims it writes the block between two states of the affinity, so the
     // following writes notice such a claim.
     let block = owned_block(store, owner, cidr).await?;
     let key = Key::Affinity(owner.clone(), cidr);
     let affinity = store::get::<Affinity, _>(store, &key).await?;
     let Some(mut block) = block else {
-        let Some(affinity) = affinity else { return Ok(GivenUp::NotOwned) };
+        let Some(affinity) = affinity else { return Ok(BlockRelease::NotOwned) };
         if owned_block(store, owner, cidr).await?.is_some() {
             return Err(StoreError::Conflict);
         }
         // The affinity is out of date, or its owner crashed before it made the block.
         store::delete(store, affinity).await?;
-        return Ok(GivenUp::Done);
+        return Ok(BlockRelease::Done);
     };
     if sequence.is_some_and(|it| it != block.value.sequence) {
-        return Ok(GivenUp::Changed);
+        return Ok(BlockRelease::Changed);
     }
     block.value.end_rest(rest);
     let is_empty = block.value.is_empty();
     if only_empty && !is_empty {
-        return Ok(GivenUp::NotEmpty);
+        return Ok(BlockRelease::NotEmpty);
     }
     // If there is no affinity, the owner has not begun to claim the block, and the block is left from a crash.
     let affinity = match affinity {
         Some(Found { value, revision }) => {
             // The affinity is written even if its state does not change. The owner then cannot confirm it with the
             // revision that it has read before.
-            let given_up = Affinity { state: State::PendingDeletion, ..value };
-            Some(store::swap(store, &revision, given_up).await?)
+            let released = Affinity { state: State::PendingDeletion, ..value };
+            Some(store::swap(store, &revision, released).await?)
         }
         None => None,
     };
@@ -146,7 +146,7 @@ pub async fn give_up<S: Store>(
     if let Some(affinity) = affinity {
         store::delete(store, affinity).await?;
     }
-    Ok(GivenUp::Done)
+    Ok(BlockRelease::Done)
 }
 
 async fn owned_block<S: Store>(

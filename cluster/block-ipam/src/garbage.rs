@@ -130,10 +130,10 @@ pub enum Step {
     /// Free the addresses of a block that have rested long enough.
     EndRest(IpNet),
     /// Give up an empty block of an existing node, if the block still has this sequence number.
-    GiveUpIdle { owner: Owner, cidr: IpNet, sequence: u64 },
+    ReleaseIdleBlock { owner: Owner, cidr: IpNet, sequence: u64 },
     /// Give up an empty block of a node that does not exist any more, or the node's affinity to a block that is not its
     /// own.
-    GiveUpOfGone { owner: Owner, cidr: IpNet },
+    ReleaseBlockOfGone { owner: Owner, cidr: IpNet },
     /// Delete a handle without addresses.
     DeleteHandle(Handle),
 }
@@ -172,13 +172,13 @@ impl Garbage {
                     self.since.remove(&leak.suspect());
                 }
             }
-            Step::GiveUpIdle { cidr, sequence, .. } => {
+            Step::ReleaseIdleBlock { cidr, sequence, .. } => {
                 self.since.remove(&Suspect::Block(*cidr, *sequence));
             }
             Step::DeleteHandle(handle) => {
                 self.since.remove(&Suspect::Handle(handle.clone()));
             }
-            Step::EndRest(_) | Step::GiveUpOfGone { .. } => {}
+            Step::EndRest(_) | Step::ReleaseBlockOfGone { .. } => {}
         }
     }
 }
@@ -310,7 +310,7 @@ fn idle_blocks(look: &Look, settings: Settings, seen: &mut Seen) -> Vec<Step> {
                 spare -= 1;
                 let owner = Owner::Host(node.to_owned());
                 let Block { cidr, sequence, .. } = *block;
-                steps.push(Step::GiveUpIdle { owner, cidr, sequence });
+                steps.push(Step::ReleaseIdleBlock { owner, cidr, sequence });
             }
         }
     }
@@ -335,7 +335,8 @@ fn blocks_of_gone(look: &Look, gone: &BTreeSet<String>) -> Vec<Step> {
             empty.insert((owner, *cidr));
         }
     }
-    let step = |(owner, cidr): (&Owner, IpNet)| Step::GiveUpOfGone { owner: owner.clone(), cidr };
+    let step =
+        |(owner, cidr): (&Owner, IpNet)| Step::ReleaseBlockOfGone { owner: owner.clone(), cidr };
     empty.into_iter().map(step).collect()
 }
 

@@ -19,7 +19,7 @@ use proptest::strategy::ValueTree;
 use crate::affinity::{Affinity, Owner, State};
 use crate::assign::{self, Error, Request};
 use crate::block::{Attributes, Block, Rest, Time};
-use crate::claim::give_up;
+use crate::claim::release_block;
 use crate::config::Config;
 use crate::handle::Handle;
 use crate::memory::{Memory, Write, pool};
@@ -216,7 +216,7 @@ impl World {
                     }
                     return;
                 }
-                let _ = give_up(&store, &victim, cidr, only_empty, None, rest).await;
+                let _ = release_block(&store, &victim, cidr, only_empty, None, rest).await;
             }));
             return;
         }

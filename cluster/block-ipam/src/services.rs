@@ -8,7 +8,7 @@
 //! - [`wish`]: the addresses and pools that a Service requests in its object. Its functions are pure.
 //! - [`terms`]: pools, settings and node addresses, which apply to all Services.
 //! - [`ledger`]: the Services that have addresses, as recorded in blocks.
-//! - [`settle`]: assigns the addresses that a Service requests, and releases addresses to which it has no right.
+//! - [`reconcile`]: assigns the addresses that a Service requests, and releases addresses to which it has no right.
 //!
 //! The laws, for any order of events and of reads and writes, a crash at each of them, and two leaders at the same time
 //! (`laws.rs`):
@@ -25,7 +25,7 @@
 //! Source: Calico's `kube-controllers/pkg/controllers/loadbalancer`; its design note "IPAM: other callers".
 
 pub mod ledger;
-pub mod settle;
+pub mod reconcile;
 pub mod terms;
 pub mod wish;
 

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use manx_dataplane::tables::{
-    Connections, Endpoint, HostPolicy, InterfaceChains, Link, ManxPorts, NextHop, OwnedChains,
-    PortId, Role, ServicePort, Tables,
+    Endpoint, HostPolicy, InterfaceChains, KubeProxyPort, Link, ManxPorts, NextHop, OwnedChains,
+    PortId, Role, Tables, TrackingSettings,
 };
 use manx_dataplane::wire::address::Address;
 use manx_policy_compiler::compile::Compiler;
@@ -26,7 +26,7 @@ use manx_policy_compiler::resolve::Stage;
 use crate::import::Cluster;
 use crate::interfaces::Interfaces;
 use crate::overlay::Underlay;
-use crate::services::{Frontends, ServiceRanges, Services};
+use crate::services::{Frontends, KubeProxyServices, ServiceRanges};
 use crate::topology::Topology;
 
 pub use delta::NextStep;
@@ -80,27 +80,27 @@ pub struct Inputs<'a> {
     /// The addresses that the kernel treats as the node's own, on all interfaces.
     pub own_addresses: &'a BTreeSet<IpNet>,
     /// The service addresses, and what translates them.
-    pub services: Translation<'a>,
+    pub services: ServiceMode<'a>,
     /// The settings for connection tracking.
-    pub connections: Connections,
+    pub connections: TrackingSettings,
     /// The node's own interfaces.
     pub interfaces: Interfaces<'a>,
 }
 
 /// The component that translates service addresses, and the addresses that it translates.
 #[derive(Debug, Clone, Copy)]
-pub enum Translation<'a> {
+pub enum ServiceMode<'a> {
     /// Nothing translates them: they are treated like addresses outside the cluster.
     Nobody,
     /// The node's kube-proxy translates them; the link leads to the node.
-    KubeProxy(&'a Services, Link),
+    KubeProxy(&'a KubeProxyServices, Link),
     /// Manx translates them. Packets to an address in the ranges are refused if no service has the address.
-    Manx(&'a Frontends, &'a ServiceRanges, Option<ManxPort>),
+    Manx(&'a Frontends, &'a ServiceRanges, Option<ManxPortsInput>),
 }
 
 /// The port for Manx's own translation, which leads to the node.
 #[derive(Debug, Clone, Copy)]
-pub struct ManxPort {
+pub struct ManxPortsInput {
     /// The link to the node through this port.
     pub link: Link,
     /// The first and the last source port for masqueraded packets that leave the cluster.
@@ -185,25 +185,25 @@ impl Calculation {
             underlay_address: inputs.topology.underlay,
             host: Some(inputs.host),
             uplink: inputs.uplink,
-            service: match inputs.services {
-                Translation::KubeProxy(services, link) => {
-                    Some(ServicePort { link, hosts: Arc::clone(&services.hosts) })
+            kube_proxy_port: match inputs.services {
+                ServiceMode::KubeProxy(services, link) => {
+                    Some(KubeProxyPort { link, hosts: Arc::clone(&services.hosts) })
                 }
-                Translation::Nobody | Translation::Manx(..) => None,
+                ServiceMode::Nobody | ServiceMode::Manx(..) => None,
             },
             services: match inputs.services {
-                Translation::Manx(frontends, ..) => Some(Arc::clone(frontends.table())),
-                Translation::Nobody | Translation::KubeProxy(..) => None,
+                ServiceMode::Manx(frontends, ..) => Some(Arc::clone(frontends.table())),
+                ServiceMode::Nobody | ServiceMode::KubeProxy(..) => None,
             },
             manx_ports: match inputs.services {
-                Translation::Manx(_, _, Some(port)) => Some(ManxPorts {
+                ServiceMode::Manx(_, _, Some(port)) => Some(ManxPorts {
                     link: port.link,
                     egress: port.egress,
                     addresses: port.addresses.map(|address| address.map(Address::from)),
                     outgoing: port.outgoing.map(|address| address.map(Address::from)),
                     masquerade: Arc::clone(&self.route_tables.masquerade),
                 }),
-                Translation::Nobody | Translation::KubeProxy(..) | Translation::Manx(..) => None,
+                ServiceMode::Nobody | ServiceMode::KubeProxy(..) | ServiceMode::Manx(..) => None,
             },
             roles: roles(inputs),
             host_sides: host_sides(inputs),
@@ -422,12 +422,12 @@ fn roles(inputs: &Inputs<'_>) -> Vec<Role> {
         set(uplink.port, Role::Uplink);
     }
     match inputs.services {
-        Translation::KubeProxy(_, service) => set(service.port, Role::Service),
-        Translation::Manx(_, _, Some(port)) => {
+        ServiceMode::KubeProxy(_, service) => set(service.port, Role::Service),
+        ServiceMode::Manx(_, _, Some(port)) => {
             let ports = [Some(port.link.port)].into_iter().chain(port.icmp).flatten();
             ports.for_each(|port| set(port, Role::ManxPorts));
         }
-        Translation::Nobody | Translation::Manx(..) => {}
+        ServiceMode::Nobody | ServiceMode::Manx(..) => {}
     }
     set(inputs.underlay.raw, Role::Underlay);
     if let Some((packet_socket, _)) = inputs.underlay.packet_socket {

@@ -2,9 +2,9 @@
 //! pods have outside of their nodes' blocks. Both the workers' routes and the kernel's routes are made from these
 //! routes, so they cannot disagree.
 
+mod cluster_view;
 mod longest;
 mod no_route;
-mod seen;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,10 +14,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use manx_ipam::plan::Ipam;
 
+use self::cluster_view::{ClusterView, underlay_address, unheld};
 use self::longest::longest;
 use self::no_route::lines;
 pub use self::no_route::{NoRoute, NoRouteToPod, UnroutedAddresses};
-use self::seen::{ClusterView, underlay_address, unheld};
 pub use self::source::{RouteSource, routes};
 use crate::import::{Cluster, Node};
 use crate::interfaces::Interfaces;
@@ -355,10 +355,10 @@ pub fn closed_topology(
     name: &str,
     reserved: &Reserved,
 ) -> Result<Topology, TopologyError> {
-    let seen = ClusterView::new(cluster, name, reserved)?;
-    let mut unrouted = seen.unrouted();
+    let view = ClusterView::new(cluster, name, reserved)?;
+    let mut unrouted = view.unrouted();
     unrouted.extend(unheld(cluster));
-    let here = seen.here;
+    let here = view.here;
     let vxlan_macs = cluster
         .nodes
         .values()
@@ -367,15 +367,15 @@ pub fn closed_topology(
     Ok(Topology {
         connects_pods: true,
         ipam: cluster.ipam,
-        prefixes: routes(seen.routes().map(|it| (it.prefix, it.source, it.route))),
+        prefixes: routes(view.routes().map(|it| (it.prefix, it.source, it.route))),
         blocks: here.plan.blocks().to_vec(),
         tunnel_addresses: here.plan.tunnel_addresses().to_vec(),
         addresses: here.internal_ips.clone(),
         underlay: underlay_address(here),
-        senders: seen.senders(),
+        senders: view.senders(),
         vxlan_macs,
-        unpooled_blocks: seen.unpooled_blocks(),
-        unpooled_borrowed: seen.unpooled_borrowed(),
+        unpooled_blocks: view.unpooled_blocks(),
+        unpooled_borrowed: view.unpooled_borrowed(),
         unrouted,
     })
 }
@@ -386,8 +386,8 @@ pub fn contributions(
     name: &str,
     reserved: &Reserved,
 ) -> Result<Vec<Contribution>, TopologyError> {
-    let seen = ClusterView::new(cluster, name, reserved)?;
-    Ok(seen.routes().map(Contribution::from).collect())
+    let view = ClusterView::new(cluster, name, reserved)?;
+    Ok(view.routes().map(Contribution::from).collect())
 }
 
 /// Returns the topology for a node on which another CNI plugin connects the pods. All addresses count as outside the

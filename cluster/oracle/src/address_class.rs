@@ -17,7 +17,7 @@ use super::members::Member;
 use super::oracle::Oracle;
 use super::place::Place;
 use super::rules::{ClusterPeer, Entity, KubernetesPeer, Occupants, Rule, Terms};
-use super::services::ServiceMembers;
+use super::service_slices::ServiceMembers;
 use super::set::Set;
 use manx_objects::object::calico::{self, EntityRule};
 use manx_objects::object::cluster::ClusterProtocol;

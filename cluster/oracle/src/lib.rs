@@ -49,7 +49,7 @@ mod rules;
 mod selecting;
 mod selector;
 mod service_backends;
-mod services;
+mod service_slices;
 mod set;
 mod staged;
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::prepare::Preparer;
 use super::profiles::Profiles;
 use super::rules::Occupants;
 use super::selecting::{ByNamespace, Placed};
-use super::services::Services;
+use super::service_slices::ServiceSlices;
 use super::tiers::{self, Tier};
 use manx_objects::contents::Stored;
 use manx_objects::object::ObjectKey;
@@ -37,7 +37,7 @@ impl Oracle {
     /// Like [`Oracle::new`], for a known source of the nodes' blocks.
     pub fn with_blocks(objects: &BTreeMap<ObjectKey, Stored>, source: BlockSource) -> Self {
         let members = Members::new(objects, source);
-        let services = Services::new(objects);
+        let services = ServiceSlices::new(objects);
         let preparer = Preparer { members: &members, services: &services };
         let policies = policies::read(objects, &preparer);
         let tiers = tiers::arrange(objects, &policies);

@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use super::members::{Member, Members, Role};
 use super::rules::{CalicoTerms, ClusterPeer, Entity, KubernetesPeer, Rule, Terms};
 use super::selector::{self, Language, Selector};
-use super::services::Services;
+use super::service_slices::ServiceSlices;
 use super::set::Set;
 use manx_objects::object::calico::{self, Action, EntityRule};
 use manx_objects::object::cluster::{self, ClusterAction, ClusterMatch};
@@ -19,7 +19,7 @@ pub(super) struct Unknown(pub(super) String);
 #[derive(Debug)]
 pub(super) struct Preparer<'a> {
     pub(super) members: &'a Members,
-    pub(super) services: &'a Services,
+    pub(super) services: &'a ServiceSlices,
 }
 
 impl Preparer<'_> {

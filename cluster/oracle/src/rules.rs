@@ -15,7 +15,7 @@ use super::direction::Direction;
 use super::matching::{in_block, in_net, protocol_number};
 use super::members::Member;
 use super::packet::{Packet, has_ports, is_of_family};
-use super::services::ServiceMembers;
+use super::service_slices::ServiceMembers;
 use super::set::Set;
 use manx_objects::object::calico::{self, Action, EntityRule};
 use manx_objects::object::cluster::{self, ClusterProtocol};

@@ -19,15 +19,15 @@ impl Entrance {
     pub const NOWHERE: Self = Self { back: EncodedNextHop(u32::MAX), significant_bits: u32::MAX };
     /// The host port. Its sources are the node, the world, and service addresses at which processes of the node answer.
     pub const HOST: Self = Self {
-        back: NextHop::Host.encode(),
-        significant_bits: !(EncodedNextHop::NODE_OR_HOST | EncodedNextHop::HOST_OR_SERVICE),
+        back: NextHop::World.encode(),
+        significant_bits: !(EncodedNextHop::NODE_OR_WORLD | EncodedNextHop::WORLD_OR_SERVICE),
     };
     /// The port of packets that the node forwards. It admits the world's sources. It also admits the node's addresses,
     /// which masqueraded senders have. Replies from the node's own addresses come in here, too, after the kernel has
     /// undone their translation; their flow shows that they are replies.
     pub const FORWARDED: Self = Self {
         back: EncodedNextHop::FORWARDED,
-        significant_bits: !EncodedNextHop::HOST_OR_FORWARDED,
+        significant_bits: !EncodedNextHop::WORLD_OR_FORWARDED,
     };
     /// The service port. Its sources are translated packets of this node's endpoints, and replies from service
     /// addresses.
@@ -43,7 +43,7 @@ impl Entrance {
     /// uplink.
     pub const NODE: Self = Self { back: NextHop::Node.encode(), significant_bits: u32::MAX };
     /// The uplink. Its source is the world.
-    pub const UPLINK: Self = Self { back: NextHop::Host.encode(), significant_bits: u32::MAX };
+    pub const UPLINK: Self = Self { back: NextHop::World.encode(), significant_bits: u32::MAX };
 
     /// An endpoint's port.
     #[inline]
@@ -163,14 +163,14 @@ mod tests {
     #[test]
     fn each_port_of_the_node_admits_what_may_come_there_and_nothing_else() {
         use NextHop::{
-            Endpoint, Forwarded, Host, HostSide, ManxPorts, NoRoute, Node, Service, Translated,
-            Tunnel, Unreachable,
+            Endpoint, Forwarded, HostSide, ManxPorts, NoRoute, Node, Service, Translated, Tunnel,
+            Unreachable, World,
         };
         let all = [
             NoRoute,
             Unreachable,
             Node,
-            Host,
+            World,
             Forwarded,
             Service,
             Translated,
@@ -182,12 +182,12 @@ mod tests {
             HostSide(2),
         ];
         for (entrance, wanted) in [
-            (Entrance::HOST, &[Node, Host, Service][..]),
-            (Entrance::FORWARDED, &[Host, Forwarded]),
+            (Entrance::HOST, &[Node, World, Service][..]),
+            (Entrance::FORWARDED, &[World, Forwarded]),
             (Entrance::SERVICE, &[Service, Translated]),
             (Entrance::MANX_PORTS, &[ManxPorts]),
             (Entrance::NODE, &[Node]),
-            (Entrance::UPLINK, &[Host]),
+            (Entrance::UPLINK, &[World]),
             (Entrance::NOWHERE, &[]),
         ] {
             let admitted: Vec<_> =

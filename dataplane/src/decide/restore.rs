@@ -2,8 +2,8 @@
 
 use super::address_lookup::{by_return_path, current_epoch, lookup_ends};
 use super::key::transport;
+use super::kube_proxy;
 use super::route::connects;
-use super::service;
 use super::state::DecisionState;
 use super::stored_decision::{translated_owner, write_decision};
 use super::tracked::evaluate;
@@ -46,7 +46,7 @@ pub fn restore(
     let Some(((pair, ends), verdict, epoch)) = judge(tables, record) else {
         return RestoreOutcome::Ended;
     };
-    let leads = service::refusal(pair).is_none()
+    let leads = kube_proxy::refusal(pair).is_none()
         && (pair.from != pair.to || record.second.is_some())
         && tables.link(ends.from).is_some()
         && tables.link(ends.to).is_some();

@@ -21,17 +21,19 @@ pub(super) fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
         | (_, NextHop::Endpoint(_) | NextHop::Unreachable | NextHop::NoRoute)
         | (NextHop::Node | NextHop::Forwarded, NextHop::Tunnel(_))
         | (NextHop::Tunnel(_), NextHop::Node) => true,
-        (NextHop::Node, NextHop::Host) | (NextHop::Host, NextHop::Node) => tables.uplink.is_some(),
+        (NextHop::Node, NextHop::World) | (NextHop::World, NextHop::Node) => {
+            tables.uplink.is_some()
+        }
         (
             NextHop::Node
-            | NextHop::Host
+            | NextHop::World
             | NextHop::Forwarded
             | NextHop::Tunnel(_)
             | NextHop::Visitor(_)
             | NextHop::NoRoute
             | NextHop::Unreachable,
             NextHop::Node
-            | NextHop::Host
+            | NextHop::World
             | NextHop::Forwarded
             | NextHop::Tunnel(_)
             | NextHop::Visitor(_)

@@ -6,12 +6,12 @@ use ahash::RandomState;
 
 use super::address_lookup::SourceCache;
 use super::flow_decision::FlowDecision;
-use super::service::ServiceBudgets;
+use super::kube_proxy::ServiceBudgets;
 use super::untracked_hook::UntrackedHookCache;
 use crate::flow::{FlowTable, WorkerId};
 use crate::fragment::FragmentTracker;
 use crate::report::PortRefused;
-use crate::services::Affinities;
+use crate::services::SessionAffinities;
 
 /// The state that a worker keeps between packets.
 pub struct DecisionState {
@@ -26,7 +26,7 @@ pub struct DecisionState {
     /// What is left of each endpoint's budget of new flows to service addresses.
     pub service_budgets: ServiceBudgets,
     /// The last backend of each client of a service. All workers share it.
-    pub affinities: Arc<Affinities>,
+    pub affinities: Arc<SessionAffinities>,
     /// The source of random numbers, and how many have been drawn.
     pub random: (RandomState, u64),
     /// The number of live flows that were evicted for others.

@@ -23,7 +23,7 @@ pub(super) fn flow_owner(ends: &FlowEnds) -> Owner {
 /// counts for the namespace of the Service, so it takes nothing from clients of other namespaces.
 pub(super) fn translated_owner(tables: &Tables, first: &DirectedKey, ends: &FlowEnds) -> Owner {
     let owner = flow_owner(ends);
-    if owner != Owner::NODE || ends.from != NextHop::Host {
+    if owner != Owner::NODE || ends.from != NextHop::World {
         return owner;
     }
     let asked = FrontendKey::asked_by(&first.key, first.original);
@@ -157,7 +157,7 @@ fn attachment_ids(tables: &Tables, ends: &FlowEnds) -> [u32; 2] {
         NextHop::NoRoute
         | NextHop::Unreachable
         | NextHop::Node
-        | NextHop::Host
+        | NextHop::World
         | NextHop::Forwarded
         | NextHop::Tunnel(_)
         | NextHop::Service

@@ -5,9 +5,9 @@ use manx_policy_compiler::model::Transport;
 use super::address_lookup::{by_return_path, current_epoch, lookup_ends};
 use super::flow_decision::FlowDecision;
 use super::key::{icmp_query, key_from_parts, transport};
+use super::kube_proxy;
 use super::metadata::{PacketMetadata, PacketRef};
 use super::route::connects;
-use super::service;
 use super::state::DecisionState;
 use super::stored_decision::{
     cached_verdict_at, count_packet, decide_by_verdict, flow_owner, keeps_established,
@@ -108,7 +108,7 @@ fn open_flow(
     {
         return decision;
     }
-    if let Some(reason) = service::refusal(pair) {
+    if let Some(reason) = kube_proxy::refusal(pair) {
         return FlowDecision::drop(reason);
     }
     let opens = name.key.protocol() != protocol::TCP || metadata.tcp_flags.opens();
@@ -123,7 +123,7 @@ fn open_flow(
     let decision = FlowDecision::from_verdict(pair, &verdict);
     if decision.forwards()
         && let Some(reason) =
-            service::account(tables, &mut state.service_budgets, (pair, &ends), asked, now)
+            kube_proxy::account(tables, &mut state.service_budgets, (pair, &ends), asked, now)
     {
         return FlowDecision::drop(reason);
     }
@@ -154,7 +154,7 @@ pub(super) fn evaluate(
     (destination, transport): (Address, Transport),
 ) -> PolicyVerdict {
     if ends.to == NextHop::Service {
-        return service::evaluate(tables, ends, destination, transport);
+        return kube_proxy::evaluate(tables, ends, destination, transport);
     }
     let views = PolicyViews::untranslated(*ends, transport);
     policy::evaluate_policy(tables, views, UntrackedAllows::NONE)

@@ -19,9 +19,9 @@ pub(super) struct Bucket {
 }
 
 /// A set of a bucket's ways: two bits for each way.
-pub(super) struct Ways(u32);
+pub(super) struct WaySet(u32);
 
-impl Iterator for Ways {
+impl Iterator for WaySet {
     type Item = usize;
 
     #[inline]
@@ -35,8 +35,8 @@ impl Iterator for Ways {
 impl Bucket {
     /// The ways with this tag.
     #[inline]
-    pub(super) fn ways_with_tag(&self, tag: u16) -> Ways {
-        Ways(lanes::equal(self.tags, tag))
+    pub(super) fn ways_with_tag(&self, tag: u16) -> WaySet {
+        WaySet(lanes::equal(self.tags, tag))
     }
 
     #[inline]

@@ -45,4 +45,4 @@ pub use second_key::DirectedKey;
 pub use shards::{MAX_WORKERS, Shards, WorkerId};
 pub use state::{Admission, FlowDirection, FlowState, TcpFlags};
 pub use table::{Evicted, FlowTable, Found, Guess, Victims};
-pub use two_keys::{Holder, KeyTaken, PlaceInFlow, ReservedKey, TwoKeys};
+pub use two_keys::{KeyOwner, KeyTaken, PlaceInFlow, ReservedKey, TwoKeys};

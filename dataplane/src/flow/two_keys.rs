@@ -93,7 +93,7 @@ impl PlaceInFlow {
 
 /// The flow that has a key.
 #[derive(Debug, Clone, Copy)]
-pub struct Holder {
+pub struct KeyOwner {
     /// Its slot.
     pub found: Found,
     /// Its owner.
@@ -200,12 +200,12 @@ impl FlowTable {
     }
 
     /// The flow that already has a key, so that it is refused as a second key.
-    pub fn holder(&self, key: &FlowKey) -> Option<Holder> {
+    pub fn key_owner(&self, key: &FlowKey) -> Option<KeyOwner> {
         let found = self.find(self.hash(key), key);
         let slot = found.0?;
         let line = &self.first_lines[slot as usize];
         let owner = self.slots.owner(slot);
-        Some(Holder { found, owner, state: line.state(), last_seen: line.last_seen() })
+        Some(KeyOwner { found, owner, state: line.state(), last_seen: line.last_seen() })
     }
 
     /// The second key of a flow, if it has one.

@@ -27,7 +27,7 @@ use crate::fragment::FragmentTracker;
 use crate::packet::Packet;
 use crate::port::Intake;
 use crate::report::Report;
-use crate::services::Affinities;
+use crate::services::SessionAffinities;
 use crate::stage::Stage;
 use crate::sys::memory::prefetch;
 use crate::sys::shared_file::SharedFile;
@@ -68,7 +68,7 @@ const AHEAD: usize = 16;
 impl Pipeline {
     pub(crate) fn new(
         sizes: Sizes,
-        (shards, affinities): (Option<Arc<Shards>>, Arc<Affinities>),
+        (shards, affinities): (Option<Arc<Shards>>, Arc<SessionAffinities>),
         seed: HashSeed,
         mesh: &WorkerMesh,
         reports: Sender<Report>,

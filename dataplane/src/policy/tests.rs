@@ -77,7 +77,7 @@ fn view(tables: &Tables, to: NextHop, (address, port): (IpAddr, u16)) -> PolicyV
     let identities = [CLIENT, address].map(|address| tables.image.identity(address));
     let l4 = L4Header::Ports { source: 40_000, destination: port };
     let transport = Transport { protocol: Protocol::Tcp.number(), l4 };
-    PolicyView { ends: FlowEnds { from: NextHop::Host, to, identities }, transport }
+    PolicyView { ends: FlowEnds { from: NextHop::World, to, identities }, transport }
 }
 
 #[test]

@@ -105,7 +105,7 @@ impl Datagrams {
                 } else {
                     Disposition::Malformed
                 };
-                judged.settle(packet, &mut received, pool, into);
+                judged.account(packet, &mut received, pool, into);
             }
             match outcome {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,

@@ -67,7 +67,7 @@ impl PacketIo for Icmpv6Raw {
         for _ in 0..limit {
             let Some(mut packet) = pool.take() else { break };
             match self.receive_one(&mut packet) {
-                Ok(disposition) => disposition.settle(packet, &mut received, pool, into),
+                Ok(disposition) => disposition.account(packet, &mut received, pool, into),
                 Err(error) => {
                     pool.put(packet);
                     match error.kind() {

@@ -99,7 +99,7 @@ enum Disposition {
 impl Disposition {
     /// Appends the packet, or counts it and returns its buffer.
     #[inline]
-    fn settle(
+    fn account(
         self,
         packet: Packet,
         received: &mut Received,

@@ -100,7 +100,7 @@ impl Ring {
                     };
                     self.slots.release(1);
                     left -= 1;
-                    judged.settle(packet, &mut received, pool, into);
+                    judged.account(packet, &mut received, pool, into);
                 }
             }
         }

@@ -34,7 +34,7 @@ const NEAR: usize = 1024;
 /// for each service port. So an entry of a namespace is removed only for further clients of that namespace, or for a
 /// namespace that has fewer entries. Senders cannot choose buckets, because the hash has a random key.
 #[derive(Debug)]
-pub struct Affinities {
+pub struct SessionAffinities {
     random: RandomState,
     buckets: ZeroedPages<Bucket>,
 }
@@ -121,14 +121,14 @@ impl Name {
     }
 }
 
-impl Affinities {
+impl SessionAffinities {
     /// Creates an empty table. A bucket uses memory only after its first use. Returns an error if there is no address
     /// space.
     pub fn new() -> io::Result<Self> {
         Self::with_seed(HashSeed::random())
     }
 
-    /// Like [`Affinities::new`], with a hash of this seed.
+    /// Like [`SessionAffinities::new`], with a hash of this seed.
     pub fn with_seed(seed: HashSeed) -> io::Result<Self> {
         let buckets = ZeroedPages::new(ENTRIES / WAYS, Pages::Small)?;
         Ok(Self { random: seed.hasher("affinities"), buckets })
@@ -214,7 +214,7 @@ mod tests {
     }
 
     /// The number of a frontend's clients that are remembered, if each got the first backend.
-    fn remembered(affinities: &Affinities, frontend: &Frontend, clients: u32) -> usize {
+    fn remembered(affinities: &SessionAffinities, frontend: &Frontend, clients: u32) -> usize {
         let first = Some(frontend.backends[0]);
         (0..clients).filter(|n| affinities.backend(frontend, client(*n), 9) == first).count()
     }
@@ -255,7 +255,7 @@ mod tests {
             (near - 1..most, 0..most, 5 * near),
             (0..near, near - 1..near, near - 1),
         ] {
-            let affinities = Affinities::new().unwrap();
+            let affinities = SessionAffinities::new().unwrap();
             affinities.note(&of(before.clone()), client(1), backend(place), 1);
             // The clock of the worker that searches may be behind.
             for second in [0, 1, 2] {
@@ -271,13 +271,13 @@ mod tests {
     fn a_namespace_with_a_crowd_of_clients_leaves_another_its_clients() {
         const FEW: u32 = 2_000;
         let few = frontend(1, 1);
-        let note = |affinities: &Affinities, frontend: &Frontend, clients: u32| {
+        let note = |affinities: &SessionAffinities, frontend: &Frontend, clients: u32| {
             for n in 0..clients {
                 affinities.note(frontend, client(n), frontend.backends[0], 1 + n % 5);
             }
         };
         for comes_last in [false, true] {
-            let affinities = Affinities::new().unwrap();
+            let affinities = SessionAffinities::new().unwrap();
             if !comes_last {
                 note(&affinities, &few, FEW);
             }

@@ -1,6 +1,6 @@
 //! The backend of a new connection.
 
-use super::affinity::Affinities;
+use super::affinity::SessionAffinities;
 use super::consistent::heaviest;
 use super::table::{Backend, Frontend};
 use crate::wire::address::Address;
@@ -10,7 +10,7 @@ use crate::wire::address::Address;
 /// choose the same backend for the client. `None`: there is no backend.
 pub fn choose(
     frontend: &Frontend,
-    affinities: &Affinities,
+    affinities: &SessionAffinities,
     client: (Address, u16),
     chance: Option<u32>,
     now: u32,
@@ -52,7 +52,7 @@ mod tests {
         /// Each backend gets the same share of all random numbers, except for a difference of one number.
         #[test]
         fn every_backend_has_the_same_chance(count in 1u32..200) {
-            let (frontend, affinities) = (frontend(1, count, None), Affinities::new().unwrap());
+            let (frontend, affinities) = (frontend(1, count, None), SessionAffinities::new().unwrap());
             let mut firsts = BTreeMap::new();
             // The choice grows with the number, so the first number of each backend determines all shares.
             for backend in 0..count {
@@ -75,7 +75,7 @@ mod tests {
         fn a_client_keeps_its_backend_until_its_timeout(
             steps in prop::collection::vec((0u32..5, 0u64..3, any::<u32>(), 0u32..15, 1u32..6), 1..60),
         ) {
-            let affinities = Affinities::new().unwrap();
+            let affinities = SessionAffinities::new().unwrap();
             let mut last = BTreeMap::new();
             let mut now = 100;
             for (n, id, chance, wait, count) in steps {
@@ -98,7 +98,8 @@ mod tests {
 
     #[test]
     fn a_crowd_of_clients_takes_no_more_room() {
-        let (frontend, affinities) = (frontend(1, 7, Some(1000)), Affinities::new().unwrap());
+        let (frontend, affinities) =
+            (frontend(1, 7, Some(1000)), SessionAffinities::new().unwrap());
         for n in 0..300_000 {
             assert!(choose(&frontend, &affinities, client(n), Some(n), n / 1000).is_some());
         }

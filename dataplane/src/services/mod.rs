@@ -3,7 +3,7 @@
 //! - [`ServiceTable`] is the table, a part of [`Tables`](crate::tables::Tables). The control loop derives the next
 //!   table from the last one by setting the entries that have changed; the rest is shared.
 //! - A [`Frontend`] is one address, protocol and port of a service, with its [`Backend`]s and [`Clients`].
-//! - [`choose`] chooses the backend of a new connection: by the client's [affinity](Affinities), [the same on all
+//! - [`choose`] chooses the backend of a new connection: by the client's [affinity](SessionAffinities), [the same on all
 //!   nodes](MOST_WEIGHED), or at random.
 //!
 //! This module does not open flows or change packets.
@@ -16,7 +16,7 @@ mod clients;
 mod consistent;
 mod table;
 
-pub use affinity::{Affinities, MOST_BACKENDS};
+pub use affinity::{MOST_BACKENDS, SessionAffinities};
 pub use choice::choose;
 pub use clients::Clients;
 pub use consistent::MOST_WEIGHED;

@@ -101,7 +101,7 @@ pub struct ServiceTable {
     /// namespace.
     named: Parts<(u64, Address), ()>,
     /// The backends that visitors may reach, as visitors address them, each with the frontends that lead there.
-    for_visitors: Parts<FrontendKey, Ways>,
+    for_visitors: Parts<FrontendKey, VisitorFrontends>,
     gone: u32,
     new: u32,
 }
@@ -144,7 +144,7 @@ impl ServiceTable {
     /// The frontend by which every visitor of this address and port of a backend has come in. `None`: there are several
     /// such frontends, or none.
     pub fn only_way(&self, at: &FrontendKey) -> Option<FrontendKey> {
-        let Ways { count, address, port } = *self.for_visitors.get(at)?;
+        let VisitorFrontends { count, address, port } = *self.for_visitors.get(at)?;
         let address = Address::v6(address.to_be_bytes());
         (count == 1).then_some(FrontendKey { address, port, ..*at })
     }
@@ -209,9 +209,9 @@ impl ServiceTable {
         self.new = self.new.wrapping_add(u32::from(is_new));
         for (backend, leads) in visits_changed(before.as_deref(), frontend.as_deref()) {
             let at = FrontendKey { address: backend.address, port: backend.port, ..key };
-            let ways = self.for_visitors.get(&at).copied().unwrap_or_default();
-            let ways = ways.with(&key, leads);
-            self.for_visitors.set(at, (ways.count > 0).then_some(ways));
+            let leading = self.for_visitors.get(&at).copied().unwrap_or_default();
+            let leading = leading.with(&key, leads);
+            self.for_visitors.set(at, (leading.count > 0).then_some(leading));
         }
         self.frontends.set(key, frontend);
     }
@@ -238,13 +238,13 @@ impl ServiceTable {
 /// The frontends that lead visitors to a backend: their number, and the XOR of their addresses and of their ports. So
 /// if one frontend is left, it is known, and no frontend takes memory of its own.
 #[derive(Debug, Clone, Copy, Default)]
-struct Ways {
+struct VisitorFrontends {
     count: u32,
     address: u128,
     port: u16,
 }
 
-impl Ways {
+impl VisitorFrontends {
     /// These frontends with one more, or with one fewer.
     fn with(self, key: &FrontendKey, leads: bool) -> Self {
         Self {

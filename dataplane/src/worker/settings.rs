@@ -8,7 +8,7 @@ use crate::flow::{MAX_WORKERS, Shards};
 use crate::hash_seed::HashSeed;
 use crate::pipeline::Sizes;
 use crate::pipeline::handoff::WorkerMesh;
-use crate::services::Affinities;
+use crate::services::SessionAffinities;
 
 /// Whether an idle worker sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,7 +37,7 @@ pub struct SharedState {
     pub(super) seed: HashSeed,
     pub(super) mesh: WorkerMesh,
     pub(super) shards: Option<Arc<Shards>>,
-    pub(super) affinities: Arc<Affinities>,
+    pub(super) affinities: Arc<SessionAffinities>,
     pub(super) closer: Closer,
 }
 
@@ -56,7 +56,7 @@ impl SharedState {
             return Ok(vec![Self::alone_seeded(seed)?]);
         }
         let shards = Arc::new(Shards::with_seed(sizes.flows * workers, seed)?);
-        let affinities = Arc::new(Affinities::with_seed(seed)?);
+        let affinities = Arc::new(SessionAffinities::with_seed(seed)?);
         let share = |mesh| Self {
             seed,
             mesh,
@@ -73,7 +73,7 @@ impl SharedState {
     }
 
     fn alone_seeded(seed: HashSeed) -> io::Result<Self> {
-        let affinities = Arc::new(Affinities::with_seed(seed)?);
+        let affinities = Arc::new(SessionAffinities::with_seed(seed)?);
         let (mesh, closer) = (WorkerMesh::alone(), Closer::default());
         Ok(Self { seed, mesh, shards: None, affinities, closer })
     }

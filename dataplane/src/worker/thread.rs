@@ -110,13 +110,13 @@ pub fn spawn(
     let mut worker = Worker::new(settings, share, receiver, reports, Arc::clone(&counters))?;
     let flow_records = Arc::clone(worker.flow_records());
     let commands = Commands { queue, waker: worker.poller.waker() };
-    let (settled, outcome) = crossbeam::channel::bounded(1);
+    let (started, outcome) = crossbeam::channel::bounded(1);
     let (begins, begun) = crossbeam::channel::bounded(1);
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         let _guard = AbortOnPanic;
         let outcome = drop_privileges_and_pin(settings.core);
-        let is_settled = outcome.is_ok();
-        if settled.send(outcome).is_ok() && is_settled && begun.recv().is_ok() {
+        let has_started = outcome.is_ok();
+        if started.send(outcome).is_ok() && has_started && begun.recv().is_ok() {
             worker.run();
         }
     })?;

@@ -76,7 +76,7 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
     // This comes before any other thread starts, because each thread has its own capabilities.
-    let kept = privileges::give_up(settings.bgp).map_err(Error::Capabilities)?;
+    let kept = privileges::drop_unneeded(settings.bgp).map_err(Error::Capabilities)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -99,8 +99,7 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         Ok(listener) => (Some(listener), None),
         Err(error) => (None, Some(error)),
     };
-    let observer =
-        manx_observe::start(settings.observed_at, health_listener, privileges::give_up_all);
+    let observer = manx_observe::start(settings.observed_at, health_listener, privileges::drop_all);
     if let Some(error) = refused {
         observer.served.fail("probes", &format!("not answered: {error}"));
     }

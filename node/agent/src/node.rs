@@ -51,7 +51,7 @@ use self::attachments::Attachments;
 pub(super) use self::attachments::WorkResult;
 use self::calculated::Calculated;
 use self::dataplane::Dataplane;
-use self::host_ports::HostPorts;
+use self::host_ports::HostPortGrants;
 pub(super) use self::inputs::Inputs;
 use self::node_statuses::{NodeStatusReports, Snapshot};
 use self::peering::Peering;
@@ -105,7 +105,7 @@ pub(super) struct Agent {
     /// The ports of the node that are routed to Manx.
     led_ports: Desired,
     /// The ports of the node that pods have (`hostPort`).
-    host_ports: HostPorts,
+    host_ports: HostPortGrants,
     /// The program that translates services.
     translates: Option<Translates>,
     /// The tunnels for which Calico's IPAM gives this node addresses.
@@ -171,7 +171,7 @@ impl Agent {
             check_ports: Instant::now() + CHECK_PORTS,
             check_host: Instant::now() + CHECK_HOST,
             led_ports: Desired::default(),
-            host_ports: HostPorts::load(&settings.socket),
+            host_ports: HostPortGrants::load(&settings.socket),
             translates: settings.services.translates(),
             tunnels: watch::Sender::default(),
             ipam: settings.ipam,
@@ -262,7 +262,7 @@ impl Agent {
     fn report_statuses(&mut self, now: Instant) {
         let Self { inputs, view, peering, node_addresses, status_reports, .. } = self;
         let Some(statuses) = inputs.source.node_statuses() else { return };
-        let due = status_reports.due(now, || statuses.requests());
+        let due = status_reports.take_due(now, || statuses.requests());
         if due.is_empty() {
             return;
         }

@@ -51,7 +51,7 @@ pub(crate) struct NodeAddresses {
 
 /// The decision that follows from the facts and the Node's object.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum AddressAction {
     /// The object has the wanted addresses, or keeps addresses that are no longer found.
     Stands,
     /// The object must get these annotations.
@@ -100,9 +100,9 @@ impl NodeAddresses {
     }
 
     /// Decides what must be done. A missing or invalid Node is reported elsewhere.
-    fn judge(&self, contents: &Contents) -> Verdict {
+    fn judge(&self, contents: &Contents) -> AddressAction {
         let Some(node) = object(contents, &self.node).filter(|_| self.writes) else {
-            return Verdict::Stands;
+            return AddressAction::Stands;
         };
         let (mut annotations, mut lacks) = (Annotations::new(), Vec::new());
         for (family, known, choice) in self.choices(node) {
@@ -116,17 +116,17 @@ impl NodeAddresses {
             }
         }
         if !lacks.is_empty() {
-            Verdict::Lacks(lacks.join("; "))
+            AddressAction::Lacks(lacks.join("; "))
         } else if annotations.is_empty() {
-            Verdict::Stands
+            AddressAction::Stands
         } else {
-            Verdict::Write(annotations)
+            AddressAction::Write(annotations)
         }
     }
 
-    /// The annotations of a verdict, unless they were written within the last minute.
-    fn due_write(&mut self, verdict: Verdict, now: Instant) -> Option<Annotations> {
-        let Verdict::Write(annotations) = verdict else { return None };
+    /// The annotations of an action, unless they were written within the last minute.
+    fn due_write(&mut self, action: AddressAction, now: Instant) -> Option<Annotations> {
+        let AddressAction::Write(annotations) = action else { return None };
         let is_written = self.written.as_ref().is_some_and(|(written, at)| {
             *written == annotations && now.saturating_duration_since(*at) < LOOKS
         });
@@ -145,8 +145,8 @@ impl NodeAddresses {
         now: Instant,
     ) -> Option<Annotations> {
         self.facts = facts;
-        let verdict = self.judge(contents);
-        self.due_write(verdict, now)
+        let action = self.judge(contents);
+        self.due_write(action, now)
     }
 
     /// The reason why a start waits, if it does. `warnings` lists failures at the API server.
@@ -289,11 +289,13 @@ fn known(family: Family, node: &Node) -> Known {
 }
 
 /// The reason why a start waits, if it does. `warnings` lists failures at the API server.
-fn waiting(verdict: &Verdict, warnings: &[String]) -> Option<String> {
-    match verdict {
-        Verdict::Stands => None,
-        Verdict::Lacks(problem) => Some(format!("it waits for an address of this node: {problem}")),
-        Verdict::Write(wanted) => {
+fn waiting(action: &AddressAction, warnings: &[String]) -> Option<String> {
+    match action {
+        AddressAction::Stands => None,
+        AddressAction::Lacks(problem) => {
+            Some(format!("it waits for an address of this node: {problem}"))
+        }
+        AddressAction::Write(wanted) => {
             let wanted: Vec<&str> = wanted.values().map(String::as_str).collect();
             let wanted = wanted.join(" and ");
             let waits =

@@ -46,7 +46,7 @@ pub(crate) const MOVED_LOCAL: u32 = 4;
 
 /// The ports that are Manx's on the node's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ManxPorts {
+pub struct PortRanges {
     /// The source ports of pods' translated connections out of the cluster (`--egress-ports`).
     pub egress: PortRange,
     pub node_ports: PortRange,
@@ -61,7 +61,7 @@ pub struct Desired {
     /// The addresses at which services have node ports. 127.0.0.1 may be one, for the node's own processes.
     pub node_ports: BTreeSet<IpAddr>,
     /// The ports at these addresses that pods of this node have.
-    pub host_ports: BTreeSet<HostPort>,
+    pub host_ports: BTreeSet<GrantedPort>,
     /// The TCP ports among the node ports at which the agent itself answers. They stay the node's.
     pub health_checks: BTreeSet<SocketAddr>,
     /// The ranges of service addresses. Packets to them must not leave for unknown hosts while no agent runs.
@@ -70,14 +70,14 @@ pub struct Desired {
 
 /// A port of one of the node's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct HostPort {
+pub struct GrantedPort {
     pub address: IpAddr,
     pub transport: Transport,
     /// The port, from 1 to 65534.
     pub port: u16,
 }
 
-impl HostPort {
+impl GrantedPort {
     /// Returns `None` if rules cannot name ports of its protocol.
     pub(crate) fn new(key: &FrontendKey) -> Option<Self> {
         let transport = match key.protocol {
@@ -100,7 +100,7 @@ impl HostPort {
     }
 }
 
-impl fmt::Display for HostPort {
+impl fmt::Display for GrantedPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = SocketAddr::new(self.address, self.port);
         write!(f, "{} {address}", self.transport)
@@ -142,7 +142,7 @@ pub(crate) fn unmoved(family: Family) -> BTreeSet<Rule> {
 pub(crate) fn wanted(
     family: Family,
     desired: &Desired,
-    ports: ManxPorts,
+    ports: PortRanges,
     interfaces: Interfaces<'_>,
 ) -> BTreeSet<Rule> {
     let addresses = desired.of(family);
@@ -171,7 +171,7 @@ pub(crate) fn wanted(
         }
     }
     let host_ports = desired.host_ports.iter().filter(|it| of_family(&&it.address));
-    rules.extend(host_ports.filter_map(HostPort::rule));
+    rules.extend(host_ports.filter_map(GrantedPort::rule));
     let checks = desired.health_checks.iter().filter(|it| of_family(&&it.ip()));
     rules.extend(checks.filter_map(to_agent));
     rules
@@ -282,8 +282,8 @@ mod tests {
 
     const MANX: &str = "manx1";
 
-    fn ports() -> ManxPorts {
-        ManxPorts {
+    fn ports() -> PortRanges {
+        PortRanges {
             egress: PortRange::new(61000, 65534).unwrap(),
             node_ports: PortRange::new(30000, 32767).unwrap(),
         }

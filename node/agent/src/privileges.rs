@@ -16,14 +16,14 @@ const KEPT: [(CapabilitySet, &str); 3] = [
 const FOR_BGP: (CapabilitySet, &str) =
     (CapabilitySet::NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE to listen at BGP's port");
 
-/// Gives up all capabilities of the calling thread. A thread that reads data from arbitrary senders calls it.
-pub(super) fn give_up_all() -> io::Result<()> {
+/// Drops all capabilities of the calling thread. A thread that reads data from arbitrary senders calls it.
+pub(super) fn drop_all() -> io::Result<()> {
     keep_only(CapabilitySet::empty()).map(drop)
 }
 
-/// Gives up all other capabilities of the calling thread, and of all threads that it starts later. Returns a line for the
+/// Drops all other capabilities of the calling thread, and of all threads that it starts later. Returns a line for the
 /// log.
-pub(super) fn give_up(speaks_bgp: bool) -> io::Result<String> {
+pub(super) fn drop_unneeded(speaks_bgp: bool) -> io::Result<String> {
     let needed = || KEPT.into_iter().chain(speaks_bgp.then_some(FOR_BGP));
     let kept = keep_only(needed().map(|(capability, _)| capability).collect())?;
     let kept = needed().filter(|(capability, _)| kept.contains(*capability));

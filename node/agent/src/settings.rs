@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 use manx_analysis::services::{AgentSettings, Translates};
-use manx_dataplane::tables::Connections;
+use manx_dataplane::tables::TrackingSettings;
 use manx_dataplane::worker::Polling;
 
-pub use crate::port_rules::ManxPorts;
+pub use crate::port_rules::PortRanges;
 use manx_datastore::api_server::Access;
 use manx_devices::pod_device;
 pub use manx_ipam::plan::Ipam;
@@ -34,17 +34,17 @@ pub enum Datastore {
 
 /// The program that translates service addresses to endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Services {
+pub enum ServiceTranslator {
     /// No program translates. A service address is treated like any address outside of the cluster.
     None,
     /// kube-proxy, in the node's kernel.
     KubeProxy,
-    Manx(Translation),
+    Manx(ManxTranslationSettings),
 }
 
 /// The settings of Manx's own translation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Translation {
+pub struct ManxTranslationSettings {
     /// The ranges of cluster IPs. They are used if the cluster has no `ServiceCIDR`.
     pub ranges: Vec<IpNet>,
     /// The nets from which Services may have `externalIPs`.
@@ -52,7 +52,7 @@ pub struct Translation {
     /// The nets of the node's addresses that have node ports. If empty, its first address of each family has them.
     pub node_port_nets: Vec<IpNet>,
     /// The ports of the node's addresses that are Manx's.
-    pub ports: ManxPorts,
+    pub ports: PortRanges,
 }
 
 /// The owner of the pod network, which makes interfaces, gives out addresses and reaches other nodes.
@@ -85,7 +85,7 @@ pub struct Settings {
     pub uplink: Option<String>,
     /// Whether tunnel packets use a packet socket on the uplink, or only the raw socket.
     pub packet_socket: bool,
-    pub services: Services,
+    pub services: ServiceTranslator,
     pub network: Network,
     /// The allocator of pods' addresses, if the network is Manx's.
     pub ipam: Ipam,
@@ -97,20 +97,20 @@ pub struct Settings {
     /// One entry for each worker: the core to which it is pinned, if any.
     pub cores: Vec<Option<usize>>,
     /// The settings of connection tracking.
-    pub connections: Connections,
+    pub connections: TrackingSettings,
     /// Whether tables are proved before they are published.
     pub verify_tables: bool,
     /// A function that is called when the agent has started.
     pub report_ready: fn(),
 }
 
-impl Services {
+impl ServiceTranslator {
     /// The program that translates services, in the form that explanations need. `None` if there is none.
     pub fn translates(&self) -> Option<Translates> {
         match self {
             Self::None => None,
             Self::KubeProxy => Some(Translates::KubeProxy),
-            Self::Manx(Translation { external_ips, ports, .. }) => {
+            Self::Manx(ManxTranslationSettings { external_ips, ports, .. }) => {
                 let node_ports = (ports.node_ports.first(), ports.node_ports.last());
                 let external_ips = external_ips.clone();
                 Some(Translates::Manx(AgentSettings { node_ports, external_ips }))
@@ -123,6 +123,6 @@ impl Settings {
     /// Whether packets that the node forwards are sent to Manx: to its pods, or to services that it translates. If another
     /// plugin connects the pods, the node reaches each pod by the pod's own link.
     pub fn takes_forwarded(&self) -> bool {
-        self.network == Network::Manx || matches!(self.services, Services::Manx(_))
+        self.network == Network::Manx || matches!(self.services, ServiceTranslator::Manx(_))
     }
 }

@@ -30,7 +30,7 @@ use crate::interfaces::{FORWARDED, HOST, SERVICES};
 use crate::port_reservation;
 pub use crate::port_reservation::Error as PortsError;
 use crate::port_rules::{self, Interfaces, MOVED_LOCAL, Present};
-pub use crate::port_rules::{Desired, HostPort, ManxPorts};
+pub use crate::port_rules::{Desired, GrantedPort, PortRanges};
 pub use crate::reconcile::Findings;
 use crate::reconcile::Pass;
 
@@ -93,7 +93,7 @@ fn found(rules: &[String]) -> String {
 /// The settings of the port.
 #[derive(Debug, Clone)]
 pub struct TranslationSettings {
-    pub ports: ManxPorts,
+    pub ports: PortRanges,
     /// The file with the ports that Manx has reserved, in a folder that exists.
     pub record: PathBuf,
 }
@@ -155,8 +155,8 @@ impl TranslationDevice {
 
     /// Reserves the ports before rules route them to Manx.
     fn reserve(&self, desired: &Desired, pass: &mut Pass) -> Result<(), Error> {
-        let ManxPorts { egress, node_ports } = self.settings.ports;
-        let host_ports = desired.host_ports.iter().filter_map(HostPort::range);
+        let PortRanges { egress, node_ports } = self.settings.ports;
+        let host_ports = desired.host_ports.iter().filter_map(GrantedPort::range);
         let ranges: Vec<PortRange> = [egress, node_ports].into_iter().chain(host_ports).collect();
         let (record, only_looks) = (&self.settings.record, pass.only_looks);
         let (ports, is_there) =

@@ -72,9 +72,9 @@ pub struct BgpPrefixes {
     /// The prefixes refused since the session began: loops, unusable next hops, and prefixes that an import filter rejects.
     pub refused: u64,
     /// The prefixes that are announced to the peer now.
-    pub told: usize,
+    pub announced: usize,
     /// The malformed UPDATEs of the peer that did not end the session (RFC 7606).
     pub malformed: u64,
     /// The prefixes that could not be announced, because their attributes fit into no message.
-    pub untold: u64,
+    pub unannounced: u64,
 }

@@ -1,7 +1,7 @@
 //! Leases: the addresses of each pod of a node, and the container runtime's identification of its attachment.
 //!
 //! A node that allocates by itself has at most one block of each family (Kubernetes, `Node.spec.podCIDRs`). Its addresses
-//! are given out in [turn](crate::turn). A caller may also name a pod's addresses, inside or outside of a block, and gets
+//! are given out in [turn](crate::free_order). A caller may also name a pod's addresses, inside or outside of a block, and gets
 //! exactly these or an error.
 //!
 //! This is bookkeeping without I/O; [`host_local`](crate::host_local) stores it.
@@ -12,8 +12,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::block::is_for_pods;
+use crate::free_order::FreeOrder;
 use crate::plan::Plan;
-use crate::turn::Turn;
 use manx_api::{AttachmentId, ErrorKind, PodName};
 use manx_objects::few;
 
@@ -101,7 +101,7 @@ impl Error {
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leases {
-    pub(crate) turns: Vec<Turn>,
+    pub(crate) orders: Vec<FreeOrder>,
     pub(crate) pods: BTreeMap<PodName, Vec<IpAddr>>,
     used: BTreeSet<IpAddr>,
     /// Whether the cluster's pools give the addresses out, and leases only remember them.
@@ -113,25 +113,25 @@ pub struct Leases {
 impl Leases {
     /// Leases of `blocks`, without pods.
     pub fn new(blocks: &[IpNet]) -> Result<Self, Error> {
-        let mut turns: Vec<Turn> = Vec::new();
+        let mut orders: Vec<FreeOrder> = Vec::new();
         for net in blocks {
-            let turn = Turn::new(*net).ok_or(Error::TooSmall(*net))?;
-            let nets = || turns.iter().map(|it| it.block().net());
+            let order = FreeOrder::new(*net).ok_or(Error::TooSmall(*net))?;
+            let nets = || orders.iter().map(|it| it.block().net());
             if let Some(other) = nets().find(|it| it.addr().is_ipv4() == net.addr().is_ipv4()) {
-                return Err(Error::TwoBlocks(other, turn.block().net()));
+                return Err(Error::TwoBlocks(other, order.block().net()));
             }
-            turns.push(turn);
+            orders.push(order);
         }
-        if turns.is_empty() {
+        if orders.is_empty() {
             return Err(Error::NoBlock);
         }
-        Ok(Self { turns, ..Self::without_blocks() })
+        Ok(Self { orders, ..Self::without_blocks() })
     }
 
     /// Leases without pods and without blocks. All addresses will be named, because another CNI plugin gives them out.
     pub fn without_blocks() -> Self {
-        let (turns, pods, used, ids) = Default::default();
-        Self { turns, pods, used, is_of_pools: false, ids }
+        let (orders, pods, used, ids) = Default::default();
+        Self { orders, pods, used, is_of_pools: false, ids }
     }
 
     /// Leases without pods and without blocks. All addresses will be named, because the cluster's pools give them out
@@ -142,7 +142,7 @@ impl Leases {
 
     /// Whether another CNI plugin gives the addresses out.
     pub(crate) fn is_of_other_plugin(&self) -> bool {
-        self.turns.is_empty() && !self.is_of_pools
+        self.orders.is_empty() && !self.is_of_pools
     }
 
     /// The allocator of the addresses, as text for people.
@@ -176,19 +176,19 @@ impl Leases {
 
     /// Whether every block has an address for one more pod.
     pub fn check_room(&self) -> Result<(), Error> {
-        self.turns.iter().try_for_each(|turn| self.next(turn, &BTreeMap::new()).map(drop))
+        self.orders.iter().try_for_each(|order| self.next(order, &BTreeMap::new()).map(drop))
     }
 
     /// The blocks, each with the numbers of its used and its free addresses.
     pub fn usage(&self) -> impl Iterator<Item = (IpNet, u64, u128)> {
-        self.turns.iter().map(Turn::block).map(|block| {
+        self.orders.iter().map(FreeOrder::block).map(|block| {
             let used = self.used.iter().filter(|it| block.number(**it).is_some()).count() as u64;
             (block.net(), used, block.capacity() - u128::from(used))
         })
     }
 
     pub fn blocks(&self) -> Vec<IpNet> {
-        self.turns.iter().map(|turn| turn.block().net()).collect()
+        self.orders.iter().map(|order| order.block().net()).collect()
     }
 
     /// Gives a pod the next address of each block, or none if one block has none left. A pod that has addresses keeps them.
@@ -201,13 +201,13 @@ impl Leases {
         if let Some(addresses) = self.pods.get(pod) {
             return Ok(addresses.clone());
         }
-        if self.turns.is_empty() {
+        if self.orders.is_empty() {
             return Err(Error::NoBlock);
         }
         let numbers: Vec<u128> =
-            self.turns.iter().map(|turn| self.next(turn, others)).collect::<Result<_, _>>()?;
-        let turns = self.turns.iter_mut().zip(numbers);
-        let addresses: Vec<IpAddr> = turns.map(|(turn, number)| turn.take(number)).collect();
+            self.orders.iter().map(|order| self.next(order, others)).collect::<Result<_, _>>()?;
+        let orders = self.orders.iter_mut().zip(numbers);
+        let addresses: Vec<IpAddr> = orders.map(|(order, number)| order.take(number)).collect();
         self.used.extend(&addresses);
         self.pods.insert(pod.clone(), addresses.clone());
         Ok(addresses)
@@ -221,7 +221,7 @@ impl Leases {
         }
         self.check_pins(wanted)?;
         for address in wanted {
-            self.turns.iter_mut().for_each(|turn| turn.stop_resting(*address));
+            self.orders.iter_mut().for_each(|order| order.stop_resting(*address));
             self.used.insert(*address);
         }
         self.pods.insert(pod.clone(), wanted.to_vec());
@@ -260,17 +260,17 @@ impl Leases {
 
     /// Whether the addresses are one from each block, like those that [`Leases::assign`] gives.
     pub(crate) fn is_of_blocks(&self, addresses: &[IpAddr]) -> bool {
-        let mut pairs = self.turns.iter().zip(addresses);
-        addresses.len() == self.turns.len()
-            && pairs.all(|(turn, it)| turn.block().number(*it).is_some())
+        let mut pairs = self.orders.iter().zip(addresses);
+        addresses.len() == self.orders.len()
+            && pairs.all(|(order, it)| order.block().number(*it).is_some())
     }
 
     /// The number of the next address in turn that no pod of this node has, and that is not in `others`.
-    fn next(&self, turn: &Turn, others: &BTreeMap<IpAddr, String>) -> Result<u128, Error> {
+    fn next(&self, order: &FreeOrder, others: &BTreeMap<IpAddr, String>) -> Result<u128, Error> {
         let is_used =
             |address: IpAddr| self.used.contains(&address) || others.contains_key(&address);
-        turn.next(self.used.len() + others.len(), is_used).ok_or_else(|| {
-            let block = turn.block().net();
+        order.next(self.used.len() + others.len(), is_used).ok_or_else(|| {
+            let block = order.block().net();
             let in_block = |address: &IpAddr| block.contains(address);
             let others = others.iter().filter(|(it, _)| in_block(it) && !self.used.contains(it));
             Error::Exhausted {
@@ -291,7 +291,7 @@ impl Leases {
         let addresses = self.pods.remove(pod).unwrap_or_default();
         for address in &addresses {
             self.used.remove(address);
-            self.turns.iter_mut().for_each(|turn| turn.rest(*address));
+            self.orders.iter_mut().for_each(|order| order.rest(*address));
         }
         self.ids.remove(pod);
         addresses

@@ -3,7 +3,7 @@
 //! The layers, in order:
 //! - [`block`]: the use of each address of one block. A pure function of the block.
 //! - [`plan`]: a node's blocks, and the node's own addresses in them. The topology uses it.
-//! - [`turn`]: the order in which a block's addresses are given out, and the addresses that rest.
+//! - [`free_order`]: the order in which a block's addresses are given out, and the addresses that rest.
 //! - [`leases`]: the addresses of each pod. It does no I/O.
 //! - [`store`]: records that are changed by compare-and-swap; [`mod@file`] keeps one in a file.
 //! - [`host_local`]: the allocator of one host over a store: reserve, then commit or abort; release.
@@ -18,10 +18,10 @@
 
 pub mod block;
 pub mod file;
+pub mod free_order;
 pub mod host_local;
 pub mod leases;
 pub mod plan;
 pub mod store;
-pub mod turn;
 
 mod saved;

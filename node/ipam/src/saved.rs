@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::free_order::RESTING;
 use crate::leases::Leases;
-use crate::turn::RESTING;
 use manx_api::{AttachmentId, PodName};
 
 /// The version that is written. Version 1, without pinned addresses, and version 2, without attachments of container
@@ -49,10 +49,10 @@ struct SavedBlock {
 pub(crate) fn write(leases: &Leases) -> Result<Vec<u8>, serde_json::Error> {
     let all = leases.pods.iter().map(|(pod, addresses)| (pod.to_string(), addresses.clone()));
     let (pods, pinned) = all.partition(|(_, addresses)| leases.is_of_blocks(addresses));
-    let blocks = leases.turns.iter().map(|turn| SavedBlock {
-        cidr: turn.block().net().to_string(),
-        last: turn.last(),
-        resting: turn.resting().map(|number| number.to_string()).collect::<Vec<_>>().join(" "),
+    let blocks = leases.orders.iter().map(|order| SavedBlock {
+        cidr: order.block().net().to_string(),
+        last: order.last(),
+        resting: order.resting().map(|number| number.to_string()).collect::<Vec<_>>().join(" "),
     });
     let saved = Saved {
         version: if leases.is_of_pools { VERSION_OF_POOLS } else { VERSION },
@@ -85,20 +85,20 @@ pub(crate) fn read(text: &[u8]) -> Result<Leases, String> {
         [] => Leases::without_blocks(),
         nets => Leases::new(nets).map_err(|error| error.to_string())?,
     };
-    for (turn, SavedBlock { last, .. }) in leases.turns.iter_mut().zip(&blocks) {
-        turn.set_last(*last).map_err(|error| error.to_string())?;
+    for (order, SavedBlock { last, .. }) in leases.orders.iter_mut().zip(&blocks) {
+        order.set_last(*last).map_err(|error| error.to_string())?;
     }
     for (name, addresses) in pods {
         let pod = pod(&name)?;
-        if addresses.len() != leases.turns.len() {
+        if addresses.len() != leases.orders.len() {
             return Err(format!(
                 "{pod} has {} addresses of {} blocks",
                 addresses.len(),
-                leases.turns.len()
+                leases.orders.len()
             ));
         }
-        for (turn, address) in leases.turns.iter().zip(&addresses) {
-            turn.number(*address).map_err(|error| error.to_string())?;
+        for (order, address) in leases.orders.iter().zip(&addresses) {
+            order.number(*address).map_err(|error| error.to_string())?;
         }
         add_pod(&mut leases, &pod, &addresses)?;
     }
@@ -142,7 +142,7 @@ fn rest(leases: &mut Leases, at: usize, resting: &str) -> Result<(), String> {
         return Err(format!("{} addresses rest, and at most {RESTING} do", numbers.len()));
     }
     for number in numbers {
-        let block = *leases.turns[at].block();
+        let block = *leases.orders[at].block();
         if !(block.first()..=block.end()).contains(&number) {
             return Err(format!("number {number} of {} rests, and is no pod's", block.net()));
         }
@@ -150,11 +150,11 @@ fn rest(leases: &mut Leases, at: usize, resting: &str) -> Result<(), String> {
         if leases.is_used(&address) {
             return Err(format!("{address} rests, and a pod has it"));
         }
-        let turn = &mut leases.turns[at];
-        if turn.resting().any(|it| it == number) {
+        let order = &mut leases.orders[at];
+        if order.resting().any(|it| it == number) {
             return Err(format!("{address} rests twice"));
         }
-        turn.rest(address);
+        order.rest(address);
     }
     Ok(())
 }

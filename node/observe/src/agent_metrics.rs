@@ -85,7 +85,7 @@ pub struct PeerMetrics {
     /// Prefixes that peers announce now and this node has accepted.
     pub received: u64,
     /// Prefixes that are announced to peers now.
-    pub told: u64,
+    pub announced: u64,
     /// Sessions that were established.
     pub established: u64,
     /// Established sessions that have ended.
@@ -93,7 +93,7 @@ pub struct PeerMetrics {
     /// Announced prefixes of peers that were refused.
     pub refused: u64,
     /// Prefixes that could not be announced to peers, because their attributes fit into no message.
-    pub untold: u64,
+    pub unannounced: u64,
     /// Malformed UPDATEs of peers that did not end the session (RFC 7606).
     pub malformed: u64,
 }

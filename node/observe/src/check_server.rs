@@ -75,7 +75,7 @@ pub(crate) async fn follow(
 fn tell(failed: &[String], has_none: bool, served: &Served) {
     if failed.is_empty() {
         if !has_none || served.has_failed(NAME) {
-            served.settle(NAME);
+            served.succeed(NAME);
         }
         return;
     }

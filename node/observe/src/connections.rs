@@ -35,7 +35,7 @@ impl Connections {
             return;
         }
         let sources = self.0.iter().map(|(it, _)| *it).collect::<Vec<_>>();
-        if let Some(at) = given_up(&sources, source)
+        if let Some(at) = victim(&sources, source)
             && let Some((_, connection)) = self.0.remove(at)
         {
             connection.abort();
@@ -50,7 +50,7 @@ impl Connections {
 /// Chooses the connection that ends for one more from `new`. `sources` lists the connections' sources, the oldest first.
 /// The result is the oldest connection of the source that would then have the most connections. If several sources have as
 /// many, `new` comes first, and then the source with the oldest connection.
-fn given_up(sources: &[Source], new: Source) -> Option<usize> {
+fn victim(sources: &[Source], new: Source) -> Option<usize> {
     let count = |source: Source| {
         let others = sources.iter().filter(|it| **it == source).count();
         (others + usize::from(source == new), source == new)
@@ -85,14 +85,14 @@ mod tests {
     fn a_crowd_ends_its_own_oldest_connections_alone() {
         let [crowd, balancer, other] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(source);
         let full = [balancer, crowd, crowd, crowd];
-        assert_eq!(given_up(&full, crowd), Some(1));
-        assert_eq!(given_up(&full, balancer), Some(1));
-        assert_eq!(given_up(&full, other), Some(1));
+        assert_eq!(victim(&full, crowd), Some(1));
+        assert_eq!(victim(&full, balancer), Some(1));
+        assert_eq!(victim(&full, other), Some(1));
         // Among sources with equally many, the new connection's own source loses one, or else the source of the oldest
         // connection.
-        assert_eq!(given_up(&[crowd, balancer, crowd], balancer), Some(1));
-        assert_eq!(given_up(&[crowd, balancer], other), Some(0));
-        assert_eq!(given_up(&[Source::LOCAL; 3], Source::LOCAL), Some(0));
-        assert_eq!(given_up(&[], crowd), None);
+        assert_eq!(victim(&[crowd, balancer, crowd], balancer), Some(1));
+        assert_eq!(victim(&[crowd, balancer], other), Some(0));
+        assert_eq!(victim(&[Source::LOCAL; 3], Source::LOCAL), Some(0));
+        assert_eq!(victim(&[], crowd), None);
     }
 }

@@ -51,7 +51,7 @@ struct Turned {
 
 /// The answer to a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct HealthAnswer {
     pub well: bool,
     /// The answer as a sentence.
     pub text: String,
@@ -105,45 +105,47 @@ impl Running {
 
 impl Health {
     /// Whether the process should be left running.
-    pub fn liveness(&self, now: Instant) -> Verdict {
+    pub fn liveness(&self, now: Instant) -> HealthAnswer {
         match self {
-            Self::Starting(_) => Verdict::well("alive: the objects are read for the first time"),
+            Self::Starting(_) => {
+                HealthAnswer::well("alive: the objects are read for the first time")
+            }
             Self::Running(running) => match running.stands_still(now) {
-                Some(still) => Verdict::ill(still),
-                None => Verdict::well("alive: the control loop and every worker turn"),
+                Some(still) => HealthAnswer::ill(still),
+                None => HealthAnswer::well("alive: the control loop and every worker turn"),
             },
         }
     }
 
     /// Whether pods can be attached and their packets pass. At its start the agent may also wait for the sessions with its
     /// BGP peers. At the start it also waits for the sessions with BGP peers, if the settings request that.
-    pub fn readiness(&self, now: Instant) -> Verdict {
-        let verdict = self.carries_packets(now);
+    pub fn readiness(&self, now: Instant) -> HealthAnswer {
+        let answer = self.carries_packets(now);
         match self {
-            Self::Running(Running { awaits_peers: Some(peers), .. }) if verdict.well => {
-                Verdict::ill(format!("not ready: {peers}"))
+            Self::Running(Running { awaits_peers: Some(peers), .. }) if answer.well => {
+                HealthAnswer::ill(format!("not ready: {peers}"))
             }
-            _ => verdict,
+            _ => answer,
         }
     }
 
     /// Whether pods can be attached and their packets pass. Objects that may be out of date do not change that, but are
     /// mentioned.
-    fn carries_packets(&self, now: Instant) -> Verdict {
+    fn carries_packets(&self, now: Instant) -> HealthAnswer {
         let running = match self {
             Self::Starting(waits) => {
                 let waits = waits.as_ref().map(|it| format!(": {it}")).unwrap_or_default();
-                return Verdict::ill(format!(
+                return HealthAnswer::ill(format!(
                     "not ready: the objects have not been read, so nothing passes{waits}"
                 ));
             }
             Self::Running(running) => running,
         };
         if let Some(still) = running.stands_still(now) {
-            return Verdict::ill(still);
+            return HealthAnswer::ill(still);
         }
         if !running.published {
-            return Verdict::ill(
+            return HealthAnswer::ill(
                 "not ready: no tables are made of all objects yet, so nothing passes; `manx status` tells what is missing",
             );
         }
@@ -157,7 +159,7 @@ impl Health {
                 "; the last tables were refuted, those before stay in force: see `manx status`",
             );
         }
-        Verdict::well(text)
+        HealthAnswer::well(text)
     }
 
     /// The node's health for load balancers (kube-proxy's `ProxyHealth`).
@@ -202,7 +204,7 @@ impl ProxyHealth {
     }
 }
 
-impl Verdict {
+impl HealthAnswer {
     fn well(text: impl Into<String>) -> Self {
         Self { well: true, text: text.into() }
     }
@@ -237,13 +239,13 @@ mod tests {
         running.turn(now, [1].into_iter());
         assert!(!Health::Running(running.clone()).readiness(now).well);
         running.published = true;
-        assert_eq!(Health::Running(running.clone()).readiness(now), Verdict::well("ready"));
+        assert_eq!(Health::Running(running.clone()).readiness(now), HealthAnswer::well("ready"));
         let since = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
         running.stale = Some((since, "no answer for 4 s".to_owned()));
         running.refuted = true;
-        let verdict = Health::Running(running).readiness(now);
-        assert!(verdict.well);
-        insta::assert_snapshot!(verdict.text, @"ready; STALE since 2023-11-14T22:13:20Z: what was known stays in force: no answer for 4 s; the last tables were refuted, those before stay in force: see `manx status`");
+        let answer = Health::Running(running).readiness(now);
+        assert!(answer.well);
+        insta::assert_snapshot!(answer.text, @"ready; STALE since 2023-11-14T22:13:20Z: what was known stays in force: no answer for 4 s; the last tables were refuted, those before stay in force: see `manx status`");
     }
 
     #[test]
@@ -271,9 +273,9 @@ mod tests {
         assert!(Health::Running(running.clone()).liveness(at(start, 30)).well);
         running.turn(at(start, 31), [9, 7].into_iter());
         let health = Health::Running(running.clone());
-        for verdict in [health.liveness(at(start, 31)), health.readiness(at(start, 31))] {
-            assert!(!verdict.well);
-            assert_eq!(verdict.text, "worker 1 has not turned for 31 s: expected at most 30 s");
+        for answer in [health.liveness(at(start, 31)), health.readiness(at(start, 31))] {
+            assert!(!answer.well);
+            assert_eq!(answer.text, "worker 1 has not turned for 31 s: expected at most 30 s");
         }
         running.turn(at(start, 32), [9, 8].into_iter());
         assert!(Health::Running(running.clone()).liveness(at(start, 62)).well);

@@ -73,11 +73,11 @@ pub struct Observer {
 }
 
 /// Serves the pages: health at `socket`, the pages with an address at that address as soon as it is free, and the health
-/// checks of services. The thread first runs `give_up`, to drop rights that it does not need.
+/// checks of services. The thread first runs `drop_privileges`, to drop rights that it does not need.
 pub fn start(
     Addresses { health, metrics, proxy }: Addresses,
     socket: Option<UnixListener>,
-    give_up: impl FnOnce() -> io::Result<()> + Send + 'static,
+    drop_privileges: impl FnOnce() -> io::Result<()> + Send + 'static,
 ) -> Observer {
     let health = health.map(|address| (Place::Address(address), Site::Health));
     let metrics = metrics.map(|address| (Place::Address(address), Site::Metrics));
@@ -94,7 +94,8 @@ pub fn start(
     let pages = Arc::new(Pages::new(health, ask, latencies, served.clone(), checks.0.clone()));
     let checks = check_server::follow(checks, Arc::clone(&pages), served.clone());
     let run = move || {
-        let done = give_up().and_then(|()| server::serve(places, &pages, &served, checks, ended));
+        let done =
+            drop_privileges().and_then(|()| server::serve(places, &pages, &served, checks, ended));
         if let Err(error) = done {
             served.fail("health and metrics", &format!("not served: {error}"));
         }

@@ -365,26 +365,26 @@ fn bgp(page: &mut Page, metrics: &BgpMetrics) {
     let labels = &["type"];
     page.gauges(
         "manx_bgp_received_prefixes",
-        "Prefixes that BGP peers have told and that are taken.",
+        "Prefixes that BGP peers have announced and that are taken.",
         labels,
         of_each(|it| it.received),
     );
     page.gauges(
-        "manx_bgp_told_prefixes",
-        "Prefixes that BGP peers have been told.",
+        "manx_bgp_announced_prefixes",
+        "Prefixes that are announced to BGP peers.",
         labels,
-        of_each(|it| it.told),
+        of_each(|it| it.announced),
     );
     let totals: [(_, _, Read); 5] = [
         (
             "manx_bgp_refused_prefixes_total",
-            "Prefixes that BGP peers told and that were refused, because they lead back or nowhere, or by a filter.",
+            "Prefixes that BGP peers announced and that were refused, because they lead back or nowhere, or by a filter.",
             |it| it.refused,
         ),
         (
-            "manx_bgp_untold_prefixes_total",
-            "Prefixes that BGP peers could not be told, because their attributes fit into no message.",
-            |it| it.untold,
+            "manx_bgp_unannounced_prefixes_total",
+            "Prefixes that could not be announced to BGP peers, because their attributes fit into no message.",
+            |it| it.unannounced,
         ),
         ("manx_bgp_established_sessions_total", "BGP sessions that were established.", |it| {
             it.established

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::agent_metrics::MetricsRequest;
 use crate::checks::{Check, Checks};
-use crate::health::{Health, Verdict};
+use crate::health::{Health, HealthAnswer};
 use crate::latency::Latencies;
 use crate::metrics::Renderer;
 use crate::served::Served;
@@ -96,8 +96,8 @@ fn status(is_well: bool) -> StatusCode {
     if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-impl From<Verdict> for Page {
-    fn from(Verdict { well, text }: Verdict) -> Self {
+impl From<HealthAnswer> for Page {
+    fn from(HealthAnswer { well, text }: HealthAnswer) -> Self {
         Self::plain(status(well), text)
     }
 }

@@ -9,7 +9,7 @@ pub struct Served(Arc<Mutex<BTreeMap<&'static str, Option<String>>>>);
 
 impl Served {
     /// Records that the pages of this name are served.
-    pub(crate) fn settle(&self, pages: &'static str) {
+    pub(crate) fn succeed(&self, pages: &'static str) {
         self.all().insert(pages, None);
     }
 

@@ -109,7 +109,7 @@ async fn listen(address: SocketAddr, site: Site, served: &Served) -> TcpListener
     loop {
         match bind(address).await {
             Ok(listener) => {
-                served.settle(site.name());
+                served.succeed(site.name());
                 tracing::info!(%address, pages = site.paths().join(" "), "serves");
                 return listener;
             }

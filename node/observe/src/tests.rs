@@ -50,11 +50,11 @@ fn bgp() -> BgpMetrics {
     let peers = PeerMetrics {
         sessions: BTreeMap::from([("idle", 0), ("established", 2)]),
         received: 30,
-        told: 4,
+        announced: 4,
         established: 5,
         ended: 3,
         refused: 6,
-        untold: 1,
+        unannounced: 1,
         malformed: 7,
     };
     BgpMetrics {
@@ -110,7 +110,7 @@ fn render(metrics: &AgentMetrics) -> String {
     latencies.published(Duration::from_millis(3));
     latencies.changed(Duration::from_millis(15));
     let served = Served::default();
-    served.settle("health");
+    served.succeed("health");
     served.fail("metrics", "not served");
     Renderer::new(latencies, served).render(metrics).unwrap()
 }

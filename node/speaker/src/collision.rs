@@ -26,7 +26,7 @@ pub(crate) type End = (Ipv4Addr, u32);
 
 /// The connection that stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Keep {
     /// The older connection.
     Old,
     /// The connection on which an OPEN has just arrived.
@@ -44,7 +44,7 @@ pub(crate) fn decide(
     old_is_ours: bool,
     new_is_ours: bool,
     (here, there): (End, End),
-) -> Verdict {
+) -> Keep {
     let new_wins = new_is_ours == (here > there);
     let same_direction = old_is_ours == new_is_ours;
     let is_new = match progress {
@@ -55,7 +55,7 @@ pub(crate) fn decide(
             restarts && !new_is_ours && !is_collision
         }
     };
-    if is_new { Verdict::New } else { Verdict::Old }
+    if is_new { Keep::New } else { Keep::Old }
 }
 
 #[cfg(test)]
@@ -74,7 +74,7 @@ mod tests {
             for new_is_ours in [false, true] {
                 let at = |progress| decide(progress, !new_is_ours, new_is_ours, (here, there));
                 let began_by_higher = new_is_ours == (here > there);
-                let expected = if began_by_higher { Verdict::New } else { Verdict::Old };
+                let expected = if began_by_higher { Keep::New } else { Keep::Old };
                 assert_eq!(at(Progress::Opening), expected);
             }
         }
@@ -88,12 +88,12 @@ mod tests {
             Progress::Established { age, restarts }
         };
         let old = |progress| decide(progress, true, false, ends);
-        assert_eq!(old(established(60, false)), Verdict::Old);
-        assert_eq!(old(established(60, true)), Verdict::New);
-        assert_eq!(old(established(1, true)), Verdict::Old, "both began at the same time");
+        assert_eq!(old(established(60, false)), Keep::Old);
+        assert_eq!(old(established(60, true)), Keep::New);
+        assert_eq!(old(established(1, true)), Keep::Old, "both began at the same time");
         let same = decide(established(1, true), false, false, ends);
-        assert_eq!(same, Verdict::New, "the peer began both");
+        assert_eq!(same, Keep::New, "the peer began both");
         let ours = decide(established(60, true), false, true, ends);
-        assert_eq!(ours, Verdict::Old, "this node has not restarted");
+        assert_eq!(ours, Keep::Old, "this node has not restarted");
     }
 }

@@ -38,7 +38,7 @@ pub(crate) enum Happened {
     /// The session is established.
     Established,
     /// An UPDATE of the peer.
-    Told(UpdateMessage),
+    Update(UpdateMessage),
     /// The peer has sent a route refresh (RFC 2918).
     Asked,
     /// The send buffer is empty.
@@ -316,7 +316,7 @@ impl Connection {
             Message::Update(update) => {
                 self.handle(Event::UpdateReceived);
                 if self.state() == SessionState::Established {
-                    return Some(Happened::Told(update));
+                    return Some(Happened::Update(update));
                 }
             }
             Message::RouteRefresh(refresh) => {

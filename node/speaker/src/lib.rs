@@ -76,7 +76,7 @@ impl Speaker {
     /// Listens at addresses, and starts without peers. `[::]` stands for all addresses of both families. For a port below
     /// 1024 the caller needs `CAP_NET_BIND_SERVICE`, but only during this call.
     ///
-    /// The thread first runs `give_up`, to drop rights that it does not need. If that fails, it does not speak BGP. It
+    /// The thread first runs `drop_privileges`, to drop rights that it does not need. If that fails, it does not speak BGP. It
     /// calls `on_change` when learned routes or a session's state may have changed; changes in quick succession cause one
     /// call. `on_change` must not block, because the sessions wait for it.
     ///
@@ -84,16 +84,16 @@ impl Speaker {
     /// The speaker cannot listen at an address, or the thread cannot be started.
     pub fn start(
         listen: &[SocketAddr],
-        give_up: impl FnOnce() -> io::Result<()> + Send + 'static,
+        drop_privileges: impl FnOnce() -> io::Result<()> + Send + 'static,
         on_change: impl Fn() + Send + 'static,
     ) -> io::Result<Self> {
-        Self::start_with(listen, Timing::CALICO, give_up, on_change)
+        Self::start_with(listen, Timing::CALICO, drop_privileges, on_change)
     }
 
     fn start_with(
         addresses: &[SocketAddr],
         timing: Timing,
-        give_up: impl FnOnce() -> io::Result<()> + Send + 'static,
+        drop_privileges: impl FnOnce() -> io::Result<()> + Send + 'static,
         on_change: impl Fn() + Send + 'static,
     ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -111,7 +111,7 @@ impl Speaker {
         let (orders, ordered) = watch::channel(Orders::default());
         let running = run(listeners, Arc::clone(&shared), Arc::clone(&doors), on_change, ordered);
         let thread = thread::Builder::new().name("bgp".to_owned());
-        let thread = thread.spawn(move || match give_up() {
+        let thread = thread.spawn(move || match drop_privileges() {
             Ok(()) => runtime.block_on(running),
             Err(error) => {
                 tracing::error!(%error, "the thread of BGP keeps rights that it should not have, and does not speak");

@@ -21,7 +21,7 @@ use crate::codec::decode::{Decoded, decode};
 use crate::codec::encode::{encode, encode_end_of_rib};
 use crate::codec::encoding::Family;
 use crate::codec::written::Written;
-use crate::collision::{self, Progress, Verdict};
+use crate::collision::{self, Keep, Progress};
 use crate::connection::{Connection, Happened, connect};
 use crate::open::{Comeback, config, impossible};
 use crate::password::Password;
@@ -305,7 +305,7 @@ impl Task {
         let at = usize::from(self.connections[0].is_some());
         // If the peer begins several connections, the last one counts: the peer has given up the earlier ones.
         if let Some(before) = self.connections[at].replace(connection) {
-            give_up(before);
+            close_collided(before);
         }
     }
 
@@ -318,7 +318,7 @@ impl Task {
         match happened {
             Happened::Opened { identifier, system } => self.opened(at, (identifier, system)),
             Happened::Established => self.established(at),
-            Happened::Told(update) => self.told(at, &update),
+            Happened::Update(update) => self.take_update(at, &update),
             Happened::Asked => self.shared.routes.write(|it| it.refresh(self.peer.address)),
             Happened::Drained => {}
             Happened::Ended(reason) => self.ended(at, &reason),
@@ -341,12 +341,12 @@ impl Task {
             None => Progress::Opening,
         };
         match collision::decide(progress, old.is_ours, new.is_ours, (here, there)) {
-            Verdict::Old => {
+            Keep::Old => {
                 if let Some(new) = self.connections[at].take() {
-                    give_up(new);
+                    close_collided(new);
                 }
             }
-            Verdict::New => {
+            Keep::New => {
                 new.agree();
                 let is_established = old.established().is_some();
                 if let Some(old) = self.connections[1 - at].take() {
@@ -354,7 +354,7 @@ impl Task {
                         // It is closed without a notification (RFC 4724, 4.2).
                         self.close(&old, &Reason::Replaced);
                     } else {
-                        give_up(old);
+                        close_collided(old);
                     }
                 }
             }
@@ -371,7 +371,7 @@ impl Task {
     /// A session is established: the other connection is closed, and all routes are sent to the peer.
     fn established(&mut self, at: usize) {
         if let Some(other) = self.connections[1 - at].take() {
-            give_up(other);
+            close_collided(other);
         }
         self.connections.swap(0, at);
         let Some(connection) = &self.connections[0] else { return };
@@ -397,7 +397,7 @@ impl Task {
     }
 
     /// Passes the routes of an UPDATE to the table.
-    fn told(&mut self, at: usize, message: &rustbgpd_wire::UpdateMessage) {
+    fn take_update(&mut self, at: usize, message: &rustbgpd_wire::UpdateMessage) {
         let address = self.peer.address;
         let Some(connection) = &mut self.connections[at] else { return };
         let (updates, fault) = match decode(message, connection.encoding(address)) {
@@ -435,12 +435,12 @@ impl Task {
         let encoding = connection.encoding(address);
         let messages = self.shared.routes.write(|it| it.take_messages(address, PREFIXES));
         let mut bytes = BytesMut::new();
-        let mut untold = 0;
+        let mut unannounced = 0;
         let mut written = lock(&self.shared.written);
         for message in messages {
             match message {
                 Message::Update(update) => {
-                    untold += encode(&update, encoding, &mut written, &mut bytes);
+                    unannounced += encode(&update, encoding, &mut written, &mut bytes);
                 }
                 Message::EndOfRib => encode_end_of_rib(encoding, &mut bytes),
             }
@@ -448,9 +448,9 @@ impl Task {
         drop(written);
         connection.send(bytes);
         connection.flush();
-        if untold > 0 {
-            self.change_status(|it| it.untold += untold as u64);
-            let words = "routes are not told: their attributes fit into no message";
+        if unannounced > 0 {
+            self.change_status(|it| it.unannounced += unannounced as u64);
+            let words = "routes are not announced: their attributes fit into no message";
             if self.log.allows(words) {
                 tracing::warn!(peer = %address, name = self.peer.name, "BGP: {words}");
             }
@@ -564,7 +564,7 @@ fn keeps_routes(negotiated: &NegotiatedSession, peer: IpAddr) -> bool {
 }
 
 /// Ends a connection that is not established, because another connection stays (RFC 4271, 6.8).
-fn give_up(mut connection: Connection) {
+fn close_collided(mut connection: Connection) {
     connection.end(cease(cease_subcode::CONNECTION_COLLISION_RESOLUTION), None);
     tokio::spawn(connection.close());
 }

@@ -72,7 +72,7 @@ pub struct SessionStatus {
     /// The number of the peer's malformed UPDATEs that did not end the session (RFC 7606), since this peer was configured.
     pub malformed: u64,
     /// The number of routes that could not be sent to the peer, because their attributes fit into no message.
-    pub untold: u64,
+    pub unannounced: u64,
 }
 
 /// The negotiated parameters of a session.
@@ -102,7 +102,7 @@ pub struct Totals {
     /// The number of malformed UPDATEs of peers that did not end the session.
     pub malformed: u64,
     /// The number of routes that could not be sent to peers.
-    pub untold: u64,
+    pub unannounced: u64,
 }
 
 /// The statuses of all sessions, and their counters.
@@ -124,7 +124,7 @@ impl Sessions {
         totals.established += u64::from(is_up(after) && !is_up(before));
         totals.ended += u64::from(is_up(before) && !is_up(after));
         totals.malformed += after.malformed - before.malformed;
-        totals.untold += after.untold - before.untold;
+        totals.unannounced += after.unannounced - before.unannounced;
     }
 }
 
@@ -143,7 +143,7 @@ impl Board {
             established: None,
             counts: Counts::default(),
             malformed: 0,
-            untold: 0,
+            unannounced: 0,
         };
         lock(&self.0).all.insert(*address, status);
     }

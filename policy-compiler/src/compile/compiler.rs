@@ -24,7 +24,7 @@ use std::mem::take;
 use std::sync::{Arc, OnceLock};
 
 use super::address_delta::AddressDelta;
-use super::admission::{Admission, SHARE};
+use super::closed_namespaces::{ClosedNamespaces, SHARE};
 use super::pod_change::PodChange;
 use super::state::{CompileState, SPARE_IDENTITIES};
 use crate::common::{LARGE_CLUSTER, Rebuild, join, join_with};
@@ -52,7 +52,7 @@ pub struct Compiler {
     serial: u64,
     state: Option<CompileState>,
     order: PolicyOrder,
-    pub(crate) admission: Admission,
+    pub(crate) closed_namespaces: ClosedNamespaces,
 }
 
 /// The compile state may grow by this many classes, plus as many as it has.
@@ -80,7 +80,7 @@ impl Compiler {
             serial: 0,
             state: None,
             order: PolicyOrder::default(),
-            admission: Admission::default(),
+            closed_namespaces: ClosedNamespaces::default(),
         }
     }
 
@@ -97,7 +97,7 @@ impl Compiler {
     /// pod's addresses, and further changes are not stored.
     #[must_use]
     pub fn update(&mut self, image: &Image, model: &Model, change: PodChange<'_>) -> bool {
-        if self.admission.left_out.contains(change.name) {
+        if self.closed_namespaces.left_out.contains(change.name) {
             self.state = None;
         }
         let Some(state) = &mut self.state else { return false };
@@ -111,7 +111,7 @@ impl Compiler {
     /// Records a pod's change for the next image, and does not change the image in use. Use this for a change that
     /// follows another one which the image in use cannot follow. `model` is the same as in [`update`](Self::update).
     pub fn defer(&mut self, model: &Model, change: PodChange<'_>) {
-        if self.admission.left_out.contains(change.name) {
+        if self.closed_namespaces.left_out.contains(change.name) {
             self.state = None;
         }
         let Some(state) = &mut self.state else { return };
@@ -123,7 +123,7 @@ impl Compiler {
     /// The local endpoints that the last image leaves out, because the policies of their namespaces have too many
     /// truths or rules. Nothing passes for these endpoints.
     pub fn left_out(&self) -> &BTreeSet<LocalName> {
-        &self.admission.left_out
+        &self.closed_namespaces.left_out
     }
 
     /// The number of rules and of their predicates that all rows so far have tested. This is the part of the work that
@@ -140,7 +140,7 @@ impl Compiler {
     /// changed only by [`update`](Self::update) and [`defer`](Self::defer). Local endpoints may have been added or
     /// removed only if they are pods. Only selectors and CIDRs may have come into use as predicates.
     pub fn compile(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Image {
-        let admitted = self.admission.admitted(model, local);
+        let admitted = self.closed_namespaces.admitted(model, local);
         let draft = match self.compile_delta(model, &admitted) {
             Ok(draft) => draft,
             Err(Rebuild) => self.compile_anew(model, local),
@@ -163,7 +163,7 @@ impl Compiler {
         state.apply_local_delta(model, local, &mut delta)?;
         state.apply_set_delta(model, &mut delta)?;
         let resolved = resolve(model, local, &mut state.cache, &mut self.order, true);
-        if self.admission.is_too_dear(model, &resolved) {
+        if self.closed_namespaces.is_too_dear(model, &resolved) {
             return Err(Rebuild);
         }
         let vocabulary = &state.cache.vocabulary;
@@ -178,21 +178,21 @@ impl Compiler {
     /// Compiles everything from nothing, without the endpoints whose policies exceed a bound.
     fn compile_anew(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Draft {
         let mut share = SHARE;
-        if self.admission.is_closing() {
-            self.admission.review(model, local);
+        if self.closed_namespaces.is_closing() {
+            self.closed_namespaces.review(model, local);
             share = share.saturating_pow(4);
         }
         // The loop ends at the latest when no namespace has a share. The policies of the node's own endpoints are not
         // bounded.
         loop {
-            let admitted = self.admission.admitted(model, local).into_owned();
+            let admitted = self.closed_namespaces.admitted(model, local).into_owned();
             let most = if share == usize::MAX { usize::MAX } else { most_truths(model) };
             match self.compile_all(model, &admitted, most) {
                 Ok(draft) => return draft,
-                Err(Exceeded::Price) => self.admission.decide(model, local, share),
+                Err(Exceeded::Price) => self.closed_namespaces.decide(model, local, share),
                 Err(Exceeded::Truths) => {
-                    self.admission.bounds_truths = true;
-                    self.admission.decide(model, local, share);
+                    self.closed_namespaces.bounds_truths = true;
+                    self.closed_namespaces.decide(model, local, share);
                     share = share.saturating_pow(4);
                 }
             }
@@ -215,7 +215,7 @@ impl Compiler {
             (members, of_sets)
         };
         let (resolved, members) = join(is_large, policies, members);
-        if self.admission.is_too_dear(model, &resolved) {
+        if self.closed_namespaces.is_too_dear(model, &resolved) {
             return Err(Exceeded::Price);
         }
         let in_use = TermsInUse::of_either_end(&resolved, &cache.vocabulary);

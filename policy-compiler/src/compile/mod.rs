@@ -3,11 +3,11 @@
 //! `compiler` builds images; `state` holds the results of the last compilation. Deltas update the state in place.
 //! `pod_change` is for one pod of another node, usually in the image in use; `local_delta` is for pods that are
 //! attached and detached; `set_delta` is for network sets; and `predicate_delta` is for predicates that come into use.
-//! All collect an `address_delta`, which gives the touched addresses their new identities. `admission` decides which
+//! All collect an `address_delta`, which gives the touched addresses their new identities. `closed_namespaces` decides which
 //! namespaces have their policies compiled.
 
 mod address_delta;
-mod admission;
+mod closed_namespaces;
 mod compiler;
 mod local_delta;
 mod pod_change;

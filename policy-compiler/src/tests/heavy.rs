@@ -333,7 +333,7 @@ fn rules_that_cost_too_much_close_their_namespace_and_its_neighbour_pays_nothing
     };
     let tenant = |rules| of(kubernetes("a/heavy"), rules);
     let mut compiler = Compiler::new();
-    compiler.admission.most_price = 10_000;
+    compiler.closed_namespaces.most_price = 10_000;
     let few = tenant(500);
     let local = few.all();
     let is_open = |image: &Image, pod| image.chain(&name(pod), Direction::Ingress).is_some();
@@ -369,7 +369,7 @@ fn rules_that_cost_too_much_close_their_namespace_and_its_neighbour_pays_nothing
     let replica = Endpoint { labels, ..Endpoint::clone(&named.model.endpoints[&name("a/b")]) };
     named.model.endpoints.insert(name("a/b"), std::sync::Arc::new(replica));
     let mut compiler = Compiler::new();
-    compiler.admission.most_price = 10_000;
+    compiler.closed_namespaces.most_price = 10_000;
     compiler.compile(&named.model, &local);
     assert!(compiler.left_out().is_empty());
 

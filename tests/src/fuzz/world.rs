@@ -12,7 +12,7 @@ use manx_calculation::overlay::Overlay;
 use manx_dataplane::flow::HashSeed;
 use manx_dataplane::packet::Offload;
 use manx_dataplane::pipeline::Sizes;
-use manx_dataplane::tables::{Connections as Following, Established, PortId};
+use manx_dataplane::tables::{Established, PortId, TrackingSettings as Following};
 
 use super::batch::{Counts, NodeBatch, Output, Violation};
 use super::coverage::{Coverage, Event, Kind};
@@ -220,7 +220,7 @@ impl World {
             self.some_turns();
             self.change(coverage, true);
         }
-        self.settle(coverage);
+        self.run_until_idle(coverage);
         self.judge_nodes(coverage)?;
         self.pass_time(coverage);
         Ok(packets)
@@ -299,7 +299,7 @@ impl World {
     }
 
     /// Runs both nodes, and carries packets between them, until no packet moves any more.
-    pub(super) fn settle(&mut self, coverage: &mut Coverage) {
+    pub(super) fn run_until_idle(&mut self, coverage: &mut Coverage) {
         loop {
             let mut moved = false;
             for node in 0..2 {

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use manx_analysis::matrix::{KINDS, Matrix, OF_ICMP, OF_OTHERS, PartyKind, Services, packet};
+use manx_analysis::matrix::{KINDS, Matrix, OF_ICMP, OF_OTHERS, PacketSet, PartyKind, packet};
 use manx_fixtures::generate;
 use manx_objects::contents::Contents;
 use manx_oracle::{Oracle, Party};
@@ -141,7 +141,7 @@ fn is_pair(from: &Party, to: &Party) -> bool {
 }
 
 /// The keys at, beside and between all boundaries of a cell, in every kind; and some that the generators' rules name.
-fn boundaries(services: &Services) -> Vec<(usize, u16)> {
+fn boundaries(services: &PacketSet) -> Vec<(usize, u16)> {
     let mut keys = Vec::new();
     for kind in 0..KINDS.len() {
         let most = if kind == OF_OTHERS { u16::from(u8::MAX) } else { u16::MAX };

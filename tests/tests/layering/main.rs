@@ -218,7 +218,7 @@ fn what_is_calculated_from_a_clusters_objects_alone_reaches_no_file_and_no_clock
         reached.retain(|it| name != "cluster/block-ipam" || !it.starts_with(".await in "));
         assert_eq!(reached, [""; 0]);
     }
-    let pure = ["block.rs", "plan.rs", "turn.rs", "leases.rs", "saved.rs"];
+    let pure = ["block.rs", "plan.rs", "free_order.rs", "leases.rs", "saved.rs"];
     let pure = pure.map(|name| sources_of("node/ipam").join(name));
     assert!(pure.iter().all(|path| path.exists()), "a module that has another name: {pure:?}");
     assert_eq!(reached(pure), [""; 0]);

@@ -145,7 +145,7 @@ fn an_unfinished_checksum_behind_the_packets_end_is_no_packets() {
         let offload = Offload { checksum, segmentation: None };
         let before = fabric.nodes[0].dropped(a, DropReason::Malformed);
         fabric.nodes[0].inject_with(a, &padded, offload);
-        assert_eq!(fabric.settle().len(), usize::from(passes), "{start} of {end}");
+        assert_eq!(fabric.run_until_idle().len(), usize::from(passes), "{start} of {end}");
         let dropped = fabric.nodes[0].dropped(a, DropReason::Malformed) - before;
         assert_eq!(dropped, u64::from(!passes), "{start} of {end}");
     }

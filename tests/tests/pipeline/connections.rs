@@ -2,7 +2,7 @@
 
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::flow::FlowState;
-use manx_dataplane::tables::{Connections, Established};
+use manx_dataplane::tables::{Established, TrackingSettings};
 use manx_policy_compiler::model::ObjectName;
 use manx_tests::fabric::{Fabric, pod, policy};
 use manx_tests::packet::{ICMP, TCP, Tuple, UDP};
@@ -32,19 +32,19 @@ fn no_clients() -> String {
     )
 }
 
-fn fabric(connections: Connections, yaml: &str) -> Fabric {
+fn fabric(connections: TrackingSettings, yaml: &str) -> Fabric {
     let mut fabric = Fabric::closed();
     fabric.connections = connections;
     fabric.apply(yaml);
     fabric
 }
 
-fn strict() -> Connections {
-    Connections { tcp_strict: true, ..Connections::default() }
+fn strict() -> TrackingSettings {
+    TrackingSettings { tcp_strict: true, ..TrackingSettings::default() }
 }
 
-fn keep() -> Connections {
-    Connections { established: Established::Keep, ..Connections::default() }
+fn keep() -> TrackingSettings {
+    TrackingSettings { established: Established::Keep, ..TrackingSettings::default() }
 }
 
 fn passes(fabric: &mut Fabric, pod: &str, bytes: &[u8]) -> bool {
@@ -67,7 +67,7 @@ fn a_non_syn_packet_without_a_flow_is_judged_as_a_new_flow_unless_strict() {
     let yaml = pods("client") + &only_clients();
     for (from, source) in [("shop/client", CLIENT), ("shop/far", FAR)] {
         let tuple = Tuple::new(source, SERVER, TCP, 80);
-        let mut lenient = fabric(Connections::default(), &yaml);
+        let mut lenient = fabric(TrackingSettings::default(), &yaml);
         assert!(passes(&mut lenient, from, &tuple.data(b"stray")));
 
         let mut fabric = fabric(strict(), &yaml);

@@ -128,7 +128,7 @@ fn errors_are_rate_limited_and_every_drop_is_still_counted() {
     let mut round = |now: u64| {
         fabric.nodes[0].now = Duration::from_secs(now);
         (0..200).for_each(|_| fabric.nodes[0].inject(a, &expired));
-        let answers = fabric.settle().len();
+        let answers = fabric.run_until_idle().len();
         (answers, fabric.nodes[0].dropped(a, DropReason::TtlExceeded))
     };
     assert_eq!(round(10), (50, 200));

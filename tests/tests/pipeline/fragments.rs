@@ -81,7 +81,7 @@ fn what_is_too_big_and_may_be_cut_arrives_in_pieces_that_reassemble() {
             assert!(frame.bytes.len() <= MTU as usize, "what the underlay takes");
             fabric.nodes[1].inject(RAW, &frame.bytes);
         }
-        let delivered = fabric.settle();
+        let delivered = fabric.run_until_idle();
         assert!(delivered.len() > 1 && (to == B || delivered.len() == frames.len()));
         assert!(delivered.iter().all(|delivery| delivery.frame.bytes.len() <= mtu));
         assert_eq!(joined(&delivered), payload(&whole), "{to} {len}");
@@ -101,7 +101,7 @@ fn datagrams_of_a_super_packet_that_are_too_big_are_cut_one_by_one() {
     // This is repeated, so that a lost buffer would be noticed.
     for _ in 0..50 {
         fabric.nodes[0].inject_with(a, &bytes, offload);
-        let delivered = fabric.settle();
+        let delivered = fabric.run_until_idle();
         assert!(delivered.iter().all(|d| d.frame.bytes.len() <= TUNNEL_MTU as usize));
         let mut datagrams: BTreeMap<u16, Vec<Delivery>> = BTreeMap::new();
         for delivery in delivered {
@@ -135,7 +135,7 @@ fn datagrams_of_a_super_packet_that_are_too_big_and_may_not_be_cut_are_answered(
         let tuple = Tuple::new(source, destination, UDP, 53);
         let (bytes, offload) = super_packet(tuple, &[7; 3000], size);
         fabric.nodes[0].inject_with(a, &bytes, offload);
-        let delivered = fabric.settle();
+        let delivered = fabric.run_until_idle();
         assert_eq!((delivered.len(), delivered[0].port), (1, a), "an ICMP error");
         let error = payload(&delivered[0].frame.bytes);
         let (kind, mtu) = if destination == FAR { ([3, 4], TUNNEL_MTU) } else { ([2, 0], MTU) };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::flow::FlowKey;
 use manx_dataplane::packet::Offload;
-use manx_dataplane::tables::Connections;
+use manx_dataplane::tables::TrackingSettings;
 use manx_tests::fabric::{Delivery, Fabric, pod};
 use manx_tests::packet::{TCP, Tuple, UDP, addresses, super_packet, with_ttl};
 
@@ -30,7 +30,7 @@ fn fabric() -> Fabric {
 fn send(fabric: &mut Fabric, pod: &str, bytes: &[u8], offload: Offload) -> Vec<Delivery> {
     let (node, port) = fabric.port(pod);
     fabric.nodes[node].inject_with(port, bytes, offload);
-    fabric.settle()
+    fabric.run_until_idle()
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_super_packet_that_no_mtu_explains_is_refused() {
 fn traffic_of_a_pod_with_itself_passes_and_makes_no_flow() {
     for tcp_strict in [false, true] {
         let mut fabric = fabric();
-        fabric.connections = Connections { tcp_strict, ..Connections::default() };
+        fabric.connections = TrackingSettings { tcp_strict, ..TrackingSettings::default() };
         fabric.publish();
         let (_, b) = fabric.port("shop/b");
         let alone = |source, destination, protocol| Tuple::new(source, destination, protocol, 80);
@@ -132,7 +132,7 @@ fn one_senders_icmp_errors_leave_the_others_theirs() {
     let too_big = |source| Tuple::new(source, FAR, UDP, 53).data(&[0; 1480]);
     let told = |fabric: &mut Fabric, port, bytes: &[u8], times| {
         (0..times).for_each(|_| fabric.nodes[0].inject(port, bytes));
-        let answers = fabric.settle();
+        let answers = fabric.run_until_idle();
         for answer in &answers {
             assert_eq!((answer.node, answer.port), (0, port));
             let (_, to) = addresses(&answer.frame.bytes);

@@ -88,7 +88,7 @@ fn a_super_packet_of_another_protocol_than_its_device_says_is_malformed() {
             let offload = Offload { checksum: Checksum::Verified, segmentation };
             fabric.nodes[0].inject_with(a, &tuple.data(&noise(1200)), offload);
             let passes = usize::from(own == Some(kind));
-            assert_eq!(fabric.settle().len(), passes, "{tuple:?} as {kind:?}");
+            assert_eq!(fabric.run_until_idle().len(), passes, "{tuple:?} as {kind:?}");
             let malformed = fabric.nodes[0].dropped(a, DropReason::Malformed);
             assert_eq!(malformed, 1 - passes as u64, "{tuple:?} as {kind:?}");
         }
@@ -202,7 +202,7 @@ fn a_port_without_offload_gets_finished_segments() {
         let (bytes, offload) = super_packet(tuple, &data, mss);
         let (_, port) = fabric.port(from);
         fabric.nodes[0].inject_with(port, &bytes, offload);
-        let delivered = fabric.settle();
+        let delivered = fabric.run_until_idle();
         let segments = data.len().div_ceil(usize::from(mss));
         assert_eq!(delivered.len(), segments);
         let (node, to) = fabric.port(to);
@@ -225,7 +225,7 @@ fn between_ports_with_offload_a_super_packet_stays_whole() {
         let (bytes, offload) = super_packet(tuple, &noise(60_000), 1420);
         let (_, a) = fabric.port("shop/a");
         fabric.nodes[0].inject_with(a, &bytes, offload);
-        let delivered = fabric.settle();
+        let delivered = fabric.run_until_idle();
         let expected = Frame { bytes: manx_tests::packet::with_ttl(bytes, 63), offload };
         assert_eq!(delivered.len(), 1);
         assert_eq!((delivered[0].port, &delivered[0].frame), (HOST, &expected));
@@ -241,7 +241,7 @@ fn a_denied_super_packet_is_judged_once_and_counted_in_segments() {
     let (bytes, offload) = super_packet(Tuple::new(A, FAR, TCP, 1), &noise(14_400), MSS);
     let (_, a) = fabric.port("shop/a");
     fabric.nodes[0].inject_with(a, &bytes, offload);
-    assert_eq!(fabric.settle(), []);
+    assert_eq!(fabric.run_until_idle(), []);
     assert_eq!(fabric.nodes[0].dropped(a, DropReason::PolicyEgress), 10);
     assert_eq!(fabric.nodes[0].decisions().values().sum::<u64>(), 10);
     assert_eq!(fabric.nodes[0].traffic(), (10, 0));
@@ -256,7 +256,7 @@ fn datagrams_of_one_flow_leave_as_one_and_each_is_decided_by_itself() {
     for ttl in [64, 64, 64, 1, 64, 64, 64, 64, 64, 64] {
         fabric.nodes[0].inject(a, &to(B, ttl));
     }
-    let delivered = fabric.settle();
+    let delivered = fabric.run_until_idle();
     let (told, arrived): (Vec<_>, Vec<_>) = delivered.into_iter().partition(|it| it.port == a);
     assert_eq!(told.len(), 1);
     assert_eq!(fabric.nodes[0].dropped(a, DropReason::TtlExceeded), 1);
@@ -274,7 +274,7 @@ fn datagrams_of_one_flow_leave_as_one_and_each_is_decided_by_itself() {
     assert_eq!(fabric.nodes[0].traffic(), (10, 10), "nine, and what was told");
     // If a port takes only finished packets, each packet is sent alone.
     (0..10).for_each(|_| fabric.nodes[0].inject(a, &to(PLAIN, 64)));
-    let delivered = fabric.settle();
+    let delivered = fabric.run_until_idle();
     assert_eq!(delivered.len(), 10);
     delivered.iter().for_each(|it| assert_whole(&it.frame.bytes));
 }
@@ -285,7 +285,7 @@ fn segments_too_big_for_the_tunnel_are_answered_with_its_mtu() {
     let (bytes, offload) = super_packet(Tuple::new(A, FAR, TCP, 1), &noise(14_600), 1460);
     let (_, a) = fabric.port("shop/a");
     fabric.nodes[0].inject_with(a, &bytes, offload);
-    let delivered = fabric.settle();
+    let delivered = fabric.run_until_idle();
     assert_eq!((delivered.len(), delivered[0].port), (1, a), "an ICMP error");
     assert_eq!(delivered[0].frame.bytes[20..28][6..], 1480_u16.to_be_bytes());
     assert_eq!(fabric.nodes[0].dropped(a, DropReason::TooBig), 10);
@@ -305,7 +305,7 @@ fn what_the_kernel_coalesced_without_saying_so_is_cut_again() {
         &tunnelled(UNDERLAY[0], UNDERLAY[1], &bytes, 0),
         Offload::default(),
     );
-    let delivered = fabric.settle();
+    let delivered = fabric.run_until_idle();
     assert_eq!(delivered.len(), 10);
     assert_stream(delivered.iter().map(|d| &d.frame.bytes[..]), &data, 1480);
     assert_eq!(fabric.nodes[1].wires[&RAW].count(|it| &it.received_packets), 11);
@@ -330,7 +330,7 @@ fn a_segment_with_a_wrong_checksum_passes_alone_and_as_wrong_as_it_was() {
     for bytes in &packets[1..] {
         fabric.nodes[1].inject(RAW, &tunnelled(UNDERLAY[0], UNDERLAY[1], bytes, 0));
     }
-    let delivered = fabric.settle();
+    let delivered = fabric.run_until_idle();
     assert_eq!(delivered.len(), 2);
     for (delivery, sent) in delivered.iter().zip(&packets[1..]) {
         assert_eq!(delivery.frame.bytes[20..], sent[20..]);
@@ -347,7 +347,7 @@ fn a_partial_checksum_stays_partial_where_the_port_takes_it_and_is_finished_else
         offload.segmentation = None;
         let (_, a) = fabric.port("shop/a");
         fabric.nodes[0].inject_with(a, &bytes, offload);
-        let delivered = fabric.settle();
+        let delivered = fabric.run_until_idle();
         assert_eq!(delivered.len(), 1);
         if finished {
             assert_whole(&delivered[0].frame.bytes);

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use manx_dataplane::flow::Verdict;
-use manx_dataplane::tables::Connections;
+use manx_dataplane::tables::TrackingSettings;
 use manx_tests::fabric::{Fabric, HOST, RAW, SERVICE, SIZES, UNDERLAY, pod, policy};
 use manx_tests::packet::{Segment, TCP, Tuple, UDP, tunnelled};
 use proptest::prelude::*;
@@ -44,7 +44,8 @@ fn a_connection_goes_on_whichever_side_speaks_first() {
             [TCP, UDP].into_iter().flat_map(|it| [(it, 1, 1), (it, 1, 3), (it, 3, 1), (it, 3, 2)])
         {
             let mut fabric = Fabric::closed_with(before, SIZES);
-            fabric.connections = Connections { tcp_strict: true, ..Connections::default() };
+            fabric.connections =
+                TrackingSettings { tcp_strict: true, ..TrackingSettings::default() };
             fabric.apply(&cluster("client"));
             let all: Vec<Tuple> = (1..40)
                 .map(|port| Tuple::new(source, SERVER, protocol, 80).from_port(40_000 + port))

@@ -182,7 +182,7 @@ fn a_super_packet_is_translated_whole() {
             let (packet, offload) = super_packet(tuple, &bytes, 1400);
             let (node, port) = fabric.port(from);
             fabric.nodes[node].inject_with(port, &packet, offload);
-            let out = only(fabric.settle());
+            let out = only(fabric.run_until_idle());
             let (expected, expected_offload) = super_packet(expected, &bytes, 1400);
             assert_eq!((out.node, out.port), fabric.port(to));
             assert_eq!(out.frame.offload, expected_offload);
@@ -429,7 +429,7 @@ fn nothing_goes_on_untranslated_when_a_backend_is_gone() {
     for _ in 0..4 {
         fabric.nodes[client.0].inject(client.1, &asked.data(b"x"));
     }
-    let out = fabric.settle();
+    let out = fabric.run_until_idle();
     assert!(!out.is_empty() && out.iter().all(|it| (it.node, it.port) == client), "{out:?}");
 }
 
@@ -704,7 +704,7 @@ fn workers_find_a_flow_by_both_keys_wherever_its_packets_arrive() {
             let mut sends = |worker: usize, port, bytes: &[u8], to| {
                 let wire = &fabric.nodes[0].wires[&port];
                 assert!(wire.inject_at(worker, bytes, Default::default()));
-                let out = only(fabric.settle());
+                let out = only(fabric.run_until_idle());
                 assert_eq!(out.port, to);
                 ends(&out.frame.bytes)
             };

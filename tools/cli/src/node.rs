@@ -8,7 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
 use manx_dataplane::flow::MAX_WORKERS;
-use manx_dataplane::tables::{self, Connections};
+use manx_dataplane::tables::{self, TrackingSettings};
 use manx_dataplane::worker::Polling;
 
 use super::datastore::DatastoreOptions;
@@ -19,7 +19,7 @@ use super::observed::{self, ObserveOptions};
 use super::values::{EGRESS_PORTS, NODE_PORTS, egress_ports, net, node_ports};
 use super::{Error, socket, supervise};
 use manx_agent::pod_device::Preference;
-use manx_agent::settings::{self, ManxPorts, Network, PortRange, Translation};
+use manx_agent::settings::{self, ManxTranslationSettings, Network, PortRange, PortRanges};
 use manx_api::Device;
 
 /// The variable by which Calico's manifests choose how nodes learn routes.
@@ -82,8 +82,8 @@ pub struct Node {
     #[arg(long, env = "MANX_UPLINK_MODE", value_enum, default_value_t = UplinkMode::Packet)]
     pub uplink_mode: UplinkMode,
     /// What translates the addresses of services to endpoints
-    #[arg(long, env = "MANX_SERVICES", value_enum, default_value_t = Services::None)]
-    pub services: Services,
+    #[arg(long, env = "MANX_SERVICES", value_enum, default_value_t = ServiceTranslator::None)]
+    pub services: ServiceTranslator,
     /// Ranges of cluster IPs, for --services manx in a cluster whose API server has no `ServiceCIDR`
     /// objects
     #[arg(long, env = "MANX_SERVICE_CIDR", value_name = "CIDR,...", value_delimiter = ',', value_parser = net)]
@@ -162,7 +162,7 @@ impl Node {
     }
 
     /// What translates services, with the settings for that.
-    fn services(&self) -> Result<settings::Services, Error> {
+    fn services(&self) -> Result<settings::ServiceTranslator, Error> {
         let of_manx = [
             ("--service-cidr (MANX_SERVICE_CIDR)", !self.service_cidr.is_empty()),
             ("--external-ips (MANX_EXTERNAL_IPS)", !self.external_ips.is_empty()),
@@ -174,19 +174,19 @@ impl Node {
             ),
         ];
         let given = of_manx.into_iter().find(|(_, is_given)| *is_given);
-        if let Some((option, _)) = given.filter(|_| self.services != Services::Manx) {
+        if let Some((option, _)) = given.filter(|_| self.services != ServiceTranslator::Manx) {
             return Err(Error::Invalid(format!(
                 "{option} is for --services manx (MANX_SERVICES): set both or neither"
             )));
         }
         match self.services {
-            Services::None => Ok(settings::Services::None),
-            Services::KubeProxy => Ok(settings::Services::KubeProxy),
-            Services::Manx => {
+            ServiceTranslator::None => Ok(settings::ServiceTranslator::None),
+            ServiceTranslator::KubeProxy => Ok(settings::ServiceTranslator::KubeProxy),
+            ServiceTranslator::Manx => {
                 let ports = self.ports()?;
                 let ranges = self.service_cidr.clone();
                 let external_ips = self.external_ips.clone();
-                Ok(settings::Services::Manx(Translation {
+                Ok(settings::ServiceTranslator::Manx(ManxTranslationSettings {
                     ranges,
                     external_ips,
                     node_port_nets: self.node_port_nets()?,
@@ -206,7 +206,7 @@ impl Node {
                     .to_owned(),
             ));
         }
-        if is_calico && self.services == Services::KubeProxy {
+        if is_calico && self.services == ServiceTranslator::KubeProxy {
             return Err(Error::Invalid(
                 "--ipam calico (MANX_IPAM) is not for --services kube-proxy (MANX_SERVICES): no address of Calico's IPAM is \
                  for what kube-proxy masquerades; use --services manx, or --ipam host-local"
@@ -253,14 +253,14 @@ impl Node {
     }
 
     /// The ports of the node's addresses that belong to Manx.
-    fn ports(&self) -> Result<ManxPorts, Error> {
+    fn ports(&self) -> Result<PortRanges, Error> {
         let egress = self.egress_ports.map_or_else(|| egress_ports(EGRESS_PORTS), Ok);
         let node_ports = self.node_ports.map_or_else(|| node_ports(NODE_PORTS), Ok);
-        let ports = ManxPorts {
+        let ports = PortRanges {
             egress: egress.map_err(Error::Invalid)?,
             node_ports: node_ports.map_err(Error::Invalid)?,
         };
-        let ManxPorts { egress, node_ports } = ports;
+        let PortRanges { egress, node_ports } = ports;
         if egress.first() <= node_ports.last() && node_ports.first() <= egress.last() {
             return Err(Error::Invalid(format!(
                 "--egress-ports (MANX_EGRESS_PORTS), {egress}, and --node-ports (MANX_NODE_PORTS), {node_ports}, overlap: \
@@ -329,7 +329,7 @@ pub enum UplinkMode {
 
 /// The program that translates the addresses of services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Services {
+pub enum ServiceTranslator {
     /// Nothing: a service address is an address outside the cluster
     None,
     /// kube-proxy on the node, in the mode iptables or nftables
@@ -389,7 +389,7 @@ fn agent_settings(node: &Node) -> Result<manx_agent::Settings, Error> {
     Ok(manx_agent::Settings {
         name: node.name()?,
         datastore: node.datastore.datastore(&socket)?,
-        observed_at: node.observe.addresses(node.services == Services::Manx)?,
+        observed_at: node.observe.addresses(node.services == ServiceTranslator::Manx)?,
         socket,
         addresses: node.addresses.settings()?,
         uplink: node.uplink.clone(),
@@ -404,7 +404,7 @@ fn agent_settings(node: &Node) -> Result<manx_agent::Settings, Error> {
             Poll::Busy => Polling::Busy,
         },
         cores: node.cores()?,
-        connections: Connections {
+        connections: TrackingSettings {
             tcp_strict: node.tcp_strict,
             established: match node.established {
                 Established::Judge => tables::Established::Judge,

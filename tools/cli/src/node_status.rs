@@ -111,12 +111,21 @@ fn session_table(sessions: &[&BgpSession], now: SystemTime) -> String {
             Cell::new(name),
             Cell::new(system),
             Cell::new(prefixes.received),
-            Cell::new(prefixes.told),
+            Cell::new(prefixes.announced),
             Cell::new(info(session)),
         ]
     });
-    let header =
-        ["peer address", "peer type", "state", "since", "name", "AS", "received", "told", "info"];
+    let header = [
+        "peer address",
+        "peer type",
+        "state",
+        "since",
+        "name",
+        "AS",
+        "received",
+        "announced",
+        "info",
+    ];
     table(header, &[5, 6, 7], rows.collect())
 }
 
@@ -156,7 +165,13 @@ mod tests {
             last_error: None,
             hold_time_s: Some(240),
             restart_time_s: Some(120),
-            prefixes: BgpPrefixes { received: 3, refused: 1, told: 2, malformed: 4, untold: 5 },
+            prefixes: BgpPrefixes {
+                received: 3,
+                refused: 1,
+                announced: 2,
+                malformed: 4,
+                unannounced: 5,
+            },
         }
     }
 
@@ -205,11 +220,11 @@ mod tests {
         WARNING BGPConfiguration asks for port 1179: restart it
 
         IPv4 BGP status
-        PEER ADDRESS  PEER TYPE          STATE  SINCE       NAME          AS  RECEIVED  TOLD  INFO
-        172.18.0.3    node-to-node mesh  up     22:12:05    n2         64512         3     2  Established
-        172.18.0.4    node specific      up     2023-11-11  n2         64512         3     2  Established; before: the peer says Cease (6/0)
-        172.18.0.9    global             start  22:12:05    rack  4200000000         3     2  Active: 172.18.0.9:179 cannot be connected to
-        172.18.0.10   global             down   22:12:05    n2         64512         3     2  Idle
+        PEER ADDRESS  PEER TYPE          STATE  SINCE       NAME          AS  RECEIVED  ANNOUNCED  INFO
+        172.18.0.3    node-to-node mesh  up     22:12:05    n2         64512         3          2  Established
+        172.18.0.4    node specific      up     2023-11-11  n2         64512         3          2  Established; before: the peer says Cease (6/0)
+        172.18.0.9    global             start  22:12:05    rack  4200000000         3          2  Active: 172.18.0.9:179 cannot be connected to
+        172.18.0.10   global             down   22:12:05    n2         64512         3          2  Idle
 
         IPv6 BGP status
         No IPv6 peers found.
@@ -228,8 +243,8 @@ mod tests {
         No IPv4 peers found.
 
         IPv6 BGP status
-        PEER ADDRESS  PEER TYPE          STATE  SINCE     NAME     AS  RECEIVED  TOLD  INFO
-        fd00::3       node-to-node mesh  start  22:12:05  n2    64512         3     2  OpenSent
+        PEER ADDRESS  PEER TYPE          STATE  SINCE     NAME     AS  RECEIVED  ANNOUNCED  INFO
+        fd00::3       node-to-node mesh  start  22:12:05  n2    64512         3          2  OpenSent
         ");
         insta::assert_snapshot!(rendered(None), @r"
         Manx is running on node n1.

@@ -242,11 +242,12 @@ fn write_bgp(text: &mut String, bgp: &manx_api::bgp::BgpStatus) {
             if is_up { state } else { state.fg(Color::Red) },
             Cell::new(duration(Duration::from_secs(session.since_s))),
             Cell::new(prefixes.received),
-            Cell::new(prefixes.told),
+            Cell::new(prefixes.announced),
             Cell::new(session.last_error.as_deref().unwrap_or("-")),
         ]
     });
-    let header = ["peer", "name", "kind", "AS", "state", "since", "received", "told", "last error"];
+    let header =
+        ["peer", "name", "kind", "AS", "state", "since", "received", "announced", "last error"];
     section(text, "bgp sessions", &table(header, &[3, 6, 7], rows.collect()));
 }
 

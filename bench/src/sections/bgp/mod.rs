@@ -154,7 +154,7 @@ fn whole(device: &mut Device, peers: &mut Peers, scenario: &Scenario) -> Result<
     let whole = peers.until_whole(PATIENCE);
     device.check()?;
     let whole = whole?;
-    if scenario.is_told() {
+    if scenario.is_announced() {
         return Ok(whole);
     }
     // No peer receives routes, so the speaker has processed everything when it rests.

@@ -59,7 +59,7 @@ impl Peer {
             speaker: of.speaker,
             system: of.system,
             routes: routes.collect(),
-            expected: of.told,
+            expected: of.announced,
             held: vec![0; NUMBERS / 64],
             count: 0,
             stage: Stage::Closed,
@@ -76,10 +76,10 @@ impl Peer {
 
     /// Whether it holds the prefixes that it is to hold, and has announced all of its own.
     pub(super) fn is_whole(&self) -> bool {
-        self.stage == Stage::Established && self.count == self.expected && self.has_told()
+        self.stage == Stage::Established && self.count == self.expected && self.has_announced()
     }
 
-    fn has_told(&self) -> bool {
+    fn has_announced(&self) -> bool {
         self.written == self.outbound.len()
     }
 

@@ -100,8 +100,8 @@ impl Peers {
             withdraw(routes.prefixes[0])
         };
         for (at, (peer, plan)) in self.all.iter_mut().zip(&self.plan).enumerate() {
-            let is_told = plan.told > 0 && at != teller;
-            peer.expected = plan.told - usize::from(is_told && !is_there);
+            let is_announced = plan.announced > 0 && at != teller;
+            peer.expected = plan.announced - usize::from(is_announced && !is_there);
         }
         self.whole = self.all.iter().filter(|it| it.is_whole()).count();
         self.all[teller].send(&message).map_err(io_error("a peer cannot tell a change"))

@@ -20,13 +20,13 @@ pub(super) struct Row {
 }
 
 const CLIENTS: &str =
-    "BGP: a route reflector with 1,000 clients; each tells a block and is told all others'";
+    "BGP: a route reflector with 1,000 clients; each announces a block and gets all others'";
 const MESH: &str =
-    "BGP: 100 speakers in full mesh, each with a peer that tells a block and is told all others'";
-const TABLE: &str = "BGP: a router tells 1,000,000 prefixes, and nobody is told";
-const TOLD: &str = "BGP: a router tells 1,000,000 prefixes, and one peer is told all";
+    "BGP: 100 speakers in full mesh, each with a peer that announces a block and gets all others'";
+const TABLE: &str = "BGP: a router announces 1,000,000 prefixes, and nobody else gets them";
+const ANNOUNCED: &str = "BGP: a router announces 1,000,000 prefixes, and one peer gets all";
 const OVERLAP: &str =
-    "BGP: 100 routers tell the same 10,000 prefixes, and one peer is told the best";
+    "BGP: 100 routers announce the same 10,000 prefixes, and one peer gets the best";
 
 /// All rows, in order.
 pub(super) const ROWS: [Row; 10] = [
@@ -36,8 +36,8 @@ pub(super) const ROWS: [Row; 10] = [
     row("bgp-mesh-gobgp", MESH, Shape::Mesh, Kind::GoBgp, 60),
     row("bgp-table-bird", TABLE, Shape::Table, Kind::Bird, 8),
     row("bgp-table-gobgp", TABLE, Shape::Table, Kind::GoBgp, 15),
-    row("bgp-told-bird", TOLD, Shape::Told, Kind::Bird, 10),
-    row("bgp-told-gobgp", TOLD, Shape::Told, Kind::GoBgp, 30),
+    row("bgp-announced-bird", ANNOUNCED, Shape::Announced, Kind::Bird, 10),
+    row("bgp-announced-gobgp", ANNOUNCED, Shape::Announced, Kind::GoBgp, 30),
     row("bgp-overlap-bird", OVERLAP, Shape::Overlap, Kind::Bird, 10),
     row("bgp-overlap-gobgp", OVERLAP, Shape::Overlap, Kind::GoBgp, 30),
 ];

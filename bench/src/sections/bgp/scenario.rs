@@ -31,7 +31,7 @@ pub(super) enum Shape {
     /// A router announces a large table to one speaker.
     Table,
     /// The same, and an internal peer receives the whole table.
-    Told,
+    Announced,
     /// Many routers announce the same prefixes to one speaker, and an internal peer receives the best paths.
     Overlap,
 }
@@ -42,7 +42,7 @@ impl Shape {
         (Self::Clients, "clients"),
         (Self::Mesh, "mesh"),
         (Self::Table, "table"),
-        (Self::Told, "told"),
+        (Self::Announced, "announced"),
         (Self::Overlap, "overlap"),
     ];
 
@@ -80,7 +80,7 @@ pub(super) struct Peer {
     /// The routes that it announces.
     pub(super) routes: Vec<Routes>,
     /// The number of prefixes that it receives.
-    pub(super) told: usize,
+    pub(super) announced: usize,
 }
 
 /// Prefixes that are announced with the same attributes.
@@ -99,12 +99,12 @@ impl Scenario {
         let (peers, prefixes) = match shape {
             Shape::Clients => (1000, 1),
             Shape::Mesh => (100, 1),
-            Shape::Table | Shape::Told => (1, 1_000_000),
+            Shape::Table | Shape::Announced => (1, 1_000_000),
             Shape::Overlap => (100, 10_000),
         };
         match shape {
             Shape::Clients | Shape::Mesh => Self { shape, peers: peers / part, prefixes },
-            Shape::Table | Shape::Told | Shape::Overlap => {
+            Shape::Table | Shape::Announced | Shape::Overlap => {
                 Self { shape, peers, prefixes: prefixes / part as usize }
             }
         }
@@ -122,13 +122,13 @@ impl Scenario {
     }
 
     /// Whether any peer receives routes of other peers.
-    pub(super) fn is_told(&self) -> bool {
+    pub(super) fn is_announced(&self) -> bool {
         self.shape != Shape::Table
     }
 
     /// Whether peers can see that one of them withdraws a prefix, because no other peer announces it.
     pub(super) const fn shows_changes(&self) -> bool {
-        matches!(self.shape, Shape::Clients | Shape::Mesh | Shape::Told)
+        matches!(self.shape, Shape::Clients | Shape::Mesh | Shape::Announced)
     }
 
     /// What the memory is stated for, the unit, and the divisor that turns all bytes into this unit for one session or
@@ -138,7 +138,7 @@ impl Scenario {
         match self.shape {
             Shape::Clients => ("memory for each session", "KiB", 1024.0 * peers),
             Shape::Mesh => ("memory for each session", "KiB", 1024.0 * peers * peers),
-            Shape::Table | Shape::Told | Shape::Overlap => {
+            Shape::Table | Shape::Announced | Shape::Overlap => {
                 ("memory for each path", "B", peers * self.prefixes as f64)
             }
         }
@@ -147,12 +147,12 @@ impl Scenario {
     /// The peers that are not speakers.
     pub(super) fn peers(&self) -> Vec<Peer> {
         let tellers = (0..self.peers).map(|at| self.teller(at));
-        let listener = (!self.reflects() && self.is_told()).then(|| Peer {
+        let listener = (!self.reflects() && self.is_announced()).then(|| Peer {
             address: Ipv4Addr::from_bits(PEER + self.peers),
             speaker: Ipv4Addr::from_bits(SPEAKER),
             system: SYSTEM,
             routes: Vec::new(),
-            told: self.prefixes,
+            announced: self.prefixes,
         });
         tellers.chain(listener).collect()
     }
@@ -166,7 +166,7 @@ impl Scenario {
             speaker: Ipv4Addr::from_bits(SPEAKER + speakers),
             system: if reflects { SYSTEM } else { ROUTER + at },
             routes: if reflects { vec![block(at)] } else { self.table(at) },
-            told: if reflects { self.peers as usize - 1 } else { 0 },
+            announced: if reflects { self.peers as usize - 1 } else { 0 },
         }
     }
 
@@ -247,7 +247,7 @@ mod tests {
                 let all: BTreeSet<u32> =
                     others.flat_map(|it| &it.routes).flat_map(|it| it.prefixes.clone()).collect();
                 let expected = if peer.system == SYSTEM { all.len() } else { 0 };
-                assert_eq!(peer.told, expected, "{word}");
+                assert_eq!(peer.announced, expected, "{word}");
             }
         }
     }

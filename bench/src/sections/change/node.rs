@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use manx_calculation::calc::{Calculation, InPlace, Inputs, LocalPod, Translation};
+use manx_calculation::calc::{Calculation, InPlace, Inputs, LocalPod, ServiceMode};
 use manx_calculation::import::Cluster;
 use manx_calculation::interfaces::Interfaces;
 
 use manx_calculation::overlay::Underlay;
 use manx_calculation::services::{Frontends, ServiceRanges};
 use manx_calculation::topology::Topology;
-use manx_dataplane::tables::{Connections, Link, PortId, Tables};
+use manx_dataplane::tables::{Link, PortId, Tables, TrackingSettings};
 use manx_objects::Entry;
 use manx_objects::contents::{Changes, Contents, Stored};
 use manx_objects::object::{Kind, ObjectKey};
@@ -52,10 +52,10 @@ impl Node {
             own_addresses: &BTreeSet::new(),
             uplink: None,
             services: match &self.services {
-                Some((frontends, ranges)) => Translation::Manx(frontends, ranges, None),
-                None => Translation::Nobody,
+                Some((frontends, ranges)) => ServiceMode::Manx(frontends, ranges, None),
+                None => ServiceMode::Nobody,
             },
-            connections: Connections::default(),
+            connections: TrackingSettings::default(),
             interfaces: Interfaces { node: NODE, uplink: None, addresses: &[] },
         };
         then(&mut self.calculation, &inputs)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use ipnet::IpNet;
-use manx_calculation::calc::{Calculation, Inputs, LocalPod, Translation};
+use manx_calculation::calc::{Calculation, Inputs, LocalPod, ServiceMode};
 use manx_calculation::import::Cluster;
 use manx_calculation::interfaces::Interfaces;
 use manx_calculation::overlay::Underlay;
@@ -19,7 +19,7 @@ use manx_dataplane::flow::FlowEntry;
 use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::report::Report;
-use manx_dataplane::tables::{Connections, Link, ManxPorts, PortId, Tables};
+use manx_dataplane::tables::{Link, ManxPorts, PortId, Tables, TrackingSettings};
 use manx_dataplane::worker::{Clock, Command, Polling, Settings, SharedState, Worker};
 use manx_policy_compiler::model::ObjectName;
 use manx_policy_compiler::prefix_map::PrefixMap;
@@ -159,8 +159,8 @@ impl Node {
             forwarded: None,
             own_addresses: &BTreeSet::new(),
             uplink: self.owns_uplink.then_some(Link::native(UPLINK, MTU)),
-            services: Translation::Nobody,
-            connections: Connections::default(),
+            services: ServiceMode::Nobody,
+            connections: TrackingSettings::default(),
             interfaces: Interfaces {
                 node: NAME,
                 uplink: Some("eth0"),

@@ -8,7 +8,7 @@ use manx_policy_compiler::model::{Direction, Family, Verdict};
 
 use super::Cell;
 use super::groups::{End, Group, NodeKind, Place};
-use super::services::Services;
+use super::packet_set::PacketSet;
 
 /// The numbers of two fixed sets of services: the empty set, and the set of all services.
 const NONE: u32 = 0;
@@ -24,7 +24,7 @@ pub(super) struct Cells {
     /// are adjacent. Empty if no group has the family.
     all: [Vec<u32>; 2],
     groups: usize,
-    services: Vec<Services>,
+    services: Vec<PacketSet>,
     /// Whether a chain depends on source ports.
     pub(super) by_source: bool,
 }
@@ -45,15 +45,15 @@ struct Reader<'a> {
 
 /// The distinct sets of services, each with a number.
 struct Interned {
-    all: Vec<Services>,
-    numbers: HashMap<Services, u32>,
+    all: Vec<PacketSet>,
+    numbers: HashMap<PacketSet, u32>,
 }
 
 impl Cells {
     pub(super) fn new(image: &Image, groups: &[Group], nodes: &[NodeKind]) -> Self {
         let mut services = Interned { all: Vec::new(), numbers: HashMap::new() };
-        services.number(Services::default());
-        services.number(Services::all());
+        services.number(PacketSet::default());
+        services.number(PacketSet::all());
         let mut by_source = false;
         let mut all: [Vec<u32>; 2] = Default::default();
         for family in Family::ALL {
@@ -90,7 +90,7 @@ impl Cells {
         (v4.is_some() || v6.is_some()).then_some(Cell { v4, v6 })
     }
 
-    pub(super) fn services(&self, number: u32) -> &Services {
+    pub(super) fn services(&self, number: u32) -> &PacketSet {
         // The first set is the empty one, so an unknown number allows nothing.
         self.services.get(number as usize).unwrap_or(&self.services[NONE as usize])
     }
@@ -159,7 +159,7 @@ impl Reader<'_> {
         let decisions = self.image.decisions(chain, local, peer, self.family, Packet::EPHEMERAL);
         self.by_source |= decisions.by_source;
         let allows = |path| self.image.path(path).verdict == Verdict::Allow;
-        let number = self.services.number(Services::from_decisions(&decisions, allows));
+        let number = self.services.number(PacketSet::from_decisions(&decisions, allows));
         match place {
             Lookups::Row(row) => {
                 let row = row as usize;
@@ -192,7 +192,7 @@ impl Reader<'_> {
 }
 
 impl Interned {
-    fn number(&mut self, services: Services) -> u32 {
+    fn number(&mut self, services: PacketSet) -> u32 {
         if let Some(number) = self.numbers.get(&services) {
             return *number;
         }

@@ -16,8 +16,8 @@
 mod cells;
 mod groups;
 mod outside;
+mod packet_set;
 mod parties;
-mod services;
 mod view;
 mod why;
 
@@ -40,8 +40,8 @@ use outside::Outside;
 use why::Places;
 
 pub use outside::{MOST_ASKED_NETS, MOST_NETS};
+pub use packet_set::{KINDS, OF_ICMP, OF_OTHERS, PacketSet, packet};
 pub use parties::{LeftOut, Party, PartyKind};
-pub use services::{KINDS, OF_ICMP, OF_OTHERS, Services, packet};
 pub use view::{Block, Filter, Line, View, fold};
 pub use why::Whys;
 
@@ -165,7 +165,7 @@ impl Matrix {
     }
 
     /// Returns the services with this number.
-    pub fn services(&self, number: u32) -> &Services {
+    pub fn services(&self, number: u32) -> &PacketSet {
         self.cells.services(number)
     }
 

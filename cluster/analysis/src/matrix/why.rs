@@ -13,8 +13,8 @@ use manx_policy_compiler::model::{Direction, Family, ObjectName, PolicyName, Rea
 use super::Matrix;
 use super::cells::{Pair, pair};
 use super::groups::End;
+use super::packet_set::PacketSet;
 use super::parties::PartyKind;
-use super::services::Services;
 
 /// The reasons at the ends of many cells, as texts by number. Each place of the tables is read only once.
 #[derive(Debug, Default)]
@@ -126,7 +126,7 @@ impl Matrix {
             return reasons.into_keys().map(|(_, reason)| reason).collect();
         }
         let texts = reasons.into_iter().map(|((_, reason), paths)| {
-            let services = Services::from_decisions(&decisions, |path| paths.contains(&path));
+            let services = PacketSet::from_decisions(&decisions, |path| paths.contains(&path));
             format!("{services}: {reason}")
         });
         texts.collect::<Vec<_>>().join("; ")

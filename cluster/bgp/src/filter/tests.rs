@@ -40,12 +40,12 @@ fn route<'a>(prefix: &str, attributes: &'a Attributes) -> Route<'a> {
 }
 
 /// The decision of filters, as one word.
-fn word(verdict: &Verdict<'_>) -> &'static str {
-    match verdict {
-        Verdict::Accept(Cow::Borrowed(_)) => "accept",
-        Verdict::Accept(Cow::Owned(_)) => "change",
-        Verdict::Reject => "reject",
-        Verdict::Unmatched => "next",
+fn word(action: &FilterAction<'_>) -> &'static str {
+    match action {
+        FilterAction::Accept(Cow::Borrowed(_)) => "accept",
+        FilterAction::Accept(Cow::Owned(_)) => "change",
+        FilterAction::Reject => "reject",
+        FilterAction::Unmatched => "next",
     }
 }
 
@@ -74,8 +74,8 @@ fn calicos_match_operators() {
     }
     // The other direction has no rules either.
     let attributes = attributes(&[], 1024);
-    let verdict = filters.judge(Direction::Export, &route("44.2.0.0/16", &attributes), false);
-    assert_eq!(word(&verdict), "next");
+    let action = filters.judge(Direction::Export, &route("44.2.0.0/16", &attributes), false);
+    assert_eq!(word(&action), "next");
 }
 
 #[test]
@@ -92,8 +92,8 @@ fn calicos_match_of_source_and_interface() {
         ("77.2.1.0/24", true, None, "accept"),
     ] {
         let route = Route { is_from_peer, interface, ..route(prefix, &attributes) };
-        let verdict = filters.judge(Direction::Export, &route, true);
-        assert_eq!(word(&verdict), expected, "{prefix}");
+        let action = filters.judge(Direction::Export, &route, true);
+        assert_eq!(word(&action), expected, "{prefix}");
     }
 }
 
@@ -173,8 +173,8 @@ fn each_condition_alone() {
     ] {
         let filters = filters(&[&format!("exportV4: [{{action: Accept, {rule}}}]")]);
         for (route, expected) in [(route, of_route), (own, of_own)] {
-            let verdict = filters.judge(Direction::Export, &route, true);
-            assert_eq!(word(&verdict) == "accept", expected, "{rule}");
+            let action = filters.judge(Direction::Export, &route, true);
+            assert_eq!(word(&action) == "accept", expected, "{rule}");
         }
     }
     // A route without a `LOCAL_PREF` has no priority.
@@ -193,14 +193,14 @@ fn calicos_communities_and_operations() {
     let mut from = attributes(&[64999], 1024);
     assert_eq!(import(&filters, "10.0.0.0/26"), "reject");
     from.communities = vec![0xfde8_0064];
-    let Verdict::Accept(taken) =
+    let FilterAction::Accept(taken) =
         filters.judge(Direction::Import, &route("10.0.0.0/26", &from), true)
     else {
         panic!("it is accepted")
     };
     assert_eq!(*taken, Attributes { local_pref: Some(2_147_483_391), ..from.clone() });
     from.communities = vec![0xfde8_002a, 0xffff_0000];
-    let Verdict::Accept(told) =
+    let FilterAction::Accept(told) =
         filters.judge(Direction::Export, &route("10.0.0.0/26", &from), true)
     else {
         panic!("it is accepted")
@@ -223,7 +223,7 @@ fn a_path_begins_with_what_is_prepended_in_its_order() {
         "exportV4: [{action: Accept, operations: [{prependASPath: {prefix: [1, 2, 3, 4, 5, 6]}}, {prependASPath: {prefix: [9]}}]}]",
     ]);
     for (before, segments) in [(&own, vec![7]), (&long, vec![7, 250]), (&of_set, vec![7, 2])] {
-        let Verdict::Accept(told) =
+        let FilterAction::Accept(told) =
             filters.judge(Direction::Export, &route("10.0.0.0/26", before), false)
         else {
             panic!("it is accepted")
@@ -275,8 +275,8 @@ fn a_filter_that_is_missing_or_not_valid_closes_all() {
         let attributes = attributes(&[], 1024);
         for direction in [Direction::Import, Direction::Export] {
             for prefix in ["10.0.0.0/26", "fd00::/64"] {
-                let verdict = filters.judge(direction, &route(prefix, &attributes), true);
-                assert_eq!(verdict, Verdict::Reject, "{name} {direction:?} {prefix}");
+                let action = filters.judge(direction, &route(prefix, &attributes), true);
+                assert_eq!(action, FilterAction::Reject, "{name} {direction:?} {prefix}");
             }
         }
     }

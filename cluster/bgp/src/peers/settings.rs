@@ -6,7 +6,7 @@ use manx_objects::contents::Contents;
 use manx_objects::object::bgp::{Advertisement, BgpConfiguration};
 use manx_objects::object::{Kind, Object};
 
-use super::Speaker;
+use super::PeeringNode;
 use crate::export::Priorities;
 
 /// The autonomous system of a cluster whose settings have none.
@@ -51,7 +51,7 @@ impl<'a> Settings<'a> {
         self.default.and_then(|it| it.system).unwrap_or(SYSTEM)
     }
 
-    pub(super) fn system_of(&self, node: &Speaker<'_>) -> u32 {
+    pub(super) fn system_of(&self, node: &PeeringNode<'_>) -> u32 {
         node.node.bgp.system.unwrap_or(self.system())
     }
 

@@ -31,19 +31,19 @@ type Key = (u64, usize, Option<u32>);
 /// The cache keeps the original attributes alive, so no other attributes can get the same address in memory.
 #[derive(Debug)]
 pub(super) struct Cache {
-    results: HashMap<Key, (Option<Arc<Attributes>>, Told), RandomState>,
+    results: HashMap<Key, (Option<Arc<Attributes>>, Advertised), RandomState>,
     /// Equal results are shared, so that their prefixes can be announced together.
-    told: Interner,
+    announced: Interner,
     /// The total weight of the results' attributes.
     weight: usize,
 }
 
 /// The announcement of a path: its attributes for the peer. `None` if it is not announced.
-type Told = Option<Arc<Attributes>>;
+type Advertised = Option<Arc<Attributes>>;
 
 impl Cache {
     pub(super) fn new() -> Self {
-        Self { results: HashMap::default(), told: Interner::new(), weight: 0 }
+        Self { results: HashMap::default(), announced: Interner::new(), weight: 0 }
     }
 
     /// Removes all results.
@@ -65,7 +65,7 @@ impl Advertiser<'_> {
         &mut self,
         entry: &mut Entry,
         (session, number, to): (&Session, u32, &Peer),
-    ) -> Told {
+    ) -> Advertised {
         let Configuration { exports, filters, .. } = self.configuration;
         let best = if entry.own.is_some() { None } else { Some(entry.paths.best()?) };
         if best.is_some_and(|it| it.peer == number) {
@@ -75,7 +75,7 @@ impl Advertiser<'_> {
             let none = Filters::default();
             let filters = filters.get(&to.address).unwrap_or(&none);
             let (prefix, here) = (entry.prefix, session.opened.here);
-            return self.find(entry, |route| {
+            return self.compute_advertised(entry, |route| {
                 export::advertised(exports, (prefix, route), (to, filters), here)
             });
         };
@@ -89,7 +89,8 @@ impl Advertiser<'_> {
             return found.clone();
         }
         let here = session.opened.here;
-        let found = self.find(entry, |route| export::advertised_alike(exports, route, to, here));
+        let found = self
+            .compute_advertised(entry, |route| export::advertised_alike(exports, route, to, here));
         if self.cache.results.len() >= MOST || self.cache.weight >= MOST_WEIGHT {
             self.cache.clear();
         }
@@ -101,19 +102,19 @@ impl Advertiser<'_> {
     }
 
     /// Computes the announcement of the prefix's route.
-    fn find(
+    fn compute_advertised(
         &mut self,
         entry: &Entry,
         advertised: impl Fn(Route<'_>) -> Option<Attributes>,
-    ) -> Told {
-        let told = if let Some(own) = entry.own {
+    ) -> Advertised {
+        let announced = if let Some(own) = entry.own {
             advertised(Route::Own(own))
         } else {
             let best = path(self.states, entry.paths.best()?);
             let from = self.configuration.peers.get(&best.peer)?;
             advertised(Route::Learned(&best, from))
         };
-        told.map(|it| self.cache.told.intern(Arc::new(it)))
+        announced.map(|it| self.cache.announced.intern(Arc::new(it)))
     }
 }
 

@@ -66,8 +66,8 @@ pub(super) fn first_prefixes(
     (most, from): (usize, usize),
     all: &mut [BTreeSet<IpNet>; 2],
 ) -> Option<usize> {
-    let is_told = |it: &&Entry| it.own.is_none() && it.paths.best().is_some();
-    for entry in routes.part(from, PART)?.filter(is_told) {
+    let is_learned = |it: &&Entry| it.own.is_none() && it.paths.best().is_some();
+    for entry in routes.part(from, PART)?.filter(is_learned) {
         let family = &mut all[usize::from(entry.prefix.addr().is_ipv6())];
         family.insert(entry.prefix);
         if family.len() > most {

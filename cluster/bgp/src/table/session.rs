@@ -37,7 +37,7 @@ pub(super) struct Session {
     /// The group of peers that get equal announcements. `None`: this peer has filters, and is in no group.
     pub(super) group: Option<u64>,
     /// The prefixes that were announced to the peer and not withdrawn.
-    pub(super) told: Bits,
+    pub(super) announced: Bits,
     /// The position up to which the session has read the log of changes.
     pub(super) reader: u64,
     /// Whether End-of-RIB was sent.
@@ -64,7 +64,7 @@ impl State {
     }
 
     pub(super) fn counts(&self) -> Counts {
-        let told = self.session.as_ref().map_or(0, |it| it.told.len());
-        Counts { received: self.count, refused: self.refused, told }
+        let announced = self.session.as_ref().map_or(0, |it| it.announced.len());
+        Counts { received: self.count, refused: self.refused, announced }
     }
 }

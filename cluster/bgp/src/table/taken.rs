@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::filter::{self, Direction, Filters, Verdict};
+use crate::filter::{self, Direction, FilterAction, Filters};
 use crate::path::Attributes;
 
 /// The weight of a path's attributes, in bytes: the parts whose size the peer can choose. Paths may share attributes; each
@@ -28,9 +28,11 @@ pub(super) fn imported(
 ) -> Option<Arc<Attributes>> {
     let route = filter::Route { prefix, attributes, is_from_peer: true, interface: None };
     match filters.judge(Direction::Import, &route, is_internal) {
-        Verdict::Accept(Cow::Owned(changed)) => Some(Arc::new(changed)),
-        Verdict::Accept(Cow::Borrowed(_)) | Verdict::Unmatched => Some(Arc::clone(attributes)),
-        Verdict::Reject => None,
+        FilterAction::Accept(Cow::Owned(changed)) => Some(Arc::new(changed)),
+        FilterAction::Accept(Cow::Borrowed(_)) | FilterAction::Unmatched => {
+            Some(Arc::clone(attributes))
+        }
+        FilterAction::Reject => None,
     }
 }
 

@@ -164,7 +164,7 @@ struct Model {
     paths: BTreeMap<(IpAddr, IpNet), Path>,
     stale_until: BTreeMap<IpAddr, Duration>,
     /// The routes that each peer has, according to the messages that it got.
-    told: BTreeMap<IpAddr, BTreeMap<IpNet, Attributes>>,
+    announced: BTreeMap<IpAddr, BTreeMap<IpNet, Attributes>>,
 }
 
 impl Model {
@@ -201,9 +201,9 @@ impl Model {
             };
             let peer = &configuration.peers[&to];
             let peer = (peer, &Filters::default());
-            let told =
+            let announced =
                 export::advertised(&configuration.exports, (prefix, route), peer, address(9));
-            Some((prefix, told?))
+            Some((prefix, announced?))
         });
         advertised.collect()
     }
@@ -227,7 +227,7 @@ fn step(table: &mut Table, model: &mut Model, event: Event) {
             let opened = Opened { identifier, here: address(9), keeps_routes, now: model.now };
             table.opened(peer, opened);
             model.sessions.insert(peer, opened);
-            model.told.insert(peer, BTreeMap::new());
+            model.announced.insert(peer, BTreeMap::new());
             if !keeps_routes {
                 model.forget(peer, true);
             } else if let Some(until) = model.stale_until.get_mut(&peer) {
@@ -299,7 +299,7 @@ fn update_both(table: &mut Table, model: &mut Model, peer: IpAddr, update: Updat
 fn close_both(table: &mut Table, model: &mut Model, peer: IpAddr, retain: Option<Duration>) {
     table.closed(peer, retain, model.now);
     model.sessions.remove(&peer);
-    model.told.remove(&peer);
+    model.announced.remove(&peer);
     model.forget(peer, retain.is_some());
     for ((of, _), path) in &mut model.paths {
         path.is_stale |= *of == peer;
@@ -316,7 +316,7 @@ fn take(table: &mut Table, model: &mut Model, peer: IpAddr, prefixes: usize) -> 
         let Message::Update(Update { withdrawn, announced, attributes }) = message else {
             continue;
         };
-        let held = model.told.get_mut(&peer).unwrap();
+        let held = model.announced.get_mut(&peer).unwrap();
         assert!(withdrawn.len() + announced.len() <= prefixes);
         for prefix in withdrawn {
             assert!(held.remove(prefix).is_some(), "{prefix} is withdrawn, and {peer} has it not");
@@ -392,8 +392,8 @@ proptest! {
         }
         drain(&mut table, &mut model);
         for peer in model.sessions.keys() {
-            prop_assert_eq!(&model.told[peer], &model.should_hold(*peer), "{}", peer);
-            prop_assert_eq!(table.counts(*peer).told, model.told[peer].len());
+            prop_assert_eq!(&model.announced[peer], &model.should_hold(*peer), "{}", peer);
+            prop_assert_eq!(table.counts(*peer).announced, model.announced[peer].len());
         }
     }
 }
@@ -424,10 +424,10 @@ fn a_block_is_told_to_all_with_the_attributes_of_calico() {
     let (mut table, mut model) = established();
     drain(&mut table, &mut model);
     let block = net("10.65.0.0/26");
-    let internal = &model.told[&address(2)][&block];
+    let internal = &model.announced[&address(2)][&block];
     assert_eq!((internal.local_pref, internal.path_length()), (Some(2_147_482_623), 0));
     assert_eq!(internal.next_hop, address(9));
-    let external = &model.told[&address(3)][&block];
+    let external = &model.announced[&address(3)][&block];
     assert_eq!(external.local_pref, None);
     assert_eq!(external.as_path, [Segment::Sequence(vec![OWN_SYSTEM])]);
 }
@@ -440,19 +440,19 @@ fn a_reflector_passes_on_between_a_client_and_others_alone() {
     announce(&mut table, &mut model, address(3), "10.65.0.64/26", &[65003]);
     announce(&mut table, &mut model, address(3), "192.0.2.0/24", &[65003]);
     drain(&mut table, &mut model);
-    let to_client = &model.told[&address(1)];
+    let to_client = &model.announced[&address(1)];
     let reflected = &to_client[&net("10.65.1.0/26")];
     assert_eq!(reflected.originator, Some(Ipv4Addr::new(10, 0, 0, 2)));
     assert_eq!(reflected.clusters, [Ipv4Addr::new(1, 1, 1, 1)]);
     assert_eq!(reflected.next_hop, address(2), "as it came");
     assert!(to_client.contains_key(&net("192.0.2.0/24")), "a range that reflectors pass on");
-    let to_other = &model.told[&address(2)];
+    let to_other = &model.announced[&address(2)];
     assert!(to_other.contains_key(&net("10.66.0.0/26")), "of a client");
     assert!(to_other.contains_key(&net("192.0.2.0/24")), "the same, whoever it is");
     assert_eq!(to_other[&net("10.65.0.64/26")].local_pref, Some(100));
-    let to_external = &model.told[&address(4)];
+    let to_external = &model.announced[&address(4)];
     assert_eq!(to_external[&net("10.65.1.0/26")].next_hop, address(2), "keep");
-    let back = &model.told[&address(3)];
+    let back = &model.announced[&address(3)];
     assert!(!back.contains_key(&net("10.65.0.64/26")), "it is the peer's own");
 }
 
@@ -463,14 +463,19 @@ fn another_system_is_told_of_what_others_have_where_it_reaches_them_by_itself() 
     announce(&mut table, &mut model, address(1), "10.66.0.0/26", &[]);
     let mut elsewhere = configuration(&PREFIXES[..1], true);
     drain(&mut table, &mut model);
-    let told = &model.told[&address(3)];
-    assert_eq!(told[&net("10.65.1.0/26")].next_hop, address(2), "on one link with both");
-    assert_eq!(told[&net("10.66.0.0/26")].next_hop, address(1));
+    let announced = &model.announced[&address(3)];
+    assert_eq!(announced[&net("10.65.1.0/26")].next_hop, address(2), "on one link with both");
+    assert_eq!(announced[&net("10.66.0.0/26")].next_hop, address(1));
     elsewhere.exports.links = vec![net("10.0.0.2/31")];
     step(&mut table, &mut model, Event::Configure(elsewhere));
     drain(&mut table, &mut model);
-    let told: Vec<String> = model.told[&address(3)].keys().map(ToString::to_string).collect();
-    assert_eq!(told, ["10.65.0.0/26", "10.65.1.0/26"], "the node forwards nothing for another");
+    let announced: Vec<String> =
+        model.announced[&address(3)].keys().map(ToString::to_string).collect();
+    assert_eq!(
+        announced,
+        ["10.65.0.0/26", "10.65.1.0/26"],
+        "the node forwards nothing for another"
+    );
 }
 
 #[test]
@@ -494,7 +499,7 @@ fn filters_decide_what_is_taken_and_what_is_told_before_the_pools_do() {
     let attributes = Some(Arc::new(Attributes::of_own(address(3))));
     let update = Update { announced: vec![net("10.66.0.0/26")], attributes, ..Update::default() };
     table.updated(address(3), update).unwrap();
-    assert_eq!(table.counts(address(3)), Counts { received: 0, refused: 1, told: 0 });
+    assert_eq!(table.counts(address(3)), Counts { received: 0, refused: 1, announced: 0 });
     let mut held = BTreeSet::new();
     for message in table.take_messages(address(3), 100) {
         if let Message::Update(update) = message {
@@ -510,7 +515,7 @@ fn an_address_in_a_block_of_this_node_is_told_to_nobody() {
     let (mut table, mut model) = established();
     announce(&mut table, &mut model, address(3), "10.65.0.7/32", &[65003]);
     drain(&mut table, &mut model);
-    assert!(model.told.values().all(|held| !held.contains_key(&net("10.65.0.7/32"))));
+    assert!(model.announced.values().all(|held| !held.contains_key(&net("10.65.0.7/32"))));
 }
 
 #[test]
@@ -577,5 +582,5 @@ fn what_is_told_again_after_a_restart_stays_and_all_else_goes_at_the_end_of_rib(
     step(&mut table, &mut model, Event::Wait(3600));
     assert_eq!(prefixes(&table), ["10.65.1.0/26"]);
     drain(&mut table, &mut model);
-    assert_eq!(&model.told[&address(1)], &model.should_hold(address(1)));
+    assert_eq!(&model.announced[&address(1)], &model.should_hold(address(1)));
 }

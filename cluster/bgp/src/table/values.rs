@@ -96,7 +96,7 @@ pub struct Counts {
     /// filter rejects.
     pub refused: u64,
     /// The prefixes that are announced to the peer.
-    pub told: usize,
+    pub announced: usize,
 }
 
 /// A route that a peer has announced.

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use super::{Leak, Reason, Step, UserSource};
 use crate::assign::Error;
 use crate::block::{Attributes, Rest, ToRelease, first_line};
-use crate::claim::{GivenUp, give_up};
+use crate::claim::{BlockRelease, release_block};
 use crate::handle::Handle;
 use crate::release::{ReleaseError, delete_handle, end_rest, release};
 use crate::store::{self, Found, Key, Store, StoreError};
@@ -21,7 +21,7 @@ pub enum Outcome {
     Released(Vec<IpAddr>),
     /// Resting addresses became free.
     Freed,
-    GaveUp,
+    ReleasedBlock,
     DeletedHandle,
     /// The record has a user, or has changed since the look. It was not removed.
     Kept,
@@ -38,24 +38,24 @@ pub async fn take<S: Store, U: UserSource>(
     match step {
         Step::Release { leaks, reason } => release_all(store, users, leaks, *reason, rest).await,
         Step::EndRest(cidr) => end_rest(store, *cidr, rest).await.map(|()| Outcome::Freed),
-        Step::GiveUpIdle { owner, cidr, sequence } => {
-            given_up(give_up(store, owner, *cidr, true, Some(*sequence), rest).await)
+        Step::ReleaseIdleBlock { owner, cidr, sequence } => {
+            outcome_of(release_block(store, owner, *cidr, true, Some(*sequence), rest).await)
         }
-        Step::GiveUpOfGone { owner, cidr } => {
+        Step::ReleaseBlockOfGone { owner, cidr } => {
             let node = Attributes::from([("node".to_owned(), owner.name().to_owned())]);
             if !users.named_by(&node).await?.nodes.is_empty() {
                 return Ok(Outcome::Kept);
             }
-            given_up(give_up(store, owner, *cidr, true, None, rest).await)
+            outcome_of(release_block(store, owner, *cidr, true, None, rest).await)
         }
         Step::DeleteHandle(handle) => delete_unchanged(store, handle, rest).await,
     }
 }
 
-fn given_up(result: Result<GivenUp, StoreError>) -> Result<Outcome, Error> {
+fn outcome_of(result: Result<BlockRelease, StoreError>) -> Result<Outcome, Error> {
     match result {
-        Ok(GivenUp::Done) => Ok(Outcome::GaveUp),
-        Ok(GivenUp::NotOwned | GivenUp::NotEmpty | GivenUp::Changed)
+        Ok(BlockRelease::Done) => Ok(Outcome::ReleasedBlock),
+        Ok(BlockRelease::NotOwned | BlockRelease::NotEmpty | BlockRelease::Changed)
         | Err(StoreError::Conflict) => Ok(Outcome::Kept),
         Err(error) => Err(error.into()),
     }

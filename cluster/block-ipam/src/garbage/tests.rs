@@ -124,9 +124,9 @@ fn all_addresses_of_a_handle_are_released_or_none() {
 fn a_node_keeps_one_block_of_each_family() {
     let blocks = ["10.0.0.0/30", "10.0.0.4/30", "10.0.0.8/30", "fd00::/126"];
     let mut blocks = blocks.map(|cidr| block(cidr, "a", &[])).to_vec();
-    let given_up = |steps: &[Step]| {
+    let released = |steps: &[Step]| {
         let of = |step: &Step| match step {
-            Step::GiveUpIdle { cidr, .. } => Some(cidr.to_string()),
+            Step::ReleaseIdleBlock { cidr, .. } => Some(cidr.to_string()),
             _ => None,
         };
         steps.iter().filter_map(of).collect::<Vec<_>>()
@@ -135,7 +135,7 @@ fn a_node_keeps_one_block_of_each_family() {
     assert_eq!(plan(&mut garbage, &look(blocks.clone(), &["a"]), 0), []);
     blocks[1].sequence += 1;
     let steps = plan(&mut garbage, &look(blocks.clone(), &["a"]), 100);
-    assert_eq!(given_up(&steps), ["10.0.0.0/30", "10.0.0.8/30"], "the other one was written");
+    assert_eq!(released(&steps), ["10.0.0.0/30", "10.0.0.8/30"], "the other one was written");
     blocks[3] = block("fd00::4/126", "a", &[("h", "p", "a")]);
     blocks[3].allocations.get_mut(&0).unwrap().owner.clear();
     blocks.push(block("fd00::/126", "a", &[]));
@@ -143,7 +143,7 @@ fn a_node_keeps_one_block_of_each_family() {
     let mut garbage = Garbage::default();
     plan(&mut garbage, &found, 200);
     let steps = plan(&mut garbage, &found, 300);
-    assert_eq!(given_up(&steps), ["fd00::/126", "10.0.0.0/30", "10.0.0.4/30"]);
+    assert_eq!(released(&steps), ["fd00::/126", "10.0.0.0/30", "10.0.0.4/30"]);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn what_belongs_to_a_gone_node_is_given_up_when_it_is_empty() {
     let mut garbage = Garbage::default();
     assert_eq!(plan(&mut garbage, &found, 0), []);
     let expected = ["10.0.0.0/30", "10.0.0.4/30", "10.0.0.8/30"]
-        .map(|cidr| Step::GiveUpOfGone { owner: host("z"), cidr: net(cidr) });
+        .map(|cidr| Step::ReleaseBlockOfGone { owner: host("z"), cidr: net(cidr) });
     assert_eq!(plan(&mut garbage, &found, 1), expected);
     // The node has come back.
     found.users.nodes.insert("z".to_owned(), NodeUser::default());
@@ -225,7 +225,7 @@ struct Counts {
     unused: usize,
     of_gone: usize,
     kept: usize,
-    given_up: usize,
+    released: usize,
     handles: usize,
     freed: usize,
 }
@@ -337,7 +337,7 @@ impl World {
                     }
                     (Ok(Outcome::Released(_)), _) => counts.of_gone += 1,
                     (Ok(Outcome::Freed), _) => counts.freed += 1,
-                    (Ok(Outcome::GaveUp), _) => counts.given_up += 1,
+                    (Ok(Outcome::ReleasedBlock), _) => counts.released += 1,
                     (Ok(Outcome::DeletedHandle), _) => counts.handles += 1,
                     (Ok(Outcome::Kept) | Err(assign::Error::Contended), _) => counts.kept += 1,
                     (Err(error), _) => panic!("{error}"),
@@ -586,12 +586,12 @@ fn the_schedules_take_each_kind_of_garbage() {
         all.unused += counts.unused;
         all.of_gone += counts.of_gone;
         all.kept += counts.kept;
-        all.given_up += counts.given_up;
+        all.released += counts.released;
         all.handles += counts.handles;
         all.freed += counts.freed;
     }
-    let Counts { unused, of_gone, kept, given_up, handles, freed } = all;
-    let least = [unused, of_gone, kept, given_up, handles, freed].into_iter().min();
+    let Counts { unused, of_gone, kept, released, handles, freed } = all;
+    let least = [unused, of_gone, kept, released, handles, freed].into_iter().min();
     assert!(least > Some(10), "{all:?}");
 }
 

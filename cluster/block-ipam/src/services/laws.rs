@@ -1,4 +1,4 @@
-//! The laws, for interleaved operations: two leaders settle Services, a collector removes garbage, and tenants create,
+//! The laws, for interleaved operations: two leaders reconcile Services, a collector removes garbage, and tenants create,
 //! change and delete Services, all at one server. Between two requests, another actor may continue. A leader may crash
 //! at any request. Its write is then done, not done, or done later.
 
@@ -19,8 +19,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use serde_json::{Value, json};
 
-use super::ledger::{Ledger, Subject, give_up_strays};
-use super::settle::settle;
+use super::ledger::{Ledger, Subject, release_strays};
+use super::reconcile::reconcile;
 use super::terms::Terms;
 use super::wish::{AssignIps, Service, family};
 use crate::block::{Block, Rest, Time};
@@ -247,7 +247,7 @@ struct World {
 
 const REST: Rest = Rest { now: Time(1_000_000_000), cooldown: Duration::ZERO };
 
-async fn settle_noting(
+async fn reconcile_noting(
     objects: &Objects<Stepped>,
     subject: &Subject,
     terms: &Terms,
@@ -256,12 +256,12 @@ async fn settle_noting(
 ) {
     let mut ledger = known.borrow().ledger.clone();
     // An error means that others have changed the same record or Service. A later task tries again.
-    if let Ok(settled) = settle(objects, subject, terms, &mut ledger, REST.now).await {
+    if let Ok(reconciled) = reconcile(objects, subject, terms, &mut ledger, REST.now).await {
         let mut now = seen.get();
-        now.told += settled.told.len();
-        now.released += settled.released.len();
-        now.troubles += usize::from(settled.trouble.is_some());
-        now.gone += usize::from(settled.metadata.is_none());
+        now.told += reconciled.told.len();
+        now.released += reconciled.released.len();
+        now.troubles += usize::from(reconciled.trouble.is_some());
+        now.gone += usize::from(reconciled.metadata.is_none());
         seen.set(now);
         known.borrow_mut().ledger = ledger;
     } else {
@@ -312,13 +312,13 @@ impl World {
         actor.task = Some(Box::pin(async move {
             let next = known.borrow_mut().pending.pop_first();
             if let Some(subject) = next {
-                return settle_noting(&objects, &subject, &terms, &known, &seen).await;
+                return reconcile_noting(&objects, &subject, &terms, &known, &seen).await;
             }
             let Ok(ledger) = Ledger::read(&objects).await else { return };
             let subjects: Vec<Subject> = ledger.subjects().collect();
             known.borrow_mut().ledger = ledger;
             known.borrow_mut().pending.extend(subjects);
-            let _ = give_up_strays(&objects, |block| terms.has_block(block), REST).await;
+            let _ = release_strays(&objects, |block| terms.has_block(block), REST).await;
             // A watch that begins again sends all Services.
             let all = objects.writes().list(Kind::Service.into(), "").await.unwrap();
             let subjects = all.iter().map(|(_, object, _)| Subject::of(object));

@@ -13,7 +13,7 @@ use crate::addresses::address;
 use crate::affinity::Owner;
 use crate::assign::Error;
 use crate::block::{Allocation, Block, Rest, first_line};
-use crate::claim::{affine, give_up};
+use crate::claim::{affine, release_block};
 use crate::handle::Handle;
 use crate::pool::Family;
 use crate::store::{self, Key, Store, StoreError};
@@ -160,19 +160,19 @@ pub(super) async fn held<S: Store>(
 /// # Errors
 /// Returns an error if the store does not answer. A block that another writer changes at the same time is left as it
 /// is.
-pub async fn give_up_strays<S: Store>(
+pub async fn release_strays<S: Store>(
     store: &S,
     has_pool: impl Fn(IpNet) -> bool,
     rest: Rest,
 ) -> Result<Vec<IpNet>, Error> {
     let owner = Owner::load_balancer();
-    let mut given_up = Vec::new();
+    let mut released = Vec::new();
     for cidr in affine(store, &owner).await?.into_iter().filter(|cidr| !has_pool(*cidr)) {
-        match give_up(store, &owner, cidr, true, None, rest).await {
-            Ok(crate::claim::GivenUp::Done) => given_up.push(cidr),
+        match release_block(store, &owner, cidr, true, None, rest).await {
+            Ok(crate::claim::BlockRelease::Done) => released.push(cidr),
             Ok(_) | Err(StoreError::Conflict) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(given_up)
+    Ok(released)
 }

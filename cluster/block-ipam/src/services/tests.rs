@@ -7,8 +7,8 @@ use manx_objects::object::{Kind, PoolUse};
 use manx_policy_compiler::selector::Selector;
 use serde_json::{Value, json};
 
-use super::ledger::{Ledger, Subject, give_up_strays};
-use super::settle::{Settled, settle};
+use super::ledger::{Ledger, Subject, release_strays};
+use super::reconcile::{Reconciled, reconcile};
 use super::terms::Terms;
 use super::wish::AssignIps;
 use crate::affinity::Owner;
@@ -92,30 +92,30 @@ impl World {
         done(Terms::read(&self.objects, self.pools.clone(), None, self.most))
     }
 
-    fn try_settle(&mut self, subject: &Subject) -> Result<Settled, Error> {
+    fn try_reconcile(&mut self, subject: &Subject) -> Result<Reconciled, Error> {
         let terms = self.terms().unwrap();
-        done(settle(&self.objects, subject, &terms, &mut self.ledger, NOW))
+        done(reconcile(&self.objects, subject, &terms, &mut self.ledger, NOW))
     }
 
-    fn settle(&mut self, name: &str) -> Settled {
+    fn reconcile(&mut self, name: &str) -> Reconciled {
         let subject = Subject::of(&self.object(name));
-        let settled = self.try_settle(&subject).unwrap();
-        let again = self.try_settle(&subject).unwrap();
-        let quiet = Settled { told: vec![], released: vec![], ..settled.clone() };
-        let without = |it: Settled| Settled { metadata: None, ..it };
+        let reconciled = self.try_reconcile(&subject).unwrap();
+        let again = self.try_reconcile(&subject).unwrap();
+        let quiet = Reconciled { told: vec![], released: vec![], ..reconciled.clone() };
+        let without = |it: Reconciled| Reconciled { metadata: None, ..it };
         assert_eq!(without(again), without(quiet), "a second time changes nothing");
-        settled
+        reconciled
     }
 
-    /// Settles a Service and returns its trouble.
+    /// Reconciles a Service and returns its trouble.
     fn trouble(&mut self, name: &str) -> String {
-        self.settle(name).trouble.map(|it| it.to_string()).unwrap_or_default()
+        self.reconcile(name).trouble.map(|it| it.to_string()).unwrap_or_default()
     }
 
-    fn remove(&mut self, name: &str) -> Settled {
+    fn remove(&mut self, name: &str) -> Reconciled {
         let subject = Subject::of(&self.object(name));
         self.objects.writes().remove(&key(name));
-        self.try_settle(&subject).unwrap()
+        self.try_reconcile(&subject).unwrap()
     }
 
     /// Returns the addresses in the status of a Service.
@@ -151,8 +151,8 @@ fn a_service_gets_an_address_and_gives_it_back_in_both_versions_of_the_api() {
     for version in ["crd.projectcalico.org/v1", "projectcalico.org/v3"] {
         let mut world = World::new(version, &[balanced("192.0.2.0/30", 30)]);
         world.make("web", &json!({}));
-        let settled = world.settle("web");
-        assert_eq!(settled.has, settled.told);
+        let reconciled = world.reconcile("web");
+        assert_eq!(reconciled.has, reconciled.told);
         assert_eq!(world.status("web"), ["192.0.2.0"]);
         let expected = ("192.0.2.0".to_owned(), "Service shop/web".to_owned());
         assert_eq!(world.allocated(), [expected]);
@@ -190,10 +190,10 @@ fn a_service_that_is_made_anew_is_another_one() {
     let mut world = World::new("projectcalico.org/v3", &[balanced("192.0.2.0/30", 30)]);
     world.make("web", &json!({}));
     let first = Subject::of(&world.object("web"));
-    world.settle("web");
+    world.reconcile("web");
     world.make("web", &json!({}));
-    assert_eq!(world.settle("web").has, ips(&["192.0.2.1"]), "the first one is not free yet");
-    assert_eq!(world.try_settle(&first).unwrap().released, ips(&["192.0.2.0"]));
+    assert_eq!(world.reconcile("web").has, ips(&["192.0.2.1"]), "the first one is not free yet");
+    assert_eq!(world.try_reconcile(&first).unwrap().released, ips(&["192.0.2.0"]));
     assert_eq!(world.status("web"), ["192.0.2.1"]);
     assert_eq!(world.allocated().len(), 1);
     world.is_sound();
@@ -209,7 +209,7 @@ fn a_named_address_is_given_or_refused_with_the_reason() {
     let named =
         |address: &str| json!({ "projectcalico.org/loadBalancerIPs": format!("[\"{address}\"]") });
     world.make("web", &named("192.0.2.5"));
-    assert_eq!(world.settle("web").has, ips(&["192.0.2.5"]));
+    assert_eq!(world.reconcile("web").has, ips(&["192.0.2.5"]));
     world.make("other/thief", &named("192.0.2.5"));
     assert_eq!(world.trouble("other/thief"), "address 192.0.2.5 is taken by Service shop/web");
     assert_eq!(world.status("other/thief"), [""; 0]);
@@ -238,8 +238,8 @@ fn a_named_address_is_given_or_refused_with_the_reason() {
         assert_eq!(world.status("web"), ["192.0.2.5"]);
     }
     world.annotate("web", &named("192.0.2.3"));
-    let settled = world.settle("web");
-    assert_eq!((settled.told, settled.released), (ips(&["192.0.2.3"]), ips(&["192.0.2.5"])));
+    let reconciled = world.reconcile("web");
+    assert_eq!((reconciled.told, reconciled.released), (ips(&["192.0.2.3"]), ips(&["192.0.2.5"])));
     assert_eq!(world.status("web"), ["192.0.2.3"]);
     world.annotate("other/thief", &named("192.0.2.5"));
     assert_eq!(world.trouble("other/thief"), "");
@@ -283,20 +283,20 @@ fn pools_count_by_use_mode_name_and_namespace_and_a_named_one_too() {
     );
     // Without the annotation, the Service has no right to a manual pool.
     world.annotate("manual", &json!({}));
-    assert_eq!(world.settle("manual").released, ips(&["192.0.2.16"]));
+    assert_eq!(world.reconcile("manual").released, ips(&["192.0.2.16"]));
     assert_eq!(world.status("manual"), ["192.0.2.1"]);
     // Disabling a pool takes no address away, but removing the pool does.
     world.pools[2].is_disabled = true;
-    assert!(world.settle("net").released.is_empty());
+    assert!(world.reconcile("net").released.is_empty());
     world.pools.remove(2);
-    assert_eq!(world.settle("net").released, ips(&["192.0.2.33"]));
-    let settled = world.settle("other/web");
-    assert_eq!(settled.released, ips(&["192.0.2.32"]));
-    assert!(settled.trouble.unwrap().to_string().starts_with("no IPv4 IPPool is for it: "));
+    assert_eq!(world.reconcile("net").released, ips(&["192.0.2.33"]));
+    let reconciled = world.reconcile("other/web");
+    assert_eq!(reconciled.released, ips(&["192.0.2.32"]));
+    assert!(reconciled.trouble.unwrap().to_string().starts_with("no IPv4 IPPool is for it: "));
     assert_eq!(world.status("other/web"), [""; 0]);
     let terms = world.terms().unwrap();
     let rest = Rest { now: NOW, cooldown: std::time::Duration::ZERO };
-    let strays = done(give_up_strays(&world.objects, |it| terms.has_block(it), rest)).unwrap();
+    let strays = done(release_strays(&world.objects, |it| terms.has_block(it), rest)).unwrap();
     assert_eq!(strays, ["192.0.2.32/30".parse().unwrap()]);
     world.is_sound();
 }
@@ -307,10 +307,10 @@ fn families_are_those_of_the_cluster_ips() {
     let mut world = World::new("projectcalico.org/v3", &pools);
     world.make("web", &json!({}));
     world.change("web", |it| it["spec"]["ipFamilies"] = json!(["IPv6", "IPv4"]));
-    assert_eq!(world.settle("web").has.len(), 2);
+    assert_eq!(world.reconcile("web").has.len(), 2);
     assert_eq!(world.status("web"), ["192.0.2.0", "fd00:1::"]);
     world.change("web", |it| it["spec"]["ipFamilies"] = json!(["IPv6"]));
-    assert_eq!(world.settle("web").released, ips(&["192.0.2.0"]));
+    assert_eq!(world.reconcile("web").released, ips(&["192.0.2.0"]));
     assert_eq!(world.status("web"), ["fd00:1::"]);
     // If only one of two families is available, the Service gets an address of that family.
     world.pools.remove(1);
@@ -333,31 +333,34 @@ fn what_is_not_ours_is_left_alone_and_what_was_ours_is_taken_back() {
         });
     }
     assert_eq!(
-        world.settle("class"),
-        Settled { metadata: Some(world.object("class")["metadata"].clone()), ..Settled::default() }
+        world.reconcile("class"),
+        Reconciled {
+            metadata: Some(world.object("class")["metadata"].clone()),
+            ..Reconciled::default()
+        }
     );
     assert_eq!(world.status("class"), ["203.0.113.9", "a.example"]);
-    world.settle("web");
+    world.reconcile("web");
     assert_eq!(world.status("web"), ["192.0.2.0"], "the status is this controller's");
     for change in [
         |it: &mut Value| it["spec"]["type"] = json!("ClusterIP"),
         |it: &mut Value| it["spec"]["loadBalancerClass"] = json!("example.com/lb"),
     ] {
         world.make("web", &json!({}));
-        let had = world.settle("web").has;
+        let had = world.reconcile("web").has;
         world.change("web", change);
         world.change("web", |it| {
             let entries = it["status"]["loadBalancer"]["ingress"].as_array_mut().unwrap();
             entries.push(json!({ "ip": "203.0.113.9" }));
         });
-        assert_eq!(world.settle("web").released, had);
+        assert_eq!(world.reconcile("web").released, had);
         assert_eq!(world.status("web"), ["203.0.113.9"]);
     }
     // If there is no pool at all, this is not reported, except for a Service that requests this controller.
     world.pools.clear();
     world.make("web", &json!({}));
-    let settled = world.settle("web");
-    assert!(settled.trouble.is_none() && settled.lacks, "it gets one when there is a pool");
+    let reconciled = world.reconcile("web");
+    assert!(reconciled.trouble.is_none() && reconciled.lacks, "it gets one when there is a pool");
     world.change("web", |it| it["spec"]["loadBalancerClass"] = json!("calico"));
     assert!(world.trouble("web").starts_with("no IPv4 IPPool is for it"));
 }
@@ -366,14 +369,14 @@ fn what_is_not_ours_is_left_alone_and_what_was_ours_is_taken_back() {
 fn only_requested_services_get_addresses_if_the_cluster_says_so() {
     let mut world = World::new("projectcalico.org/v3", &[balanced("192.0.2.0/30", 30)]);
     world.make("web", &json!({}));
-    world.settle("web");
+    world.reconcile("web");
     let configuration = ServedKey::new(ServedKind::KubeControllersConfiguration, "", "default");
     let say = |text: &str| json!({ "spec": { "controllers": { "loadBalancer": { "assignIPs": text } } } });
     world.objects.writes().put(configuration.clone(), say("RequestedServicesOnly"));
-    assert_eq!(world.settle("web").released, ips(&["192.0.2.0"]));
+    assert_eq!(world.reconcile("web").released, ips(&["192.0.2.0"]));
     assert_eq!(world.status("web"), [""; 0]);
     world.change("web", |it| it["spec"]["loadBalancerClass"] = json!("calico"));
-    assert_eq!(world.settle("web").has.len(), 1);
+    assert_eq!(world.reconcile("web").has.len(), 1);
     let pools = world.pools.clone();
     let all = done(Terms::read(&world.objects, pools, Some(AssignIps::AllServices), None)).unwrap();
     assert_eq!(all.assigns, AssignIps::AllServices, "a setting of the command counts first");
@@ -389,24 +392,24 @@ fn only_requested_services_get_addresses_if_the_cluster_says_so() {
 fn a_status_without_the_address_gets_it_again_and_one_of_others_is_taken_over_if_it_is_free() {
     let mut world = World::new("projectcalico.org/v3", &[balanced("192.0.2.0/30", 30)]);
     world.make("web", &json!({}));
-    world.settle("web");
+    world.reconcile("web");
     world.change("web", |it| it["status"] = json!({}));
-    let settled = world.settle("web");
-    assert_eq!((settled.told, settled.released), (ips(&["192.0.2.0"]), vec![]));
+    let reconciled = world.reconcile("web");
+    assert_eq!((reconciled.told, reconciled.released), (ips(&["192.0.2.0"]), vec![]));
     assert_eq!(world.status("web"), ["192.0.2.0"]);
     // These statuses are as another controller has left them, or an administrator who has lost records.
     let named =
         |ip: &str| json!({ "loadBalancer": { "ingress": [{ "ip": ip, "ipMode": "VIP" }] } });
     world.make("free", &json!({}));
     world.change("free", |it| it["status"] = named("192.0.2.3"));
-    assert_eq!(world.settle("free").has, ips(&["192.0.2.3"]));
+    assert_eq!(world.reconcile("free").has, ips(&["192.0.2.3"]));
     assert_eq!(world.object("free")["status"], named("192.0.2.3"), "it is as it was");
     world.make("taken", &json!({}));
     world.change("taken", |it| it["status"] = named("192.0.2.0"));
-    assert_eq!(world.settle("taken").has, ips(&["192.0.2.1"]));
+    assert_eq!(world.reconcile("taken").has, ips(&["192.0.2.1"]));
     assert_eq!(world.status("taken"), ["192.0.2.1"]);
     world.make("last", &json!({}));
-    world.settle("last");
+    world.reconcile("last");
     world.make("none", &json!({}));
     world.change("none", |it| it["status"] = named("192.0.2.0"));
     assert_eq!(
@@ -425,7 +428,7 @@ fn a_namespace_that_makes_many_services_leaves_the_others_their_addresses() {
     for name in &names {
         world.make(name, &json!({}));
     }
-    let with_address = names.iter().filter(|name| !world.settle(name).has.is_empty()).count();
+    let with_address = names.iter().filter(|name| !world.reconcile(name).has.is_empty()).count();
     assert_eq!(with_address, 3);
     assert_eq!(
         world.trouble("web-19"),
@@ -436,10 +439,10 @@ fn a_namespace_that_makes_many_services_leaves_the_others_their_addresses() {
     world.annotate("web-19", &named);
     assert!(world.trouble("web-19").starts_with("the Services of namespace shop have 3"));
     world.make("other/web", &json!({}));
-    assert_eq!(world.settle("other/web").has.len(), 1);
+    assert_eq!(world.reconcile("other/web").has.len(), 1);
     // A Service with an address may change it, and a Service that is removed makes room for another one.
     world.annotate("web-0", &named);
-    assert_eq!(world.settle("web-0").has, ips(&["192.0.2.9"]));
+    assert_eq!(world.reconcile("web-0").has, ips(&["192.0.2.9"]));
     world.remove("web-0");
     assert_eq!(world.trouble("web-19"), "");
     // A restarted controller counts in the same way.
@@ -456,7 +459,7 @@ fn the_pool_alone_is_the_bound_and_each_address_has_one_service() {
     for at in 0..33 {
         let name = format!("web-{at}");
         world.make(&name, &json!({}));
-        let has = world.settle(&name).has;
+        let has = world.reconcile(&name).has;
         assert_eq!(has.is_empty(), at == 32, "{at}");
         assert!(has.into_iter().all(|address| seen.insert(address)));
     }
@@ -468,7 +471,7 @@ fn the_pool_alone_is_the_bound_and_each_address_has_one_service() {
 fn the_garbage_collector_leaves_services_their_addresses() {
     let mut world = World::new("projectcalico.org/v3", &[balanced("192.0.2.0/30", 30)]);
     world.make("web", &json!({}));
-    world.settle("web");
+    world.reconcile("web");
     let before = world.allocated();
     let mut garbage = Garbage::default();
     let settings = Settings { grace: std::time::Duration::from_secs(10), limit: 100 };
@@ -489,7 +492,7 @@ fn the_garbage_collector_leaves_services_their_addresses() {
 fn a_handle_of_another_is_never_released() {
     let mut world = World::new("projectcalico.org/v3", &[balanced("192.0.2.0/29", 29)]);
     world.make("web", &json!({}));
-    world.settle("web");
+    world.reconcile("web");
     // In the blocks for load balancers, these addresses were allocated by hand or by an unknown program: they name no
     // Service, or have a handle of another form.
     let owner = Owner::load_balancer();
@@ -521,7 +524,7 @@ fn a_handle_of_another_is_never_released() {
     assert_eq!(handles.len(), 2, "{handles:?}");
     assert_eq!(handles[&"gone".to_owned()], "lb-4");
     for subject in &subjects {
-        let released = world.try_settle(subject).unwrap().released.len();
+        let released = world.try_reconcile(subject).unwrap().released.len();
         assert_eq!(released, usize::from(subject.name == "gone"));
     }
     assert_eq!(world.allocated().len(), 4);

@@ -14,7 +14,7 @@ use manx_dataplane::tables::{
 };
 use manx_policy_compiler::prefix_map::PrefixMap;
 
-use super::{Inputs, Translation};
+use super::{Inputs, ServiceMode};
 use crate::overlay::Underlay;
 use crate::topology::{self, Peer, Route, RouteSource, Topology};
 use crate::way_out::values as way_out;
@@ -207,7 +207,7 @@ impl RouteTables {
         let via = |route: &Route| match route {
             Route::Local => NextHop::Unreachable,
             Route::Node | Route::Masquerade => NextHop::Node,
-            Route::Direct(_) | Route::World => NextHop::Host,
+            Route::Direct(_) | Route::World => NextHop::World,
             Route::Tunnel(peer) => {
                 self.tunnel_index(*peer).map_or(NextHop::NoRoute, NextHop::Tunnel)
             }
@@ -255,9 +255,9 @@ pub fn own_routes(inputs: &Inputs<'_>) -> Vec<(IpNet, RouteSource, NextHop)> {
 /// the range's route.
 fn services<'a>(inputs: &Inputs<'a>) -> impl Iterator<Item = IpNet> + use<'a> {
     let (addresses, ranges) = match inputs.services {
-        Translation::Nobody => (None, None),
-        Translation::KubeProxy(services, _) => (Some(&services.addresses), None),
-        Translation::Manx(frontends, ranges, _) => (Some(frontends.addresses()), Some(ranges)),
+        ServiceMode::Nobody => (None, None),
+        ServiceMode::KubeProxy(services, _) => (Some(&services.addresses), None),
+        ServiceMode::Manx(frontends, ranges, _) => (Some(frontends.addresses()), Some(ranges)),
     };
     let routed = ranges.map(|ranges| ranges.routed(inputs.topology));
     let is_outside = move |it: &&IpAddr| routed.as_ref().is_none_or(|routed| !routed.contain(it));

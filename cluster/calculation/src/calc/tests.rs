@@ -56,8 +56,8 @@ fn tables(
         forwarded: None,
         own_addresses: &BTreeSet::new(),
         uplink: None,
-        services: Translation::Nobody,
-        connections: Connections::default(),
+        services: ServiceMode::Nobody,
+        connections: TrackingSettings::default(),
         interfaces: Interfaces { node: "node-1", uplink: None, addresses: &[] },
     })
 }

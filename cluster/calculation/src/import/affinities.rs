@@ -12,7 +12,7 @@ use manx_objects::contents::Contents;
 use manx_objects::object::{BlockAffinity, Kind, Node, Object};
 
 /// The blocks of each node that an affinity names. There may be no Node object with this name.
-pub(crate) type Affinities = BTreeMap<String, BTreeSet<IpNet>>;
+pub(crate) type BlockAffinities = BTreeMap<String, BTreeSet<IpNet>>;
 
 /// Returns the IPAM of a cluster that is known only from its objects: Calico's if an affinity is in force, and
 /// otherwise host-local. An agent gets the IPAM from its settings instead.

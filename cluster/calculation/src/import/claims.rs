@@ -83,7 +83,7 @@ enum Standing {
 
 /// The rank of a pod among the pods that name an address. The pod with the smallest rank has the address.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Rank<'a> {
+struct AddressClaimRank<'a> {
     standing: Standing,
     is_out_of_block: bool,
     is_of_unknown_age: bool,
@@ -196,7 +196,7 @@ impl Cluster {
             }
         }
         for address in self.claims.open.clone() {
-            self.settle(contents, address);
+            self.decide(contents, address);
         }
     }
 
@@ -234,7 +234,7 @@ impl Cluster {
             if is.contains(&address) {
                 self.claims.add(address, &name, standing);
             }
-            self.settle(contents, address);
+            self.decide(contents, address);
             touched.extend(self.claims.pod_with(address).cloned());
             is_told |= self.claims.unheld(address) != unheld;
         }
@@ -242,7 +242,7 @@ impl Cluster {
     }
 
     /// Decides which pod has an address whose claim is open.
-    fn settle(&mut self, contents: &Contents, address: IpAddr) {
+    fn decide(&mut self, contents: &Contents, address: IpAddr) {
         let Some(Claim::Open(open)) = self.claims.claims.get(&address) else { return };
         let claim = self.judge(contents, address, open);
         if matches!(claim, Claim::Plain(_)) {
@@ -254,7 +254,7 @@ impl Cluster {
     /// Evaluates the claims of the pods that name an address, by their objects and the current nodes and pools.
     fn judge(&self, contents: &Contents, address: IpAddr, open: &Open) -> Claim {
         let mut judged = Open { all: open.all.clone(), ..Open::default() };
-        let mut best: Option<(Rank<'_>, &Arc<ObjectName>)> = None;
+        let mut best: Option<(AddressClaimRank<'_>, &Arc<ObjectName>)> = None;
         for name in &open.all {
             // If an object is about to be registered again, it may not name the address any more.
             let Some(pod) = find(contents, name) else { continue };
@@ -290,9 +290,9 @@ impl Cluster {
         pod: &Pod,
         address: IpAddr,
         standing: Standing,
-    ) -> Rank<'a> {
+    ) -> AddressClaimRank<'a> {
         let node = pod.node_name.as_deref().and_then(|node| self.nodes.get(node));
-        Rank {
+        AddressClaimRank {
             standing,
             is_out_of_block: !node.is_some_and(|node| node.plan.contains(address)),
             is_of_unknown_age: pod.created.is_none(),

@@ -41,7 +41,7 @@ use manx_policy_compiler::model::{
     DefaultAction, HostEndpoint, Labels, Model, ObjectName, Order, Policy, PolicyName, Tier,
 };
 
-use self::affinities::Affinities;
+use self::affinities::BlockAffinities;
 use self::calico::Context;
 use self::claims::Claims;
 use self::invalid_references::InvalidReferences;
@@ -81,7 +81,7 @@ pub struct Cluster {
     /// The IPAM that assigns pods' addresses.
     pub ipam: Ipam,
     /// The blocks in force of each node, with Calico's IPAM.
-    pub(crate) affinities: Affinities,
+    pub(crate) affinities: BlockAffinities,
     /// The nodes by name.
     pub nodes: BTreeMap<String, Node>,
     /// The node of each pod that has one. This includes endpoints, and pods that will be endpoints when they have

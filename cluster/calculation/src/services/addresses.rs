@@ -10,11 +10,18 @@ use manx_objects::object::{Service, ServicePort, ServiceType};
 use super::backends::TrafficPolicy;
 use super::bounds::MOST_EXTERNAL_IPS;
 use super::omission::Omission;
+use crate::topology::Topology;
 
 /// The label of a Service that another proxy translates.
 pub(super) const OTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
 /// The label of headless Services. Like kube-proxy, Manx translates nothing of a Service with this label.
 pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// Returns whether an address may be a service's address on a node: it is in no pool and in no block, and is not an
+/// address of a node.
+pub fn admits(topology: &Topology, is_of_node: impl Fn(&IpAddr) -> bool, address: IpAddr) -> bool {
+    topology.is_of_world(address) && !is_of_node(&address)
+}
 
 /// The reason why nothing of a Service is translated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,7 +176,7 @@ pub(super) fn addresses(
 ) -> BTreeMap<IpAddr, Result<(AddressKind, TrafficPolicy), Untranslated>> {
     // Clients in the cluster get any endpoint here. So do clients outside the cluster, unless their policy is Local.
     let policy_outside =
-        if chooses_alike(service) { TrafficPolicy::Alike } else { TrafficPolicy::Cluster };
+        if chooses_alike(service) { TrafficPolicy::Consistent } else { TrafficPolicy::Cluster };
     let of_balancer = |address: &IpAddr| {
         if service.service_type != Some(ServiceType::LoadBalancer) {
             Err(Untranslated::NoLoadBalancer)

@@ -56,7 +56,7 @@ pub struct Announced {
 
 /// The addresses that a node announces.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Told {
+pub struct AnnouncedRoutes {
     /// The ranges and the single addresses.
     pub routes: BTreeSet<IpNet>,
     /// The number of single addresses that are left out because there are too many.
@@ -138,15 +138,15 @@ impl Announced {
 
     /// Returns the addresses that the node announces. `is_served` says whether the node translates an address to its
     /// Service.
-    pub fn told(
+    pub fn routes(
         &self,
         contents: &Contents,
         nets: &AnnouncedNets,
         is_served: impl Fn(IpAddr) -> bool,
-    ) -> Told {
+    ) -> AnnouncedRoutes {
         let node = contents.valid(&ObjectKey::new(Kind::Node, "", &self.node));
         if matches!(node, Some(Object::Node(node)) if node.labels.contains_key(EXCLUDED)) {
-            return Told::default();
+            return AnnouncedRoutes::default();
         }
         let claims = self.order.iter().filter_map(|(address, all)| {
             let first = all.first()?;
@@ -162,7 +162,10 @@ impl Announced {
         let left_out = single.len().saturating_sub(MOST_ANNOUNCED);
         let single = single.into_iter().take(MOST_ANNOUNCED);
         let single = single.map(|(_, address)| IpNet::from(address));
-        Told { routes: nets.told_whole(&self.external).chain(single).collect(), left_out }
+        AnnouncedRoutes {
+            routes: nets.announced_whole(&self.external).chain(single).collect(),
+            left_out,
+        }
     }
 
     fn claim(&self, by: &Precedence, address: IpAddr) -> Option<&Claim> {

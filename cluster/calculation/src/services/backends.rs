@@ -37,7 +37,7 @@ pub enum TrafficPolicy {
     /// All endpoints of the cluster, unless hints assign some of them to this node.
     Cluster,
     /// All endpoints of the cluster, without regard to hints, so that the clients of every node get the same ones.
-    Alike,
+    Consistent,
     /// Only endpoints on this node.
     Local,
 }
@@ -104,7 +104,7 @@ impl<'a> Choice<'a> {
     pub(super) fn new(candidates: &[Candidate<'_>], policy: TrafficPolicy, here: &'a Here) -> Self {
         let hinted = match policy {
             TrafficPolicy::Cluster => Hinted::of(candidates, here),
-            TrafficPolicy::Alike | TrafficPolicy::Local => Hinted::Not,
+            TrafficPolicy::Consistent | TrafficPolicy::Local => Hinted::Not,
         };
         let of_ready = Self { policy, here, hinted, takes_terminating: false };
         let takes_terminating = !candidates.iter().any(|it| of_ready.leaves_out(it).is_none());

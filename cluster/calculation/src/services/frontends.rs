@@ -25,7 +25,7 @@ use manx_policy_compiler::model::ObjectName;
 
 use self::claims::Claims;
 use self::compile::{Compiled, Compiler, Own};
-use self::granted::HostPorts;
+use self::granted::AskedHostPorts;
 use self::health_checks::LocalEndpoints;
 use super::addresses::left_alone;
 use super::backends::{Here, zone};
@@ -52,7 +52,7 @@ pub struct Frontends {
     claims: Claims,
     /// The parts of each object that are not translated, with the reasons.
     omissions: BTreeMap<Arc<ObjectKey>, BTreeSet<Omission>>,
-    host_ports: HostPorts,
+    host_ports: AskedHostPorts,
     /// The port on which load balancers ask about each Service, and the answer.
     health_checks: BTreeMap<Arc<Rank>, (u16, LocalEndpoints)>,
     slices: Slices,

@@ -31,11 +31,11 @@ impl<V> Attempt<V> {
     }
 }
 
-/// Writes the Events that are due, as long as the future is polled. `give_up` gets the reason if an Event is given up.
+/// Writes the Events that are due, as long as the future is polled. `abandon` gets the reason if an Event is given up.
 pub(super) async fn keep_trying<V: Clone + PartialEq, K: Clone + Ord>(
     waiting: &Waiting<Attempt<V>, K>,
     write: impl AsyncFn(&K, &V) -> kube::Result<()>,
-    give_up: impl Fn(&K, &str),
+    abandon: impl Fn(&K, &str),
 ) {
     let mut second = tokio::time::interval(BETWEEN);
     second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -56,7 +56,7 @@ pub(super) async fn keep_trying<V: Clone + PartialEq, K: Clone + Ord>(
                 waiting.replace(&key, &attempt, later);
                 continue;
             }
-            Err(error) => give_up(&key, &words(&error)),
+            Err(error) => abandon(&key, &words(&error)),
             Ok(()) => {}
         }
         waiting.done(&key, &attempt);

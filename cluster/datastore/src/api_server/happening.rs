@@ -37,12 +37,12 @@ pub(super) async fn keep_writing(
     connection: &Connection,
     node: &str,
     waiting: &Happenings,
-    given_up: &AbandonedEvents,
+    abandoned: &AbandonedEvents,
 ) {
     let of_node = ObjectKey { kind: Kind::Node, namespace: String::new(), name: node.to_owned() };
     let write =
         async |subject: &String, dated: &Dated| write(connection, node, subject, dated).await;
-    keep_trying(waiting, write, |_, reason| given_up.add(&of_node, reason)).await;
+    keep_trying(waiting, write, |_, reason| abandoned.add(&of_node, reason)).await;
 }
 
 async fn write(

@@ -116,7 +116,7 @@ struct PendingWrites {
     own_addresses: Arc<OwnAddresses>,
     /// The Events to write about objects.
     noticed: Arc<Waiting<Attempt<Notice>>>,
-    given_up: AbandonedEvents,
+    abandoned: AbandonedEvents,
     /// The Events to write about the node.
     happenings: Arc<Happenings>,
     node_statuses: Arc<NodeStatuses>,
@@ -147,7 +147,7 @@ impl ApiServer {
             condition: Arc::default(),
             own_addresses: Arc::default(),
             noticed: Arc::default(),
-            given_up: AbandonedEvents::default(),
+            abandoned: AbandonedEvents::default(),
             happenings: Arc::default(),
             node_statuses: Arc::default(),
         };
@@ -187,8 +187,8 @@ impl ApiServer {
 
     /// Returns further warnings for users; see [`Source::warnings`](crate::Source::warnings).
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let PendingWrites { node, condition, own_addresses, given_up, .. } = &self.to_write;
-        let trouble = self.followed.trouble().into_iter().chain(given_up.text());
+        let PendingWrites { node, condition, own_addresses, abandoned, .. } = &self.to_write;
+        let trouble = self.followed.trouble().into_iter().chain(abandoned.text());
         let writes = condition.text(node).into_iter().chain(own_addresses.text(node));
         trouble.chain(writes).chain(self.to_write.node_statuses.problems()).collect()
     }
@@ -347,8 +347,8 @@ async fn connect(
         () = own_addresses::keep_writing(&connection, &to_write.node, &to_write.own_addresses) => Ok(()),
         () = node_status::keep_following(&connection, &to_write.node, &to_write.node_statuses) => Ok(()),
         () = node_status::keep_writing(&connection, &to_write.node_statuses) => Ok(()),
-        () = notice::keep_writing(&connection, &to_write.node, &to_write.noticed, &to_write.given_up) => Ok(()),
-        () = happening::keep_writing(&connection, &to_write.node, &to_write.happenings, &to_write.given_up) => Ok(()),
+        () = notice::keep_writing(&connection, &to_write.node, &to_write.noticed, &to_write.abandoned) => Ok(()),
+        () = happening::keep_writing(&connection, &to_write.node, &to_write.happenings, &to_write.abandoned) => Ok(()),
     }
 }
 

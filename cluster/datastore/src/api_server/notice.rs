@@ -49,8 +49,8 @@ pub(super) struct AbandonedEvents(Arc<Mutex<(u64, String)>>);
 impl AbandonedEvents {
     /// Returns the warning for users, or `None` if all Events were written.
     pub(super) fn text(&self) -> Option<String> {
-        let given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (count, last) = &*given_up;
+        let abandoned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, last) = &*abandoned;
         (*count > 0).then(|| {
             format!("{count} Events about objects could not be written; the last one {last}")
         })
@@ -58,11 +58,11 @@ impl AbandonedEvents {
 
     /// Counts an Event that was given up. Only the first one is logged.
     pub(super) fn add(&self, object: &ObjectKey, reason: &str) {
-        let mut given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if given_up.0 == 0 {
+        let mut abandoned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if abandoned.0 == 0 {
             tracing::warn!(%object, reason, "an Event is given up; `manx status` counts further ones");
         }
-        *given_up = (given_up.0 + 1, format!("about {object}: {reason}"));
+        *abandoned = (abandoned.0 + 1, format!("about {object}: {reason}"));
     }
 }
 
@@ -153,13 +153,13 @@ pub(super) async fn keep_writing(
     connection: &Connection,
     node: &str,
     waiting: &Waiting<Attempt<Notice>>,
-    given_up: &AbandonedEvents,
+    abandoned: &AbandonedEvents,
 ) {
     let resources = Resources::default();
     let write = async |key: &ObjectKey, notice: &Notice| {
         write(connection, &resources, node, key, notice).await
     };
-    keep_trying(waiting, write, |key, reason| given_up.add(key, reason)).await;
+    keep_trying(waiting, write, |key, reason| abandoned.add(key, reason)).await;
 }
 
 async fn write(

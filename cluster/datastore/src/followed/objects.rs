@@ -93,7 +93,7 @@ impl Objects {
         }
         Arc::make_mut(&mut self.contents).in_sync = true;
         self.restored = Some(complete);
-        self.settle();
+        self.collect_problems();
     }
 
     /// Returns since when and why objects may be out of date, or `None` if they are up to date.
@@ -136,7 +136,7 @@ impl Objects {
 
     fn changes(&mut self, Differences { before, everything }: Differences) -> Option<Changes> {
         if everything {
-            self.settle();
+            self.collect_problems();
             return Some(Changes::Everything);
         }
         let objects = &self.contents.objects;
@@ -194,7 +194,7 @@ impl Objects {
         }
         self.own_keys.insert(key.clone(), own.clone());
         self.claims.entry(own.clone()).or_default().insert(key, entry);
-        self.settle_claims(&own, differences);
+        self.decide_claims(&own, differences);
     }
 
     fn remove(&mut self, key: &ObjectKey, differences: &mut Differences) {
@@ -216,11 +216,11 @@ impl Objects {
         if let Some(claims) = self.claims.get_mut(&own) {
             claims.remove(key);
         }
-        self.settle_claims(&own, differences);
+        self.decide_claims(&own, differences);
     }
 
     /// Decides which object has a name. If several objects claim it, none of them is used.
-    fn settle_claims(&mut self, own: &ObjectKey, differences: &mut Differences) {
+    fn decide_claims(&mut self, own: &ObjectKey, differences: &mut Differences) {
         let mut claims = self.claims.get(own).into_iter().flatten();
         let (first, second) = (claims.next(), claims.next());
         let conflict = second.map(|(other, entry)| Problem {
@@ -315,7 +315,7 @@ impl Objects {
     }
 
     /// Collects the problems of all objects, errors first.
-    fn settle(&mut self) {
+    fn collect_problems(&mut self) {
         let contents = Arc::make_mut(&mut self.contents);
         let problems = self.problems.values().flatten().chain(self.conflicts.values());
         contents.problems = problems.cloned().collect();

@@ -1,7 +1,7 @@
 //! The fields of Calico's BGP kinds.
 
 use super::super::code::Code::SettingWithoutEffect;
-use super::effect::Effect::{Heeded, NotDone as Told, Quiet};
+use super::effect::Effect::{Heeded, NotDone as Warned, Quiet};
 use super::effect::Unless::Empty;
 use super::effect::{NotDone, Row};
 
@@ -34,7 +34,7 @@ pub(super) const CONFIGURATION: &[Row] = &[
     (&["programClusterRoutes"], Quiet("an agent alone makes the routes to pods")),
     (
         &["localWorkloadPeeringIPV4", "localWorkloadPeeringIPV6"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Empty,
             message: "has no effect: an agent is no BGP peer of its pods",
@@ -67,7 +67,7 @@ pub(super) const PEER: &[Row] = &[
     ),
     (
         &["keepaliveTime"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Empty,
             message: "has no effect: a session is kept alive three times in its hold time",
@@ -76,7 +76,7 @@ pub(super) const PEER: &[Row] = &[
     ),
     (
         &["localWorkloadSelector"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Empty,
             message: "has no effect: an agent is no BGP peer of its pods, so nobody is a peer by this object",

@@ -1,7 +1,7 @@
 //! The fields of `FelixConfiguration`.
 
 use super::super::code::Code::{ProtectionNotDone, SettingWithoutEffect};
-use super::effect::Effect::{Heeded, NotDone as Told, Quiet};
+use super::effect::Effect::{Heeded, NotDone as Warned, Quiet};
 use super::effect::Unless::{Boolean, Empty, Integer, Texts};
 use super::effect::{NotDone, Row};
 
@@ -31,7 +31,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["natPortRange"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Empty,
             message: "has no effect: the ports by which the world sees pods are those of the agents' --egress-ports",
@@ -40,7 +40,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["iptablesNATOutgoingInterfaceFilter"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Empty,
             message: "has no effect: what natOutgoing translates is translated by whichever interface it leaves",
@@ -50,7 +50,7 @@ pub(super) const ROWS: &[Row] = &[
     // Settings that protect traffic or hosts.
     (
         &["wireguardEnabled", "wireguardEnabledV6", "wireguardHostEncryptionEnabled"],
-        Told(NotDone {
+        Warned(NotDone {
             code: ProtectionNotDone,
             unless: Boolean(false),
             message: "is NOT DONE: Manx encrypts nothing, so whoever reads the network between the nodes reads what pods send",
@@ -59,7 +59,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["chainInsertMode"],
-        Told(NotDone {
+        Warned(NotDone {
             code: ProtectionNotDone,
             unless: Texts(&["Insert"]),
             message: "is NOT DONE: the node's own rules of iptables or nftables see no packet from pod to pod",
@@ -73,7 +73,7 @@ pub(super) const ROWS: &[Row] = &[
             "nftablesFilterAllowAction",
             "nftablesMangleAllowAction",
         ],
-        Told(NotDone {
+        Warned(NotDone {
             code: ProtectionNotDone,
             unless: Texts(&["Accept"]),
             message: "is NOT DONE: what policy allows passes, and the node's own rules of iptables or nftables do not judge it again",
@@ -82,7 +82,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["ipForwarding"],
-        Told(NotDone {
+        Warned(NotDone {
             code: ProtectionNotDone,
             unless: Texts(&["Enabled"]),
             message: "is NOT DONE: the agent switches forwarding on, so the node passes on what is not for it",
@@ -91,7 +91,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["bpfEnforceRPF"],
-        Told(NotDone {
+        Warned(NotDone {
             code: ProtectionNotDone,
             unless: Texts(&["Disabled", "Loose"]),
             message: "is NOT DONE: Manx drops what bears a pod's address and does not come from that pod; by which interface the node gets other sources is not checked",
@@ -100,7 +100,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["policySyncPathPrefix"],
-        Told(NotDone {
+        Warned(NotDone {
             code: ProtectionNotDone,
             unless: Empty,
             message: "is NOT DONE: no proxy in a pod gets policy from Manx, so nothing judges HTTP",
@@ -109,7 +109,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["istioAmbientMode"],
-        Told(NotDone {
+        Warned(NotDone {
             code: ProtectionNotDone,
             unless: Texts(&["Disabled"]),
             message: "is NOT DONE: Manx leads nothing to Istio's ztunnel and marks nothing for it",
@@ -123,7 +123,7 @@ pub(super) const ROWS: &[Row] = &[
             "prometheusMetricsClientAuth",
             "prometheusMetricsKeyFile",
         ],
-        Told(NotDone {
+        Warned(NotDone {
             code: ProtectionNotDone,
             unless: Empty,
             message: "is NOT DONE: metrics are served without TLS and to every client that reaches the address",
@@ -133,7 +133,7 @@ pub(super) const ROWS: &[Row] = &[
     // Settings that open ports, change routes or export data.
     (
         &["bpfEnabled"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Boolean(false),
             message: "has no effect: Manx has a dataplane of its own, which needs no kube-proxy with --services manx; beside kube-proxy, policy does not see clients whom that masquerades",
@@ -142,7 +142,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["bpfExternalServiceMode"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Texts(&["Tunnel"]),
             message: "has no effect: connections from outside come as kube-proxy leads them",
@@ -151,7 +151,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["bpfIPFragmentReassemblyEnabled"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Boolean(true),
             message: "has no effect: fragments pass after their first one, if policy lets that one pass",
@@ -160,7 +160,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["iptablesFilterDenyAction", "nftablesFilterDenyAction"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Texts(&["Drop"]),
             message: "has no effect: what policy denies is dropped without an answer",
@@ -169,7 +169,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["allowIPIPPacketsFromWorkloads", "allowVXLANPacketsFromWorkloads"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Boolean(false),
             message: "has no effect: what pods send as IPIP or to VXLAN's port is dropped always",
@@ -178,7 +178,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["workloadSourceSpoofing"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Texts(&["Disabled"]),
             message: "has no effect: a pod sends from its own addresses only",
@@ -187,7 +187,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["externalNodesList"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Empty,
             message: "has no effect: tunnel packets are accepted from Nodes of the cluster only",
@@ -196,7 +196,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["awsSrcDstCheck"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Texts(&["DoNothing"]),
             message: "has no effect: Manx leaves the EC2 instance's source/destination check as it is",
@@ -205,7 +205,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["floatingIPs"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Texts(&["Disabled"]),
             message: "has no effect: floating addresses lead nowhere",
@@ -214,7 +214,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["localSubnetL2Reachability"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Texts(&["Disabled"]),
             message: "has no effect: no node answers ARP or neighbour solicitations for pods' addresses",
@@ -223,7 +223,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["deviceRouteSourceAddress", "deviceRouteSourceAddressIPv6"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Empty,
             message: "has no effect: the node's processes speak with pods from the address that its kernel chooses",
@@ -232,7 +232,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["flowLogsGoldmaneServer"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Empty,
             message: "has no effect: Manx sends no flow logs",
@@ -241,7 +241,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["flowLogsLocalReporter"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Texts(&["Disabled"]),
             message: "has no effect: Manx writes no flow logs",
@@ -250,7 +250,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["prometheusMetricsEnabled"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Boolean(false),
             message: "has no effect here: the agent's own settings say whether it serves metrics",
@@ -259,7 +259,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["healthEnabled"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Boolean(false),
             message: "has no effect here: the agent's own settings say whether it serves its health",
@@ -268,7 +268,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["vxlanVNI"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Integer(4096),
             message: "has no effect: it is always 4096",
@@ -277,7 +277,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["vxlanPort"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Integer(4789),
             message: "has no effect: it is always 4789",
@@ -286,7 +286,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["ipipEnabled", "vxlanEnabled"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Boolean(true),
             message: "has no effect: only the IPPools say what is encapsulated",
@@ -295,7 +295,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["routeSyncDisabled"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Boolean(false),
             message: "has no effect: the agent makes routes, unless it judges behind another plugin",
@@ -304,7 +304,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["nodeSelector"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Empty,
             message: "has no effect: it selects no node",
@@ -313,7 +313,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["featureGates"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Empty,
             message: "has no effect: Manx has none of Calico's features in preview",
@@ -322,7 +322,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     (
         &["interfaceExclude"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Texts(&["kube-ipvs0"]),
             message: "has no effect: host endpoints govern the interfaces that they name",
@@ -378,7 +378,7 @@ pub(super) const ROWS: &[Row] = &[
             "cgroupV2Path",
         ],
         Quiet(
-            "how Felix's eBPF programs work, of which Manx has none; bpfEnabled: true is told of once for all",
+            "how Felix's eBPF programs work, of which Manx has none; bpfEnabled: true is warned of once for all",
         ),
     ),
     (

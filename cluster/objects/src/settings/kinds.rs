@@ -1,7 +1,7 @@
 //! The fields of Calico's other kinds, and Calico's annotations.
 
 use super::super::code::Code::{HostPolicyNotEnforced, ProtectionNotDone, SettingWithoutEffect};
-use super::effect::Effect::{Heeded, NotDone as Told, Quiet};
+use super::effect::Effect::{Heeded, NotDone as Warned, Quiet};
 use super::effect::Unless::{Boolean, Empty, Texts};
 use super::effect::{NotDone, Row};
 
@@ -10,7 +10,7 @@ pub(super) const IP_POOL: &[Row] = &[
     (
         &["vxlanMode"],
         Heeded(
-            "for IPv4; for IPv6 it is told of as [`no-vxlan-of-ipv6`](check.md#no-vxlan-of-ipv6)",
+            "for IPv4; for IPv6 it is warned of as [`no-vxlan-of-ipv6`](check.md#no-vxlan-of-ipv6)",
         ),
     ),
     (
@@ -19,7 +19,7 @@ pub(super) const IP_POOL: &[Row] = &[
     ),
     (
         &["disabled"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Boolean(false),
             message: "has no effect without --ipam calico: pods get addresses from their node's podCIDRs, in this pool or not",
@@ -28,7 +28,7 @@ pub(super) const IP_POOL: &[Row] = &[
     ),
     (
         &["assignmentMode"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Texts(&["Automatic"]),
             message: "has no effect without --ipam calico: pods get addresses from their node's podCIDRs, in this pool or not",
@@ -37,7 +37,7 @@ pub(super) const IP_POOL: &[Row] = &[
     ),
     (
         &["nodeSelector", "namespaceSelector"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Texts(&["all()"]),
             message: "has no effect without --ipam calico: a pod's address comes from its node's podCIDRs, so nobody outside of the cluster can tell by it what is selected here",
@@ -64,7 +64,7 @@ pub(super) const POLICY: &[Row] = &[
     (
         &["egress", "ingress", "order", "selector", "serviceAccountSelector", "tier", "types"],
         Heeded(
-            "a rule with `http` cannot be decided, and is told of as [`unsupported-rule`](check.md#unsupported-rule)",
+            "a rule with `http` cannot be decided, and is warned of as [`unsupported-rule`](check.md#unsupported-rule)",
         ),
     ),
     (&["performanceHints"], Quiet("how early Felix gets ready for a policy")),
@@ -80,7 +80,7 @@ pub(super) const GLOBAL: &[Row] = &[
 
 pub(super) const EARLY: &[Row] = &[(
     &["doNotTrack", "preDNAT"],
-    Told(NotDone {
+    Warned(NotDone {
         code: HostPolicyNotEnforced,
         unless: Boolean(false),
         message: "is NOT ENFORCED: no node judges packets before connection tracking or before translation, so this policy decides nothing",
@@ -100,7 +100,7 @@ pub(super) const NETWORK_SET: &[Row] = &[(&["nets"], Heeded(""))];
 pub(super) const HOST_ENDPOINT: &[Row] = &[(
     &["expectedIPs", "interfaceName", "node", "ports", "profiles"],
     Heeded(
-        "for forwarded traffic; for all else it is told of as [`host-policy-not-enforced`](check.md#host-policy-not-enforced)",
+        "for forwarded traffic; for all else it is warned of as [`host-policy-not-enforced`](check.md#host-policy-not-enforced)",
     ),
 )];
 
@@ -109,7 +109,7 @@ pub(super) const PROFILE: &[Row] = &[(&["egress", "ingress", "labelsToApply"], H
 /// The annotations that name the pools for pods' addresses.
 pub(super) const ADDRESSES: &[Row] = &[(
     &["cni.projectcalico.org/ipv4pools", "cni.projectcalico.org/ipv6pools"],
-    Told(NotDone {
+    Warned(NotDone {
         code: SettingWithoutEffect,
         unless: Empty,
         message: "has no effect without --ipam calico: a pod's address comes from its node's podCIDRs",
@@ -129,7 +129,7 @@ pub(super) const POD: &[Row] = &[
     (&["cni.projectcalico.org/containerID"], Quiet("Calico's plugin writes it for itself")),
     (
         &["cni.projectcalico.org/ipAddrs", "cni.projectcalico.org/ipAddrsNoIpam"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Empty,
             message: "has no effect without --ipam calico (which refuses ipAddrsNoIpam): the pod gets the next free address of its node's podCIDRs",
@@ -138,7 +138,7 @@ pub(super) const POD: &[Row] = &[
     ),
     (
         &["cni.projectcalico.org/floatingIPs"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Empty,
             message: "has no effect: floating addresses lead nowhere",
@@ -147,7 +147,7 @@ pub(super) const POD: &[Row] = &[
     ),
     (
         &["cni.projectcalico.org/allowedSourcePrefixes"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Empty,
             message: "has no effect: a pod sends from its own addresses only",
@@ -156,7 +156,7 @@ pub(super) const POD: &[Row] = &[
     ),
     (
         &["cni.projectcalico.org/hwAddr"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Empty,
             message: "has no effect: the agent chooses hardware addresses",
@@ -165,7 +165,7 @@ pub(super) const POD: &[Row] = &[
     ),
     (
         &["cni.projectcalico.org/"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Empty,
             message: "is not known to this version of Manx: it may promise what is not done",
@@ -174,7 +174,7 @@ pub(super) const POD: &[Row] = &[
     ),
     (
         &["kubernetes.io/egress-bandwidth", "kubernetes.io/ingress-bandwidth"],
-        Told(NotDone {
+        Warned(NotDone {
             code: ProtectionNotDone,
             unless: Texts(&["0"]),
             message: "is NOT DONE: Manx limits no pod's bandwidth, and its plugin refuses the pod where a runtime passes the limit on",
@@ -185,7 +185,7 @@ pub(super) const POD: &[Row] = &[
 
 pub(super) const QOS: &[Row] = &[(
     &["qos.projectcalico.org/"],
-    Told(NotDone {
+    Warned(NotDone {
         code: ProtectionNotDone,
         unless: Empty,
         message: "is NOT DONE: Manx limits neither bandwidth nor packets nor connections, and marks nothing",
@@ -210,7 +210,7 @@ pub(super) const SERVICE: &[Row] = &[
     ),
     (
         &["lb.projectcalico.org/"],
-        Told(NotDone {
+        Warned(NotDone {
             code: SettingWithoutEffect,
             unless: Empty,
             message: "is not known to this version of Manx: it may promise what is not done",
@@ -221,7 +221,7 @@ pub(super) const SERVICE: &[Row] = &[
 
 pub(super) const EGRESS: &[Row] = &[(
     &["egress.projectcalico.org/"],
-    Told(NotDone {
+    Warned(NotDone {
         code: ProtectionNotDone,
         unless: Empty,
         message: "is NOT DONE: what pods send to outside leaves by their own node, and by no egress gateway",

@@ -374,7 +374,9 @@ fn row(effect: Effect) -> String {
                 Unless::Integer(number) => format!("unless `{number}`, "),
                 Unless::Texts(quiet) => format!("unless {}, ", texts(quiet)),
             };
-            format!("**told** | {unless}[`{code}`](check.md#{code}): {message}. Instead: {help}")
+            format!(
+                "**warned of** | {unless}[`{code}`](check.md#{code}): {message}. Instead: {help}"
+            )
         }
     }
 }

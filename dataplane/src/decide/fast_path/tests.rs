@@ -20,7 +20,7 @@ use crate::fragment::FragmentTracker;
 use crate::packet::Pool;
 use crate::parse::parse;
 use crate::rewrite::Translation;
-use crate::services::{Affinities, ServiceTable};
+use crate::services::{ServiceTable, SessionAffinities};
 use crate::tables::Link;
 use crate::tables::{EncodedNextHop, Endpoint, NextHop, PortId};
 use crate::wire::address::Address;
@@ -231,7 +231,7 @@ fn state(case: &Case, tables: &Tables) -> DecisionState {
         untracked_hooks: UntrackedHookCache::default(),
         fragments,
         service_budgets: ServiceBudgets::default(),
-        affinities: Arc::new(Affinities::new().unwrap()),
+        affinities: Arc::new(SessionAffinities::new().unwrap()),
         random: (RandomState::with_seed(1), 0),
         evictions: 0,
         refusal: Refusal::default(),

@@ -48,10 +48,10 @@ pub(super) fn leads(
 ) -> bool {
     let is_led = || match (ends.from, ends.to) {
         // The replies go to the node, because the node's address is the source of such a flow.
-        (NextHop::Node | NextHop::Host, NextHop::Node | NextHop::Host) => {
+        (NextHop::Node | NextHop::World, NextHop::Node | NextHop::World) => {
             is_service && tables.manx_ports.is_some()
         }
-        (NextHop::Host, NextHop::Tunnel(_)) => is_service && to_visit,
+        (NextHop::World, NextHop::Tunnel(_)) => is_service && to_visit,
         _ => false,
     };
     // The destination must not be a service address itself, or packets would be translated without end.
@@ -116,8 +116,8 @@ pub(super) fn judged_ends(
     let (pair, ends) = by_return_path(tables, path, lookup_ends(tables, source, destination));
     // A process of the node keeps the node's address, and gets a port of Manx's range like all other sources.
     let is_of_node = first.key.source(first.original).0 != second.key.source(second.original).0
-        || matches!(ends.from, NextHop::Host | NextHop::Node);
-    let by_node = is_of_node && matches!(ends.to, NextHop::Host | NextHop::Node);
+        || matches!(ends.from, NextHop::World | NextHop::Node);
+    let by_node = is_of_node && matches!(ends.to, NextHop::World | NextHop::Node);
     let pair = if by_node { NextHopPair { to: EncodedNextHop::MANX_PORTS, ..pair } } else { pair };
     (pair, ends)
 }

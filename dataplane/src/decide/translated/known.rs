@@ -37,7 +37,7 @@ fn stands(tables: &Tables, TwoKeys { first, second }: &TwoKeys, to: NextHop) -> 
     let backend = Backend { address: behind.address, port: behind.port };
     let keeps = |services: &ServiceTable| services.keeps(&asked, backend);
     let is_there = || match to {
-        NextHop::Host | NextHop::Node => {
+        NextHop::World | NextHop::Node => {
             tables.manx_ports.as_ref().is_some_and(|it| it.has(source))
         }
         NextHop::Tunnel(_) => tables.router_v4.is_some_and(|router| source == router.into()),

@@ -26,7 +26,7 @@ use crate::wire::protocol;
 pub(in crate::decide) fn may_open(tables: &Tables, to: NextHop) -> bool {
     match to {
         NextHop::Service | NextHop::Node => tables.services.is_some(),
-        NextHop::Host => tables.manx_ports.is_some(),
+        NextHop::World => tables.manx_ports.is_some(),
         _ => false,
     }
 }
@@ -175,7 +175,7 @@ fn choose_destination(
 ) -> Choice {
     let name = &metadata.flow;
     let (address, port) = name.key.destination(name.orientation);
-    if ends.to == NextHop::Host {
+    if ends.to == NextHop::World {
         let destination = (address, port);
         return Choice::Destination(Chosen { destination, to_visit: false, takes_moved: false });
     }
@@ -185,7 +185,7 @@ fn choose_destination(
     let Some(frontend) = frontend else {
         return without_frontend(tables, pair, ends, (protocol, port));
     };
-    let is_outside = ends.from == NextHop::Host;
+    let is_outside = ends.from == NextHop::World;
     let frontend = frontend.of(is_outside);
     let client = name.key.source(name.orientation);
     if !frontend.clients.has(client.0) {

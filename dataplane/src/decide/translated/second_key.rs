@@ -2,7 +2,9 @@
 
 use super::source::SourceBehind;
 use crate::decide::state::DecisionState;
-use crate::flow::{DirectedKey, EndReason, Found, Holder, KeyTaken, Owner, ReservedKey, WorkerId};
+use crate::flow::{
+    DirectedKey, EndReason, Found, KeyOwner, KeyTaken, Owner, ReservedKey, WorkerId,
+};
 use crate::wire::address::Address;
 
 /// The number of ports that are tried for a flow before the search for a free one ends.
@@ -80,15 +82,15 @@ fn reserve_another_key(
     let (mut second, mut why) = refused;
     for tries in 1.. {
         let holder = match why {
-            KeyTaken::Flow => state.flows.holder(&second.key),
+            KeyTaken::Flow => state.flows.key_owner(&second.key),
             KeyTaken::Worker(worker) => {
                 elsewhere[tries - 1] = Some(worker);
                 None
             }
         };
-        let is_new = |it: &Holder| {
+        let is_new = |it: &KeyOwner| {
             let mut known = taken.iter().flatten();
-            known.all(|(_, other): &(_, Holder)| other.found != it.found)
+            known.all(|(_, other): &(_, KeyOwner)| other.found != it.found)
         };
         if let Some(holder) = holder.filter(is_new) {
             taken[count] = Some((second, holder));
@@ -127,7 +129,7 @@ fn most_frequent(workers: &[Option<WorkerId>]) -> Option<WorkerId> {
 }
 
 /// The owner that has most of the keys that were found taken, and how many it has.
-fn most_holding(taken: &[Option<(DirectedKey, Holder)>]) -> Option<(Owner, u8)> {
+fn most_holding(taken: &[Option<(DirectedKey, KeyOwner)>]) -> Option<(Owner, u8)> {
     let all = || taken.iter().flatten().map(|(_, it)| it.owner);
     let counted = all().map(|owner| (owner, all().filter(|it| *it == owner).count() as u8));
     counted.max_by_key(|(_, count)| *count)
@@ -149,12 +151,12 @@ fn random_port(state: &mut DecisionState, (least, last): (u16, u16)) -> u16 {
 /// waits for the acknowledgment of its last FIN, answers with an ACK. The pod resets that, which ends the old
 /// connection (RFC 9293, section 3.10.7.3), and sends its next SYN a second later.
 fn longest_over(
-    taken: &[Option<(DirectedKey, Holder)>],
+    taken: &[Option<(DirectedKey, KeyOwner)>],
     owner: Owner,
     now: u32,
-) -> Option<(DirectedKey, Holder)> {
-    let silence = |it: &Holder| now.saturating_sub(it.last_seen);
-    let is_over = |it: &Holder| match it.state.over_after() {
+) -> Option<(DirectedKey, KeyOwner)> {
+    let silence = |it: &KeyOwner| now.saturating_sub(it.last_seen);
+    let is_over = |it: &KeyOwner| match it.state.over_after() {
         Some(least) => silence(it) >= least,
         None => it.owner == owner && !it.state.is_tcp() && silence(it) >= QUIET,
     };
@@ -165,14 +167,14 @@ fn longest_over(
 /// Chooses, among the keys that were found taken, one of the owner that has most. It prefers a flow that is not
 /// established. `None`: `owner` would then have as many as that owner, or none of these flows is quiet.
 fn most_wasteful(
-    taken: &[Option<(DirectedKey, Holder)>],
+    taken: &[Option<(DirectedKey, KeyOwner)>],
     owner: Owner,
     now: u32,
-) -> Option<(DirectedKey, Holder)> {
+) -> Option<(DirectedKey, KeyOwner)> {
     let all = || taken.iter().flatten();
     let count = |owner: Owner| all().filter(|(_, it)| it.owner == owner).count();
-    let rank = |(_, it): &&(DirectedKey, Holder)| (count(it.owner), !it.state.is_established());
-    let may_end = |(_, it): &&(DirectedKey, Holder)| {
+    let rank = |(_, it): &&(DirectedKey, KeyOwner)| (count(it.owner), !it.state.is_established());
+    let may_end = |(_, it): &&(DirectedKey, KeyOwner)| {
         it.state.is_tcp() || now.saturating_sub(it.last_seen) >= QUIET
     };
     let found = all().filter(may_end).max_by_key(rank)?;

@@ -45,10 +45,10 @@ pub(super) fn source_behind(
         Ok(SourceBehind::Node(address, ports.egress))
     };
     match (ends.from, ends.to) {
-        (NextHop::Endpoint(_), NextHop::Host) if ports.masquerades(client, destination) => {
+        (NextHop::Endpoint(_), NextHop::World) if ports.masquerades(client, destination) => {
             of_node(&ports.outgoing)
         }
-        (NextHop::Node | NextHop::Host, NextHop::Node | NextHop::Host) if is_service => {
+        (NextHop::Node | NextHop::World, NextHop::Node | NextHop::World) if is_service => {
             of_node(&ports.addresses)
         }
         (NextHop::Node, NextHop::Tunnel(_)) if is_service => {

@@ -27,7 +27,7 @@ use crate::fragment::FragmentTracker;
 use crate::packet::Pool;
 use crate::parse::parse;
 use crate::policy::FlowEnds;
-use crate::services::Affinities;
+use crate::services::SessionAffinities;
 use crate::tables::{
     Endpoint, HostPolicy, InterfaceChains, Link, NextHop, OwnedChains, PortId, Role, Tunnel,
 };
@@ -38,9 +38,9 @@ use crate::wire::{ipv4, ipv6, put, vxlan};
 const WHO: [(Ipv4Addr, u16, NextHop); 6] = [
     (Ipv4Addr::new(10, 0, 0, 1), 1, NextHop::Endpoint(0)),
     (Ipv4Addr::new(10, 0, 0, 2), 2, NextHop::Endpoint(1)),
-    (Ipv4Addr::new(192, 0, 2, 9), 9, NextHop::Host),
+    (Ipv4Addr::new(192, 0, 2, 9), 9, NextHop::World),
     (Ipv4Addr::new(198, 51, 100, 1), 3, NextHop::Node),
-    (Ipv4Addr::LOCALHOST, 4, NextHop::Host),
+    (Ipv4Addr::LOCALHOST, 4, NextHop::World),
     (Ipv4Addr::new(10, 0, 1, 1), 5, NextHop::Tunnel(0)),
 ];
 const NOW: u32 = 100;
@@ -279,7 +279,7 @@ fn state() -> DecisionState {
         untracked_hooks: UntrackedHookCache::default(),
         fragments: FragmentTracker::new(1),
         service_budgets: ServiceBudgets::default(),
-        affinities: Arc::new(Affinities::new().unwrap()),
+        affinities: Arc::new(SessionAffinities::new().unwrap()),
         random: (RandomState::with_seed(1), 0),
         evictions: 0,
         refusal: Refusal::default(),

@@ -103,7 +103,7 @@ impl<const HEAD: usize, F: Framing<HEAD>> PacketIo for Port<HEAD, F> {
             match read(&self.queue, &mut packet, &self.framing, answer) {
                 Ok(disposition) => {
                     intake.add(&packet);
-                    disposition.settle(packet, &mut received, pool, into);
+                    disposition.account(packet, &mut received, pool, into);
                 }
                 Err(e) => {
                     pool.put(packet);

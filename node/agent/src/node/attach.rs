@@ -120,13 +120,13 @@ impl Agent {
     /// turn. If they have waited too long, they fail.
     pub(super) fn check_expected(&mut self, now: Instant) {
         for name in self.attachments.pods.expected() {
-            self.attachments.pods.give_up(&name, |_, caller| caller.is_closed());
+            self.attachments.pods.expire(&name, |_, caller| caller.is_closed());
             if !self.inputs.is_object_pending(&name) {
                 self.attachments.pods.arrive(&name);
                 continue;
             }
             let is_late = |request: &AttachRequest| request.until.is_some_and(|it| it <= now);
-            for caller in self.attachments.pods.give_up(&name, |request, _| is_late(request)) {
+            for caller in self.attachments.pods.expire(&name, |request, _| is_late(request)) {
                 let why = match self.inputs.source.stale() {
                     Some(stale) => stale.reason,
                     None => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ipnet::IpNet;
-use manx_dataplane::tables::{Connections, Link, NextHop, PortId, Tables};
+use manx_dataplane::tables::{Link, NextHop, PortId, Tables, TrackingSettings};
 use manx_policy_compiler::model::ObjectName;
 
 use super::inputs::Inputs;
@@ -15,7 +15,7 @@ use super::view::View;
 use crate::verify::Verifier;
 use manx_api::Verification;
 use manx_calculation::calc::{
-    self, Calculation, InPlace, LocalPod, ManxPort, NextStep, Translation,
+    self, Calculation, InPlace, LocalPod, ManxPortsInput, NextStep, ServiceMode,
 };
 use manx_calculation::overlay::Underlay;
 use manx_calculation::topology::RouteSource;
@@ -41,7 +41,7 @@ pub(super) struct OwnPorts {
 /// See the module.
 pub(super) struct Calculated {
     pub(super) own: OwnPorts,
-    connections: Connections,
+    connections: TrackingSettings,
     pub(super) calculation: Calculation,
     /// The proof of tables before they are published, if it is on.
     pub(super) verifier: Option<Verifier>,
@@ -59,7 +59,7 @@ impl Calculated {
     /// The state without tables, in which no packets pass.
     pub(super) fn new(
         own: OwnPorts,
-        connections: Connections,
+        connections: TrackingSettings,
         verifier: Option<Verifier>,
         latencies: Latencies,
     ) -> Self {
@@ -192,19 +192,19 @@ impl Calculated {
             own_addresses: &view.own_addresses,
             services: match (&view.services, *service) {
                 (NodeServices::KubeProxy(services), Some(link)) => {
-                    Translation::KubeProxy(services, link)
+                    ServiceMode::KubeProxy(services, link)
                 }
                 (NodeServices::Manx(services), link) => {
-                    let port = link.map(|link| ManxPort {
+                    let port = link.map(|link| ManxPortsInput {
                         link,
                         egress: services.egress,
                         addresses: view.first_addresses(),
                         outgoing: view.outgoing_addresses(),
                         icmp: *icmp,
                     });
-                    Translation::Manx(&services.frontends, &services.ranges, port)
+                    ServiceMode::Manx(&services.frontends, &services.ranges, port)
                 }
-                (NodeServices::Nobody | NodeServices::KubeProxy(_), _) => Translation::Nobody,
+                (NodeServices::Nobody | NodeServices::KubeProxy(_), _) => ServiceMode::Nobody,
             },
             connections: self.connections,
             interfaces: view.topology.interfaces(&view.node, &view.uplink),

@@ -25,7 +25,7 @@ use crate::denials::Denials;
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::server::Outcome;
-use crate::settings::{Services, Settings};
+use crate::settings::{ServiceTranslator, Settings};
 use crate::uplink::{self, NextHops};
 use manx_api::{Capture, ErrorKind, Failure};
 use manx_calculation::calc::Calculation;
@@ -58,7 +58,7 @@ impl Dataplane {
         latencies: Latencies,
     ) -> Result<(Self, OwnPorts), Error> {
         let (report, reports) = crossbeam::channel::unbounded();
-        let translates = matches!(settings.services, Services::Manx(_));
+        let translates = matches!(settings.services, ServiceTranslator::Manx(_));
         let sizes = Sizes { translates, ..Sizes::default() };
         let settings_of_worker = worker::Settings { sizes, polling: settings.polling, core: None };
         let workers =
@@ -69,8 +69,8 @@ impl Dataplane {
         let forwarded = own.forwarded.map(attach_forwarded).transpose()?;
         let service = own.service.map(|device| ports.attach("service", device)).transpose()?;
         let [v4, v6] = match &settings.services {
-            Services::Manx(_) => uplink::report_sockets(settings.cores.len())?,
-            Services::None | Services::KubeProxy => [None, None],
+            ServiceTranslator::Manx(_) => uplink::report_sockets(settings.cores.len())?,
+            ServiceTranslator::None | ServiceTranslator::KubeProxy => [None, None],
         };
         let mut attach_reports = |sockets: Option<Vec<_>>| {
             sockets.map(|queues| ports.attach("icmp", queues)).transpose()

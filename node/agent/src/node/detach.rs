@@ -17,7 +17,7 @@ use manx_api::{self as api, AttachmentId, Detach, ErrorKind, Failure};
 impl Agent {
     /// Detaches a pod, if it has the named attachment.
     pub(super) fn detach(&mut self, name: &ObjectName, detach: &Detach, caller: Caller) {
-        self.give_up_expected(name, detach.id.as_ref());
+        self.expire_expected(name, detach.id.as_ref());
         let reply = Some((caller, Ok(api::Reply::Detached)));
         // A pod that started again has another sandbox under the same name, and the DEL of the former sandbox may come
         // late.
@@ -35,9 +35,9 @@ impl Agent {
     }
 
     /// Ends attachments that still wait for the pod's object, although their DEL has already arrived.
-    fn give_up_expected(&mut self, name: &ObjectName, id: Option<&AttachmentId>) {
+    fn expire_expected(&mut self, name: &ObjectName, id: Option<&AttachmentId>) {
         let is_gone = |request: &AttachRequest| id.is_none() || request.attach.id().as_ref() == id;
-        for caller in self.attachments.pods.give_up(name, |request, _| is_gone(request)) {
+        for caller in self.attachments.pods.expire(name, |request, _| is_gone(request)) {
             let message = format!("Pod {name} was detached before its object was known");
             let failure = Failure { kind: ErrorKind::Unknown, message };
             self.attachments.reply(caller, Err(failure));

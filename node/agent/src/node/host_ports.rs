@@ -18,11 +18,11 @@ use manx_linux::listening::{PortUse, UsedPorts};
 use manx_linux::whole_file;
 use manx_objects::object::{Kind, ObjectKey};
 
-use crate::port_rules::HostPort;
+use crate::port_rules::GrantedPort;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct HostPorts {
+pub(super) struct HostPortGrants {
     granted: GrantedPorts,
     /// The requests that were refused, because a process listened at the port.
     refused: GrantedPorts,
@@ -35,7 +35,7 @@ pub(super) struct HostPorts {
 /// The extension of the file with the refusals, which is next to the socket.
 const REFUSED_PORTS: &str = "refused-host-ports";
 
-impl HostPorts {
+impl HostPortGrants {
     /// Starts without granted ports. Earlier refusals of an agent at this socket stay.
     pub(super) fn load(socket: &Path) -> Self {
         let record = socket.with_extension(REFUSED_PORTS);
@@ -79,7 +79,7 @@ impl HostPorts {
         let used = read()?;
         let refused = self.refused.len();
         for (key, pod) in new {
-            let Some(port) = HostPort::new(&key) else { continue };
+            let Some(port) = GrantedPort::new(&key) else { continue };
             match used.used(port.transport, port.address, port.port) {
                 None => _ = self.granted.insert(key, pod),
                 Some(PortUse::Listening) => {
@@ -121,7 +121,7 @@ impl HostPorts {
         }
     }
 
-    /// Makes the next call of [`HostPorts::decide`] decide again about the requests that wait.
+    /// Makes the next call of [`HostPortGrants::decide`] decide again about the requests that wait.
     pub(super) fn retry(&mut self) {
         self.waiting.clear();
     }
@@ -167,7 +167,7 @@ mod tests {
         ports.iter().map(|(port, name)| (key(*port), pod(name))).collect()
     }
 
-    fn granted(ports: &HostPorts) -> Vec<u16> {
+    fn granted(ports: &HostPortGrants) -> Vec<u16> {
         ports.granted().keys().map(|key| key.port).collect()
     }
 
@@ -184,7 +184,7 @@ mod tests {
             .unwrap();
             let folder = tempfile::tempdir().unwrap();
             let socket = folder.path().join("node.sock");
-            let mut ports = HostPorts::load(&socket);
+            let mut ports = HostPortGrants::load(&socket);
             let process = TcpListener::bind("0.0.0.0:80").unwrap();
             ports.decide(&asked(&[(80, "x"), (81, "x")]), UsedPorts::read).unwrap();
             assert_eq!(granted(&ports), [81]);
@@ -192,7 +192,7 @@ mod tests {
             ports.retry();
             ports.decide(&asked(&[(80, "x"), (81, "x")]), UsedPorts::read).unwrap();
             assert_eq!(granted(&ports), [81], "the same pod");
-            let mut next = HostPorts::load(&socket);
+            let mut next = HostPortGrants::load(&socket);
             next.decide(&asked(&[(80, "x"), (81, "x")]), UsedPorts::read).unwrap();
             assert_eq!(granted(&next), [81], "the next agent");
             ports.decide(&asked(&[(81, "x")]), UsedPorts::read).unwrap();

@@ -14,7 +14,7 @@ use crate::interfaces::HOST;
 use crate::port_rules::Desired;
 use crate::reconcile::{Findings, Pass};
 use crate::service_device::ServiceDevice;
-use crate::settings::{Services, Settings};
+use crate::settings::{ServiceTranslator, Settings};
 use crate::translation_device::{self, TranslationDevice, TranslationSettings};
 use manx_api::{Attach, Device, MAX_NODE_SETTINGS, NodeSetting};
 use manx_calculation::topology::{HostNetwork, Topology};
@@ -40,7 +40,7 @@ pub(super) struct NodeDevices {
     /// The specification of the node's own device, with the uplink's MTU. Pods' devices differ in name, addresses and MTU.
     pub(super) pattern: DeviceSpec<'static>,
     host: HostDevice,
-    service: Option<ServicePort>,
+    service: Option<TranslationPort>,
     /// The reason why the last attempt to route the node's ports to Manx failed.
     ports_fault: Fault,
     /// The findings of the last check of the host port.
@@ -60,7 +60,7 @@ pub(super) struct Looked {
 }
 
 /// The port `manx1`.
-enum ServicePort {
+enum TranslationPort {
     /// `manx1` for kube-proxy's translation.
     KubeProxy(ServiceDevice),
     /// `manx1` for Manx's own translation.
@@ -107,21 +107,21 @@ impl NodeDevices {
         let record = settings.socket.with_extension(RESERVED_PORTS);
         // An earlier agent may have translated services. Its rules would keep the node's ports from the processes that use
         // them now.
-        if !matches!(settings.services, Services::Manx(_))
+        if !matches!(settings.services, ServiceTranslator::Manx(_))
             && let Err(error) = translation_device::remove(&record)
         {
             tracing::warn!(%error, "rules for node ports of an agent with --services manx may be left");
         }
         let (service, service_queues) = match &settings.services {
-            Services::None => (None, None),
-            Services::KubeProxy => {
+            ServiceTranslator::None => (None, None),
+            ServiceTranslator::KubeProxy => {
                 let (device, held) = ServiceDevice::attach(&namespace, &pattern)?;
-                (Some(ServicePort::KubeProxy(device)), Some(held))
+                (Some(TranslationPort::KubeProxy(device)), Some(held))
             }
-            Services::Manx(translation) => {
+            ServiceTranslator::Manx(translation) => {
                 let wanted = TranslationSettings { ports: translation.ports, record };
                 let (device, held) = TranslationDevice::attach(&namespace, &pattern, wanted)?;
-                (Some(ServicePort::Manx(device)), Some(held))
+                (Some(TranslationPort::Manx(device)), Some(held))
             }
         };
         let own = OwnDevices { host: held.own, forwarded: held.forwarded, service: service_queues };
@@ -178,15 +178,15 @@ impl NodeDevices {
     /// The ports that the node's processes use; none if Manx does not translate.
     pub(super) fn used_ports(&self) -> Result<UsedPorts, translation_device::Error> {
         match &self.service {
-            Some(ServicePort::Manx(device)) => device.used_ports(),
-            Some(ServicePort::KubeProxy(_)) | None => Ok(UsedPorts::default()),
+            Some(TranslationPort::Manx(device)) => device.used_ports(),
+            Some(TranslationPort::KubeProxy(_)) | None => Ok(UsedPorts::default()),
         }
     }
 
     /// Sets the routing rules for the ports of the node that are routed to Manx to those of `desired`. Logs changes of them
     /// that other programs have made. Does nothing if Manx does not translate.
     pub(super) fn reconcile_ports(&mut self, desired: &Desired) {
-        let Some(ServicePort::Manx(device)) = &self.service else { return };
+        let Some(TranslationPort::Manx(device)) = &self.service else { return };
         let reconciled = device.reconcile(desired).map_err(|error| {
             format!("ports of the node do not come to Manx as they should: {error}")
         });
@@ -233,7 +233,7 @@ impl NodeDevices {
 
     fn look_now(&self, ports: &Desired, host: &HostNetwork) -> Looked {
         let (mut pass, mut wrong) = (Pass::default(), Vec::new());
-        if let Some(ServicePort::Manx(device)) = &self.service {
+        if let Some(TranslationPort::Manx(device)) = &self.service {
             let looked;
             (pass, looked) = device.look(ports);
             wrong.extend(looked.err().map(|error| error.to_string()));
@@ -266,12 +266,12 @@ impl NodeDevices {
     pub(super) fn remove_host(&self, keeps_ports: bool) {
         match &self.service {
             None => {}
-            Some(ServicePort::KubeProxy(device)) => {
+            Some(TranslationPort::KubeProxy(device)) => {
                 if let Err(error) = device.detach(&self.namespace) {
                     tracing::warn!(%error, "the rule of the service port could not be removed");
                 }
             }
-            Some(ServicePort::Manx(device)) => {
+            Some(TranslationPort::Manx(device)) => {
                 let removed = if keeps_ports {
                     device.close(&self.namespace)
                 } else {

@@ -11,7 +11,7 @@ use crate::settings::{self, Network};
 use manx_calculation::import::Cluster;
 use manx_calculation::services::announced::nets::AnnouncedNets;
 use manx_calculation::services::{
-    Frontends, GrantedPorts, NodePorts, ServiceRanges, Services, admits,
+    Frontends, GrantedPorts, KubeProxyServices, NodePorts, ServiceRanges, admits,
 };
 use manx_calculation::topology::{HostRoute, Topology};
 
@@ -19,7 +19,7 @@ use manx_calculation::topology::{HostRoute, Topology};
 pub(super) enum NodeServices {
     /// No program translates them.
     Nobody,
-    KubeProxy(Services),
+    KubeProxy(KubeProxyServices),
     Manx(Box<ManxServices>),
 }
 
@@ -75,11 +75,15 @@ pub(super) struct ChangedAddresses {
 }
 
 impl NodeServices {
-    pub(super) fn new(node: &str, network: Network, settings: &settings::Services) -> Self {
+    pub(super) fn new(
+        node: &str,
+        network: Network,
+        settings: &settings::ServiceTranslator,
+    ) -> Self {
         match settings {
-            settings::Services::None => Self::Nobody,
-            settings::Services::KubeProxy => Self::KubeProxy(Services::default()),
-            settings::Services::Manx(settings) => Self::Manx(Box::new(ManxServices {
+            settings::ServiceTranslator::None => Self::Nobody,
+            settings::ServiceTranslator::KubeProxy => Self::KubeProxy(KubeProxyServices::default()),
+            settings::ServiceTranslator::Manx(settings) => Self::Manx(Box::new(ManxServices {
                 frontends: Frontends::new(
                     node,
                     NodePorts {

@@ -86,7 +86,7 @@ pub(super) enum Origin {
 /// Tracks which objects are due.
 #[derive(Debug, Default)]
 pub(super) struct NodeStatusReports {
-    due: BTreeMap<String, (StatusRequest, Option<Instant>)>,
+    scheduled: BTreeMap<String, (StatusRequest, Option<Instant>)>,
     next_look: Option<Instant>,
     /// The numbers of IPv4 peers and of IPv6 peers.
     peers: [usize; 2],
@@ -96,7 +96,7 @@ pub(super) struct NodeStatusReports {
 
 impl NodeStatusReports {
     /// Returns the objects that must be filled in now.
-    pub(super) fn due(
+    pub(super) fn take_due(
         &mut self,
         now: Instant,
         requests: impl FnOnce() -> BTreeMap<String, StatusRequest>,
@@ -106,7 +106,7 @@ impl NodeStatusReports {
         }
         self.next_look = Some(now + LOOKS);
         let requests = requests();
-        self.due.retain(|name, _| requests.contains_key(name));
+        self.scheduled.retain(|name, _| requests.contains_key(name));
         if requests.is_empty() {
             self.peers = [0; 2];
         }
@@ -115,7 +115,7 @@ impl NodeStatusReports {
         }
         let mut due = Vec::new();
         for (name, request) in requests {
-            let known = self.due.get(&name).filter(|(before, _)| *before == request);
+            let known = self.scheduled.get(&name).filter(|(before, _)| *before == request);
             let is_due = match (known, request.period) {
                 (_, None) => false,
                 (None, Some(_)) => true,
@@ -123,7 +123,7 @@ impl NodeStatusReports {
             };
             if is_due || known.is_none() {
                 let next = request.period.map(|period| now + period);
-                self.due.insert(name.clone(), (request.clone(), next));
+                self.scheduled.insert(name.clone(), (request.clone(), next));
             }
             if is_due {
                 due.push((name, request));

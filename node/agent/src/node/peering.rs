@@ -7,7 +7,7 @@
 
 mod readiness;
 mod reports;
-pub(super) mod seen;
+pub(super) mod shown;
 mod snapshot;
 
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ use manx_bgp::path::values_around;
 use manx_bgp::peer::Peer;
 use manx_bgp::peers;
 use manx_bgp::table;
-use manx_calculation::services::announced::Told;
+use manx_calculation::services::announced::AnnouncedRoutes;
 use manx_calculation::topology::Route;
 use manx_objects::contents::Contents;
 use manx_objects::object::Object;
@@ -48,7 +48,7 @@ const PREFIXES_OF_NODE: usize = 1 << 15;
 /// The shortest interval at which learned routes are read. Reading a million routes takes some tenths of a second.
 const LOOKS: Duration = Duration::from_secs(1);
 /// The time for which a session must be established before its peer counts as having announced its routes.
-const TOLD: Duration = Duration::from_secs(2);
+const UNTIL_ANNOUNCED: Duration = Duration::from_secs(2);
 /// The longest time for which the last agent's routes out of the cluster stay while sessions are not established.
 const LAST_WAYS_OUT: Duration = Duration::from_mins(2);
 
@@ -96,9 +96,8 @@ impl Peering {
     ) -> Result<Self, Error> {
         let peering = peers::peers(contents, node);
         let (port, listening) = (peering.port, sockets(&peering));
-        let (told, now) = (Arc::clone(news), Instant::now());
-        let speaker =
-            Speaker::start(&listening, privileges::give_up_all, move || told.notify_one());
+        let (wake, now) = (Arc::clone(news), Instant::now());
+        let speaker = Speaker::start(&listening, privileges::drop_all, move || wake.notify_one());
         let speaker = speaker.map_err(|source| Error::Speaker { port, source })?;
         Ok(Self {
             speaker,
@@ -145,7 +144,7 @@ impl Peering {
             problems.extend(wrong);
             filters.insert(peer.address, of_peer);
         }
-        let services = view.told_services(inputs);
+        let services = view.announced_services(inputs);
         problems.extend(problems_of_services(view, &services));
         for problem in problems.iter().filter(|it| !self.problems.contains(it)) {
             tracing::warn!(problem, "BGP");
@@ -209,7 +208,7 @@ impl Peering {
     /// the kernel keeps the routes of the last agent.
     pub(super) fn take_ways_out(&mut self, now: Instant) -> Option<WaysOut> {
         if now < self.next_look
-            || self.awaits_until.is_some_and(|until| now < until) && !self.has_all_told()
+            || self.awaits_until.is_some_and(|until| now < until) && !self.has_all_announced()
         {
             return None;
         }
@@ -238,19 +237,19 @@ impl Peering {
     }
 
     /// Whether the session with each router that may have one has been established for a moment.
-    fn has_all_told(&self) -> bool {
+    fn has_all_announced(&self) -> bool {
         let Some(Configuration { table, passwords, .. }) = &self.configured else { return false };
         let sessions = self.speaker.sessions();
-        let has_told = |peer: IpAddr| {
+        let has_announced = |peer: IpAddr| {
             let mut sessions = sessions.iter().filter(|it| it.peer == peer);
             sessions.any(|it| {
                 it.state == SessionState::Established
-                    && it.since.elapsed().is_ok_and(|it| it >= TOLD)
+                    && it.since.elapsed().is_ok_and(|it| it >= UNTIL_ANNOUNCED)
             })
         };
         let has_no_password = |it: &Peer| matches!(passwords.get(&it.address), Some(Err(_)));
-        let can_tell = |it: &&Peer| !it.is_node && !has_no_password(it);
-        table.peers.values().filter(can_tell).all(|peer| has_told(peer.address))
+        let can_announce = |it: &&Peer| !it.is_node && !has_no_password(it);
+        table.peers.values().filter(can_announce).all(|peer| has_announced(peer.address))
     }
 
     /// The status for `manx status`, with the addresses of the node.
@@ -301,7 +300,7 @@ fn problem_of_listening(wanted: &[SocketAddr], listening: &[SocketAddr]) -> Opti
 }
 
 /// This node's own routes: its blocks, the addresses of its pods and tunnels outside of these, and those of services.
-fn own_routes(view: &View, services: &Told) -> BTreeMap<IpNet, OwnRoute> {
+fn own_routes(view: &View, services: &AnnouncedRoutes) -> BTreeMap<IpNet, OwnRoute> {
     let topology = &view.topology;
     let is_own = |net: &IpNet| topology.blocks.iter().any(|block| block.contains(net));
     let local = topology.prefixes.iter().filter(|(_, route)| **route == Route::Local);
@@ -315,14 +314,14 @@ fn own_routes(view: &View, services: &Told) -> BTreeMap<IpNet, OwnRoute> {
 }
 
 /// Problems with the addresses of services.
-fn problems_of_services(view: &View, told: &Told) -> Vec<String> {
+fn problems_of_services(view: &View, announced: &AnnouncedRoutes) -> Vec<String> {
     let nets = &view.announced_nets;
     let mut problems: Vec<String> = nets.problems.iter().map(ToString::to_string).collect();
-    if told.left_out > 0 {
+    if announced.left_out > 0 {
         problems.push(format!(
-            "found {} addresses of services more than a node tells one by one, so peers are not told of them, external \
+            "found {} addresses of services more than a node announces one by one, so they are not announced, external \
              IPs and the youngest Services first: have fewer Services with externalTrafficPolicy: Local",
-            told.left_out,
+            announced.left_out,
         ));
     }
     if let Some(services) = view.services.manx() {
@@ -347,7 +346,7 @@ fn pools(contents: &Contents) -> BTreeMap<IpNet, bool> {
 
 fn session(status: SessionStatus) -> BgpSession {
     let SessionStatus { peer, name, kind, system, state, since, last_error, .. } = status;
-    let SessionStatus { established, counts, malformed, untold, .. } = status;
+    let SessionStatus { established, counts, malformed, unannounced, .. } = status;
     BgpSession {
         peer,
         name,
@@ -361,9 +360,9 @@ fn session(status: SessionStatus) -> BgpSession {
         prefixes: BgpPrefixes {
             received: counts.received,
             refused: counts.refused,
-            told: counts.told,
+            announced: counts.announced,
             malformed,
-            untold,
+            unannounced,
         },
     }
 }

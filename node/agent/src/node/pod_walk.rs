@@ -134,19 +134,19 @@ impl Pods {
 
     /// Removes the attachments that no longer wait for the pod's object, and returns their callers. Expected → as before,
     /// if no attachment is left.
-    pub(super) fn give_up(
+    pub(super) fn expire(
         &mut self,
         name: &ObjectName,
-        gives_up: impl Fn(&AttachRequest, &Caller) -> bool,
+        is_expired: impl Fn(&AttachRequest, &Caller) -> bool,
     ) -> Vec<Caller> {
         let Some(Pod { state: State::Expected(_), requests, .. }) = self.all.get_mut(name) else {
             return Vec::new();
         };
-        let mut given_up = Vec::new();
+        let mut expired = Vec::new();
         for request in mem::take(requests) {
             match request {
-                PodRequest::Attach(request, caller) if gives_up(&request, &caller) => {
-                    given_up.push(caller);
+                PodRequest::Attach(request, caller) if is_expired(&request, &caller) => {
+                    expired.push(caller);
                 }
                 waits => requests.push_back(waits),
             }
@@ -154,7 +154,7 @@ impl Pods {
         if requests.is_empty() {
             self.arrive(name);
         }
-        given_up
+        expired
     }
 
     /// Expected → as before: the pod's object has arrived, and its requests are next.

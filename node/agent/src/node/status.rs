@@ -17,7 +17,7 @@ use super::Agent;
 use super::inputs::Inputs;
 use super::node_devices::Looked;
 use super::node_services::ManxServices;
-use super::peering::seen::addresses;
+use super::peering::shown::addresses;
 use super::pod_request::{object_name, pod_name};
 use super::pod_state::AttachedPod;
 use super::ports::Port;
@@ -332,7 +332,7 @@ pub(super) fn leads_to(agent: &Agent, next_hop: NextHop) -> String {
         NextHop::NoRoute => "nowhere".to_owned(),
         NextHop::Unreachable => "unreachable".to_owned(),
         NextHop::Node => "node".to_owned(),
-        NextHop::Host | NextHop::Forwarded | NextHop::HostSide(_) | NextHop::ManxPorts => {
+        NextHop::World | NextHop::Forwarded | NextHop::HostSide(_) | NextHop::ManxPorts => {
             "host".to_owned()
         }
         NextHop::Service | NextHop::Translated => "service".to_owned(),

@@ -12,13 +12,13 @@ use super::routers::{self, Gateways, Needed, WaysOut};
 use crate::error::Error;
 use crate::host_device::ChangedRoutes;
 use crate::own_addresses::is_own;
-use crate::port_rules::{Desired, HostPort, LOOPBACK};
+use crate::port_rules::{Desired, GrantedPort, LOOPBACK};
 use crate::settings::{self, Ipam, Network, Settings};
 use manx_calculation::import::{Cluster, import_as};
 use manx_calculation::overlay::Overlay;
 use manx_calculation::services::announced::nets::AnnouncedNets;
-use manx_calculation::services::announced::{Announced, Told};
-use manx_calculation::services::{GrantedPorts, HealthCheck, Services};
+use manx_calculation::services::announced::{Announced, AnnouncedRoutes};
+use manx_calculation::services::{GrantedPorts, HealthCheck, KubeProxyServices};
 use manx_calculation::topology::{
     self, Contribution, HostNetwork, HostRoute, Reserved, ReservedFor, Topology, TopologyError,
 };
@@ -92,7 +92,7 @@ impl View {
         node: &str,
         network: Network,
         ipam: Ipam,
-        services: &settings::Services,
+        services: &settings::ServiceTranslator,
     ) -> Self {
         Self {
             node: node.to_owned(),
@@ -333,7 +333,7 @@ impl View {
             health_checks,
             egress: self.addresses_of_way_out(),
             node_ports: self.node_port_addresses(),
-            host_ports: granted.keys().filter_map(HostPort::new).collect(),
+            host_ports: granted.keys().filter_map(GrantedPort::new).collect(),
             ranges: self.services.manx().map(|it| it.ranges.nets.clone()).unwrap_or_default(),
         }
     }
@@ -380,8 +380,8 @@ impl View {
                     Network::OtherPlugin => endpoints.flat_map(|it| &it.addresses).collect(),
                 };
                 let is_pod = |address: &IpAddr| pods.contains(address);
-                let services =
-                    Services::new(inputs.contents(), &self.topology, is_own, before, is_pod);
+                let (contents, topology) = (inputs.contents(), &self.topology);
+                let services = KubeProxyServices::new(contents, topology, is_own, before, is_pod);
                 let differs = !before.has_same_translation(&services);
                 *before = services;
                 if differs { ServiceChange::Tables } else { ServiceChange::None }
@@ -404,19 +404,19 @@ impl View {
 
     /// The addresses of services that this node announces to BGP peers: those for which it forwards packets to the
     /// Services.
-    pub(super) fn told_services(&self, inputs: &Inputs) -> Told {
-        let Some(announced) = &self.announced else { return Told::default() };
+    pub(super) fn announced_services(&self, inputs: &Inputs) -> AnnouncedRoutes {
+        let Some(announced) = &self.announced else { return AnnouncedRoutes::default() };
         let (contents, nets) = (inputs.contents(), &self.announced_nets);
         match &self.services {
-            NodeServices::Nobody => Told::default(),
+            NodeServices::Nobody => AnnouncedRoutes::default(),
             NodeServices::Manx(services) => {
                 let served = services.frontends.addresses();
-                announced.told(contents, nets, |address| served.contains(&address))
+                announced.routes(contents, nets, |address| served.contains(&address))
             }
             NodeServices::KubeProxy(_) => {
                 let of_nodes = self.cluster.node_addresses().into_keys().collect();
                 let is_own = |address: &IpAddr| is_own(&self.own_addresses, address);
-                announced.told(contents, nets, admission(&self.topology, &of_nodes, is_own))
+                announced.routes(contents, nets, admission(&self.topology, &of_nodes, is_own))
             }
         }
     }
@@ -516,7 +516,7 @@ fn affects_services(
     changes: &Changes,
     cluster: &Cluster,
     network: Network,
-    services: &Services,
+    services: &KubeProxyServices,
 ) -> bool {
     // The pod belongs to another plugin, and the current services still treat its address as a host's.
     let is_pod_at_host_address = |key: &ObjectKey| {
@@ -529,7 +529,7 @@ fn affects_services(
     match changes {
         Changes::Objects(objects) => objects
             .keys()
-            .any(|key| Services::may_be_changed_by(key) || is_pod_at_host_address(key)),
+            .any(|key| KubeProxyServices::may_be_changed_by(key) || is_pod_at_host_address(key)),
         Changes::Everything => true,
     }
 }
@@ -551,7 +551,8 @@ mod tests {
     fn placed(folder: &tempfile::TempDir, pools: &str) -> (Inputs, View) {
         std::fs::write(folder.path().join("all.yaml"), format!("{NODES}{pools}")).unwrap();
         let mut inputs = Inputs::new(Source::open_directory(folder.path()).unwrap());
-        let mut view = View::new("n1", Network::Manx, Ipam::HostLocal, &settings::Services::None);
+        let mut view =
+            View::new("n1", Network::Manx, Ipam::HostLocal, &settings::ServiceTranslator::None);
         view.import(&mut inputs);
         view.place(&inputs).unwrap();
         (inputs, view)

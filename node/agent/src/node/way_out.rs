@@ -111,7 +111,9 @@ mod tests {
 
     use super::*;
     use crate::node::inputs::Inputs;
-    use crate::settings::{Ipam, ManxPorts, Network, PortRange, Services, Translation};
+    use crate::settings::{
+        Ipam, ManxTranslationSettings, Network, PortRange, PortRanges, ServiceTranslator,
+    };
 
     const OBJECTS: &str = "
 {apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.244.1.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}, {type: InternalIP, address: 'fd00::2'}]}}
@@ -142,10 +144,15 @@ mod tests {
         );
         inputs.set_own_addresses(own);
         let range = |first, last| PortRange::new(first, last).unwrap();
-        let ports = ManxPorts { egress: range(61_000, 65_534), node_ports: range(30_000, 32_767) };
+        let ports = PortRanges { egress: range(61_000, 65_534), node_ports: range(30_000, 32_767) };
         let node_port_nets = nets.iter().map(|net| net.parse().unwrap()).collect();
         let (ranges, external_ips) = (Vec::new(), Vec::new());
-        let services = Services::Manx(Translation { ranges, external_ips, node_port_nets, ports });
+        let services = ServiceTranslator::Manx(ManxTranslationSettings {
+            ranges,
+            external_ips,
+            node_port_nets,
+            ports,
+        });
         let mut view = View::new("n1", Network::Manx, Ipam::HostLocal, &services);
         view.import(&mut inputs);
         view.place(&inputs).unwrap();

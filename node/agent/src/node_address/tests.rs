@@ -48,8 +48,10 @@ fn addresses(wanted: NodeAddressSettings, facts: Facts) -> NodeAddresses {
     }
 }
 
-fn written(pairs: &[(usize, &str)]) -> Verdict {
-    Verdict::Write(pairs.iter().map(|(at, it)| (NODE_ADDRESSES[*at], (*it).to_owned())).collect())
+fn written(pairs: &[(usize, &str)]) -> AddressAction {
+    AddressAction::Write(
+        pairs.iter().map(|(at, it)| (NODE_ADDRESSES[*at], (*it).to_owned())).collect(),
+    )
 }
 
 #[test]
@@ -62,33 +64,35 @@ fn the_address_that_is_found_is_written_unless_the_object_has_it() {
         "projectcalico.org/IPv4Address: 10.0.0.2, projectcalico.org/IPv6Address: 'fd00::2/64'";
     assert_eq!(both.judge(&objects(has)), written(&[(0, "10.0.0.2/24")]));
     let has = has.replace("10.0.0.2,", "10.0.0.2/24,");
-    assert_eq!(both.judge(&objects(&has)), Verdict::Stands);
+    assert_eq!(both.judge(&objects(&has)), AddressAction::Stands);
     // Without settings no address is wanted, whatever the object contains.
     let none = addresses([None, None], two());
     for contents in [objects(""), annotated("192.0.2.9/24")] {
-        assert_eq!(none.judge(&contents), Verdict::Stands);
+        assert_eq!(none.judge(&contents), AddressAction::Stands);
     }
     let internal = addresses(by("kubernetes-internal-ip", "kubernetes-internal-ip"), two());
     assert_eq!(internal.judge(&objects("")), written(&[(0, "172.18.0.2/24"), (1, "fd18::2/64")]));
     let named = wanted(Family::V4, "10.0.0.2/32", &Method::FirstFound).unwrap();
     assert_eq!(addresses([named, None], two()).judge(&objects("")), written(&[(0, "10.0.0.2/32")]));
     // A missing or invalid Node is reported by its reader.
-    assert_eq!(both.judge(&Contents::from_texts([])), Verdict::Stands);
+    assert_eq!(both.judge(&Contents::from_texts([])), AddressAction::Stands);
 }
 
 #[test]
 fn what_is_not_found_is_waited_for_unless_the_object_has_an_address() {
     let lost = addresses(by("interface=eth9", ""), two());
-    let Verdict::Lacks(why) = lost.judge(&objects("")) else { panic!("an address was found") };
-    let waits = waiting(&Verdict::Lacks(why), &[]).unwrap();
+    let AddressAction::Lacks(why) = lost.judge(&objects("")) else {
+        panic!("an address was found")
+    };
+    let waits = waiting(&AddressAction::Lacks(why), &[]).unwrap();
     insta::assert_snapshot!(waits, @"it waits for an address of this node: IP, interface=eth9: found 10.0.0.2/24 on eth1, 172.18.0.2/24 on eth0, expected one of an interface by interface=eth9: name another method, or give an interface that is up such an address");
-    assert_eq!(lost.judge(&annotated("192.0.2.9/24")), Verdict::Stands);
-    assert_eq!(waiting(&Verdict::Stands, &[]), None);
+    assert_eq!(lost.judge(&annotated("192.0.2.9/24")), AddressAction::Stands);
+    assert_eq!(waiting(&AddressAction::Stands, &[]), None);
     let refused = ["the annotations could not be written: forbidden".to_owned()];
     insta::assert_snapshot!(waiting(&written(&[(0, "10.0.0.2/24")]), &refused).unwrap(), @"it waits until the API server has 10.0.0.2/24 in the Node's annotations: the annotations could not be written: forbidden");
     // If one family lacks an address, a start waits, whatever the other family has.
     let half = addresses(by("interface=eth1", "interface=eth9"), two());
-    assert!(matches!(half.judge(&objects("")), Verdict::Lacks(_)));
+    assert!(matches!(half.judge(&objects("")), AddressAction::Lacks(_)));
 }
 
 #[test]
@@ -144,7 +148,7 @@ fn a_gateway_is_behind_the_interface_in_whose_net_it_lies() {
 fn a_directory_is_not_written_to_and_what_its_manifest_lacks_is_told() {
     let mut addresses = addresses(by("interface=eth1", ""), two());
     addresses.writes = false;
-    assert_eq!(addresses.judge(&objects("")), Verdict::Stands);
+    assert_eq!(addresses.judge(&objects("")), AddressAction::Stands);
     let Some(News::Problem(told)) = addresses.news(&objects("")) else { panic!("nothing is told") };
     insta::assert_snapshot!(told, @"IP: found 10.0.0.2/24 on eth1, and the Node's manifest has none: write the annotation projectcalico.org/IPv4Address: 10.0.0.2/24, or take the setting away; a directory of manifests is not written to");
     assert_eq!(addresses.news(&annotated("10.0.0.2/24")), Some(News::Over));

@@ -145,7 +145,7 @@ fn host_ports_lead_to_manx_also_at_loopback() {
         return;
     }
     let (place, node, loopback) = (Place::new(), ip(NODE[0]), Ipv4Addr::LOCALHOST.into());
-    let port = |address, transport, port| HostPort { address, transport, port };
+    let port = |address, transport, port| GrantedPort { address, transport, port };
     let host_ports = [port(node, Transport::Udp, 8080), port(loopback, Transport::Udp, 8080)];
     let mut desired = Desired { host_ports: host_ports.into(), ..desired() };
     desired.node_ports.insert(loopback);

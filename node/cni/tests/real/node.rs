@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use manx_agent::Settings;
 use manx_agent::pod_device::Preference;
-use manx_agent::settings::{Datastore, Network, Services};
+use manx_agent::settings::{Datastore, Network, ServiceTranslator};
 use manx_api::client::Client;
 use manx_api::{Attachment, Device};
 use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
-use manx_dataplane::tables::{Connections, Established};
+use manx_dataplane::tables::{Established, TrackingSettings};
 use manx_dataplane::worker::Polling;
 use manx_devices::holder;
 use manx_fixtures::skip::{Need, skip};
@@ -65,8 +65,8 @@ pub(crate) fn be_an_agent() -> bool {
         addresses: [None, None],
         packet_socket: true,
         services: match std::env::var_os(SERVICES) {
-            Some(_) => Services::KubeProxy,
-            None => Services::None,
+            Some(_) => ServiceTranslator::KubeProxy,
+            None => ServiceTranslator::None,
         },
         network: match std::env::var_os(POLICY_ONLY) {
             Some(_) => Network::OtherPlugin,
@@ -78,7 +78,7 @@ pub(crate) fn be_an_agent() -> bool {
             .map_or(Preference::Auto, |name| Preference::Only(Device::named(&name).unwrap())),
         polling: Polling::Adaptive,
         cores: vec![None; std::env::var(WORKERS).unwrap().parse().unwrap()],
-        connections: Connections { tcp_strict: false, established: Established::Judge },
+        connections: TrackingSettings { tcp_strict: false, established: Established::Judge },
         verify_tables: false,
         standby: std::env::var_os(STANDBY).is_some(),
         observed_at: manx_agent::settings::Addresses::default(),

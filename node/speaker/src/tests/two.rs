@@ -44,7 +44,7 @@ fn routes_of_both_families_are_exchanged_and_follow_changes() {
         wait_for("b has both", &expected, || learned(&b));
         wait_for("a has b's", &vec![format!("{BLOCK_B} via {B}")], || learned(&a));
         let told = status(&a, B6);
-        assert_eq!((told.state, told.counts.told), (SessionState::Established, 1));
+        assert_eq!((told.state, told.counts.announced), (SessionState::Established, 1));
         let agreed = told.established.unwrap();
         assert_eq!(agreed.hold_time, Duration::from_secs(90));
         assert_eq!(agreed.restart_time, Some(Duration::from_mins(2)));
@@ -272,7 +272,7 @@ fn a_large_table_arrives_whole() {
             let has = |prefix: IpNet| all.iter().any(|(it, _)| *it == prefix);
             (all.len(), has(net("10.96.25.0/26")), has(net("10.96.0.0/26")))
         });
-        assert_eq!(status(&a, B).counts.told, 16_000);
+        assert_eq!(status(&a, B).counts.announced, 16_000);
         assert_eq!(status(&b, A).counts.received, 16_000);
     });
 }

@@ -1,4 +1,4 @@
-//! The Services that wait to be settled. Namespaces take turns. So a namespace that changes many
+//! The Services that wait to be reconciled. Namespaces take turns. So a namespace that changes many
 //! Services all the time delays the others by one Service each turn. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -142,10 +142,10 @@ impl fmt::Display for What<'_> {
                 })
             }
             Step::EndRest(cidr) => write!(f, "end of the rest of addresses of block {cidr}"),
-            Step::GiveUpIdle { owner, cidr, .. } => {
+            Step::ReleaseIdleBlock { owner, cidr, .. } => {
                 write!(f, "release of idle block {cidr} of {owner}")
             }
-            Step::GiveUpOfGone { owner, cidr } => {
+            Step::ReleaseBlockOfGone { owner, cidr } => {
                 write!(f, "release of block {cidr} of {owner}, which is gone")
             }
             Step::DeleteHandle(handle) => {
@@ -162,9 +162,10 @@ impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let outcome = match self.1 {
             Outcome::Kept => "not done: it is in use, or has changed",
-            Outcome::Released(_) | Outcome::Freed | Outcome::GaveUp | Outcome::DeletedHandle => {
-                "done"
-            }
+            Outcome::Released(_)
+            | Outcome::Freed
+            | Outcome::ReleasedBlock
+            | Outcome::DeletedHandle => "done",
         };
         write!(f, "{}: {outcome}", What(self.0))
     }
@@ -197,8 +198,11 @@ mod tests {
             (Step::Release { leaks: leaks.clone(), reason: Reason::Unused }, released),
             (Step::Release { leaks, reason: Reason::NodeGone }, Outcome::Kept),
             (Step::EndRest(cidr), Outcome::Freed),
-            (Step::GiveUpIdle { owner: owner.clone(), cidr, sequence: 1 }, Outcome::GaveUp),
-            (Step::GiveUpOfGone { owner, cidr }, Outcome::GaveUp),
+            (
+                Step::ReleaseIdleBlock { owner: owner.clone(), cidr, sequence: 1 },
+                Outcome::ReleasedBlock,
+            ),
+            (Step::ReleaseBlockOfGone { owner, cidr }, Outcome::ReleasedBlock),
             (Step::DeleteHandle(handle), Outcome::DeletedHandle),
         ];
         let lines = steps.map(|(step, outcome)| Line(&step, &outcome).to_string());

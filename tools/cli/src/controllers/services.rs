@@ -1,4 +1,4 @@
-//! Services of type `LoadBalancer`: when each is settled, and what is reported about it.
+//! Services of type `LoadBalancer`: when each is reconciled, and what is reported about it.
 //!
 //! A watch of Services says which have changed. A watch of `IPPools` says that all Services must be
 //! checked again. The next sweep finds what the watches miss. The rules are those of
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant, SystemTime};
 use manx_block_ipam::affinity::Owner;
 use manx_block_ipam::assign;
 use manx_block_ipam::block::Rest;
-use manx_block_ipam::services::ledger::{Ledger, Subject, give_up_strays};
-use manx_block_ipam::services::settle::{Settled, settle};
+use manx_block_ipam::services::ledger::{Ledger, Subject, release_strays};
+use manx_block_ipam::services::reconcile::{Reconciled, reconcile};
 use manx_block_ipam::services::terms::Terms;
 use manx_block_ipam::services::wish::{AssignIps, Service};
 use manx_block_ipam::store::StoreError;
@@ -127,7 +127,7 @@ async fn watch_pools(cluster: &Cluster<Writer>, table: &Table) -> String {
     }
 }
 
-/// Settles Services over one connection.
+/// Reconciles Services over one connection.
 struct Balancer<'a> {
     cluster: &'a Cluster<Writer>,
     table: &'a Table,
@@ -162,7 +162,7 @@ impl<'a> Balancer<'a> {
         }
     }
 
-    /// Settles pending Services. Returns the reason why it cannot continue.
+    /// Reconciles pending Services. Returns the reason why it cannot continue.
     async fn work(&mut self, leads: &impl Fn() -> bool, failed: &mut String) -> String {
         let labeled = self.cluster.store.label_affinities(&Owner::load_balancer()).await;
         if let Err(error) = labeled {
@@ -179,7 +179,7 @@ impl<'a> Balancer<'a> {
             let next = self.table.pending.borrow_mut().take();
             match next {
                 Some(subject) => {
-                    if let Err(reason) = self.settle(subject).await {
+                    if let Err(reason) = self.reconcile(subject).await {
                         return reason;
                     }
                 }
@@ -222,7 +222,7 @@ impl<'a> Balancer<'a> {
         }
         self.retry(usize::MAX);
         let rest = Rest { now: now(), cooldown: terms.config.cooldown };
-        for cidr in give_up_strays(&cluster.store, |block| terms.has_block(block), rest).await? {
+        for cidr in release_strays(&cluster.store, |block| terms.has_block(block), rest).await? {
             tracing::info!("release of block {cidr} of load balancers, which is in no pool: done");
         }
         Ok(())
@@ -236,13 +236,13 @@ impl<'a> Balancer<'a> {
         }
     }
 
-    async fn settle(&mut self, subject: Subject) -> Result<(), String> {
+    async fn reconcile(&mut self, subject: Subject) -> Result<(), String> {
         let Self { cluster, table, .. } = *self;
         let Some((_, terms)) = &self.terms else { return Ok(()) };
-        let settled = settle(&cluster.store, &subject, terms, &mut self.ledger, now()).await;
+        let reconciled = reconcile(&cluster.store, &subject, terms, &mut self.ledger, now()).await;
         let Subject { namespace, name, .. } = &subject;
-        let settled = match settled {
-            Ok(settled) => settled,
+        let reconciled = match reconciled {
+            Ok(reconciled) => reconciled,
             Err(assign::Error::Store(StoreError::Unreachable(reason))) => return Err(reason),
             Err(error) => {
                 // The failure concerns only this Service, so the others continue.
@@ -251,7 +251,7 @@ impl<'a> Balancer<'a> {
                 return Ok(());
             }
         };
-        let Settled { told, released, lacks, .. } = &settled;
+        let Reconciled { told, released, lacks, .. } = &reconciled;
         if !told.is_empty() {
             tracing::info!("Service {namespace}/{name} has {} now", list(told));
         }
@@ -259,7 +259,7 @@ impl<'a> Balancer<'a> {
             tracing::info!("release of {} of Service {namespace}/{name}: done", list(released));
         }
         self.was_released |= !released.is_empty();
-        self.said.tell(cluster.writes(), &subject, &settled).await;
+        self.said.tell(cluster.writes(), &subject, &reconciled).await;
         if self.ledger.knows(&subject) {
             table.known.borrow_mut().insert(subject.clone());
         } else {
@@ -284,12 +284,12 @@ impl Said {
     }
 
     /// The text about a Service's problem, if it must be reported now.
-    fn next(&mut self, subject: &Subject, settled: &Settled, now: Instant) -> Option<String> {
-        let Some(trouble) = &settled.trouble else {
+    fn next(&mut self, subject: &Subject, reconciled: &Reconciled, now: Instant) -> Option<String> {
+        let Some(trouble) = &reconciled.trouble else {
             self.troubles.remove(subject);
             return None;
         };
-        let note = match &settled.has[..] {
+        let note = match &reconciled.has[..] {
             [] => format!("gets no address: {trouble}"),
             has => format!("has {}, and not what it asks for: {trouble}", list(has)),
         };
@@ -305,12 +305,12 @@ impl Said {
     }
 
     /// Reports a Service's problem, in the log and by an Event.
-    async fn tell(&mut self, writes: &impl Writes, subject: &Subject, settled: &Settled) {
-        let Some(metadata) = &settled.metadata else {
+    async fn tell(&mut self, writes: &impl Writes, subject: &Subject, reconciled: &Reconciled) {
+        let Some(metadata) = &reconciled.metadata else {
             self.troubles.remove(subject);
             return;
         };
-        let Some(note) = self.next(subject, settled, Instant::now()) else { return };
+        let Some(note) = self.next(subject, reconciled, Instant::now()) else { return };
         let Subject { namespace, name, .. } = subject;
         tracing::warn!("Service {namespace}/{name} {note}");
         let event = ObjectEvent {
@@ -335,7 +335,7 @@ fn list(addresses: &[IpAddr]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use manx_block_ipam::services::settle::Trouble;
+    use manx_block_ipam::services::reconcile::Trouble;
 
     use super::*;
 
@@ -347,14 +347,14 @@ mod tests {
             handle: "lb-1".to_owned(),
         };
         let web = subject("web");
-        let with = |trouble: Option<&str>, has: &[&str]| Settled {
+        let with = |trouble: Option<&str>, has: &[&str]| Reconciled {
             trouble: trouble.map(|text| Trouble::Other(text.to_owned())),
             has: has.iter().map(|it| it.parse().unwrap()).collect(),
-            ..Settled::default()
+            ..Reconciled::default()
         };
         let mut said = Said::new("n1");
         let start = Instant::now();
-        let mut next = |settled: &Settled, at| said.next(&web, settled, start + at);
+        let mut next = |reconciled: &Reconciled, at| said.next(&web, reconciled, start + at);
         let full = with(Some("full"), &[]);
         assert_eq!(next(&full, Duration::ZERO).as_deref(), Some("gets no address: full"));
         assert_eq!(next(&full, TOLD / 2), None);

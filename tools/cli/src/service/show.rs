@@ -270,7 +270,7 @@ fn endpoint(address: IpAddr, port: Option<u16>) -> String {
 const fn endpoints_of(policy: TrafficPolicy) -> &'static str {
     match policy {
         TrafficPolicy::Cluster => "endpoints of the cluster",
-        TrafficPolicy::Alike => "endpoints of the cluster, whatever hints say (maglev)",
+        TrafficPolicy::Consistent => "endpoints of the cluster, whatever hints say (maglev)",
         TrafficPolicy::Local => "endpoints of the client's node (Local)",
     }
 }

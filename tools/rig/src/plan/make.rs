@@ -12,8 +12,8 @@ use super::spec::{self, NodeSpec, PodSpec};
 use super::{Host, Plan, Pod, Route, Segment, host_pods};
 use manx_api::PodName;
 use manx_ipam::block::is_for_pods;
+use manx_ipam::free_order::FreeOrder;
 use manx_ipam::plan::Plan as Blocks;
-use manx_ipam::turn::Turn;
 use manx_objects::contents::Contents;
 
 impl Plan {
@@ -323,18 +323,18 @@ fn give_addresses(
     pods: &mut BTreeMap<PodName, Pod>,
     mut taken: BTreeSet<IpAddr>,
 ) -> Result<(), PlanError> {
-    let mut blocks: BTreeMap<IpNet, Turn> = BTreeMap::new();
+    let mut blocks: BTreeMap<IpNet, FreeOrder> = BTreeMap::new();
     for (name, pod) in pods.iter_mut().filter(|(_, pod)| pod.addresses.is_empty()) {
         for net in nodes.get(&pod.node).iter().flat_map(|node| &node.pod_cidrs) {
             let full =
                 || PlanError::BlockFull { pod: name.clone(), node: pod.node.clone(), block: *net };
-            let turn = match blocks.entry(*net) {
+            let order = match blocks.entry(*net) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => new.insert(Turn::new(*net).ok_or_else(full)?),
+                Entry::Vacant(new) => new.insert(FreeOrder::new(*net).ok_or_else(full)?),
             };
             let is_taken = |address| taken.contains(&address);
-            let number = turn.next(taken.len(), is_taken).ok_or_else(full)?;
-            let address = turn.take(number);
+            let number = order.next(taken.len(), is_taken).ok_or_else(full)?;
+            let address = order.take(number);
             taken.insert(address);
             pod.addresses.push(address);
         }

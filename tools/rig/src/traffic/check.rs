@@ -142,7 +142,7 @@ pub(crate) async fn check(
         if open.is_empty() {
             break;
         }
-        let settled = total - open.len();
+        let answered = total - open.len();
         let mut done = 0;
         let mut seen = send(&findings, &open, probers, |finding| {
             let short = round == 0 && finding.cell.expected == Outcome::Denied;
@@ -151,7 +151,7 @@ pub(crate) async fn check(
         while let Some(result) = seen.join_next().await {
             let Ok((index, result)) = result else { continue };
             done += 1;
-            progress(settled + done);
+            progress(answered + done);
             let finding = &mut findings[index];
             let meant = probers.get(&finding.cell.destination).map(|process| process.name());
             note(finding, meant.unwrap_or_default(), result);

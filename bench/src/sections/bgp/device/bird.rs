@@ -33,14 +33,14 @@ fn configuration(scenario: &Scenario, speaker: Ipv4Addr) -> String {
          template bgp speaker {{ local {speaker} as {SYSTEM}; strict bind on; multihop; hold time 240; \
          connect delay time 2; connect retry time 5; }}\n"
     );
-    let told = if scenario.shape == Shape::Table { "none" } else { "all" };
+    let all = if scenario.shape == Shape::Table { "none" } else { "all" };
     for (at, peer) in scenario.peers().iter().filter(|it| it.speaker == speaker).enumerate() {
         let more = if scenario.reflects() {
             format!("rr client; rr cluster id {speaker};")
         } else {
             String::new()
         };
-        let export = if peer.told == 0 { "none" } else { told };
+        let export = if peer.announced == 0 { "none" } else { all };
         let _ = writeln!(
             text,
             "protocol bgp peer{at} from speaker {{ neighbor {} as {}; passive on; {more} \

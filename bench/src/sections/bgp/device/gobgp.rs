@@ -37,7 +37,7 @@ fn configuration(scenario: &Scenario, speaker: Ipv4Addr) -> String {
             );
         }
     }
-    let silent = scenario.peers().into_iter().filter(|it| it.told == 0);
+    let silent = scenario.peers().into_iter().filter(|it| it.announced == 0);
     let silent: Vec<String> = silent.map(|it| format!("\"{}/32\"", it.address)).collect();
     if !silent.is_empty() {
         let _ = write!(

@@ -53,9 +53,9 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
     let changed = Arc::new(Notify::new());
     let mut speakers = Vec::new();
     for address in scenario.speakers() {
-        let told = Arc::clone(&changed);
+        let wake = Arc::clone(&changed);
         let listen = [SocketAddr::new(address.into(), PORT)];
-        let speaker = Speaker::start(&listen, || Ok(()), move || told.notify_one());
+        let speaker = Speaker::start(&listen, || Ok(()), move || wake.notify_one());
         let speaker = speaker.map_err(|error| format!("{address}: {error}"))?;
         speaker.configure(configuration(&scenario, address));
         speakers.push(speaker);

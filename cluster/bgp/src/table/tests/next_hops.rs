@@ -219,7 +219,7 @@ fn a_path_that_becomes_worse_may_make_a_third_one_the_best() {
     announce_three(&mut table, &mut model, &[65004, 7, 8]);
     assert_eq!(of_the_three(&table, |_| true), [address(3), address(4)]);
     drain(&mut table, &mut model);
-    assert_eq!(&model.told[&address(1)], &model.should_hold(address(1)));
+    assert_eq!(&model.announced[&address(1)], &model.should_hold(address(1)));
 }
 
 #[test]

@@ -1,13 +1,13 @@
 use std::cell::Cell;
 
-use manx_dataplane::tables::{Connections, PortId};
+use manx_dataplane::tables::{PortId, TrackingSettings};
 use manx_policy_compiler::model::ObjectName;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
-use crate::calc::{Calculation, LocalPod, Translation};
+use crate::calc::{Calculation, LocalPod, ServiceMode};
 use crate::import::Cluster;
 use crate::interfaces::Interfaces;
 use crate::overlay::Overlay;
@@ -58,8 +58,8 @@ fn with_inputs<T>(topology: &Topology, then: impl FnOnce(&Inputs<'_>) -> T) -> T
         forwarded: None,
         own_addresses: &BTreeSet::new(),
         uplink: None,
-        services: Translation::Nobody,
-        connections: Connections::default(),
+        services: ServiceMode::Nobody,
+        connections: TrackingSettings::default(),
         interfaces: Interfaces { node: "node", uplink: None, addresses: &[] },
     })
 }

@@ -118,7 +118,7 @@ impl AnnouncedNets {
 
     /// Returns the ranges that every node announces as a whole. `external` are the nets in which `externalIPs` take
     /// effect. A range of a single address is left out, because it is announced as the address of a Service.
-    pub(super) fn told_whole(&self, external: &[IpNet]) -> impl Iterator<Item = IpNet> {
+    pub(super) fn announced_whole(&self, external: &[IpNet]) -> impl Iterator<Item = IpNet> {
         let of_balancers = self.load_balancer_ips.iter().filter(|_| !self.are_balancers_single);
         let of_authors = self.external_ips.iter().filter(|net| overlap_any(net, external));
         let others = of_authors.chain(of_balancers).filter(|it| !is_single(it));

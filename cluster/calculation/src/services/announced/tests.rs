@@ -215,11 +215,11 @@ fn any_order_and_any_batches_of_changes_lead_to_the_addresses_that_the_rules_say
             let changes = if everything { Changes::Everything } else { changes };
             let differs = announced.follow(&contents, &changes);
             let nets = announced_nets(settings.clone());
-            let found = announced.told(&contents, &nets, |_| true);
+            let found = announced.routes(&contents, &nets, |_| true);
             let expected = expected(&contents, &settings);
             let mut routes: BTreeSet<IpNet> = expected.keys().copied().map(IpNet::from).collect();
-            routes.extend(nets.told_whole(&external));
-            prop_assert_eq!(&found, &Told { routes, left_out: 0 });
+            routes.extend(nets.announced_whole(&external));
+            prop_assert_eq!(&found, &AnnouncedRoutes { routes, left_out: 0 });
             for rule in expected.values() {
                 *counts.borrow_mut().entry(*rule).or_default() += 1;
             }
@@ -266,7 +266,11 @@ fn slice(of: &str) -> (ObjectKey, Object) {
 }
 
 /// Returns what node n1 announces for these Services. The Services in `ready` have an endpoint on this node.
-fn told(services: &[(ObjectKey, Service)], ready: &[&str], labels: &[(&str, &str)]) -> Told {
+fn routes_of(
+    services: &[(ObjectKey, Service)],
+    ready: &[&str],
+    labels: &[(&str, &str)],
+) -> AnnouncedRoutes {
     let mut contents = Contents::default();
     for (key, service) in services {
         put(&mut contents, key, Some(valid(Object::Service(Box::new(service.clone())))));
@@ -290,11 +294,11 @@ fn told(services: &[(ObjectKey, Service)], ready: &[&str], labels: &[(&str, &str
     let mut announced = Announced::new("n1", nets(&["0.0.0.0/0"]));
     announced.follow(&contents, &Changes::Everything);
     let nets = announced_nets(configuration([&[], &["192.0.2.0/24", "198.18.0.0/15"], &[]], false));
-    announced.told(&contents, &nets, |_| true)
+    announced.routes(&contents, &nets, |_| true)
 }
 
-fn texts(told: &Told) -> Vec<String> {
-    told.routes.iter().map(ToString::to_string).collect()
+fn texts(announced: &AnnouncedRoutes) -> Vec<String> {
+    announced.routes.iter().map(ToString::to_string).collect()
 }
 
 #[test]
@@ -304,16 +308,16 @@ fn a_service_that_names_an_address_of_another_one_leads_nobody_to_its_node() {
         service("thief", "2026-01-02T00:00:00Z", "192.0.2.9"),
     ];
     let ranges = ["192.0.2.0/24", "198.18.0.0/15"];
-    assert_eq!(texts(&told(&services, &["thief"], &[])), ranges);
-    let both = texts(&told(&services, &["thief", "theirs"], &[]));
+    assert_eq!(texts(&routes_of(&services, &["thief"], &[])), ranges);
+    let both = texts(&routes_of(&services, &["thief", "theirs"], &[]));
     assert_eq!(both, ["192.0.2.0/24", "192.0.2.9/32", "198.18.0.0/15"]);
 }
 
 #[test]
 fn a_node_that_is_excluded_from_load_balancers_tells_nothing() {
     let services = [service("s", "", "192.0.2.9")];
-    assert_eq!(told(&services, &["s"], &[]).routes.len(), 3);
-    assert_eq!(told(&services, &["s"], &[(EXCLUDED, "")]), Told::default());
+    assert_eq!(routes_of(&services, &["s"], &[]).routes.len(), 3);
+    assert_eq!(routes_of(&services, &["s"], &[(EXCLUDED, "")]), AnnouncedRoutes::default());
 }
 
 #[test]
@@ -325,7 +329,7 @@ fn of_too_many_single_addresses_the_oldest_services_are_told() {
         })
         .collect();
     let names: Vec<&str> = many.iter().map(|(key, _)| key.name.as_str()).collect();
-    let found = told(&many, &names, &[]);
+    let found = routes_of(&many, &names, &[]);
     assert_eq!((found.routes.len(), found.left_out), (MOST_ANNOUNCED + 2, 2));
     assert!(!found.routes.contains(&net("198.18.16.0/32")));
     assert!(found.routes.contains(&net("198.18.15.255/32")));

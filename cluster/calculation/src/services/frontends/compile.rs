@@ -82,14 +82,14 @@ type Reached = (IpAddr, (AddressKind, TrafficPolicy), bool);
 /// The properties by which frontends of a port are equal: at these addresses of one family (`is_v4`), the same clients
 /// get the same endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Alike {
+struct FrontendClass {
     is_v4: bool,
     policy: TrafficPolicy,
     has_source_ranges: bool,
     takes_visitors: bool,
 }
 
-impl Alike {
+impl FrontendClass {
     /// `announced` contains the nets of cluster IPs that routers outside the cluster send to any node.
     fn new(service: &Service, opening: &Opening, announced: &[IpNet]) -> Self {
         let is_announced = || announced.iter().any(|net| net.contains(&opening.address));
@@ -219,7 +219,7 @@ impl Compiler<'_> {
         left: &mut usize,
         Compiled { frontends, omissions, .. }: &mut Compiled,
     ) {
-        let mut made: BTreeMap<Alike, Arc<Frontend>> = BTreeMap::new();
+        let mut made: BTreeMap<FrontendClass, Arc<Frontend>> = BTreeMap::new();
         let of_node = (self.node_ports.range, self.node_ports.of_services());
         for opening in openings((service, port), reached, of_node) {
             let opening = match opening {
@@ -229,10 +229,10 @@ impl Compiler<'_> {
                     continue;
                 }
             };
-            let alike = Alike::new(service, &opening, self.announced_cluster_ips);
-            let frontend = made.entry(alike).or_insert_with(|| {
-                let clients = if alike.has_source_ranges { ranges.clone() } else { Clients::All };
-                let made = self.frontend((name, service), (port, slices), alike, left, omissions);
+            let class = FrontendClass::new(service, &opening, self.announced_cluster_ips);
+            let frontend = made.entry(class).or_insert_with(|| {
+                let clients = if class.has_source_ranges { ranges.clone() } else { Clients::All };
+                let made = self.frontend((name, service), (port, slices), class, left, omissions);
                 Arc::new(Frontend { clients, ..made })
             });
             let key = frontend_key(opening.address, port, opening.port);
@@ -254,7 +254,7 @@ impl Compiler<'_> {
         &self,
         (name, service): (&ObjectName, &Service),
         (port, slices): (&ServicePort, &[(&EndpointSlice, u16)]),
-        Alike { is_v4, policy, takes_visitors, .. }: Alike,
+        FrontendClass { is_v4, policy, takes_visitors, .. }: FrontendClass,
         left: &mut usize,
         omissions: &mut BTreeSet<Omission>,
     ) -> Frontend {

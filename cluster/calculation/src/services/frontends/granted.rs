@@ -22,13 +22,13 @@ pub type GrantedPorts = BTreeMap<FrontendKey, Arc<ObjectKey>>;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct HostPorts {
+pub(super) struct AskedHostPorts {
     /// The ports that each pod requests.
     asked: BTreeMap<Arc<Rank>, Box<[FrontendKey]>>,
     granted: GrantedPorts,
 }
 
-impl HostPorts {
+impl AskedHostPorts {
     /// Records the ports that a pod requests. Its frontends for ports that are not granted are removed.
     pub(super) fn ask(
         &mut self,
@@ -84,7 +84,7 @@ impl Frontends {
         &'a self,
         mut omit: impl FnMut(&'a ObjectKey, Omission),
     ) -> GrantedPorts {
-        let HostPorts { asked: of_pods, granted } = &self.host_ports;
+        let AskedHostPorts { asked: of_pods, granted } = &self.host_ports;
         let mut asked = GrantedPorts::new();
         if of_pods.is_empty() {
             return asked;

@@ -22,7 +22,7 @@ fn session(peer: &str, kind: PeerType, state: SessionState) -> SessionStatus {
         established: None,
         counts: manx_bgp::table::Counts::default(),
         malformed: 0,
-        untold: 0,
+        unannounced: 0,
     }
 }
 
@@ -132,7 +132,7 @@ fn an_object_is_due_when_it_comes_when_it_changes_and_once_in_its_period() {
     let mut at = |seconds: u64, objects: &[(&str, StatusRequest)]| -> Vec<String> {
         let all: BTreeMap<_, _> =
             objects.iter().map(|(name, request)| ((*name).to_owned(), request.clone())).collect();
-        let due = reports.due(start + Duration::from_secs(seconds), || all);
+        let due = reports.take_due(start + Duration::from_secs(seconds), || all);
         due.into_iter().map(|(name, _)| name).collect()
     };
     let (slow, fast, off) =

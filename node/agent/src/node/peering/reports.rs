@@ -20,13 +20,13 @@ const LOOKS: Duration = Duration::from_secs(1);
 /// The last report about each peer.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
-    told: BTreeMap<IpAddr, Told>,
+    reported: BTreeMap<IpAddr, PeerReport>,
     next_look: Option<Instant>,
 }
 
 /// The last report about a peer.
 #[derive(Debug)]
-struct Told {
+struct PeerReport {
     /// Whether it said that a session exists. A peer without a report yet counts as one with a session.
     is_up: bool,
     /// The time since which the session's state differs from the report.
@@ -53,19 +53,22 @@ impl Reports {
         sessions: impl IntoIterator<Item = (IpAddr, bool)>,
     ) -> Vec<(IpAddr, bool)> {
         let sessions: BTreeMap<IpAddr, bool> = sessions.into_iter().take(MOST).collect();
-        self.told.retain(|peer, _| sessions.contains_key(peer));
+        self.reported.retain(|peer, _| sessions.contains_key(peer));
         let mut news = Vec::new();
         for (peer, is_up) in sessions {
-            let told =
-                self.told.entry(peer).or_insert(Told { is_up: true, differs: None, quiet: None });
-            if told.is_up == is_up {
-                told.differs = None;
+            let reported = self.reported.entry(peer).or_insert(PeerReport {
+                is_up: true,
+                differs: None,
+                quiet: None,
+            });
+            if reported.is_up == is_up {
+                reported.differs = None;
                 continue;
             }
-            let since = *told.differs.get_or_insert(now);
+            let since = *reported.differs.get_or_insert(now);
             let has_lasted = now.saturating_duration_since(since) >= LASTS;
-            if has_lasted && told.quiet.is_none_or(|until| now >= until) {
-                *told = Told { is_up, differs: None, quiet: Some(now + QUIET) };
+            if has_lasted && reported.quiet.is_none_or(|until| now >= until) {
+                *reported = PeerReport { is_up, differs: None, quiet: Some(now + QUIET) };
                 news.push((peer, is_up));
             }
         }
@@ -114,7 +117,7 @@ mod tests {
             let (mut reports, mut state) = (Reports::default(), seed);
             let mut last: BTreeMap<IpAddr, (u64, bool)> = BTreeMap::new();
             let mut up = [true; 200];
-            let mut told = 0;
+            let mut reported = 0;
             for second in 0..2000 {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let at = (state >> 33) as usize;
@@ -127,7 +130,7 @@ mod tests {
                     .enumerate()
                     .map(|(at, is_up)| (peer(u8::try_from(at).unwrap()), *is_up));
                 for (peer, is_up) in reports.look(now, all) {
-                    told += 1;
+                    reported += 1;
                     match last.insert(peer, (second, is_up)) {
                         Some((before, was_up)) => {
                             assert!(second - before >= QUIET.as_secs() && was_up != is_up);
@@ -136,7 +139,7 @@ mod tests {
                     }
                 }
             }
-            assert!(told > 20 && last.len() <= MOST, "{told} {}", last.len());
+            assert!(reported > 20 && last.len() <= MOST, "{reported} {}", last.len());
         }
     }
 }

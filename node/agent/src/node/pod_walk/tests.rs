@@ -72,7 +72,7 @@ struct Walk {
     asked: usize,
     /// The work and requests that have ended, in order.
     ended: Vec<usize>,
-    given_up: BTreeSet<usize>,
+    expired: BTreeSet<usize>,
     waits: Vec<oneshot::Receiver<Outcome>>,
 }
 
@@ -155,14 +155,14 @@ impl Walk {
                 }
             }
             Step::Overtake => {
-                let given_up = std::cell::RefCell::new(Vec::new());
-                self.pods.give_up(&name(), |request, _| {
+                let expired = std::cell::RefCell::new(Vec::new());
+                self.pods.expire(&name(), |request, _| {
                     let number = number(&request.attach);
                     let is_even = number.is_multiple_of(2);
-                    given_up.borrow_mut().extend(is_even.then_some(number));
+                    expired.borrow_mut().extend(is_even.then_some(number));
                     is_even
                 });
-                self.given_up.extend(given_up.into_inner());
+                self.expired.extend(expired.into_inner());
             }
         }
     }
@@ -187,7 +187,7 @@ proptest! {
             walk.step(step);
             // Every request that has not ended may be detached, so it must be found.
             let found: Vec<usize> = walk.pods.asked().map(number).collect();
-            let has_ended = |it: &usize| walk.ended.contains(it) || walk.given_up.contains(it);
+            let has_ended = |it: &usize| walk.ended.contains(it) || walk.expired.contains(it);
             let expected: Vec<usize> = (0..walk.asked).filter(|it| !has_ended(it)).collect();
             prop_assert_eq!(&found, &expected);
             if let Some(State::Expected(_)) = walk.pods.state(&name()) {
@@ -200,7 +200,7 @@ proptest! {
             walk.step(Step::End(true));
         }
         let expected: Vec<usize> =
-            (0..walk.asked).filter(|it| !walk.given_up.contains(it)).collect();
+            (0..walk.asked).filter(|it| !walk.expired.contains(it)).collect();
         prop_assert_eq!(walk.ended, expected);
         walk.pods.take_ready();
         let is_over = walk.pods.state(&name()).is_none_or(State::is_rest);
@@ -227,7 +227,7 @@ fn a_pod_that_was_refused_is_refused_until_it_has_addresses_or_none() {
         pods.expect(&name(), request, caller);
         assert_eq!(refused(&pods), expected);
         assert_eq!(pods.asked().count(), 1);
-        assert_eq!(pods.give_up(&name(), |_, _| true).len(), 1);
+        assert_eq!(pods.expire(&name(), |_, _| true).len(), 1);
         assert_eq!(refused(&pods), expected);
         assert!(pods.take_ready().is_empty());
         let (request, caller, _waits) = numbered(1);

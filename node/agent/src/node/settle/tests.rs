@@ -8,7 +8,7 @@ use std::path::Path;
 
 use ipnet::IpNet;
 use manx_dataplane::services::{Backend, FrontendKey};
-use manx_dataplane::tables::{Connections, Link, NextHop, PortId, Role, Tunnel};
+use manx_dataplane::tables::{Link, NextHop, PortId, Role, TrackingSettings, Tunnel};
 use manx_dataplane::wire::address::Address;
 use manx_policy_compiler::model::ObjectName;
 use proptest::collection::vec;
@@ -18,11 +18,13 @@ use proptest::test_runner::{Config, TestRunner};
 use super::*;
 use crate::node::calculated::OwnPorts;
 use crate::node::node_services::NodeServices;
-use crate::settings::{Ipam, ManxPorts, Network, PortRange, Services, Translation};
+use crate::settings::{
+    Ipam, ManxTranslationSettings, Network, PortRange, PortRanges, ServiceTranslator,
+};
 use crate::verify::Verifier;
 use manx_calculation::calc::LocalPod;
 use manx_calculation::overlay::{Overlay, Underlay};
-use manx_calculation::services::announced::{Announced, Told};
+use manx_calculation::services::announced::{Announced, AnnouncedRoutes};
 use manx_calculation::topology::{HostNetwork, HostRoute, ReservedFor};
 use manx_datastore::Source;
 use manx_observe::latency::Latencies;
@@ -276,11 +278,11 @@ struct Node {
     /// The number of full updates of the node's network, and of changed single routes.
     host_updates: [usize; 2],
     /// The addresses of services that are announced to BGP peers.
-    told: Told,
+    announced: AnnouncedRoutes,
 }
 
 impl Node {
-    fn new(directory: &Path, verify_tables: bool, services: &Services) -> Self {
+    fn new(directory: &Path, verify_tables: bool, services: &ServiceTranslator) -> Self {
         let port = |number| Link::native(PortId(number), 1500);
         let packet_socket = Some((PortId(3), [2; 6]));
         let underlay = Underlay { packet_socket, ..Underlay::new(1500, PortId(2)) };
@@ -293,7 +295,7 @@ impl Node {
             view,
             calculated: Calculated::new(
                 own,
-                Connections::default(),
+                TrackingSettings::default(),
                 verify_tables.then(|| Verifier::new(Ipam::HostLocal)),
                 Latencies::default(),
             ),
@@ -301,7 +303,7 @@ impl Node {
             opens_sockets: false,
             host_network: HostNetwork::default(),
             host_updates: [0; 2],
-            told: Told::default(),
+            announced: AnnouncedRoutes::default(),
         }
     }
 
@@ -369,7 +371,7 @@ impl Node {
         };
         let settled = settle(inputs, view, calculated, &locals.iter().collect(), update, open);
         if settled.peers {
-            self.told = view.told_services(inputs);
+            self.announced = view.announced_services(inputs);
         }
         settled
     }
@@ -419,7 +421,7 @@ impl Node {
                 format!("{:?} {:?} {omissions:?}", it.frontends.addresses(), it.ranges)
             }
         };
-        let hosts = tables.service.as_ref().map(|it| &it.hosts);
+        let hosts = tables.kube_proxy_port.as_ref().map(|it| &it.hosts);
         let frontends = tables.services.as_ref().map(|it| {
             let all: BTreeMap<_, _> = it.frontends().collect();
             let exists = |text: &&&str| it.has_address(text.parse::<IpAddr>().unwrap().into());
@@ -447,7 +449,7 @@ impl Node {
             ("services", format!("{services}, in tables {hosts:?} {frontends:?}")),
             ("host network", format!("{host_network:?}")),
             ("senders", format!("{senders:?}")),
-            ("told to peers", format!("{:?}", self.told)),
+            ("announced to peers", format!("{:?}", self.announced)),
         ] {
             state.insert(name.to_owned(), what);
         }
@@ -456,12 +458,17 @@ impl Node {
 }
 
 /// Manx translates services, which have a range.
-fn manx() -> Services {
+fn manx() -> ServiceTranslator {
     let port = |first, last| PortRange::new(first, last).unwrap();
-    let ports = ManxPorts { egress: port(61_000, 65_534), node_ports: port(30_000, 32_767) };
+    let ports = PortRanges { egress: port(61_000, 65_534), node_ports: port(30_000, 32_767) };
     let ranges = vec!["10.96.0.0/16".parse().unwrap()];
     let external_ips = ["192.0.2.0/24", "fd00:99::/64"].map(|net| net.parse().unwrap()).to_vec();
-    Services::Manx(Translation { ranges, external_ips, node_port_nets: Vec::new(), ports })
+    ServiceTranslator::Manx(ManxTranslationSettings {
+        ranges,
+        external_ips,
+        node_port_nets: Vec::new(),
+        ports,
+    })
 }
 
 fn nets(all: &[&str]) -> BTreeSet<IpNet> {
@@ -483,7 +490,7 @@ fn write(directory: &Path, name: &str, text: Option<&str>) {
 
 /// The initial versions of objects, batches of changes, whether tables are proved, and the program that translates
 /// services.
-type Run = (Vec<Option<usize>>, Vec<Vec<Event>>, bool, Services);
+type Run = (Vec<Option<usize>>, Vec<Vec<Event>>, bool, ServiceTranslator);
 
 #[test]
 fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
@@ -495,7 +502,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
     let batches = vec(prop_oneof![1 => vec(event(), 1), 1 => vec(event(), 2..6)], 1..16);
     let config = Config { cases: 96, failure_persistence: None, ..Config::default() };
     let verify = prop::bool::weighted(0.25);
-    let services = prop::sample::select(vec![Services::KubeProxy, manx()]);
+    let services = prop::sample::select(vec![ServiceTranslator::KubeProxy, manx()]);
     let run = |(begin, batches, verify, services): Run| {
         let directory = tempfile::tempdir().unwrap();
         write(directory.path(), "node-1", Some(NODE));
@@ -569,7 +576,7 @@ fn objects_that_are_not_read_whole_lead_to_no_tables() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path(), "node-1", Some(NODE));
     write(directory.path(), "broken", Some("{"));
-    let mut node = Node::new(directory.path(), false, &Services::KubeProxy);
+    let mut node = Node::new(directory.path(), false, &ServiceTranslator::KubeProxy);
     assert!(node.settle().tables.is_none());
     assert_eq!(node.calculated.tables.role(PortId(0)), Role::Closed);
     node.happen(directory.path(), &Event::Object("broken", None));
@@ -589,7 +596,7 @@ fn unrouted(version_of_q: usize, event: (&'static str, usize)) -> [Vec<String>; 
     for (name, at) in all.into_iter().chain([q]) {
         write(directory.path(), name, Some(text(name, at)));
     }
-    let mut node = Node::new(directory.path(), false, &Services::KubeProxy);
+    let mut node = Node::new(directory.path(), false, &ServiceTranslator::KubeProxy);
     node.settle();
     let reasons =
         |node: &Node| node.view.topology.unrouted.values().map(|it| format!("{it:?}")).collect();

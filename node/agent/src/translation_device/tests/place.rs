@@ -43,7 +43,7 @@ impl Place {
             .unwrap();
         }
         let folder = tempfile::tempdir().unwrap();
-        let ports = ManxPorts { egress: range(61000, 65534), node_ports: range(30000, 32767) };
+        let ports = PortRanges { egress: range(61000, 65534), node_ports: range(30000, 32767) };
         let settings = TranslationSettings { ports, record: folder.path().join("reserved-ports") };
         let agent = AgentNamespace::create().unwrap();
         let place = Self { node, world, agent, settings, _folder: folder };

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::shown::Shown;
 use crate::Error;
 use crate::output;
-use manx_analysis::matrix::{LeftOut, Matrix, Party, PartyKind, Services};
+use manx_analysis::matrix::{LeftOut, Matrix, PacketSet, Party, PartyKind};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -150,7 +150,7 @@ impl LeftOutReport {
 }
 
 impl ServicesReport {
-    fn new(services: &Services) -> Self {
+    fn new(services: &PacketSet) -> Self {
         let [tcp, udp, sctp, icmp, protocols] =
             services.0.each_ref().map(|keys| keys.iter().collect::<Vec<_>>());
         // The ranges of other protocols end at 255.

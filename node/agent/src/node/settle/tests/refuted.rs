@@ -15,7 +15,7 @@ fn the_routes_that_are_told_are_those_in_use_and_not_those_of_refuted_tables() {
     for (name, text) in objects {
         write(directory, name, Some(text));
     }
-    let mut node = Node::new(directory, true, &Services::KubeProxy);
+    let mut node = Node::new(directory, true, &ServiceTranslator::KubeProxy);
     node.happen(directory, &Event::Pod(0, true));
     node.settle();
     let (tables, routes) = (Arc::clone(&node.calculated.tables), node.calculated.routes());

@@ -22,9 +22,9 @@ pub const OF_OTHERS: usize = 4;
 
 /// A set of packets: for each [kind](KINDS), ranges of keys. Equal sets are equal values, and their texts are equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Services(pub [Ranges; 5]);
+pub struct PacketSet(pub [Ranges; 5]);
 
-impl Services {
+impl PacketSet {
     /// Returns every packet.
     pub fn all() -> Self {
         Self(std::array::from_fn(|_| Ranges::all()))
@@ -90,7 +90,7 @@ pub fn packet(kind: usize, key: u16, family: Family) -> Packet {
     }
 }
 
-impl fmt::Display for Services {
+impl fmt::Display for PacketSet {
     /// Writes `all`, `none`, or the shorter of two texts: the content (`TCP 80, 443-445; UDP 53`) or the complement
     /// (`all but UDP 53`).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,7 +109,7 @@ impl fmt::Display for Services {
     }
 }
 
-fn listed(services: &Services) -> String {
+fn listed(services: &PacketSet) -> String {
     let kinds = services.0.iter().enumerate().filter(|(_, keys)| !keys.is_empty());
     let texts = kinds.map(|(kind, keys)| {
         if keys.is_all() {
@@ -174,8 +174,8 @@ fn numbers((first, last): (u16, u16)) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn services(kinds: [&[(u16, u16)]; 5]) -> Services {
-        Services(kinds.map(|ranges| Ranges::union(ranges.iter().copied())))
+    fn services(kinds: [&[(u16, u16)]; 5]) -> PacketSet {
+        PacketSet(kinds.map(|ranges| Ranges::union(ranges.iter().copied())))
     }
 
     const ALL: &[(u16, u16)] = &[(0, u16::MAX)];
@@ -203,7 +203,7 @@ mod tests {
     fn an_example_is_a_packet_of_the_set() {
         let web = services([&[(79, 81)], &[], &[], &[], &[]]);
         assert_eq!(web.example(Family::V4), Some(Packet::to_port(6, Some(80))));
-        assert_eq!(Services::default().example(Family::V4), None);
+        assert_eq!(PacketSet::default().example(Family::V4), None);
         let echo = services([&[], &[], &[], &[(0x0800, 0x0800)], &[]]);
         assert_eq!(echo.example(Family::V6), Some(Packet::icmp(58, 8, 0)));
         let other = web.complement().example(Family::V4);

@@ -21,7 +21,7 @@ const MOST_PRICE: usize = 2 << 20;
 
 /// The namespaces that are not compiled (closed).
 #[derive(Debug)]
-pub(crate) struct Admission {
+pub(crate) struct ClosedNamespaces {
     /// The largest price of the policies of all namespaces together.
     pub(crate) most_price: usize,
     /// Whether a compilation has counted too many truths. Only then are truths shared out among namespaces.
@@ -51,7 +51,7 @@ impl DecisionInputs {
     }
 }
 
-impl Default for Admission {
+impl Default for ClosedNamespaces {
     fn default() -> Self {
         let (closed, left_out) = Default::default();
         let (most_price, bounds_truths, decided) = (MOST_PRICE, false, None);
@@ -59,7 +59,7 @@ impl Default for Admission {
     }
 }
 
-impl Admission {
+impl ClosedNamespaces {
     /// Whether the price of the policies is above the limit.
     pub(crate) fn is_too_dear(&self, model: &Model, resolved: &Resolved) -> bool {
         resolved.prices(model).into_values().sum::<usize>() > self.most_price

@@ -1,4 +1,4 @@
-//! Settles a Service: assigns the addresses that it requests, names them in its status, and releases addresses to which
+//! Reconciles a Service: assigns the addresses that it requests, names them in its status, and releases addresses to which
 //! it has no right.
 //!
 //! The laws depend on the order of reads and writes, which [`services`](super) describes.
@@ -29,7 +29,7 @@ const ATTEMPTS: usize = 10;
 
 /// The result of settling a Service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Settled {
+pub struct Reconciled {
     /// The addresses that the Service has now.
     pub has: Vec<IpAddr>,
     /// Those of these addresses that the status did not name before.
@@ -155,29 +155,29 @@ impl From<&Service> for Subject {
     }
 }
 
-/// Settles a Service, and records in the ledger the addresses that it then has.
+/// Reconciles a Service, and records in the ledger the addresses that it then has.
 ///
 /// # Errors
 /// Returns an error if the store does not answer, a record cannot be read, or other writers always come first. The
 /// caller should try again later.
-pub async fn settle<W: Writes + Sync>(
+pub async fn reconcile<W: Writes + Sync>(
     objects: &Objects<W>,
     subject: &Subject,
     terms: &Terms,
     ledger: &mut Ledger,
     now: Time,
-) -> Result<Settled, Error> {
+) -> Result<Reconciled, Error> {
     for _ in 0..ATTEMPTS {
-        let turn = Turn { objects, subject, terms, ledger, now };
-        match turn.settle().await {
+        let reconciler = Reconciler { objects, subject, terms, ledger, now };
+        match reconciler.reconcile().await {
             Err(Error::Store(StoreError::Conflict)) => {}
             Err(error) => return Err(error),
-            Ok(settled) => {
+            Ok(reconciled) => {
                 let known: Vec<IpNet> = ledger.blocks_of(subject).collect();
                 let has = held(objects, &subject.handle, known).await?;
                 let addresses = has.iter().map(|held| held.address).collect();
                 ledger.note(subject, has);
-                return Ok(Settled { has: addresses, ..settled });
+                return Ok(Reconciled { has: addresses, ..reconciled });
             }
         }
     }
@@ -192,8 +192,8 @@ struct Kept {
     lacks: bool,
 }
 
-/// One attempt to settle a Service. It fails with [`StoreError::Conflict`] if another writer comes first.
-struct Turn<'a, W> {
+/// One attempt to reconcile a Service. It fails with [`StoreError::Conflict`] if another writer comes first.
+struct Reconciler<'a, W> {
     objects: &'a Objects<W>,
     subject: &'a Subject,
     terms: &'a Terms,
@@ -201,7 +201,7 @@ struct Turn<'a, W> {
     now: Time,
 }
 
-impl<W: Writes + Sync> Turn<'_, W> {
+impl<W: Writes + Sync> Reconciler<'_, W> {
     fn rest(&self) -> Rest {
         Rest { now: self.now, cooldown: self.terms.config.cooldown }
     }
@@ -210,7 +210,7 @@ impl<W: Writes + Sync> Turn<'_, W> {
         ServedKey::new(Kind::Service, &self.subject.namespace, &self.subject.name)
     }
 
-    async fn settle(self) -> Result<Settled, Error> {
+    async fn reconcile(self) -> Result<Reconciled, Error> {
         let Self { objects, subject, .. } = self;
         let found = objects.writes().get(&self.key()).await.map_err(StoreError::from)?;
         let held = held(objects, &subject.handle, self.ledger.blocks_of(subject)).await?;
@@ -220,7 +220,10 @@ impl<W: Writes + Sync> Turn<'_, W> {
         let found = found.map(read).filter(|(service, ..)| service.handle == subject.handle);
         let Some((service, metadata, revision)) = found else {
             // Another Service may have its name now, but no other Service ever gets its uid.
-            return Ok(Settled { released: self.release_all(&held).await?, ..Settled::default() });
+            return Ok(Reconciled {
+                released: self.release_all(&held).await?,
+                ..Reconciled::default()
+            });
         };
         let Kept { mut keeps, trouble, lacks } = if service.is_ours(self.terms.assigns) {
             self.keep(&service, &held).await?
@@ -239,7 +242,7 @@ impl<W: Writes + Sync> Turn<'_, W> {
         let surplus = held.iter().filter(|held| !keeps.contains(&held.address));
         let released = self.release_each(surplus).await?;
         let metadata = Some(metadata);
-        Ok(Settled { told, released, trouble, lacks, metadata, ..Settled::default() })
+        Ok(Reconciled { told, released, trouble, lacks, metadata, ..Reconciled::default() })
     }
 
     /// Returns the addresses that a Service of this controller keeps, and the reason why it lacks others. A release

@@ -9,7 +9,7 @@ use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey};
 
 /// The slices of every service.
 #[derive(Debug, Default)]
-pub(super) struct Services {
+pub(super) struct ServiceSlices {
     slices: BTreeMap<(String, String), Vec<EndpointSlice>>,
     /// The namespaces with an invalid slice. Such a slice may belong to any service there.
     broken: BTreeSet<String>,
@@ -19,7 +19,7 @@ pub(super) struct Services {
 #[derive(Debug, Default)]
 pub(super) struct ServiceMembers(Vec<EndpointSlice>);
 
-impl Services {
+impl ServiceSlices {
     pub(super) fn new(objects: &BTreeMap<ObjectKey, Stored>) -> Self {
         let mut services = Self::default();
         for (key, stored) in objects {

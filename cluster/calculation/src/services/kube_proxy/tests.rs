@@ -25,18 +25,24 @@ fn slice(name: &str, addresses: &str, ports: &str) -> String {
     )
 }
 
-fn services(manifests: &[String]) -> Services {
+fn services(manifests: &[String]) -> KubeProxyServices {
     services_beside(manifests, &BTreeSet::new())
 }
 
-fn services_beside(manifests: &[String], own: &BTreeSet<IpAddr>) -> Services {
+fn services_beside(manifests: &[String], own: &BTreeSet<IpAddr>) -> KubeProxyServices {
     let text = format!("{NODES}{}", manifests.concat());
     let contents = Contents::from_texts([("cluster.yaml", text.as_str())]);
     let topology = topology(&import_for(&contents, "n1"), "n1", &Reserved::new()).unwrap();
-    Services::new(&contents, &topology, |it| own.contains(it), &Services::default(), |_| false)
+    KubeProxyServices::new(
+        &contents,
+        &topology,
+        |it| own.contains(it),
+        &KubeProxyServices::default(),
+        |_| false,
+    )
 }
 
-fn shown(services: &Services) -> String {
+fn shown(services: &KubeProxyServices) -> String {
     format!("{:?} {:?}", services.addresses, services.hosts)
 }
 
@@ -74,11 +80,11 @@ fn what_is_not_fully_known_or_is_a_pods_or_a_nodes_address_is_not_translated() {
         web.clone() + &slice("other", "10.0.0.300", "{port: 80}"),
     ] {
         let found = services(std::slice::from_ref(&wrong));
-        assert!(found.has_same_translation(&Services::default()), "{wrong}: {found:?}");
+        assert!(found.has_same_translation(&KubeProxyServices::default()), "{wrong}: {found:?}");
     }
     // A process of the node may answer at this address: node-local DNS, or kube-proxy in the mode ipvs.
     let own = BTreeSet::from(["10.96.0.7".parse().unwrap()]);
-    let none = Services::default();
+    let none = KubeProxyServices::default();
     assert!(services_beside(std::slice::from_ref(&web), &own).has_same_translation(&none));
     let hosts: Vec<String> = (0..=MOST_HOSTS).map(|n| format!("192.0.2.{n}")).collect();
     let many =
@@ -99,9 +105,9 @@ fn behind_another_plugin_its_pods_are_no_hosts_however_many() {
     ];
     let contents = Contents::from_texts([("cluster.yaml", text.concat().as_str())]);
     let topology = policy_only(&import_for(&contents, "n1"), "n1").unwrap();
-    let (own, none) = (|_: &IpAddr| false, Services::default());
+    let (own, none) = (|_: &IpAddr| false, KubeProxyServices::default());
     let is_pod = |address: &IpAddr| address.to_string().starts_with("10.77.");
-    let found = Services::new(&contents, &topology, own, &none, is_pod);
+    let found = KubeProxyServices::new(&contents, &topology, own, &none, is_pod);
     assert_eq!(
         shown(&found),
         "{10.96.0.1, 10.96.0.7} {(10.96.0.1, 6, 443): [(172.18.0.2, 6443), (172.18.0.3, 6443)]}"
@@ -112,7 +118,7 @@ fn behind_another_plugin_its_pods_are_no_hosts_however_many() {
         .to_vec();
     let known: Vec<_> = asked.iter().map(|it| found.is_pod(it)).collect();
     assert_eq!(known, [Some(true), Some(false), None, None], "a node's own, and nobody's");
-    let closed = Services::new(&contents, &topology, own, &none, |_| false);
+    let closed = KubeProxyServices::new(&contents, &topology, own, &none, |_| false);
     assert!(!closed.has_same_translation(&found) && closed.has_same_translation(&closed.clone()));
     let (with_pods, found) = (found, closed);
     assert_eq!(
@@ -120,11 +126,11 @@ fn behind_another_plugin_its_pods_are_no_hosts_however_many() {
         "{10.96.0.1} {(10.96.0.1, 6, 443): [(10.77.0.5, 6443), (172.18.0.2, 6443), (172.18.0.3, 6443)]}"
     );
     // The pod is gone, but its slice still names it. The address counts as a pod's until no slice names it.
-    let still = Services::new(&contents, &topology, own, &with_pods, |_| false);
+    let still = KubeProxyServices::new(&contents, &topology, own, &with_pods, |_| false);
     assert!(still.has_same_translation(&with_pods));
     let without = Contents::from_texts([("cluster.yaml", NODES)]);
-    let gone = Services::new(&without, &topology, own, &still, |_| false);
-    let back = Services::new(&contents, &topology, own, &gone, |_| false);
+    let gone = KubeProxyServices::new(&without, &topology, own, &still, |_| false);
+    let back = KubeProxyServices::new(&contents, &topology, own, &gone, |_| false);
     assert!(back.has_same_translation(&found));
 }
 

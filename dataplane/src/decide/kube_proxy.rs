@@ -1,4 +1,4 @@
-//! Service addresses that the node translates ([`ServicePort`](crate::tables::ServicePort)).
+//! Service addresses that the node translates ([`KubeProxyPort`](crate::tables::KubeProxyPort)).
 //!
 //! A pod's packet to a service address leaves by the service port without a verdict. kube-proxy changes its
 //! destination. The packet then comes back by the same port as a separate flow, from the pod to an endpoint of the
@@ -106,7 +106,7 @@ pub(super) fn account(
 fn hosts(tables: &Tables, address: Address, transport: Transport) -> Option<&[(IpAddr, u16)]> {
     let L4Header::Ports { destination, .. } = transport.l4 else { return None };
     let key = (address.to_ip(), transport.protocol, destination);
-    tables.service.as_ref()?.hosts.get(&key).map(Vec::as_slice)
+    tables.kube_proxy_port.as_ref()?.hosts.get(&key).map(Vec::as_slice)
 }
 
 /// Evaluates policy for a flow to a service address. A packet that the node translates to a pod is judged when it comes

@@ -57,7 +57,7 @@ impl Peering {
             of.ended = totals.ended;
             of.refused = totals.refused;
             of.malformed = totals.malformed;
-            of.untold = totals.untold;
+            of.unannounced = totals.unannounced;
         }
         for kind in [PeerType::Mesh, PeerType::Node, PeerType::Global] {
             let of = peers.entry(name(kind)).or_default();
@@ -67,7 +67,7 @@ impl Peering {
             let of = peers.entry(name(session.kind)).or_default();
             *of.sessions.entry(state_name(session.state)).or_default() += 1;
             of.received += session.counts.received as u64;
-            of.told += session.counts.told as u64;
+            of.announced += session.counts.announced as u64;
         }
         BgpMetrics {
             peers,
@@ -145,7 +145,7 @@ mod tests {
             established: None,
             counts: manx_bgp::table::Counts::default(),
             malformed: 0,
-            untold: 0,
+            unannounced: 0,
         };
         let mut told = vec![happening(&session, true).text, happening(&session, false).text];
         session.last_error = Some("the peer says Administrative Shutdown (6/2)".to_owned());

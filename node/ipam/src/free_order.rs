@@ -17,7 +17,7 @@ pub const RESTING: usize = 64;
 
 /// A block, and the position in its order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Turn {
+pub struct FreeOrder {
     block: Block,
     /// The number that was given out last; at the start the one before the first.
     last: u128,
@@ -25,7 +25,7 @@ pub struct Turn {
     resting: VecDeque<u128>,
 }
 
-impl Turn {
+impl FreeOrder {
     /// Starts the order at the block's first address. Returns `None` if the block has no room for a pod.
     pub fn new(net: IpNet) -> Option<Self> {
         let block = Block::new(net)?;
@@ -88,7 +88,7 @@ impl Turn {
         self.resting.iter().copied()
     }
 
-    /// Restores [the last](Turn::last) address from a record. Returns `Err` if the address is not for pods.
+    /// Restores [the last](FreeOrder::last) address from a record. Returns `Err` if the address is not for pods.
     pub(crate) fn set_last(&mut self, last: IpAddr) -> Result<(), NotOfPods> {
         if last != self.block.address(self.block.first() - 1) {
             self.last = self.number(last)?;
@@ -113,33 +113,33 @@ mod tests {
 
     #[test]
     fn only_so_many_rest_and_the_turn_goes_past_them() {
-        let mut turn = Turn::new("fd00::/64".parse().unwrap()).unwrap();
+        let mut order = FreeOrder::new("fd00::/64".parse().unwrap()).unwrap();
         let given: Vec<IpAddr> =
-            (0..100).map(|_| turn.take(turn.next(0, |_| false).unwrap())).collect();
+            (0..100).map(|_| order.take(order.next(0, |_| false).unwrap())).collect();
         for address in &given {
-            turn.rest(*address);
+            order.rest(*address);
         }
-        let resting = turn.resting().map(|number| turn.block().address(number));
+        let resting = order.resting().map(|number| order.block().address(number));
         assert_eq!(resting.collect::<Vec<_>>(), given[100 - RESTING..]);
-        assert_eq!(turn.next(0, |_| false), Some(102));
+        assert_eq!(order.next(0, |_| false), Some(102));
     }
 
     #[test]
     fn of_those_that_rest_the_first_given_back_comes_first() {
-        let mut turn = Turn::new("10.0.0.0/29".parse().unwrap()).unwrap();
+        let mut order = FreeOrder::new("10.0.0.0/29".parse().unwrap()).unwrap();
         let mut used = Vec::new();
-        while let Some(number) = turn.next(used.len(), |it| used.contains(&it)) {
-            used.push(turn.take(number));
+        while let Some(number) = order.next(used.len(), |it| used.contains(&it)) {
+            used.push(order.take(number));
         }
         assert_eq!(used.len(), 5);
         for at in [3, 1, 4] {
-            turn.rest(used[at]);
+            order.rest(used[at]);
         }
         let free = [used[3], used[1], used[4]];
         for address in free {
-            let is_used = |it| turn.resting().all(|resting| turn.block().address(resting) != it);
-            let number = turn.next(5, is_used).unwrap();
-            assert_eq!(turn.take(number), address);
+            let is_used = |it| order.resting().all(|resting| order.block().address(resting) != it);
+            let number = order.next(5, is_used).unwrap();
+            assert_eq!(order.take(number), address);
         }
     }
 }
